@@ -1,0 +1,60 @@
+# Everything a newcomer or a checker runs. Needs make and Python 3.11 or newer; all else goes into .venv.
+#   make train      set up, then train CartPole-v1 with all processes and print the result
+#   make test       set up, then run the tests (the long ones left out)
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+
+# A new name each time, so that `make train` trains again instead of reporting that the last run is finished.
+# Resume a run with: make train EXPERIMENT=<its name>
+EXPERIMENT := cartpole_$(shell date +%Y%m%d_%H%M%S)
+TRAIN_FLAGS :=
+BENCH_FLAGS := --num_workers=2 --num_envs_per_worker=256 --rollout=32 --batch_size=16384 --encoder_mlp_layers 64 64 --device=cpu
+
+.PHONY: help setup train test test-long test-faults check format bench clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
+
+$(STAMP): setup.py constraints.txt
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "sfactory needs Python 3.11 or newer, and '$(PYTHON)' is older or cannot be run: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
+	test -x $(VENV)/bin/pip || "$(PYTHON)" -m venv --clear $(VENV)
+	$(PY) -m pip install --disable-pip-version-check -q -e '.[dev]' -c constraints.txt
+	@touch $@
+
+setup: $(STAMP)  ## make .venv and install sfactory into it (again when setup.py or constraints.txt change)
+
+train: $(STAMP)  ## train CartPole-v1 with all processes and print the result
+	$(PY) -m sfactory.train --env=CartPole-v1 --experiment=$(EXPERIMENT) $(TRAIN_FLAGS)
+	@echo "The run is in train_dir/$(EXPERIMENT); play it with: $(PY) -m sfactory.enjoy --experiment=$(EXPERIMENT)" >&2
+
+test: $(STAMP)  ## run the tests, the long ones left out
+	$(PY) -m pytest -m "not long"
+
+test-long: $(STAMP)  ## run the long tests (learning to the bar, endurance)
+	$(PY) -m pytest -m long
+
+test-faults: $(STAMP)  ## run the fault tests alone (killed processes, signals)
+	$(PY) -m pytest tests/faults
+
+check: $(STAMP)  ## formatting, lint, types, architecture
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(PY) -m pytest -q tests/architecture
+
+format: $(STAMP)  ## rewrite the code the way `make check` wants it
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+bench: $(STAMP)  ## measure throughput on CartPole-v1 against pure simulation, one JSON line for each layout
+	$(PY) -m sfactory.train --env=CartPole-v1 --benchmark=True $(BENCH_FLAGS) --experiment=bench_central
+	$(PY) -m sfactory.train --env=CartPole-v1 --benchmark=True $(BENCH_FLAGS) --experiment=bench_local --inference=local
+
+clean:  ## remove .venv, caches and build outputs (train_dir stays)
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,81 @@
+"""Room: Gymnasium's classic control tasks. In: their ids. Out: environments, and flags with which they are learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import gymnasium
+
+# Small networks and cheap steps: many envs per process, large batches, a few seconds to minutes of training.
+_COMMON: Mapping[str, object] = MappingProxyType(
+    {
+        "num_workers": 2,
+        "num_envs_per_worker": 32,
+        "worker_num_splits": 2,
+        "rollout": 32,
+        "batch_size": 2048,
+        "encoder_mlp_layers": (64, 64),
+        "nonlinearity": "tanh",
+        "learning_rate": 1e-3,
+        "gamma": 0.99,
+        "exploration_loss_coeff": 0.01,
+        "train_for_env_steps": 500_000,
+        "save_best_every_sec": 0.25,
+        "save_best_after": 20_000,
+    }
+)
+
+# Rewards of -1 a step (or down to -16) make returns of hundreds below zero: scaled, the value loss stays near 1.
+_ACROBOT = {"train_for_env_steps": 1_000_000, "reward_scale": 0.1}
+_MOUNTAIN_CAR = {"train_for_env_steps": 3_000_000, "gamma": 0.999, "reward_scale": 0.1, "exploration_loss_coeff": 0.02}
+_CONTINUOUS_CAR = {"train_for_env_steps": 3_000_000, "gamma": 0.999, "reward_scale": 0.1, "adaptive_stddev": False}
+_PENDULUM = {
+    "train_for_env_steps": 2_000_000,
+    "gamma": 0.95,
+    "reward_scale": 0.1,
+    "exploration_loss_coeff": 0.0,
+    "adaptive_stddev": False,
+}
+
+_OWN_DEFAULTS: Mapping[str, Mapping[str, object]] = MappingProxyType(
+    {
+        "CartPole-v1": {},
+        "CartPole-v0": {},
+        "Acrobot-v1": _ACROBOT,
+        "MountainCar-v0": _MOUNTAIN_CAR,
+        "MountainCarContinuous-v0": _CONTINUOUS_CAR,
+        "Pendulum-v1": _PENDULUM,
+    }
+)
+
+
+@dataclass(frozen=True)
+class ClassicControl:
+    """The env family of CartPole, Acrobot, MountainCar and Pendulum."""
+
+    name: str = "classic_control"
+
+    def names(self) -> Sequence[str]:
+        """The ids that this family knows."""
+        return tuple(_OWN_DEFAULTS)
+
+    def matches(self, env_name: str) -> bool:
+        """Whether ``env_name`` is one of these ids."""
+        return env_name in _OWN_DEFAULTS
+
+    def make(self, env_name: str, **kwargs: object) -> gymnasium.Env[Any, Any]:
+        """The environment as Gymnasium registers it."""
+        from sfactory.env.api import make_gymnasium_env
+
+        return make_gymnasium_env(env_name, **kwargs)
+
+    def defaults(self, env_name: str) -> Mapping[str, object]:
+        """Flags with which ``--env=env_name`` alone learns."""
+        return {**_COMMON, **_OWN_DEFAULTS[env_name]}
+
+
+FAMILY = ClassicControl()

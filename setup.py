@@ -1,0 +1,65 @@
+"""Packaging of sfactory. envs/ is installed as ``sfactory_envs``, so that a user's own ``envs`` stays importable."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+
+
+def read_version() -> str:
+    """The version as sfactory/__init__.py states it; read as text, because importing needs the dependencies."""
+    text = (ROOT / "sfactory" / "__init__.py").read_text(encoding="utf-8")
+    match = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
+    if match is None:
+        raise RuntimeError('sfactory/__init__.py has no line __version__ = "..."')
+    return match.group(1)
+
+
+ENV_PACKAGES = ["sfactory_envs", *(f"sfactory_envs.{name}" for name in find_packages("envs"))]
+
+setup(
+    name="sfactory",
+    version=read_version(),
+    description="Fast, dependable reinforcement learning on one machine",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    author="sfactory contributors",
+    license="MIT",
+    python_requires=">=3.11",
+    packages=[*find_packages(include=["sfactory", "sfactory.*"]), *ENV_PACKAGES],
+    package_dir={"sfactory_envs": "envs"},
+    package_data={"sfactory": ["py.typed"], "sfactory_envs": ["py.typed"]},
+    install_requires=[
+        "torch>=2.10",
+        "numpy>=2",
+        "gymnasium>=1.0",
+        "faster-fifo>=1.5",
+        "tensorboardX",
+        "threadpoolctl",
+        "pyyaml",
+        "tqdm",
+    ],
+    extras_require={
+        "atari": ["ale-py", "opencv-python-headless"],
+        "dev": [
+            "hypothesis",
+            "mypy",
+            "psutil",
+            "pytest",
+            "pytest-timeout",
+            "ruff",
+            "types-PyYAML",
+            "types-psutil",
+            "types-tqdm",
+        ],
+    },
+    entry_points={
+        "sfactory.envs": [
+            "classic_control = sfactory_envs.classic_control:FAMILY",
+        ],
+    },
+)

@@ -1,0 +1,92 @@
+"""Room: one split's steps become rows of its slot. In: an EnvGroup after a step. Out: complete slots."""
+
+from __future__ import annotations
+
+from sfactory.actor.env_group import EnvGroup, reward_row
+from sfactory.actor.episodes import EpisodeTally
+from sfactory.env.adapt import ObsWriter
+from sfactory.shared.trajectories import Slot
+
+
+class TrajectoryRecorder:
+    """Writes what a split lives through into the slot it is given. ``t`` is the row that awaits actions.
+
+    Row life: see docs/architecture.md and NOTE [Truncation row].
+    """
+
+    def __init__(self, group: EnvGroup, writer: ObsWriter, tally: EpisodeTally, rollout: int) -> None:
+        self._group, self._writer, self._tally, self._rollout = group, writer, tally, rollout
+        self._first = list(range(len(group.envs)))  # envs whose current observation is the first of an episode
+        self._slot: Slot | None = None
+        self.t = 0
+
+    @property
+    def slot(self) -> Slot:
+        """The slot being filled; only between ``begin`` and the step that completes it."""
+        assert self._slot is not None, "the split has no slot"
+        return self._slot
+
+    @property
+    def waiting_for_slot(self) -> bool:
+        """True before the first slot and after each completed one."""
+        return self._slot is None
+
+    def begin(self, slot: Slot) -> None:
+        """Start ``slot`` with the current observations as its row 0."""
+        resumed = self._group.reset_truncated()
+        for env in resumed:
+            self._tally.start(env)
+        slot.terminated.fill(False)
+        slot.truncated.fill(False)
+        slot.valid.fill(True)
+        slot.is_first.fill(False)
+        slot.is_first[0, self._first + resumed] = True
+        self._writer.write(self._group.observations, _row(slot, 0))
+        self._slot, self.t = slot, 0
+
+    def record(self) -> int:
+        """Write the step the group has just taken; returns its valid env steps.
+
+        Afterwards ``t`` has advanced, and ``completed`` says whether the slot is full.
+        """
+        group, slot, t = self._group, self.slot, self.t
+        rewards = reward_row(group.rewards)
+        slot.reward[t] = rewards
+        self._tally.step(rewards)
+        if group.terminated or group.truncated or group.resumed:
+            self._record_ends(slot, t)
+        self._writer.write(group.observations, _row(slot, t + 1))
+        self.t = t + 1
+        return len(group.envs) - len(group.resumed)
+
+    @property
+    def completed(self) -> bool:
+        """True when all T rows of the slot are written."""
+        return self.t == self._rollout
+
+    def finish(self) -> Slot:
+        """Give the completed slot away."""
+        slot = self.slot
+        # An episode that starts with obs[T] starts the next slot, too. Truncated envs are not in this
+        # list: their obs[T] is a final observation, and ``begin`` resets them.
+        self._first = self._group.terminated + self._group.resumed
+        self._slot = None
+        return slot
+
+    def _record_ends(self, slot: Slot, t: int) -> None:
+        group, tally = self._group, self._tally
+        for env in group.terminated:
+            slot.terminated[t, env] = True
+            slot.is_first[t + 1, env] = True
+            tally.end(env)
+        for env in group.truncated:
+            slot.truncated[t, env] = True
+            tally.end(env)
+        for env in group.resumed:
+            slot.valid[t, env] = False
+            slot.is_first[t + 1, env] = True
+            tally.start(env)
+
+
+def _row(slot: Slot, t: int) -> dict[str, object]:
+    return {key: block[t] for key, block in slot.obs.items()}

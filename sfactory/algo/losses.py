@@ -1,0 +1,92 @@
+"""Room: the terms of the objective, each a mean over the valid cells of a minibatch.
+
+In: what the network says now, what was recorded, and the targets; all [T, B], or flattened alike.
+Out: 0-dim tensors to be minimized (losses), maximized (bonus), or reported. Advantages, targets
+and recorded numbers are constants here: no gradient reaches them. A minibatch without a valid cell
+gives exactly 0 everywhere, with zero gradients.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sfactory.algo.masking import masked_mean
+
+# exp() of more overflows into inf, and inf times the zero gradient of a clipped branch is NaN.
+_MAX_LOG_RATIO = 20.0
+
+
+def log_ratio(log_prob: Tensor, behavior_log_prob: Tensor, valid: Tensor) -> Tensor:
+    """Log of the probability ratio pi / mu: 0 at invalid cells and bounded to [-20, 20].
+
+    log_prob, behavior_log_prob: [T, B] float. valid: [T, B] bool. Gradient flows to log_prob only.
+    """
+    # The mask comes first: what is masked only at the end still sends NaN back through exp().
+    difference = torch.where(valid, log_prob - behavior_log_prob.detach(), 0.0)
+    return difference.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+
+
+def ppo_clip_loss(
+    *, log_prob: Tensor, behavior_log_prob: Tensor, advantages: Tensor, valid: Tensor, clip_ratio: float
+) -> Tensor:
+    """Clipped surrogate -mean(min(R A, clip(R) A)), with the ratio R clipped to [1 / (1 + e), 1 + e].
+
+    log_prob, behavior_log_prob, advantages: [T, B] float. valid: [T, B] bool. clip_ratio: e > 0.
+    Source: Schulman et al. 2017, "PPO", eq. 7, with a range that is symmetric in log space.
+    """
+    ratio = log_ratio(log_prob, behavior_log_prob, valid).exp()
+    clipped = ratio.clamp(1.0 / (1.0 + clip_ratio), 1.0 + clip_ratio)
+    advantages = advantages.detach()
+    return -masked_mean(torch.minimum(ratio * advantages, clipped * advantages), valid)
+
+
+def pg_loss(*, log_prob: Tensor, advantages: Tensor, valid: Tensor) -> Tensor:
+    """Plain policy gradient -mean(log pi(a) A); off-policy, A must already carry its importance weight.
+
+    log_prob, advantages: [T, B] float. valid: [T, B] bool. Source: Espeholt et al. 2018, section 4.2.
+    """
+    return -masked_mean(torch.where(valid, log_prob, 0.0) * advantages.detach(), valid)
+
+
+def value_loss(
+    *, values: Tensor, targets: Tensor, behavior_values: Tensor, valid: Tensor, clip_value: float | None
+) -> Tensor:
+    """Mean of max((V - t)^2, (V_old + clip(V - V_old, -c, c) - t)^2); without a clip, of (V - t)^2.
+
+    values, targets, behavior_values: [T, B] float. valid: [T, B] bool. clip_value: c; None or 0 is off.
+    The maximum is pessimistic: moving V further than c from the recorded value cannot lower the loss.
+    """
+    targets, behavior_values = targets.detach(), behavior_values.detach()
+    squared = torch.where(valid, values - targets, 0.0).square()
+    if clip_value:
+        near = behavior_values + (values - behavior_values).clamp(-clip_value, clip_value)
+        squared = torch.maximum(squared, torch.where(valid, near - targets, 0.0).square())
+    return masked_mean(squared, valid)
+
+
+def entropy_bonus(*, entropy: Tensor, valid: Tensor) -> Tensor:
+    """Mean entropy of the policy, to be subtracted from the loss. entropy: [T, B] float. valid: [T, B] bool."""
+    return masked_mean(entropy, valid)
+
+
+@torch.no_grad()
+def approx_kl(*, log_prob: Tensor, behavior_log_prob: Tensor, valid: Tensor) -> Tensor:
+    """Estimate of KL(mu || pi) from the actions taken by mu: the mean of (R - 1) - log R, never negative.
+
+    log_prob, behavior_log_prob: [T, B] float. valid: [T, B] bool. For reporting; carries no gradient.
+    Source: Schulman 2020, "Approximating KL divergence", estimator k3.
+    """
+    logs = log_ratio(log_prob, behavior_log_prob, valid)
+    return masked_mean(logs.expm1() - logs, valid)
+
+
+@torch.no_grad()
+def clip_fraction(*, log_prob: Tensor, behavior_log_prob: Tensor, valid: Tensor, clip_ratio: float) -> Tensor:
+    """Share of valid cells whose ratio lies outside [1 / (1 + e), 1 + e]. For reporting; carries no gradient.
+
+    log_prob, behavior_log_prob: [T, B] float. valid: [T, B] bool. clip_ratio: e > 0.
+    """
+    ratio = log_ratio(log_prob, behavior_log_prob, valid).exp()
+    outside = (ratio < 1.0 / (1.0 + clip_ratio)) | (ratio > 1.0 + clip_ratio)
+    return masked_mean(outside.to(ratio.dtype), valid)

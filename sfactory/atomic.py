@@ -1,0 +1,90 @@
+"""Room: files that are either whole or absent. In: bytes or JSON values. Out: files on disk.
+
+A file is written under a temporary name in its own directory, flushed to the disk, and renamed over the
+final name; a crash at any moment leaves the old content or the new, never a mixture. Temporary files are
+called ``.tmp-<pid>-<random>`` and are locked by their writer while it lives, so that what a killed writer
+left behind can be told from work in progress even where process ids are reused (containers).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+TMP_PREFIX = ".tmp-"
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A binary file that takes the place of ``path`` when the block ends without an exception.
+
+    On return the new content and its name are on the disk. If the block or the writing fails, the
+    temporary file is removed, ``path`` is as it was, and the exception passes on (OSError for a full disk).
+    """
+    tmp = path.parent / f"{TMP_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(tmp, flags, 0o666)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            # Marks the file as in use for remove_stale; a file system without locks only loses the clean-up.
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield file
+            file.flush()
+            os.fsync(fd)
+            # Renamed while still locked, so that nobody takes the finished file for a leftover.
+            os.replace(tmp, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            tmp.unlink(missing_ok=True)
+        raise
+    fsync_dir(path.parent)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace ``path`` by a file that holds ``data``. Raises OSError; then ``path`` is as it was."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace ``path`` by a UTF-8 file that holds ``text``. Raises OSError; then ``path`` is as it was."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replace ``path`` by a readable JSON file. Raises ValueError for NaN or infinity, which JSON has not."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def fsync_dir(path: Path) -> None:
+    """Bring renames and removals within a directory to the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def remove_stale(directory: Path) -> list[Path]:
+    """Remove temporary files whose writers are dead; returns what was removed. A missing directory has none."""
+    return [path for path in sorted(directory.glob(f"{TMP_PREFIX}*")) if _removed_if_stale(path)]
+
+
+def _removed_if_stale(path: Path) -> bool:
+    # Whatever cannot be opened, locked or removed belongs to somebody else: it is left alone.
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+            return True
+        finally:
+            os.close(fd)
+    return False

@@ -1,0 +1,252 @@
+"""Room: which configurations are refused, and what would be right instead.
+
+In: a ``Config``, or the name of an environment. Out: one line per problem, all of them at once. Nothing is
+changed, made or executed here; devices, memory and the environment itself are examined when a run starts.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from sfactory.config.families import load_families, search_families
+from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
+from sfactory.config.schema import Config, FlagInfo
+
+# Counters and shapes are 64-bit integers everywhere below.
+_LARGEST_INT = 2**63 - 1
+_EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One refused setting. ``flags``: the flag that ``text`` blames, then the others that it depends on."""
+
+    flags: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class _CrossCheck:
+    """A rule over several flags. ``find`` says what is wrong and what would be right, or returns None."""
+
+    flags: tuple[str, ...]
+    find: Callable[[Config], str | None]
+
+
+def check(config: Config) -> list[str]:
+    """All problems of ``config``, one line each, of the form ``--gamma=1.5: must be at most 1.0``; [] if it is fine."""
+    return [problem.text for problem in find_problems(config)]
+
+
+def find_problems(config: Config, skip: Collection[str] = ()) -> list[Problem]:
+    """Like ``check``, with the flags that each problem is about.
+
+    ``skip`` names flags whose value is known to be wrong already: neither they nor rules that need them are
+    checked, since a second complaint would be about a value that nobody chose.
+    """
+    values = values_of(config)
+    problems: list[Problem] = []
+    bad = set(skip)
+    for name, flag in all_flags().items():
+        text = None if name in skip else value_problem(flag, values[name])
+        if text is not None:
+            problems.append(Problem((name,), f"{assigned(name, values[name])}: {text}"))
+            bad.add(name)
+    for rule in _CROSS_CHECKS:
+        text = None if bad.intersection(rule.flags) else rule.find(config)
+        if text is not None:
+            problems.append(Problem(rule.flags, f"{assigned(rule.flags[0], values[rule.flags[0]])}: {text}"))
+    return problems
+
+
+def value_problem(flag: Flag, value: object) -> str | None:
+    """What is wrong with one value by itself (type, choice, range), or None."""
+    if not is_of_type(flag.type, value):
+        return f"must be one of {', '.join(flag.choices)}" if flag.choices else f"must be of type {type_text(flag)}"
+    elements = value if isinstance(value, tuple) else (value,)
+    for element in elements:
+        if isinstance(element, bool) or not isinstance(element, int | float):
+            continue
+        text = _number_problem(flag.info, element)
+        if text is not None:
+            return f"every element {text}" if isinstance(value, tuple) else text
+    return None
+
+
+def range_text(info: FlagInfo) -> str:
+    """The accepted range in words, or '' if every finite number is accepted."""
+    bounds = (("at least", info.ge), ("greater than", info.gt), ("at most", info.le), ("less than", info.lt))
+    return " and ".join(f"{words} {bound}" for words, bound in bounds if bound is not None)
+
+
+def _number_problem(info: FlagInfo, number: int | float) -> str | None:
+    if isinstance(number, float) and not math.isfinite(number):
+        allowed = range_text(info)
+        return f"must be a finite number{', ' + allowed if allowed else ''}"
+    broken = (
+        (f"at least {info.ge}", info.ge is not None and number < info.ge),
+        (f"greater than {info.gt}", info.gt is not None and number <= info.gt),
+        (f"at most {info.le}", info.le is not None and number > info.le),
+        (f"less than {info.lt}", info.lt is not None and number >= info.lt),
+        ("at most 2^63 - 1", isinstance(number, int) and number > _LARGEST_INT),
+    )
+    for words, violated in broken:
+        if violated:
+            both = range_text(info)
+            return f"must be {words}" + (f" (accepted: {both})" if " and " in both else "")
+    return None
+
+
+def nearest_multiples(value: int, of: int) -> str:
+    """The positive multiples of ``of`` next to ``value``, as text: "nearest are 62 and 64"."""
+    below = value // of * of
+    return f"nearest is {of}" if below == 0 else f"nearest are {below} and {below + of}"
+
+
+def _env_is_given(config: Config) -> str | None:
+    if config.run.env:
+        return None
+    return "an environment is required: a Gymnasium id, a family name or module:function, for example --env=CartPole-v1"
+
+
+def _experiment_is_a_plain_name(config: Config) -> str | None:
+    if _EXPERIMENT.fullmatch(config.run.experiment):
+        return None
+    return (
+        "must be a plain name of 1 to 100 letters, digits, '.', '_' or '-' that begins with a letter or digit, "
+        "for example --experiment=cartpole_1; directories belong in --train_dir"
+    )
+
+
+def _train_dir_is_a_path(config: Config) -> str | None:
+    if config.run.train_dir and "\0" not in config.run.train_dir:
+        return None
+    return "must name a directory, for example --train_dir=./train_dir"
+
+
+def _envs_fill_splits(config: Config) -> str | None:
+    envs, splits = config.sampling.num_envs_per_worker, config.sampling.worker_num_splits
+    if envs % splits == 0:
+        return None
+    return f"must be a multiple of worker_num_splits ({splits}): {nearest_multiples(envs, splits)}"
+
+
+def _batch_is_whole_rollouts(config: Config) -> str | None:
+    batch, rollout = config.learner.batch_size, config.sampling.rollout
+    if batch % rollout == 0:
+        return None
+    return f"must be a multiple of rollout ({rollout}): {nearest_multiples(batch, rollout)}"
+
+
+def _sampler_only_is_a_benchmark(config: Config) -> str | None:
+    if config.benchmark.benchmark or not config.benchmark.sampler_only:
+        return None
+    return "only a benchmark samples without training: add --benchmark=True"
+
+
+def _decay_has_an_end(config: Config) -> str | None:
+    end = config.run.train_for_env_steps
+    if config.optim.lr_schedule != "linear_decay" or end != all_flags()["train_for_env_steps"].default:
+        return None
+    return "the rate falls to 0 at the end of training: say where with --train_for_env_steps, e.g. 10_000_000"
+
+
+def _local_inference_has_no_policy_workers(config: Config) -> str | None:
+    if config.sampling.inference != "local" or config.sampling.policy_workers_per_policy == 1:
+        return None
+    return "with --inference=local there are no policy workers: leave it at 1, or use --inference=central"
+
+
+def _policy_workers_have_actors(config: Config) -> str | None:
+    workers, actors = config.sampling.policy_workers_per_policy, config.sampling.num_workers
+    if config.sampling.inference == "local" or workers <= actors:
+        return None
+    return f"must be at most num_workers ({actors}): each actor is served by one policy worker, the rest would idle"
+
+
+_CROSS_CHECKS = (
+    _CrossCheck(("env",), _env_is_given),
+    _CrossCheck(("experiment",), _experiment_is_a_plain_name),
+    _CrossCheck(("train_dir",), _train_dir_is_a_path),
+    _CrossCheck(("num_envs_per_worker", "worker_num_splits"), _envs_fill_splits),
+    _CrossCheck(("batch_size", "rollout"), _batch_is_whole_rollouts),
+    _CrossCheck(("sampler_only", "benchmark"), _sampler_only_is_a_benchmark),
+    _CrossCheck(("lr_schedule", "train_for_env_steps"), _decay_has_an_end),
+    _CrossCheck(("policy_workers_per_policy", "inference"), _local_inference_has_no_policy_workers),
+    _CrossCheck(("policy_workers_per_policy", "num_workers", "inference"), _policy_workers_have_actors),
+)
+
+
+def check_env_name(name: str) -> list[str]:
+    """What is wrong with ``--env=name`` as far as can be told without executing any of the user's code.
+
+    A name is known if a family claims it, if its module can be found (``module:function``, or Gymnasium's
+    ``module:Id-v0``), or if it is registered with Gymnasium. An empty name is ``check``'s affair.
+    """
+    if not name or search_families(name).family is not None:
+        return []
+    module, colon, rest = name.partition(":")
+    if not colon:
+        text = _gymnasium_id_problem(name)
+    elif not module or not rest or ":" in rest:
+        text = "must read module:function, for example --env=my_envs:make, or module:Id-v0 for a Gymnasium id"
+    else:
+        text = _module_problem(module)
+    return [] if text is None else [f"{assigned('env', name)}: {text}"]
+
+
+def _module_problem(module: str) -> str | None:
+    parts = module.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return f"{module!r} is not the name of a module; write it as in an import, my_package.my_envs"
+    where = f"cannot be found from {Path.cwd()} nor among the installed packages"
+    spec = _find_top_module(parts[0])
+    if spec is None:
+        advice = "run the command in the folder that holds it, or install its package"
+        return f"module {parts[0]!r} {where}; {advice}"
+    for depth in range(1, len(parts)):
+        if not spec.submodule_search_locations:
+            return f"{'.'.join(parts[:depth])!r} is a module, not a package, so {module!r} cannot be in it"
+        package, child = ".".join(parts[:depth]), ".".join(parts[: depth + 1])
+        spec = importlib.machinery.PathFinder.find_spec(child, spec.submodule_search_locations)
+        if spec is None:
+            return f"module {child!r} {where}: package {package!r} does not hold it"
+    return None
+
+
+def _find_top_module(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Where ``import name`` would look with the current directory first; nothing is imported."""
+    try:
+        return importlib.machinery.PathFinder.find_spec(name, [os.getcwd()]) or importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        # ValueError: a module that is loaded but came from no file, such as __main__.
+        return None
+
+
+def _gymnasium_id_problem(name: str) -> str | None:
+    # Imported late: half a second that a wrong command line with module:function need not wait for.
+    from gymnasium import error
+    from gymnasium.envs.registration import find_highest_version, parse_env_id, registry
+
+    if name in registry:
+        return None
+    suggestible = [*registry, *(known for family in load_families().families for known in family.names())]
+    near = did_you_mean(name, suggestible)
+    unknown = f"no environment of this name is registered{near}"
+    try:
+        namespace, bare, version = parse_env_id(name)
+    except error.Error:
+        return f"{unknown}; give a Gymnasium id such as CartPole-v1, a family name, or module:function"
+    if version is None and find_highest_version(namespace, bare) is not None:
+        return None
+    versions = [known.id for known in registry.values() if (known.namespace, known.name) == (namespace, bare)]
+    if versions:
+        return f"this version is not registered; there are {', '.join(versions)}"
+    return unknown if near else f"{unknown}; if a package registers it, name that too, as in --env=package:{name}"

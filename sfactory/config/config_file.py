@@ -1,0 +1,80 @@
+"""Room: the file behind ``--config``. In: its path. Out: flag values, and a line for everything wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_type_hints
+
+import yaml
+
+from sfactory.config.argv import CONFIG_FLAG
+from sfactory.config.flags import all_flags, assigned, coerce, did_you_mean, shown, strict_json, value_text
+from sfactory.config.schema import Config
+
+
+@dataclass
+class ConfigFile:
+    """What the file says. ``broken`` names the flags whose value could not be read."""
+
+    values: dict[str, object] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+
+
+def read_config_file(path: str) -> ConfigFile:
+    """Read a flat YAML or JSON mapping of flag names; a run's own config.json is understood too.
+
+    Problems are collected, never raised.
+    """
+    where = assigned(CONFIG_FLAG, path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        data = strict_json(text) if path.endswith(".json") else _strict_yaml(text)
+    except OSError as error:
+        reason = f"{error.strerror or error}; the path counts from {Path.cwd()}"
+        return ConfigFile(problems=[f"{where}: cannot be read: {reason}"])
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        return ConfigFile(problems=[f"{where}: is not valid {'JSON' if path.endswith('.json') else 'YAML'}: {reason}"])
+    if isinstance(data, Mapping) and "format_version" in data and isinstance(data.get("config"), Mapping):
+        data = data["config"]
+    if data is None:
+        return ConfigFile()
+    if not isinstance(data, Mapping):
+        return ConfigFile(problems=[f"{where}: must be a flat mapping of flag names, with lines like gamma: 0.99"])
+    return _read_mapping(where, data)
+
+
+def _strict_yaml(text: str) -> object:
+    """YAML data; raises ValueError where a top-level key stands twice, which YAML readers let pass."""
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if isinstance(root, yaml.MappingNode):
+        keys = Counter(str(key.value) for key, _ in root.value)
+        for key, count in keys.items():
+            if count > 1:
+                raise ValueError(f"key {key!r} stands {count} times")
+    data: object = yaml.safe_load(text)
+    return data
+
+
+def _read_mapping(where: str, data: Mapping[object, object]) -> ConfigFile:
+    result = ConfigFile()
+    flags = all_flags()
+    for key, value in data.items():
+        name = str(key).replace("-", "_")
+        if name in get_type_hints(Config) and name not in flags:
+            result.problems.append(f"{where}: key {name!r} is a section; write its flags at the top level")
+        elif name not in flags:
+            result.problems.append(f"{where}: unknown key {shown(str(key))!r}{did_you_mean(name, flags)}")
+        elif name in result.values or name in result.broken:
+            result.problems.append(f"{where}: key {name!r} stands twice, with a dash and with an underscore")
+        else:
+            try:
+                result.values[name] = coerce(flags[name], value)
+            except ValueError as error:
+                result.problems.append(f"{assigned(name, value_text(value))}: {error} (in {where})")
+                result.broken.add(name)
+    return result

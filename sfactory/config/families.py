@@ -1,0 +1,102 @@
+"""Room: env families: packages that make environments by name and know good flags for them.
+
+In: the entry-point group ``sfactory.envs``. Out: the family that a name belongs to. The core imports no
+family by name, so ours and anyone's are found in the same way. Families are asked about names and flags
+here; making environments with them is the business of the env room.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import gymnasium
+
+ENTRY_POINT_GROUP = "sfactory.envs"
+
+
+@runtime_checkable
+class EnvFamily(Protocol):
+    """What a package offers under the entry-point group ``sfactory.envs``: an object with these members.
+
+    Importing the module that holds it must be light: every run asks every family whether a name is its own.
+    """
+
+    @property
+    def name(self) -> str:
+        """The family's own name, shown as the source of its flag defaults."""
+
+    def names(self) -> Sequence[str]:
+        """Environment names to suggest when a name is misspelt."""
+
+    def matches(self, env_name: str) -> bool:
+        """Whether ``env_name`` is this family's to make."""
+
+    def make(self, env_name: str, **kwargs: object) -> gymnasium.Env[Any, Any]:
+        """One environment; ``kwargs`` are ``--env_kwargs``, and ``render_mode`` where one is asked for."""
+
+    def defaults(self, env_name: str) -> Mapping[str, object]:
+        """Flag values with which ``--env=env_name`` alone works well, by flag name."""
+
+
+@dataclass(frozen=True)
+class FamilySearch:
+    """The family of a name, if any, and a line for every family that could not be asked."""
+
+    family: EnvFamily | None
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LoadedFamilies:
+    """All installed families in the order of their entry-point names, and a line for each that failed to load."""
+
+    families: tuple[EnvFamily, ...]
+    warnings: tuple[str, ...]
+
+
+@functools.cache
+def load_families() -> LoadedFamilies:
+    """Load all families once per process: reading the metadata of installed packages takes milliseconds."""
+    families: list[EnvFamily] = []
+    warnings: list[str] = []
+    for point in sorted(metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda p: (p.name, p.value)):
+        where = f"env family {point.name!r} of package {point.dist.name if point.dist else '?'} ({point.value})"
+        try:
+            family = point.load()
+        # A foreign module may raise anything while it is imported; it must not stop runs that do not use it.
+        except Exception as error:
+            warnings.append(f"{where} cannot be imported and is left out: {type(error).__name__}: {error}")
+            continue
+        if isinstance(family, EnvFamily):
+            families.append(family)
+        else:
+            warnings.append(f"{where} is a {type(family).__name__} without the members of an EnvFamily; it is left out")
+    return LoadedFamilies(tuple(families), tuple(warnings))
+
+
+def search_families(env_name: str) -> FamilySearch:
+    """Ask every family for ``env_name``; the first one that says yes has it. Broken families become warnings."""
+    loaded = load_families()
+    warnings = list(loaded.warnings)
+    found: list[EnvFamily] = []
+    for family in loaded.families:
+        try:
+            if family.matches(env_name):
+                found.append(family)
+        # Same reason as above: foreign code, asked on behalf of a run that may not need it.
+        except Exception as error:
+            warnings.append(f"env family {family.name!r} failed when asked for {env_name!r} and is left out: {error!r}")
+    if len(found) > 1:
+        names = ", ".join(repr(family.name) for family in found)
+        warnings.append(f"env families {names} all claim {env_name!r}; {found[0].name!r} is used")
+    return FamilySearch(found[0] if found else None, tuple(warnings))
+
+
+def find_family(env_name: str) -> EnvFamily | None:
+    """The family that makes ``env_name``, or None if it is nobody's."""
+    return search_families(env_name).family

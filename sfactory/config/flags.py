@@ -1,0 +1,283 @@
+"""Room: one flag: its name, its type, and the way between text, data and value.
+
+In: the sections of schema.py. Out: ``Flag``, from which the command line, config files, saved runs and
+``--help`` all read and write values, so that a value means the same in all four places.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import json
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from sfactory.config.schema import Config, FlagInfo, flag_info
+
+_SHOWN_CHARACTERS = 120
+# int(Decimal("1e999999999")) would build that many digits; nothing countable here needs more than these.
+_MOST_DIGITS = 30
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One setting. ``section`` is its field in Config, ``type`` its annotation."""
+
+    name: str
+    section: str
+    type: object
+    default: object
+    info: FlagInfo
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the value is a list of elements."""
+        return get_origin(self.type) is tuple
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The accepted words, or () if the flag is not a choice between words."""
+        return tuple(str(word) for word in get_args(self.type)) if get_origin(self.type) is Literal else ()
+
+    def example(self) -> str:
+        """A value that would be right, as text: the default, or 1 where the default is None."""
+        return value_text(1 if self.default is None else self.default)
+
+
+def assigned(name: str, value: object) -> str:
+    """``--name=value`` as a user would type it, with lists as ``--name 64 64``."""
+    text = value if isinstance(value, str) else value_text(value)
+    joint = " " if isinstance(value, tuple) and value else "="
+    return f"--{name}{joint}{shown(text)}"
+
+
+def shown(text: str) -> str:
+    """``text`` fit for one line of an error: control characters escaped, cut if very long."""
+    clean = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return clean if len(clean) <= _SHOWN_CHARACTERS else f"{clean[:_SHOWN_CHARACTERS]}..."
+
+
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """``; did you mean x?`` with the nearest of ``known``, or nothing if none is near."""
+    candidates = sorted(known)
+    begun = [word for word in candidates if name and word.startswith(name)]
+    near = begun[:3] or difflib.get_close_matches(name, candidates, n=1)
+    return f"; did you mean {' or '.join(prefix + word for word in near)}?" if near else ""
+
+
+def value_text(value: object) -> str:
+    """A value as it is written on the command line, without its flag."""
+    if isinstance(value, tuple):
+        return " ".join(value_text(element) for element in value)
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value), default=str)
+    return str(value)
+
+
+@functools.cache
+def all_flags() -> Mapping[str, Flag]:
+    """Every flag of every section, by name, in the order of the schema."""
+    flags: dict[str, Flag] = {}
+    for section, section_type in get_type_hints(Config).items():
+        hints = get_type_hints(section_type)
+        blank = section_type()
+        for field in dataclasses.fields(section_type):
+            assert field.name not in flags, f"flag {field.name} is declared in two sections"
+            default = getattr(blank, field.name)
+            flags[field.name] = Flag(field.name, section, hints[field.name], default, flag_info(field))
+    return types.MappingProxyType(flags)
+
+
+def values_of(config: Config) -> dict[str, object]:
+    """All values of a config, flat, by flag name."""
+    return {name: getattr(getattr(config, flag.section), name) for name, flag in all_flags().items()}
+
+
+def config_of(values: Mapping[str, object]) -> Config:
+    """The config that holds ``values``; flags that are not among them keep their schema defaults."""
+    sections: dict[str, Any] = {}
+    for section, section_type in get_type_hints(Config).items():
+        own = {name: value for name, value in values.items() if all_flags()[name].section == section}
+        sections[section] = section_type(**own)
+    return Config(**sections)
+
+
+def type_text(flag: Flag) -> str:
+    """The type of a flag in words, for ``--help``."""
+    return "|".join(flag.choices) or _type_name(flag.type)
+
+
+def _type_name(kind: object) -> str:
+    inner = _without_none(kind)
+    if inner is not None:
+        return f"{_type_name(inner)} or None"
+    if get_origin(kind) is tuple:
+        return f"list of {_type_name(get_args(kind)[0])}"
+    if _is_mapping(kind):
+        return "JSON object"
+    return {bool: "True|False", int: "int", float: "float", str: "text"}[_plain(kind)]
+
+
+def parse_text(flag: Flag, text: str) -> object:
+    """The value that ``text`` means; raises ValueError whose text says what would be right. Ranges are not checked."""
+    return _from_text(flag, flag.type, text)
+
+
+def coerce(flag: Flag, data: object) -> object:
+    """The value that ``data``, out of a YAML or JSON file or a family's defaults, means.
+
+    Text is read as on the command line, except that a flag of text takes text only: YAML has turned an
+    unquoted 007 or no into something else before we see it. Raises ValueError saying what would be right.
+    """
+    return _from_data(flag, flag.type, data)
+
+
+def is_of_type(kind: object, value: object) -> bool:
+    """Whether ``value`` already has the type of a flag's annotation ``kind``."""
+    inner = _without_none(kind)
+    if inner is not None:
+        return value is None or is_of_type(inner, value)
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(is_of_type(get_args(kind)[0], element) for element in value)
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if _is_mapping(kind):
+        return isinstance(value, Mapping)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, int | float) if kind is float else isinstance(value, _plain(kind))
+
+
+def strict_json(text: str) -> object:
+    """JSON without its two traps: repeated keys, and NaN or Infinity. Raises ValueError."""
+    return json.loads(text, object_pairs_hook=_unique_pairs, parse_constant=_no_constant)
+
+
+def _unique_pairs(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+    result: dict[str, object] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f"key {key!r} stands twice")
+        result[key] = value
+    return result
+
+
+def _no_constant(word: str) -> object:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _plain(kind: object) -> type:
+    assert isinstance(kind, type), kind
+    return kind
+
+
+def _is_mapping(kind: object) -> bool:
+    origin = get_origin(kind)
+    return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
+def _without_none(kind: object) -> object | None:
+    """T of ``T | None``; None where ``kind`` is not of that form."""
+    if get_origin(kind) not in (Union, types.UnionType):
+        return None
+    inner: list[object] = [part for part in get_args(kind) if part is not types.NoneType]
+    assert len(inner) == 1, f"{kind} is not a type that a flag can have"
+    return inner[0]
+
+
+def _from_text(flag: Flag, kind: object, text: str) -> object:
+    inner = _without_none(kind)
+    if inner is not None:
+        return None if text.lower() == "none" else _from_text(flag, inner, text)
+    if get_origin(kind) is tuple:
+        return tuple(_from_text(flag, get_args(kind)[0], word) for word in text.split())
+    if get_origin(kind) is Literal:
+        return _choice(flag, text)
+    if _is_mapping(kind):
+        return _json_object(flag, text)
+    if kind is bool:
+        return _boolean(flag, text)
+    if kind is int:
+        return _integer(flag, text)
+    if kind is float:
+        return _real(flag, text)
+    return text
+
+
+def _from_data(flag: Flag, kind: object, data: object) -> object:
+    inner = _without_none(kind)
+    if inner is not None:
+        return None if data is None else _from_data(flag, inner, data)
+    if isinstance(data, str):
+        return _from_text(flag, kind, data)
+    if get_origin(kind) is tuple:
+        elements = data if isinstance(data, list | tuple) else (data,)
+        return tuple(_from_data(flag, get_args(kind)[0], element) for element in elements)
+    if get_origin(kind) is Literal:
+        return _choice(flag, data)
+    if _is_mapping(kind):
+        return _json_object(flag, data)
+    if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
+        return _real(flag, str(data))
+    if kind is int and isinstance(data, float):
+        return _integer(flag, str(data))
+    if is_of_type(kind, data):
+        return data
+    if kind is str:
+        raise ValueError("must be text: put it in quotes")
+    return _from_text(flag, kind, str(data))
+
+
+def _choice(flag: Flag, data: object) -> str:
+    if isinstance(data, str) and data in flag.choices:
+        return data
+    raise ValueError(f"must be one of {', '.join(flag.choices)}")
+
+
+def _boolean(flag: Flag, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"must be True or False, for example --{flag.name}={flag.example()}")
+    return text.lower() == "true"
+
+
+def _integer(flag: Flag, text: str) -> int:
+    wrong = ValueError(f"must be a whole number, for example --{flag.name}{_joint(flag)}{flag.example()}")
+    try:
+        number = Decimal(text.replace("_", ""))
+    except InvalidOperation:
+        raise wrong from None
+    if not number.is_finite():
+        raise ValueError("must be a finite whole number")
+    if number.adjusted() > _MOST_DIGITS:
+        raise ValueError("is too large; the largest accepted whole number is 2^63 - 1")
+    if number != number.to_integral_value():
+        raise wrong
+    return int(number)
+
+
+def _real(flag: Flag, text: str) -> float:
+    try:
+        return float(text)
+    except (ValueError, OverflowError):
+        raise ValueError(f"must be a number, for example --{flag.name}{_joint(flag)}{flag.example()}") from None
+
+
+def _joint(flag: Flag) -> str:
+    return " " if flag.is_list else "="
+
+
+def _json_object(flag: Flag, data: object) -> dict[str, object]:
+    """A JSON object from text, or from data that must survive being written as JSON and read again."""
+    advice = f"""must be a JSON object, for example --{flag.name}='{{"key": 1}}'"""
+    try:
+        text = data if isinstance(data, str) else json.dumps(data, allow_nan=False)
+        result = strict_json(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{advice} ({error})") from None
+    if not isinstance(result, dict) or (isinstance(data, Mapping) and result != dict(data)):
+        raise ValueError(advice)
+    return result

@@ -1,0 +1,145 @@
+"""Room: config.json of a run, and what may change when the run is resumed.
+
+In: the config of a run and its directory. Out: the file, its values when the run is started again, and the
+verdict on what differs. NOTE [Resume rules]: what decides the shape or the meaning of the weights is frozen;
+what decides how they are trained is noted with a warning; how fast, how long and where is free.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sfactory import atomic
+from sfactory.config.flags import all_flags, assigned, coerce, strict_json, value_text, values_of
+from sfactory.config.schema import AlgoConfig, BenchmarkConfig, Config, LearnerConfig, ModelConfig, OptimConfig
+from sfactory.errors import ConfigError, ResourceError
+
+CONFIG_NAME = "config.json"
+FORMAT_VERSION = 1
+
+
+def _names(*sections: type) -> frozenset[str]:
+    return frozenset(field.name for section in sections for field in dataclasses.fields(section))
+
+
+FROZEN = _names(ModelConfig) | {"env", "env_kwargs"}
+NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig)
+# Where a run lies is known from where it was found (it may have been moved), and measuring is not part of it.
+NOT_RESUMED = _names(BenchmarkConfig) | {"experiment", "train_dir"}
+
+
+@dataclass(frozen=True)
+class SavedConfig:
+    """What config.json held: values and their sources by flag name, and a line for each key left out."""
+
+    path: Path
+    values: Mapping[str, object]
+    sources: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+    @property
+    def resumable(self) -> dict[str, object]:
+        """The values that a resumed run takes over."""
+        return {name: value for name, value in self.values.items() if name not in NOT_RESUMED}
+
+
+def write_config(run_dir: Path, config: Config, sources: Mapping[str, str]) -> Path:
+    """Write config.json into ``run_dir``, which exists; returns its path.
+
+    The file is whole or as it was before, whatever happens meanwhile. Raises ResourceError if it cannot be written.
+    """
+    path = run_dir / CONFIG_NAME
+    try:
+        atomic.write_json(
+            path, {"format_version": FORMAT_VERSION, "config": values_of(config), "sources": dict(sources)}
+        )
+    except OSError as error:
+        raise ResourceError(
+            f"{path} cannot be written: {error.strerror or error}; check the rights and free space of {run_dir}, "
+            "or choose another --train_dir"
+        ) from error
+    return path
+
+
+def read_config(run_dir: Path) -> SavedConfig | None:
+    """The saved config of a run, or None if there is none: then the run is a fresh one.
+
+    Keys that this version does not know are left out with a warning. Raises ConfigError, naming the file and
+    what to do, if it cannot be read, is no valid JSON, or holds a value of the wrong type.
+    """
+    path = run_dir / CONFIG_NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, str(error)) from error
+    try:
+        content = strict_json(text)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(path, f"it is not valid JSON ({error})") from error
+    return _parse(path, content)
+
+
+def _unreadable(path: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        [
+            f"{path}: cannot be read: {reason}; put back a copy of this file, or move it away to go on with "
+            "the flags you give now (they must match the saved weights), or choose another --experiment"
+        ]
+    )
+
+
+def _parse(path: Path, content: object) -> SavedConfig:
+    if not isinstance(content, Mapping) or not isinstance(content.get("config"), Mapping):
+        raise _unreadable(path, "it holds no object under the key 'config'")
+    if content.get("format_version") != FORMAT_VERSION:
+        raise ConfigError(
+            [
+                f"{path}: has format_version {content.get('format_version')!r}, this version of sfactory reads "
+                f"{FORMAT_VERSION}; resume with the version that wrote it, or choose another --experiment"
+            ]
+        )
+    values: dict[str, object] = {}
+    warnings: list[str] = []
+    for name, data in content["config"].items():
+        if name not in all_flags():
+            warnings.append(f"{path}: {name!r} is not a flag of this version and is ignored")
+            continue
+        try:
+            values[name] = coerce(all_flags()[name], data)
+        except ValueError as error:
+            raise _unreadable(path, f"{assigned(name, value_text(data))} {error}") from error
+    sources = content.get("sources")
+    kept = {str(k): str(v) for k, v in sources.items()} if isinstance(sources, Mapping) else {}
+    return SavedConfig(path, values, kept, tuple(warnings))
+
+
+def diff(saved: Mapping[str, object], new: Mapping[str, object]) -> list[tuple[str, object, object]]:
+    """(name, old, new) of every flag in both mappings whose values differ, in the order of the schema."""
+    both = [name for name in all_flags() if name in saved and name in new]
+    return [(name, saved[name], new[name]) for name in both if saved[name] != new[name]]
+
+
+def check_resume(saved: SavedConfig, config: Config) -> list[str]:
+    """Judge what differs between a saved run and the config to resume it with (see NOTE [Resume rules]).
+
+    Returns a warning for each noted flag; raises ConfigError with a line for each frozen one.
+    """
+    problems: list[str] = []
+    warnings: list[str] = []
+    for name, old, new in diff(saved.values, values_of(config)):
+        if name in FROZEN:
+            problems.append(
+                f"{assigned(name, new)}: the run {config.run.experiment!r} was started with {assigned(name, old)} and "
+                "its weights fit only that; keep the old value, or start a new run with another --experiment"
+            )
+        elif name in NOTED:
+            before = assigned(name, old)
+            warnings.append(f"{assigned(name, new)}: the run was started with {before}; it goes on with the new value")
+    if problems:
+        raise ConfigError(problems)
+    return warnings

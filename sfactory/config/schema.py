@@ -1,0 +1,206 @@
+"""Room: every setting of a run, as frozen dataclass sections. In: nothing. Out: ``Config``.
+
+The command line, the config file, ``--help``, config.json and docs/flags.md are generated from the
+fields below; a flag's name is the field's name, unique over all sections. Names and meanings are
+Sample Factory's wherever it has the flag.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+_META = "sfactory"
+
+
+@dataclass(frozen=True)
+class FlagInfo:
+    """What is known of one flag beside its type and default: help text and the range it accepts."""
+
+    help: str
+    gt: float | None = None
+    ge: float | None = None
+    lt: float | None = None
+    le: float | None = None
+
+
+def flag(
+    default: Any,
+    help: str,
+    *,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    le: float | None = None,
+) -> Any:
+    """Declare a config field: ``default``, ``help`` text and bounds (gt, ge, lt, le; NaN and inf are never legal)."""
+    info = FlagInfo(help=help, gt=gt, ge=ge, lt=lt, le=le)
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=lambda: dict(default), metadata={_META: info})
+    return dataclasses.field(default=default, metadata={_META: info})
+
+
+def flag_info(field: dataclasses.Field[Any]) -> FlagInfo:
+    """The ``FlagInfo`` that ``flag`` attached to a dataclass field."""
+    info = field.metadata[_META]
+    assert isinstance(info, FlagInfo)
+    return info
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What to train, where to keep it, and when to stop."""
+
+    env: str = flag("", "environment: a Gymnasium id, a family name, or module:function")
+    env_kwargs: Mapping[str, Any] = flag({}, "JSON object of keyword arguments for the environment's factory")
+    experiment: str = flag("default_experiment", "name of the run; an existing run of that name is resumed")
+    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
+    seed: int | None = flag(
+        None, "seed of envs, inference and learner; drawn at random and recorded if not given", ge=0
+    )
+    device: Literal["auto", "gpu", "cpu"] = flag(
+        "auto", "where learner and central inference run; auto takes a GPU if there is one"
+    )
+    train_for_env_steps: int = flag(
+        10_000_000_000, "stop after this many trained env steps (frameskip not counted)", gt=0
+    )
+    train_for_seconds: float = flag(1e10, "stop after this many seconds of training (start-up not counted)", gt=0)
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How experience is collected."""
+
+    num_workers: int = flag(os.cpu_count() or 1, "actor worker processes", ge=1, le=4096)
+    num_envs_per_worker: int = flag(
+        2, "environments stepped by each actor worker; a multiple of worker_num_splits", ge=1
+    )
+    worker_num_splits: int = flag(
+        2, "groups of envs per worker: 2 steps one group while the other waits for actions", ge=1, le=64
+    )
+    inference: Literal["central", "local", "auto"] = flag(
+        "central", "central: policy workers serve all actors; local: each actor owns a CPU copy of the policy"
+    )
+    policy_workers_per_policy: int = flag(1, "inference processes per policy (central inference)", ge=1, le=64)
+    rollout: int = flag(32, "steps per trajectory", ge=1)
+    min_traj_buffers_per_worker: int = flag(
+        2, "trajectory slots for each split of a worker; more lets actors run further ahead", ge=2, le=1024
+    )
+    env_frameskip: int = flag(1, "frames per env step, for accounting only; the env does the skipping", ge=1)
+    set_workers_cpu_affinity: bool = flag(True, "pin actor workers to cores where workers do not outnumber cores")
+    force_envs_single_thread: bool = flag(False, "limit the native thread pools of environments to one thread")
+    default_niceness: int = flag(0, "niceness of the learner; policy workers add 2, actors add 10", ge=-20, le=9)
+    reset_timeout_seconds: float = flag(120.0, "bound on making and first resetting the environments", gt=0)
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """How trajectories become minibatches and gradients' timing."""
+
+    batch_size: int = flag(1024, "agent steps in one minibatch; a multiple of rollout", ge=1)
+    num_batches_per_epoch: int = flag(1, "minibatches per dataset", ge=1)
+    num_epochs: int = flag(1, "passes over each dataset", ge=1)
+    num_batches_to_accumulate: int = flag(
+        2, "assembled datasets that may wait for the learner before collection is held back", ge=1
+    )
+    max_policy_lag: int = flag(1000, "steps whose policy is this many updates older than the learner are masked", ge=1)
+    train_in_background_thread: bool = flag(True, "train in a thread of its own while the next batch is assembled")
+    learner_num_threads: int = flag(0, "CPU threads of the learner's math; 0 lets the thread budget decide", ge=0)
+
+
+@dataclass(frozen=True)
+class AlgoConfig:
+    """The objective: targets, losses and their coefficients."""
+
+    gamma: float = flag(0.99, "discount factor", ge=0.0, le=1.0)
+    with_vtrace: bool = flag(True, "V-trace targets; False uses GAE")
+    vtrace_rho: float = flag(1.0, "V-trace clip of the importance weight in the target", gt=0)
+    vtrace_c: float = flag(1.0, "V-trace clip of the trace coefficient", gt=0)
+    gae_lambda: float = flag(0.95, "lambda of GAE (when with_vtrace is False)", ge=0.0, le=1.0)
+    policy_loss: Literal["ppo_clip", "pg"] = flag("ppo_clip", "clipped surrogate, or plain policy gradient")
+    ppo_clip_ratio: float = flag(0.1, "ratio is clipped to [1/(1+e), 1+e]", gt=0)
+    ppo_clip_value: float = flag(1.0, "range of the value clip around the behaviour value; 0 is off", ge=0)
+    value_loss_coeff: float = flag(0.5, "weight of the value loss", ge=0)
+    exploration_loss: Literal["entropy", "none"] = flag("entropy", "exploration term of the loss")
+    exploration_loss_coeff: float = flag(0.003, "weight of the exploration term", ge=0)
+    normalize_advantages: bool = flag(True, "normalise advantages over the valid steps of a minibatch")
+    reward_scale: float = flag(1.0, "rewards are multiplied by this for learning; reported returns are raw")
+    reward_clip: float = flag(1000.0, "scaled rewards are clipped to [-c, c] for learning", gt=0)
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """The optimiser."""
+
+    learning_rate: float = flag(1e-4, "Adam's learning rate", gt=0)
+    lr_schedule: Literal["constant", "linear_decay"] = flag(
+        "constant", "linear_decay falls to 0 at train_for_env_steps"
+    )
+    adam_eps: float = flag(1e-6, "Adam's epsilon", gt=0)
+    adam_beta1: float = flag(0.9, "Adam's beta1", ge=0, lt=1)
+    adam_beta2: float = flag(0.999, "Adam's beta2", ge=0, lt=1)
+    max_grad_norm: float = flag(4.0, "global gradient norm is clipped to this; 0 is off", ge=0)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The actor-critic network."""
+
+    encoder_mlp_layers: tuple[int, ...] = flag((512, 512), "hidden layers of the MLP encoder", ge=1)
+    nonlinearity: Literal["elu", "relu", "tanh"] = flag("elu", "activation function")
+    policy_initialization: Literal["orthogonal", "torch_default"] = flag("orthogonal", "initialisation of weights")
+    policy_init_gain: float = flag(1.0, "gain of the initialisation of hidden layers", gt=0)
+    actor_critic_share_weights: bool = flag(True, "one encoder for actor and critic; False builds two")
+    adaptive_stddev: bool = flag(True, "Box actions: standard deviation depends on the state")
+    initial_stddev: float = flag(1.0, "Box actions: initial standard deviation", gt=0)
+    obs_subtract_mean: float = flag(0.0, "observations are (obs - this) / obs_scale")
+    obs_scale: float = flag(1.0, "observations are (obs - obs_subtract_mean) / this", gt=0)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What is saved, and when."""
+
+    save_every_sec: float = flag(120.0, "seconds between checkpoints", gt=0)
+    keep_checkpoints: int = flag(2, "latest checkpoints kept", ge=1)
+    save_best_every_sec: float = flag(5.0, "least seconds between two saves of the best policy", ge=0)
+    save_best_after: int = flag(100_000, "env steps before the best policy is saved at all", ge=0)
+    load_checkpoint_kind: Literal["latest", "best"] = flag("latest", "checkpoint to resume or play from")
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """What is reported, and when."""
+
+    stats_avg: int = flag(100, "episodes that reported means cover", ge=1)
+    report_interval_sec: float = flag(5.0, "seconds between progress lines", gt=0)
+    experiment_summaries_interval: float = flag(10.0, "seconds between TensorBoard and metrics.jsonl rows", gt=0)
+    flush_summaries_interval: float = flag(30.0, "seconds between flushes of TensorBoard files", gt=0)
+    with_tensorboard: bool = flag(True, "write TensorBoard event files")
+
+
+@dataclass(frozen=True)
+class BenchmarkConfig:
+    """Measuring throughput instead of training to an end."""
+
+    benchmark: bool = flag(False, "warm up, measure, print one JSON line, stop")
+    sampler_only: bool = flag(False, "with benchmark: sample without training")
+    benchmark_seconds: float = flag(30.0, "length of the measurement", gt=0)
+
+
+@dataclass(frozen=True)
+class Config:
+    """All sections. Rooms are handed the sections they need, never the whole."""
+
+    run: RunConfig = dataclasses.field(default_factory=RunConfig)
+    sampling: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)
+    learner: LearnerConfig = dataclasses.field(default_factory=LearnerConfig)
+    algo: AlgoConfig = dataclasses.field(default_factory=AlgoConfig)
+    optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
+    report: ReportConfig = dataclasses.field(default_factory=ReportConfig)
+    benchmark: BenchmarkConfig = dataclasses.field(default_factory=BenchmarkConfig)

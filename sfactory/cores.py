@@ -1,0 +1,60 @@
+"""Room: how much CPU this run may use. In: affinity mask and cgroup quota. Out: cores and thread budgets."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def _quota_v2(root: Path) -> float | None:
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else float(quota) / float(period)
+
+
+def _quota_v1(root: Path) -> float | None:
+    try:
+        quota = float((root / "cpu/cpu.cfs_quota_us").read_text())
+        period = float((root / "cpu/cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
+    return quota / period if quota > 0 else None
+
+
+def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """CPUs' worth of time the container may use (cgroup v2 or v1), or None where there is no limit."""
+    return _quota_v2(root) or _quota_v1(root)
+
+
+@dataclass(frozen=True)
+class Cores:
+    """The cores this process may run on, and the quota of time on them."""
+
+    ids: tuple[int, ...]
+    quota: float | None
+
+    @staticmethod
+    def available() -> Cores:
+        """Read the affinity mask and the cgroup's quota of the calling process."""
+        return Cores(tuple(sorted(os.sched_getaffinity(0))), cgroup_quota())
+
+    @property
+    def count(self) -> int:
+        """Cores that can be kept busy: the mask's, or fewer if the quota is smaller."""
+        if self.quota is None:
+            return len(self.ids)
+        return max(1, min(len(self.ids), math.ceil(self.quota)))
+
+    def core_of_actor(self, actor: int, num_actors: int) -> int | None:
+        """The core to pin an actor to; None where actors outnumber cores or a quota makes pinning harmful."""
+        if self.quota is not None or num_actors > len(self.ids):
+            return None
+        return self.ids[actor]
+
+    def learner_threads(self, num_actors: int) -> int:
+        """Threads for the learner's math: the cores that actors leave over, at least one."""
+        return max(1, self.count - num_actors)

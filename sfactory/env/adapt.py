@@ -1,0 +1,116 @@
+"""Room: between env objects and arrays. In: observations of N envs, rows of actions. Out: rows, env actions.
+
+Built once per split from the env's spaces, so that nothing is looked up or decided per env and step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import getitem
+from typing import Any
+
+import gymnasium.spaces as spaces
+import numpy as np
+import numpy.typing as npt
+
+from sfactory.errors import SFactoryError
+from sfactory.spec import ACTION_KEY, EnvSpec
+
+Array = npt.NDArray[Any]
+Rows = Mapping[str, Array]
+
+
+class BadObservation(SFactoryError):
+    """An observation does not have the shape or dtype that the env's observation space promises."""
+
+
+def _leaf_paths(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Index paths of the leaves, in the order of ``EnvSpec.obs``."""
+    if isinstance(space, spaces.Dict):
+        return [leaf for name, child in space.spaces.items() for leaf in _leaf_paths(child, (*path, name))]
+    if isinstance(space, spaces.Tuple):
+        return [leaf for index, child in enumerate(space.spaces) for leaf in _leaf_paths(child, (*path, index))]
+    return [path]
+
+
+class ObsWriter:
+    """Writes the observations of N envs into one row block per key."""
+
+    def __init__(self, spec: EnvSpec, space: spaces.Space[Any]) -> None:
+        self._leaves = list(zip((key for key, _ in spec.obs), _leaf_paths(space), strict=True))
+        self._specs = dict(spec.obs)
+
+    def write(self, observations: Sequence[Any], rows: Rows) -> None:
+        """Copy ``observations`` (N of the env's own structure) into ``rows`` {key: [N, ...]}."""
+        for key, path in self._leaves:
+            leaf = [reduce(getitem, path, obs) for obs in observations] if path else observations
+            row = rows[key]
+            if row.ndim == 1:
+                row[:] = leaf
+            else:
+                np.concatenate(leaf, out=row.reshape(-1, *row.shape[2:]), casting="same_kind")
+
+    def check(self, obs: Any, where: str) -> None:
+        """Raise BadObservation unless ``obs`` has the promised shapes and castable dtypes."""
+        for key, path in self._leaves:
+            leaf = np.asarray(reduce(getitem, path, obs))
+            spec = self._specs[key]
+            if leaf.shape != spec.shape or not np.can_cast(leaf.dtype, spec.dtype, "same_kind"):
+                raise BadObservation(
+                    f"{where}: observation {key!r} has shape {leaf.shape} and dtype {leaf.dtype}, but the env's "
+                    f"observation_space promises {spec.shape} and {spec.dtype}; correct the env or its space"
+                )
+
+
+ActionReader = Callable[[Rows], list[Any]]
+
+
+def action_reader(space: spaces.Space[Any], prefix: str = "") -> ActionReader:
+    """A function from action rows {key: [N, ...]} to N actions as the env wants them.
+
+    Reals are clipped to the bounds of their Box; indices are shifted by the start of their Discrete.
+    """
+    where = prefix or ACTION_KEY
+    if isinstance(space, spaces.Discrete):
+        start = int(space.start)
+        return (lambda rows: (rows[where] + start).tolist()) if start else (lambda rows: rows[where].tolist())
+    if isinstance(space, spaces.Box):
+        return _box_reader(space, where)
+    if isinstance(space, spaces.MultiDiscrete):
+        return _multi_discrete_reader(space, where)
+    return _container_reader(space, prefix)
+
+
+def _box_reader(space: spaces.Box, where: str) -> ActionReader:
+    low, high, shape = space.low.ravel(), space.high.ravel(), space.shape
+
+    def read(rows: Rows) -> list[Any]:
+        actions = np.clip(rows[where], low, high).astype(space.dtype, copy=False)
+        return list(actions.reshape(-1, *shape))
+
+    return read
+
+
+def _multi_discrete_reader(space: spaces.MultiDiscrete, where: str) -> ActionReader:
+    keys = [f"{where}/{index}" for index in range(int(np.asarray(space.nvec).size))]
+    start = np.asarray(space.start).ravel()
+
+    def read(rows: Rows) -> list[Any]:
+        actions = np.stack([rows[key] for key in keys], axis=1) + start
+        return list(actions.astype(space.dtype, copy=False).reshape(-1, *space.nvec.shape))
+
+    return read
+
+
+def _container_reader(space: spaces.Space[Any], prefix: str) -> ActionReader:
+    base = f"{prefix}/" if prefix else ""
+    if isinstance(space, spaces.Dict):
+        names = list(space.spaces)
+        readers = [action_reader(child, f"{base}{name}") for name, child in space.spaces.items()]
+        return lambda rows: [dict(zip(names, row, strict=True)) for row in zip(*(r(rows) for r in readers), strict=True)]
+    assert isinstance(space, spaces.Tuple), f"{space!r} was let through by EnvSpec"
+    readers = [action_reader(child, f"{base}{index}") for index, child in enumerate(space.spaces)]
+    return lambda rows: list(zip(*(r(rows) for r in readers), strict=True))
+
+

@@ -1,0 +1,88 @@
+"""Room: every way sfactory can fail, and the exit code each one ends the process with."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every sfactory command (see docs/guarantees of exit codes in README)."""
+
+    DONE = 0
+    REFUSED = 2  # configuration, environment or resources refused before anything started
+    FAULTS = 3  # fault budget spent
+    LEARNER = 70
+    DIVERGED = 71
+    CANNOT_SAVE = 74
+    SIGINT = 130
+    SIGTERM = 143
+
+
+class SFactoryError(Exception):
+    """Base of all errors raised on purpose. The text says what happened, where, and what to do."""
+
+    exit_code: ExitCode = ExitCode.FAULTS
+
+
+class ConfigError(SFactoryError):
+    """The configuration was refused. ``problems`` holds one line per problem, all found at once."""
+
+    exit_code = ExitCode.REFUSED
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class EnvError(SFactoryError):
+    """The environment cannot be made, or does not keep to the interface, before training started."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class ResourceError(SFactoryError):
+    """Memory, file handles, directories or devices do not suffice; nothing was started."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class RunDirError(SFactoryError):
+    """The run directory is in use, or what it holds does not fit this run."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class CheckpointError(SFactoryError):
+    """A checkpoint exists but none can be loaded. Nothing was deleted."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class CannotSaveError(SFactoryError):
+    """The final checkpoint could not be written."""
+
+    exit_code = ExitCode.CANNOT_SAVE
+
+
+class DivergedError(SFactoryError):
+    """Loss, gradients or weights stopped being finite."""
+
+    exit_code = ExitCode.DIVERGED
+
+
+class WorkerDied(SFactoryError):
+    """A child process died or raised; the text carries its traceback or its signal."""
+
+
+class LearnerDied(SFactoryError):
+    """The learner process died or raised; the text carries its traceback or its signal."""
+
+    exit_code = ExitCode.LEARNER
+
+
+class MessageTooLarge(SFactoryError):
+    """A message that can never fit its channel: a defect in sizing, raised at once."""
+
+
+class ChannelFull(SFactoryError):
+    """A channel sized for the worst case was full: its reader has stopped reading."""

@@ -1,0 +1,76 @@
+"""Room: a policy that acts with published weights. In: SharedWeights, observations. Out: actions in slots.
+
+Used by policy workers on their device and by actors with local inference; neither knows the learner.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sfactory.clock import BLOCK_S, Deadline
+from sfactory.config.schema import ModelConfig
+from sfactory.errors import SFactoryError
+from sfactory.model.actor_critic import Acted, ActorCritic
+from sfactory.model.flat_state import FlatState
+from sfactory.shared.control import Control
+from sfactory.shared.trajectories import Slot
+from sfactory.shared.weights import SharedWeights
+from sfactory.spec import EnvSpec
+
+_FIRST_WEIGHTS_S = 300.0
+
+
+class NoWeights(SFactoryError):
+    """The learner published nothing in time."""
+
+
+class ActingPolicy:
+    """A model whose weights follow SharedWeights. ``version`` is the policy version it acts with."""
+
+    def __init__(self, spec: EnvSpec, config: ModelConfig, weights: SharedWeights, device: torch.device) -> None:
+        self.device = device
+        self._model = ActorCritic(spec, config).to(device).eval()
+        self._flat = FlatState(self._model)
+        self._weights = weights
+        on_cpu = device.type == "cpu"
+        # On the CPU published bytes are copied straight into the model; a GPU takes them from pinned memory.
+        self._host = self._flat.block if on_cpu else torch.empty_like(self._flat.block, device="cpu").pin_memory()
+        self._host_view = self._host.numpy()
+        self._publication = 0
+        self.version = -1
+
+    def wait_for_weights(self, control: Control) -> bool:
+        """Wait for the learner's first publication; False if a stop was ordered first."""
+        deadline = Deadline(_FIRST_WEIGHTS_S)
+        while not self._weights.published.wait(BLOCK_S):
+            if control.stopping:
+                return False
+            if deadline.passed:
+                raise NoWeights(f"the learner published no weights within {_FIRST_WEIGHTS_S:.0f} s")
+        self.refresh()
+        return True
+
+    def refresh(self) -> None:
+        """Adopt the newest weights if there are newer ones; never call within a forward pass."""
+        if self._weights.publications == self._publication:
+            return
+        self._publication, self.version = self._weights.read_into(self._host_view)
+        if self._host is not self._flat.block:
+            self._flat.adopt(self._host)
+            # The pinned block is overwritten by the next refresh, so the copy must be over by then.
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def act(self, obs: dict[str, Tensor]) -> Acted:
+        """Sample actions for obs {key: [B, ...]} on this policy's device."""
+        with torch.inference_mode():
+            return self._model.act(obs)
+
+    def act_in_slot(self, slot: Slot, t: int) -> None:
+        """Act on row ``t`` of ``slot`` and write actions, log-probs, values and version beside it (CPU only)."""
+        acted = self.act({key: torch.from_numpy(block[t]) for key, block in slot.obs.items()})
+        for key, block in slot.actions.items():
+            block[t] = acted.actions[key].numpy()
+        slot.log_prob[t] = acted.log_prob.numpy()
+        slot.value[t] = acted.value.numpy()
+        slot.policy_version[t] = self.version

@@ -1,0 +1,133 @@
+"""Room: one dataset from staging to published weights. In: full staging areas. Out: weights, counts, statistics."""
+
+from __future__ import annotations
+
+import torch
+
+from sfactory.clock import Every
+from sfactory.errors import DivergedError
+from sfactory.learner.batch import Batch
+from sfactory.learner.keeper import CheckpointKeeper
+from sfactory.learner.progress import Progress
+from sfactory.learner.setup import LearnerSetup
+from sfactory.learner.staging import Staging
+from sfactory.learner.trainer import Trainer
+from sfactory.messages import TrainStats
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import FlatState
+from sfactory.shared.status import State, StatusRow
+
+_STATS_EVERY_S = 0.25
+
+
+class _LagStats:
+    """Minimum, mean and maximum of the policy lag over datasets."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.minimum, self.maximum, self._total, self._count = float("inf"), 0.0, 0.0, 0
+
+    def add(self, batch: Batch) -> None:
+        lags = batch.lag[batch.valid].double()
+        if lags.numel():
+            self.minimum = min(self.minimum, float(lags.min()))
+            self.maximum = max(self.maximum, float(lags.max()))
+            self._total += float(lags.sum())
+            self._count += lags.numel()
+
+    @property
+    def mean(self) -> float:
+        return self._total / self._count if self._count else 0.0
+
+
+class Learning:
+    """The learner's model and everything that happens to it. Used by one thread at a time."""
+
+    def __init__(self, setup: LearnerSetup, row: StatusRow) -> None:
+        self._setup, self._row = setup, row
+        self._device = torch.device(setup.device)
+        model = ActorCritic(setup.spec, setup.model).to(self._device)
+        self._flat = FlatState(model)
+        self._trainer = Trainer(model, setup.algo, setup.optim, setup.learner)
+        self.progress = Progress()
+        self.keeper = CheckpointKeeper(setup, self._trainer, self.progress)
+        self._lags = _LagStats()
+        self._stats_due = Every(_STATS_EVERY_S)
+
+    def begin(self) -> None:
+        """Load the checkpoint, if any, and publish the first weights."""
+        self.keeper.load()
+        self._row.set("best_return", self.progress.best_return)
+        self._write_row()
+        self.publish()
+
+    @property
+    def over(self) -> bool:
+        """True once a limit is reached."""
+        return self.progress.reached(self._setup.limits)
+
+    def learn(self, staging: Staging) -> None:
+        """Train on a full staging area, publish, and do what is due."""
+        setup, trainer, progress = self._setup, self._trainer, self.progress
+        self._set_learning_rate()
+        batch = Batch.of(staging, setup.algo, trainer.train_step, setup.learner.max_policy_lag, self._device)
+        self._lags.add(batch)
+        trainer.train(batch)
+        progress.env_steps += int(batch.valid.sum())
+        self.publish()
+        self._write_row()
+        if self._stats_due.due():
+            self.report()
+        self.keeper.after_dataset()
+
+    def publish(self) -> None:
+        """Publish the weights; raises DivergedError instead if they are not finite."""
+        if not self._flat.is_finite():
+            raise DivergedError(
+                f"weights are not finite after update {self._trainer.train_step}; they were not published or "
+                "saved; lower --learning_rate, or look for extreme rewards or observations"
+            )
+        self._setup.weights.publish(self._flat.to_host(), self._trainer.train_step)
+
+    def report(self) -> None:
+        """Send statistics since the last report to main; if main is behind, they go with the next."""
+        means = self._trainer.take_statistics()
+        if means is None:
+            return
+        lags = self._lags
+        lag = (0.0 if lags.minimum == float("inf") else lags.minimum, lags.mean, lags.maximum)
+        self._setup.to_main.try_put(
+            TrainStats(
+                policy=self._setup.policy,
+                learning_rate=self._trainer.learning_rate,
+                lag_min=lag[0],
+                lag_mean=lag[1],
+                lag_max=lag[2],
+                **means,
+            )
+        )
+        lags.clear()
+
+    def finish(self, save: bool) -> None:
+        """Last words: statistics, and the final checkpoint if ``save``."""
+        self.report()
+        self._write_row()
+        if save:
+            self.keeper.finish()
+        if self.over:
+            self._row.set("state", State.DONE)
+
+    def _set_learning_rate(self) -> None:
+        optim = self._setup.optim
+        if optim.lr_schedule == "linear_decay":
+            left = 1.0 - self.progress.env_steps / self._setup.limits.env_steps
+            self._trainer.set_learning_rate(optim.learning_rate * max(0.0, left))
+
+    def _write_row(self) -> None:
+        row, progress = self._row, self.progress
+        row.set("env_steps", progress.env_steps)
+        row.set("agent_steps", progress.env_steps)
+        row.set("updates", self._trainer.train_step)
+        row.set("train_seconds", progress.train_seconds)

@@ -1,0 +1,66 @@
+"""Room: how far training has come, and what of it is saved. In: trained datasets. Out: checkpoint payloads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sfactory.clock import now
+from sfactory.errors import CheckpointError
+from sfactory.learner.setup import Limits
+from sfactory.learner.trainer import Trainer
+
+PAYLOAD_VERSION = 1
+
+
+@dataclass
+class Progress:
+    """Counts over the whole run, resumed sessions included. Steps are trained steps, masked ones not counted."""
+
+    env_steps: int = 0
+    best_return: float = float("-inf")
+    earlier_seconds: float = 0.0
+    started_at: float | None = None
+
+    def start_clock(self, at: float) -> None:
+        """Training time counts from monotonic ``at`` on; later calls change nothing."""
+        if self.started_at is None:
+            self.started_at = at
+
+    @property
+    def train_seconds(self) -> float:
+        """Seconds of training, start-up excluded, earlier sessions included."""
+        return self.earlier_seconds + (0.0 if self.started_at is None else now() - self.started_at)
+
+    def reached(self, limits: Limits) -> bool:
+        """True if training is over."""
+        return self.env_steps >= limits.env_steps or self.train_seconds >= limits.seconds
+
+
+def payload_of(trainer: Trainer, progress: Progress) -> dict[str, Any]:
+    """What a checkpoint holds: plain numbers and tensors only."""
+    return {
+        "payload_version": PAYLOAD_VERSION,
+        "model": trainer.model.state_dict(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "train_step": trainer.train_step,
+        "env_steps": progress.env_steps,
+        "agent_steps": progress.env_steps,
+        "train_seconds": progress.train_seconds,
+        "best_return": progress.best_return,
+    }
+
+
+def restore(payload: dict[str, Any], where: str, trainer: Trainer, progress: Progress) -> None:
+    """Continue from ``payload``; raises CheckpointError if it does not fit the model."""
+    if payload.get("payload_version") != PAYLOAD_VERSION:
+        raise CheckpointError(f"{where} was written by another version of sfactory; use that, or a new --experiment")
+    try:
+        trainer.model.load_state_dict(payload["model"])
+        trainer.optimizer.load_state_dict(payload["optimizer"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{where} does not fit the model of this configuration: {error}") from error
+    trainer.train_step = payload["train_step"]
+    progress.env_steps = payload["env_steps"]
+    progress.earlier_seconds = payload["train_seconds"]
+    progress.best_return = payload["best_return"]

@@ -1,0 +1,52 @@
+"""Room: what a learner is given at birth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sfactory.config.schema import AlgoConfig, CheckpointConfig, LearnerConfig, ModelConfig, OptimConfig
+from sfactory.layout import Layout
+from sfactory.messages import ToActor, ToLearner, ToMain
+from sfactory.shared.channel import Channel
+from sfactory.shared.control import Control
+from sfactory.shared.slots import SlotTable
+from sfactory.shared.status import StatusBoard
+from sfactory.shared.trajectories import TrajectoryBuffer
+from sfactory.shared.weights import SharedWeights
+from sfactory.spec import EnvSpec
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When training is over: trained env steps, or seconds of training."""
+
+    env_steps: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class LearnerSetup:
+    """Everything a learner process works with. ``checkpoint_dir`` is None where nothing is saved (benchmarks)."""
+
+    policy: int
+    seed: int
+    device: str
+    threads: int
+    sampler_only: bool
+    checkpoint_dir: str | None
+    limits: Limits
+    spec: EnvSpec
+    layout: Layout
+    model: ModelConfig
+    algo: AlgoConfig
+    optim: OptimConfig
+    learner: LearnerConfig
+    checkpoint: CheckpointConfig
+    trajectories: TrajectoryBuffer
+    table: SlotTable
+    control: Control
+    status: StatusBoard
+    weights: SharedWeights
+    inbox: Channel[ToLearner]
+    to_actors: list[Channel[ToActor]]
+    to_main: Channel[ToMain]

@@ -1,0 +1,99 @@
+"""Room: gradient steps. In: batches. Out: changed weights, statistics, and the count of updates.
+
+NOTE [Train step]: ``train_step`` counts minibatch updates, skipped ones included. It is the policy version
+that weights are published under, and what policy lag is measured in.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
+from sfactory.errors import DivergedError
+from sfactory.learner.batch import Batch
+from sfactory.learner.objective import STATISTICS, Objective
+from sfactory.model.actor_critic import ActorCritic
+
+_MAX_BAD_IN_A_ROW = 10
+
+
+class Trainer:
+    """Model and optimiser, and what they do to a dataset."""
+
+    def __init__(self, model: ActorCritic, algo: AlgoConfig, optim: OptimConfig, learner: LearnerConfig) -> None:
+        self.model = model
+        self.optimizer = torch.optim.Adam(
+            model.parameters(),
+            lr=optim.learning_rate,
+            betas=(optim.adam_beta1, optim.adam_beta2),
+            eps=optim.adam_eps,
+            fused=True,
+        )
+        self._objective = Objective(model, algo)
+        self._optim, self._learner = optim, learner
+        self._parameters = list(model.parameters())
+        self.train_step = 0
+        self.skipped = 0
+        self._bad_in_a_row = 0
+        self._sums = torch.zeros(len(STATISTICS) + 1, dtype=torch.float64)
+        self._updates = 0
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Use ``learning_rate`` from the next step on."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate in force."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def train(self, batch: Batch) -> None:
+        """All epochs and minibatches of one dataset."""
+        targets = self._objective.gae_targets(batch)
+        minibatches = self._learner.num_batches_per_epoch
+        width = batch.rows // minibatches
+        for _ in range(self._learner.num_epochs):
+            for start in range(0, batch.rows, width):
+                stop = start + width
+                minibatch = batch.columns(start, stop)
+                # Adam's momentum would move the weights even where no step of the minibatch is valid.
+                if not minibatch.valid.any():
+                    continue
+                part = None if targets is None else targets.columns(start, stop)
+                loss = self._objective(minibatch, part)
+                self._step(loss.total, loss.statistics)
+
+    def _step(self, total: Tensor, statistics: Tensor) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        total.backward()
+        max_norm = self._optim.max_grad_norm or torch.inf
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, max_norm)
+        self.train_step += 1
+        if not torch.isfinite(norm):
+            self._skip()
+            return
+        self._bad_in_a_row = 0
+        self.optimizer.step()
+        self._sums += torch.cat((statistics, norm.reshape(1))).double().cpu()
+        self._updates += 1
+
+    def _skip(self) -> None:
+        """A loss or gradient that is not finite changes nothing; too many in a row end the run."""
+        self.skipped += 1
+        self._bad_in_a_row += 1
+        if self._bad_in_a_row >= _MAX_BAD_IN_A_ROW:
+            raise DivergedError(
+                f"{self._bad_in_a_row} updates in a row had a loss or gradient that is not finite (update "
+                f"{self.train_step}); lower --learning_rate or --reward_scale, or look for NaN in the env's data"
+            )
+
+    def take_statistics(self) -> dict[str, float] | None:
+        """Means over the updates since the last call, by the names in STATISTICS and "grad_norm"; None if none."""
+        if not self._updates:
+            return None
+        means = (self._sums / self._updates).tolist()
+        self._sums.zero_()
+        self._updates = 0
+        return dict(zip((*STATISTICS, "grad_norm"), means, strict=True))

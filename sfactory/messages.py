@@ -1,0 +1,144 @@
+"""Room: every message that crosses a process border. In: ints and floats. Out: bytes, and back.
+
+No pickle: each message is a tag byte and a fixed struct (``EpisodesDone`` adds two arrays). The unions
+at the end name what each kind of process may receive.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+
+class ActRequest(NamedTuple):
+    """Actor -> policy worker: obs of step ``t`` of ``slot`` is written, actions are wanted."""
+
+    actor: int
+    split: int
+    slot: int
+    t: int
+
+
+class ActReply(NamedTuple):
+    """Policy worker -> actor: actions of step ``t`` are written in the split's slot."""
+
+    split: int
+    t: int
+
+
+class SlotFreed(NamedTuple):
+    """Learner -> actor: a wake-up; the truth is in the SlotTable."""
+
+    slot: int
+
+
+class TrajectoryReady(NamedTuple):
+    """Actor -> learner: ``slot`` is complete and READY."""
+
+    actor: int
+    slot: int
+
+
+class EpisodesDone(NamedTuple):
+    """Actor -> main: returns (float64, raw) and lengths (int64, env steps) of finished episodes, in order."""
+
+    actor: int
+    returns: npt.NDArray[np.float64]
+    lengths: npt.NDArray[np.int64]
+
+
+class TrainStats(NamedTuple):
+    """Learner -> main: means over the minibatches since the last report. Lag in updates."""
+
+    policy: int
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    kl: float
+    clip_fraction: float
+    grad_norm: float
+    value_mean: float
+    learning_rate: float
+    valid_fraction: float
+    lag_min: float
+    lag_mean: float
+    lag_max: float
+
+
+ToPolicy = ActRequest
+ToActor = ActReply | SlotFreed
+ToLearner = TrajectoryReady
+ToMain = EpisodesDone | TrainStats
+
+M = TypeVar("M")
+
+
+class Codec(Generic[M]):
+    """Bytes of one message of a closed set of types: ``encode`` and ``decode`` are each other's inverse."""
+
+    _FORMATS: ClassVar[dict[type, struct.Struct]] = {
+        ActRequest: struct.Struct("<BHHIH"),
+        ActReply: struct.Struct("<BHH"),
+        SlotFreed: struct.Struct("<BI"),
+        TrajectoryReady: struct.Struct("<BHI"),
+        TrainStats: struct.Struct("<BH12d"),
+    }
+
+    def __init__(self, *types: type) -> None:
+        self._tags = {kind: tag for tag, kind in enumerate(types)}
+        self._decoders: list[Callable[[bytes], M]] = [_decoder(kind, self._FORMATS.get(kind)) for kind in types]
+        self.max_fixed_bytes = max((self._FORMATS[kind].size for kind in types if kind in self._FORMATS), default=0)
+
+    def __reduce__(self) -> tuple[type[Codec[M]], tuple[type, ...]]:
+        return (Codec, tuple(self._tags))
+
+    def encode(self, message: M) -> bytes:
+        """Bytes of ``message``; KeyError for a type that does not belong to this codec."""
+        kind = type(message)
+        tag = self._tags[kind]
+        if kind is EpisodesDone:
+            assert isinstance(message, EpisodesDone)
+            head = _EPISODES.pack(tag, message.actor, len(message.returns))
+            return head + message.returns.tobytes() + message.lengths.tobytes()
+        assert isinstance(message, tuple)
+        return self._FORMATS[kind].pack(tag, *message)
+
+    def decode(self, data: bytes) -> M:
+        """The message in ``data``; ValueError or struct.error for bytes that are none."""
+        data = bytes(data)
+        if not data or data[0] >= len(self._decoders):
+            raise ValueError(f"message of {len(data)} bytes with an unknown tag")
+        return self._decoders[data[0]](data)
+
+
+_EPISODES = struct.Struct("<BHI")
+MAX_EPISODES_PER_REPORT = 4096
+MAX_REPORT_BYTES = _EPISODES.size + 16 * MAX_EPISODES_PER_REPORT
+
+
+def _decoder(kind: type, layout: struct.Struct | None) -> Callable[[bytes], M]:
+    if kind is EpisodesDone:
+        return _decode_episodes  # type: ignore[return-value]
+    assert layout is not None, f"{kind.__name__} has no layout"
+    make: Callable[[Sequence[float]], M] = kind._make  # type: ignore[attr-defined]
+    unpack = layout.unpack
+    return lambda data: make(unpack(data)[1:])
+
+
+def _decode_episodes(data: bytes) -> EpisodesDone:
+    _, actor, count = _EPISODES.unpack_from(data)
+    if len(data) != _EPISODES.size + 16 * count:
+        raise ValueError(f"EpisodesDone of {count} episodes has {len(data)} bytes")
+    returns = np.frombuffer(data, np.float64, count, _EPISODES.size)
+    lengths = np.frombuffer(data, np.int64, count, _EPISODES.size + 8 * count)
+    return EpisodesDone(actor, returns, lengths)
+
+
+TO_POLICY: Codec[ToPolicy] = Codec(ActRequest)
+TO_ACTOR: Codec[ToActor] = Codec(ActReply, SlotFreed)
+TO_LEARNER: Codec[ToLearner] = Codec(TrajectoryReady)
+TO_MAIN: Codec[ToMain] = Codec(EpisodesDone, TrainStats)

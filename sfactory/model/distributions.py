@@ -1,0 +1,168 @@
+"""Room: the policy's probability distribution over all action heads of an agent.
+
+In: the action heads of the spec and the network's raw parameters. Out: actions, log-probabilities,
+entropies and divergences per row. Heads are independent given the parameters, so all but the
+actions are sums over heads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sfactory.spec import ActionHead, BoxHead, DiscreteHead
+
+MIN_STDDEV = 1e-4
+MAX_STDDEV = 1e4
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+
+Actions = dict[str, Tensor]
+
+
+def head_num_params(head: ActionHead) -> int:
+    """Parameters of one head: ``n`` logits, or ``size`` means followed by ``size`` log standard deviations."""
+    return head.n if isinstance(head, DiscreteHead) else 2 * head.size
+
+
+def num_params(heads: tuple[ActionHead, ...]) -> int:
+    """Parameters of all heads together: the P of ``ActionDistribution``."""
+    return sum(head_num_params(head) for head in heads)
+
+
+class Categorical:
+    """Distribution over the choices of one DiscreteHead. logits: [B, n] float. Actions are [B] int64."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.log_probs = torch.log_softmax(logits, dim=-1)  # [B, n]
+
+    def sample(self) -> Tensor:
+        """[B] int64 - by inverting the cumulative distribution: one random number a row, whatever n is."""
+        cumulative = self.log_probs.detach().exp().cumsum_(-1)
+        total = cumulative[:, -1:]
+        # u in (0, 1] and a strict comparison: neither rounding of the total nor a choice of probability 0
+        # at either end can yield an index that is out of range or impossible.
+        threshold = (1.0 - torch.rand_like(total)) * total
+        return (cumulative < threshold).sum(-1)
+
+    def mode(self) -> Tensor:
+        """[B] int64 - the most probable choice."""
+        return self.log_probs.argmax(-1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """[B] float - of action [B] int64."""
+        return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        """[B] float."""
+        return -(self.log_probs.exp() * self.log_probs).sum(-1)
+
+    def kl(self, other: Categorical) -> Tensor:
+        """[B] float - KL(self || other)."""
+        return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(-1)
+
+
+class DiagonalGaussian:
+    """Independent normals of one BoxHead, unclipped. params: [B, 2 * size] float. Actions are [B, size] float32.
+
+    Standard deviations are kept within [1e-4, 1e4]; beyond it their parameter gets no gradient.
+    """
+
+    def __init__(self, params: Tensor) -> None:
+        self.mean, log_std = params.chunk(2, dim=-1)
+        self.log_std = log_std.clamp(math.log(MIN_STDDEV), math.log(MAX_STDDEV))
+
+    def sample(self) -> Tensor:
+        """[B, size] float - carries no gradient."""
+        mean = self.mean.detach()
+        return torch.addcmul(mean, self.log_std.detach().exp(), torch.randn_like(mean))
+
+    def mode(self) -> Tensor:
+        """[B, size] float - the mean, without gradient."""
+        return self.mean.detach()
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """[B] float - of action [B, size] float."""
+        deviations = (action - self.mean) * (-self.log_std).exp()
+        return (-0.5 * deviations.square() - self.log_std).sum(-1) - _HALF_LOG_2PI * action.shape[-1]
+
+    def entropy(self) -> Tensor:
+        """[B] float."""
+        return self.log_std.sum(-1) + (0.5 + _HALF_LOG_2PI) * self.log_std.shape[-1]
+
+    def kl(self, other: DiagonalGaussian) -> Tensor:
+        """[B] float - KL(self || other)."""
+        log_scale = self.log_std - other.log_std
+        deviations = (self.mean - other.mean) * (-other.log_std).exp()
+        return (0.5 * ((2.0 * log_scale).exp() + deviations.square() - 1.0) - log_scale).sum(-1)
+
+
+Part = Categorical | DiagonalGaussian
+
+
+class ActionDistribution:
+    """One distribution over the tuple of action heads.
+
+    heads: as in ``EnvSpec.actions``. params: [B, P] float with P = num_params(heads), head after head.
+    Actions are dicts from head key to Tensor. Log-probabilities are of the stored, unclipped actions.
+    """
+
+    def __init__(self, heads: tuple[ActionHead, ...], params: Tensor) -> None:
+        self.heads = heads
+        self._parts: tuple[Part, ...]
+        if len(heads) == 1:
+            self._parts = (_part(heads[0], params),)
+        else:
+            pieces = params.split([head_num_params(head) for head in heads], dim=-1)
+            self._parts = tuple(_part(head, piece) for head, piece in zip(heads, pieces, strict=True))
+
+    def sample(self) -> Actions:
+        """One random action per row, from torch's global generator of the device; carries no gradient."""
+        return {head.key: part.sample() for head, part in zip(self.heads, self._parts, strict=True)}
+
+    def mode(self) -> Actions:
+        """The most probable action per row; carries no gradient."""
+        return {head.key: part.mode() for head, part in zip(self.heads, self._parts, strict=True)}
+
+    def log_prob(self, actions: Actions) -> Tensor:
+        """[B] float - joint log-probability (density, for Box heads) of ``actions``."""
+        return _total([part.log_prob(actions[head.key]) for head, part in zip(self.heads, self._parts, strict=True)])
+
+    def sample_with_log_prob(self) -> tuple[Actions, Tensor]:
+        """``sample()`` and the log-probability [B] of just these actions, sharing the work."""
+        actions, terms = {}, []
+        for head, part in zip(self.heads, self._parts, strict=True):
+            action = actions[head.key] = part.sample()
+            terms.append(part.log_prob(action))
+        return actions, _total(terms)
+
+    def entropy(self) -> Tensor:
+        """[B] float - joint entropy (differential, for Box heads)."""
+        return _total([part.entropy() for part in self._parts])
+
+    def kl(self, other: ActionDistribution) -> Tensor:
+        """[B] float - KL(self || other). Raises ValueError if ``other`` has other heads."""
+        if self.heads != other.heads:
+            raise ValueError(f"KL needs the same action heads on both sides; got {self.heads} and {other.heads}")
+        pairs = zip(self._parts, other._parts, strict=True)
+        return _total([_part_kl(mine, theirs) for mine, theirs in pairs])
+
+
+def _part(head: ActionHead, params: Tensor) -> Part:
+    return DiagonalGaussian(params) if isinstance(head, BoxHead) else Categorical(params)
+
+
+def _part_kl(mine: Part, theirs: Part) -> Tensor:
+    if isinstance(mine, Categorical) and isinstance(theirs, Categorical):
+        return mine.kl(theirs)
+    assert isinstance(mine, DiagonalGaussian)
+    assert isinstance(theirs, DiagonalGaussian)
+    return mine.kl(theirs)
+
+
+def _total(terms: list[Tensor]) -> Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total

@@ -1,0 +1,65 @@
+"""Room: all parameters and buffers of a model as one block of bytes. In: a module. Out: its flat twin.
+
+The module's tensors become views of the block, so that publishing or adopting weights is one copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+_ALIGN = 64
+
+
+def _entries(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Tensors ordered by dtype, then by name, so that each dtype is one contiguous stretch."""
+    tensors = module.state_dict(keep_vars=True)
+    return sorted(tensors.items(), key=lambda item: (str(item[1].dtype), item[0]))
+
+
+def _offsets(module: nn.Module) -> Iterator[tuple[Tensor, int, int]]:
+    """(tensor, first byte, bytes) of every entry."""
+    offset = 0
+    for _, tensor in _entries(module):
+        nbytes = tensor.numel() * tensor.element_size()
+        yield tensor, offset, nbytes
+        offset += -(-nbytes // _ALIGN) * _ALIGN
+
+
+def flat_bytes(module: nn.Module) -> int:
+    """Bytes of the module's flat state; works on meta tensors, too."""
+    return max(((offset + -(-nbytes // _ALIGN) * _ALIGN) for _, offset, nbytes in _offsets(module)), default=_ALIGN)
+
+
+class FlatState:
+    """Re-homes a module's parameters and buffers in one uint8 tensor on the module's device."""
+
+    def __init__(self, module: nn.Module) -> None:
+        device = next(module.parameters()).device
+        self.block = torch.zeros(flat_bytes(module), dtype=torch.uint8, device=device)
+        stretches: dict[torch.dtype, tuple[int, int]] = {}
+        with torch.no_grad():
+            for tensor, offset, nbytes in list(_offsets(module)):
+                home = self.block[offset : offset + nbytes].view(tensor.dtype).view(tensor.shape)
+                home.copy_(tensor)
+                tensor.data = home
+                first = stretches.get(tensor.dtype, (offset, 0))[0]
+                stretches[tensor.dtype] = (first, offset + -(-nbytes // _ALIGN) * _ALIGN)
+        self._floats = [self.block[a:b].view(dtype) for dtype, (a, b) in stretches.items() if dtype.is_floating_point]
+
+    def is_finite(self) -> bool:
+        """True if no floating-point value is NaN or infinite (one pass, one host sync)."""
+        return all(math.isfinite(float(stretch.sum())) for stretch in self._floats)
+
+    def to_host(self) -> npt.NDArray[np.uint8]:
+        """[nbytes] uint8 of the block in host memory; a view for a module on the CPU."""
+        return self.block.cpu().numpy()
+
+    def adopt(self, host: Tensor) -> None:
+        """Overwrite the module's state with ``host`` [nbytes] uint8."""
+        self.block.copy_(host, non_blocking=True)

@@ -1,0 +1,84 @@
+"""Room: central inference. In: requests of its actors. Out: actions in their slots, and a reply each.
+
+get requests -> refresh weights -> one forward pass over all of them -> put replies. Requests that arrive
+during a pass make up the next batch, so batches grow by themselves when the policy is the bottleneck.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from sfactory.clock import BLOCK_S
+from sfactory.config.schema import ModelConfig
+from sfactory.inference.acting import ActingPolicy
+from sfactory.layout import Layout
+from sfactory.messages import ActReply, ToActor, ToPolicy
+from sfactory.policy.gather import Gather
+from sfactory.shared.channel import Channel
+from sfactory.shared.control import Control
+from sfactory.shared.status import State, StatusRow, Stopwatch
+from sfactory.shared.trajectories import TrajectoryBuffer
+from sfactory.shared.weights import SharedWeights
+from sfactory.spec import EnvSpec
+
+
+@dataclass(frozen=True)
+class PolicySetup:
+    """Everything a policy worker works with. ``to_actors``: inboxes of all actors, by index."""
+
+    policy: int
+    worker: int
+    generation: int
+    seed: int
+    device: str
+    spec: EnvSpec
+    layout: Layout
+    model: ModelConfig
+    trajectories: TrajectoryBuffer
+    control: Control
+    weights: SharedWeights
+    inbox: Channel[ToPolicy]
+    to_actors: list[Channel[ToActor]]
+
+
+def policy_seed(seed: int, policy: int, worker: int, generation: int) -> int:
+    """Seed of a policy worker's sampling: a plain function of the run's seed and the worker's place."""
+    return (seed * 1_000_003 + 10_007 * policy + 101 * worker + generation) % 2**63
+
+
+class PolicyWorker:
+    """Answers requests with one forward pass for all that are waiting."""
+
+    def __init__(self, setup: PolicySetup, policy: ActingPolicy, row: StatusRow) -> None:
+        layout = setup.layout
+        rows = layout.num_actors * layout.splits * layout.rows
+        self._setup, self._policy, self._row = setup, policy, row
+        self._gather = Gather(setup.spec, setup.trajectories.slots(), rows, policy.device)
+
+    def run(self) -> None:
+        """Work until a stop is ordered."""
+        setup, policy, gather = self._setup, self._policy, self._gather
+        watch = Stopwatch(self._row)
+        while not setup.control.stopping:
+            watch.before_wait()
+            requests = list(setup.inbox.get(BLOCK_S))
+            watch.after_wait()
+            if not requests:
+                continue
+            policy.refresh()
+            gather.scatter(requests, policy.act(gather.obs(requests)), policy.version)
+            for request in requests:
+                setup.to_actors[request.actor].put(ActReply(request.split, request.t))
+
+
+def run_policy_worker(setup: PolicySetup, row: StatusRow) -> None:
+    """A policy worker's life, from birth to stop."""
+    torch.manual_seed(policy_seed(setup.seed, setup.policy, setup.worker, setup.generation))
+    torch.set_num_threads(1)
+    policy = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device(setup.device))
+    if not policy.wait_for_weights(setup.control):
+        return
+    row.set("state", State.RUNNING)
+    PolicyWorker(setup, policy, row).run()

@@ -1,0 +1,154 @@
+"""Room: measuring throughput. In: a plan. Out: one result with rates, and where processes spend their time.
+
+Pure simulation first, with nothing else running; then the run itself: warm-up, measurement, stop.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from sfactory.clock import now
+from sfactory.config.schema import Config
+from sfactory.env.api import EnvFactory
+from sfactory.errors import SFactoryError
+from sfactory.run.console import Console
+from sfactory.run.crew import Crew
+from sfactory.run.nursery import Nursery
+from sfactory.run.plan import Plan
+from sfactory.run.reports import Reports
+from sfactory.run.signals import Interrupts
+from sfactory.run.simulate import pure_simulation
+from sfactory.run.supervision import Supervision
+from sfactory.run.wiring import Wiring
+from sfactory.shared.status import StatusBoard
+
+_KINDS = {"actor": "sf-actor", "policy": "sf-policy", "learner": "sf-learner"}
+_MIN_WARMUP_S = 2.0
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """The last line on stdout; field names are its keys. Shares are of the measured time, mean per process kind."""
+
+    env: str
+    mode: Literal["train", "sampler_only"]
+    inference: str
+    env_steps_per_second: float
+    pure_simulation_steps_per_second: float
+    percent_of_pure_simulation: float
+    seconds: float
+    busy: dict[str, float]
+    waiting: dict[str, float]
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """Counters at one moment."""
+
+    at: float
+    steps: float
+    busy: dict[str, float]
+    waiting: dict[str, float]
+
+    @staticmethod
+    def take(status: StatusBoard, prefix: str) -> _Mark:
+        return _Mark(
+            at=now(),
+            steps=status.total("env_steps", prefix),
+            busy={kind: _mean(status.values("busy_s", name)) for kind, name in _KINDS.items()},
+            waiting={kind: _mean(status.values("waiting_s", name)) for kind, name in _KINDS.items()},
+        )
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _shares(before: dict[str, float], after: dict[str, float], seconds: float) -> dict[str, float]:
+    return {kind: round((after[kind] - before[kind]) / seconds, 4) for kind in after if after[kind]}
+
+
+class Benchmark:
+    """One measurement of one configuration."""
+
+    def __init__(self, config: Config, plan: Plan, console: Console) -> None:
+        self._config, self._plan, self._console = config, plan, console
+        self._sampler_only = config.benchmark.sampler_only
+        self._seconds = config.benchmark.benchmark_seconds
+        self._counted = "sf-actor" if self._sampler_only else "sf-learner"
+        self._warm_until: float | None = None
+        self._begin: _Mark | None = None
+        self._end: _Mark | None = None
+
+    def run(self, nursery: Nursery, interrupts: Interrupts, seed: int) -> BenchmarkResult:
+        """Measure; raises the fault that ended the run early, if one did."""
+        simulated = self._simulate(nursery)
+        config, plan = self._config, self._plan
+        wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes)
+        reports = Reports(config, wiring.to_main, wiring.status)
+        crew = Crew(nursery, wiring)
+        limit_s = config.sampling.reset_timeout_seconds
+        supervision = Supervision(crew, wiring.control, wiring.status, interrupts, limit_s)
+        interrupts.raising = False
+        try:
+            crew.start(config, seed, 0, plan.device, plan.cores, [None])
+            reports.start()
+            supervision.run(lambda: self._beat(wiring.status))
+        finally:
+            crew.kill()
+            reports.stop()
+        if supervision.failure is not None:
+            raise supervision.failure
+        return self._result(simulated)
+
+    @property
+    def measured(self) -> bool:
+        """True once the measurement is complete."""
+        return self._end is not None
+
+    def _simulate(self, nursery: Nursery) -> float:
+        sampling, plan = self._config.sampling, self._plan
+        workers, seconds = sampling.num_workers, min(10.0, self._seconds)
+        pin = sampling.set_workers_cpu_affinity
+        cores = [plan.cores.core_of_actor(worker, workers) if pin else None for worker in range(workers)]
+        self._console.message(f"pure simulation: {workers} processes, {seconds:g} s")
+        factory = EnvFactory(self._config.run.env, dict(self._config.run.env_kwargs))
+        return pure_simulation(nursery, factory, workers, sampling.num_envs_per_worker, cores, seconds)
+
+    def _beat(self, status: StatusBoard) -> bool:
+        """Called a few times a second; True once everything is measured."""
+        if self._warm_until is None:
+            if status.total("env_steps", self._counted):
+                self._warm_until = now() + max(_MIN_WARMUP_S, 0.1 * self._seconds)
+                self._console.message(f"warmed up in a moment, then {self._seconds:g} s of measurement")
+        elif self._begin is None:
+            if now() >= self._warm_until:
+                self._begin = _Mark.take(status, self._counted)
+        elif now() >= self._begin.at + self._seconds:
+            self._end = _Mark.take(status, self._counted)
+            return True
+        return False
+
+    def _result(self, simulated: float) -> BenchmarkResult:
+        begin, end = self._begin, self._end
+        if begin is None or end is None:
+            raise SFactoryError("the benchmark was stopped before it had measured anything")
+        seconds = end.at - begin.at
+        rate = (end.steps - begin.steps) / seconds
+        return BenchmarkResult(
+            env=self._config.run.env,
+            mode="sampler_only" if self._sampler_only else "train",
+            inference=self._plan.layout.inference,
+            env_steps_per_second=round(rate, 1),
+            pure_simulation_steps_per_second=round(simulated, 1),
+            percent_of_pure_simulation=round(100.0 * rate / simulated, 2),
+            seconds=round(seconds, 3),
+            busy=_shares(begin.busy, end.busy, seconds),
+            waiting=_shares(begin.waiting, end.waiting, seconds),
+        )

@@ -1,0 +1,147 @@
+"""Room: a training run as processes. In: a resolved configuration. Out: files, and an Outcome."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from sfactory.checkpoint import CheckpointDir
+from sfactory.clock import Every, now
+from sfactory.config.schema import Config
+from sfactory.errors import CannotSaveError, SFactoryError
+from sfactory.run.console import Console
+from sfactory.run.crew import Crew
+from sfactory.run.nursery import Nursery
+from sfactory.run.plan import Plan
+from sfactory.run.reports import Reports
+from sfactory.run.rundir import RunDir
+from sfactory.run.signals import Interrupts
+from sfactory.run.summary import Result, Summary
+from sfactory.run.supervision import Supervision
+from sfactory.run.wiring import Wiring
+from sfactory.run.writers import Writers
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. error: its cause, if it failed."""
+
+    status: Result
+    summary: Summary
+    error: SFactoryError | None
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where an earlier session stopped: steps and seconds of its checkpoint, and its best mean return."""
+
+    env_steps: int = 0
+    train_seconds: float = 0.0
+    updates: int = 0
+    best_return: float | None = None
+
+    @staticmethod
+    def from_checkpoint(rundir: RunDir, config: Config) -> Resumed | None:
+        """Facts of the checkpoint that would be resumed; None for a fresh run. Raises CheckpointError."""
+        directory = CheckpointDir(rundir.checkpoint_dir(0), config.checkpoint.keep_checkpoints)
+        loaded = directory.load(config.checkpoint.load_checkpoint_kind)
+        if loaded is None:
+            return None
+        payload = loaded.payload
+        best = float(payload["best_return"])
+        return Resumed(
+            env_steps=int(payload["env_steps"]),
+            train_seconds=float(payload["train_seconds"]),
+            updates=int(payload["train_step"]),
+            best_return=best if best > float("-inf") else None,
+        )
+
+    def finished(self, config: Config) -> bool:
+        """True if the limits of ``config`` are reached already."""
+        run = config.run
+        return self.env_steps >= run.train_for_env_steps or self.train_seconds >= run.train_for_seconds
+
+
+class _BestWatch:
+    """Asks the learner to save whenever the mean return is better than ever, at most every save_best_every_sec."""
+
+    def __init__(self, config: Config, wiring: Wiring, reports: Reports, best: float | None) -> None:
+        self._config, self._wiring, self._reports = config.checkpoint, wiring, reports
+        self._best = float("-inf") if best is None else best
+        self._due = Every(config.checkpoint.save_best_every_sec)
+
+    def look(self) -> None:
+        best = self._reports.best_return()
+        if best is None or best <= self._best or self._reports.trained_env_steps < self._config.save_best_after:
+            return
+        if self._due.due():
+            self._best = best
+            self._wiring.control.want_best(0, best)
+
+
+class ParallelRun:
+    """Starts everything, reports while it runs, and leaves nothing behind."""
+
+    def __init__(
+        self, config: Config, seed: int, plan: Plan, rundir: RunDir, resumed: Resumed | None, console: Console
+    ) -> None:
+        self._config, self._seed, self._plan, self._rundir, self._console = config, seed, plan, rundir, console
+        self._resumed = resumed or Resumed()
+        self._wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes)
+        self._reports = Reports(config, self._wiring.to_main, self._wiring.status)
+        self._best = _BestWatch(config, self._wiring, self._reports, self._resumed.best_return)
+        self._line_due = Every(config.report.report_interval_sec)
+        self._row_due = Every(config.report.experiment_summaries_interval)
+        self._announced = False
+
+    def run(self, nursery: Nursery, interrupts: Interrupts, process_started_at: float) -> Outcome:
+        """Train until a limit, a signal or a fault."""
+        config, plan, wiring = self._config, self._plan, self._wiring
+        report = config.report
+        writers = Writers(self._rundir.path, report.with_tensorboard, report.flush_summaries_interval)
+        crew = Crew(nursery, wiring)
+        supervision = Supervision(
+            crew, wiring.control, wiring.status, interrupts, config.sampling.reset_timeout_seconds
+        )
+        # From here on signals are counted, not raised: a half-started child must not escape the crew.
+        interrupts.raising = False
+        try:
+            directory = str(self._rundir.checkpoint_dir(0))
+            crew.start(config, self._seed, self._resumed.env_steps, plan.device, plan.cores, [directory])
+            self._reports.start()
+            supervision.run(lambda: self._beat(writers, process_started_at))
+        finally:
+            crew.kill()
+            self._reports.stop()
+        self._reports.sample()
+        writers.write(self._reports.trained_env_steps, self._reports.scalars())
+        writers.close()
+        return self._outcome(supervision, interrupts)
+
+    def _beat(self, writers: Writers, process_started_at: float) -> bool:
+        reports = self._reports
+        reports.sample()
+        if not self._announced and reports.sampled_env_steps:
+            self._announced = True
+            self._console.message(f"first env step {now() - process_started_at:.1f} s after the start")
+        self._best.look()
+        if self._line_due.due():
+            self._console.line(reports.progress())
+        if self._row_due.due():
+            writers.write(reports.trained_env_steps, reports.scalars())
+        return False
+
+    def _outcome(self, supervision: Supervision, interrupts: Interrupts) -> Outcome:
+        error = supervision.failure
+        status: Result = "failed" if error is not None else "interrupted" if interrupts.count else "done"
+        if status == "interrupted" and supervision.done:
+            status = "done"
+        summary = self._reports.summary(status)
+        try:
+            summary.write(self._rundir.summary_path)
+        except CannotSaveError as cannot:
+            log.error("%s", cannot)
+            error = error or cannot
+        return Outcome(status, summary, error)

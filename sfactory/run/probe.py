@@ -1,0 +1,104 @@
+"""Room: looking at an env before training. In: a factory. Out: EnvSpec and spaces, or a teaching EnvError.
+
+The env is made, reset and stepped once in a throw-away process: an env that crashes, hangs or starts threads
+does so there, and before anything else was started.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from multiprocessing import connection
+from typing import Any
+
+import gymnasium
+
+from sfactory.clock import Deadline
+from sfactory.env.adapt import ObsWriter, action_reader
+from sfactory.env.api import EnvFactory
+from sfactory.errors import EnvError, SFactoryError
+from sfactory.run.child import leave, prepare_process
+from sfactory.run.nursery import Nursery
+from sfactory.spec import EnvSpec
+
+
+def probe_env(nursery: Nursery, factory: EnvFactory, timeout_s: float) -> EnvSpec:
+    """The spec of the env that ``factory`` makes; raises EnvError naming what is wrong with it."""
+    receiver, sender = nursery.pipe()
+    process = nursery.start_plain(_probe_child, factory, sender)
+    sender.close()
+    deadline = Deadline(timeout_s)
+    try:
+        connection.wait([receiver, process.sentinel], deadline.left)
+        if receiver.poll():
+            answer = receiver.recv()
+        elif process.is_alive():
+            raise EnvError(f"--env={factory.name}: not made and reset within --reset_timeout_seconds={timeout_s:g}")
+        else:
+            process.join(deadline.left)
+            raise EnvError(f"--env={factory.name}: the process died while making it (exit code {process.exitcode})")
+    except EOFError:
+        process.join(deadline.left)
+        raise EnvError(f"--env={factory.name}: the process died while making it ({process.exitcode})") from None
+    finally:
+        process.kill()
+        process.join(5.0)
+        receiver.close()
+    if isinstance(answer, str):
+        raise EnvError(answer)
+    assert isinstance(answer, EnvSpec)
+    return answer
+
+
+def _probe_child(factory: EnvFactory, sender: Any) -> None:
+    prepare_process("sf-probe")
+    try:
+        answer: EnvSpec | str = examine(factory)
+    except SFactoryError as error:
+        answer = str(error)
+    except BaseException as error:
+        answer = f"--env={factory.name}: {_last_words(error)}"
+    sender.send(answer)
+    sender.close()
+    leave(0)
+
+
+def examine(factory: EnvFactory) -> EnvSpec:
+    """Make, reset and step an env once, holding it to the interface; returns its spec."""
+    name = f"--env={factory.name}"
+    env = factory()
+    if not isinstance(env, gymnasium.Env):
+        raise EnvError(f"{name}: the factory returned a {type(env).__name__}; it must return a gymnasium.Env")
+    try:
+        spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
+    except EnvError as error:
+        raise EnvError(f"{name}: {error}") from None
+    writer = ObsWriter(spec, env.observation_space)
+    reset = env.reset(seed=0)
+    if not (isinstance(reset, tuple) and len(reset) == 2 and isinstance(reset[1], dict)):
+        raise EnvError(f"{name}: reset() must return (observation, info dict), as Gymnasium's interface has it")
+    writer.check(reset[0], f"{name}, reset()")
+    step = env.step(_some_action(spec, env))
+    if not (isinstance(step, tuple) and len(step) == 5):
+        raise EnvError(f"{name}: step() must return (observation, reward, terminated, truncated, info)")
+    writer.check(step[0], f"{name}, step()")
+    try:
+        float(step[1])
+    except (TypeError, ValueError):
+        raise EnvError(f"{name}: step() returned the reward {step[1]!r}, which is no number") from None
+    env.close()
+    return spec
+
+
+def _some_action(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Any:
+    """A legal action, through the same translation that training uses."""
+    import numpy as np
+
+    rows = {head.key: np.zeros((1, *head.tensor.shape), head.tensor.dtype) for head in spec.actions}
+    return action_reader(env.action_space)(rows)[0]
+
+
+def _last_words(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" (at {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"

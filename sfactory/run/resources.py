@@ -1,0 +1,61 @@
+"""Room: what the machine must have. In: planned sizes. Out: nothing, or a ResourceError with need and have."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+from sfactory.errors import ResourceError
+
+_SHARE = 0.9  # of the free memory that shared blocks may take
+
+
+def _meminfo_available() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    kib = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    return None if kib is None else int(kib) * 1024
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _cgroup_available(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Bytes left under the container's limit (cgroup v2, then v1), or None without one."""
+    for limit_path, used_path in (
+        (root / "memory.max", root / "memory.current"),
+        (root / "memory/memory.limit_in_bytes", root / "memory/memory.usage_in_bytes"),
+    ):
+        limit, used = _number(limit_path), _number(used_path)
+        if limit is not None and used is not None:
+            return max(0, limit - used)
+    return None
+
+
+def available_memory() -> int | None:
+    """Bytes that can be allocated, as far as the machine and the container tell."""
+    known = [number for number in (_meminfo_available(), _cgroup_available()) if number is not None]
+    return min(known, default=None)
+
+
+def require_memory(planned: int) -> None:
+    """Raise ResourceError if ``planned`` bytes of shared memory would take most of what is free."""
+    have = available_memory()
+    if have is not None and planned > _SHARE * have:
+        raise ResourceError(
+            f"trajectories need {planned / 2**20:,.0f} MiB of memory, and {have / 2**20:,.0f} MiB are free; lower "
+            "--num_workers, --num_envs_per_worker, --rollout or --min_traj_buffers_per_worker"
+        )
+
+
+def raise_file_limit() -> None:
+    """Raise the soft limit of open files to the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

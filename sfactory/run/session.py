@@ -1,0 +1,151 @@
+"""Room: one session of a run, from its directory to its last line. In: a resolved command line. Out: exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+import shlex
+import sys
+
+from sfactory.clock import now
+from sfactory.config.cli import Resolved
+from sfactory.config.saved import write_config
+from sfactory.config.schema import Config
+from sfactory.env.api import EnvFactory
+from sfactory.errors import ExitCode
+from sfactory.run.benchmark import Benchmark
+from sfactory.run.console import Console
+from sfactory.run.nursery import Nursery
+from sfactory.run.parallel import Outcome, ParallelRun, Resumed
+from sfactory.run.plan import Plan, plan_run
+from sfactory.run.probe import probe_env
+from sfactory.run.rundir import RunDir
+from sfactory.run.signals import Interrupts
+from sfactory.run.summary import Result, Summary, result_line
+
+_log = logging.getLogger(__name__)
+
+
+def _plan(config: Config, nursery: Nursery) -> Plan:
+    factory = EnvFactory(config.run.env, dict(config.run.env_kwargs))
+    return plan_run(config, probe_env(nursery, factory, config.sampling.reset_timeout_seconds))
+
+
+def _with_seed(resolved: Resolved) -> tuple[Config, dict[str, str]]:
+    """The config with a seed drawn if none was given, and the sources of its values."""
+    config, sources = resolved.config, dict(resolved.sources)
+    if config.run.seed is None:
+        run = dataclasses.replace(config.run, seed=secrets.randbits(31))
+        config, sources["seed"] = dataclasses.replace(config, run=run), "drawn at random"
+    return config, sources
+
+
+def train(
+    resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts: Interrupts, started_at: float
+) -> int:
+    """Train; returns the exit code. Raises SFactoryError if the run was refused before it started."""
+    config, sources = _with_seed(resolved)
+    seed = config.run.seed
+    assert seed is not None, "a seed was drawn"
+    with RunDir.open(config.run.train_dir, config.run.experiment) as rundir:
+        plan = _plan(config, nursery)
+        resumed = Resumed.from_checkpoint(rundir, config)
+        console = _console(config, rundir)
+        try:
+            for warning in resolved.warnings:
+                _log.warning("%s", warning)
+            if resumed is not None and resumed.finished(config):
+                outcome = _already_finished(config, resumed)
+                _log.info(
+                    "this run is finished: %d env steps in %.0f s of training; raise --train_for_env_steps or "
+                    "--train_for_seconds to go on", resumed.env_steps, resumed.train_seconds,
+                )
+            else:
+                write_config(rundir.path, config, sources)
+                rundir.write_run_json("running", argv=arguments, seed=seed)
+                _announce(config, plan, resumed, rundir)
+                run = ParallelRun(config, seed, plan, rundir, resumed, console)
+                outcome = run.run(nursery, interrupts, started_at)
+                rundir.write_run_json(outcome.status, argv=arguments, seed=seed)
+            return _conclude(outcome, arguments, interrupts, console)
+        finally:
+            console.close()
+
+
+def benchmark(resolved: Resolved, nursery: Nursery, interrupts: Interrupts) -> int:
+    """Measure throughput and print the result; returns the exit code."""
+    config, _ = _with_seed(resolved)
+    seed = config.run.seed
+    assert seed is not None, "a seed was drawn"
+    console = Console(None, None)
+    plan = _plan(config, nursery)
+    started = now()
+    result = Benchmark(config, plan, console).run(nursery, interrupts, seed)
+    console.close(f"RESULT done benchmark of {now() - started:.0f} s")
+    print(result.to_json(), flush=True)
+    return int(ExitCode.DONE)
+
+
+def _console(config: Config, rundir: RunDir) -> Console:
+    run = config.run
+    steps = run.train_for_env_steps if run.train_for_env_steps < 10**10 else None
+    seconds = run.train_for_seconds if run.train_for_seconds < 1e10 else None
+    console = Console(steps, seconds, log_path=rundir.log_path)
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    root.addHandler(console.handler())
+    return console
+
+
+def _announce(config: Config, plan: Plan, resumed: Resumed | None, rundir: RunDir) -> None:
+    layout = plan.layout
+    _log.info(
+        "%s in %s: %d actors x %d envs, %s inference on %s, batch of %d steps",
+        config.run.env, rundir.path, layout.num_actors, layout.splits * layout.rows, layout.inference,
+        plan.device, config.learner.batch_size,
+    )
+    if resumed is not None:
+        _log.info("resumed at %d env steps, update %d", resumed.env_steps, resumed.updates)
+
+
+def _already_finished(config: Config, resumed: Resumed) -> Outcome:
+    from sfactory.run.summary import PolicyLag
+
+    summary = Summary(
+        status="done",
+        env_steps=resumed.env_steps,
+        agent_steps=resumed.env_steps,
+        frames=resumed.env_steps * config.sampling.env_frameskip,
+        train_seconds=resumed.train_seconds,
+        fps=resumed.env_steps / resumed.train_seconds if resumed.train_seconds else None,
+        sample_fps=None,
+        episodes=0,
+        episode_return_mean=None,
+        best_episode_return_mean=resumed.best_return,
+        episode_length_mean=None,
+        policy_lag=PolicyLag(),
+        updates=resumed.updates,
+    )
+    return Outcome("done", summary, None)
+
+
+def _conclude(outcome: Outcome, arguments: list[str], interrupts: Interrupts, console: Console) -> int:
+    """Print what there is to say about the end; returns the exit code."""
+    status: Result = outcome.status
+    if outcome.error is not None:
+        console.message(f"error: {outcome.error}")
+    summary = outcome.summary
+    line = result_line(
+        status,
+        env_steps=summary.env_steps,
+        return_mean=summary.episode_return_mean,
+        resume_command=shlex.join(["python", "-m", "sfactory.train", *arguments]),
+    )
+    console.close(line)
+    print(summary.to_json(), flush=True)
+    sys.stdout.flush()
+    if outcome.error is not None:
+        return int(outcome.error.exit_code)
+    return interrupts.exit_code if status == "interrupted" else int(ExitCode.DONE)

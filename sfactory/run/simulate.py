@@ -1,0 +1,76 @@
+"""Room: pure simulation, the ceiling of any sampler. In: a factory, worker counts. Out: env steps per second.
+
+The same envs in the same number of processes, random actions drawn beforehand, no policy, no shared memory.
+"""
+
+from __future__ import annotations
+
+import os
+from multiprocessing import connection
+from typing import Any
+
+from sfactory.clock import Deadline, now
+from sfactory.env.api import EnvFactory
+from sfactory.errors import WorkerDied
+from sfactory.run.child import leave, prepare_process
+from sfactory.run.nursery import Nursery
+
+_ACTIONS = 1024
+_SWEEPS = 64  # actions between two looks at the clock
+_BOOT_S = 120.0
+
+
+def pure_simulation(nursery: Nursery, factory: EnvFactory, workers: int, envs: int, cores: list[int | None], seconds: float) -> float:
+    """Env steps per second of ``workers`` processes with ``envs`` environments each, over ``seconds``."""
+    started = []
+    for worker in range(workers):
+        receiver, sender = nursery.pipe()
+        process = nursery.start_plain(_simulate, factory, worker, envs, cores[worker], seconds, sender)
+        sender.close()
+        started.append((process, receiver))
+    total, deadline = 0.0, Deadline(seconds + _BOOT_S)
+    try:
+        for process, receiver in started:
+            connection.wait([receiver, process.sentinel], deadline.left)
+            if not receiver.poll():
+                raise WorkerDied(f"a process of the pure simulation ended or hung (exit code {process.exitcode})")
+            total += receiver.recv()
+    except EOFError as error:
+        raise WorkerDied("a process of the pure simulation ended before it could report") from error
+    finally:
+        for process, receiver in started:
+            process.kill()
+            process.join(5.0)
+            receiver.close()
+    return total
+
+
+def _simulate(factory: EnvFactory, worker: int, count: int, core: int | None, seconds: float, sender: Any) -> None:
+    prepare_process(f"sf-sim-{worker}")
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    envs = [factory() for _ in range(count)]
+    for index, env in enumerate(envs):
+        env.reset(seed=1000 * worker + index)
+    envs[0].action_space.seed(worker)
+    sender.send(steps_per_second(envs, seconds))
+    sender.close()
+    leave(0)
+
+
+def steps_per_second(envs: list[Any], seconds: float) -> float:
+    """Step ``envs`` with random actions for ``seconds``, resetting those that end."""
+    actions = [envs[0].action_space.sample() for _ in range(_ACTIONS)]
+    if actions and getattr(actions[0], "shape", None) == ():
+        actions = [action.item() for action in actions]
+    steps, start = 0, now()
+    position = 0
+    while now() - start < seconds:
+        for action in actions[position : position + _SWEEPS]:
+            for env in envs:
+                _, _, terminated, truncated, _ = env.step(action)
+                if terminated or truncated:
+                    env.reset()
+        steps += _SWEEPS * len(envs)
+        position = (position + _SWEEPS) % _ACTIONS
+    return steps / (now() - start)

@@ -1,0 +1,74 @@
+"""Room: how a run ended. In: final counts and means. Out: summary.json, its one-line form, the RESULT line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sfactory import atomic
+from sfactory.errors import CannotSaveError
+
+Result = Literal["done", "interrupted", "failed"]
+
+
+@dataclass(frozen=True)
+class PolicyLag:
+    """By how many updates the behavior policy was older than the learner; None if nothing was learned yet."""
+
+    min: float | None = None
+    mean: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The result of a run; field names are the keys of summary.json. None where there is no such number."""
+
+    status: Result
+    env_steps: int
+    agent_steps: int
+    frames: int
+    train_seconds: float
+    fps: float | None
+    sample_fps: float | None
+    episodes: int
+    episode_return_mean: float | None
+    best_episode_return_mean: float | None
+    episode_length_mean: float | None
+    policy_lag: PolicyLag
+    updates: int
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values; numbers that are not finite become None, as JSON has no others."""
+        return _finite(dataclasses.asdict(self))
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def write(self, path: Path) -> None:
+        """Replace ``path`` at once by this summary. Raises CannotSaveError; then ``path`` is as it was."""
+        try:
+            atomic.write_json(path, self.to_dict())
+        except OSError as error:
+            raise CannotSaveError(f"{path} could not be written: {error}. Check the free space.") from error
+
+
+def result_line(status: Result, *, env_steps: int, return_mean: float | None, resume_command: str) -> str:
+    """The last line on stderr: how the run ended and the command that goes on from there."""
+    mean = "none" if return_mean is None or not math.isfinite(return_mean) else f"{return_mean:.3f}"
+    return f"RESULT {status} env_steps={env_steps} return={mean} resume: {' '.join(resume_command.splitlines())}"
+
+
+def _finite(tree: dict[str, object]) -> dict[str, object]:
+    return {key: _finite_value(value) for key, value in tree.items()}
+
+
+def _finite_value(value: object) -> object:
+    if isinstance(value, dict):
+        return _finite(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value

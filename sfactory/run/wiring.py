@@ -1,0 +1,128 @@
+"""Room: all shared objects of a run, and who gets which. In: config, spec, layout. Out: setups of the children."""
+
+from __future__ import annotations
+
+from sfactory.actor.setup import ActorSetup
+from sfactory.config.schema import Config
+from sfactory.env.api import EnvFactory
+from sfactory.layout import Layout
+from sfactory.learner.setup import LearnerSetup, Limits
+from sfactory.messages import (
+    MAX_REPORT_BYTES,
+    TO_ACTOR,
+    TO_LEARNER,
+    TO_MAIN,
+    TO_POLICY,
+    ToActor,
+    ToLearner,
+    ToMain,
+    ToPolicy,
+)
+from sfactory.policy.worker import PolicySetup
+from sfactory.shared.channel import Channel
+from sfactory.shared.control import Control
+from sfactory.shared.failures import FailureBoard
+from sfactory.shared.slots import SlotTable
+from sfactory.shared.status import StatusBoard
+from sfactory.shared.trajectories import TrajectoryBuffer
+from sfactory.shared.weights import SharedWeights
+from sfactory.spec import EnvSpec
+
+_SPARE = 8  # messages of headroom in every ring
+_REPORTS_UNDER_WAY = 64
+
+
+class Wiring:
+    """Allocates everything once, before any child is started. Capacities: see NOTE [Who may block]."""
+
+    def __init__(self, spec: EnvSpec, layout: Layout, weight_bytes: int) -> None:
+        self.spec, self.layout = spec, layout
+        self.trajectories = TrajectoryBuffer(spec, layout)
+        self.table = SlotTable(layout.num_actors, layout.slots_per_actor, layout.num_policies)
+        self.control = Control(layout.num_policies)
+        self.weights = [SharedWeights(weight_bytes, policy) for policy in range(layout.num_policies)]
+        self.status = StatusBoard(layout.process_names)
+        self.failures = FailureBoard(layout.process_names)
+        # Under way to an actor at most: a reply per split, and two wake-ups per slot (one sent, one unread).
+        per_actor = layout.splits + 2 * layout.slots_per_actor + _SPARE
+        self.to_actors: list[Channel[ToActor]] = [Channel(name, TO_ACTOR, per_actor) for name in layout.actor_names]
+        requests = layout.num_actors * layout.splits + _SPARE
+        self.to_policies: list[Channel[ToPolicy]] = [
+            Channel(name, TO_POLICY, requests) for name in layout.policy_worker_names
+        ]
+        self.to_learners: list[Channel[ToLearner]] = [
+            Channel(name, TO_LEARNER, layout.num_slots + _SPARE) for name in layout.learner_names
+        ]
+        self.to_main: Channel[ToMain] = Channel("sf-main", TO_MAIN, _REPORTS_UNDER_WAY, MAX_REPORT_BYTES)
+
+    def actor(self, actor: int, config: Config, seed: int, generation: int) -> ActorSetup:
+        """What actor ``actor`` is given."""
+        return ActorSetup(
+            actor=actor,
+            generation=generation,
+            seed=seed,
+            factory=EnvFactory(config.run.env, dict(config.run.env_kwargs)),
+            spec=self.spec,
+            layout=self.layout,
+            trajectories=self.trajectories,
+            table=self.table,
+            control=self.control,
+            weights=self.weights[0],
+            inbox=self.to_actors[actor],
+            to_policy=self.to_policies[actor % len(self.to_policies)] if self.to_policies else None,
+            to_learner=self.to_learners[0],
+            to_main=self.to_main,
+        )
+
+    def policy_worker(
+        self, policy: int, worker: int, config: Config, seed: int, generation: int, device: str
+    ) -> PolicySetup:
+        """What worker ``worker`` of ``policy`` is given."""
+        return PolicySetup(
+            policy=policy,
+            worker=worker,
+            generation=generation,
+            seed=seed,
+            device=device,
+            spec=self.spec,
+            layout=self.layout,
+            model=config.model,
+            trajectories=self.trajectories,
+            control=self.control,
+            weights=self.weights[policy],
+            inbox=self.to_policies[policy * self.layout.policy_workers + worker],
+            to_actors=self.to_actors,
+        )
+
+    def learner(
+        self, policy: int, config: Config, seed: int, device: str, threads: int, checkpoint_dir: str | None
+    ) -> LearnerSetup:
+        """What the learner of ``policy`` is given."""
+        benchmark = config.benchmark.benchmark
+        return LearnerSetup(
+            policy=policy,
+            seed=seed,
+            device=device,
+            threads=threads,
+            sampler_only=config.benchmark.sampler_only,
+            checkpoint_dir=checkpoint_dir,
+            limits=_NO_LIMITS if benchmark else Limits(config.run.train_for_env_steps, config.run.train_for_seconds),
+            spec=self.spec,
+            layout=self.layout,
+            model=config.model,
+            algo=config.algo,
+            optim=config.optim,
+            learner=config.learner,
+            checkpoint=config.checkpoint,
+            trajectories=self.trajectories,
+            table=self.table,
+            control=self.control,
+            status=self.status,
+            weights=self.weights[policy],
+            inbox=self.to_learners[policy],
+            to_actors=self.to_actors,
+            to_main=self.to_main,
+        )
+
+
+_NO_LIMITS = Limits(env_steps=2**62, seconds=float("inf"))

@@ -1,0 +1,64 @@
+"""Room: typed, bounded queues of small messages over faster-fifo. In: messages. Out: messages, in order.
+
+NOTE [Who may block]: readers block in ``get`` for at most BLOCK_S and then look at the stop flag; writers
+never block, because every ring is sized for the most messages that can be under way. A full ring is
+therefore a defect (or a reader that stopped reading) and fails loudly; nothing is ever dropped.
+
+NOTE [Death and queues]: a ring has exactly one reader in its life. A reader killed inside ``get`` can
+leave the ring's condition variable in a state where a second reader makes the next writer hang, so a
+replacement for a dead reader is given a ring of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from queue import Empty, Full
+from typing import Generic, TypeVar
+
+from faster_fifo import Queue
+
+from sfactory.errors import ChannelFull, MessageTooLarge
+from sfactory.messages import Codec
+
+M = TypeVar("M")
+
+_MESSAGE_OVERHEAD = 16  # bytes the ring adds to each message (a size_t, rounded up)
+_MIN_BYTES = 4096
+
+
+class Channel(Generic[M]):
+    """A ring with one reader and any number of writers.
+
+    ``capacity``: most messages under way at once. ``message_bytes``: size of the largest; by default the
+    largest fixed message of the codec.
+    """
+
+    def __init__(self, reader: str, codec: Codec[M], capacity: int, message_bytes: int = 0) -> None:
+        self.reader = reader
+        self._codec = codec
+        self._bytes = max(_MIN_BYTES, capacity * ((message_bytes or codec.max_fixed_bytes) + _MESSAGE_OVERHEAD))
+        self._queue = Queue(self._bytes, loads=codec.decode, dumps=codec.encode)
+
+    def put(self, message: M) -> None:
+        """Send; raises ChannelFull if the ring is full and MessageTooLarge if the message can never fit."""
+        if not self.try_put(message):
+            size = len(self._codec.encode(message)) + _MESSAGE_OVERHEAD
+            if size > self._bytes:
+                raise MessageTooLarge(f"a message of {size} bytes for {self.reader}; its ring holds {self._bytes}")
+            raise ChannelFull(f"the ring of {self.reader} is full ({self._bytes} bytes): its reader has stopped reading")
+
+    def try_put(self, message: M) -> bool:
+        """Send if there is room; False if not, and the message stays with the caller."""
+        try:
+            self._queue.put(message, block=False)
+        except Full:
+            return False
+        return True
+
+    def get(self, timeout: float) -> Iterable[M]:
+        """All messages that have arrived, in order; blocks up to ``timeout`` seconds for the first, () if none."""
+        try:
+            messages: Iterable[M] = self._queue.get_many(block=timeout > 0, timeout=max(0.0, timeout))
+        except Empty:
+            return ()
+        return messages

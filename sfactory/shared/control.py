@@ -1,0 +1,68 @@
+"""Room: what main asks of its children. In: main's writes alone. Out: flags that children read between waits.
+
+Main writes no queue: a ring whose lock died with some process could otherwise hang the one process that
+has to end the run. Children look here at least every BLOCK_S. See NOTE [Who may block].
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from sfactory.shared.memory import SharedArrays
+from sfactory.spec import TensorSpec
+
+
+class Stop(IntEnum):
+    """Whether to go on."""
+
+    NO = 0
+    SAVE = 1  # finish the step, save, exit
+    NOW = 2  # exit without saving
+
+
+class Control:
+    """Main's orders to all processes, and the best mean return per policy that is worth a checkpoint."""
+
+    def __init__(self, num_policies: int) -> None:
+        self._shared = SharedArrays(
+            "control",
+            {
+                "stop": TensorSpec((1,), "int64"),
+                "best_wanted": TensorSpec((num_policies,), "int64"),
+                "best_return": TensorSpec((num_policies,), "float64"),
+            },
+        )
+        self._attach()
+
+    def _attach(self) -> None:
+        self._stop = self._shared["stop"]
+
+    def __getstate__(self) -> SharedArrays:
+        return self._shared
+
+    def __setstate__(self, shared: SharedArrays) -> None:
+        self._shared = shared
+        self._attach()
+
+    @property
+    def stop(self) -> Stop:
+        """The current order; see ``Stop``."""
+        return Stop(int(self._stop[0]))
+
+    @property
+    def stopping(self) -> bool:
+        """True once any stop was ordered."""
+        return bool(self._stop[0])
+
+    def order_stop(self, stop: Stop) -> None:
+        """Order a stop; orders only ever get stricter."""
+        self._stop[0] = max(int(self._stop[0]), int(stop))
+
+    def want_best(self, policy: int, episode_return: float) -> None:
+        """Ask ``policy``'s learner to save its weights as the best so far."""
+        self._shared["best_return"][policy] = episode_return
+        self._shared["best_wanted"][policy] += 1
+
+    def best_wanted(self, policy: int) -> tuple[int, float]:
+        """How often a best save was asked for, and the mean return of the last."""
+        return int(self._shared["best_wanted"][policy]), float(self._shared["best_return"][policy])

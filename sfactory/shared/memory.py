@@ -1,0 +1,74 @@
+"""Room: memory that all processes of a run map. In: named shapes and dtypes. Out: numpy arrays.
+
+NOTE [Nameless memory]: blocks are anonymous memory files (memfd). They have no name anywhere, so nothing
+is left behind when every process of a run is killed, and the size of /dev/shm does not matter. A block
+travels to a child only while that child is being started, as a duplicated file descriptor.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Mapping
+from multiprocessing import reduction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfactory.spec import TensorSpec
+
+_ALIGN = 64  # one cache line, so that arrays of different writers never share one
+
+
+class SharedArrays:
+    """Several zero-initialised numpy arrays in one shared block, looked up by name."""
+
+    def __init__(self, name: str, fields: Mapping[str, TensorSpec]) -> None:
+        fd = os.memfd_create(f"sfactory-{name}", os.MFD_CLOEXEC)
+        os.ftruncate(fd, planned_bytes(fields))
+        self._map(name, dict(fields), fd)
+
+    def _map(self, name: str, fields: dict[str, TensorSpec], fd: int) -> None:
+        self._name, self._fields, self._fd = name, fields, fd
+        self._mmap = mmap.mmap(fd, planned_bytes(fields))
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+        offset = 0
+        for key, spec in fields.items():
+            count = math.prod(spec.shape)
+            self._arrays[key] = np.frombuffer(self._mmap, spec.dtype, count, offset).reshape(spec.shape)
+            offset += _aligned(spec.nbytes)
+
+    def __getitem__(self, key: str) -> npt.NDArray[Any]:
+        return self._arrays[key]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._arrays
+
+    def __iter__(self) -> Any:
+        return iter(self._arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole block."""
+        return len(self._mmap)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # DupFd refuses outside the start of a child process, which is the only time this may travel.
+        return (_attach, (self._name, self._fields, reduction.DupFd(self._fd)))
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGN) * _ALIGN
+
+
+def planned_bytes(fields: Mapping[str, TensorSpec]) -> int:
+    """Bytes that ``SharedArrays`` will take for these fields."""
+    return max(_ALIGN, sum(_aligned(spec.nbytes) for spec in fields.values()))
+
+
+def _attach(name: str, fields: dict[str, TensorSpec], handle: Any) -> SharedArrays:
+    arrays = SharedArrays.__new__(SharedArrays)
+    arrays._map(name, fields, handle.detach())
+    return arrays

@@ -1,0 +1,92 @@
+"""Room: who owns which trajectory slot, and in which state it is. In/out: one byte per slot and fact.
+
+NOTE [Slot life]: FREE -> FILLING -> READY -> FREE. Every slot belongs to one actor for the whole run, so
+there is no free list to lose an index from. ``filling[slot]`` is written by the owning actor alone (by the
+supervisor only once that actor is dead); ``pending[slot, policy]`` is set by the actor and cleared by that
+policy's learner alone. FREE = not filling and nothing pending. A byte store is atomic, and the message
+that follows it through a channel (a mutex inside) orders it after the slot's contents.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from sfactory.errors import SFactoryError
+from sfactory.shared.memory import SharedArrays
+from sfactory.spec import TensorSpec
+
+
+class SlotState(IntEnum):
+    """The state of a slot, derived from the bytes of the table."""
+
+    FREE = 0
+    FILLING = 1
+    READY = 2
+
+
+class IllegalTransition(SFactoryError):
+    """A process moved a slot from a state it may not move it from: a defect."""
+
+
+class SlotTable:
+    """States of all slots. Slots [a * per_actor, (a + 1) * per_actor) belong to actor a."""
+
+    def __init__(self, num_actors: int, slots_per_actor: int, num_policies: int) -> None:
+        slots = num_actors * slots_per_actor
+        self._per_actor = slots_per_actor
+        self._shared = SharedArrays(
+            "slots",
+            {
+                "filling": TensorSpec((slots,), "uint8"),
+                "pending": TensorSpec((slots, num_policies), "uint8"),
+                "generation": TensorSpec((slots,), "int64"),
+            },
+        )
+
+    def slots_of(self, actor: int) -> range:
+        """The slots that ``actor`` owns."""
+        return range(actor * self._per_actor, (actor + 1) * self._per_actor)
+
+    def owner(self, slot: int) -> int:
+        """The actor that owns ``slot``."""
+        return slot // self._per_actor
+
+    def state(self, slot: int) -> SlotState:
+        """The state of ``slot`` as its bytes stand now."""
+        if self._shared["filling"][slot]:
+            return SlotState.FILLING
+        return SlotState.READY if self._shared["pending"][slot].any() else SlotState.FREE
+
+    def generation(self, slot: int) -> int:
+        """How often ``slot`` has been filled."""
+        return int(self._shared["generation"][slot])
+
+    def begin(self, slot: int) -> None:
+        """FREE -> FILLING, by the owning actor."""
+        self._expect(slot, SlotState.FREE)
+        self._shared["generation"][slot] += 1
+        self._shared["filling"][slot] = 1
+
+    def publish(self, slot: int, policy: int) -> None:
+        """FILLING -> READY for ``policy``'s learner, by the owning actor."""
+        self._expect(slot, SlotState.FILLING)
+        self._shared["pending"][slot, policy] = 1
+        self._shared["filling"][slot] = 0
+
+    def release(self, slot: int, policy: int) -> None:
+        """READY -> FREE once every policy has released it; by ``policy``'s learner after its copy."""
+        if not self._shared["pending"][slot, policy]:
+            raise IllegalTransition(f"slot {slot} is released by policy {policy}, for which it is not pending")
+        self._shared["pending"][slot, policy] = 0
+
+    def reclaim(self, actor: int) -> list[int]:
+        """FILLING -> FREE for all slots of a dead ``actor``; returns them. Called by the supervisor alone."""
+        lost = [slot for slot in self.slots_of(actor) if self.state(slot) is SlotState.FILLING]
+        for slot in lost:
+            self._shared["filling"][slot] = 0
+        return lost
+
+    def _expect(self, slot: int, state: SlotState) -> None:
+        found = self.state(slot)
+        if found is not state:
+            raise IllegalTransition(f"slot {slot} of actor {self.owner(slot)} is {found.name}, not {state.name}")

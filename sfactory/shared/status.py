@@ -1,0 +1,101 @@
+"""Room: what every process is doing. In: one row per process, written by it alone. Out: rows, read by main."""
+
+from __future__ import annotations
+
+import os
+from enum import IntEnum
+
+from sfactory.clock import now
+from sfactory.shared.memory import SharedArrays
+from sfactory.spec import TensorSpec
+
+
+class State(IntEnum):
+    """What a process is about."""
+
+    UNBORN = 0
+    STARTING = 1
+    RUNNING = 2
+    DONE = 3  # a learner that has reached its limit
+
+
+_FLOATS = ("heartbeat", "busy_since", "busy_s", "waiting_s", "first_step_at", "train_seconds", "best_return")
+_INTS = ("pid", "state", "env_steps", "agent_steps", "updates")
+
+
+class StatusRow:
+    """One process's row. Writers: that process alone. All times are monotonic seconds, comparable over processes."""
+
+    def __init__(self, board: SharedArrays, row: int) -> None:
+        self._arrays = {name: board[name] for name in (*_FLOATS, *_INTS)}
+        self._row = row
+
+    def get(self, name: str) -> float:
+        """A field of the row."""
+        return float(self._arrays[name][self._row])
+
+    def set(self, name: str, value: float) -> None:
+        """Write a field of the row."""
+        self._arrays[name][self._row] = value
+
+    def add(self, name: str, value: float) -> None:
+        """Add to a field of the row."""
+        self._arrays[name][self._row] += value
+
+    def start(self) -> None:
+        """Write pid and state at the start of a process."""
+        self.set("pid", os.getpid())
+        self.set("state", State.STARTING)
+        self.beat()
+
+    def beat(self) -> None:
+        """Stamp the heartbeat."""
+        self._arrays["heartbeat"][self._row] = now()
+
+
+class Stopwatch:
+    """Splits a process's time into busy and waiting, and keeps its heartbeat: call ``waited`` after each wait."""
+
+    def __init__(self, row: StatusRow) -> None:
+        self._row = row
+        self._mark = now()
+
+    def before_wait(self) -> None:
+        """The process is about to block."""
+        moment = now()
+        self._row.add("busy_s", moment - self._mark)
+        self._row.set("busy_since", 0.0)
+        self._mark = moment
+
+    def after_wait(self) -> None:
+        """The process woke up."""
+        moment = now()
+        self._row.add("waiting_s", moment - self._mark)
+        self._row.set("busy_since", moment)
+        self._row.set("heartbeat", moment)
+        self._mark = moment
+
+
+class StatusBoard:
+    """One row per process, in the order of ``names``."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = list(names)
+        rows = (len(names),)
+        fields = {name: TensorSpec(rows, "float64") for name in _FLOATS}
+        fields |= {name: TensorSpec(rows, "int64") for name in _INTS}
+        self._shared = SharedArrays("status", fields)
+
+    def row(self, name: str) -> StatusRow:
+        """The row of the process called ``name``."""
+        return StatusRow(self._shared, self.names.index(name))
+
+    def total(self, field: str, prefix: str) -> float:
+        """Sum of a field over all processes whose name starts with ``prefix``."""
+        values = self._shared[field]
+        return float(sum(values[row] for row, name in enumerate(self.names) if name.startswith(prefix)))
+
+    def values(self, field: str, prefix: str) -> list[float]:
+        """A field of all processes whose name starts with ``prefix``."""
+        values = self._shared[field]
+        return [float(values[row]) for row, name in enumerate(self.names) if name.startswith(prefix)]

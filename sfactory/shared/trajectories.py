@@ -1,0 +1,93 @@
+"""Room: the memory of all trajectories. In: env spec and layout. Out: time-major views of single slots.
+
+NOTE [Slot shape]: a slot is one rollout of one whole split: obs and is_first [T+1, N, ...], the rest
+[T, N, ...]. One step of a split is therefore one contiguous block, which policy workers gather and
+learners copy with single memcpys. Row life (truncation rows, invalid rows) is told in docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from sfactory.layout import Layout
+from sfactory.shared.memory import SharedArrays, planned_bytes
+from sfactory.spec import EnvSpec, TensorSpec
+
+Array = npt.NDArray[Any]
+
+
+def trajectory_fields(spec: EnvSpec, layout: Layout) -> dict[str, TensorSpec]:
+    """Name -> [S, T+1 or T, N, ...] of every field; obs and actions are prefixed "obs:" and "action:"."""
+    slots, steps, rows = layout.num_slots, layout.rollout, layout.rows
+
+    def over(times: int, tensor: TensorSpec) -> TensorSpec:
+        return TensorSpec((slots, times, rows, *tensor.shape), tensor.dtype)
+
+    fields = {f"obs:{key}": over(steps + 1, tensor) for key, tensor in spec.obs}
+    fields |= {f"action:{head.key}": over(steps, head.tensor) for head in spec.actions}
+    scalars = {
+        "log_prob": "float32",
+        "value": "float32",
+        "reward": "float32",
+        "terminated": "bool",
+        "truncated": "bool",
+        "valid": "bool",
+        "policy_version": "int32",
+    }
+    fields |= {name: over(steps, TensorSpec((), dtype)) for name, dtype in scalars.items()}
+    fields["is_first"] = over(steps + 1, TensorSpec((), "bool"))
+    return fields
+
+
+class Slot:
+    """Views of one slot, time-major.
+
+    obs: {key: [T+1, N, ...]} observation at each step, in the env's dtype
+    actions: {key: [T, N, ...]} action taken at each step (int64 index or float32 vector)
+    log_prob, value: [T, N] float32 - behaviour log-probability (summed over heads) and value
+    reward: [T, N] float32 - raw env reward
+    terminated, truncated, valid: [T, N] bool
+    is_first: [T+1, N] bool - obs is the first of an episode
+    policy_version: [T, N] int32 - learner updates behind the weights that chose the action
+    """
+
+    def __init__(self, arrays: SharedArrays, spec: EnvSpec, index: int) -> None:
+        self.index = index
+        self.obs: dict[str, Array] = {key: arrays[f"obs:{key}"][index] for key, _ in spec.obs}
+        self.actions: dict[str, Array] = {head.key: arrays[f"action:{head.key}"][index] for head in spec.actions}
+        self.log_prob: Array = arrays["log_prob"][index]
+        self.value: Array = arrays["value"][index]
+        self.reward: Array = arrays["reward"][index]
+        self.terminated: Array = arrays["terminated"][index]
+        self.truncated: Array = arrays["truncated"][index]
+        self.valid: Array = arrays["valid"][index]
+        self.is_first: Array = arrays["is_first"][index]
+        self.policy_version: Array = arrays["policy_version"][index]
+
+
+class TrajectoryBuffer:
+    """All slots of a run in one shared block."""
+
+    def __init__(self, spec: EnvSpec, layout: Layout) -> None:
+        self.spec, self.layout = spec, layout
+        self._arrays = SharedArrays("trajectories", trajectory_fields(spec, layout))
+
+    @staticmethod
+    def bytes_needed(spec: EnvSpec, layout: Layout) -> int:
+        """Bytes that a buffer of these sizes takes."""
+        return planned_bytes(trajectory_fields(spec, layout))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block."""
+        return self._arrays.nbytes
+
+    def slot(self, index: int) -> Slot:
+        """Views of slot ``index``."""
+        return Slot(self._arrays, self.spec, index)
+
+    def slots(self) -> list[Slot]:
+        """Views of all slots, by index."""
+        return [self.slot(index) for index in range(self.layout.num_slots)]

@@ -1,0 +1,147 @@
+"""Room: what an environment's observations and actions look like, as flat, picklable facts.
+
+In: gymnasium spaces. Out: ``EnvSpec``, from which trajectory memory, models and action decoding are
+all derived. Nested spaces become flat dicts keyed by path ("image", "goal/position"); a single,
+un-nested space has the key "obs" or "action".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import gymnasium.spaces as spaces
+import numpy as np
+import numpy.typing as npt
+
+from sfactory.errors import EnvError
+
+OBS_KEY = "obs"
+ACTION_KEY = "action"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape (without batch dimensions) and numpy dtype name of one array."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one element of a batch."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class DiscreteHead:
+    """One categorical choice in [0, n). The env gets ``start`` + the stored index."""
+
+    key: str
+    n: int
+    start: int = 0
+
+    @property
+    def tensor(self) -> TensorSpec:
+        """How chosen actions are stored: int64 scalars."""
+        return TensorSpec((), "int64")
+
+
+@dataclass(frozen=True)
+class BoxHead:
+    """A vector of ``size`` reals; the env gets it clipped to [low, high] and in ``shape`` and ``dtype``."""
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: str
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of reals."""
+        return math.prod(self.shape)
+
+    @property
+    def tensor(self) -> TensorSpec:
+        """How chosen actions are stored: float32 vectors, unclipped."""
+        return TensorSpec((self.size,), "float32")
+
+
+ActionHead = DiscreteHead | BoxHead
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What one agent sees and does. ``obs`` and ``actions`` are ordered; order is part of the contract."""
+
+    obs: tuple[tuple[str, TensorSpec], ...]
+    actions: tuple[ActionHead, ...]
+
+    @staticmethod
+    def of_spaces(observation_space: spaces.Space, action_space: spaces.Space) -> EnvSpec:
+        """Flatten gymnasium spaces; raises EnvError naming the path of a space that is not supported."""
+        return EnvSpec(
+            obs=tuple(_obs_leaves(observation_space, "")),
+            actions=tuple(head for head in _action_leaves(action_space, "")),
+        )
+
+
+def _join(prefix: str, name: object) -> str:
+    return f"{prefix}/{name}" if prefix else str(name)
+
+
+def _children(space: spaces.Space, prefix: str) -> list[tuple[str, spaces.Space]] | None:
+    """Named children of a container space, or None for a leaf."""
+    if isinstance(space, spaces.Dict):
+        return [(_join(prefix, name), child) for name, child in space.spaces.items()]
+    if isinstance(space, spaces.Tuple):
+        return [(_join(prefix, index), child) for index, child in enumerate(space.spaces)]
+    return None
+
+
+def _obs_leaves(space: spaces.Space, prefix: str) -> Iterator[tuple[str, TensorSpec]]:
+    children = _children(space, prefix)
+    if children is not None:
+        for path, child in children:
+            yield from _obs_leaves(child, path)
+        return
+    where = prefix or OBS_KEY
+    if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete | spaces.Discrete):
+        dtype = np.dtype(space.dtype)
+        if dtype.kind not in "fiub":
+            raise EnvError(f"observation {where!r} has dtype {dtype}, which is not numeric")
+        # float64 observations are stored as float32: no model here computes in double precision.
+        yield where, TensorSpec(tuple(space.shape or ()), "float32" if dtype == np.float64 else dtype.name)
+        return
+    raise EnvError(
+        f"observation space {where!r} is a {type(space).__name__}; supported are Box, Discrete, "
+        "MultiDiscrete, MultiBinary, and Dict or Tuple of these"
+    )
+
+
+def _action_leaves(space: spaces.Space, prefix: str) -> Iterator[ActionHead]:
+    children = _children(space, prefix)
+    if children is not None:
+        for path, child in children:
+            yield from _action_leaves(child, path)
+        return
+    where = prefix or ACTION_KEY
+    if isinstance(space, spaces.Discrete):
+        yield DiscreteHead(where, int(space.n), int(space.start))
+    elif isinstance(space, spaces.MultiDiscrete):
+        starts = np.asarray(space.start).ravel()
+        for index, n in enumerate(np.asarray(space.nvec).ravel()):
+            yield DiscreteHead(_join(where, index), int(n), int(starts[index]))
+    elif isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f":
+        low, high = space.low.ravel().astype(float), space.high.ravel().astype(float)
+        yield BoxHead(where, tuple(space.shape), np.dtype(space.dtype).name, tuple(low.tolist()), tuple(high.tolist()))
+    else:
+        raise EnvError(
+            f"action space {where!r} is {space!r}; supported are Discrete, MultiDiscrete, Box of floats, "
+            "and Dict or Tuple of these"
+        )
+
+
+Arrays = dict[str, npt.NDArray[np.generic]]

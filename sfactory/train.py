@@ -1,0 +1,79 @@
+"""Front door: ``python -m sfactory.train --env=ENV [flags]``. In: argv. Out: files, one JSON line, an exit code.
+
+stdout carries the result alone; everything else goes to stderr, whose last line is ``RESULT ...``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from sfactory.clock import now
+from sfactory.errors import ConfigError, SFactoryError
+from sfactory.run.signals import Interrupted, Interrupts
+
+_STARTED_AT = now()
+_PROG = "sfactory.train"
+# One native thread per process; the learner raises its own number. Set before numpy or torch are imported.
+_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train as ``argv`` (default: the command line) says; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    for variable in _ONE_THREAD:
+        os.environ.setdefault(variable, "1")
+    with Interrupts() as interrupts:
+        try:
+            return _run(arguments, interrupts)
+        except Interrupted:
+            return _refuse("interrupted", [], interrupts.exit_code, arguments)
+        except ConfigError as error:
+            return _refuse("failed", error.problems, error.exit_code, arguments)
+        except SFactoryError as error:
+            return _refuse("failed", [str(error)], error.exit_code, arguments)
+
+
+def command(arguments: Sequence[str]) -> str:
+    """The command line that starts, and later resumes, a run with these arguments."""
+    return shlex.join(["python", "-m", _PROG, *arguments])
+
+
+def _refuse(status: str, problems: Sequence[str], code: int, arguments: Sequence[str]) -> int:
+    """Say why a run did not start, or stopped before it had anything to sum up."""
+    from sfactory.run.summary import result_line
+
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    line = result_line(
+        "interrupted" if status == "interrupted" else "failed",
+        env_steps=0,
+        return_mean=None,
+        resume_command=command(arguments),
+    )
+    print(line, file=sys.stderr, flush=True)
+    return int(code)
+
+
+def _run(arguments: list[str], interrupts: Interrupts) -> int:
+    from sfactory.config.cli import read_command_line
+
+    resolved = read_command_line(arguments, prog=_PROG)
+    # Imported only now, so that a mistyped flag is answered at once.
+    from sfactory.run.nursery import Nursery
+
+    nursery = Nursery()
+    nursery.open()
+    from sfactory.run import session
+
+    logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", datefmt="%H:%M:%S")
+    if resolved.config.benchmark.benchmark:
+        return session.benchmark(resolved, nursery, interrupts)
+    return session.train(resolved, arguments, nursery, interrupts, _STARTED_AT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

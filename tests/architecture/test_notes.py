@@ -1,0 +1,52 @@
+"""Every mention of a named note (NOTE, then the name in brackets) leads to exactly one place that defines it.
+
+A definition begins its line, after signs of a comment or a heading; every other mention is a reference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+
+from tests.support.source import code, documents
+
+MENTION = re.compile(r"NOTE \[([^\]\n]+)\]")
+DEFINITION = re.compile(r"^[\s#>*-]*NOTE \[([^\]\n]+)\]")
+
+
+def broken_notes(texts: Mapping[str, str]) -> list[str]:
+    """Names that are mentioned but not defined, or defined more than once, one line each. ``texts``: by path."""
+    defined: defaultdict[str, list[str]] = defaultdict(list)
+    mentioned: dict[str, str] = {}
+    for path, text in texts.items():
+        for number, line in enumerate(text.splitlines(), 1):
+            definition = DEFINITION.match(line)
+            if definition:
+                defined[definition[1]].append(f"{path}:{number}")
+            for name in MENTION.findall(line):
+                mentioned.setdefault(name, f"{path}:{number}")
+    missing = [f"NOTE [{name}] of {place} is defined nowhere" for name, place in mentioned.items() if not defined[name]]
+    doubled = [f"NOTE [{name}] is defined at {', '.join(places)}" for name, places in defined.items() if places[1:]]
+    return missing + doubled
+
+
+def test_every_named_note_has_one_definition() -> None:
+    texts = {source.path: source.text for source in code("sfactory", "envs", "scripts", "tests")} | documents()
+    texts.pop("tests/architecture/test_notes.py")
+
+    assert broken_notes(texts) == []
+
+
+def test_a_reference_that_leads_nowhere_is_found() -> None:
+    assert len(broken_notes({"a.py": "x = 1  # See NOTE [Lost]"})) == 1
+
+
+def test_a_note_defined_twice_is_found() -> None:
+    assert len(broken_notes({"a.py": "# NOTE [Twin]: one", "b.md": "## NOTE [Twin]: two"})) == 1
+
+
+def test_a_note_that_is_defined_once_may_be_mentioned_anywhere() -> None:
+    texts = {"a.py": "# NOTE [Good]: it holds.\n# See NOTE [Good].", "b.md": "by the rules of NOTE [Good]"}
+
+    assert broken_notes(texts) == []

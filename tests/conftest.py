@@ -1,0 +1,36 @@
+"""What all tests share: the fixture that starts whole training runs and leaves none behind."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.trainer import RunTrainer, TrainerRun
+
+
+@pytest.fixture
+def run_trainer(tmp_path: Path) -> Iterator[RunTrainer]:
+    """Starts ``python -m sfactory.train`` with cheap settings and the flags given; ends what still runs after the test.
+
+    Runs with the same ``experiment`` ("run" by default) share a run directory: the second one resumes the first.
+    """
+    runs: list[TrainerRun] = []
+
+    def start(**flags: object) -> TrainerRun:
+        run = TrainerRun(flags, tmp_path)
+        runs.append(run)
+        return run
+
+    yield start
+    for run in runs:
+        run.close()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interruptible() -> None:
+    """Undo an ignored SIGINT (a shell's background job has that), which every process started here would inherit."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,98 @@
+"""Ctrl-C and SIGTERM at any moment: the run ends soon, quietly, with its work saved and the way to go on."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from sfactory.errors import ExitCode
+from tests.support import processes
+from tests.support.resume import assert_resumes
+from tests.support.trainer import RunTrainer, TrainerRun
+
+pytestmark = pytest.mark.faults
+
+ENDLESS = 1_000_000_000
+EXIT_CODES = {signal.SIGINT: ExitCode.SIGINT, signal.SIGTERM: ExitCode.SIGTERM}
+END_S = 20.0  # 10 s are promised; a busy machine gets twice that
+
+
+def wait_until_signals_are_handled(run: TrainerRun) -> None:
+    """Before this the Python interpreter itself is starting, and no program can answer."""
+    run.wait_until(lambda: processes.catches_signal(run.pid, signal.SIGTERM))
+
+
+def assert_interrupted(run: TrainerRun, number: signal.Signals) -> None:
+    assert run.wait(END_S) == EXIT_CODES[number], run.report("wrong exit code")
+    assert run.last_stderr_line.startswith("RESULT interrupted "), run.report("wrong last line")
+    assert "sfactory.train" in run.last_stderr_line.partition("resume: ")[2]
+    assert "Traceback" not in run.stderr, run.report("a traceback")
+    run.assert_clean()
+
+
+def test_signals_are_handled_before_anything_heavy_is_imported(run_trainer: RunTrainer) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS)
+    wait_until_signals_are_handled(run)
+
+    # What takes seconds to import must be interruptible meanwhile.
+    assert not processes.maps_library(run.pid, "libtorch")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("after_s", [0.2, 0.6, 1.0, 1.5, 2.5])
+def test_a_signal_during_start_up_ends_the_run(run_trainer: RunTrainer, number: signal.Signals, after_s: float) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS)
+    wait_until_signals_are_handled(run)
+    time.sleep(max(0.0, run.started + after_s - time.monotonic()))
+
+    run.signal_group(number)
+
+    assert_interrupted(run, number)
+
+
+def test_ctrl_c_in_mid_run_saves_and_the_run_can_be_resumed(run_trainer: RunTrainer) -> None:
+    # A long interval, so that nothing but the interrupt saves.
+    run = run_trainer(train_for_env_steps=ENDLESS, save_every_sec=1000)
+    run.wait_until(lambda: "sf-learner-0" in run.processes())
+    run.wait_until(r"env_steps=[1-9]")
+
+    run.signal_group(signal.SIGINT)
+
+    assert_interrupted(run, signal.SIGINT)
+    saved = run.saved_env_steps()
+    assert saved > 0
+    assert run.result()["env_steps"] == saved
+    assert run.result()["status"] == "interrupted"
+    assert_resumes(run, run_trainer)
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 0.1, 0.5])
+def test_ctrl_c_twice_ends_the_run_at_once_and_leaves_what_was_saved(run_trainer: RunTrainer, apart_s: float) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS)
+    run.wait_until_training()
+    saved = run.saved_env_steps()
+
+    run.signal_group(signal.SIGINT)
+    time.sleep(apart_s)
+    if run.processes():
+        run.signal_group(signal.SIGINT)
+
+    assert_interrupted(run, signal.SIGINT)
+    assert run.saved_env_steps() >= saved
+
+
+@pytest.mark.parametrize("to_group", [False, True], ids=["to main", "to all processes"])
+def test_sigterm_in_mid_run_saves_and_the_run_can_be_resumed(run_trainer: RunTrainer, to_group: bool) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS)
+    run.wait_until_training()
+
+    if to_group:
+        run.signal_group(signal.SIGTERM)
+    else:
+        run.signal_main(signal.SIGTERM)
+
+    assert_interrupted(run, signal.SIGTERM)
+    assert run.result()["env_steps"] == run.saved_env_steps()
+    assert_resumes(run, run_trainer)

@@ -1,0 +1,165 @@
+"""Room: the proof that one env's recorded rows are exactly what the Counting env did.
+
+In: the rows of one column (one env) in time order, over as many slots as wanted. Out: nothing, or an AssertionError
+that names the row and what is wrong with it. The rules of rows are those of NOTE [Row life].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from sfactory_envs.synthetic.counting import CountingRules, Position, decode
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """K consecutive rows of one env.
+
+    Shapes:
+        obs: [K, D] float32 - what the action was chosen for
+        action: [K] int - as the policy chose it
+        reward: [K] float - as the env gave it
+        terminated, truncated, valid, is_first: [K] bool
+        slot_end_obs: [K // rollout, D] float32 - obs[T] of each slot, where the rows come in slots of ``rollout``
+        slot_end_is_first: [K // rollout] bool - is_first[T] of each slot
+    """
+
+    obs: Array
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    is_first: Array
+    rollout: int | None = None
+    slot_end_obs: Array | None = None
+    slot_end_is_first: Array | None = None
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a checked column held. Invalid rows are truncation rows; ``ends`` counts episodes that ended in it."""
+
+    identity: int
+    transitions: int
+    truncation_rows: int
+    ends: int
+    last: Position
+
+
+def check_column(column: Column, rules: CountingRules, *, start: tuple[int, int] | None = None) -> Tally:
+    """Assert that every transition is there once, in order, whole, with its own action, flags and reward.
+
+    ``start``: the (episode, step) the first row must have; None takes what it finds.
+    """
+    _check_shapes(column)
+    first = _decode(column.obs[0], 0, "obs")
+    assert bool(column.valid[0]), "row 0: a column cannot begin with a truncation row"
+    if start is not None:
+        assert (first.episode, first.step) == start, f"row 0: is at {first}, not at (episode, step) {start}"
+    expected = first
+    truncation_row_due = False
+    truncation_rows = 0
+    ends = 0
+    for row in range(len(column.obs)):
+        _check_obs(column, row, expected)
+        if truncation_row_due:
+            _check_truncation_row(column, row)
+            truncation_rows += 1
+            truncation_row_due = False
+            expected = Position(expected.identity, expected.episode + 1, 0)
+        else:
+            _check_transition(column, row, expected, rules)
+            ended = bool(column.terminated[row]) or bool(column.truncated[row])
+            ends += ended
+            # Terminated wins where both are set: there is nothing after it to bootstrap from.
+            truncation_row_due = ended and not bool(column.terminated[row])
+            if ended and not truncation_row_due:
+                expected = Position(expected.identity, expected.episode + 1, 0)
+            else:
+                expected = Position(expected.identity, expected.episode, expected.step + 1)
+        if _is_slot_end(column, row):
+            _check_slot_end(column, row, expected)
+            if truncation_row_due:
+                # The final observation stands in obs[T]; the next slot starts with the truncation over.
+                truncation_row_due = False
+                expected = Position(expected.identity, expected.episode + 1, 0)
+    return Tally(first.identity, len(column.obs) - truncation_rows, truncation_rows, ends, expected)
+
+
+def check_columns(columns: Sequence[Column], rules: CountingRules) -> list[Tally]:
+    """``check_column`` for every column of a run from its start; identities must be distinct."""
+    tallies = [check_column(column, rules, start=(0, 0)) for column in columns]
+    identities = [tally.identity for tally in tallies]
+    assert len(set(identities)) == len(identities), f"two columns are of the same env: identities {identities}"
+    return tallies
+
+
+def _check_shapes(column: Column) -> None:
+    rows = len(column.obs)
+    assert rows > 0, "the column is empty"
+    for name in ("action", "reward", "terminated", "truncated", "valid", "is_first"):
+        assert getattr(column, name).shape == (rows,), f"{name} is {getattr(column, name).shape}, obs has {rows} rows"
+    if column.rollout is not None:
+        assert rows % column.rollout == 0, f"{rows} rows are not whole slots of {column.rollout}"
+        slots = rows // column.rollout
+        for name in ("slot_end_obs", "slot_end_is_first"):
+            values = getattr(column, name)
+            assert values is None or len(values) == slots, f"{name} has {len(values)} entries for {slots} slots"
+
+
+def _decode(obs: Array, row: int, name: str) -> Position:
+    try:
+        return decode(obs)
+    except ValueError as error:
+        raise AssertionError(f"row {row}, {name}: {error}") from error
+
+
+def _check_obs(column: Column, row: int, expected: Position) -> None:
+    found = _decode(column.obs[row], row, "obs")
+    assert found == expected, f"row {row}: obs is {found}, but {expected} was due"
+    first = bool(column.is_first[row])
+    assert first == (expected.step == 0), f"row {row}: is_first is {first} at step {expected.step}"
+
+
+def _check_truncation_row(column: Column, row: int) -> None:
+    assert not bool(column.valid[row]), f"row {row}: follows a truncation, but is marked valid"
+    for name in ("terminated", "truncated"):
+        assert not bool(getattr(column, name)[row]), f"row {row}: a truncation row is marked {name}"
+
+
+def _check_transition(column: Column, row: int, position: Position, rules: CountingRules) -> None:
+    assert bool(column.valid[row]), f"row {row}: the transition at {position} is marked invalid"
+    action = int(column.action[row])
+    assert 0 <= action < rules.num_actions, f"row {row}: action {action} is not in [0, {rules.num_actions})"
+    due = rules.reward(position, action)
+    reward = float(column.reward[row])
+    assert reward == due, f"row {row}: reward is {reward}, but action {action} at {position} earns {due}"
+    ends = position.step + 1 == rules.length(position.identity, position.episode)
+    ending = rules.ending(position.identity, position.episode)
+    for name, other in (("terminated", "truncated"), ("truncated", "terminated")):
+        flag = bool(getattr(column, name)[row])
+        assert flag == (ends and ending != other), f"row {row}: {name} is {flag} at {position}"
+
+
+def _is_slot_end(column: Column, row: int) -> bool:
+    return column.rollout is not None and (row + 1) % column.rollout == 0
+
+
+def _check_slot_end(column: Column, row: int, expected: Position) -> None:
+    assert column.rollout is not None
+    slot = row // column.rollout
+    if column.slot_end_obs is not None:
+        found = _decode(column.slot_end_obs[slot], row, f"obs[T] of slot {slot}")
+        assert found == expected, f"row {row}: obs[T] of slot {slot} is {found}, but {expected} was due"
+    if column.slot_end_is_first is not None:
+        first = bool(column.slot_end_is_first[slot])
+        assert first == (expected.step == 0), (
+            f"row {row}: is_first[T] of slot {slot} is {first} at step {expected.step}"
+        )

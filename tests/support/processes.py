@@ -1,0 +1,69 @@
+"""Room: what of a run is left on this machine. In: a run id that all its processes carry in their environment.
+
+Out: processes, and names in /dev/shm. Read from /proc, so that it holds whatever became of a parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+RUN_ID = "SFACTORY_RUN_ID"
+SHM = Path("/dev/shm")
+
+
+def eventually(predicate: Callable[[], bool], within_s: float, every_s: float = 0.05) -> bool:
+    """Whether ``predicate`` comes true within the bound; looks at least twice."""
+    end = time.monotonic() + within_s
+    while not predicate():
+        if time.monotonic() > end:
+            return predicate()
+        time.sleep(every_s)
+    return True
+
+
+def processes_of(run_id: str) -> dict[int, str]:
+    """Name (comm) by process id of every living process that was started with that run id. Zombies do not count."""
+    mark = f"{RUN_ID}={run_id}".encode()
+    found: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        # A process may end while it is looked at.
+        with contextlib.suppress(OSError):
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = (folder / "comm").read_text().strip()
+    return found
+
+
+def shm_names() -> frozenset[str]:
+    """All names in /dev/shm."""
+    return frozenset(entry.name for entry in SHM.iterdir())
+
+
+def shm_left_since(before: frozenset[str]) -> frozenset[str]:
+    """Names that came into /dev/shm since ``before`` and that no living process has mapped: nobody will remove them."""
+    new = shm_names() - before
+    return new - _mapped(new) if new else new
+
+
+def _mapped(names: frozenset[str]) -> frozenset[str]:
+    mapped: set[str] = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            text = maps.read_text(errors="replace")
+            mapped.update(name for name in names if f"{SHM}/{name}" in text)
+    return frozenset(mapped)
+
+
+def catches_signal(pid: int, number: int) -> bool:
+    """Whether the process has a handler of its own for that signal."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def maps_library(pid: int, part_of_name: str) -> bool:
+    """Whether the process has loaded a file of which the path contains that text."""
+    return part_of_name in Path(f"/proc/{pid}/maps").read_text(errors="replace")

@@ -1,0 +1,27 @@
+"""Room: the proof that a run goes on where it stopped. In: a run that ended. Out: nothing, or an AssertionError."""
+
+from __future__ import annotations
+
+from sfactory.checkpoint import CheckpointDir
+from tests.support.trainer import RunTrainer, TrainerRun
+
+MORE_STEPS = 4096
+
+
+def assert_resumes(stopped: TrainerRun, run_trainer: RunTrainer) -> None:
+    """Run the same command with a higher limit: it says which checkpoint it goes on from, and counts on from there."""
+    checkpoint = CheckpointDir(stopped.run_dir / "checkpoint_p0", keep=2).load()
+    assert checkpoint is not None, stopped.report("there is no checkpoint to resume from")
+    limit = stopped.saved_env_steps() + MORE_STEPS
+
+    again = run_trainer(**{**stopped.flags, "train_for_env_steps": limit})
+
+    assert again.wait() == 0, again.report("the resumed run failed")
+    assert checkpoint.path.name in again.stderr, again.report(f"does not say that it resumes {checkpoint.path.name}")
+    result = again.result()
+    assert result["status"] == "done"
+    assert result["env_steps"] >= limit
+    # A run that had begun again would have put the old checkpoint aside, as no part of its own past.
+    assert not list(again.run_dir.glob("checkpoint_p0/set_aside_*")), again.report("the step count went back")
+    assert again.saved_env_steps() >= limit
+    again.assert_clean()

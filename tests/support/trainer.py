@@ -1,0 +1,199 @@
+"""Room: a whole training run as a user starts it, observed from outside.
+
+In: flags. Out: exit code, stdout, stderr, files, processes, and the assertions that hold after every run,
+however it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from sfactory.checkpoint import CheckpointDir
+from tests.support import processes
+from tests.support.source import ROOT
+
+START_S = 90.0  # bound on start-up up to the first checkpoint, on a busy machine
+END_S = 60.0  # bound on an ordinary end
+CLEAN_S = 5.0  # bound on everything being gone after the main process is
+CHECKPOINT = re.compile(r"checkpoint_(\d+)_(\d+)\.pth")
+
+# Small enough that a run starts, trains and ends in a few seconds.
+CHEAP: Mapping[str, object] = {
+    "env": "CartPole-v1",
+    "num_workers": 2,
+    "num_envs_per_worker": 8,
+    "worker_num_splits": 2,
+    "rollout": 16,
+    "batch_size": 256,
+    "encoder_mlp_layers": (16, 16),
+    "device": "cpu",
+    "seed": 1,
+    "with_tensorboard": False,
+    "report_interval_sec": 0.5,
+    "experiment_summaries_interval": 1,
+    "save_every_sec": 1,
+}
+
+
+def to_argv(flags: Mapping[str, object]) -> list[str]:
+    """Flags as a user types them: --name=value, lists separated by spaces, mappings as JSON."""
+    argv: list[str] = []
+    for name, value in flags.items():
+        if isinstance(value, tuple):
+            argv += [f"--{name}", *map(str, value)]
+        else:
+            argv.append(f"--{name}={json.dumps(value) if isinstance(value, Mapping) else value}")
+    return argv
+
+
+class TrainerRun:
+    """One ``python -m sfactory.train`` in a session of its own. ``close`` it, whatever happens."""
+
+    def __init__(self, flags: Mapping[str, object], folder: Path) -> None:
+        """Start it at once. ``folder`` takes train_dir and the captured outputs; several runs may share it."""
+        self.run_id = uuid.uuid4().hex
+        self.flags = {**CHEAP, "train_dir": folder / "train_dir", "experiment": "run", **flags}
+        self.run_dir = Path(str(self.flags["train_dir"])) / str(self.flags["experiment"])
+        self.argv = [sys.executable, "-m", "sfactory.train", *to_argv(self.flags)]
+        self._stdout_path = folder / f"{self.run_id}.stdout"
+        self._stderr_path = folder / f"{self.run_id}.stderr"
+        self._shm_before = processes.shm_names()
+        self.started = time.monotonic()
+        with self._stdout_path.open("wb") as out, self._stderr_path.open("wb") as err:
+            self._process = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=ROOT,
+                env={**os.environ, processes.RUN_ID: self.run_id},
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Process id of main, which is its session's and process group's too."""
+        return self._process.pid
+
+    @property
+    def stdout(self) -> str:
+        """Everything on stdout so far."""
+        return self._stdout_path.read_text(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        """Everything on stderr so far."""
+        return self._stderr_path.read_text(errors="replace")
+
+    @property
+    def last_stderr_line(self) -> str:
+        """The last line on stderr that is not empty."""
+        lines = [line for line in self.stderr.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
+    def result(self) -> dict[str, Any]:
+        """The JSON object of the last line on stdout."""
+        lines = [line for line in self.stdout.splitlines() if line.strip()]
+        assert lines, self.report("nothing on stdout")
+        value = json.loads(lines[-1])
+        assert isinstance(value, dict), self.report("the last line on stdout is no JSON object")
+        return value
+
+    def processes(self) -> dict[str, int]:
+        """Process id by name (sf-main, sf-actor-0, ...) of the run's living processes that carry such a name."""
+        found = processes.processes_of(self.run_id)
+        return {name: pid for pid, name in found.items() if name.startswith("sf-")}
+
+    def pid_of(self, name: str) -> int:
+        """Process id of the run's process of that name."""
+        found = self.processes()
+        assert name in found, self.report(f"there is no process {name}, only {sorted(found)}")
+        return found[name]
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to the run's process of that name alone."""
+        os.kill(self.pid_of(name), number)
+
+    def signal_main(self, number: int) -> None:
+        """Send a signal to main alone, as `kill` and a container's stop do."""
+        os.kill(self.pid, number)
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to all processes of the run, as a terminal does on Ctrl-C."""
+        os.killpg(self.pid, number)
+
+    def wait_until(self, condition: str | Callable[[], bool], within_s: float = START_S) -> None:
+        """Wait until stderr matches a pattern, or a predicate holds; fails if the run ends or time is up first."""
+        predicate = condition
+        if isinstance(condition, str):
+            pattern = re.compile(condition)
+            predicate = lambda: pattern.search(self.stderr) is not None  # noqa: E731
+        assert callable(predicate)
+        ended = False
+
+        def met_or_ended() -> bool:
+            nonlocal ended
+            ended = self._process.poll() is not None
+            return predicate() or ended
+
+        in_time = processes.eventually(met_or_ended, within_s)
+        assert in_time, self.report(f"still not so after {within_s} s: {condition}")
+        assert not ended or predicate(), self.report(f"ended with {self._process.returncode} before: {condition}")
+
+    def wait_until_training(self) -> None:
+        """Wait until env steps were trained and saved, and all processes run."""
+        self.wait_until(lambda: self.saved_env_steps() > 0)
+
+    def saved_env_steps(self) -> int:
+        """Env steps of the newest checkpoint, 0 if there is none. Looks at names alone: cheap enough to poll."""
+        names = [CHECKPOINT.fullmatch(path.name) for path in self.run_dir.glob("checkpoint_p0/*.pth")]
+        return max((int(match[2]) for match in names if match), default=0)
+
+    def wait(self, within_s: float = END_S) -> int:
+        """The exit code of main; fails if it does not end within the bound. A signal's death is the negative number."""
+        try:
+            return self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            left = sorted(processes.processes_of(self.run_id).values())
+            raise AssertionError(self.report(f"did not end within {within_s} s; alive: {left}")) from None
+
+    def assert_clean(self) -> None:
+        """No process of the run lives, nothing is left in /dev/shm, and the newest checkpoint, if any, loads."""
+        gone = processes.eventually(lambda: not processes.processes_of(self.run_id), CLEAN_S)
+        assert gone, self.report(f"still alive: {processes.processes_of(self.run_id)}")
+        swept = processes.eventually(lambda: not processes.shm_left_since(self._shm_before), CLEAN_S)
+        assert swept, self.report(f"left in /dev/shm: {sorted(processes.shm_left_since(self._shm_before))}")
+        loaded = CheckpointDir(self.run_dir / "checkpoint_p0", keep=2).load()
+        if loaded is not None:
+            assert loaded.skipped == (), self.report(f"checkpoints that do not load: {loaded.skipped}")
+            assert loaded.path.name.endswith(f"_{self.saved_env_steps()}.pth")
+
+    def report(self, problem: str) -> str:
+        """The problem, the command, and the end of both outputs: what a failed test shows."""
+        out, err = self.stdout[-2000:], self.stderr[-6000:]
+        return f"{problem}\n$ {' '.join(self.argv)}\n--- stdout\n{out}\n--- stderr\n{err}"
+
+    def close(self) -> None:
+        """End every process of the run that still lives."""
+        for pid in processes.processes_of(self.run_id):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+
+
+class RunTrainer(Protocol):
+    """The type of the fixture ``run_trainer``: starts a run with these flags on top of CHEAP."""
+
+    def __call__(self, **flags: object) -> TrainerRun: ...

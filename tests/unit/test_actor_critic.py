@@ -1,0 +1,232 @@
+"""The actor-critic maps any observations of a spec to actions and values of that spec, and learns with all it has."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from sfactory.config.schema import ModelConfig
+from sfactory.model.activations import elu_, relu_, tanh_
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.encoders import MLPEncoder
+from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
+
+FIRE = DiscreteHead("fire", 3)
+STEER = BoxHead("steer", (2,), "float32", (-1.0, -1.0), (1.0, 1.0))
+GAS = BoxHead("gas", (1,), "float32", (0.0,), (1.0,))
+SMALL = ModelConfig(encoder_mlp_layers=(16, 8))
+VECTOR = (("obs", TensorSpec((4,), "float32")),)
+EVERYTHING = (
+    ("image", TensorSpec((3, 4, 4), "uint8")),
+    ("speed", TensorSpec((), "float32")),
+    ("room", TensorSpec((), "int64")),
+    ("switches", TensorSpec((5,), "int8")),
+)
+NUM_EVERYTHING = 48 + 1 + 1 + 5
+
+
+def observations(obs: tuple[tuple[str, TensorSpec], ...], batch: int) -> dict[str, Tensor]:
+    return {
+        path: torch.randn(batch, *spec.shape)
+        if spec.dtype == "float32"
+        else torch.randint(0, 100, (batch, *spec.shape)).to(getattr(torch, spec.dtype))
+        for path, spec in obs
+    }
+
+
+def make(
+    heads: tuple[ActionHead, ...] = (FIRE,),
+    obs: tuple[tuple[str, TensorSpec], ...] = VECTOR,
+    config: ModelConfig = SMALL,
+) -> ActorCritic:
+    torch.manual_seed(0)
+    return ActorCritic(EnvSpec(obs, heads), config)
+
+
+def config(**fields: object) -> ModelConfig:
+    return ModelConfig(**{"encoder_mlp_layers": (16, 8), **fields})  # type: ignore[arg-type]
+
+
+def parameters_with_gradient(model: ActorCritic) -> set[str]:
+    return {name for name, p in model.named_parameters() if p.grad is not None and bool((p.grad != 0.0).any())}
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("adaptive", [True, False])
+@pytest.mark.parametrize("batch", [1, 6])
+def test_mixed_heads_and_observations_give_actions_and_values_of_the_spec(
+    share: bool, adaptive: bool, batch: int
+) -> None:
+    heads = (STEER, FIRE, GAS)
+    model = make(heads, EVERYTHING, config(actor_critic_share_weights=share, adaptive_stddev=adaptive))
+    obs = observations(EVERYTHING, batch)
+
+    with torch.inference_mode():
+        output, acted = model(obs), model.act(obs)
+
+    assert output.dist_params.shape == (batch, 2 * 2 + 3 + 2 * 1)
+    assert output.value.shape == acted.value.shape == acted.log_prob.shape == (batch,)
+    assert {key: (action.dtype, tuple(action.shape)) for key, action in acted.actions.items()} == {
+        "steer": (torch.float32, (batch, 2)),
+        "fire": (torch.int64, (batch,)),
+        "gas": (torch.float32, (batch, 1)),
+    }
+    assert {tensor.dtype for tensor in (*output, acted.log_prob, acted.value)} == {torch.float32}
+
+
+def test_learner_evaluates_to_what_the_actor_recorded() -> None:
+    model = make((FIRE, STEER))
+    obs = observations(VECTOR, 32)
+    with torch.inference_mode():
+        acted = model.act(obs)
+    recorded = {key: action.clone() for key, action in acted.actions.items()}
+
+    evaluated = model.evaluate(obs, recorded)
+
+    torch.testing.assert_close(evaluated.log_prob, acted.log_prob)
+    torch.testing.assert_close(evaluated.value, acted.value)
+    torch.testing.assert_close(evaluated.entropy, model.distribution(model(obs).dist_params).entropy())
+    torch.testing.assert_close(model.value(obs), acted.value)
+
+
+def test_deterministic_action_is_the_mode() -> None:
+    model = make((FIRE, STEER))
+    obs = observations(VECTOR, 8)
+
+    first, second = model.act(obs, deterministic=True), model.act(obs, deterministic=True)
+
+    mode = model.distribution(model(obs).dist_params).mode()
+    for key, action in mode.items():
+        assert torch.equal(first.actions[key], action)
+        assert torch.equal(second.actions[key], action)
+    torch.testing.assert_close(first.log_prob, model.evaluate(obs, mode).log_prob)
+
+
+@pytest.mark.parametrize("nonlinearity", ["elu", "relu", "tanh"])
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_gradients_reach_every_parameter(nonlinearity: str, share: bool, adaptive: bool) -> None:
+    heads = (FIRE, STEER)
+    settings = config(nonlinearity=nonlinearity, actor_critic_share_weights=share, adaptive_stddev=adaptive)
+    model = make(heads, config=settings)
+    obs = observations(VECTOR, 64)
+
+    evaluated = model.evaluate(obs, model.act(obs).actions)
+    (evaluated.log_prob.mean() + 0.1 * evaluated.entropy.mean() + evaluated.value.mean()).backward()
+
+    assert parameters_with_gradient(model) == {name for name, _ in model.named_parameters()}
+
+
+def test_separate_towers_share_nothing() -> None:
+    model = make((FIRE, STEER), config=config(actor_critic_share_weights=False))
+    obs = observations(VECTOR, 64)
+
+    model.evaluate(obs, model.act(obs).actions).log_prob.mean().backward()
+    actor = parameters_with_gradient(model)
+    model.zero_grad()
+    model(obs).value.mean().backward()
+    critic = parameters_with_gradient(model)
+
+    assert not actor & critic
+    assert actor | critic == {name for name, _ in model.named_parameters()}
+
+
+def test_scale_and_mean_apply_to_images_in_a_dict() -> None:
+    obs = observations(EVERYTHING, 3)
+    before = {path: leaf.clone() for path, leaf in obs.items()}
+    encoder = MLPEncoder(EVERYTHING, config(encoder_mlp_layers=(), obs_subtract_mean=10.0, obs_scale=255.0))
+
+    features = encoder(obs)
+
+    flat = torch.cat([leaf.reshape(3, -1).to(torch.float32) for leaf in obs.values()], dim=1)
+    assert encoder.out_size == NUM_EVERYTHING
+    torch.testing.assert_close(features, (flat - 10.0) / 255.0)
+    assert all(torch.equal(obs[path], leaf) for path, leaf in before.items())
+
+
+@pytest.mark.parametrize("nonlinearity", ["elu", "relu", "tanh"])
+def test_forward_leaves_observations_and_recorded_inputs_untouched(nonlinearity: str) -> None:
+    model = make(config=config(nonlinearity=nonlinearity))
+    obs = observations(VECTOR, 5)
+    before = obs["obs"].clone()
+
+    with torch.inference_mode():
+        first = model(obs)
+        second = model(obs)
+
+    assert torch.equal(obs["obs"], before)
+    assert torch.equal(first.dist_params, second.dist_params)
+
+
+def test_leaves_are_read_in_the_order_of_the_spec() -> None:
+    model = make(obs=EVERYTHING)
+    obs = observations(EVERYTHING, 4)
+
+    shuffled = dict(reversed(obs.items()))
+
+    assert torch.equal(model(obs).value, model(shuffled).value)
+
+
+def test_fresh_policy_is_nearly_uniform_with_the_configured_deviation() -> None:
+    model = make((FIRE, STEER), config=config(initial_stddev=0.5))
+
+    params = model(observations(VECTOR, 256)).dist_params
+
+    assert (params[:, :3].softmax(-1) - 1.0 / 3.0).abs().max() < 0.05
+    assert params[:, 3:5].abs().max() < 0.2
+    assert (params[:, 5:7] - math.log(0.5)).abs().max() < 0.2
+
+
+def test_state_independent_deviation_is_the_same_in_every_row() -> None:
+    model = make((STEER, FIRE, GAS), config=config(adaptive_stddev=False, initial_stddev=0.25))
+
+    params = model(observations(VECTOR, 16)).dist_params
+
+    torch.testing.assert_close(params[:, [2, 3, 8]], torch.full((16, 3), math.log(0.25)))
+
+
+def test_orthogonal_layers_are_orthogonal_with_gain_and_torch_default_is_not() -> None:
+    orthogonal = make(config=config(nonlinearity="relu", policy_init_gain=0.5)).encoder.layers[1].weight
+    default = make(config=config(policy_initialization="torch_default")).encoder.layers[1].weight
+
+    assert isinstance(orthogonal, Tensor)
+    assert isinstance(default, Tensor)
+    torch.testing.assert_close(orthogonal @ orthogonal.T, torch.eye(8) * 0.5**2 * 2.0, atol=1e-5, rtol=0.0)
+    assert (default @ default.T - torch.eye(8)).abs().max() > 0.1
+
+
+def test_same_seed_builds_the_same_network_and_a_copy_is_independent() -> None:
+    model, twin = make(), make()
+    obs = observations(VECTOR, 4)
+    expected = model(obs).value
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+
+    assert torch.equal(twin(obs).value, expected)
+    assert torch.equal(copied(obs).value, expected)
+    assert model(obs).value.abs().max() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(tanh_, torch.tanh), (elu_, torch.nn.functional.elu), (relu_, torch.relu)]
+)
+def test_activations_and_their_gradients_are_those_of_torch(ours: object, theirs: object) -> None:
+    assert callable(ours)
+    assert callable(theirs)
+    x = torch.linspace(-12.0, 12.0, 10_001, requires_grad=True)
+
+    # A multiplication stands in for the layer, since the result may be computed in its place.
+    result, expected = ours(x * 1.0), theirs(x)
+    (gradient,) = torch.autograd.grad(result.square().sum(), x)
+    (expected_gradient,) = torch.autograd.grad(expected.square().sum(), x)
+
+    torch.testing.assert_close(result, expected, atol=2e-7, rtol=2e-6)
+    torch.testing.assert_close(gradient, expected_gradient, atol=1e-6, rtol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x * 1.0), expected, atol=2e-7, rtol=2e-6)

@@ -1,0 +1,67 @@
+"""Files are whole or absent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sfactory import atomic
+
+
+def test_a_written_file_holds_its_text_and_leaves_no_temporary_file(tmp_path: Path) -> None:
+    target = tmp_path / "note.txt"
+    target.write_text("old")
+
+    atomic.write_text(target, "gamma = 0.99 \N{GREEK SMALL LETTER GAMMA}")
+
+    assert target.read_text(encoding="utf-8") == "gamma = 0.99 \N{GREEK SMALL LETTER GAMMA}"
+    assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
+
+
+def test_a_failed_write_leaves_the_old_content_and_no_temporary_file(tmp_path: Path) -> None:
+    target = tmp_path / "data.bin"
+    target.write_bytes(b"old")
+
+    with pytest.raises(RuntimeError, match="half way"), atomic.replacing(target) as file:  # noqa: PT012
+        file.write(b"new")
+        raise RuntimeError("half way")
+
+    assert target.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["data.bin"]
+
+
+def test_json_with_nan_is_refused_and_the_old_file_stays(tmp_path: Path) -> None:
+    target = tmp_path / "summary.json"
+    atomic.write_json(target, {"fps": 1.5})
+
+    with pytest.raises(ValueError, match="JSON"):
+        atomic.write_json(target, {"fps": float("nan")})
+
+    assert json.loads(target.read_text()) == {"fps": 1.5}
+
+
+def test_a_temporary_file_is_stale_only_when_its_writer_is_gone(tmp_path: Path) -> None:
+    leftover = tmp_path / ".tmp-1-dead"
+    leftover.write_bytes(b"half")
+
+    with atomic.replacing(tmp_path / "data.bin") as file:
+        file.write(b"in progress")
+        removed = atomic.remove_stale(tmp_path)
+
+    assert removed == [leftover]
+    assert (tmp_path / "data.bin").read_bytes() == b"in progress"
+
+
+def test_a_link_in_place_of_a_temporary_file_is_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    (tmp_path / ".tmp-1-link").symlink_to(precious)
+
+    assert atomic.remove_stale(tmp_path) == []
+    assert precious.read_text() == "keep"
+
+
+def test_a_missing_directory_has_nothing_stale(tmp_path: Path) -> None:
+    assert atomic.remove_stale(tmp_path / "absent") == []

@@ -1,0 +1,418 @@
+"""A checkpoint is whole or it is passed over, loudly; loading one never runs code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sfactory.checkpoint import FORMAT_VERSION, CheckpointDir
+from sfactory.errors import CannotSaveError, CheckpointError
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def payload(value: float) -> dict[str, Any]:
+    return {"weights": {"w": torch.full((64, 8), value)}, "train_step": 3, "best": None, "betas": (0.9, 0.999)}
+
+
+def value_of(directory: CheckpointDir, kind: Any = "latest") -> float:
+    loaded = directory.load(kind)
+    assert loaded is not None
+    return float(loaded.payload["weights"]["w"][0, 0])
+
+
+def names(path: Path) -> list[str]:
+    return sorted(item.name for item in path.iterdir())
+
+
+def python(code: str, *arguments: str) -> subprocess.Popen[str]:
+    """A child that runs ``code`` with the working tree importable."""
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        cwd=REPO,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 100)
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    directory = CheckpointDir(tmp_path / "checkpoint_p0", keep=2)
+    saved = {
+        "model": {"w": torch.randn(3, 4), "steps": torch.tensor(7, dtype=torch.int64), "bytes": torch.arange(5).byte()},
+        "optim": {"state": {0: {"step": torch.tensor(2.0)}}, "param_groups": [{"betas": (0.9, 0.999), "params": [0]}]},
+        "env_steps": 123_456,
+        "name": "cart pole",
+        "lr": 1e-4,
+        "flag": True,
+        "none": None,
+    }
+
+    path = directory.save(saved, train_step=12, env_steps=123_456)
+    loaded = directory.load()
+
+    assert path.name == "checkpoint_000000012_123456.pth"
+    assert loaded is not None
+    assert loaded.path == path
+    assert loaded.skipped == ()
+    assert torch.equal(loaded.payload["model"]["w"], saved["model"]["w"])  # type: ignore[index]
+    assert loaded.payload["model"]["steps"].dtype == torch.int64
+    assert loaded.payload["model"]["bytes"].tolist() == [0, 1, 2, 3, 4]
+    assert loaded.payload["optim"]["param_groups"] == [{"betas": (0.9, 0.999), "params": [0]}]
+    assert {key: loaded.payload[key] for key in ("env_steps", "name", "lr", "flag", "none")} == {
+        "env_steps": 123_456,
+        "name": "cart pole",
+        "lr": 1e-4,
+        "flag": True,
+        "none": None,
+    }
+    assert names(tmp_path / "checkpoint_p0") == [path.name, path.name + ".json"]
+
+
+def test_state_of_a_module_and_its_optimizer_comes_back(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    directory = CheckpointDir(tmp_path, keep=1)
+
+    directory.save({"model": model.state_dict(), "optim": optimizer.state_dict()}, 1, 10)
+    loaded = directory.load()
+
+    assert loaded is not None
+    fresh = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+    fresh.load_state_dict(loaded.payload["model"])
+    torch.optim.Adam(fresh.parameters()).load_state_dict(loaded.payload["optim"])
+    assert all(torch.equal(a, b) for a, b in zip(fresh.parameters(), model.parameters(), strict=True))
+
+
+def test_no_class_is_needed_to_load_a_checkpoint(tmp_path: Path) -> None:
+    path = CheckpointDir(tmp_path, keep=1).save(
+        {"state": OrderedDict(w=torch.nn.Parameter(torch.ones(2))), "list": [1, 2.5, "x", None, (True,)]}, 1, 2
+    )
+
+    assert torch.serialization.get_unsafe_globals_in_checkpoint(path) == []
+
+
+def test_a_view_does_not_bring_its_whole_storage_along(tmp_path: Path) -> None:
+    block = torch.arange(1_000_000, dtype=torch.float32)
+
+    path = CheckpointDir(tmp_path, keep=1).save({"part": block[10:20]}, 1, 2)
+    loaded = CheckpointDir(tmp_path, keep=1).load()
+
+    assert path.stat().st_size < 10_000
+    assert loaded is not None
+    assert loaded.payload["part"].tolist() == list(range(10, 20))
+
+
+@pytest.mark.parametrize(
+    ("bad", "place"),
+    [
+        ({"a": {"b": [1, np.float64(2.0)]}}, r"payload\['a'\]\['b'\]\[1\] is a numpy.float64"),
+        ({"a": np.zeros(3)}, r"payload\['a'\] is a numpy.ndarray"),
+        ({"a": {1.5: 0}}, r"payload\['a'\] has the key 1.5 of type float"),
+        ({"a": Path("/")}, r"payload\['a'\] is a pathlib.PosixPath"),
+        ({"a": torch.ones(2).to_sparse()}, r"payload\['a'\] is a Tensor \(torch.sparse_coo"),
+    ],
+)
+def test_a_value_that_is_not_plain_is_refused_by_its_place(tmp_path: Path, bad: dict[str, Any], place: str) -> None:
+    directory = CheckpointDir(tmp_path, keep=1)
+
+    with pytest.raises(TypeError, match=place):
+        directory.save(bad, 1, 2)
+
+    assert names(tmp_path) == []
+
+
+def test_no_checkpoint_at_all_loads_as_none(tmp_path: Path) -> None:
+    assert CheckpointDir(tmp_path / "absent", keep=1).load() is None
+    assert CheckpointDir(tmp_path, keep=1).load("best") is None
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, empty])
+def test_damaged_newest_is_passed_over_and_both_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
+) -> None:
+    directory = CheckpointDir(tmp_path, keep=2)
+    older = directory.save(payload(1.0), 1, 100)
+    newest = directory.save(payload(2.0), 2, 200)
+    damage(newest)
+
+    with caplog.at_level(logging.WARNING):
+        loaded = directory.load()
+
+    assert loaded is not None
+    assert loaded.path == older
+    assert float(loaded.payload["weights"]["w"][0, 0]) == 1.0
+    assert [bad.path for bad in loaded.skipped] == [newest]
+    assert str(older) in caplog.text
+    assert str(newest) in caplog.text
+
+
+def test_when_all_are_damaged_loading_is_refused_and_nothing_is_deleted(tmp_path: Path) -> None:
+    directory = CheckpointDir(tmp_path, keep=2)
+    for step in (1, 2):
+        truncate(directory.save(payload(step), step, step * 100))
+    before = names(tmp_path)
+
+    with pytest.raises(CheckpointError, match="none can be loaded") as caught:
+        directory.load()
+
+    assert "checkpoint_000000001_100.pth" in str(caught.value)
+    assert "checkpoint_000000002_200.pth" in str(caught.value)
+    assert names(tmp_path) == before
+
+
+def test_a_checkpoint_without_its_sidecar_is_not_trusted(tmp_path: Path) -> None:
+    directory = CheckpointDir(tmp_path, keep=2)
+    directory.save(payload(1.0), 1, 100)
+    newest = directory.save(payload(2.0), 2, 200)
+    newest.with_name(newest.name + ".json").unlink()
+
+    loaded = directory.load()
+
+    assert loaded is not None
+    assert loaded.path.name == "checkpoint_000000001_100.pth"
+    assert loaded.skipped[0].reason == "not committed: checkpoint_000000002_200.pth.json is missing"
+
+
+def test_a_lone_checkpoint_without_its_sidecar_is_refused_rather_than_forgotten(tmp_path: Path) -> None:
+    directory = CheckpointDir(tmp_path, keep=2)
+    path = directory.save(payload(1.0), 1, 100)
+    path.with_name(path.name + ".json").unlink()
+
+    with pytest.raises(CheckpointError, match="not committed"):
+        directory.load()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format_version": 1}', '{"format_version": 1, "size": "x"}'])
+def test_a_checkpoint_with_an_unreadable_sidecar_is_passed_over(tmp_path: Path, text: str) -> None:
+    directory = CheckpointDir(tmp_path, keep=2)
+    directory.save(payload(1.0), 1, 100)
+    newest = directory.save(payload(2.0), 2, 200)
+    newest.with_name(newest.name + ".json").write_text(text)
+
+    assert value_of(directory) == 1.0
+
+
+def test_another_format_version_is_refused_with_both_versions_named(tmp_path: Path) -> None:
+    directory = CheckpointDir(tmp_path, keep=2)
+    directory.save(payload(1.0), 1, 100)
+    sidecar = tmp_path / "checkpoint_000000001_100.pth.json"
+    sidecar.write_text(json.dumps({"format_version": FORMAT_VERSION + 1, "sfactory": "9.9"}))
+
+    with pytest.raises(CheckpointError, match=f"format {FORMAT_VERSION + 1}, written by sfactory 9.9"):
+        directory.load()
+
+
+class Gadget:
+    """Touches a file when it is unpickled by a reader that runs code."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return (Path.touch, (self.marker,))
+
+
+def test_a_malicious_checkpoint_is_refused_and_its_code_does_not_run(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    directory = CheckpointDir(tmp_path, keep=1)
+    path = directory.save(payload(1.0), 1, 100)
+    sidecar = path.with_name(path.name + ".json")
+    torch.save({"weights": Gadget(marker)}, path)
+    # The sidecar vouches for the gadget, as an attacker's would.
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    forged = {**json.loads(sidecar.read_text()), "size": path.stat().st_size, "sha256": digest}
+    sidecar.write_text(json.dumps(forged))
+
+    with pytest.raises(CheckpointError, match="cannot be loaded safely: UnpicklingError"):
+        directory.load()
+
+    assert not marker.exists()
+
+
+def test_only_the_latest_are_kept_by_number_and_not_by_name(tmp_path: Path) -> None:
+    directory = CheckpointDir(tmp_path, keep=2)
+
+    for env_steps in (5, 900, 1_000, 20_000):
+        directory.save(payload(env_steps), 999_999_990 + env_steps, env_steps)
+
+    assert [name for name in names(tmp_path) if name.endswith(".pth")] == [
+        "checkpoint_1000000990_1000.pth",
+        "checkpoint_1000019990_20000.pth",
+    ]
+    assert len(names(tmp_path)) == 4
+    assert value_of(directory) == 20_000
+
+
+def test_going_on_from_an_older_checkpoint_sets_the_abandoned_ones_aside(tmp_path: Path) -> None:
+    directory = CheckpointDir(tmp_path, keep=1)
+    abandoned = directory.save(payload(9.0), 900, 9_000)
+
+    directory.save(payload(5.0), 500, 5_000)
+
+    assert value_of(directory) == 5.0
+    assert not abandoned.exists()
+    assert (tmp_path / f"set_aside_{abandoned.name}").exists()
+    assert (tmp_path / f"set_aside_{abandoned.name}.json").exists()
+
+
+def test_saving_the_same_step_again_replaces_its_content(tmp_path: Path) -> None:
+    directory = CheckpointDir(tmp_path, keep=2)
+    directory.save(payload(1.0), 1, 100)
+
+    directory.save(payload(2.0), 1, 100)
+
+    assert value_of(directory) == 2.0
+    assert len(names(tmp_path)) == 2
+
+
+def test_one_best_is_kept_and_is_apart_from_the_latest(tmp_path: Path) -> None:
+    directory = CheckpointDir(tmp_path, keep=1)
+    directory.save_best(payload(1.0), 1, 100, metric=-12.34567)
+    directory.save_best(payload(2.0), 2, 200, metric=7.0)
+    directory.save(payload(3.0), 3, 300)
+
+    assert [name for name in names(tmp_path) if name.endswith(".pth")] == [
+        "best_000000002_200_7.000.pth",
+        "checkpoint_000000003_300.pth",
+    ]
+    assert value_of(directory, "best") == 2.0
+    assert value_of(directory, "latest") == 3.0
+
+
+def test_a_best_metric_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="metric=nan"):
+        CheckpointDir(tmp_path, keep=1).save_best(payload(1.0), 1, 100, metric=float("nan"))
+
+
+KILLED_AT_RENAME = """
+    import os, sys, time
+    import torch
+    from sfactory.checkpoint import CheckpointDir
+
+    real, calls = os.replace, []
+
+    def replace(source, target):
+        calls.append(target)
+        if len(calls) == int(sys.argv[2]):
+            print("before", os.path.basename(target), flush=True)
+            time.sleep(600)
+        real(source, target)
+
+    os.replace = replace
+    step = int(sys.argv[3])
+    CheckpointDir(sys.argv[1], keep=2).save({"weights": {"w": torch.full((64, 8), 2.0)}}, step, step * 100)
+"""
+
+
+@pytest.mark.parametrize("rename", [1, 2])
+@pytest.mark.parametrize("step", [1, 2], ids=["same name", "new name"])
+def test_a_kill_before_any_rename_leaves_the_old_one_and_its_leftovers_are_removed(
+    tmp_path: Path, rename: int, step: int
+) -> None:
+    CheckpointDir(tmp_path, keep=2).save(payload(1.0), 1, 100)
+
+    child = python(KILLED_AT_RENAME, str(tmp_path), str(rename), str(step))
+    assert child.stdout is not None
+    announced = child.stdout.readline()
+    child.kill()
+    child.communicate()
+    leftovers = [name for name in names(tmp_path) if name.startswith(".tmp-")]
+    reopened = CheckpointDir(tmp_path, keep=2)
+
+    assert announced.startswith(f"before checkpoint_{step:09d}_{step * 100}.pth"), announced
+    assert leftovers
+    assert not [name for name in names(tmp_path) if name.startswith(".tmp-")]
+    assert value_of(reopened) == 1.0
+
+    reopened.save(payload(3.0), step, step * 100)
+
+    assert value_of(reopened) == 3.0
+    assert len(names(tmp_path)) == 2 * step
+
+
+FULL_DISK = """
+    import resource, sys
+    import torch
+    from sfactory.checkpoint import CheckpointDir
+    from sfactory.errors import CannotSaveError
+
+    directory = CheckpointDir(sys.argv[1], keep=2)
+    payload = {"weights": {"w": torch.full((64, 8), 2.0)}, "big": {str(i): torch.ones(100, 100) for i in range(20)}}
+    outcomes = []
+    for limit in (0, 10, 1_000, 100_000, 800_000):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        try:
+            directory.save(payload, 2, 200)
+        except CannotSaveError as error:
+            outcomes.append("refused")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    if sys.argv[2] == "retry":
+        directory.save(payload, 2, 200)
+    print(" ".join(outcomes))
+"""
+
+
+@pytest.mark.parametrize("then", ["give up", "retry"])
+def test_a_full_disk_leaves_the_old_checkpoint_and_a_later_save_succeeds(tmp_path: Path, then: str) -> None:
+    CheckpointDir(tmp_path, keep=2).save(payload(1.0), 1, 100)
+    before = names(tmp_path)
+
+    child = python(FULL_DISK, str(tmp_path), then)
+    output, _ = child.communicate(timeout=120)
+
+    assert child.returncode == 0, output
+    assert output.split() == ["refused"] * 5
+    assert value_of(CheckpointDir(tmp_path, keep=2)) == (2.0 if then == "retry" else 1.0)
+    if then == "give up":
+        assert names(tmp_path) == before
+
+
+def test_a_directory_that_cannot_be_made_is_a_narrow_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    with pytest.raises(CannotSaveError, match="could not be written"):
+        CheckpointDir(tmp_path / "file" / "p0", keep=1).save(payload(1.0), 1, 100)
+
+
+def test_a_copied_directory_still_loads(tmp_path: Path) -> None:
+    CheckpointDir(tmp_path / "a", keep=1).save(payload(4.0), 1, 100)
+
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+
+    assert value_of(CheckpointDir(tmp_path / "b", keep=1)) == 4.0
+
+
+def test_keeping_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="keep=0"):
+        CheckpointDir(tmp_path, keep=0)

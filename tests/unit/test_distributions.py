@@ -1,0 +1,164 @@
+"""The action distribution agrees with torch.distributions, head by head and joined."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Independent, Normal, kl_divergence
+
+from sfactory.model.distributions import ActionDistribution, num_params
+from sfactory.spec import ActionHead, BoxHead, DiscreteHead
+
+FIRE = DiscreteHead("fire", 2)
+MOVE = DiscreteHead("move", 5, start=3)
+STEER = BoxHead("steer", (3,), "float32", (-1.0,) * 3, (1.0,) * 3)
+MIXED: tuple[ActionHead, ...] = (MOVE, STEER, FIRE)
+BATCH = 64
+
+Reference = Categorical | Independent
+
+
+def reference(head: ActionHead, params: Tensor) -> Reference:
+    if isinstance(head, DiscreteHead):
+        return Categorical(logits=params)
+    mean, log_std = params.chunk(2, dim=-1)
+    return Independent(Normal(mean, log_std.exp()), 1)
+
+
+def references(heads: tuple[ActionHead, ...], params: Tensor) -> dict[str, Reference]:
+    pieces = params.split([num_params((head,)) for head in heads], dim=-1)
+    return {head.key: reference(head, piece) for head, piece in zip(heads, pieces, strict=True)}
+
+
+def total(terms: list[Tensor]) -> Tensor:
+    return torch.stack(terms).sum(0)
+
+
+@pytest.mark.parametrize("heads", [(FIRE,), (MOVE,), (STEER,), MIXED], ids=["fire", "move", "steer", "mixed"])
+def test_log_prob_entropy_and_kl_equal_the_sums_of_torch_distributions(heads: tuple[ActionHead, ...]) -> None:
+    torch.manual_seed(1)
+    params, other_params = torch.randn(2, BATCH, num_params(heads), dtype=torch.float64).unbind(0)
+    ours, other = ActionDistribution(heads, params), ActionDistribution(heads, other_params)
+    theirs, theirs_other = references(heads, params), references(heads, other_params)
+
+    actions = ours.sample()
+
+    torch.testing.assert_close(ours.log_prob(actions), total([p.log_prob(actions[k]) for k, p in theirs.items()]))
+    torch.testing.assert_close(ours.entropy(), total([p.entropy() for p in theirs.values()]))
+    torch.testing.assert_close(ours.kl(other), total([kl_divergence(p, theirs_other[k]) for k, p in theirs.items()]))
+    assert ours.kl(ours).abs().max() < 1e-12
+
+
+def test_actions_have_the_shapes_and_dtypes_of_the_spec() -> None:
+    distribution = ActionDistribution(MIXED, torch.randn(BATCH, num_params(MIXED)))
+
+    for actions in (distribution.sample(), distribution.mode(), distribution.sample_with_log_prob()[0]):
+        assert list(actions) == ["move", "steer", "fire"]
+        for head in MIXED:
+            action = actions[head.key]
+            assert action.shape == (BATCH, *head.tensor.shape)
+            assert str(action.dtype) == f"torch.{head.tensor.dtype}"
+
+
+def test_sample_with_log_prob_returns_the_log_prob_of_its_actions() -> None:
+    torch.manual_seed(2)
+    distribution = ActionDistribution(MIXED, torch.randn(BATCH, num_params(MIXED)))
+
+    actions, log_prob = distribution.sample_with_log_prob()
+
+    assert torch.equal(log_prob, distribution.log_prob(actions))
+
+
+def test_discrete_samples_come_with_their_probabilities() -> None:
+    torch.manual_seed(3)
+    probs = torch.tensor([0.5, 0.03, 0.0, 0.27, 0.2])
+    samples = 200_000
+    distribution = ActionDistribution((MOVE,), probs.log().clamp(min=-1e4).expand(samples, -1))
+
+    counts = torch.bincount(distribution.sample()["move"], minlength=5)
+
+    # Five standard deviations of a binomial count at its widest, p = 1/2.
+    assert (counts / samples - probs).abs().max() < 5.0 * math.sqrt(0.25 / samples)
+    assert counts[2] == 0
+
+
+@pytest.mark.parametrize("certain", [0, 1, 4])
+def test_impossible_choices_are_never_drawn(certain: int) -> None:
+    torch.manual_seed(4)
+    logits = torch.full((100_000, 5), -200.0)
+    logits[:, certain] = 200.0
+
+    actions = ActionDistribution((MOVE,), logits).sample()["move"]
+
+    assert actions.unique().tolist() == [certain]
+
+
+@pytest.mark.parametrize(("uniform", "expected"), [(0.0, 3), (1.0 - 2.0**-24, 1)])
+def test_random_numbers_at_the_ends_of_their_range_draw_possible_choices(
+    uniform: float, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "rand_like", lambda like: torch.full_like(like, uniform))
+    # Choices 0 and 4 are impossible, and the probabilities of 1 to 3 do not add up to 1 exactly.
+    logits = torch.tensor([[-200.0, 0.1, 0.3, 0.7, -200.0]])
+
+    action = ActionDistribution((MOVE,), logits).sample()["move"]
+
+    assert action.tolist() == [expected]
+
+
+def test_discrete_with_a_single_choice_takes_it() -> None:
+    only = DiscreteHead("only", 1)
+
+    actions, log_prob = ActionDistribution((only,), torch.randn(8, 1)).sample_with_log_prob()
+
+    assert torch.equal(actions["only"], torch.zeros(8, dtype=torch.int64))
+    assert torch.equal(log_prob, torch.zeros(8))
+
+
+def test_box_samples_have_their_mean_and_deviation() -> None:
+    torch.manual_seed(5)
+    mean, std = torch.tensor([-2.0, 0.0, 7.0]), torch.tensor([0.1, 1.0, 3.0])
+    samples = 100_000
+    distribution = ActionDistribution((STEER,), torch.cat([mean, std.log()]).expand(samples, -1))
+
+    actions = distribution.sample()["steer"]
+
+    assert bool(((actions.mean(0) - mean).abs() < 5.0 * std / math.sqrt(samples)).all())
+    torch.testing.assert_close(actions.std(0), std, rtol=0.02, atol=0.0)
+
+
+def test_mode_is_the_most_probable_action() -> None:
+    params = torch.tensor([[0.0, 9.0, 1.0, 2.0, 3.0, 0.1, 0.2, 0.3, -1.0, -1.0, -1.0, 4.0, 2.0]])
+
+    actions = ActionDistribution(MIXED, params).mode()
+
+    assert actions["move"].tolist() == [1]
+    assert torch.equal(actions["steer"], params[:, 5:8])
+    assert actions["fire"].tolist() == [0]
+
+
+def test_standard_deviation_stays_within_its_bounds() -> None:
+    log_stds = torch.tensor([[-50.0, -50.0, -50.0], [50.0, 50.0, 50.0]])
+    distribution = ActionDistribution((STEER,), torch.cat([torch.zeros(2, 3), log_stds], dim=1))
+
+    entropy = distribution.entropy()
+
+    unit = 0.5 + 0.5 * math.log(2.0 * math.pi)
+    torch.testing.assert_close(entropy, 3.0 * (unit + torch.tensor([1e-4, 1e4]).log()))
+
+
+def test_samples_carry_no_gradient_while_log_prob_does() -> None:
+    params = torch.randn(BATCH, num_params(MIXED), requires_grad=True)
+
+    actions, log_prob = ActionDistribution(MIXED, params).sample_with_log_prob()
+
+    assert not any(action.requires_grad for action in actions.values())
+    assert log_prob.requires_grad
+
+
+def test_kl_of_other_heads_is_refused() -> None:
+    with pytest.raises(ValueError, match="same action heads"):
+        ActionDistribution((FIRE,), torch.zeros(1, 2)).kl(ActionDistribution((MOVE,), torch.zeros(1, 5)))

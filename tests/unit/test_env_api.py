@@ -1,0 +1,252 @@
+"""Environments are made from their names, and whatever a factory does wrong is explained."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from sfactory.config.check import check
+from sfactory.config.cli import read_command_line
+from sfactory.config.families import load_families, search_families
+from sfactory.config.flags import all_flags, coerce, config_of
+from sfactory.env.api import EnvFactory, find_family, make_env
+from sfactory.errors import EnvError
+
+FACTORIES = """
+import gymnasium
+
+class Plain(gymnasium.Env):
+    observation_space = gymnasium.spaces.Discrete(2)
+    action_space = gymnasium.spaces.Discrete(2)
+    def __init__(self, size=1):
+        self.size = size
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+    def step(self, action):
+        return 0, 0.0, False, False, {}
+
+def rendered(size=1, render_mode="unset"):
+    env = Plain(size)
+    env.render_mode = render_mode
+    return env
+
+def demanding(render_mode):
+    return rendered(1, render_mode)
+
+def nothing():
+    return None
+
+def raising():
+    raise ValueError("the simulator is not installed")
+
+def leaving():
+    raise SystemExit("no licence")
+
+constant = 3
+gymnasium.register("Homemade-v0", entry_point=Plain, max_episode_steps=7)
+"""
+
+FAMILIES = """
+class Family:
+    def __init__(self, name, prefix):
+        self.name, self.prefix = name, prefix
+    def names(self):
+        return (self.prefix + "_one",)
+    def matches(self, env_name):
+        return env_name.startswith(self.prefix)
+    def make(self, env_name, **kwargs):
+        import homemade
+        return homemade.Plain(**kwargs)
+    def defaults(self, env_name):
+        return {"gamma": 0.5, "experiment": "mine", "no_such_flag": 1, "rollout": "many"}
+
+GOOD = Family("good", "homemade")
+RIVAL = Family("rival", "homemade_two")
+
+class Touchy(Family):
+    def matches(self, env_name):
+        raise RuntimeError("out of order")
+
+TOUCHY = Touchy("touchy", "x")
+NO_FAMILY = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def _homemade_envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "homemade.py").write_text(FACTORIES)
+    (tmp_path / "needs_more.py").write_text("import no_such_module_here\n")
+    (tmp_path / "broken_envs.py").write_text("raise RuntimeError('bad day')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in ("homemade", "homemade_families", "needs_more", "broken_envs"):
+        sys.modules.pop(name, None)
+    gymnasium.registry.pop("Homemade-v0", None)
+
+
+@pytest.fixture
+def _families(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package that is installed as far as importlib.metadata can tell, with good and bad families."""
+    (tmp_path / "homemade_families.py").write_text(FAMILIES)
+    info = tmp_path / "homemade_families-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: homemade-families\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[sfactory.envs]\nagood = homemade_families:GOOD\nrival = homemade_families:RIVAL\n"
+        "touchy = homemade_families:TOUCHY\nnothing = homemade_families:NO_FAMILY\nbroken = broken_envs:FAMILY\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    load_families.cache_clear()
+    yield
+    load_families.cache_clear()
+
+
+def size_of(env: object) -> int:
+    size = env.size  # type: ignore[attr-defined]
+    assert isinstance(size, int)
+    return size
+
+
+def test_a_function_or_class_of_the_current_directory_is_called_with_the_kwargs() -> None:
+    assert size_of(make_env("homemade:Plain", {"size": 4})) == 4
+    assert size_of(make_env("homemade:rendered", {"size": 5})) == 5
+
+
+def test_render_mode_goes_only_to_factories_that_take_it() -> None:
+    assert make_env("homemade:rendered", {}, "rgb_array").render_mode == "rgb_array"
+    assert make_env("homemade:rendered", {}).render_mode == "unset"
+    assert make_env("homemade:demanding", {}).render_mode is None
+    assert size_of(make_env("homemade:Plain", {}, "rgb_array")) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "expected"),
+    [
+        ("homemade:raising", {}, "ValueError: the simulator is not installed"),
+        ("homemade:leaving", {}, "SystemExit: no licence"),
+        ("homemade:nothing", {}, "returned None; it must return an instance of gymnasium.Env"),
+        ("homemade:constant", {}, "it must be a function or class"),
+        ("homemade:plain", {}, "did you mean homemade:Plain?"),
+        ("homemade:Plain", {"sise": 3}, "do --env_kwargs fit"),
+        ("no_such_module_here:make", {}, "run the command in the folder that holds it"),
+        ("needs_more:make", {}, "install 'no_such_module_here'"),
+        ("broken_envs:make", {}, "RuntimeError: bad day"),
+        ("CartPol-v1", {}, "Did you mean: `CartPole`"),
+        ("no_such_module_here:Thing-v0", {}, "no_such_module_here"),
+        ("CartPole-v1", {"sise": 3}, "do --env_kwargs fit"),
+    ],
+)
+def test_what_a_factory_does_wrong_is_explained(name: str, kwargs: dict[str, object], expected: str) -> None:
+    with pytest.raises(EnvError) as caught:
+        make_env(name, kwargs)
+
+    assert str(caught.value).startswith(f"--env={name}: ")
+    assert expected in str(caught.value)
+
+
+def test_the_error_of_the_factory_is_chained() -> None:
+    with pytest.raises(EnvError) as caught:
+        make_env("homemade:raising", {})
+
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_gymnasium_ids_lose_their_checking_wrappers_and_keep_their_time_limit() -> None:
+    env = make_env("CartPole-v1", {})
+
+    assert isinstance(env, gymnasium.wrappers.TimeLimit)
+    assert env.env is env.unwrapped
+
+
+def test_an_episode_is_truncated_at_the_time_limit() -> None:
+    env = make_env("homemade:Homemade-v0", {"max_episode_steps": 3})
+
+    env.reset(seed=1)
+
+    assert [bool(env.step(0)[3]) for _ in range(3)] == [False, False, True]
+
+
+def test_an_id_without_a_version_means_the_latest() -> None:
+    spec = make_env("CartPole", {}).spec
+
+    assert spec is not None
+    assert spec.id == "CartPole-v1"
+
+
+def test_a_factory_can_be_sent_to_another_process() -> None:
+    factory = pickle.loads(pickle.dumps(EnvFactory("homemade:rendered", {"size": 2})))
+
+    env = factory("rgb_array")
+
+    assert size_of(env) == 2
+    assert env.render_mode == "rgb_array"
+
+
+@pytest.mark.usefixtures("_families")
+def test_a_family_makes_its_own_names_and_bad_families_only_cost_a_warning() -> None:
+    search = search_families("homemade_one")
+
+    assert search.family is not None
+    assert search.family.name == "good"
+    assert size_of(make_env("homemade_one", {"size": 6})) == 6
+    assert len(search.warnings) == 3
+    assert "package homemade-families" in search.warnings[0]
+    assert "RuntimeError: bad day" in search.warnings[0]
+    assert "without the members of an EnvFamily" in search.warnings[1]
+    assert "out of order" in search.warnings[2]
+
+
+@pytest.mark.usefixtures("_families")
+def test_two_families_that_claim_one_name_are_named() -> None:
+    search = search_families("homemade_two")
+
+    assert search.family is not None
+    assert search.family.name == "good"
+    assert "'good', 'rival' all claim 'homemade_two'" in search.warnings[-1]
+
+
+@pytest.mark.usefixtures("_families")
+def test_a_family_sets_good_flags_and_its_bad_ones_are_ignored_with_a_warning() -> None:
+    resolved = read_command_line(["--env=homemade_one"], prog="sfactory.train")
+
+    assert resolved.config.algo.gamma == 0.5
+    assert resolved.sources["gamma"] == "env family good"
+    assert resolved.config.run.experiment == all_flags()["experiment"].default
+    text = "\n".join(resolved.warnings)
+    assert "'experiment', which it may not" in text
+    assert "'no_such_flag', which it may not" in text
+    assert "--rollout=many: must be a whole number" in text
+
+
+def test_a_family_that_is_not_asked_for_is_not_found() -> None:
+    assert find_family("homemade_one") is None
+    assert find_family("Taxi-v4") is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["CartPole-v1", "CartPole-v0", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"],
+)
+def test_classic_control_knows_good_flags_for_its_envs(name: str) -> None:
+    family = find_family(name)
+
+    assert family is not None
+    assert family.name == "classic_control"
+    assert name in family.names()
+    defaults = {flag: coerce(all_flags()[flag], value) for flag, value in family.defaults(name).items()}
+    assert check(config_of({"env": name, **defaults})) == []
+    assert defaults["train_for_env_steps"] != all_flags()["train_for_env_steps"].default
+
+
+def test_classic_control_makes_its_envs() -> None:
+    env = make_env("Pendulum-v1", {"g": 9.0}, "rgb_array")
+
+    assert env.unwrapped.g == 9.0  # type: ignore[attr-defined]
+    assert env.render_mode == "rgb_array"
+    assert env.action_space.shape == (1,)

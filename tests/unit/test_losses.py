@@ -1,0 +1,218 @@
+"""Each term of the objective equals its formula, and invalid cells touch neither losses nor gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sfactory.algo.losses import approx_kl, clip_fraction, entropy_bonus, pg_loss, ppo_clip_loss, value_loss
+
+CLIP_RATIO = 0.25
+CLIP_VALUE = 0.5
+
+Cells = dict[str, Tensor]
+Loss = Callable[[Cells], Tensor]
+
+# Every loss as a function of one dict of cells, and the cell field that its gradient must reach.
+LOSSES: dict[str, tuple[Loss, str]] = {
+    "ppo_clip": (
+        lambda c: ppo_clip_loss(
+            log_prob=c["log_prob"],
+            behavior_log_prob=c["behavior_log_prob"],
+            advantages=c["advantages"],
+            valid=c["valid"],
+            clip_ratio=CLIP_RATIO,
+        ),
+        "log_prob",
+    ),
+    "pg": (lambda c: pg_loss(log_prob=c["log_prob"], advantages=c["advantages"], valid=c["valid"]), "log_prob"),
+    "value": (lambda c: clipped_value_loss(c, None), "values"),
+    "value_clipped": (lambda c: clipped_value_loss(c, CLIP_VALUE), "values"),
+    "entropy": (lambda c: entropy_bonus(entropy=c["entropy"], valid=c["valid"]), "entropy"),
+}
+
+
+def clipped_value_loss(c: Cells, clip_value: float | None) -> Tensor:
+    return value_loss(
+        values=c["values"],
+        targets=c["targets"],
+        behavior_values=c["behavior_values"],
+        valid=c["valid"],
+        clip_value=clip_value,
+    )
+
+
+def random_cells(seed: int) -> Cells:
+    generator = torch.Generator().manual_seed(seed)
+    names = ("log_prob", "behavior_log_prob", "advantages", "values", "targets", "behavior_values", "entropy")
+    cells = {name: torch.randn(6, 5, generator=generator, dtype=torch.float64) for name in names}
+    cells["valid"] = torch.rand(6, 5, generator=generator) > 0.3
+    return cells
+
+
+def with_garbage(cells: Cells, garbage: float) -> Cells:
+    return {
+        name: tensor if name == "valid" else tensor.masked_fill(~cells["valid"], garbage)
+        for name, tensor in cells.items()
+    }
+
+
+def loss_and_gradients(loss: Loss, cells: Cells) -> tuple[Tensor, dict[str, Tensor | None]]:
+    cells = {name: tensor.clone() for name, tensor in cells.items()}
+    leaves = {name: tensor.requires_grad_() for name, tensor in cells.items() if name != "valid"}
+    result = loss(cells)
+    result.backward()
+    return result.detach(), {name: leaf.grad for name, leaf in leaves.items()}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_losses_equal_their_formulas_over_the_valid_cells(seed: int) -> None:
+    cells = random_cells(seed)
+    c = {name: tensor[cells["valid"]].numpy() for name, tensor in cells.items()}
+    ratio = np.exp(c["log_prob"] - c["behavior_log_prob"])
+    clipped = np.clip(ratio, 1.0 / (1.0 + CLIP_RATIO), 1.0 + CLIP_RATIO)
+    near = c["behavior_values"] + np.clip(c["values"] - c["behavior_values"], -CLIP_VALUE, CLIP_VALUE)
+    squared, near_squared = (c["values"] - c["targets"]) ** 2, (near - c["targets"]) ** 2
+    expected = {
+        "ppo_clip": -np.minimum(ratio * c["advantages"], clipped * c["advantages"]).mean(),
+        "pg": -(c["log_prob"] * c["advantages"]).mean(),
+        "value": squared.mean(),
+        "value_clipped": np.maximum(squared, near_squared).mean(),
+        "entropy": c["entropy"].mean(),
+    }
+
+    results = {name: loss(cells).item() for name, (loss, _) in LOSSES.items()}
+
+    assert results == pytest.approx(expected, rel=1e-12)
+
+
+def test_value_clip_of_0_is_off() -> None:
+    cells = random_cells(0)
+
+    assert clipped_value_loss(cells, 0.0) == clipped_value_loss(cells, None)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradient_reaches_the_network_alone(name: str) -> None:
+    loss, trained = LOSSES[name]
+
+    _, gradients = loss_and_gradients(loss, random_cells(1))
+
+    assert [field for field, gradient in gradients.items() if gradient is not None] == [trained]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf])
+def test_garbage_in_invalid_cells_changes_neither_loss_nor_gradient(name: str, garbage: float) -> None:
+    loss, trained = LOSSES[name]
+    cells = random_cells(2)
+    expected, expected_gradients = loss_and_gradients(loss, cells)
+
+    result, gradients = loss_and_gradients(loss, with_garbage(cells, garbage))
+
+    gradient, expected_gradient = gradients[trained], expected_gradients[trained]
+    assert gradient is not None
+    assert expected_gradient is not None
+    assert result == expected
+    assert torch.equal(gradient, expected_gradient)
+    assert gradient[~cells["valid"]].abs().max() == 0.0
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_wholly_invalid_minibatch_gives_0_and_zero_gradients(name: str) -> None:
+    loss, trained = LOSSES[name]
+    cells = random_cells(3)
+    cells["valid"] = torch.zeros(6, 5, dtype=torch.bool)
+
+    result, gradients = loss_and_gradients(loss, with_garbage(cells, math.nan))
+
+    gradient = gradients[trained]
+    assert result.item() == 0.0
+    assert gradient is not None
+    assert torch.equal(gradient, torch.zeros_like(gradient))
+
+
+def test_wholly_invalid_minibatch_leaves_a_network_as_it_was() -> None:
+    network = torch.nn.Linear(3, 4)
+    before = network.weight.detach().clone()
+    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    log_prob = network(torch.randn(8, 3)).log_softmax(-1)[:, 0].view(4, 2)
+    nothing, noise = torch.zeros(4, 2, dtype=torch.bool), torch.full((4, 2), math.nan)
+
+    ppo_clip_loss(
+        log_prob=log_prob, behavior_log_prob=noise, advantages=noise, valid=nothing, clip_ratio=CLIP_RATIO
+    ).backward()
+    optimizer.step()
+
+    assert torch.equal(network.weight, before)
+
+
+def test_clip_range_is_symmetric_in_log_space() -> None:
+    """With e = 1 the range is [1/2, 2]: gradients vanish just beyond it where the clip binds, and live inside it."""
+    ratios = torch.tensor([[0.49, 0.51, 1.99, 2.01]], dtype=torch.float64)
+    advantages = torch.tensor([[-1.0, -1.0, 1.0, 1.0]], dtype=torch.float64)
+    log_prob = ratios.log().requires_grad_()
+
+    loss = ppo_clip_loss(
+        log_prob=log_prob,
+        behavior_log_prob=torch.zeros_like(ratios),
+        advantages=advantages,
+        valid=torch.ones_like(ratios, dtype=torch.bool),
+        clip_ratio=1.0,
+    )
+    (gradient,) = torch.autograd.grad(loss, log_prob)
+
+    assert loss.item() == pytest.approx(-(-0.51 - 0.5 + 1.99 + 2.0) / 4)
+    assert (gradient != 0.0).tolist() == [[False, True, True, False]]
+
+
+@pytest.mark.parametrize("log_prob", [-1e4, 1e4])
+@pytest.mark.parametrize("advantage", [-1.0, 1.0])
+def test_extreme_ratio_keeps_loss_and_gradient_finite(log_prob: float, advantage: float) -> None:
+    extreme = torch.full((1, 1), log_prob, requires_grad=True)
+
+    loss = ppo_clip_loss(
+        log_prob=extreme,
+        behavior_log_prob=torch.zeros(1, 1),
+        advantages=torch.full((1, 1), advantage),
+        valid=torch.ones(1, 1, dtype=torch.bool),
+        clip_ratio=0.1,
+    )
+    (gradient,) = torch.autograd.grad(loss, extreme)
+
+    assert math.isfinite(loss.item())
+    assert math.isfinite(gradient.item())
+
+
+def test_approx_kl_estimates_the_true_divergence_and_is_never_negative() -> None:
+    torch.manual_seed(0)
+    behavior, current = torch.distributions.Normal(0.0, 1.0), torch.distributions.Normal(0.3, 1.1)
+    actions = behavior.sample(torch.Size((1000, 200)))
+    everything = torch.ones(1000, 200, dtype=torch.bool)
+
+    estimate = approx_kl(
+        log_prob=current.log_prob(actions), behavior_log_prob=behavior.log_prob(actions), valid=everything
+    )
+
+    true = torch.distributions.kl_divergence(behavior, current).item()
+    assert estimate.item() == pytest.approx(true, rel=0.05)
+    cells = random_cells(0)
+    single = torch.zeros_like(cells["valid"])
+    single[0, 0] = True
+    assert approx_kl(log_prob=cells["log_prob"], behavior_log_prob=cells["behavior_log_prob"], valid=single) >= 0.0
+
+
+def test_clip_fraction_counts_valid_cells_outside_the_range() -> None:
+    ratios = torch.tensor([[0.7, 0.81, 1.24, 1.26, 5.0]])
+    valid = torch.tensor([[True, True, True, True, False]])
+
+    fraction = clip_fraction(
+        log_prob=ratios.log(), behavior_log_prob=torch.zeros(1, 5), valid=valid, clip_ratio=CLIP_RATIO
+    )
+
+    assert fraction.item() == 0.5

@@ -1,0 +1,84 @@
+"""The result of a run, as a file and as its last lines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sfactory.errors import CannotSaveError
+from sfactory.run.summary import PolicyLag, Summary, result_line
+
+KEYS = [
+    "status",
+    "env_steps",
+    "agent_steps",
+    "frames",
+    "train_seconds",
+    "fps",
+    "sample_fps",
+    "episodes",
+    "episode_return_mean",
+    "best_episode_return_mean",
+    "episode_length_mean",
+    "policy_lag",
+    "updates",
+]
+
+
+def summary(fps: float | None = 100.0, lag: PolicyLag | None = None) -> Summary:
+    return Summary("done", 1000, 1000, 4000, 10.0, fps, 120.0, 7, 21.5, None, 33.0, lag or PolicyLag(), 12)
+
+
+def test_the_file_has_exactly_the_agreed_keys(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+
+    summary(lag=PolicyLag(0.0, 1.25, 3.0)).write(path)
+
+    content = json.loads(path.read_text())
+    assert list(content) == KEYS
+    assert content["policy_lag"] == {"min": 0.0, "mean": 1.25, "max": 3.0}
+    assert content["best_episode_return_mean"] is None
+    assert [item.name for item in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_json_is_one_line_and_what_is_not_finite_is_null() -> None:
+    text = summary(fps=float("inf"), lag=PolicyLag(0.0, float("nan"), None)).to_json()
+
+    assert "\n" not in text
+    content = json.loads(text)
+    assert content["fps"] is None
+    assert content["policy_lag"] == {"min": 0.0, "mean": None, "max": None}
+
+
+def test_a_summary_that_cannot_be_written_is_an_error_of_saving(tmp_path: Path) -> None:
+    with pytest.raises(CannotSaveError, match=r"summary\.json could not be written"):
+        summary().write(tmp_path / "absent" / "summary.json")
+
+
+def test_the_result_line_ends_with_the_command_that_resumes() -> None:
+    line = result_line("interrupted", env_steps=5000, return_mean=195.25, resume_command="python -m x --experiment=a")
+
+    assert line == "RESULT interrupted env_steps=5000 return=195.250 resume: python -m x --experiment=a"
+
+
+def test_the_result_line_is_one_line_and_says_when_there_is_no_return() -> None:
+    line = result_line("failed", env_steps=0, return_mean=None, resume_command="a \\\n b")
+
+    assert line.splitlines() == ["RESULT failed env_steps=0 return=none resume: a \\  b"]
+
+
+def test_reporting_does_not_import_torch() -> None:
+    code = "import sys, sfactory.run.summary, sfactory.run.metrics, sfactory.run.writers, sfactory.run.console\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + "print('torch' in sys.modules)"],
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.strip() == "False"

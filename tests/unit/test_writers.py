@@ -1,0 +1,169 @@
+"""Metrics reach the disk row by row; a disk that is full costs rows, not the run."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+import textwrap
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorboardX.proto import event_pb2
+from tensorboardX.record_writer import masked_crc32c
+
+from sfactory.run.writers import MetricsWriter, Writers
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def events(directory: Path) -> list[tuple[int, dict[str, float]]]:
+    """(step, scalars) of every event with scalars, checksums verified, files in the order of their names."""
+    found = []
+    for path in sorted(directory.glob("events.out.tfevents.*")):
+        data = path.read_bytes()
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            assert struct.unpack("<I", data[8:12]) == (masked_crc32c(data[:8]),)
+            body, data = data[12 : 12 + length], data[12 + length :]
+            assert struct.unpack("<I", data[:4]) == (masked_crc32c(body),)
+            data = data[4:]
+            event = event_pb2.Event.FromString(body)
+            if event.summary.value:
+                found.append((event.step, {value.tag: value.simple_value for value in event.summary.value}))
+            else:
+                assert event.file_version == "brain.Event:2"
+    return found
+
+
+def test_rows_have_time_steps_and_every_scalar(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path / "metrics.jsonl")
+
+    writer.write(1000, {"perf/fps": 123.5, "train/updates": 7, "train/loss": np.float32(0.5)})
+
+    (row,) = rows(tmp_path / "metrics.jsonl")
+    assert datetime.fromisoformat(str(row.pop("time"))).tzinfo is not None
+    assert row == {"env_steps": 1000, "perf/fps": 123.5, "train/updates": 7, "train/loss": 0.5}
+    writer.close()
+
+
+def test_a_row_is_readable_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path / "metrics.jsonl")
+
+    for step in range(3):
+        writer.write(step, {"a": 1.0})
+        assert len(rows(tmp_path / "metrics.jsonl")) == step + 1
+    writer.close()
+
+
+def test_numbers_that_json_has_not_become_null(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path / "metrics.jsonl")
+
+    writer.write(1, {"nan": float("nan"), "inf": float("-inf"), "none": None})
+    writer.close()
+
+    (row,) = rows(tmp_path / "metrics.jsonl")
+    assert {key: row[key] for key in ("nan", "inf", "none")} == {"nan": None, "inf": None, "none": None}
+
+
+def test_a_resumed_run_appends(tmp_path: Path) -> None:
+    for step in (1, 2):
+        writers = Writers(tmp_path, with_tensorboard=False, flush_secs=30)
+        writers.write(step, {"a": step})
+        writers.close()
+
+    assert [row["env_steps"] for row in rows(tmp_path / "metrics.jsonl")] == [1, 2]
+
+
+@pytest.mark.parametrize("whole_rows", [0, 1, 2000])
+def test_a_row_cut_off_by_a_kill_is_removed_before_going_on(tmp_path: Path, whole_rows: int) -> None:
+    path = tmp_path / "metrics.jsonl"
+    whole = "".join(f'{{"env_steps": {step}, "pad": "{"p" * 100}"}}\n' for step in range(whole_rows))
+    path.write_text(whole + '{"time": "2026')
+
+    writer = MetricsWriter(path)
+    writer.write(whole_rows, {})
+    writer.close()
+
+    assert [row["env_steps"] for row in rows(path)] == list(range(whole_rows + 1))
+
+
+def test_tensorboard_gets_the_same_scalars_over_env_steps(tmp_path: Path) -> None:
+    writers = Writers(tmp_path, with_tensorboard=True, flush_secs=30)
+    writers.write(100, {"train/episode_return_mean": 20.5, "policy_lag/mean": 1})
+    writers.write(200, {"train/episode_return_mean": float("nan"), "perf/fps": 4.0, "x": None})
+    writers.close()
+
+    assert events(tmp_path) == [
+        (100, {"train/episode_return_mean": 20.5, "policy_lag/mean": 1.0}),
+        (200, {"perf/fps": 4.0}),
+    ]
+
+
+def test_tensorboard_rows_reach_the_file_at_the_flush_interval(tmp_path: Path) -> None:
+    (tmp_path / "now").mkdir()
+    (tmp_path / "later").mkdir()
+    now, later = Writers(tmp_path / "now", True, flush_secs=0), Writers(tmp_path / "later", True, flush_secs=3600)
+
+    now.write(1, {"a": 1.0})
+    later.write(1, {"a": 1.0})
+
+    assert events(tmp_path / "now") == [(1, {"a": 1.0})]
+    assert events(tmp_path / "later") == []
+    later.close()
+    assert events(tmp_path / "later") == [(1, {"a": 1.0})]
+    now.close()
+
+
+def test_without_tensorboard_no_event_file_is_made(tmp_path: Path) -> None:
+    writers = Writers(tmp_path, with_tensorboard=False, flush_secs=30)
+    writers.write(1, {"a": 1.0})
+    writers.close()
+
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+FULL_DISK = """
+    import logging, resource, sys
+    from pathlib import Path
+    from sfactory.run.writers import Writers
+
+    logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
+    writers = Writers(Path(sys.argv[1]), with_tensorboard=True, flush_secs=0)
+    writers.write(1, {"a": 1.0})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150, resource.RLIM_INFINITY))
+    for step in range(2, 40):
+        writers.write(step, {"a": 1.0})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    writers.write(40, {"a": 1.0})
+    writers.close()
+"""
+
+
+def test_a_full_disk_warns_once_per_file_and_rows_go_on_when_there_is_space(tmp_path: Path) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path)],
+        cwd=REPO,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert child.returncode == 0, child.stdout
+    assert child.stdout.count("WARNING") == 2, child.stdout
+    assert child.stdout.count("metrics.jsonl: rows are lost") == 1
+    steps = [row["env_steps"] for row in rows(tmp_path / "metrics.jsonl")]
+    assert steps[0] == 1
+    assert steps[-1] == 40
+    assert len(steps) < 10
+    assert events(tmp_path)[-1] == (40, {"a": 1.0})
