@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -120,11 +120,11 @@ MAX_EPISODES_PER_REPORT = 4096
 MAX_REPORT_BYTES = _EPISODES.size + 16 * MAX_EPISODES_PER_REPORT
 
 
-def _decoder(kind: type, layout: struct.Struct | None) -> Callable[[bytes], M]:
+def _decoder(kind: type, layout: struct.Struct | None) -> Callable[[bytes], Any]:
     if kind is EpisodesDone:
-        return _decode_episodes  # type: ignore[return-value]
+        return _decode_episodes
     assert layout is not None, f"{kind.__name__} has no layout"
-    make: Callable[[Sequence[float]], M] = kind._make  # type: ignore[attr-defined]
+    make: Callable[[Sequence[float]], Any] = kind._make  # type: ignore[attr-defined]
     unpack = layout.unpack
     return lambda data: make(unpack(data)[1:])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -80,7 +81,7 @@ class EnvSpec:
     actions: tuple[ActionHead, ...]
 
     @staticmethod
-    def of_spaces(observation_space: spaces.Space, action_space: spaces.Space) -> EnvSpec:
+    def of_spaces(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> EnvSpec:
         """Flatten gymnasium spaces; raises EnvError naming the path of a space that is not supported."""
         return EnvSpec(
             obs=tuple(_obs_leaves(observation_space, "")),
@@ -92,7 +93,7 @@ def _join(prefix: str, name: object) -> str:
     return f"{prefix}/{name}" if prefix else str(name)
 
 
-def _children(space: spaces.Space, prefix: str) -> list[tuple[str, spaces.Space]] | None:
+def _children(space: spaces.Space[Any], prefix: str) -> list[tuple[str, spaces.Space[Any]]] | None:
     """Named children of a container space, or None for a leaf."""
     if isinstance(space, spaces.Dict):
         return [(_join(prefix, name), child) for name, child in space.spaces.items()]
@@ -101,7 +102,7 @@ def _children(space: spaces.Space, prefix: str) -> list[tuple[str, spaces.Space]
     return None
 
 
-def _obs_leaves(space: spaces.Space, prefix: str) -> Iterator[tuple[str, TensorSpec]]:
+def _obs_leaves(space: spaces.Space[Any], prefix: str) -> Iterator[tuple[str, TensorSpec]]:
     children = _children(space, prefix)
     if children is not None:
         for path, child in children:
@@ -121,7 +122,7 @@ def _obs_leaves(space: spaces.Space, prefix: str) -> Iterator[tuple[str, TensorS
     )
 
 
-def _action_leaves(space: spaces.Space, prefix: str) -> Iterator[ActionHead]:
+def _action_leaves(space: spaces.Space[Any], prefix: str) -> Iterator[ActionHead]:
     children = _children(space, prefix)
     if children is not None:
         for path, child in children:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sfactory.actor.env_group import EnvGroup, reward_row
 from sfactory.actor.episodes import EpisodeTally
 from sfactory.env.adapt import ObsWriter
-from sfactory.shared.trajectories import Slot
+from sfactory.shared.trajectories import Array, Slot
 
 
 class TrajectoryRecorder:
@@ -88,5 +88,5 @@ class TrajectoryRecorder:
             tally.start(env)
 
 
-def _row(slot: Slot, t: int) -> dict[str, object]:
+def _row(slot: Slot, t: int) -> dict[str, Array]:
     return {key: block[t] for key, block in slot.obs.items()}

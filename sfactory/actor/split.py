@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium.spaces as spaces
 
 from sfactory.actor.env_group import EnvGroup
@@ -20,8 +22,8 @@ class Split:
         index: int,
         group: EnvGroup,
         spec: EnvSpec,
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
         rollout: int,
     ) -> None:
         self.index = index

@@ -108,9 +108,9 @@ def _container_reader(space: spaces.Space[Any], prefix: str) -> ActionReader:
     if isinstance(space, spaces.Dict):
         names = list(space.spaces)
         readers = [action_reader(child, f"{base}{name}") for name, child in space.spaces.items()]
-        return lambda rows: [dict(zip(names, row, strict=True)) for row in zip(*(r(rows) for r in readers), strict=True)]
+        return lambda rows: [
+            dict(zip(names, row, strict=True)) for row in zip(*(r(rows) for r in readers), strict=True)
+        ]
     assert isinstance(space, spaces.Tuple), f"{space!r} was let through by EnvSpec"
     readers = [action_reader(child, f"{base}{index}") for index, child in enumerate(space.spaces)]
     return lambda rows: list(zip(*(r(rows) for r in readers), strict=True))
-
-

@@ -68,7 +68,7 @@ class Staging:
 
     def take(self, slot: Slot, start: int) -> int:
         """Copy rows of ``slot`` from ``start`` on, as many as there is room for; returns how many."""
-        count = min(slot.value.shape[1] - start, self.rows - self.filled)
+        count: int = min(slot.value.shape[1] - start, self.rows - self.filled)
         source, target = slice(start, start + count), slice(self.filled, self.filled + count)
         for key, view in self._obs_views.items():
             view[:, target] = slot.obs[key][:, source]

@@ -67,7 +67,7 @@ class Trainer:
 
     def _step(self, total: Tensor, statistics: Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        total.backward()
+        torch.autograd.backward(total)
         max_norm = self._optim.max_grad_norm or torch.inf
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, max_norm)
         self.train_step += 1

@@ -26,7 +26,7 @@ from typing import Any
 from sfactory.errors import ExitCode, SFactoryError
 from sfactory.run.signals import HANDLED
 from sfactory.shared.failures import FailureBoard
-from sfactory.shared.status import StatusBoard, StatusRow
+from sfactory.shared.status import StatusBoard
 
 _F_SETSIG = 10  # fcntl.F_SETSIG is missing from Python's fcntl
 

@@ -7,6 +7,7 @@ terminal or disk that goes away costs output, never the run.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Mapping
@@ -62,7 +63,7 @@ class Console:
         self._total_env_steps = total_env_steps
         self._total_seconds = total_seconds
         self._stream: TextIO | None = sys.stderr if stream is None else stream
-        self._on_terminal = self._stream.isatty()
+        self._on_terminal = _has_screen(self._stream)
         self._bar: _Bar | None = None
         self._lock = threading.RLock()
         self._log_file: TextIO | None = None
@@ -183,6 +184,16 @@ class _ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._console.message(f"{record.levelname}: {self.format(record)}")
+
+
+def _has_screen(stream: TextIO) -> bool:
+    """Whether a person can see a bar there; a pseudo-terminal without a width is a script's, and gets lines."""
+    if not stream.isatty():
+        return False
+    try:
+        return os.get_terminal_size(stream.fileno()).columns > 0
+    except (OSError, ValueError):
+        return True
 
 
 def _close_quietly(file: TextIO) -> None:

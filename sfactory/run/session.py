@@ -41,9 +41,7 @@ def _with_seed(resolved: Resolved) -> tuple[Config, dict[str, str]]:
     return config, sources
 
 
-def train(
-    resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts: Interrupts, started_at: float
-) -> int:
+def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts: Interrupts, started_at: float) -> int:
     """Train; returns the exit code. Raises SFactoryError if the run was refused before it started."""
     config, sources = _with_seed(resolved)
     seed = config.run.seed
@@ -59,7 +57,9 @@ def train(
                 outcome = _already_finished(config, resumed)
                 _log.info(
                     "this run is finished: %d env steps in %.0f s of training; raise --train_for_env_steps or "
-                    "--train_for_seconds to go on", resumed.env_steps, resumed.train_seconds,
+                    "--train_for_seconds to go on",
+                    resumed.env_steps,
+                    resumed.train_seconds,
                 )
             else:
                 write_config(rundir.path, config, sources)
@@ -103,8 +103,13 @@ def _announce(config: Config, plan: Plan, resumed: Resumed | None, rundir: RunDi
     layout = plan.layout
     _log.info(
         "%s in %s: %d actors x %d envs, %s inference on %s, batch of %d steps",
-        config.run.env, rundir.path, layout.num_actors, layout.splits * layout.rows, layout.inference,
-        plan.device, config.learner.batch_size,
+        config.run.env,
+        rundir.path,
+        layout.num_actors,
+        layout.splits * layout.rows,
+        layout.inference,
+        plan.device,
+        config.learner.batch_size,
     )
     if resumed is not None:
         _log.info("resumed at %d env steps, update %d", resumed.env_steps, resumed.updates)

@@ -20,7 +20,9 @@ _SWEEPS = 64  # actions between two looks at the clock
 _BOOT_S = 120.0
 
 
-def pure_simulation(nursery: Nursery, factory: EnvFactory, workers: int, envs: int, cores: list[int | None], seconds: float) -> float:
+def pure_simulation(
+    nursery: Nursery, factory: EnvFactory, workers: int, envs: int, cores: list[int | None], seconds: float
+) -> float:
     """Env steps per second of ``workers`` processes with ``envs`` environments each, over ``seconds``."""
     started = []
     for worker in range(workers):

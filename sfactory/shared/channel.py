@@ -45,7 +45,7 @@ class Channel(Generic[M]):
             size = len(self._codec.encode(message)) + _MESSAGE_OVERHEAD
             if size > self._bytes:
                 raise MessageTooLarge(f"a message of {size} bytes for {self.reader}; its ring holds {self._bytes}")
-            raise ChannelFull(f"the ring of {self.reader} is full ({self._bytes} bytes): its reader has stopped reading")
+            raise ChannelFull(f"the ring of {self.reader} is full ({self._bytes} bytes): its reader stopped reading")
 
     def try_put(self, message: M) -> bool:
         """Send if there is room; False if not, and the message stays with the caller."""

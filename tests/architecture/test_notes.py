@@ -1,6 +1,6 @@
 """Every mention of a named note (NOTE, then the name in brackets) leads to exactly one place that defines it.
 
-A definition begins its line, after signs of a comment or a heading; every other mention is a reference.
+A definition has a colon after the bracket and no "see" before it; every other mention is a reference.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from tests.support.source import code, documents
 
 MENTION = re.compile(r"NOTE \[([^\]\n]+)\]")
-DEFINITION = re.compile(r"^[\s#>*-]*NOTE \[([^\]\n]+)\]")
+DEFINITION = re.compile(r"(?<!see )NOTE \[([^\]\n]+)\]:", re.IGNORECASE)
 
 
 def broken_notes(texts: Mapping[str, str]) -> list[str]:
@@ -21,9 +21,8 @@ def broken_notes(texts: Mapping[str, str]) -> list[str]:
     mentioned: dict[str, str] = {}
     for path, text in texts.items():
         for number, line in enumerate(text.splitlines(), 1):
-            definition = DEFINITION.match(line)
-            if definition:
-                defined[definition[1]].append(f"{path}:{number}")
+            for name in DEFINITION.findall(line):
+                defined[name].append(f"{path}:{number}")
             for name in MENTION.findall(line):
                 mentioned.setdefault(name, f"{path}:{number}")
     missing = [f"NOTE [{name}] of {place} is defined nowhere" for name, place in mentioned.items() if not defined[name]]
@@ -47,6 +46,9 @@ def test_a_note_defined_twice_is_found() -> None:
 
 
 def test_a_note_that_is_defined_once_may_be_mentioned_anywhere() -> None:
-    texts = {"a.py": "# NOTE [Good]: it holds.\n# See NOTE [Good].", "b.md": "by the rules of NOTE [Good]"}
+    texts = {
+        "a.py": "# The rule. NOTE [Good]: it holds.\n# See NOTE [Good]: so this holds too.",
+        "b.md": "by the rules of NOTE [Good]",
+    }
 
     assert broken_notes(texts) == []

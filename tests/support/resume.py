@@ -9,15 +9,16 @@ MORE_STEPS = 4096
 
 
 def assert_resumes(stopped: TrainerRun, run_trainer: RunTrainer) -> None:
-    """Run the same command with a higher limit: it says which checkpoint it goes on from, and counts on from there."""
+    """Run the same command with a higher limit: it says at which step it goes on, and counts on from there."""
     checkpoint = CheckpointDir(stopped.run_dir / "checkpoint_p0", keep=2).load()
     assert checkpoint is not None, stopped.report("there is no checkpoint to resume from")
-    limit = stopped.saved_env_steps() + MORE_STEPS
+    saved = stopped.saved_env_steps()
+    limit = saved + MORE_STEPS
 
     again = run_trainer(**{**stopped.flags, "train_for_env_steps": limit})
 
     assert again.wait() == 0, again.report("the resumed run failed")
-    assert checkpoint.path.name in again.stderr, again.report(f"does not say that it resumes {checkpoint.path.name}")
+    assert f"resumed at {saved} env steps" in again.stderr, again.report(f"does not say that it resumes at {saved}")
     result = again.result()
     assert result["status"] == "done"
     assert result["env_steps"] >= limit

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
+import termios
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,22 @@ def test_on_a_terminal_a_bar_shows_steps_and_the_log_gets_the_lines(tmp_path: Pa
     assert "env_steps=" not in shown
     log = (tmp_path / "sf_log.txt").read_text().splitlines()
     assert [re.sub(STAMP, "", line).split()[0] for line in log] == ["env_steps=500000", "env_steps=1000000"]
+
+
+@pytest.mark.parametrize(("columns", "bar"), [(100, True), (0, False)])
+def test_a_terminal_of_no_width_gets_lines(columns: int, bar: bool) -> None:
+    reader, terminal = os.openpty()
+    termios.tcsetwinsize(terminal, (24, columns))
+
+    with os.fdopen(terminal, "w") as stream:
+        console = Console(2_000_000, None, stream=stream)
+        console.line(full_progress(500_000))
+        shown = os.read(reader, 4096).decode()
+        console.close()
+    os.close(reader)
+
+    assert ("25%" in shown) is bar
+    assert ("env_steps=500000" in shown) is not bar
 
 
 def test_going_past_the_limit_shows_a_full_bar() -> None:
