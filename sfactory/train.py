@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from sfactory.clock import now
 from sfactory.errors import ConfigError, SFactoryError
@@ -24,6 +25,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 def main(argv: Sequence[str] | None = None) -> int:
     """Train as ``argv`` (default: the command line) says; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    Path("/proc/self/comm").write_text("sf-main")
     for variable in _ONE_THREAD:
         os.environ.setdefault(variable, "1")
     with Interrupts() as interrupts:
@@ -53,6 +55,7 @@ def _refuse(status: str, problems: Sequence[str], code: int, arguments: Sequence
         env_steps=0,
         return_mean=None,
         resume_command=command(arguments),
+        cause=problems[-1] if problems else "",
     )
     print(line, file=sys.stderr, flush=True)
     return int(code)

@@ -52,12 +52,10 @@ class EnvGroup:
         self.terminated.clear()
         self.truncated.clear()
         self.resumed.clear()
-        index = 0
-        for step, action in zip(self._steps, actions, strict=True):
+        for index, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
             observations[index], rewards[index], terminated, truncated, _ = step(action)
             if terminated or truncated:
                 self._end(index, bool(terminated))
-            index += 1
 
     def reset_truncated(self) -> list[int]:
         """Reset the envs that the last step truncated, at once and without a truncation row; returns them."""

@@ -35,12 +35,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where an earlier session stopped: steps and seconds of its checkpoint, and its best mean return."""
+    """Where an earlier session stopped: steps and seconds of its checkpoint, its best mean return, its summary."""
 
     env_steps: int = 0
     train_seconds: float = 0.0
     updates: int = 0
     best_return: float | None = None
+    summary: Summary | None = None
 
     @staticmethod
     def from_checkpoint(rundir: RunDir, config: Config) -> Resumed | None:
@@ -50,12 +51,18 @@ class Resumed:
         if loaded is None:
             return None
         payload = loaded.payload
-        best = float(payload["best_return"])
+        # The summary of an orderly end knows a best that came after the last save of a best policy.
+        summary = Summary.read(rundir.summary_path)
+        bests = [float(payload["best_return"])]
+        if summary is not None and summary.best_episode_return_mean is not None:
+            bests.append(summary.best_episode_return_mean)
+        best = max(bests)
         return Resumed(
             env_steps=int(payload["env_steps"]),
             train_seconds=float(payload["train_seconds"]),
             updates=int(payload["train_step"]),
             best_return=best if best > float("-inf") else None,
+            summary=summary,
         )
 
     def finished(self, config: Config) -> bool:
@@ -90,7 +97,7 @@ class ParallelRun:
         self._config, self._seed, self._plan, self._rundir, self._console = config, seed, plan, rundir, console
         self._resumed = resumed or Resumed()
         self._wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes)
-        self._reports = Reports(config, self._wiring.to_main, self._wiring.status)
+        self._reports = Reports(config, self._wiring.to_main, self._wiring.status, self._resumed.best_return)
         self._best = _BestWatch(config, self._wiring, self._reports, self._resumed.best_return)
         self._line_due = Every(config.report.report_interval_sec)
         self._row_due = Every(config.report.experiment_summaries_interval)

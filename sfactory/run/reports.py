@@ -22,8 +22,11 @@ _LOSSES = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_
 class Reports:
     """Statistics of a run as they come in. All methods may be called while the reading thread works."""
 
-    def __init__(self, config: Config, inbox: Channel[ToMain], status: StatusBoard) -> None:
+    def __init__(
+        self, config: Config, inbox: Channel[ToMain], status: StatusBoard, earlier_best: float | None = None
+    ) -> None:
         self._config, self._inbox, self._status = config, inbox, status
+        self._earlier_best = earlier_best
         self.episodes = EpisodeStats(config.report.stats_avg)
         self._last: TrainStats | None = None
         self._lock = threading.Lock()
@@ -85,7 +88,7 @@ class Reports:
                 fps_60s=self._trained.rate(60.0),
                 sample_fps=self._sampled.rate(10.0),
                 return_mean=episodes.return_mean,
-                best_return_mean=episodes.best_return_mean,
+                best_return_mean=self._best_so_far(),
                 length_mean=episodes.length_mean,
                 lag=_lag(last),
                 losses={name: getattr(last, name) for name in _LOSSES} if last else {},
@@ -131,6 +134,10 @@ class Reports:
             policy_lag=progress.lag,
             updates=progress.updates,
         )
+
+    def _best_so_far(self) -> float | None:
+        known = [best for best in (self._earlier_best, self.episodes.best_return_mean) if best is not None]
+        return max(known, default=None)
 
     def _read(self) -> None:
         while not self._leaving.is_set():

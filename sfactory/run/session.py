@@ -22,7 +22,7 @@ from sfactory.run.plan import Plan, plan_run
 from sfactory.run.probe import probe_env
 from sfactory.run.rundir import RunDir
 from sfactory.run.signals import Interrupts
-from sfactory.run.summary import Result, Summary, result_line
+from sfactory.run.summary import PolicyLag, Result, Summary, result_line
 
 _log = logging.getLogger(__name__)
 
@@ -116,8 +116,9 @@ def _announce(config: Config, plan: Plan, resumed: Resumed | None, rundir: RunDi
 
 
 def _already_finished(config: Config, resumed: Resumed) -> Outcome:
-    from sfactory.run.summary import PolicyLag
-
+    earlier = resumed.summary
+    if earlier is not None and earlier.env_steps == resumed.env_steps:
+        return Outcome("done", dataclasses.replace(earlier, status="done"), None)
     summary = Summary(
         status="done",
         env_steps=resumed.env_steps,
@@ -146,6 +147,7 @@ def _conclude(outcome: Outcome, arguments: list[str], interrupts: Interrupts, co
         status,
         env_steps=summary.env_steps,
         return_mean=summary.episode_return_mean,
+        cause=str(outcome.error).splitlines()[-1] if outcome.error is not None else "",
         resume_command=shlex.join(["python", "-m", "sfactory.train", *arguments]),
     )
     console.close(line)

@@ -50,6 +50,15 @@ class Summary:
         """One line of JSON."""
         return json.dumps(self.to_dict(), allow_nan=False)
 
+    @staticmethod
+    def read(path: Path) -> Summary | None:
+        """The summary that ``write`` left at ``path``; None if there is none that can be read."""
+        try:
+            values = json.loads(path.read_bytes())
+            return Summary(**{**values, "policy_lag": PolicyLag(**values["policy_lag"])})
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
     def write(self, path: Path) -> None:
         """Replace ``path`` at once by this summary. Raises CannotSaveError; then ``path`` is as it was."""
         try:
@@ -58,10 +67,17 @@ class Summary:
             raise CannotSaveError(f"{path} could not be written: {error}. Check the free space.") from error
 
 
-def result_line(status: Result, *, env_steps: int, return_mean: float | None, resume_command: str) -> str:
-    """The last line on stderr: how the run ended and the command that goes on from there."""
+def result_line(
+    status: Result, *, env_steps: int, return_mean: float | None, resume_command: str, cause: str = ""
+) -> str:
+    """The last line on stderr: how the run ended, why if it failed, and the command that goes on from there."""
     mean = "none" if return_mean is None or not math.isfinite(return_mean) else f"{return_mean:.3f}"
-    return f"RESULT {status} env_steps={env_steps} return={mean} resume: {' '.join(resume_command.splitlines())}"
+    why = f" cause: {_one_line(cause)}" if cause else ""
+    return f"RESULT {status} env_steps={env_steps} return={mean}{why} resume: {_one_line(resume_command)}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split("\n"))
 
 
 def _finite(tree: dict[str, object]) -> dict[str, object]:
