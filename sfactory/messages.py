@@ -81,8 +81,8 @@ class Codec(Generic[M]):
     """Bytes of one message of a closed set of types: ``encode`` and ``decode`` are each other's inverse."""
 
     _FORMATS: ClassVar[dict[type, struct.Struct]] = {
-        ActRequest: struct.Struct("<BHHIH"),
-        ActReply: struct.Struct("<BHH"),
+        ActRequest: struct.Struct("<BHHII"),
+        ActReply: struct.Struct("<BHI"),
         SlotFreed: struct.Struct("<BI"),
         TrajectoryReady: struct.Struct("<BHI"),
         TrainStats: struct.Struct("<BH12d"),

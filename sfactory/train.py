@@ -18,16 +18,25 @@ from sfactory.run.signals import Interrupted, Interrupts
 
 _STARTED_AT = now()
 _PROG = "sfactory.train"
-# One native thread per process; the learner raises its own number. Set before numpy or torch are imported.
-_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# What children must find in their environment before numpy and torch are imported; a user's own values win.
+_NATIVE = {
+    # One native thread per process; the learner raises its own number.
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    # Memory of freed tensors stays in the heap (the highest threshold glibc takes): given back to the kernel, it
+    # would be faulted in again, page by page, with every minibatch. See docs/performance.md.
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train as ``argv`` (default: the command line) says; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     Path("/proc/self/comm").write_text("sf-main")
-    for variable in _ONE_THREAD:
-        os.environ.setdefault(variable, "1")
+    for variable, value in _NATIVE.items():
+        os.environ.setdefault(variable, value)
     with Interrupts() as interrupts:
         try:
             return _run(arguments, interrupts)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 
+from threadpoolctl import threadpool_limits
+
 from sfactory.actor.outbox import Outbox
 from sfactory.actor.setup import ActorSetup, env_seed, make_splits
 from sfactory.actor.split import Split
 from sfactory.actor.worker import ActorWorker
-from sfactory.clock import now
 from sfactory.config.schema import ModelConfig
 from sfactory.shared.status import State, StatusRow
 
@@ -17,12 +18,13 @@ def run_actor(setup: ActorSetup, model: ModelConfig, core: int | None, row: Stat
     """Make the envs, then work until a stop is ordered. ``core``: the core to stay on, if any."""
     if core is not None:
         os.sched_setaffinity(0, {core})
+    if setup.single_thread_envs:
+        threadpool_limits(1)  # for the whole life of the process, and so not used as a context
     splits = make_splits(setup)
     outbox = Outbox(setup.actor, setup.trajectories, setup.table, setup.to_learner, setup.to_main)
     try:
         if setup.to_policy is not None:
             row.set("state", State.RUNNING)
-            row.set("first_step_at", now())
             ActorWorker(setup, splits, outbox, row).run()
         else:
             _run_local(setup, model, splits, outbox, row)
@@ -43,5 +45,4 @@ def _run_local(setup: ActorSetup, model: ModelConfig, splits: list[Split], outbo
     policy = ActingPolicy(setup.spec, model, setup.weights, torch.device("cpu"))
     if policy.wait_for_weights(setup.control):
         row.set("state", State.RUNNING)
-        row.set("first_step_at", now())
         LocalActor(setup, splits, outbox, row, policy).run()

@@ -46,7 +46,7 @@ class LocalActor:
         while not recorder.completed:
             t = recorder.t
             policy.act_in_slot(slot, t)
-            self._row.add("env_steps", split.step())
+            self._row.count_env_steps(split.step())
             if control.stopping:
                 return
         self._outbox.finish(split)

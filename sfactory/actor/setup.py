@@ -28,6 +28,7 @@ class ActorSetup:
     actor: int
     generation: int  # of this actor's process: a replacement gets seeds of its own
     seed: int
+    single_thread_envs: bool
     factory: EnvFactory
     spec: EnvSpec
     layout: Layout

@@ -44,7 +44,7 @@ class ActorWorker:
         recorder = split.recorder
         if recorder.waiting_for_slot or recorder.t != t:
             raise SFactoryError(f"split {split.index} got actions for step {t}, which it does not wait for")
-        self._row.add("env_steps", split.step())
+        self._row.count_env_steps(split.step())
         if recorder.completed:
             self._outbox.finish(split)
         else:

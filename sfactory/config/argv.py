@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, parse_text, shown
+from sfactory.config.flags import Flag, assigned, did_you_mean, parse_text, shown
 
 CONFIG_FLAG = "config"
 
@@ -25,11 +25,11 @@ class CommandLine:
     broken: set[str] = field(default_factory=set)
 
 
-def scan(argv: Sequence[str]) -> CommandLine:
-    """Read all of ``argv``; problems are collected, never raised."""
+def scan(argv: Sequence[str], flags: Mapping[str, Flag], takes_config: bool = True) -> CommandLine:
+    """Read all of ``argv`` by ``flags`` (and --config, if taken); problems are collected, never raised."""
     line = CommandLine()
     seen: dict[str, str] = {}
-    flags = all_flags()
+    others = [CONFIG_FLAG] if takes_config else []
     position = 0
     while position < len(argv):
         token = argv[position]
@@ -44,8 +44,8 @@ def scan(argv: Sequence[str]) -> CommandLine:
         name = typed.replace("-", "_")
         words = [text] if equals else _following(argv, position, _most_words(name, flags))
         position += 0 if equals else len(words)
-        if name not in flags and name != CONFIG_FLAG:
-            line.problems.append(_unknown(typed, name, flags))
+        if name not in flags and name not in others:
+            line.problems.append(_unknown(typed, name, [*flags, *others]))
         elif name in seen:
             twice = f"{seen[name]}, then {shown(' '.join(words))}"
             line.problems.append(f"--{name}: given more than once ({twice}); give it once")
@@ -103,11 +103,11 @@ def _value_advice(flag: Flag) -> str:
     return f", for example --{flag.name}={flag.example()}" if flag.example() else f": --{flag.name}=..."
 
 
-def _unknown(typed: str, name: str, flags: Mapping[str, Flag]) -> str:
+def _unknown(typed: str, name: str, known: Sequence[str]) -> str:
     positive = name.removeprefix("no_")
-    if positive != name and positive in flags:
+    if positive != name and positive in known:
         return f"--{shown(typed)}: unknown flag; switch it off with --{positive}=False"
-    near = did_you_mean(name, [*flags, CONFIG_FLAG], prefix="--")
+    near = did_you_mean(name, known, prefix="--")
     return f"--{shown(typed)}: unknown flag{near or '; --help lists all flags'}"
 
 

@@ -54,7 +54,7 @@ def read_command_line(argv: Sequence[str], *, prog: str) -> Resolved:
     Raises ConfigError with every problem there is, from parsing to cross checks. With ``--help`` the flags are
     printed to stdout and SystemExit(0) is raised, whatever else is wrong.
     """
-    line = scan(argv)
+    line = scan(argv, all_flags())
     file = ConfigFile() if line.config_path is None else read_config_file(line.config_path)
     given = {**file.values, **line.values}
     if line.help:

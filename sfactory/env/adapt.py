@@ -54,7 +54,13 @@ class ObsWriter:
     def check(self, obs: Any, where: str) -> None:
         """Raise BadObservation unless ``obs`` has the promised shapes and castable dtypes."""
         for key, path in self._leaves:
-            leaf = np.asarray(reduce(getitem, path, obs))
+            try:
+                leaf = np.asarray(reduce(getitem, path, obs))
+            except (LookupError, TypeError, ValueError) as error:
+                raise BadObservation(
+                    f"{where}: observation {key!r} is missing or no array: the env gave a {type(obs).__name__} "
+                    f"({type(error).__name__}: {error}); correct the env or its observation_space"
+                ) from error
             spec = self._specs[key]
             if leaf.shape != spec.shape or not np.can_cast(leaf.dtype, spec.dtype, "same_kind"):
                 raise BadObservation(

@@ -7,8 +7,9 @@ docs/decisions/0001-start-method.md for the measurement.
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
@@ -16,6 +17,8 @@ from sfactory.run.child import Birth, child_main
 from sfactory.run.signals import signals_held_back
 
 _PRELOAD = ["torch", "numpy", "gymnasium", "faster_fifo", "sfactory.preload"]
+
+_SOCKET_DIR = "SFACTORY_SOCKET_DIR"  # see sfactory.preload; not imported from there, which would import everything
 
 
 class Nursery:
@@ -28,8 +31,10 @@ class Nursery:
     def open(self) -> None:
         """Start the server process. It is deaf to Ctrl-C and SIGTERM: a signal to the group is main's business."""
         resource_tracker.ensure_running()
+        os.environ[_SOCKET_DIR] = util.get_temp_dir()
         with signals_held_back():
             forkserver.ensure_running()
+        del os.environ[_SOCKET_DIR]
 
     def start(self, birth: Birth, role: Callable[..., None], *given: Any) -> ForkServerProcess:
         """Start a child that runs ``role(*given, row)``."""

@@ -41,7 +41,8 @@ class Reports:
     def stop(self) -> None:
         """Stop reading, after a last look."""
         self._leaving.set()
-        self._thread.join(4 * BLOCK_S)
+        if self._thread.is_alive():  # not so if starting the children failed
+            self._thread.join(4 * BLOCK_S)
 
     def sample(self) -> None:
         """Take the counters of all processes into the rates. Start-up is not part of any rate."""

@@ -61,6 +61,7 @@ class Wiring:
             actor=actor,
             generation=generation,
             seed=seed,
+            single_thread_envs=config.sampling.force_envs_single_thread,
             factory=EnvFactory(config.run.env, dict(config.run.env_kwargs)),
             spec=self.spec,
             layout=self.layout,

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import select
+import weakref
 from multiprocessing import reduction
+from multiprocessing.context import assert_spawning
 from typing import Any
 
 
@@ -15,7 +17,11 @@ class Gate:
     """Closed until ``open`` is called in any process; then open for ever."""
 
     def __init__(self) -> None:
-        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._hold(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+
+    def _hold(self, fd: int) -> None:
+        self._fd = fd
+        weakref.finalize(self, os.close, fd)
 
     def open(self) -> None:
         """Let all present and future waiters pass."""
@@ -27,10 +33,11 @@ class Gate:
         return bool(readable)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        assert_spawning(self)  # see SharedArrays
         return (_attach, (reduction.DupFd(self._fd),))
 
 
 def _attach(handle: Any) -> Gate:
     gate = Gate.__new__(Gate)
-    gate._fd = handle.detach()
+    gate._hold(handle.detach())
     return gate

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import weakref
 from collections.abc import Mapping
 from multiprocessing import reduction
+from multiprocessing.context import assert_spawning
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ class SharedArrays:
 
     def _map(self, name: str, fields: dict[str, TensorSpec], fd: int) -> None:
         self._name, self._fields, self._fd = name, fields, fd
+        weakref.finalize(self, os.close, fd)
         self._mmap = mmap.mmap(fd, planned_bytes(fields))
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         offset = 0
@@ -55,7 +58,8 @@ class SharedArrays:
         return len(self._mmap)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # DupFd refuses outside the start of a child process, which is the only time this may travel.
+        # Outside the start of a child, which is the only time this may travel, DupFd would start a thread.
+        assert_spawning(self)
         return (_attach, (self._name, self._fields, reduction.DupFd(self._fd)))
 
 

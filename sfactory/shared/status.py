@@ -42,6 +42,12 @@ class StatusRow:
         """Add to a field of the row."""
         self._arrays[name][self._row] += value
 
+    def count_env_steps(self, steps: int) -> None:
+        """Add valid env steps; the first ones stamp ``first_step_at``, where training time begins."""
+        if not self._arrays["first_step_at"][self._row]:
+            self._arrays["first_step_at"][self._row] = now()
+        self._arrays["env_steps"][self._row] += steps
+
     def start(self) -> None:
         """Write pid and state at the start of a process."""
         self.set("pid", os.getpid())

@@ -48,7 +48,7 @@ class Slot:
     actions: {key: [T, N, ...]} action taken at each step (int64 index or float32 vector)
     log_prob, value: [T, N] float32 - behaviour log-probability (summed over heads) and value
     reward: [T, N] float32 - raw env reward
-    terminated, truncated, valid: [T, N] bool
+    terminated, truncated, valid: [T, N] bool - a step that did both counts as terminated alone
     is_first: [T+1, N] bool - obs is the first of an episode
     policy_version: [T, N] int32 - learner updates behind the weights that chose the action
     """

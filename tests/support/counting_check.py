@@ -76,11 +76,9 @@ def check_column(column: Column, rules: CountingRules, *, start: tuple[int, int]
             expected = Position(expected.identity, expected.episode + 1, 0)
         else:
             _check_transition(column, row, expected, rules)
-            ended = bool(column.terminated[row]) or bool(column.truncated[row])
-            ends += ended
-            # Terminated wins where both are set: there is nothing after it to bootstrap from.
-            truncation_row_due = ended and not bool(column.terminated[row])
-            if ended and not truncation_row_due:
+            terminated, truncation_row_due = bool(column.terminated[row]), bool(column.truncated[row])
+            ends += terminated or truncation_row_due
+            if terminated:
                 expected = Position(expected.identity, expected.episode + 1, 0)
             else:
                 expected = Position(expected.identity, expected.episode, expected.step + 1)
@@ -143,9 +141,13 @@ def _check_transition(column: Column, row: int, position: Position, rules: Count
     assert reward == due, f"row {row}: reward is {reward}, but action {action} at {position} earns {due}"
     ends = position.step + 1 == rules.length(position.identity, position.episode)
     ending = rules.ending(position.identity, position.episode)
-    for name, other in (("terminated", "truncated"), ("truncated", "terminated")):
+    # Terminated wins where both are set, so that a recorded truncation always means that there is a value after it.
+    for name, due_here in (
+        ("terminated", ends and ending != "truncated"),
+        ("truncated", ends and ending == "truncated"),
+    ):
         flag = bool(getattr(column, name)[row])
-        assert flag == (ends and ending != other), f"row {row}: {name} is {flag} at {position}"
+        assert flag == due_here, f"row {row}: {name} is {flag} at {position}"
 
 
 def _is_slot_end(column: Column, row: int) -> bool:

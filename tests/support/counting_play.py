@@ -26,9 +26,9 @@ def play_column(env: Counting, *, seed: int, slots: int, rollout: int) -> Column
             is_first, truncation_row_due = True, False
         else:
             after, reward, terminated, truncated, _ = env.step(action)
-            rows.append((obs, action, reward, terminated, truncated, True, is_first))
-            obs, is_first = after, False
             truncation_row_due = truncated and not terminated
+            rows.append((obs, action, reward, terminated, truncation_row_due, True, is_first))
+            obs, is_first = after, False
             if terminated:
                 obs, _ = env.reset()
                 is_first = True

@@ -1,0 +1,118 @@
+"""Front door: ``python -m sfactory.enjoy --experiment=NAME [flags]``. In: a saved run. Out: a JSON line, an exit code.
+
+stdout carries the result alone; progress, warnings and whatever the env prints go to stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sfactory.clock import Every
+from sfactory.config.enjoy import EnjoyConfig, read_enjoy_line
+from sfactory.errors import ConfigError, ExitCode, SFactoryError
+from sfactory.run.signals import Interrupted, Interrupts
+
+if TYPE_CHECKING:
+    from sfactory.run.evaluation import Episode, Player
+    from sfactory.run.saved_policy import SavedPolicy
+
+_PROG = "sfactory.enjoy"
+_PROGRESS_S = 1.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Play as ``argv`` (default: the command line) says; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    Path("/proc/self/comm").write_text("sf-enjoy")
+    with Interrupts() as interrupts:
+        try:
+            return _run(read_enjoy_line(arguments, prog=_PROG), interrupts)
+        except Interrupted:
+            print("interrupted before the first episode", file=sys.stderr, flush=True)
+            return interrupts.exit_code
+        except ConfigError as error:
+            return _refuse(error.problems, error)
+        except SFactoryError as error:
+            return _refuse([str(error)], error)
+
+
+def _refuse(problems: Sequence[str], error: SFactoryError) -> int:
+    """Say what is wrong; whatever the env raised is shown with its own traceback before."""
+    if error.exit_code is ExitCode.FAULTS and error.__cause__ is not None:
+        traceback.print_exception(error.__cause__, file=sys.stderr)
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr, flush=True)
+    return int(error.exit_code)
+
+
+def _run(config: EnjoyConfig, interrupts: Interrupts) -> int:
+    # Imported only now, so that a mistyped flag is answered at once.
+    from sfactory.run.evaluation import Evaluation
+    from sfactory.run.saved_policy import SavedPolicy
+
+    logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(levelname)s: %(message)s", datefmt="%H:%M:%S")
+    saved = SavedPolicy.load(config.train_dir, config.experiment, config.load_checkpoint_kind)
+    seed = secrets.randbits(31) if config.seed is None else config.seed
+    with contextlib.redirect_stdout(sys.stderr):  # envs print
+        player = _player(saved, config.eval_deterministic)
+        episodes = _play(player, config, saved, seed)
+        player.close()
+    result = Evaluation.of(
+        episodes,
+        env=saved.config.run.env,
+        checkpoint=str(saved.checkpoint),
+        env_steps=saved.env_steps,
+        deterministic=config.eval_deterministic,
+        seed=seed,
+    )
+    print(result.to_json(), flush=True)
+    return interrupts.exit_code if interrupts.count else int(ExitCode.DONE)
+
+
+def _player(saved: SavedPolicy, deterministic: bool) -> Player:
+    import torch
+
+    from sfactory.run.evaluation import Player
+    from sfactory.spec import EnvSpec
+
+    torch.set_num_threads(1)  # one row at a time leaves nothing to share out
+    env = saved.env_factory()
+    spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
+    return Player(env, spec, saved.model(spec), deterministic, f"--env={saved.config.run.env}")
+
+
+def _play(player: Player, config: EnjoyConfig, saved: SavedPolicy, seed: int) -> list[Episode]:
+    """Play to the limits, or until a signal comes; the episodes finished by then."""
+    episodes: list[Episode] = []
+    due = Every(_PROGRESS_S)
+    max_steps = max(1, config.max_num_frames // saved.config.sampling.env_frameskip)
+    with contextlib.suppress(Interrupted):
+        for episode in player.episodes(config.max_num_episodes, max_steps, seed):
+            episodes.append(episode)
+            if due.due() or len(episodes) == config.max_num_episodes:
+                _report(episodes, config.max_num_episodes)
+    if len(episodes) < config.max_num_episodes:
+        print(f"stopped after {len(episodes)} whole episodes", file=sys.stderr, flush=True)
+    return episodes
+
+
+def _report(episodes: Sequence[Episode], wanted: int) -> None:
+    mean = sum(episode.episode_return for episode in episodes) / len(episodes)
+    last = episodes[-1]
+    print(
+        f"{len(episodes)} of {wanted} episodes, mean return {mean:.3f}; the last one: return "
+        f"{last.episode_return:.3f} in {last.length} steps",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""Room: the sampling half of a run, with the test as its learner. In: a config. Out: what real actors delivered.
+
+Actors and policy workers are the real processes, started as a run starts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfactory.actor.life import run_actor
+from sfactory.config.schema import Config
+from sfactory.layout import Layout
+from sfactory.learner.assembler import Assembler
+from sfactory.learner.staging import Staging
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import FlatState
+from sfactory.policy.worker import run_policy_worker
+from sfactory.run.child import Birth
+from sfactory.run.nursery import Nursery
+from sfactory.run.wiring import Wiring
+from sfactory.shared.control import Stop
+from sfactory.shared.slots import SlotState
+from sfactory.shared.trajectories import Slot
+from sfactory.spec import EnvSpec
+from tests.support.processes import eventually
+
+Array = npt.NDArray[Any]
+END_S = 60.0  # bound on every wait for a process
+
+
+class Sampler:
+    """Context in which the actors and policy workers of ``config`` sample. ``wiring``: what they share."""
+
+    def __init__(self, config: Config, spec: EnvSpec, seed: int = 1) -> None:
+        inference = config.sampling.inference
+        assert inference != "auto"
+        self.config, self._seed = config, seed
+        self.layout = Layout.plan(config.sampling, config.learner, inference)
+        self.model = ActorCritic(spec, config.model)
+        self.flat = FlatState(self.model)
+        self.wiring = Wiring(spec, self.layout, self.flat.block.numel())
+        self.assembler = Assembler(
+            0, self.wiring.trajectories, self.wiring.table, self.wiring.to_learners[0], self.wiring.to_actors
+        )
+        self._processes: dict[str, ForkServerProcess] = {}
+
+    def __enter__(self) -> Sampler:
+        wiring, config, seed, nursery = self.wiring, self.config, self._seed, Nursery()
+        nursery.open()
+        for worker, name in enumerate(self.layout.policy_worker_names):
+            policy_setup = wiring.policy_worker(0, worker, config, seed, 0, "cpu")
+            self._processes[name] = nursery.start(self._birth(name), run_policy_worker, policy_setup)
+        for actor, name in enumerate(self.layout.actor_names):
+            actor_setup = wiring.actor(actor, config, seed, 0)
+            self._processes[name] = nursery.start(self._birth(name), run_actor, actor_setup, config.model, None)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.wiring.control.order_stop(Stop.NOW)
+        codes = {}
+        for name, process in self._processes.items():
+            process.join(END_S)
+            process.kill()
+            process.join(END_S)
+            codes[name] = process.exitcode
+        if error is None:
+            texts = {name: self.wiring.failures.read(name) for name in codes}
+            assert set(codes.values()) == {0}, f"exit codes {codes}; {texts}"
+
+    def _birth(self, name: str) -> Birth:
+        return Birth(name, self.wiring.status, self.wiring.failures, niceness=0)
+
+    def fill(self, staging: Staging) -> None:
+        """Fill ``staging`` as a learner does; fails if a process ends or nothing comes for END_S."""
+        waits = 0
+
+        def give_up() -> bool:
+            nonlocal waits
+            waits += 1
+            # Each look comes after at most half a second of waiting, or after something was copied.
+            return waits > 2 * END_S + staging.rows or self.ended() != ""
+
+        assert self.assembler.fill(staging, give_up), f"no dataset came; ended: {self.ended() or 'nobody'}"
+
+    def ended(self) -> str:
+        """Names and reasons of processes that have ended, or ''."""
+        dead = [name for name, process in self._processes.items() if not process.is_alive()]
+        return "; ".join(f"{name}: {self.wiring.failures.read(name)}" for name in dead)
+
+    def wait_until_held_back(self) -> None:
+        """Wait until every slot is READY: the actors are full of work that nobody takes."""
+        table, slots = self.wiring.table, range(self.layout.num_slots)
+        full = eventually(lambda: all(table.state(slot) is SlotState.READY for slot in slots), END_S)
+        assert full, f"slots are {[table.state(slot).name for slot in slots]}; ended: {self.ended() or 'nobody'}"
+
+
+class WitnessStaging(Staging):
+    """A Staging that looks closer: what state a slot is in, and the fields that a learner has no use for.
+
+    truncated: [T, R] bool. is_first: [T+1, R] bool. taken: rows copied by (slot, generation).
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        super().__init__(sampler.wiring.spec, sampler.layout, pin=False)
+        steps = sampler.layout.rollout
+        self._table = sampler.wiring.table
+        self.truncated = np.zeros((steps, self.rows), bool)
+        self.is_first = np.zeros((steps + 1, self.rows), bool)
+        self.taken: dict[tuple[int, int], int] = {}
+
+    def take(self, slot: Slot, start: int) -> int:
+        """As in Staging; fails unless the slot is READY from the first to the last byte copied."""
+        key = slot.index, self._table.generation(slot.index)
+        assert self._table.state(slot.index) is SlotState.READY
+        assert self.taken.get(key, 0) == start, f"slot {key} is taken from row {start} on, after {self.taken.get(key)}"
+        first = self.filled
+        count = super().take(slot, start)
+        self.truncated[:, first : first + count] = slot.truncated[:, start : start + count]
+        self.is_first[:, first : first + count] = slot.is_first[:, start : start + count]
+        assert key == (slot.index, self._table.generation(slot.index))
+        assert self._table.state(slot.index) is SlotState.READY
+        self.taken[key] = start + count
+        return count
+
+    def untaken_valid_steps(self, slots: list[Slot]) -> int:
+        """Valid steps in ``slots`` (all READY) that were not copied."""
+        taken = [self.taken.get((slot.index, self._table.generation(slot.index)), 0) for slot in slots]
+        return sum(int(slot.valid[:, start:].sum()) for slot, start in zip(slots, taken, strict=True))
+
+    def snapshot(self) -> dict[str, Array]:
+        """Copies of all fields of the dataset: [T or T+1, R, ...] each."""
+        fields: dict[str, Array] = {"obs": self.obs["obs"].numpy(), "action": self.actions["action"].numpy()}
+        fields |= {name: tensor.numpy() for name, tensor in self.scalars.items()}
+        fields |= {"truncated": self.truncated, "is_first": self.is_first}
+        return {name: array.copy() for name, array in fields.items()}
+
+
+def columns_by_env(datasets: list[dict[str, Array]], key: Callable[[Array], int]) -> dict[int, list[dict[str, Array]]]:
+    """{env: its rollouts in the order they came}; ``key`` names the env that an observation is of."""
+    found: dict[int, list[dict[str, Array]]] = {}
+    for dataset in datasets:
+        for row in range(dataset["obs"].shape[1]):
+            rollout = {name: array[:, row] for name, array in dataset.items()}
+            found.setdefault(key(rollout["obs"][0]), []).append(rollout)
+    return found

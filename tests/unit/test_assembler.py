@@ -1,0 +1,191 @@
+"""Announced slots become datasets: cut and joined, each row once and in order, each slot freed exactly once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfactory.learner.assembler import Assembler
+from sfactory.learner.staging import Staging
+from sfactory.messages import TO_ACTOR, TO_LEARNER, SlotFreed, ToActor, ToLearner, TrajectoryReady
+from sfactory.shared.channel import Channel
+from sfactory.shared.slots import SlotState, SlotTable
+from sfactory.shared.trajectories import TrajectoryBuffer
+from tests.support.parts import VECTOR, small_layout
+
+FREE, READY = SlotState.FREE, SlotState.READY
+
+
+class Bench:
+    """An Assembler with all it touches. Row n of a slot's k-th filling carries the reward 1000 k + 100 slot + n."""
+
+    def __init__(self, rows: int = 3, dataset_rows: int = 4) -> None:
+        layout = small_layout(num_actors=2, slots_per_actor=3, rows=rows, dataset_rows=dataset_rows)
+        self.rows = rows
+        self.trajectories = TrajectoryBuffer(VECTOR, layout)
+        self.table = SlotTable(2, 3, 1)
+        self.inbox: Channel[ToLearner] = Channel("learner", TO_LEARNER, 20)
+        self.to_actors: list[Channel[ToActor]] = [Channel(f"actor {i}", TO_ACTOR, 20) for i in range(2)]
+        self.assembler = Assembler(0, self.trajectories, self.table, self.inbox, self.to_actors)
+        self.staging = Staging(VECTOR, layout, pin=False)
+
+    def send(self, *slots: int) -> None:
+        """Do what an actor does with a complete slot."""
+        for index in slots:
+            self.table.begin(index)
+            slot = self.trajectories.slot(index)
+            slot.reward[...] = 1000 * self.table.generation(index) + 100 * index + np.arange(self.rows)
+            slot.valid.fill(True)
+            self.table.publish(index, 0)
+            self.inbox.put(TrajectoryReady(self.table.owner(index), index))
+
+    def dataset(self) -> list[int]:
+        """The marks of the next dataset's rows."""
+        assert self.assembler.fill(self.staging, lambda: False)
+        marks = self.staging.scalars["reward"]
+        assert (marks == marks[0]).all()
+        return [int(mark) for mark in marks[0].tolist()]
+
+    def states(self) -> list[SlotState]:
+        return [self.table.state(slot) for slot in range(6)]
+
+    def freed(self, actor: int) -> list[int]:
+        return [m.slot for m in self.to_actors[actor].get(0) if isinstance(m, SlotFreed)]
+
+
+def test_slots_are_joined_in_the_order_they_were_announced_and_cut_where_a_dataset_is_full() -> None:
+    bench = Bench(rows=3, dataset_rows=4)
+    bench.send(4, 0, 1, 3)
+
+    assert bench.dataset() == [1400, 1401, 1402, 1000]
+    assert bench.dataset() == [1001, 1002, 1100, 1101]
+    assert bench.dataset() == [1102, 1300, 1301, 1302]
+
+
+def test_a_slot_is_freed_once_its_last_row_is_copied_and_its_owner_is_told() -> None:
+    bench = Bench(rows=3, dataset_rows=4)
+    bench.send(4, 0)
+
+    bench.dataset()
+
+    assert bench.states() == [READY, FREE, FREE, FREE, FREE, FREE]
+    assert (bench.freed(0), bench.freed(1)) == ([], [4])
+    bench.send(5)
+    bench.dataset()
+    assert bench.states() == [FREE, FREE, FREE, FREE, FREE, READY]
+    assert (bench.freed(0), bench.freed(1)) == ([0], [])
+
+
+def test_a_wide_slot_feeds_several_datasets() -> None:
+    bench = Bench(rows=10, dataset_rows=4)
+    bench.send(2)
+    bench.send(5)
+
+    datasets = [bench.dataset() for _ in range(5)]
+
+    assert datasets[0] == [1200, 1201, 1202, 1203]
+    assert datasets[2] == [1208, 1209, 1500, 1501]
+    assert datasets[4] == [1506, 1507, 1508, 1509]
+    assert bench.states() == [FREE] * 6
+
+
+def test_a_freed_slot_comes_again_with_its_new_content() -> None:
+    bench = Bench(rows=4, dataset_rows=4)
+    bench.send(1)
+    first = bench.dataset()
+
+    bench.send(1)
+
+    assert (first, bench.dataset()) == ([1100, 1101, 1102, 1103], [2100, 2101, 2102, 2103])
+
+
+def test_giving_up_leaves_what_was_not_copied() -> None:
+    bench = Bench(rows=3, dataset_rows=4)
+    bench.send(0)
+    looks = iter([False, True])
+
+    assert not bench.assembler.fill(bench.staging, lambda: next(looks))
+
+    assert bench.staging.filled == 3
+    assert not bench.staging.full
+    assert bench.states() == [FREE] * 6
+
+
+def test_giving_up_at_once_takes_nothing() -> None:
+    bench = Bench()
+    bench.send(0)
+
+    assert not bench.assembler.fill(bench.staging, lambda: True)
+
+    assert bench.states()[0] is READY
+
+
+def test_discarding_frees_every_announced_slot_without_a_copy() -> None:
+    bench = Bench()
+    bench.send(0, 3, 4)
+
+    bench.assembler.discard()
+
+    assert bench.states() == [FREE] * 6
+    assert (bench.freed(0), bench.freed(1)) == ([0], [3, 4])
+    assert bench.staging.filled == 0
+
+
+def test_a_dataset_wider_than_all_slots_is_filled_as_slots_come_again() -> None:
+    bench = Bench(rows=1, dataset_rows=9)
+
+    def refill() -> bool:
+        # Called before every wait: the actors go on with the slots that were freed.
+        bench.send(*[slot for slot in range(6) if bench.table.state(slot) is FREE])
+        return False
+
+    assert bench.assembler.fill(bench.staging, refill)
+
+    marks = bench.staging.scalars["reward"][0].tolist()
+    assert marks == [1000, 1100, 1200, 1300, 1400, 1500, 2000, 2100, 2200]
+
+
+def test_a_slot_announced_twice_is_a_loud_error() -> None:
+    bench = Bench(rows=4, dataset_rows=4)
+    bench.send(0)
+    bench.inbox.put(TrajectoryReady(0, 0))
+    bench.dataset()
+
+    with pytest.raises(Exception, match="slot 0 is released by policy 0, for which it is not pending"):
+        bench.dataset()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    rows=st.integers(1, 6),
+    dataset_rows=st.integers(1, 6),
+    order=st.lists(st.integers(0, 5), min_size=4, max_size=30),
+)
+def test_every_row_is_delivered_once_whatever_the_sizes(rows: int, dataset_rows: int, order: list[int]) -> None:
+    bench = Bench(rows, dataset_rows)
+    sent: list[int] = []
+    delivered: list[int] = []
+    freed: list[int] = []
+    for slot in order:
+        # What a slot holds must be out before it is filled again: that is what back-pressure sees to.
+        while bench.table.state(slot) is READY:
+            while len(sent) - len(delivered) < dataset_rows:
+                other = next(other for other in range(6) if bench.table.state(other) is FREE)
+                bench.send(other)
+                sent += [1000 * bench.table.generation(other) + 100 * other + n for n in range(rows)]
+            delivered += bench.dataset()
+            freed += bench.freed(0) + bench.freed(1)
+        bench.send(slot)
+        sent += [1000 * bench.table.generation(slot) + 100 * slot + n for n in range(rows)]
+
+    while len(sent) - len(delivered) >= dataset_rows:
+        delivered += bench.dataset()
+    freed += bench.freed(0) + bench.freed(1)
+
+    assert delivered == sent[: len(delivered)]
+    begun = sum(bench.table.generation(slot) for slot in range(6))
+    waiting = bench.states().count(READY)
+    assert len(freed) == begun - waiting
+    assert waiting == -(-(len(sent) - len(delivered)) // rows)

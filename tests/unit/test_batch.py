@@ -1,0 +1,100 @@
+"""What a training pass sees: scaled rewards, discounts that know of ends, and a mask that knows of age."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sfactory.config.schema import AlgoConfig
+from sfactory.learner.batch import Batch
+from sfactory.learner.staging import Staging
+from tests.support.parts import VECTOR, small_layout
+
+CPU = torch.device("cpu")
+STEPS, ROWS = 4, 4
+
+
+def staged() -> Staging:
+    staging = Staging(VECTOR, small_layout(rollout=STEPS, dataset_rows=ROWS), pin=False)
+    torch.manual_seed(0)
+    staging.obs["obs"].normal_()
+    staging.scalars["valid"].fill_(True)
+    for name in ("log_prob", "value", "reward"):
+        staging.scalars[name].normal_()
+    return staging
+
+
+def batch_of(staging: Staging, algo: AlgoConfig | None = None, train_step: int = 0, max_lag: int = 1000) -> Batch:
+    return Batch.of(staging, algo or AlgoConfig(), train_step, max_lag, CPU)
+
+
+def test_the_discount_is_gamma_or_0_where_the_step_terminated() -> None:
+    staging = staged()
+    staging.scalars["terminated"][1, 2] = True
+
+    discounts = batch_of(staging, AlgoConfig(gamma=0.75)).discounts
+
+    expected = torch.full((STEPS, ROWS), 0.75)
+    expected[1, 2] = 0.0
+    assert torch.equal(discounts, expected)
+    assert discounts.dtype == torch.float32
+
+
+def test_rewards_are_scaled_first_and_clipped_then() -> None:
+    staging = staged()
+    staging.scalars["reward"][:, 0] = torch.tensor([1.0, -3.0, 30.0, -300.0])
+
+    rewards = batch_of(staging, AlgoConfig(reward_scale=0.5, reward_clip=10.0)).rewards
+
+    assert rewards[:, 0].tolist() == [0.5, -1.5, 10.0, -10.0]
+
+
+def test_recorded_numbers_pass_unchanged() -> None:
+    staging = staged()
+
+    batch = batch_of(staging)
+
+    assert torch.equal(batch.behavior_log_prob, staging.scalars["log_prob"])
+    assert torch.equal(batch.behavior_value, staging.scalars["value"])
+    assert torch.equal(batch.rewards, staging.scalars["reward"])
+    assert torch.equal(batch.obs["obs"], staging.obs["obs"])
+    assert torch.equal(batch.actions["action"], staging.actions["action"])
+    assert (tuple(batch.obs["obs"].shape), batch.rows) == ((STEPS + 1, ROWS, 3), ROWS)
+
+
+@pytest.mark.parametrize(("max_lag", "valid"), [(1, [True, False, False, False]), (3, [True, True, True, False])])
+def test_steps_of_a_policy_that_is_too_old_are_masked(max_lag: int, valid: list[bool]) -> None:
+    staging = staged()
+    staging.scalars["policy_version"][:] = torch.tensor([10, 9, 8, 7], dtype=torch.int32)
+
+    batch = batch_of(staging, train_step=10, max_lag=max_lag)
+
+    assert batch.lag[0].tolist() == [0, 1, 2, 3]
+    assert batch.valid.tolist() == [valid] * STEPS
+
+
+def test_a_step_that_was_never_taken_stays_invalid_however_young() -> None:
+    staging = staged()
+    staging.scalars["valid"][2, 1] = False
+
+    valid = batch_of(staging).valid
+
+    assert int((~valid).sum()) == 1
+    assert not valid[2, 1]
+
+
+def test_columns_are_the_same_rows_of_every_field() -> None:
+    staging = staged()
+    staging.scalars["terminated"][1, 2] = True
+    staging.scalars["valid"][2, 1] = False
+    staging.scalars["policy_version"][:] = torch.tensor([0, 1, 2, 3], dtype=torch.int32)
+    whole = batch_of(staging, train_step=3)
+
+    part = whole.columns(1, 3)
+
+    assert part.rows == 2
+    for name in ("behavior_log_prob", "behavior_value", "rewards", "discounts", "valid", "lag"):
+        assert torch.equal(getattr(part, name), getattr(whole, name)[:, 1:3]), name
+    assert torch.equal(part.obs["obs"], whole.obs["obs"][:, 1:3])
+    assert torch.equal(part.actions["action"], whole.actions["action"][:, 1:3])
+    assert whole.columns(0, ROWS) is whole

@@ -1,0 +1,60 @@
+"""The cores a run may use are those of its mask, or fewer under a container's quota."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sfactory.cores import Cores, cgroup_quota
+
+
+def quota_files(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({}, None),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "nonsense"}, None),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4.0),
+        ({"cpu/cpu.cfs_quota_us": "400000\n"}, None),
+    ],
+)
+def test_the_quota_is_read_from_either_version_of_cgroups(
+    tmp_path: Path, files: dict[str, str], quota: float | None
+) -> None:
+    assert cgroup_quota(quota_files(tmp_path, files)) == quota
+
+
+@pytest.mark.parametrize(("quota", "count"), [(None, 4), (0.5, 1), (1.5, 2), (3.0, 3), (64.0, 4)])
+def test_a_quota_below_the_mask_lowers_the_count(quota: float | None, count: int) -> None:
+    assert Cores((0, 1, 2, 5), quota).count == count
+
+
+def test_actors_are_pinned_to_the_masks_own_cores() -> None:
+    cores = Cores((2, 3, 7), None)
+
+    assert [cores.core_of_actor(actor, 3) for actor in range(3)] == [2, 3, 7]
+
+
+def test_nobody_is_pinned_where_actors_outnumber_cores_or_there_is_a_quota() -> None:
+    assert Cores((2, 3), None).core_of_actor(0, num_actors=3) is None
+    assert Cores((2, 3), 1.5).core_of_actor(0, num_actors=1) is None
+
+
+@pytest.mark.parametrize(("actors", "threads"), [(1, 7), (6, 2), (7, 1), (8, 1), (100, 1)])
+def test_the_learner_gets_the_cores_that_actors_leave_over(actors: int, threads: int) -> None:
+    assert Cores(tuple(range(8)), None).learner_threads(actors) == threads
+
+
+def test_the_present_mask_is_used() -> None:
+    assert Cores.available().ids == tuple(sorted(os.sched_getaffinity(0)))

@@ -1,0 +1,160 @@
+"""A model's tensors are views of one block, and stay so whatever is done to the model."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import FlatState, flat_bytes
+from tests.support.parts import tiny_model
+
+
+class Mixed(nn.Module):
+    """Parameters and buffers of several dtypes, sizes that are no multiple of a cache line, and a scalar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 5)
+        self.register_buffer("count", torch.tensor(2**40))
+        self.register_buffer("mean", torch.arange(7, dtype=torch.float64))
+        self.register_buffer("flag", torch.tensor([True, False, True]))
+
+
+def assert_views(flat: FlatState, module: nn.Module) -> None:
+    start, end = flat.block.data_ptr(), flat.block.data_ptr() + flat.block.numel()
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        assert start <= tensor.data_ptr() < end, name
+
+
+def twin_of(flat: FlatState, make: type[nn.Module]) -> nn.Module:
+    """Another module that adopted the same bytes."""
+    twin = make()
+    other = FlatState(twin)
+    other.adopt(torch.from_numpy(flat.to_host().copy()))
+    return twin
+
+
+def test_becoming_flat_changes_no_value() -> None:
+    module = Mixed()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+    flat = FlatState(module)
+
+    assert_views(flat, module)
+    after = module.state_dict()
+    assert all(
+        torch.equal(after[name], tensor) and after[name].dtype == tensor.dtype for name, tensor in before.items()
+    )
+
+
+def test_bytes_carry_every_dtype_exactly_to_a_twin() -> None:
+    module = Mixed()
+    flat = FlatState(module)
+
+    twin = twin_of(flat, Mixed)
+
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(twin.state_dict()[name], tensor), name
+    assert twin.state_dict()["count"].item() == 2**40
+
+
+def test_tensors_begin_on_cache_lines_and_do_not_overlap() -> None:
+    module = Mixed()
+    flat = FlatState(module)
+    start = flat.block.data_ptr()
+
+    spans = sorted((t.data_ptr() - start, t.numel() * t.element_size()) for t in module.state_dict().values())
+
+    assert all(offset % 64 == 0 for offset, _ in spans)
+    assert all(offset + size <= later for (offset, size), (later, _) in itertools.pairwise(spans))
+    assert spans[-1][0] + spans[-1][1] <= flat.block.numel() == flat_bytes(module)
+
+
+def test_the_size_is_known_without_any_memory() -> None:
+    with torch.device("meta"):
+        planned = flat_bytes(Mixed())
+
+    assert planned == flat_bytes(Mixed())
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_views_stay_views_over_optimizer_steps(fused: bool) -> None:
+    model = tiny_model()
+    flat = FlatState(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=fused)
+    before = flat.to_host().copy()
+
+    for _ in range(3):
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(model.value({"obs": torch.ones(4, 3)}).sum())
+        optimizer.step()
+
+    assert_views(flat, model)
+    assert not np.array_equal(flat.to_host(), before)
+    assert torch.equal(tiny_twin(flat).value({"obs": torch.ones(1, 3)}), model.value({"obs": torch.ones(1, 3)}))
+
+
+def tiny_twin(flat: FlatState) -> ActorCritic:
+    twin = tiny_model(seed=99)
+    FlatState(twin).adopt(torch.from_numpy(flat.to_host().copy()))
+    return twin
+
+
+def test_views_stay_views_over_load_state_dict_and_eval() -> None:
+    model, other = tiny_model(seed=1), tiny_model(seed=2)
+    flat = FlatState(model)
+
+    model.load_state_dict(other.state_dict())
+    model.eval()
+
+    assert_views(flat, model)
+    assert torch.equal(tiny_twin(flat).state_dict()["value_head.weight"], other.state_dict()["value_head.weight"])
+
+
+def test_adopted_bytes_are_the_models_weights_at_once() -> None:
+    source, target = tiny_model(seed=1), tiny_model(seed=2)
+    obs = {"obs": torch.randn(5, 3)}
+    theirs, mine = FlatState(source), FlatState(target)
+    assert not torch.equal(source.value(obs), target.value(obs))
+
+    mine.adopt(torch.from_numpy(theirs.to_host()))
+
+    assert torch.equal(source.value(obs), target.value(obs))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", ["linear.weight", "linear.bias", "mean"])
+def test_one_number_that_is_not_finite_is_found(name: str, bad: float) -> None:
+    module = Mixed()
+    flat = FlatState(module)
+    assert flat.is_finite()
+
+    with torch.no_grad():
+        module.state_dict()[name].view(-1)[-1] = bad
+
+    assert not flat.is_finite()
+
+
+def test_infinities_of_both_signs_do_not_cancel() -> None:
+    module = Mixed()
+    flat = FlatState(module)
+
+    with torch.no_grad():
+        module.linear.weight[0, 0], module.linear.weight[0, 1] = float("inf"), float("-inf")
+
+    assert not flat.is_finite()
+
+
+def test_large_weights_are_still_finite() -> None:
+    module = Mixed()
+    flat = FlatState(module)
+
+    with torch.no_grad():
+        module.linear.weight.fill_(3e38)
+
+    assert flat.is_finite()

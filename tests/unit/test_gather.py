@@ -1,0 +1,86 @@
+"""Requests become one batch in the order they came, and each answer is written where it was asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sfactory.messages import ActRequest
+from sfactory.model.actor_critic import Acted
+from sfactory.policy.gather import Gather
+from sfactory.shared.trajectories import Slot, TrajectoryBuffer
+from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from tests.support.parts import small_layout
+
+CPU = torch.device("cpu")
+N = 3
+SPEC = EnvSpec(
+    obs=(("image", TensorSpec((2, 2), "uint8")), ("number", TensorSpec((), "int64"))),
+    actions=(DiscreteHead("jump", 9), BoxHead("arm", (2,), "float32", (-1.0, -1.0), (1.0, 1.0))),
+)
+REQUESTS = [ActRequest(1, 0, slot=3, t=2), ActRequest(0, 0, slot=0, t=0), ActRequest(0, 1, slot=1, t=3)]
+
+
+def make() -> tuple[Gather, list[Slot]]:
+    slots = TrajectoryBuffer(SPEC, small_layout(rows=N, rollout=4)).slots()
+    rng = np.random.default_rng(0)
+    for slot in slots:
+        slot.obs["image"][...] = rng.integers(0, 256, slot.obs["image"].shape)
+        slot.obs["number"][...] = rng.integers(0, 1000, slot.obs["number"].shape)
+    return Gather(SPEC, slots, max_rows=4 * N, device=CPU), slots
+
+
+def answers(rows: int) -> Acted:
+    numbers = torch.arange(rows)
+    actions = {"jump": numbers, "arm": torch.stack((numbers, -numbers), dim=1).float()}
+    return Acted(actions, log_prob=numbers * 0.5, value=numbers * 10.0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_observations_are_stacked_in_the_order_of_requests(count: int) -> None:
+    gather, slots = make()
+
+    obs = gather.obs(REQUESTS[:count])
+
+    for key in ("image", "number"):
+        due = np.concatenate([slots[request.slot].obs[key][request.t] for request in REQUESTS[:count]])
+        assert np.array_equal(obs[key].numpy(), due)
+        assert obs[key].dtype == getattr(torch, str(due.dtype))
+
+
+def test_a_smaller_batch_after_a_larger_one_holds_nothing_old() -> None:
+    gather, slots = make()
+    gather.obs(REQUESTS)
+
+    obs = gather.obs(REQUESTS[1:])
+
+    assert obs["number"].shape == (2 * N,)
+    assert np.array_equal(obs["number"][:N].numpy(), slots[0].obs["number"][0])
+
+
+def test_answers_land_in_the_rows_that_asked_and_nowhere_else() -> None:
+    gather, slots = make()
+
+    gather.scatter(REQUESTS, answers(3 * N), version=17)
+
+    asked = {(request.slot, request.t): index * N for index, request in enumerate(REQUESTS)}
+    for index, slot in enumerate(slots):
+        for t in range(4):
+            start = asked.get((index, t))
+            numbers = np.arange(N) + start if start is not None else np.zeros(N)
+            assert slot.actions["jump"][t].tolist() == numbers.tolist()
+            assert slot.actions["arm"][t].tolist() == np.stack((numbers, -numbers), axis=1).tolist()
+            assert slot.log_prob[t].tolist() == (0.5 * numbers).tolist()
+            assert slot.value[t].tolist() == (10 * numbers).tolist()
+            assert slot.policy_version[t].tolist() == [17 if start is not None else 0] * N
+
+
+def test_observations_are_only_read() -> None:
+    gather, slots = make()
+    before = [slot.obs["image"].copy() for slot in slots]
+
+    gather.obs(REQUESTS)
+    gather.scatter(REQUESTS, answers(3 * N), version=1)
+
+    assert all(np.array_equal(slot.obs["image"], image) for slot, image in zip(slots, before, strict=True))

@@ -1,0 +1,67 @@
+"""Every size of a run follows from its configuration, in one place."""
+
+from __future__ import annotations
+
+import pytest
+
+from sfactory.config.schema import LearnerConfig, SamplingConfig
+from sfactory.layout import Layout, choose_inference
+from tests.support.parts import small_layout
+
+SAMPLING = SamplingConfig(
+    num_workers=3,
+    num_envs_per_worker=12,
+    worker_num_splits=2,
+    policy_workers_per_policy=2,
+    rollout=16,
+    min_traj_buffers_per_worker=4,
+)
+LEARNER = LearnerConfig(batch_size=160, num_batches_per_epoch=3, num_batches_to_accumulate=5)
+
+
+def test_sizes_under_central_inference() -> None:
+    layout = Layout.plan(SAMPLING, LEARNER, "central")
+
+    assert (layout.num_actors, layout.splits, layout.rows, layout.rollout) == (3, 2, 6, 16)
+    assert (layout.slots_per_actor, layout.num_slots, layout.policy_workers) == (8, 24, 2)
+    assert (layout.minibatch_rows, layout.dataset_rows, layout.datasets) == (10, 30, 5)
+
+
+def test_with_local_inference_an_actor_has_one_wide_split_and_no_policy_worker() -> None:
+    layout = Layout.plan(SAMPLING, LEARNER, "local")
+
+    assert (layout.splits, layout.rows, layout.slots_per_actor, layout.policy_workers) == (1, 12, 4, 0)
+    assert layout.policy_worker_names == []
+
+
+def test_without_a_training_thread_one_dataset_is_enough() -> None:
+    learner = LearnerConfig(train_in_background_thread=False, num_batches_to_accumulate=5)
+
+    assert Layout.plan(SAMPLING, learner, "central").datasets == 1
+
+
+def test_processes_are_named_as_the_kernel_can_keep_them() -> None:
+    layout = Layout.plan(SAMPLING, LEARNER, "central")
+
+    assert layout.process_names == [
+        "sf-learner-0",
+        "sf-policy-0-0",
+        "sf-policy-0-1",
+        "sf-actor-0",
+        "sf-actor-1",
+        "sf-actor-2",
+    ]
+    assert max(len(name) for name in small_layout(num_actors=4096).process_names) <= 15
+
+
+@pytest.mark.parametrize(
+    ("wanted", "on_gpu", "chosen"),
+    [
+        ("central", False, "central"),
+        ("local", True, "local"),
+        ("auto", True, "central"),
+        ("auto", False, "local"),
+    ],
+)
+def test_auto_takes_central_inference_where_there_is_a_gpu(wanted: str, on_gpu: bool, chosen: str) -> None:
+    assert choose_inference(wanted, on_gpu) == chosen  # type: ignore[arg-type]

@@ -1,0 +1,135 @@
+"""An env is looked at in a process of its own before anything starts, and what is wrong with it is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import gymnasium
+import gymnasium.spaces as spaces
+import numpy as np
+import pytest
+
+from sfactory.env.api import EnvFactory
+from sfactory.errors import EnvError, SFactoryError
+from sfactory.run.nursery import Nursery
+from sfactory.run.probe import examine, probe_env
+from tests.support.scripted_env import ScriptedEnv
+
+HERE = "tests.unit.test_probe"
+BOUND_S = 60.0
+
+
+def well_behaved() -> gymnasium.Env[Any, Any]:
+    env = ScriptedEnv([(1, "terminated")])
+    env.action_space = spaces.Discrete(3, start=2)
+    return env
+
+
+def suicidal() -> gymnasium.Env[Any, Any]:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return well_behaved()
+
+
+def sleepy() -> gymnasium.Env[Any, Any]:
+    time.sleep(600)
+    return well_behaved()
+
+
+def raising() -> gymnasium.Env[Any, Any]:
+    raise LookupError("no simulator at port 7")
+
+
+def chatty() -> gymnasium.Env[Any, Any]:
+    print("hello from the simulator")  # must not reach stdout, which carries the result alone
+    return well_behaved()
+
+
+class Odd(ScriptedEnv):
+    """Breaks one promise: ``what`` names it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__([])
+        self.what = what
+        if what == "text space":
+            self.observation_space = spaces.Text(3)  # type: ignore[assignment]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """As ScriptedEnv, but for what is odd."""
+        obs, info = super().reset(seed=seed)
+        return {"reset gives no info": obs, "reset shape": (np.zeros(3, np.float32), {})}.get(self.what, (obs, info))
+
+    def step(self, action: int) -> Any:
+        """As ScriptedEnv, but for what is odd."""
+        obs, reward, terminated, truncated, info = super().step(action)
+        return {
+            "four results": (obs, reward, terminated, info),
+            "step dtype": (obs.astype(complex), reward, terminated, truncated, info),
+            "reward": (obs, "much", terminated, truncated, info),
+        }.get(self.what, (obs, reward, terminated, truncated, info))
+
+
+def odd(what: str) -> gymnasium.Env[Any, Any]:
+    return Odd(what)
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Nursery:
+    nursery = Nursery()
+    nursery.open()
+    return nursery
+
+
+def factory_of(name: str, **kwargs: object) -> EnvFactory:
+    return EnvFactory(f"{HERE}:{name}", kwargs)
+
+
+def test_a_good_env_is_described(nursery: Nursery) -> None:
+    spec = probe_env(nursery, factory_of("well_behaved"), BOUND_S)
+
+    assert [key for key, _ in spec.obs] == ["obs"]
+    assert [(head.key, getattr(head, "start", None)) for head in spec.actions] == [("action", 2)]
+
+
+def test_what_an_env_prints_does_not_reach_stdout(nursery: Nursery, capfd: pytest.CaptureFixture[str]) -> None:
+    probe_env(nursery, factory_of("chatty"), BOUND_S)
+
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("suicidal", r"the process died while making it \(.*-11\)"),
+        ("raising", r"LookupError: no simulator at port 7"),
+        ("absent", r"has no 'absent'"),
+    ],
+)
+def test_an_env_that_cannot_be_made_is_refused_with_its_cause(nursery: Nursery, name: str, words: str) -> None:
+    with pytest.raises(EnvError, match=f"^--env={HERE}:{name}: .*{words}"):
+        probe_env(nursery, factory_of(name), BOUND_S)
+
+
+def test_an_env_that_hangs_is_refused_when_its_time_is_up(nursery: Nursery) -> None:
+    with pytest.raises(EnvError, match=r"not made and reset within --reset_timeout_seconds=0\.5"):
+        probe_env(nursery, factory_of("sleepy"), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("text space", "observation space 'obs' is a Text"),
+        ("reset gives no info", r"reset\(\) must return \(observation, info dict\)"),
+        ("reset shape", r"reset\(\): observation 'obs' has shape \(3,\)"),
+        ("four results", r"step\(\) must return \(observation, reward, terminated, truncated, info\)"),
+        ("step dtype", r"step\(\): observation 'obs' has shape \(1,\) and dtype complex"),
+        ("reward", "the reward 'much', which is no number"),
+    ],
+)
+def test_an_env_that_does_not_keep_to_the_interface_is_told_how(what: str, words: str) -> None:
+    with pytest.raises(SFactoryError, match=words) as refused:
+        examine(factory_of("odd", what=what))
+
+    assert f"--env={HERE}:odd" in str(refused.value)

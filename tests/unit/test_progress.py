@@ -1,0 +1,96 @@
+"""Training goes on from a checkpoint exactly where it stopped, and ends where its limits say."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
+from sfactory.errors import CheckpointError
+from sfactory.learner.progress import PAYLOAD_VERSION, Progress, payload_of, restore
+from sfactory.learner.setup import Limits
+from sfactory.learner.trainer import Trainer
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import FlatState
+from tests.support.parts import VECTOR, random_batch, tiny_model
+
+
+def trainer_of(seed: int = 0) -> Trainer:
+    return Trainer(tiny_model(seed), AlgoConfig(), OptimConfig(learning_rate=0.01), LearnerConfig())
+
+
+def test_training_time_counts_from_the_first_start_of_the_clock_and_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sfactory.learner.progress.now", lambda: 110.0)
+    progress = Progress(earlier_seconds=5.0)
+    assert progress.train_seconds == 5.0
+
+    progress.start_clock(100.0)
+    progress.start_clock(109.0)
+
+    assert progress.train_seconds == 15.0
+
+
+@pytest.mark.parametrize(
+    ("limits", "over"),
+    [
+        (Limits(env_steps=1001, seconds=51.0), False),
+        (Limits(env_steps=1000, seconds=51.0), True),
+        (Limits(env_steps=1001, seconds=50.0), True),
+    ],
+)
+def test_training_is_over_at_either_limit(limits: Limits, over: bool) -> None:
+    progress = Progress(env_steps=1000, earlier_seconds=50.0)
+
+    assert progress.reached(limits) is over
+
+
+def test_a_resumed_trainer_does_the_same_updates_as_one_that_never_stopped() -> None:
+    first, resumed = trainer_of(seed=0), trainer_of(seed=7)
+    flat = FlatState(resumed.model)
+    batch = random_batch(first.model)
+    for _ in range(3):
+        first.train(batch)
+    payload = copy.deepcopy(payload_of(first, Progress(env_steps=60, best_return=2.5, earlier_seconds=9.0)))
+
+    progress = Progress()
+    restore(payload, "here", resumed, progress)
+    for trainer in (first, resumed):
+        trainer.train(batch)
+
+    for mine, other in zip(first.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(mine, other)
+    assert (resumed.train_step, progress.env_steps, progress.best_return) == (4, 60, 2.5)
+    assert progress.train_seconds == 9.0
+    # What is published from now on are the restored weights.
+    twin = tiny_model(seed=1)
+    FlatState(twin).adopt(torch.from_numpy(flat.to_host()))
+    assert torch.equal(twin.state_dict()["value_head.weight"], first.model.state_dict()["value_head.weight"])
+
+
+def test_a_payload_holds_plain_numbers_and_tensors_only(tmp_path: object) -> None:
+    trainer = trainer_of()
+    trainer.train(random_batch(trainer.model))
+    path = f"{tmp_path}/payload.pth"
+
+    torch.save(payload_of(trainer, Progress(env_steps=20)), path)
+    loaded = torch.load(path, weights_only=True)
+
+    assert loaded["payload_version"] == PAYLOAD_VERSION
+    assert (loaded["train_step"], loaded["env_steps"], loaded["agent_steps"]) == (1, 20, 20)
+
+
+def test_a_payload_of_another_version_is_refused() -> None:
+    payload = payload_of(trainer_of(), Progress()) | {"payload_version": 999}
+
+    with pytest.raises(CheckpointError, match="checkpoint_7 was written by another version"):
+        restore(payload, "checkpoint_7", trainer_of(), Progress())
+
+
+def test_a_payload_of_another_model_is_refused() -> None:
+    other = ActorCritic(VECTOR, ModelConfig(encoder_mlp_layers=(9,)))
+    trainer = Trainer(other, AlgoConfig(), OptimConfig(), LearnerConfig())
+
+    with pytest.raises(CheckpointError, match="checkpoint_7 does not fit the model"):
+        restore(payload_of(trainer, Progress()), "checkpoint_7", trainer_of(), Progress())

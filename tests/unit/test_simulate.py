@@ -1,0 +1,65 @@
+"""Pure simulation steps the real envs in processes of their own, and counts what they did."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+import gymnasium.spaces as spaces
+import pytest
+
+from sfactory.env.api import EnvFactory
+from sfactory.errors import WorkerDied
+from sfactory.run.nursery import Nursery
+from sfactory.run.simulate import pure_simulation, steps_per_second
+from tests.support.scripted_env import ScriptedEnv
+
+
+class CountedEnv(ScriptedEnv):
+    """Episodes of 3 steps, and the actions that came."""
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        super().__init__([(3, "truncated")] * 1_000_000)
+        self.action_space = space
+        self.reset()
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Nursery:
+    nursery = Nursery()
+    nursery.open()
+    return nursery
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(4, start=2), spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 3])])
+def test_envs_are_stepped_with_legal_actions_and_reset_when_they_end(space: spaces.Space[Any]) -> None:
+    envs = [CountedEnv(space) for _ in range(3)]
+
+    rate = steps_per_second(list(envs), 0.02)
+
+    assert rate > 0
+    steps = {len(env.taken) for env in envs}
+    assert len(steps) == 1
+    assert steps.pop() >= 64
+    assert all(len(env.seeds) == 1 + len(env.taken) // 3 for env in envs)
+    # Python ints where the space is Discrete, as envs that are stepped by sfactory get them.
+    assert isinstance(space, spaces.Discrete) == all(type(action) is int for action in envs[0].taken)
+
+
+def test_rates_of_all_processes_add_up_and_none_is_left(nursery: Nursery) -> None:
+    factory, before = EnvFactory("CartPole-v1"), set(multiprocessing.active_children())
+
+    one = pure_simulation(nursery, factory, 1, envs=2, cores=[None], seconds=0.2)
+    two = pure_simulation(nursery, factory, 2, envs=2, cores=[None, None], seconds=0.2)
+
+    assert one > 1000
+    assert two > 1000
+    assert set(multiprocessing.active_children()) <= before
+
+
+def test_a_process_that_dies_is_an_error_and_not_a_low_rate(nursery: Nursery) -> None:
+    kwargs = {"signal_at": 5, "signal_name": "SIGKILL"}
+    factory = EnvFactory("sfactory_envs.synthetic.faulty:Faulty", kwargs)
+
+    with pytest.raises(WorkerDied, match="process of the pure simulation ended"):
+        pure_simulation(nursery, factory, 2, envs=1, cores=[None, None], seconds=0.5)

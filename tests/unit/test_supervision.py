@@ -1,0 +1,232 @@
+"""A run with real children ends in every case, for the right reason, and leaves none of them behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sfactory.checkpoint import CheckpointDir
+from sfactory.config.schema import Config, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
+from sfactory.cores import Cores
+from sfactory.env.api import make_env
+from sfactory.errors import ExitCode, LearnerDied, WorkerDied
+from sfactory.layout import Layout
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import flat_bytes
+from sfactory.run import supervision as supervision_module
+from sfactory.run.crew import Crew, Death
+from sfactory.run.nursery import Nursery
+from sfactory.run.signals import Interrupts
+from sfactory.run.supervision import Supervision
+from sfactory.run.wiring import Wiring
+from sfactory.shared.control import Stop
+from sfactory.spec import EnvSpec
+
+FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
+BASE = Config(
+    run=RunConfig(env=FAULTY, train_for_env_steps=10**9, device="cpu"),
+    sampling=SamplingConfig(num_workers=2, num_envs_per_worker=8, rollout=8),
+    learner=LearnerConfig(batch_size=128),
+    model=ModelConfig(encoder_mlp_layers=(8,)),
+)
+
+
+class SmallRun:
+    """Children of a run in the test's own hands."""
+
+    def __init__(self, folder: Path, interrupts: Interrupts, boot_limit_s: float = 90.0, **run: Any) -> None:
+        config = dataclasses.replace(BASE, run=dataclasses.replace(BASE.run, **run))
+        env = make_env(FAULTY, {})
+        spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
+        self.layout = Layout.plan(config.sampling, config.learner, "central")
+        with torch.device("meta"):
+            weight_bytes = flat_bytes(ActorCritic(spec, config.model))
+        self.wiring = Wiring(spec, self.layout, weight_bytes)
+        self.checkpoints = CheckpointDir(folder / "checkpoint_p0", keep=2)
+        nursery = Nursery()
+        nursery.open()
+        self.crew = Crew(nursery, self.wiring)
+        self.supervision = Supervision(
+            self.crew, self.wiring.control, self.wiring.status, interrupts, boot_limit_s=boot_limit_s
+        )
+        self.crew.start(config, 1, 0, "cpu", Cores.available(), [str(folder / "checkpoint_p0")])
+
+    def trained(self) -> int:
+        """Env steps trained so far."""
+        return int(self.wiring.status.total("env_steps", "sf-learner"))
+
+    def until_trained(self, act: Callable[[], object]) -> Callable[[], bool]:
+        """Call ``act`` at every beat once something was trained; a truthy answer from it ends the run as done."""
+        return lambda: bool(self.trained() and act())
+
+    def kill(self, name: str) -> None:
+        """SIGKILL one child, once."""
+        if name in self.crew.alive:
+            os.kill(int(self.wiring.status.row(name).get("pid")), signal.SIGKILL)
+
+    def saved_steps(self) -> int | None:
+        """Env steps of the checkpoint, None if there is none."""
+        loaded = self.checkpoints.load()
+        return None if loaded is None else int(loaded.payload["env_steps"])
+
+
+@pytest.fixture
+def interrupts() -> Iterator[Interrupts]:
+    with Interrupts() as interrupts:
+        interrupts.raising = False
+        yield interrupts
+
+
+@pytest.fixture
+def start(tmp_path: Path, interrupts: Interrupts) -> Iterator[Callable[..., SmallRun]]:
+    runs: list[SmallRun] = []
+
+    def start_one(**changes: Any) -> SmallRun:
+        runs.append(SmallRun(tmp_path, interrupts, **changes))
+        return runs[-1]
+
+    yield start_one
+    for run in runs:
+        assert run.crew.kill() == [], "somebody was left behind"
+
+
+Start = Callable[..., SmallRun]
+
+
+def once(act: Callable[[], object]) -> Callable[[], None]:
+    """Does its thing at the first call only, and answers nothing."""
+    calls: list[int] = []
+
+    def first_time() -> None:
+        if not calls:
+            calls.append(1)
+            act()
+
+    return first_time
+
+
+def test_a_run_ends_as_done_when_the_learner_reaches_its_limit(start: Start) -> None:
+    run = start(train_for_env_steps=3000)
+
+    run.supervision.run(lambda: False)
+
+    sampled, layout = run.wiring.status.total("env_steps", "sf-actor"), run.layout
+    assert run.supervision.done
+    assert run.supervision.failure is None
+    assert run.crew.alive == []
+    assert run.saved_steps() == run.trained() >= 3000
+    # Nothing was trained that was not sampled; what was sampled and not trained is under way, which has a bound.
+    columns = layout.num_slots * layout.rows + (layout.datasets + 1) * layout.dataset_rows
+    assert run.trained() <= sampled <= run.trained() + columns * layout.rollout
+
+
+def test_a_beat_can_end_the_run_as_done(start: Start) -> None:
+    run = start()
+
+    run.supervision.run(run.until_trained(lambda: True))
+
+    assert run.supervision.done
+    assert run.supervision.failure is None
+    assert run.wiring.control.stop is Stop.SAVE
+    assert run.saved_steps() == run.trained() > 0
+
+
+def test_one_signal_stops_and_saves(start: Start, interrupts: Interrupts) -> None:
+    run = start()
+
+    run.supervision.run(run.until_trained(once(lambda: os.kill(os.getpid(), signal.SIGTERM))))
+
+    assert (interrupts.count, interrupts.exit_code) == (1, ExitCode.SIGTERM)
+    assert not run.supervision.done
+    assert run.supervision.failure is None
+    assert run.saved_steps() == run.trained() > 0
+
+
+def test_two_signals_stop_at_once_without_saving(start: Start, interrupts: Interrupts) -> None:
+    run = start()
+
+    def twice() -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    run.supervision.run(run.until_trained(once(twice)))
+
+    assert interrupts.count == 2
+    assert run.wiring.control.stop is Stop.NOW
+    assert run.supervision.failure is None
+    assert run.crew.alive == []
+
+
+@pytest.mark.parametrize("name", ["sf-actor-1", "sf-policy-0-0"])
+def test_a_killed_worker_is_the_failure_and_the_learner_saves(start: Start, name: str) -> None:
+    run = start()
+
+    run.supervision.run(run.until_trained(lambda: run.kill(name)))
+
+    assert isinstance(run.supervision.failure, WorkerDied)
+    assert f"{name} was killed by SIGKILL" in str(run.supervision.failure)
+    assert run.saved_steps() == run.trained() > 0
+
+
+def test_a_killed_learner_is_the_failure_and_nobody_waits_for_a_save(start: Start) -> None:
+    run = start()
+
+    run.supervision.run(run.until_trained(lambda: run.kill("sf-learner-0")))
+
+    assert isinstance(run.supervision.failure, LearnerDied)
+    assert run.supervision.failure.exit_code is ExitCode.LEARNER
+    assert run.wiring.control.stop is Stop.NOW
+
+
+def test_an_env_that_raises_is_the_failure_with_its_traceback(start: Start) -> None:
+    run = start(env_kwargs={"raise_at": 50})
+
+    run.supervision.run(lambda: False)
+
+    text = str(run.supervision.failure)
+    assert "Traceback" in text
+    assert "EnvFault: step 50 raises, as ordered" in text.splitlines()[-1]
+    assert text.splitlines()[-1].startswith("sf-actor-")
+    assert not run.supervision.done
+
+
+def test_who_does_not_get_ready_in_time_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision_module, "_STOP_GRACE_S", 0.5)
+    run = start(env_kwargs={"hang_in_constructor": True}, boot_limit_s=0.5)
+
+    run.supervision.run(lambda: False)
+
+    text = str(run.supervision.failure)
+    assert "did not get ready within --reset_timeout_seconds=0.5" in text
+    assert "sf-actor-0" in text
+    assert "sf-actor-1" in text
+    assert run.crew.alive == []
+
+
+@pytest.mark.parametrize(
+    ("death", "kind", "code", "words"),
+    [
+        (Death("sf-actor-0", -11, ""), WorkerDied, ExitCode.FAULTS, "sf-actor-0 was killed by SIGSEGV"),
+        (Death("sf-actor-0", -9, ""), WorkerDied, ExitCode.FAULTS, "SIGKILL; perhaps the machine ran out of memory"),
+        (Death("sf-actor-0", 0, ""), WorkerDied, ExitCode.FAULTS, "ended with exit code 0 though nobody"),
+        (Death("sf-policy-0-0", 3, "T\nValueError: x"), WorkerDied, ExitCode.FAULTS, "failed: ValueError: x"),
+        (Death("sf-learner-0", 3, "T\nValueError: x"), LearnerDied, ExitCode.LEARNER, "sf-learner-0 failed"),
+        (Death("sf-learner-0", 71, "T\nDiverged"), LearnerDied, ExitCode.DIVERGED, "failed: Diverged"),
+        (Death("sf-learner-0", 74, "T\nFull"), LearnerDied, ExitCode.CANNOT_SAVE, "failed: Full"),
+        (Death("sf-actor-0", 71, "T\nx"), WorkerDied, ExitCode.FAULTS, "failed: x"),
+    ],
+)
+def test_a_death_becomes_the_error_of_the_run(death: Death, kind: type[Exception], code: ExitCode, words: str) -> None:
+    error = death.as_error()
+
+    assert type(error) is kind
+    assert error.exit_code == code
+    assert words in str(error)
+    assert str(error).splitlines()[-1].startswith(death.name)

@@ -1,0 +1,235 @@
+"""A dataset gives the updates that were ordered, and data that cannot teach changes nothing."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
+from sfactory.errors import DivergedError
+from sfactory.learner.batch import Batch
+from sfactory.learner.trainer import Trainer
+from tests.support.parts import random_batch, tiny_model
+
+NAN = float("nan")
+
+
+def trainer_of(
+    batches: int = 1, epochs: int = 1, algo: AlgoConfig | None = None, optim: OptimConfig | None = None
+) -> Trainer:
+    learner = LearnerConfig(num_batches_per_epoch=batches, num_epochs=epochs)
+    return Trainer(tiny_model(), algo or AlgoConfig(), optim or OptimConfig(learning_rate=0.01), learner)
+
+
+def state_of(trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Copies of all weights and of the optimizer's state."""
+    return copy.deepcopy((trainer.model.state_dict(), trainer.optimizer.state_dict()))
+
+
+def assert_same_state(trainer: Trainer, before: tuple[dict[str, Tensor], dict[str, Any]]) -> None:
+    weights, moments = before
+    after_weights, after_moments = state_of(trainer)
+    assert all(torch.equal(after_weights[name], tensor) for name, tensor in weights.items())
+    assert after_moments["param_groups"] == moments["param_groups"]
+    assert after_moments["state"].keys() == moments["state"].keys()
+    for index, moment in moments["state"].items():
+        for name, tensor in moment.items():
+            assert torch.equal(after_moments["state"][index][name], tensor), (index, name)
+
+
+def without_valid_steps(batch: Batch, columns: slice) -> Batch:
+    valid = batch.valid.clone()
+    valid[:, columns] = False
+    return dataclasses.replace(batch, valid=valid)
+
+
+def with_bad_reward(batch: Batch, row: int, value: float = NAN) -> Batch:
+    rewards = batch.rewards.clone()
+    rewards[1, row] = value
+    return dataclasses.replace(batch, rewards=rewards)
+
+
+@pytest.mark.parametrize(("batches", "epochs"), [(1, 1), (4, 1), (2, 3)])
+def test_every_epoch_has_an_update_for_every_minibatch(batches: int, epochs: int) -> None:
+    trainer = trainer_of(batches, epochs)
+    before = state_of(trainer)[0]
+
+    trainer.train(random_batch(trainer.model, rows=8))
+
+    assert trainer.train_step == batches * epochs
+    assert trainer.skipped == 0
+    assert any(not torch.equal(before[name], tensor) for name, tensor in trainer.model.state_dict().items())
+    assert {int(moment["step"]) for moment in trainer.optimizer.state_dict()["state"].values()} == {batches * epochs}
+
+
+def test_minibatches_cut_a_dataset_into_columns_without_rest() -> None:
+    # Two trainers: one with minibatches, one that is given the same columns one by one.
+    together, one_by_one = trainer_of(batches=2), trainer_of(batches=1)
+    batch = random_batch(together.model, rows=6)
+
+    together.train(batch)
+    for start in (0, 3):
+        one_by_one.train(batch.columns(start, start + 3))
+
+    for mine, other in zip(together.model.parameters(), one_by_one.model.parameters(), strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_a_minibatch_without_a_valid_step_changes_nothing_at_all() -> None:
+    trainer = trainer_of()
+    batch = random_batch(trainer.model)
+    trainer.train(batch)  # Adam has momentum now, which would move weights by itself
+    before, updates = state_of(trainer), trainer.train_step
+
+    trainer.train(without_valid_steps(batch, slice(None)))
+
+    assert_same_state(trainer, before)
+    assert (trainer.train_step, trainer.skipped) == (updates, 0)
+
+
+@pytest.mark.parametrize("with_vtrace", [True, False])
+def test_only_the_minibatches_with_valid_steps_are_trained_on(with_vtrace: bool) -> None:
+    algo = AlgoConfig(with_vtrace=with_vtrace)
+    whole, half = trainer_of(batches=2, algo=algo), trainer_of(batches=1, algo=algo)
+    batch = without_valid_steps(random_batch(whole.model, rows=6), slice(3, 6))
+
+    whole.train(batch)
+    half.train(batch.columns(0, 3))
+
+    assert whole.train_step == half.train_step == 1
+    for mine, other in zip(whole.model.parameters(), half.model.parameters(), strict=True):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("bad", [NAN, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_skips_the_step_and_is_counted(bad: float) -> None:
+    trainer = trainer_of()
+    batch = random_batch(trainer.model)
+    trainer.train(batch)
+    trainer.take_statistics()
+    before = state_of(trainer)
+
+    trainer.train(with_bad_reward(batch, row=0, value=bad))
+
+    assert_same_state(trainer, before)
+    assert (trainer.train_step, trainer.skipped) == (2, 1)
+    assert trainer.take_statistics() is None
+
+
+def test_one_bad_minibatch_does_not_spoil_its_neighbors() -> None:
+    trainer = trainer_of(batches=2)
+
+    trainer.train(with_bad_reward(random_batch(trainer.model, rows=6), row=5))
+
+    assert (trainer.train_step, trainer.skipped) == (2, 1)
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in trainer.model.parameters())
+    statistics = trainer.take_statistics()
+    assert statistics is not None
+    assert all(math.isfinite(value) for value in statistics.values())
+
+
+def test_ten_bad_updates_in_a_row_end_the_run_with_finite_weights() -> None:
+    trainer = trainer_of()
+    bad = with_bad_reward(random_batch(trainer.model), row=0)
+    before = state_of(trainer)
+    for _ in range(9):
+        trainer.train(bad)
+
+    with pytest.raises(DivergedError, match=r"10 updates in a row .*\(update 10\); lower --learning_rate"):
+        trainer.train(bad)
+
+    assert_same_state(trainer, before)
+    assert trainer.skipped == 10
+
+
+def test_a_good_update_in_between_starts_the_count_anew() -> None:
+    trainer = trainer_of()
+    good = random_batch(trainer.model)
+    bad = with_bad_reward(good, row=0)
+
+    for _ in range(3):
+        for batch in [bad] * 9 + [good]:
+            trainer.train(batch)
+
+    assert (trainer.train_step, trainer.skipped) == (30, 27)
+
+
+def test_a_bad_value_in_a_masked_row_is_none_of_the_trainers_business() -> None:
+    trainer = trainer_of()
+    batch = with_bad_reward(without_valid_steps(random_batch(trainer.model), slice(0, 1)), row=0)
+
+    trainer.train(batch)
+
+    assert (trainer.train_step, trainer.skipped) == (1, 0)
+
+
+@pytest.mark.parametrize(("max_norm", "clipped"), [(1e-3, True), (1e9, False), (0.0, False)])
+def test_gradients_are_clipped_to_their_joint_norm(max_norm: float, clipped: bool) -> None:
+    trainer = trainer_of(optim=OptimConfig(learning_rate=1e-12, max_grad_norm=max_norm))
+
+    trainer.train(random_batch(trainer.model))
+
+    gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+    norm = float(torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients])))
+    statistics = trainer.take_statistics()
+    assert statistics is not None
+    # Reported is the norm before clipping.
+    assert statistics["grad_norm"] > 1e-2
+    assert norm == pytest.approx(max_norm if clipped else statistics["grad_norm"], rel=1e-3)
+
+
+def test_statistics_are_means_since_they_were_last_taken() -> None:
+    trainer = trainer_of(batches=2)
+    batch = without_valid_steps(random_batch(trainer.model, rows=4), slice(0, 1))
+    assert trainer.take_statistics() is None
+
+    trainer.train(batch)
+
+    statistics = trainer.take_statistics()
+    assert statistics is not None
+    # One minibatch is valid by half, the other wholly.
+    assert statistics["valid_fraction"] == pytest.approx(0.75)
+    assert trainer.take_statistics() is None
+
+
+def test_the_learning_rate_is_in_force_from_the_next_step_on() -> None:
+    trainer = trainer_of(optim=OptimConfig(learning_rate=0.5))
+    before = state_of(trainer)[0]
+
+    trainer.set_learning_rate(0.0)
+    trainer.train(random_batch(trainer.model))
+
+    assert trainer.learning_rate == 0.0
+    assert all(torch.equal(before[name], tensor) for name, tensor in trainer.model.state_dict().items())
+
+
+def test_adam_is_made_of_its_flags() -> None:
+    optim = OptimConfig(learning_rate=0.25, adam_eps=0.125, adam_beta1=0.5, adam_beta2=0.75)
+
+    group = trainer_of(optim=optim).optimizer.param_groups[0]
+
+    assert (group["lr"], group["eps"], group["betas"]) == (0.25, 0.125, (0.5, 0.75))
+
+
+def test_training_makes_the_value_loss_smaller() -> None:
+    algo = AlgoConfig(with_vtrace=False, ppo_clip_value=0.0)
+    trainer = trainer_of(epochs=60, algo=algo, optim=OptimConfig(learning_rate=0.01))
+    batch = random_batch(trainer.model, rows=8)
+
+    def value_error() -> float:
+        targets = batch.rewards  # under gamma 0 and lambda anything
+        with torch.no_grad():
+            values = trainer.model.value({"obs": batch.obs["obs"][:-1].flatten(0, 1)}).view_as(targets)
+        return float((values - targets).square().mean())
+
+    batch = dataclasses.replace(batch, discounts=torch.zeros_like(batch.discounts))
+    before = value_error()
+    trainer.train(batch)
+
+    assert value_error() < 0.7 * before
