@@ -19,6 +19,8 @@ def read_version() -> str:
     return match.group(1)
 
 
+# Before 0.10 ale-py came without the games and without Gymnasium 1.
+ATARI = ["ale-py>=0.10", "opencv-python-headless"]
 ENV_PACKAGES = ["sfactory_envs", *(f"sfactory_envs.{name}" for name in find_packages("envs"))]
 
 setup(
@@ -44,8 +46,9 @@ setup(
         "tqdm",
     ],
     extras_require={
-        "atari": ["ale-py", "opencv-python-headless"],
+        "atari": ATARI,
         "dev": [
+            *ATARI,
             "hypothesis",
             "mypy",
             "psutil",
@@ -59,6 +62,7 @@ setup(
     },
     entry_points={
         "sfactory.envs": [
+            "atari = sfactory_envs.atari:FAMILY",
             "classic_control = sfactory_envs.classic_control:FAMILY",
         ],
     },

@@ -81,11 +81,14 @@ class CheckpointDir:
     """
 
     def __init__(self, path: Path | str, keep: int) -> None:
-        """``keep`` latest checkpoints survive a save. Removes what writers that were killed left half done."""
+        """``keep`` latest checkpoints survive a save."""
         if keep < 1:
             raise ValueError(f"keep={keep}: at least one checkpoint must be kept")
         self.path = Path(path)
         self._keep = keep
+
+    def tidy(self) -> None:
+        """Remove what writers that were killed left half done. For the process that saves, before its first save."""
         for stale in atomic.remove_stale(self.path):
             _log.warning("removed %s: the process that wrote it died before it was done", stale)
 

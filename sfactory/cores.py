@@ -5,29 +5,47 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 
-def _quota_v2(root: Path) -> float | None:
+def _quota_v2(folder: Path) -> float | None:
     try:
-        quota, period = (root / "cpu.max").read_text().split()
+        quota, period = (folder / "cpu.max").read_text().split()
     except (OSError, ValueError):
         return None
     return None if quota == "max" else float(quota) / float(period)
 
 
-def _quota_v1(root: Path) -> float | None:
+def _quota_v1(folder: Path) -> float | None:
     try:
-        quota = float((root / "cpu/cpu.cfs_quota_us").read_text())
-        period = float((root / "cpu/cpu.cfs_period_us").read_text())
+        quota = float((folder / "cpu.cfs_quota_us").read_text())
+        period = float((folder / "cpu.cfs_period_us").read_text())
     except (OSError, ValueError):
         return None
     return quota / period if quota > 0 else None
 
 
-def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """CPUs' worth of time the container may use (cgroup v2 or v1), or None where there is no limit."""
-    return _quota_v2(root) or _quota_v1(root)
+def _own_group(membership: Path, controller: str) -> PurePosixPath:
+    """Path of this process's cgroup: lines are ``id:controllers:path``; cgroup v2 names no controllers."""
+    try:
+        lines = [line.split(":", 2) for line in membership.read_text().splitlines()]
+    except OSError:
+        return PurePosixPath("/")
+    paths = [path for _, controllers, path in lines if controller in controllers.split(",")]
+    return PurePosixPath(paths[0] if paths else "/")
+
+
+def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
+    """CPUs' worth of time this process may use (cgroup v2 or v1), or None where there is no limit.
+
+    A limit holds for everything below it, so the least of the own group's and its ancestors' counts.
+    """
+    quotas = []
+    for base, controller, read in ((root, "", _quota_v2), (root / "cpu", "cpu", _quota_v1)):
+        group = _own_group(membership, controller)
+        for folder in (group, *group.parents):
+            quotas.append(read(base / folder.relative_to("/")))
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
 @dataclass(frozen=True)

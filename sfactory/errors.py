@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every sfactory command (see docs/guarantees of exit codes in README)."""
+    """Exit codes of every sfactory command (a table with their meanings is in README.md)."""
 
     DONE = 0
     REFUSED = 2  # configuration, environment or resources refused before anything started

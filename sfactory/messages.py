@@ -55,6 +55,7 @@ class TrainStats(NamedTuple):
     """Learner -> main: means over the minibatches since the last report. Lag in updates."""
 
     policy: int
+    updates: float
     policy_loss: float
     value_loss: float
     entropy: float
@@ -85,7 +86,7 @@ class Codec(Generic[M]):
         ActReply: struct.Struct("<BHI"),
         SlotFreed: struct.Struct("<BI"),
         TrajectoryReady: struct.Struct("<BHI"),
-        TrainStats: struct.Struct("<BH12d"),
+        TrainStats: struct.Struct("<BH13d"),
     }
 
     def __init__(self, *types: type) -> None:

@@ -9,11 +9,12 @@ import logging
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from sfactory.clock import now
-from sfactory.errors import ConfigError, SFactoryError
+from sfactory.errors import ConfigError, ExitCode, SFactoryError
 from sfactory.run.signals import Interrupted, Interrupts
 
 _STARTED_AT = now()
@@ -46,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _refuse("failed", error.problems, error.exit_code, arguments)
         except SFactoryError as error:
             return _refuse("failed", [str(error)], error.exit_code, arguments)
+        except Exception as error:  # a defect: shown whole, and ended as every other fault is
+            traceback.print_exc()
+            return _refuse("failed", [f"{type(error).__name__}: {error}"], ExitCode.FAULTS, arguments)
 
 
 def command(arguments: Sequence[str]) -> str:

@@ -47,6 +47,8 @@ class Outbox:
 
     def report(self, split: Split) -> None:
         """Send finished episodes to main; if main is behind they stay here and go with the next report."""
-        returns, lengths = split.tally.take(MAX_EPISODES_PER_REPORT)
-        if len(returns) and not self._to_main.try_put(EpisodesDone(self._actor, returns, lengths)):
-            split.tally.put_back(returns, lengths)
+        while split.tally.finished_returns:
+            returns, lengths = split.tally.take(MAX_EPISODES_PER_REPORT)
+            if not self._to_main.try_put(EpisodesDone(self._actor, returns, lengths)):
+                split.tally.put_back(returns, lengths)
+                return

@@ -22,22 +22,30 @@ class ActorWorker:
         assert setup.to_policy is not None, "central inference needs a policy worker to ask"
         self._setup, self._splits, self._outbox, self._row = setup, splits, outbox, row
         self._to_policy = setup.to_policy
+        self._watch = Stopwatch(row)
 
     def run(self) -> None:
         """Work until a stop is ordered."""
-        control, inbox, watch = self._setup.control, self._setup.inbox, Stopwatch(self._row)
+        self.begin()
+        while not self._setup.control.stopping:
+            self.turn(BLOCK_S)
+
+    def begin(self) -> None:
+        """Ask for the first actions of every split."""
         for split in self._splits:
             self._begin(split)
-        while not control.stopping:
-            watch.before_wait()
-            messages = inbox.get(BLOCK_S)
-            watch.after_wait()
-            for message in messages:
-                if type(message) is ActReply:
-                    self.step(self._splits[message.split], message.t)
-            for split in self._splits:
-                if split.recorder.waiting_for_slot:
-                    self._begin(split)
+
+    def turn(self, timeout: float) -> None:
+        """Wait up to ``timeout`` seconds for messages, and do what they allow."""
+        self._watch.before_wait()
+        messages = self._setup.inbox.get(timeout)
+        self._watch.after_wait()
+        for message in messages:
+            if type(message) is ActReply:
+                self.step(self._splits[message.split], message.t)
+        for split in self._splits:
+            if split.recorder.waiting_for_slot:
+                self._begin(split)
 
     def step(self, split: Split, t: int) -> None:
         """Actions for row ``t`` of the split's slot are there: step, record, ask for the next."""

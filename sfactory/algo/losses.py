@@ -15,6 +15,8 @@ from sfactory.algo.masking import masked_mean
 
 # exp() of more overflows into inf, and inf times the zero gradient of a clipped branch is NaN.
 _MAX_LOG_RATIO = 20.0
+# A nearly certain policy is far from uniform however it is measured: beyond this, more certainty costs no more.
+_MAX_SYMMETRIC_KL = 30.0
 
 
 def log_ratio(log_prob: Tensor, behavior_log_prob: Tensor, valid: Tensor) -> Tensor:
@@ -68,6 +70,35 @@ def value_loss(
 def entropy_bonus(*, entropy: Tensor, valid: Tensor) -> Tensor:
     """Mean entropy of the policy, to be subtracted from the loss. entropy: [T, B] float. valid: [T, B] bool."""
     return masked_mean(entropy, valid)
+
+
+def symmetric_kl_to_uniform(*, symmetric_kl: Tensor, valid: Tensor) -> Tensor:
+    """Mean symmetric divergence of the policy from the uniform one, each cell's bounded by 30: to be minimized.
+
+    symmetric_kl: [T, B] float - (KL(pi || u) + KL(u || pi)) / 2, as ``ActionDistribution.symmetric_kl_to_uniform``
+    computes it. valid: [T, B] bool. Unlike entropy, it punishes a single neglected choice ever more. Beyond the
+    bound a cell gives no gradient.
+    """
+    return masked_mean(torch.where(valid, symmetric_kl, 0.0).clamp(max=_MAX_SYMMETRIC_KL), valid)
+
+
+def kl_penalty(*, log_prob: Tensor, behavior_log_prob: Tensor, valid: Tensor) -> Tensor:
+    """Estimate of KL(pi || mu) from the actions taken by mu, to be minimized: the mean of R log R - (R - 1).
+
+    log_prob, behavior_log_prob: [T, B] float. valid: [T, B] bool.
+
+    With R = pi(a) / mu(a) and a ~ mu: E[R log R] = E_pi[log R] = KL(pi || mu), and E[R - 1] = 0, so the value is
+    right in expectation; as f(R) = R log R - R + 1 is never negative and 0 only at R = 1, its variance is small
+    near mu. So is the gradient, f'(R) grad R = R log R grad log pi(a): in expectation it is
+    E_pi[log R grad log pi] = grad KL(pi || mu), since E_pi[grad log pi] = 0; the term R - 1 has taken out
+    R grad log pi, which is noise of mean 0 that would not vanish at pi = mu. No parameters of mu are needed.
+
+    Cells whose log R is beyond +-20 are held there and give no gradient.
+    """
+    logs = log_ratio(log_prob, behavior_log_prob, valid)
+    # R log R - (R - 1) without R itself, whose rounding would swamp the small divergences near R = 1.
+    excess = logs.expm1()
+    return masked_mean(excess * logs + (logs - excess), valid)
 
 
 @torch.no_grad()

@@ -28,7 +28,7 @@ def _names(*sections: type) -> frozenset[str]:
 FROZEN = _names(ModelConfig) | {"env", "env_kwargs"}
 NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig)
 # Where a run lies is known from where it was found (it may have been moved), and measuring is not part of it.
-NOT_RESUMED = _names(BenchmarkConfig) | {"experiment", "train_dir"}
+NOT_RESUMED = _names(BenchmarkConfig) | {"experiment", "train_dir", "load_checkpoint_kind"}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Room: every setting of a run, as frozen dataclass sections. In: nothing. Out: ``Config``.
 
-The command line, the config file, ``--help``, config.json and docs/flags.md are generated from the
+The command line, the config file, ``--help`` and config.json are generated from the
 fields below; a flag's name is the field's name, unique over all sections. Names and meanings are
 Sample Factory's wherever it has the flag.
 """
@@ -8,10 +8,11 @@ Sample Factory's wherever it has the flag.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from sfactory.cores import Cores
 
 _META = "sfactory"
 
@@ -67,6 +68,9 @@ class RunConfig:
     train_for_env_steps: int = flag(
         10_000_000_000, "stop after this many trained env steps (frameskip not counted)", gt=0
     )
+    train_for_frames: int = flag(
+        10_000_000_000, "stop after this many frames, which are env steps x env_frameskip", gt=0
+    )
     train_for_seconds: float = flag(1e10, "stop after this many seconds of training (start-up not counted)", gt=0)
 
 
@@ -74,7 +78,7 @@ class RunConfig:
 class SamplingConfig:
     """How experience is collected."""
 
-    num_workers: int = flag(os.cpu_count() or 1, "actor worker processes", ge=1, le=4096)
+    num_workers: int = flag(Cores.available().count, "actor worker processes", ge=1, le=4096)
     num_envs_per_worker: int = flag(
         2, "environments stepped by each actor worker; a multiple of worker_num_splits", ge=1
     )
@@ -150,6 +154,10 @@ class ModelConfig:
     """The actor-critic network."""
 
     encoder_mlp_layers: tuple[int, ...] = flag((512, 512), "hidden layers of the MLP encoder", ge=1)
+    encoder_conv_architecture: Literal["convnet_simple", "convnet_impala", "convnet_atari", "resnet_impala"] = flag(
+        "convnet_simple", "convolutions for images (observations of three dimensions); resnet_impala takes any size"
+    )
+    encoder_conv_mlp_layers: tuple[int, ...] = flag((512,), "hidden layers that follow the convolutions", ge=1)
     nonlinearity: Literal["elu", "relu", "tanh"] = flag("elu", "activation function")
     policy_initialization: Literal["orthogonal", "torch_default"] = flag("orthogonal", "initialisation of weights")
     policy_init_gain: float = flag(1.0, "gain of the initialisation of hidden layers", gt=0)

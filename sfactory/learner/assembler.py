@@ -45,19 +45,24 @@ class Assembler:
         while not staging.full:
             if give_up():
                 return False
-            if not self._waiting:
-                self.receive()
-            while self._waiting and not staging.full:
-                self._copy(self._waiting.pop(0), staging)
+            self.advance(staging, BLOCK_S)
         return True
 
-    def receive(self) -> None:
-        """Wait for announced slots, up to BLOCK_S."""
-        self._waiting += [_Rest(self._slots[message.slot], 0) for message in self._inbox.get(BLOCK_S)]
+    def advance(self, staging: Staging, timeout: float) -> bool:
+        """Copy what has been announced, blocking up to ``timeout`` seconds if nothing has; True once full."""
+        if not self._waiting:
+            self.receive(timeout)
+        while self._waiting and not staging.full:
+            self._copy(self._waiting.pop(0), staging)
+        return staging.full
+
+    def receive(self, timeout: float) -> None:
+        """Wait for announced slots, up to ``timeout`` seconds."""
+        self._waiting += [_Rest(self._slots[message.slot], 0) for message in self._inbox.get(timeout)]
 
     def discard(self) -> None:
         """Free every slot that has been announced without copying it, as in sampler-only benchmarks."""
-        self.receive()
+        self.receive(BLOCK_S)
         for rest in self._waiting:
             self._free(rest.slot)
         self._waiting.clear()

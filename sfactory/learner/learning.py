@@ -59,7 +59,6 @@ class Learning:
     def begin(self) -> None:
         """Load the checkpoint, if any, and publish the first weights."""
         self.keeper.load()
-        self._row.set("best_return", self.progress.best_return)
         self._write_row()
         self.publish()
 
@@ -73,9 +72,11 @@ class Learning:
         setup, trainer, progress = self._setup, self._trainer, self.progress
         self._set_learning_rate()
         batch = Batch.of(staging, setup.algo, trainer.train_step, setup.learner.max_policy_lag, self._device)
+        if self._device.type != "cpu":
+            # The staging area is filled anew once this call returns: its copies to the device must be over.
+            torch.cuda.current_stream(self._device).synchronize()
         self._lags.add(batch)
-        trainer.train(batch)
-        progress.env_steps += int(batch.valid.sum())
+        progress.env_steps += trainer.train(batch, lambda: setup.control.stopping)
         self.publish()
         self._write_row()
         if self._stats_due.due():
@@ -93,22 +94,22 @@ class Learning:
 
     def report(self) -> None:
         """Send statistics since the last report to main; if main is behind, they go with the next."""
-        means = self._trainer.take_statistics()
-        if means is None:
+        trainer, lags = self._trainer, self._lags
+        if not trainer.updates:
             return
-        lags = self._lags
         lag = (0.0 if lags.minimum == float("inf") else lags.minimum, lags.mean, lags.maximum)
-        self._setup.to_main.try_put(
-            TrainStats(
-                policy=self._setup.policy,
-                learning_rate=self._trainer.learning_rate,
-                lag_min=lag[0],
-                lag_mean=lag[1],
-                lag_max=lag[2],
-                **means,
-            )
+        stats = TrainStats(
+            policy=self._setup.policy,
+            updates=trainer.updates,
+            learning_rate=trainer.learning_rate,
+            lag_min=lag[0],
+            lag_mean=lag[1],
+            lag_max=lag[2],
+            **trainer.statistics(),
         )
-        lags.clear()
+        if self._setup.to_main.try_put(stats):
+            trainer.clear_statistics()
+            lags.clear()
 
     def finish(self, save: bool) -> None:
         """Last words: statistics, and the final checkpoint if ``save``."""

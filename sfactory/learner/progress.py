@@ -34,7 +34,7 @@ class Progress:
 
     def reached(self, limits: Limits) -> bool:
         """True if training is over."""
-        return self.env_steps >= limits.env_steps or self.train_seconds >= limits.seconds
+        return limits.reached(self.env_steps, self.train_seconds)
 
 
 def payload_of(trainer: Trainer, progress: Progress) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def restore(payload: dict[str, Any], where: str, trainer: Trainer, progress: Pro
         raise CheckpointError(f"{where} was written by another version of sfactory; use that, or a new --experiment")
     try:
         trainer.model.load_state_dict(payload["model"])
-        trainer.optimizer.load_state_dict(payload["optimizer"])
+        trainer.load_optimizer(payload["optimizer"])
     except (RuntimeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{where} does not fit the model of this configuration: {error}") from error
     trainer.train_step = payload["train_step"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sfactory.config.schema import AlgoConfig, CheckpointConfig, LearnerConfig, ModelConfig, OptimConfig
+from sfactory.config.schema import AlgoConfig, CheckpointConfig, LearnerConfig, ModelConfig, OptimConfig, RunConfig
 from sfactory.layout import Layout
 from sfactory.messages import ToActor, ToLearner, ToMain
 from sfactory.shared.channel import Channel
@@ -22,6 +22,16 @@ class Limits:
 
     env_steps: int
     seconds: float
+
+    @staticmethod
+    def of(run: RunConfig, env_frameskip: int) -> Limits:
+        """The limits that a run sets; frames are counted in env steps, the last one whole."""
+        frames = -(-run.train_for_frames // env_frameskip)
+        return Limits(min(run.train_for_env_steps, frames), run.train_for_seconds)
+
+    def reached(self, env_steps: int, seconds: float) -> bool:
+        """True if training is over at this point."""
+        return env_steps >= self.env_steps or seconds >= self.seconds
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sfactory.layout import Layout
+from sfactory.model.dtypes import torch_dtype
 from sfactory.shared.trajectories import Slot
 from sfactory.spec import EnvSpec
 
@@ -25,13 +26,6 @@ _SCALARS = {
     "valid": torch.bool,
     "policy_version": torch.int32,
 }
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """The torch dtype of a numpy dtype name."""
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
-    return dtype
 
 
 class Staging:

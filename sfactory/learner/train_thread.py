@@ -11,6 +11,7 @@ import threading
 from types import TracebackType
 
 from sfactory.clock import BLOCK_S
+from sfactory.errors import SFactoryError
 from sfactory.learner.learning import Learning
 from sfactory.learner.staging import Staging
 from sfactory.shared.control import Control
@@ -80,3 +81,5 @@ class TrainThread:
         self._thread.join(_JOIN_S)
         if error is None:
             self._raise_failure()
+            if self._thread.is_alive():
+                raise SFactoryError(f"training did not come to a stop within {_JOIN_S:.0f} s; nothing was saved")

@@ -6,8 +6,6 @@ two run in a thread of their own, while this one assembles the next dataset.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from sfactory.learner.assembler import Assembler
@@ -39,18 +37,18 @@ class LearnerWorker:
     def _staging(self) -> Staging:
         return Staging(self._setup.spec, self._setup.layout, pin=self._setup.device != "cpu")
 
-    def _fill(self, staging: Staging, give_up: Callable[[], bool]) -> bool:
-        full = self._assembler.fill(staging, give_up)
-        if full:
-            sampling_since = [at for at in self._setup.status.values("first_step_at", "sf-actor-") if at]
+    def _give_up(self) -> bool:
+        """True once no further dataset is wanted. Training time begins with the first env step of any actor."""
+        sampling_since = [at for at in self._setup.status.values("first_step_at", "sf-actor-") if at]
+        if sampling_since:
             self._learning.progress.start_clock(min(sampling_since))
-        return full
+        return self._setup.control.stopping or self._learning.over
 
     def _run_inline(self) -> None:
         staging, watch = self._staging(), self._watch
-        while not self._learning.over:
+        while True:
             watch.before_wait()
-            full = self._fill(staging, lambda: self._setup.control.stopping)
+            full = self._assembler.fill(staging, self._give_up)
             watch.after_wait()
             if not full:
                 return
@@ -59,7 +57,11 @@ class LearnerWorker:
     def _run_beside_thread(self) -> None:
         areas = [self._staging() for _ in range(self._setup.layout.datasets)]
         with TrainThread(self._learning, areas, self._watch, self._setup.control) as thread:
-            while (staging := thread.free_staging()) is not None and self._fill(staging, thread.finished):
+
+            def give_up() -> bool:
+                return self._give_up() or thread.finished()
+
+            while (staging := thread.free_staging()) is not None and self._assembler.fill(staging, give_up):
                 thread.submit(staging)
 
     def _discard(self) -> None:

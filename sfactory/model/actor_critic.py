@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
 from sfactory.model.distributions import ActionDistribution, Actions, num_params
-from sfactory.model.encoders import MLPEncoder, init_orthogonal
+from sfactory.model.encoders import init_orthogonal
+from sfactory.model.multi_encoder import make_encoder
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec
 
 _POLICY_GAIN = 0.01  # nearly uniform at the start (Andrychowicz et al. 2021, "What matters in on-policy RL?")
@@ -105,8 +106,8 @@ class ActorCritic(nn.Module):
     def __init__(self, spec: EnvSpec, config: ModelConfig) -> None:
         super().__init__()
         self.heads = spec.actions
-        self.encoder = MLPEncoder(spec.obs, config)
-        self.critic_encoder = None if config.actor_critic_share_weights else MLPEncoder(spec.obs, config)
+        self.encoder = make_encoder(spec.obs, config)
+        self.critic_encoder = None if config.actor_critic_share_weights else make_encoder(spec.obs, config)
         self.policy_head = PolicyHead(self.encoder.out_size, spec.actions, config)
         self.value_head = nn.Linear(self.encoder.out_size, 1)
         if config.policy_initialization == "orthogonal":

@@ -31,6 +31,16 @@ def num_params(heads: tuple[ActionHead, ...]) -> int:
     return sum(head_num_params(head) for head in heads)
 
 
+def require_discrete(heads: tuple[ActionHead, ...]) -> None:
+    """Raise ValueError, naming them, if there are Box heads: there is no uniform distribution over the reals."""
+    boxes = [head.key for head in heads if isinstance(head, BoxHead)]
+    if boxes:
+        raise ValueError(
+            f"the divergence from a uniform policy needs discrete actions; {', '.join(map(repr, boxes))} are not: "
+            "explore by the entropy instead"
+        )
+
+
 class Categorical:
     """Distribution over the choices of one DiscreteHead. logits: [B, n] float. Actions are [B] int64."""
 
@@ -57,6 +67,12 @@ class Categorical:
     def entropy(self) -> Tensor:
         """[B] float."""
         return -(self.log_probs.exp() * self.log_probs).sum(-1)
+
+    def symmetric_kl_to_uniform(self) -> Tensor:
+        """[B] float - (KL(self || u) + KL(u || self)) / 2, with u = 1 / n for each choice."""
+        # The logs of u cancel, since both distributions sum to 1.
+        excess = self.log_probs.exp() - 1.0 / self.log_probs.shape[-1]
+        return 0.5 * (excess * self.log_probs).sum(-1)
 
     def kl(self, other: Categorical) -> Tensor:
         """[B] float - KL(self || other)."""
@@ -140,6 +156,11 @@ class ActionDistribution:
     def entropy(self) -> Tensor:
         """[B] float - joint entropy (differential, for Box heads)."""
         return _total([part.entropy() for part in self._parts])
+
+    def symmetric_kl_to_uniform(self) -> Tensor:
+        """[B] float - summed over heads, each against its uniform choice. Raises ValueError as require_discrete."""
+        require_discrete(self.heads)
+        return _total([part.symmetric_kl_to_uniform() for part in self._parts if isinstance(part, Categorical)])
 
     def kl(self, other: ActionDistribution) -> Tensor:
         """[B] float - KL(self || other). Raises ValueError if ``other`` has other heads."""

@@ -7,6 +7,7 @@ forward pass is called for every step of every env, so it issues as few operatio
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -35,12 +36,9 @@ class MLPEncoder(nn.Module):
         self._activation = ACTIVATIONS[config.nonlinearity]
         sizes = [sum(size for _, size in self._leaves), *config.encoder_mlp_layers]
         # Calling a module costs as much as the smallest layers themselves: forward goes around it.
-        self._linears = tuple(nn.Linear(*pair) for pair in pairwise(sizes))
+        self._linears = linear_layers(sizes, config)
         self.layers = nn.ModuleList(self._linears)
         self.out_size = sizes[-1]
-        if config.policy_initialization == "orthogonal":
-            for layer in self._linears:
-                init_orthogonal(layer, config.policy_init_gain * GAINS[config.nonlinearity])
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         """Features [B, out_size] float32 of obs {path: [B, *shape] any numeric dtype}; ``obs`` is left as it is."""
@@ -66,7 +64,20 @@ class MLPEncoder(nn.Module):
         return leaf if leaf.dim() == 2 else leaf.reshape(leaf.shape[0], size)
 
 
-def init_orthogonal(layer: nn.Linear, gain: float) -> None:
-    """Orthogonal weights of that gain and zero bias. Source: Saxe et al. 2014."""
+def linear_layers(sizes: Sequence[int], config: ModelConfig) -> tuple[nn.Linear, ...]:
+    """A layer from each of ``sizes`` to the next, initialized to be followed by the activation."""
+    layers = tuple(nn.Linear(*pair) for pair in pairwise(sizes))
+    if config.policy_initialization == "orthogonal":
+        for layer in layers:
+            init_orthogonal(layer, config.policy_init_gain * GAINS[config.nonlinearity])
+    return layers
+
+
+def init_orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
+    """Orthogonal weights of that gain and zero bias. Source: Saxe et al. 2014.
+
+    A convolution is the linear map from one patch of its input to its output channels.
+    """
     nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sfactory.messages import ActRequest
 from sfactory.model.actor_critic import Acted
+from sfactory.model.dtypes import torch_dtype
 from sfactory.shared.trajectories import Slot
 from sfactory.spec import EnvSpec
 
@@ -20,7 +21,7 @@ class Gather:
         self._slots, self._device = slots, device
         on_gpu = device.type != "cpu"
         self._staging = {
-            key: torch.empty((max_rows, *tensor.shape), dtype=_torch_dtype(tensor.dtype), pin_memory=on_gpu)
+            key: torch.empty((max_rows, *tensor.shape), dtype=torch_dtype(tensor.dtype), pin_memory=on_gpu)
             for key, tensor in spec.obs
         }
         self._views = {key: tensor.numpy() for key, tensor in self._staging.items()}
@@ -55,9 +56,3 @@ class Gather:
             slot.value[t] = value[start:end]
             slot.policy_version[t] = version
             start = end
-
-
-def _torch_dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
-    return dtype

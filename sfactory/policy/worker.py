@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from sfactory.clock import BLOCK_S
@@ -44,8 +45,9 @@ class PolicySetup:
 
 
 def policy_seed(seed: int, policy: int, worker: int, generation: int) -> int:
-    """Seed of a policy worker's sampling: a plain function of the run's seed and the worker's place."""
-    return (seed * 1_000_003 + 10_007 * policy + 101 * worker + generation) % 2**63
+    """Seed of a policy worker's sampling, from the run's seed and the worker's place: 63 bits."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(policy, worker, generation))
+    return int(sequence.generate_state(1, np.uint64)[0] >> 1)
 
 
 class PolicyWorker:
@@ -54,23 +56,27 @@ class PolicyWorker:
     def __init__(self, setup: PolicySetup, policy: ActingPolicy, row: StatusRow) -> None:
         layout = setup.layout
         rows = layout.num_actors * layout.splits * layout.rows
-        self._setup, self._policy, self._row = setup, policy, row
+        self._setup, self._policy = setup, policy
+        self._watch = Stopwatch(row)
         self._gather = Gather(setup.spec, setup.trajectories.slots(), rows, policy.device)
 
     def run(self) -> None:
         """Work until a stop is ordered."""
+        while not self._setup.control.stopping:
+            self.turn(BLOCK_S)
+
+    def turn(self, timeout: float) -> None:
+        """Wait up to ``timeout`` seconds for requests, and answer all that are there."""
         setup, policy, gather = self._setup, self._policy, self._gather
-        watch = Stopwatch(self._row)
-        while not setup.control.stopping:
-            watch.before_wait()
-            requests = list(setup.inbox.get(BLOCK_S))
-            watch.after_wait()
-            if not requests:
-                continue
-            policy.refresh()
-            gather.scatter(requests, policy.act(gather.obs(requests)), policy.version)
-            for request in requests:
-                setup.to_actors[request.actor].put(ActReply(request.split, request.t))
+        self._watch.before_wait()
+        requests = list(setup.inbox.get(timeout))
+        self._watch.after_wait()
+        if not requests:
+            return
+        policy.refresh()
+        gather.scatter(requests, policy.act(gather.obs(requests)), policy.version)
+        for request in requests:
+            setup.to_actors[request.actor].put(ActReply(request.split, request.t))
 
 
 def run_policy_worker(setup: PolicySetup, row: StatusRow) -> None:

@@ -18,7 +18,7 @@ from sfactory.run.crew import Crew
 from sfactory.run.nursery import Nursery
 from sfactory.run.plan import Plan
 from sfactory.run.reports import Reports
-from sfactory.run.signals import Interrupts
+from sfactory.run.signals import Interrupted, Interrupts
 from sfactory.run.simulate import pure_simulation
 from sfactory.run.supervision import Supervision
 from sfactory.run.wiring import Wiring
@@ -87,7 +87,7 @@ class Benchmark:
         self._end: _Mark | None = None
 
     def run(self, nursery: Nursery, interrupts: Interrupts, seed: int) -> BenchmarkResult:
-        """Measure; raises the fault that ended the run early, if one did."""
+        """Measure; raises the fault that ended the run early, if one did, and Interrupted after a signal."""
         simulated = self._simulate(nursery)
         config, plan = self._config, self._plan
         wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes)
@@ -105,6 +105,8 @@ class Benchmark:
             reports.stop()
         if supervision.failure is not None:
             raise supervision.failure
+        if interrupts.count:
+            raise Interrupted(interrupts.signum)
         return self._result(simulated)
 
     @property

@@ -47,7 +47,8 @@ class Death:
     def cause(self) -> str:
         """One line: who ended, and how."""
         if self.exit_code < 0:
-            name = signal.Signals(-self.exit_code).name
+            known = -self.exit_code in {int(signum) for signum in signal.Signals}
+            name = signal.Signals(-self.exit_code).name if known else f"signal {-self.exit_code}"
             hint = "; perhaps the machine ran out of memory" if name == "SIGKILL" else ""
             return f"{self.name} was killed by {name}{hint}"
         if self.text:

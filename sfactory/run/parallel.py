@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from sfactory.checkpoint import CheckpointDir
 from sfactory.clock import Every, now
 from sfactory.config.schema import Config
-from sfactory.errors import CannotSaveError, SFactoryError
+from sfactory.errors import SFactoryError
+from sfactory.learner.setup import Limits
 from sfactory.run.console import Console
 from sfactory.run.crew import Crew
 from sfactory.run.nursery import Nursery
@@ -35,11 +36,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where an earlier session stopped: steps and seconds of its checkpoint, its best mean return, its summary."""
+    """Where an earlier session stopped.
+
+    env_steps, train_seconds, updates, best_saved: of the checkpoint; best_saved is the mean return of the best
+    policy on disk. best_return: the best mean return ever, as far as it is known. summary: the last session's.
+    """
 
     env_steps: int = 0
     train_seconds: float = 0.0
     updates: int = 0
+    best_saved: float | None = None
     best_return: float | None = None
     summary: Summary | None = None
 
@@ -51,24 +57,24 @@ class Resumed:
         if loaded is None:
             return None
         payload = loaded.payload
-        # The summary of an orderly end knows a best that came after the last save of a best policy.
+        saved = float(payload["best_return"])
+        best_saved = saved if saved > float("-inf") else None
+        bests = [best_saved]
         summary = Summary.read(rundir.summary_path)
-        bests = [float(payload["best_return"])]
-        if summary is not None and summary.best_episode_return_mean is not None:
+        if summary is not None and summary.episodes >= config.report.stats_avg:
             bests.append(summary.best_episode_return_mean)
-        best = max(bests)
         return Resumed(
             env_steps=int(payload["env_steps"]),
             train_seconds=float(payload["train_seconds"]),
             updates=int(payload["train_step"]),
-            best_return=best if best > float("-inf") else None,
+            best_saved=best_saved,
+            best_return=max((best for best in bests if best is not None), default=None),
             summary=summary,
         )
 
     def finished(self, config: Config) -> bool:
         """True if the limits of ``config`` are reached already."""
-        run = config.run
-        return self.env_steps >= run.train_for_env_steps or self.train_seconds >= run.train_for_seconds
+        return Limits.of(config.run, config.sampling.env_frameskip).reached(self.env_steps, self.train_seconds)
 
 
 class _BestWatch:
@@ -80,12 +86,14 @@ class _BestWatch:
         self._due = Every(config.checkpoint.save_best_every_sec)
 
     def look(self) -> None:
-        best = self._reports.best_return()
-        if best is None or best <= self._best or self._reports.trained_env_steps < self._config.save_best_after:
+        mean = self._reports.window_mean()
+        if mean is None:
             return
-        if self._due.due():
-            self._best = best
-            self._wiring.control.want_best(0, best)
+        self._wiring.control.tell_mean(0, mean)
+        late_enough = self._reports.trained_env_steps >= self._config.save_best_after
+        if mean > self._best and late_enough and self._due.due():
+            self._best = mean
+            self._wiring.control.want_best(0, mean)
 
 
 class ParallelRun:
@@ -97,8 +105,14 @@ class ParallelRun:
         self._config, self._seed, self._plan, self._rundir, self._console = config, seed, plan, rundir, console
         self._resumed = resumed or Resumed()
         self._wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes)
-        self._reports = Reports(config, self._wiring.to_main, self._wiring.status, self._resumed.best_return)
-        self._best = _BestWatch(config, self._wiring, self._reports, self._resumed.best_return)
+        self._reports = Reports(
+            config,
+            self._wiring.to_main,
+            self._wiring.status,
+            earlier_best=self._resumed.best_return,
+            earlier_seconds=self._resumed.train_seconds,
+        )
+        self._best = _BestWatch(config, self._wiring, self._reports, self._resumed.best_saved)
         self._line_due = Every(config.report.report_interval_sec)
         self._row_due = Every(config.report.experiment_summaries_interval)
         self._announced = False
@@ -145,10 +159,4 @@ class ParallelRun:
         status: Result = "failed" if error is not None else "interrupted" if interrupts.count else "done"
         if status == "interrupted" and supervision.done:
             status = "done"
-        summary = self._reports.summary(status)
-        try:
-            summary.write(self._rundir.summary_path)
-        except CannotSaveError as cannot:
-            log.error("%s", cannot)
-            error = error or cannot
-        return Outcome(status, summary, error)
+        return Outcome(status, self._reports.summary(status), error)

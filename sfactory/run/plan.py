@@ -36,13 +36,20 @@ def choose_device(wanted: str) -> str:
     return "cuda:0" if has_gpu and wanted != "cpu" else "cpu"
 
 
+def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int) -> int:
+    """Memory that is allocated at once: slots, the learner's staging areas, published weights."""
+    slots = TrajectoryBuffer.bytes_needed(spec, layout)
+    per_row = slots / (layout.num_slots * layout.rows)
+    return slots + int(per_row * layout.dataset_rows * layout.datasets) + 2 * weight_bytes
+
+
 def plan_run(config: Config, spec: EnvSpec) -> Plan:
     """Decide sizes and devices; raises ConfigError or ResourceError."""
     device = choose_device(config.run.device)
     inference = choose_inference(config.sampling.inference, device != "cpu")
     layout = Layout.plan(config.sampling, config.learner, inference)
-    require_memory(TrajectoryBuffer.bytes_needed(spec, layout))
-    raise_file_limit()
     with torch.device("meta"):
         weight_bytes = flat_bytes(ActorCritic(spec, config.model))
+    require_memory(_planned_bytes(spec, layout, weight_bytes))
+    raise_file_limit()
     return Plan(spec, layout, device, Cores.available(), weight_bytes)

@@ -23,12 +23,20 @@ class Reports:
     """Statistics of a run as they come in. All methods may be called while the reading thread works."""
 
     def __init__(
-        self, config: Config, inbox: Channel[ToMain], status: StatusBoard, earlier_best: float | None = None
+        self,
+        config: Config,
+        inbox: Channel[ToMain],
+        status: StatusBoard,
+        earlier_best: float | None = None,
+        earlier_seconds: float = 0.0,
     ) -> None:
+        """``earlier_best``, ``earlier_seconds``: best mean return and training time of the sessions before."""
         self._config, self._inbox, self._status = config, inbox, status
+        self._earlier_seconds = earlier_seconds
         self._earlier_best = earlier_best
         self.episodes = EpisodeStats(config.report.stats_avg)
         self._last: TrainStats | None = None
+        self._lag = _LagOfSession()
         self._lock = threading.Lock()
         self._leaving = threading.Event()
         self._trained, self._sampled = Throughput(), Throughput()
@@ -48,7 +56,7 @@ class Reports:
         """Take the counters of all processes into the rates. Start-up is not part of any rate."""
         if self.sampled_env_steps:
             self._sampled.add(now(), self.sampled_env_steps)
-        if self._status.total("train_seconds", "sf-learner"):
+        if self.train_seconds > self._earlier_seconds:
             self._trained.add(now(), self.trained_env_steps)
 
     @property
@@ -71,11 +79,11 @@ class Reports:
         """Seconds of training, start-up excluded, earlier sessions included."""
         return max(self._status.values("train_seconds", "sf-learner"))
 
-    def best_return(self) -> float | None:
-        """The best mean return over a full window, once there is one."""
+    def window_mean(self) -> float | None:
+        """The mean return over the last stats_avg episodes, once there are as many."""
         with self._lock:
             full = self.episodes.episodes >= self._config.report.stats_avg
-            return self.episodes.best_return_mean if full else None
+            return self.episodes.return_mean if full else None
 
     def progress(self) -> Progress:
         """Where training stands."""
@@ -132,7 +140,7 @@ class Reports:
             episode_return_mean=progress.return_mean,
             best_episode_return_mean=progress.best_return_mean,
             episode_length_mean=progress.length_mean,
-            policy_lag=progress.lag,
+            policy_lag=self._lag.value(),
             updates=progress.updates,
         )
 
@@ -152,6 +160,26 @@ class Reports:
                     self.episodes.add(message.returns, message.lengths)
                 else:
                     self._last = message
+                    self._lag.add(message)
+
+
+class _LagOfSession:
+    """Minimum, mean and maximum policy lag over all updates of this session."""
+
+    def __init__(self) -> None:
+        self._minimum, self._maximum = float("inf"), 0.0
+        self._total, self._updates = 0.0, 0.0
+
+    def add(self, stats: TrainStats) -> None:
+        self._minimum = min(self._minimum, stats.lag_min)
+        self._maximum = max(self._maximum, stats.lag_max)
+        self._total += stats.lag_mean * stats.updates
+        self._updates += stats.updates
+
+    def value(self) -> PolicyLag:
+        if not self._updates:
+            return PolicyLag()
+        return PolicyLag(self._minimum, self._total / self._updates, self._maximum)
 
 
 def _lag(stats: TrainStats | None) -> PolicyLag:

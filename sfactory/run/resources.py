@@ -49,8 +49,9 @@ def require_memory(planned: int) -> None:
     have = available_memory()
     if have is not None and planned > _SHARE * have:
         raise ResourceError(
-            f"trajectories need {planned / 2**20:,.0f} MiB of memory, and {have / 2**20:,.0f} MiB are free; lower "
-            "--num_workers, --num_envs_per_worker, --rollout or --min_traj_buffers_per_worker"
+            f"trajectories, batches and weights need {planned / 2**20:,.0f} MiB of memory, and "
+            f"{have / 2**20:,.0f} MiB are free; lower "
+            "--num_workers, --num_envs_per_worker, --rollout, --min_traj_buffers_per_worker or --batch_size"
         )
 
 

@@ -13,7 +13,8 @@ from sfactory.config.cli import Resolved
 from sfactory.config.saved import write_config
 from sfactory.config.schema import Config
 from sfactory.env.api import EnvFactory
-from sfactory.errors import ExitCode
+from sfactory.errors import CannotSaveError, ExitCode
+from sfactory.learner.setup import Limits
 from sfactory.run.benchmark import Benchmark
 from sfactory.run.console import Console
 from sfactory.run.nursery import Nursery
@@ -21,10 +22,13 @@ from sfactory.run.parallel import Outcome, ParallelRun, Resumed
 from sfactory.run.plan import Plan, plan_run
 from sfactory.run.probe import probe_env
 from sfactory.run.rundir import RunDir
-from sfactory.run.signals import Interrupts
+from sfactory.run.signals import Interrupted, Interrupts
 from sfactory.run.summary import PolicyLag, Result, Summary, result_line
 
 _log = logging.getLogger(__name__)
+
+_ENDLESS = 10**9  # limits beyond this are the defaults, which nobody waits for
+_WHICH_CHECKPOINT = "__load_checkpoint_kind"  # with underscores for dashes
 
 
 def _plan(config: Config, nursery: Nursery) -> Plan:
@@ -47,30 +51,36 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
     seed = config.run.seed
     assert seed is not None, "a seed was drawn"
     with RunDir.open(config.run.train_dir, config.run.experiment) as rundir:
-        plan = _plan(config, nursery)
-        resumed = Resumed.from_checkpoint(rundir, config)
+        resumed: Resumed | None = None
         console = _console(config, rundir)
         try:
+            plan = _plan(config, nursery)
+            resumed = Resumed.from_checkpoint(rundir, config)
             for warning in resolved.warnings:
                 _log.warning("%s", warning)
             if resumed is not None and resumed.finished(config):
                 outcome = _already_finished(config, resumed)
-                _log.info(
-                    "this run is finished: %d env steps in %.0f s of training; raise --train_for_env_steps or "
-                    "--train_for_seconds to go on",
-                    resumed.env_steps,
-                    resumed.train_seconds,
-                )
             else:
                 write_config(rundir.path, config, sources)
                 rundir.write_run_json("running", argv=arguments, seed=seed)
                 _announce(config, plan, resumed, rundir)
                 run = ParallelRun(config, seed, plan, rundir, resumed, console)
                 outcome = run.run(nursery, interrupts, started_at)
-                rundir.write_run_json(outcome.status, argv=arguments, seed=seed)
-            return _conclude(outcome, arguments, interrupts, console)
-        finally:
+        except Interrupted:
+            outcome = Outcome("interrupted", _standing(config, resumed, "interrupted"), None)
+        except BaseException:
             console.close()
+            raise
+        _record(outcome, rundir)
+        rundir.write_run_json(outcome.status, argv=arguments, seed=seed)
+        return _conclude(outcome, arguments, interrupts, console)
+
+
+def _record(outcome: Outcome, rundir: RunDir) -> None:
+    try:
+        outcome.summary.write(rundir.summary_path)
+    except CannotSaveError as error:
+        _log.error("%s", error)
 
 
 def benchmark(resolved: Resolved, nursery: Nursery, interrupts: Interrupts) -> int:
@@ -88,9 +98,9 @@ def benchmark(resolved: Resolved, nursery: Nursery, interrupts: Interrupts) -> i
 
 
 def _console(config: Config, rundir: RunDir) -> Console:
-    run = config.run
-    steps = run.train_for_env_steps if run.train_for_env_steps < 10**10 else None
-    seconds = run.train_for_seconds if run.train_for_seconds < 1e10 else None
+    limits = Limits.of(config.run, config.sampling.env_frameskip)
+    steps = limits.env_steps if limits.env_steps < _ENDLESS else None
+    seconds = limits.seconds if limits.seconds < _ENDLESS else None
     console = Console(steps, seconds, log_path=rundir.log_path)
     root = logging.getLogger()
     for handler in list(root.handlers):
@@ -116,11 +126,23 @@ def _announce(config: Config, plan: Plan, resumed: Resumed | None, rundir: RunDi
 
 
 def _already_finished(config: Config, resumed: Resumed) -> Outcome:
+    _log.info(
+        "this run is finished: %d env steps in %.0f s of training; raise --train_for_env_steps or "
+        "--train_for_seconds to go on",
+        resumed.env_steps,
+        resumed.train_seconds,
+    )
     earlier = resumed.summary
     if earlier is not None and earlier.env_steps == resumed.env_steps:
         return Outcome("done", dataclasses.replace(earlier, status="done"), None)
-    summary = Summary(
-        status="done",
+    return Outcome("done", _standing(config, resumed, "done"), None)
+
+
+def _standing(config: Config, resumed: Resumed | None, status: Result) -> Summary:
+    """Where a run stands that has done nothing in this session."""
+    resumed = resumed or Resumed()
+    return Summary(
+        status=status,
         env_steps=resumed.env_steps,
         agent_steps=resumed.env_steps,
         frames=resumed.env_steps * config.sampling.env_frameskip,
@@ -134,7 +156,16 @@ def _already_finished(config: Config, resumed: Resumed) -> Outcome:
         policy_lag=PolicyLag(),
         updates=resumed.updates,
     )
-    return Outcome("done", summary, None)
+
+
+def resume_command(arguments: list[str]) -> str:
+    """The command that goes on with a run started with ``arguments``: from its latest checkpoint, always."""
+    kept = [word for word in arguments if not word.replace("-", "_").startswith(_WHICH_CHECKPOINT + "=")]
+    for position, word in enumerate(kept):
+        if word.replace("-", "_") == _WHICH_CHECKPOINT:
+            del kept[position : position + 2]
+            break
+    return shlex.join(["python", "-m", "sfactory.train", *kept])
 
 
 def _conclude(outcome: Outcome, arguments: list[str], interrupts: Interrupts, console: Console) -> int:
@@ -148,7 +179,7 @@ def _conclude(outcome: Outcome, arguments: list[str], interrupts: Interrupts, co
         env_steps=summary.env_steps,
         return_mean=summary.episode_return_mean,
         cause=str(outcome.error).splitlines()[-1] if outcome.error is not None else "",
-        resume_command=shlex.join(["python", "-m", "sfactory.train", *arguments]),
+        resume_command=resume_command(arguments),
     )
     console.close(line)
     print(summary.to_json(), flush=True)

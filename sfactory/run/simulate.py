@@ -14,6 +14,7 @@ from sfactory.env.api import EnvFactory
 from sfactory.errors import WorkerDied
 from sfactory.run.child import leave, prepare_process
 from sfactory.run.nursery import Nursery
+from sfactory.shared.gate import Gate
 
 _ACTIONS = 1024
 _SWEEPS = 64  # actions between two looks at the clock
@@ -24,19 +25,26 @@ def pure_simulation(
     nursery: Nursery, factory: EnvFactory, workers: int, envs: int, cores: list[int | None], seconds: float
 ) -> float:
     """Env steps per second of ``workers`` processes with ``envs`` environments each, over ``seconds``."""
+    start_gate = Gate()
     started = []
     for worker in range(workers):
         receiver, sender = nursery.pipe()
-        process = nursery.start_plain(_simulate, factory, worker, envs, cores[worker], seconds, sender)
+        process = nursery.start_plain(_simulate, factory, worker, envs, cores[worker], seconds, start_gate, sender)
         sender.close()
         started.append((process, receiver))
-    total, deadline = 0.0, Deadline(seconds + _BOOT_S)
-    try:
+    deadline = Deadline(seconds + _BOOT_S)
+
+    def answers() -> list[float]:
         for process, receiver in started:
             connection.wait([receiver, process.sentinel], deadline.left)
             if not receiver.poll():
                 raise WorkerDied(f"a process of the pure simulation ended or hung (exit code {process.exitcode})")
-            total += receiver.recv()
+        return [receiver.recv() for _, receiver in started]
+
+    try:
+        answers()  # every process is ready: none may start while another still makes its envs
+        start_gate.open()
+        return sum(answers())
     except EOFError as error:
         raise WorkerDied("a process of the pure simulation ended before it could report") from error
     finally:
@@ -44,10 +52,11 @@ def pure_simulation(
             process.kill()
             process.join(5.0)
             receiver.close()
-    return total
 
 
-def _simulate(factory: EnvFactory, worker: int, count: int, core: int | None, seconds: float, sender: Any) -> None:
+def _simulate(
+    factory: EnvFactory, worker: int, count: int, core: int | None, seconds: float, start_gate: Gate, sender: Any
+) -> None:
     prepare_process(f"sf-sim-{worker}")
     if core is not None:
         os.sched_setaffinity(0, {core})
@@ -55,7 +64,9 @@ def _simulate(factory: EnvFactory, worker: int, count: int, core: int | None, se
     for index, env in enumerate(envs):
         env.reset(seed=1000 * worker + index)
     envs[0].action_space.seed(worker)
-    sender.send(steps_per_second(envs, seconds))
+    sender.send(0.0)
+    if start_gate.wait(_BOOT_S):
+        sender.send(steps_per_second(envs, seconds))
     sender.close()
     leave(0)
 

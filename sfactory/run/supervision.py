@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sfactory.clock import Deadline, now
-from sfactory.errors import SFactoryError, WorkerDied
+from sfactory.errors import CannotSaveError, SFactoryError, WorkerDied
 from sfactory.run.crew import Crew, Death
 from sfactory.run.signals import Interrupts
 from sfactory.shared.control import Control, Stop
@@ -98,4 +98,6 @@ class Supervision:
         killed = self._crew.kill()
         learners = [name for name in killed if name.startswith("sf-learner")]
         if learners and self.failure is None and self._control.stop is Stop.SAVE:
-            self.failure = WorkerDied(f"{', '.join(learners)} had not saved {_SAVE_GRACE_S:.0f} s after the stop")
+            self.failure = CannotSaveError(
+                f"{', '.join(learners)} had not saved {_SAVE_GRACE_S:.0f} s after the stop; the last checkpoint stands"
+            )

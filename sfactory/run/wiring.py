@@ -107,7 +107,7 @@ class Wiring:
             threads=threads,
             sampler_only=config.benchmark.sampler_only,
             checkpoint_dir=checkpoint_dir,
-            limits=_NO_LIMITS if benchmark else Limits(config.run.train_for_env_steps, config.run.train_for_seconds),
+            limits=_NO_LIMITS if benchmark else Limits.of(config.run, config.sampling.env_frameskip),
             spec=self.spec,
             layout=self.layout,
             model=config.model,

@@ -30,8 +30,10 @@ class Control:
                 "stop": TensorSpec((1,), "int64"),
                 "best_wanted": TensorSpec((num_policies,), "int64"),
                 "best_return": TensorSpec((num_policies,), "float64"),
+                "mean_return": TensorSpec((num_policies,), "float64"),
             },
         )
+        self._shared["mean_return"][:] = float("-inf")
         self._attach()
 
     def _attach(self) -> None:
@@ -62,6 +64,14 @@ class Control:
         """Ask ``policy``'s learner to save its weights as the best so far."""
         self._shared["best_return"][policy] = episode_return
         self._shared["best_wanted"][policy] += 1
+
+    def tell_mean(self, policy: int, mean_return: float) -> None:
+        """Let ``policy``'s learner know the mean return over the last stats_avg episodes."""
+        self._shared["mean_return"][policy] = mean_return
+
+    def mean_return(self, policy: int) -> float:
+        """The mean return over the last stats_avg episodes; -inf before there are as many."""
+        return float(self._shared["mean_return"][policy])
 
     def best_wanted(self, policy: int) -> tuple[int, float]:
         """How often a best save was asked for, and the mean return of the last."""

@@ -12,7 +12,7 @@ _TEXT_BYTES = 16_384
 
 
 class FailureBoard:
-    """One text and one exit-code-free slot per process, in the order of ``names``."""
+    """One text per process, in the order of ``names``."""
 
     def __init__(self, names: list[str]) -> None:
         self._names = list(names)

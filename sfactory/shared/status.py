@@ -19,7 +19,7 @@ class State(IntEnum):
     DONE = 3  # a learner that has reached its limit
 
 
-_FLOATS = ("heartbeat", "busy_since", "busy_s", "waiting_s", "first_step_at", "train_seconds", "best_return")
+_FLOATS = ("heartbeat", "busy_since", "busy_s", "waiting_s", "first_step_at", "train_seconds")
 _INTS = ("pid", "state", "env_steps", "agent_steps", "updates")
 
 
@@ -60,7 +60,7 @@ class StatusRow:
 
 
 class Stopwatch:
-    """Splits a process's time into busy and waiting, and keeps its heartbeat: call ``waited`` after each wait."""
+    """Splits a process's time into busy and waiting, and keeps its heartbeat, told before and after each wait."""
 
     def __init__(self, row: StatusRow) -> None:
         self._row = row

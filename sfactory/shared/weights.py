@@ -4,7 +4,8 @@ NOTE [Weights seqlock]: two buffers; publication k is written to buffer k % 2. T
 ``writing`` before it touches the buffer and in ``written`` after. A reader copies buffer ``written`` % 2 and
 is sure of its copy if by then no publication later than written + 1 has been announced (written + 1 goes to
 the other buffer). Nobody waits for a lock, and a dead reader or writer blocks nobody. Python offers no
-memory fence, so an uncontended lock is taken and released where the order of stores and loads matters.
+memory fence; an uncontended lock is taken and released where the order of stores and loads matters, which is a
+full fence on x86-64 and orders both sides on the other processors torch runs on.
 """
 
 from __future__ import annotations

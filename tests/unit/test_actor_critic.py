@@ -18,7 +18,8 @@ from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
 FIRE = DiscreteHead("fire", 3)
 STEER = BoxHead("steer", (2,), "float32", (-1.0, -1.0), (1.0, 1.0))
 GAS = BoxHead("gas", (1,), "float32", (0.0,), (1.0,))
-SMALL = ModelConfig(encoder_mlp_layers=(16, 8))
+SIZES = {"encoder_mlp_layers": (16, 8), "encoder_conv_architecture": "resnet_impala", "encoder_conv_mlp_layers": (8,)}
+SMALL = ModelConfig(**SIZES)  # type: ignore[arg-type]
 VECTOR = (("obs", TensorSpec((4,), "float32")),)
 EVERYTHING = (
     ("image", TensorSpec((3, 4, 4), "uint8")),
@@ -48,7 +49,7 @@ def make(
 
 
 def config(**fields: object) -> ModelConfig:
-    return ModelConfig(**{"encoder_mlp_layers": (16, 8), **fields})  # type: ignore[arg-type]
+    return ModelConfig(**{**SIZES, **fields})  # type: ignore[arg-type]
 
 
 def parameters_with_gradient(model: ActorCritic) -> set[str]:
@@ -190,11 +191,16 @@ def test_state_independent_deviation_is_the_same_in_every_row() -> None:
 
 
 def test_orthogonal_layers_are_orthogonal_with_gain_and_torch_default_is_not() -> None:
-    orthogonal = make(config=config(nonlinearity="relu", policy_init_gain=0.5)).encoder.layers[1].weight
-    default = make(config=config(policy_initialization="torch_default")).encoder.layers[1].weight
+    def second_layer(settings: ModelConfig) -> Tensor:
+        encoder = make(config=settings).encoder
+        assert isinstance(encoder, MLPEncoder)
+        weight = encoder.layers[1].weight
+        assert isinstance(weight, Tensor)
+        return weight
 
-    assert isinstance(orthogonal, Tensor)
-    assert isinstance(default, Tensor)
+    orthogonal = second_layer(config(nonlinearity="relu", policy_init_gain=0.5))
+    default = second_layer(config(policy_initialization="torch_default"))
+
     torch.testing.assert_close(orthogonal @ orthogonal.T, torch.eye(8) * 0.5**2 * 2.0, atol=1e-5, rtol=0.0)
     assert (default @ default.T - torch.eye(8)).abs().max() > 0.1
 

@@ -349,6 +349,7 @@ def test_a_kill_before_any_rename_leaves_the_old_one_and_its_leftovers_are_remov
     child.communicate()
     leftovers = [name for name in names(tmp_path) if name.startswith(".tmp-")]
     reopened = CheckpointDir(tmp_path, keep=2)
+    reopened.tidy()
 
     assert announced.startswith(f"before checkpoint_{step:09d}_{step * 100}.pth"), announced
     assert leftovers

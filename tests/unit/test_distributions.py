@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from sfactory.model.distributions import ActionDistribution, num_params
+from sfactory.model.distributions import ActionDistribution, num_params, require_discrete
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead
 
 FIRE = DiscreteHead("fire", 2)
@@ -162,3 +162,25 @@ def test_samples_carry_no_gradient_while_log_prob_does() -> None:
 def test_kl_of_other_heads_is_refused() -> None:
     with pytest.raises(ValueError, match="same action heads"):
         ActionDistribution((FIRE,), torch.zeros(1, 2)).kl(ActionDistribution((MOVE,), torch.zeros(1, 5)))
+
+
+@pytest.mark.parametrize("heads", [(FIRE,), (MOVE,), (MOVE, FIRE)], ids=["fire", "move", "both"])
+def test_symmetric_kl_to_uniform_is_the_mean_of_both_divergences(heads: tuple[ActionHead, ...]) -> None:
+    torch.manual_seed(6)
+    params = 2.0 * torch.randn(BATCH, num_params(heads), dtype=torch.float64)
+    theirs, uniform = references(heads, params), references(heads, torch.zeros_like(params))
+
+    divergence = ActionDistribution(heads, params).symmetric_kl_to_uniform()
+
+    both = [0.5 * (kl_divergence(p, uniform[k]) + kl_divergence(uniform[k], p)) for k, p in theirs.items()]
+    torch.testing.assert_close(divergence, total(both))
+    assert ActionDistribution(heads, torch.zeros_like(params)).symmetric_kl_to_uniform().abs().max() < 1e-15
+
+
+def test_divergence_from_uniform_is_refused_for_reals_before_and_at_use() -> None:
+    require_discrete((MOVE, FIRE))
+
+    with pytest.raises(ValueError, match="'steer' are not"):
+        require_discrete(MIXED)
+    with pytest.raises(ValueError, match="needs discrete actions"):
+        ActionDistribution(MIXED, torch.zeros(1, num_params(MIXED))).symmetric_kl_to_uniform()

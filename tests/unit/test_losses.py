@@ -10,7 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from sfactory.algo.losses import approx_kl, clip_fraction, entropy_bonus, pg_loss, ppo_clip_loss, value_loss
+from sfactory.algo.losses import (
+    approx_kl,
+    clip_fraction,
+    entropy_bonus,
+    kl_penalty,
+    pg_loss,
+    ppo_clip_loss,
+    symmetric_kl_to_uniform,
+    value_loss,
+)
 
 CLIP_RATIO = 0.25
 CLIP_VALUE = 0.5
@@ -34,6 +43,11 @@ LOSSES: dict[str, tuple[Loss, str]] = {
     "value": (lambda c: clipped_value_loss(c, None), "values"),
     "value_clipped": (lambda c: clipped_value_loss(c, CLIP_VALUE), "values"),
     "entropy": (lambda c: entropy_bonus(entropy=c["entropy"], valid=c["valid"]), "entropy"),
+    "symmetric_kl": (lambda c: symmetric_kl_to_uniform(symmetric_kl=c["entropy"], valid=c["valid"]), "entropy"),
+    "kl_penalty": (
+        lambda c: kl_penalty(log_prob=c["log_prob"], behavior_log_prob=c["behavior_log_prob"], valid=c["valid"]),
+        "log_prob",
+    ),
 }
 
 
@@ -84,6 +98,8 @@ def test_losses_equal_their_formulas_over_the_valid_cells(seed: int) -> None:
         "value": squared.mean(),
         "value_clipped": np.maximum(squared, near_squared).mean(),
         "entropy": c["entropy"].mean(),
+        "symmetric_kl": c["entropy"].mean(),
+        "kl_penalty": (ratio * np.log(ratio) - ratio + 1.0).mean(),
     }
 
     results = {name: loss(cells).item() for name, (loss, _) in LOSSES.items()}
@@ -187,6 +203,68 @@ def test_extreme_ratio_keeps_loss_and_gradient_finite(log_prob: float, advantage
 
     assert math.isfinite(loss.item())
     assert math.isfinite(gradient.item())
+
+
+def every_action_as_often_as_behavior_takes_it(counts: list[int], logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log_prob, behavior_log_prob and valid [1, N] of a batch whose means are exact expectations under behavior."""
+    actions = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    behavior = (torch.tensor(counts, dtype=torch.float64) / sum(counts)).log()
+    log_prob = logits.log_softmax(-1)[actions].unsqueeze(0)
+    return log_prob, behavior[actions].unsqueeze(0), torch.ones_like(log_prob, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 3.0])
+def test_kl_penalty_and_its_gradient_are_the_true_ones_in_expectation(spread: float) -> None:
+    counts = [1, 7, 20, 12, 10]
+    behavior = (torch.tensor(counts, dtype=torch.float64) / 50).log()
+    noise = torch.randn(5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits = (behavior + spread * noise).requires_grad_()
+    log_prob, behavior_log_prob, valid = every_action_as_often_as_behavior_takes_it(counts, logits)
+
+    estimate = kl_penalty(log_prob=log_prob, behavior_log_prob=behavior_log_prob, valid=valid)
+
+    log_probs = logits.log_softmax(-1)
+    true = (log_probs.exp() * (log_probs - behavior)).sum()
+    (gradient,) = torch.autograd.grad(estimate, logits)
+    (true_gradient,) = torch.autograd.grad(true, logits)
+    assert estimate.item() == pytest.approx(true.item(), rel=1e-9, abs=1e-15)
+    torch.testing.assert_close(gradient, true_gradient, rtol=1e-9, atol=1e-15)
+
+
+def test_kl_penalty_of_each_action_is_0_with_no_gradient_where_the_policy_has_not_moved() -> None:
+    log_prob = torch.randn(1, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+    penalty = kl_penalty(
+        log_prob=log_prob, behavior_log_prob=log_prob.detach(), valid=torch.ones(1, 8, dtype=torch.bool)
+    )
+    (gradient,) = torch.autograd.grad(penalty, log_prob)
+
+    assert penalty.item() == 0.0
+    assert gradient.abs().max() == 0.0
+
+
+@pytest.mark.parametrize("log_ratio", [-1e4, -1.0, -1e-4, 1e-4, 1.0, 1e4])
+def test_kl_penalty_of_a_single_action_is_positive_and_finite(log_ratio: float) -> None:
+    log_prob = torch.full((1, 1), log_ratio).requires_grad_()
+
+    penalty = kl_penalty(
+        log_prob=log_prob, behavior_log_prob=torch.zeros(1, 1), valid=torch.ones(1, 1, dtype=torch.bool)
+    )
+    (gradient,) = torch.autograd.grad(penalty, log_prob)
+
+    assert 0.0 < penalty.item() < math.inf
+    assert math.isfinite(gradient.item())
+
+
+def test_symmetric_kl_of_each_cell_is_bounded_by_30_before_the_mean() -> None:
+    cells = torch.tensor([[10.0, 1000.0, 29.0, math.inf, 5000.0]], requires_grad=True)
+    valid = torch.tensor([[True, True, True, True, False]])
+
+    loss = symmetric_kl_to_uniform(symmetric_kl=cells, valid=valid)
+    (gradient,) = torch.autograd.grad(loss, cells)
+
+    assert loss.item() == (10.0 + 30.0 + 29.0 + 30.0) / 4
+    assert gradient.tolist() == [[0.25, 0.0, 0.25, 0.0, 0.0]]
 
 
 def test_approx_kl_estimates_the_true_divergence_and_is_never_negative() -> None:

@@ -20,6 +20,7 @@ from tests.support.processes import eventually
 CONFIG = Config(report=ReportConfig(stats_avg=4), sampling=SamplingConfig(env_frameskip=4))
 STATS = TrainStats(
     policy=0,
+    updates=2.0,
     policy_loss=0.1,
     value_loss=0.2,
     entropy=0.3,
@@ -64,7 +65,7 @@ def test_before_anything_happened_there_are_no_numbers(desk: Desk) -> None:
 
     assert (summary.env_steps, summary.episodes, summary.updates, summary.train_seconds) == (0, 0, 0, 0.0)
     assert (summary.fps, summary.sample_fps, summary.episode_return_mean, summary.policy_lag.max) == (None,) * 4
-    assert desk.reports.best_return() is None
+    assert desk.reports.window_mean() is None
     assert json.loads(summary.to_json())["fps"] is None
 
 
@@ -92,16 +93,16 @@ def test_episodes_are_read_while_the_run_goes_on(desk: Desk) -> None:
     assert (progress.return_mean, progress.length_mean) == (2.0, 7.0)
 
 
-def test_the_best_return_needs_a_full_window(desk: Desk) -> None:
+def test_the_mean_that_a_best_policy_is_judged_by_needs_a_full_window(desk: Desk) -> None:
     desk.episodes(100.0, 100.0, 100.0)
     desk.reports.start()
     assert eventually(lambda: desk.reports.episodes.episodes == 3, within_s=30)
-    assert desk.reports.best_return() is None
+    assert desk.reports.window_mean() is None
 
     desk.episodes(0.0, 0.0)
 
-    assert eventually(lambda: desk.reports.best_return() is not None, within_s=30)
-    assert desk.reports.best_return() == 75.0
+    assert eventually(lambda: desk.reports.window_mean() is not None, within_s=30)
+    assert desk.reports.window_mean() == 50.0
 
 
 def test_trained_and_sampled_steps_are_counted_apart(desk: Desk) -> None:

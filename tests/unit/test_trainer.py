@@ -112,14 +112,14 @@ def test_a_loss_that_is_not_finite_skips_the_step_and_is_counted(bad: float) -> 
     trainer = trainer_of()
     batch = random_batch(trainer.model)
     trainer.train(batch)
-    trainer.take_statistics()
+    trainer.clear_statistics()
     before = state_of(trainer)
 
     trainer.train(with_bad_reward(batch, row=0, value=bad))
 
     assert_same_state(trainer, before)
     assert (trainer.train_step, trainer.skipped) == (2, 1)
-    assert trainer.take_statistics() is None
+    assert trainer.updates == 0
 
 
 def test_one_bad_minibatch_does_not_spoil_its_neighbors() -> None:
@@ -129,8 +129,7 @@ def test_one_bad_minibatch_does_not_spoil_its_neighbors() -> None:
 
     assert (trainer.train_step, trainer.skipped) == (2, 1)
     assert all(bool(torch.isfinite(tensor).all()) for tensor in trainer.model.parameters())
-    statistics = trainer.take_statistics()
-    assert statistics is not None
+    statistics = trainer.statistics()
     assert all(math.isfinite(value) for value in statistics.values())
 
 
@@ -177,25 +176,26 @@ def test_gradients_are_clipped_to_their_joint_norm(max_norm: float, clipped: boo
 
     gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
     norm = float(torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients])))
-    statistics = trainer.take_statistics()
-    assert statistics is not None
+    statistics = trainer.statistics()
     # Reported is the norm before clipping.
     assert statistics["grad_norm"] > 1e-2
     assert norm == pytest.approx(max_norm if clipped else statistics["grad_norm"], rel=1e-3)
 
 
-def test_statistics_are_means_since_they_were_last_taken() -> None:
+def test_statistics_are_means_since_they_were_last_cleared() -> None:
     trainer = trainer_of(batches=2)
     batch = without_valid_steps(random_batch(trainer.model, rows=4), slice(0, 1))
-    assert trainer.take_statistics() is None
+    assert trainer.updates == 0
 
     trainer.train(batch)
 
-    statistics = trainer.take_statistics()
-    assert statistics is not None
+    statistics = trainer.statistics()
     # One minibatch is valid by half, the other wholly.
     assert statistics["valid_fraction"] == pytest.approx(0.75)
-    assert trainer.take_statistics() is None
+
+    trainer.clear_statistics()
+
+    assert trainer.updates == 0
 
 
 def test_the_learning_rate_is_in_force_from_the_next_step_on() -> None:

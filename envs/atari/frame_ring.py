@@ -1,0 +1,59 @@
+"""Room: the last frames of a game as one array. In: frames, one at a time. Out: stacks of them, without copying.
+
+Frames are written one behind the other into a strip that is four stacks long, so a stack is a window of it and
+only once in three stacks' length some frames are copied, back to the start of the strip.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Frame = npt.NDArray[np.uint8]
+
+_STACKS = 4
+
+
+class FrameRing:
+    """The last ``stack`` frames of ``shape`` [C, H, W] uint8, oldest first.
+
+    A window stays as it is while the ring is restarted once and one more frame follows, in this or the other order.
+    """
+
+    def __init__(self, stack: int, shape: tuple[int, int, int]) -> None:
+        self._stack = stack
+        self._strip = np.zeros((_STACKS * stack, *shape), np.uint8)
+        channels, height, width = shape
+        self._windows = [
+            self._strip[last - stack + 1 : last + 1].reshape(stack * channels, height, width)
+            for last in range(stack - 1, len(self._strip))
+        ]
+        self._last = stack - 1
+
+    @property
+    def window(self) -> Frame:
+        """[stack * C, H, W] uint8 - the last frames; a view."""
+        return self._windows[self._last - self._stack + 1]
+
+    def push(self) -> Frame:
+        """Room for the next frame, to be filled in by the caller; the oldest one leaves the window."""
+        kept = self._stack - 1
+        if self._last + 1 == len(self._strip):
+            self._strip[:kept] = self._strip[len(self._strip) - kept :]
+            self._last = kept
+        else:
+            self._last += 1
+        frame: Frame = self._strip[self._last]
+        return frame
+
+    def restart(self) -> Frame:
+        """Room for the first frame of an episode; once it is filled in, ``spread`` makes the window whole."""
+        self._last += self._stack
+        if self._last >= len(self._strip):
+            self._last = self._stack - 1
+        frame: Frame = self._strip[self._last]
+        return frame
+
+    def spread(self) -> None:
+        """Make every frame of the window equal to the last one."""
+        self._strip[self._last - self._stack + 1 : self._last] = self._strip[self._last]

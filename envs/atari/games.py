@@ -1,0 +1,79 @@
+"""Room: which Atari games there are, and by what names. In: an environment's name. Out: the name of its ROM."""
+
+from __future__ import annotations
+
+import re
+
+# The games of Bellemare et al. 2013 as completed by later work: the 57 that benchmarks report on.
+GAMES: tuple[str, ...] = (
+    "alien",
+    "amidar",
+    "assault",
+    "asterix",
+    "asteroids",
+    "atlantis",
+    "bank_heist",
+    "battle_zone",
+    "beam_rider",
+    "berzerk",
+    "bowling",
+    "boxing",
+    "breakout",
+    "centipede",
+    "chopper_command",
+    "crazy_climber",
+    "defender",
+    "demon_attack",
+    "double_dunk",
+    "enduro",
+    "fishing_derby",
+    "freeway",
+    "frostbite",
+    "gopher",
+    "gravitar",
+    "hero",
+    "ice_hockey",
+    "jamesbond",
+    "kangaroo",
+    "krull",
+    "kung_fu_master",
+    "montezuma_revenge",
+    "ms_pacman",
+    "name_this_game",
+    "phoenix",
+    "pitfall",
+    "pong",
+    "private_eye",
+    "qbert",
+    "riverraid",
+    "road_runner",
+    "robotank",
+    "seaquest",
+    "skiing",
+    "solaris",
+    "space_invaders",
+    "star_gunner",
+    "surround",
+    "tennis",
+    "time_pilot",
+    "tutankham",
+    "up_n_down",
+    "venture",
+    "video_pinball",
+    "wizard_of_wor",
+    "yars_revenge",
+    "zaxxon",
+)
+
+_PREFIX = "atari_"
+_GYMNASIUM_ID = re.compile(r"ALE/(?P<new>[A-Za-z]+)-v5|(?P<old>[A-Za-z]+?)(?:Deterministic|NoFrameskip)?-v[04]")
+_ROM_OF_TITLE = {"".join(word.capitalize() for word in rom.split("_")): rom for rom in GAMES}
+
+
+def rom_of(env_name: str) -> str | None:
+    """The ROM of ``atari_<rom>`` or of a Gymnasium id of one of the 57 games; None for any other name."""
+    if env_name.startswith(_PREFIX):
+        rom = env_name.removeprefix(_PREFIX)
+        return rom if rom in GAMES else None
+    match = _GYMNASIUM_ID.fullmatch(env_name)
+    return None if match is None else _ROM_OF_TITLE.get(match["new"] or match["old"])

@@ -1,0 +1,434 @@
+"""Atari games give the frames, points and ends that the literature means, whatever name they are called by."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfactory.actor.env_group import EnvGroup
+from sfactory.config.check import check, check_env_name
+from sfactory.config.flags import all_flags, coerce, config_of
+from sfactory.config.schema import RunConfig
+from sfactory.env.api import find_family, make_env
+from sfactory.errors import EnvError
+from sfactory_envs.atari import FAMILY
+from sfactory_envs.atari.frame_ring import FrameRing
+from sfactory_envs.atari.games import GAMES, rom_of
+
+ale_py = pytest.importorskip("ale_py")
+cv2 = pytest.importorskip("cv2")
+
+NOOP, FIRE = 0, 1  # in Breakout's own action set
+
+
+def make(name: str = "atari_breakout", **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    return make_env(name, kwargs)
+
+
+def play(env: gymnasium.Env[Any, Any], actions: Any) -> list[tuple[bytes, float, bool, bool, int]]:
+    """What the actions bring about, resetting after each end."""
+    lived = []
+    for action in actions:
+        obs, reward, terminated, truncated, info = env.step(action)
+        lived.append((obs.tobytes(), float(reward), terminated, truncated, info["lives"]))
+        if terminated or truncated:
+            env.reset()
+    return lived
+
+
+def random_actions(env: gymnasium.Env[Any, Any], count: int, seed: int = 0) -> list[int]:
+    assert isinstance(env.action_space, gymnasium.spaces.Discrete)
+    return [int(action) for action in np.random.default_rng(seed).integers(env.action_space.n, size=count)]
+
+
+def lose_a_life(env: gymnasium.Env[Any, Any]) -> tuple[float, tuple[Any, float, bool, bool, dict[str, Any]]]:
+    """Serve and leave the ball alone until the lives change or the game is over: (points, last step)."""
+    lives, points = None, 0.0
+    for step in range(400):
+        result = env.step(FIRE if step % 10 == 0 else NOOP)
+        points += float(result[1])
+        if lives is not None and result[4]["lives"] < lives:
+            return points, result  # type: ignore[return-value]
+        lives = result[4]["lives"]
+    raise AssertionError("no life was lost in 400 steps")
+
+
+def test_there_are_57_games_and_ale_py_has_them_all() -> None:
+    assert len(set(GAMES)) == 57
+    assert set(GAMES) <= set(ale_py.roms.get_all_rom_ids())
+
+
+@pytest.mark.parametrize(
+    ("name", "rom"),
+    [
+        ("atari_breakout", "breakout"),
+        ("atari_montezuma_revenge", "montezuma_revenge"),
+        ("ALE/Breakout-v5", "breakout"),
+        ("ALE/MontezumaRevenge-v5", "montezuma_revenge"),
+        ("Breakout-v4", "breakout"),
+        ("Breakout-v0", "breakout"),
+        ("BreakoutDeterministic-v4", "breakout"),
+        ("UpNDownNoFrameskip-v4", "up_n_down"),
+        ("Breakout-ram-v4", None),
+        ("ALE/Breakout-ram-v5", None),
+        ("ALE/Breakout-v4", None),
+        ("atari_brakeout", None),
+        ("breakout", None),
+        ("CartPole-v1", None),
+    ],
+)
+def test_games_go_by_our_names_and_by_gymnasium_ids(name: str, rom: str | None) -> None:
+    assert rom_of(name) == rom
+    assert FAMILY.matches(name) is (rom is not None)
+
+
+def test_every_id_that_ale_py_registers_for_a_game_of_ours_is_ours() -> None:
+    gymnasium.register_envs(ale_py)
+    kinds = ("ALE/{}-v5", "{}-v0", "{}-v4", "{}NoFrameskip-v4")
+    registered = {
+        spec.id: spec.kwargs["game"]
+        for spec in gymnasium.registry.values()
+        if spec.kwargs.get("game") in GAMES and spec.kwargs.get("obs_type", "rgb") == "rgb"
+    }
+
+    assert set(registered.values()) == set(GAMES)
+    assert {name for name, game in registered.items() if rom_of(name) != game} == set()
+    assert {kind.format("Breakout") for kind in kinds} <= set(registered)
+
+
+def test_misspelt_game_is_answered_with_the_right_name() -> None:
+    (problem,) = check_env_name("atari_brakeout")
+
+    assert "atari_breakout" in problem
+
+
+def test_family_is_known_and_light() -> None:
+    script = (
+        "import sys, sfactory_envs.atari\n"
+        "print([name for name in ('ale_py', 'cv2', 'gymnasium', 'torch', 'numpy') if name in sys.modules])"
+    )
+
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert loaded.strip() == "[]"
+    assert find_family("atari_pong") is FAMILY
+
+
+def test_defaults_of_the_family_are_flags_that_make_a_sound_configuration() -> None:
+    defaults = FAMILY.defaults("atari_pong")
+
+    config = config_of({"env": "atari_pong", **{name: coerce(all_flags()[name], v) for name, v in defaults.items()}})
+
+    assert check(config) == []
+    assert config.run != RunConfig()
+    assert config.sampling.env_frameskip == 4
+    assert config.algo.reward_clip == 1.0
+
+
+@pytest.mark.parametrize("missing", ["ale_py", "cv2"])
+def test_missing_package_is_explained(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, "sfactory_envs.atari.preprocessing", raising=False)
+
+    with pytest.raises(EnvError) as refused:
+        make()
+
+    assert missing in str(refused.value)
+    assert "pip install sfactory[atari]" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["atari_breakout", "ALE/Breakout-v5", "BreakoutNoFrameskip-v4"])
+def test_observations_are_stacks_of_small_grey_frames(name: str) -> None:
+    env = make(name)
+
+    obs, info = env.reset(seed=0)
+    after, reward, terminated, truncated, _ = env.step(FIRE)
+
+    assert env.observation_space == gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    assert env.action_space == gymnasium.spaces.Discrete(4)
+    assert env.observation_space.contains(obs)
+    assert env.observation_space.contains(after)
+    assert info == {"lives": 5}
+    assert (type(reward), terminated, truncated) == (float, False, False)
+    assert len(np.unique(obs)) > 3
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "shape", "actions"),
+    [
+        ({"framestack": 1}, (1, 84, 84), 4),
+        ({"size": 64, "framestack": 3}, (3, 64, 64), 4),
+        ({"grayscale": False}, (12, 84, 84), 4),
+        ({"full_action_space": True, "frameskip": 1}, (4, 84, 84), 18),
+    ],
+)
+def test_options_change_what_is_seen_and_done(kwargs: dict[str, Any], shape: tuple[int, ...], actions: int) -> None:
+    env = make(**kwargs)
+
+    env.reset(seed=0)
+    steps = [env.step(action) for action in random_actions(env, 20)]
+
+    assert env.observation_space.shape == shape
+    assert env.action_space == gymnasium.spaces.Discrete(actions)
+    assert all(env.observation_space.contains(step[0]) for step in steps)
+
+
+def test_frame_is_the_maximum_of_the_last_two_of_four_made_small() -> None:
+    env = make("atari_space_invaders", noop_max=0)
+    obs, _ = env.reset(seed=0)
+    game = ale_py.ALEInterface()
+    game.setFloat("repeat_action_probability", 0.0)
+    game.loadROM(ale_py.roms.get_rom_path("space_invaders"))
+    game.reset_game()
+    legal = game.getMinimalActionSet()
+
+    for action in random_actions(env, 40):
+        obs, reward, *_ = env.step(action)
+        points, screens = 0, []
+        for _ in range(4):
+            points += game.act(legal[action])
+            screens.append(game.getScreenGrayscale())
+        frame = cv2.resize(np.maximum(screens[2], screens[3]), (84, 84), interpolation=cv2.INTER_AREA)
+
+        assert np.array_equal(obs[3], frame)
+        assert reward == points
+
+
+def test_frames_are_stacked_oldest_first_and_an_episode_starts_with_its_first_frame_only() -> None:
+    env = make("atari_pong")
+    obs, _ = env.reset(seed=3)
+    assert all(np.array_equal(obs[0], frame) for frame in obs[1:])
+
+    for action in random_actions(env, 30):
+        before = obs.copy()
+        obs, *_ = env.step(action)
+
+        assert np.array_equal(obs[:3], before[1:])
+
+
+@pytest.mark.parametrize("name", ["atari_breakout", "atari_freeway"])
+@pytest.mark.parametrize("sticky", [0.0, 0.25])
+def test_seed_decides_the_game_whatever_was_played_before(name: str, sticky: float) -> None:
+    fresh, used = (make(name, repeat_action_probability=sticky, episodic_life=True) for _ in range(2))
+    actions = random_actions(fresh, 200, seed=1)
+    used.reset(seed=99)
+    play(used, random_actions(used, 150, seed=2))
+
+    first, _ = fresh.reset(seed=7)
+    again, _ = used.reset(seed=7)
+
+    assert np.array_equal(first, again)
+    assert play(fresh, actions) == play(used, actions)
+
+
+def test_other_seeds_begin_otherwise_through_noops_alone() -> None:
+    def begun(seed: int, noop_max: int) -> bytes:
+        env = make("atari_freeway", noop_max=noop_max)
+        env.reset(seed=seed)
+        return play(env, [NOOP] * 4)[-1][0]
+
+    different = {begun(seed, 30) for seed in range(8)}
+    same = {begun(seed, 1) for seed in range(4)}
+
+    assert len(different) >= 4
+    assert len(same) == 1
+
+
+def test_sticky_actions_hold_the_last_action() -> None:
+    stuck = make("atari_pong", repeat_action_probability=1.0, noop_max=0)
+    loose = make("atari_pong", noop_max=0)
+    sometimes = make("atari_pong", repeat_action_probability=0.25, noop_max=0)
+    for env in (stuck, loose, sometimes):
+        env.reset(seed=0)
+    actions = random_actions(loose, 60)
+
+    chosen = play(loose, actions)
+    loose.reset(seed=0)
+
+    assert play(stuck, actions) == play(loose, [NOOP] * 60)
+    assert play(sometimes, actions) != chosen
+
+
+def test_rewards_are_the_points_of_the_game() -> None:
+    env = make("atari_space_invaders")
+    env.reset(seed=0)
+
+    rewards = {reward for _, reward, *_ in play(env, random_actions(env, 300))}
+
+    assert rewards - {0.0}
+    assert rewards <= {0.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 50.0, 100.0, 150.0, 200.0}
+
+
+def test_lost_life_does_not_end_a_game() -> None:
+    env = make()
+    env.reset(seed=0)
+
+    _, (_, _, terminated, truncated, info) = lose_a_life(env)
+
+    assert info == {"lives": 4}
+    assert (terminated, truncated) == (False, False)
+
+
+def test_score_of_a_whole_game_is_told_when_it_is_over() -> None:
+    env = make()
+    env.reset(seed=0)
+    points, steps = 0.0, 0
+
+    while True:
+        _, reward, terminated, _, info = env.step(FIRE if steps % 10 == 0 else 2 + steps // 40 % 2)
+        points, steps = points + float(reward), steps + 1
+        if terminated:
+            break
+        assert "episode_extra_stats" not in info
+
+    assert info == {"lives": 0, "episode_extra_stats": {"game_score": points, "game_length": float(steps)}}
+    assert points > 0.0
+
+
+def test_episodic_life_ends_an_episode_with_each_life_and_the_game_with_the_last() -> None:
+    env = make(episodic_life=True)
+    _, info = env.reset(seed=0)
+    total, ends = 0.0, []
+    assert info == {"lives": 5}
+
+    for life in range(5):
+        points, (_, _, terminated, truncated, info) = lose_a_life(env)
+        total += points
+        ends.append(("episode_extra_stats" in info, info["lives"]))
+        assert (terminated, truncated) == (True, False)
+        obs, after = env.reset()
+        assert np.array_equal(obs[0], obs[3])
+        assert after["lives"] == (4 - life or 5)
+
+    assert ends == [(False, 4), (False, 3), (False, 2), (False, 1), (True, 0)]
+    assert info["episode_extra_stats"]["game_score"] == total
+
+
+def test_seed_begins_a_new_game_even_after_a_lost_life() -> None:
+    env = make(episodic_life=True)
+    begun = env.reset(seed=5)[0].copy()
+    lose_a_life(env)
+
+    again, info = env.reset(seed=5)
+
+    assert info == {"lives": 5}
+    assert np.array_equal(again, begun)
+
+
+def test_game_is_truncated_after_its_frames_and_starts_anew() -> None:
+    env = make(max_episode_frames=40, episodic_life=True)
+    env.reset(seed=0)
+
+    lived = [env.step(FIRE) for _ in range(10)]
+    env.reset()
+    next_game = [env.step(NOOP) for _ in range(10)]
+
+    assert [truncated for _, _, _, truncated, _ in lived] == [False] * 9 + [True]
+    assert not any(terminated for _, _, terminated, _, _ in lived)
+    assert lived[-1][4]["episode_extra_stats"]["game_length"] == 10.0
+    assert next_game[-1][4]["episode_extra_stats"]["game_length"] == 10.0
+
+
+def test_fire_reset_serves_the_ball() -> None:
+    served, waiting = make(fire_reset=True, episodic_life=True), make(episodic_life=True)
+    served.reset(seed=0)
+    waiting.reset(seed=0)
+
+    lost = [terminated for _, _, terminated, _, _ in play(served, [NOOP] * 150)]
+
+    assert sum(lost) >= 2
+    assert not any(terminated for _, _, terminated, _, _ in play(waiting, [NOOP] * 150))
+
+
+def test_observation_stays_as_it_is_through_a_reset_and_a_step() -> None:
+    env = make("atari_pong", max_episode_frames=28)
+    kept = [env.reset(seed=0)[0]]
+    copies = [kept[0].copy()]
+
+    for action in random_actions(env, 300):
+        obs, _, terminated, truncated, _ = env.step(action)
+        kept.append(obs)
+        copies.append(obs.copy())
+        if terminated or truncated:
+            kept.append(env.reset()[0])
+            copies.append(kept[-1].copy())
+        # A reset and a step may follow an observation before it is used for the last time.
+        assert all(np.array_equal(view, copy) for view, copy in zip(kept[-3:], copies[-3:], strict=True))
+
+
+def test_truncated_games_keep_their_final_observation_beside_running_ones() -> None:
+    limits = (20, 28, 1000)
+    group = EnvGroup([make(max_episode_frames=limit) for limit in limits])
+    lone = [make(max_episode_frames=limit) for limit in limits]
+    group.reset([1, 2, 3])
+    expected = [env.reset(seed=seed)[0].copy() for env, seed in zip(lone, (1, 2, 3), strict=True)]
+    ended = [False] * len(limits)
+
+    for action in random_actions(lone[0], 60):
+        group.step([action] * len(limits))
+        for index, env in enumerate(lone):
+            if ended[index]:
+                expected[index], ended[index] = env.reset()[0].copy(), False
+                continue
+            obs, _, terminated, ended[index], _ = env.step(action)
+            expected[index] = (env.reset()[0] if terminated else obs).copy()
+
+        assert all(np.array_equal(obs, own) for obs, own in zip(group.observations, expected, strict=True))
+
+
+@given(stack=st.integers(1, 5), restarts=st.lists(st.booleans(), max_size=60))
+def test_ring_shows_the_last_frames_and_never_two_windows_in_one_place(stack: int, restarts: list[bool]) -> None:
+    ring = FrameRing(stack, (1, 1, 2))
+    ring.restart()[:] = 0
+    ring.spread()
+    frames, windows = [0] * stack, [(ring.window, [0] * stack)]
+
+    for number, restart in enumerate(restarts, 1):
+        if restart:
+            ring.restart()[:] = number
+            ring.spread()
+            frames = [number] * stack
+        else:
+            ring.push()[:] = number
+            frames = [*frames[1:], number]
+        windows.append((ring.window, frames))
+        for window, shown in windows[-3:-1] if sum(restarts[number - 2 : number]) < 2 else windows[-2:-1]:
+            assert window[:, 0, 0].tolist() == shown
+        assert ring.window[:, 0, 1].tolist() == frames
+
+
+def test_screen_is_rendered_in_color() -> None:
+    env = make_env("atari_breakout", {}, "rgb_array")
+    env.reset(seed=0)
+
+    screen = env.render()
+
+    assert isinstance(screen, np.ndarray)
+    assert screen.shape == (210, 160, 3)
+    assert screen.dtype == np.uint8
+    assert len(np.unique(screen.reshape(-1, 3), axis=0)) > 3
+    assert env.metadata["render_fps"] == 15.0
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "says"),
+    [
+        ({"frameskip": 0, "size": 8.5}, "frameskip=0: must be a whole number of at least 1; size=8.5"),
+        ({"repeat_action_probability": 1.5}, "repeat_action_probability=1.5: must be from 0 to 1"),
+        ({"noop_max": True}, "noop_max=True"),
+        ({"stack": 4}, "'stack'"),
+        ({"render_mode": "human"}, "'rgb_array'"),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(kwargs: dict[str, Any], says: str) -> None:
+    with pytest.raises(EnvError) as refused:
+        make(**kwargs)
+
+    assert says in str(refused.value)

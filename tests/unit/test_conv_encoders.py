@@ -1,0 +1,262 @@
+"""Images of any layout and size become features by each architecture, and what is not an image goes its own way."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sfactory.config.schema import ModelConfig
+from sfactory.errors import EnvError, ExitCode
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.conv_encoders import ConvEncoder, image_shape, is_channels_last
+from sfactory.model.encoders import MLPEncoder
+from sfactory.model.multi_encoder import MultiEncoder, make_encoder
+from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+
+ARCHITECTURES = ("convnet_simple", "convnet_impala", "convnet_atari", "resnet_impala")
+ATARI = TensorSpec((4, 84, 84), "uint8")
+SMALL_IMAGE = TensorSpec((3, 64, 64), "uint8")
+
+
+def config(architecture: str = "convnet_atari", **fields: object) -> ModelConfig:
+    small = {"encoder_mlp_layers": (16,), "encoder_conv_mlp_layers": (32,), "encoder_conv_architecture": architecture}
+    return ModelConfig(**{**small, **fields})  # type: ignore[arg-type]
+
+
+def make(spec: TensorSpec, settings: ModelConfig) -> ConvEncoder:
+    torch.manual_seed(0)
+    return ConvEncoder("obs", spec, settings)
+
+
+def images(spec: TensorSpec, batch: int = 3) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    leaf = torch.randint(0, 256, (batch, *spec.shape), dtype=torch.uint8, generator=generator)
+    return leaf.to(getattr(torch, spec.dtype))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "spec", "flattened"),
+    [
+        ("convnet_simple", ATARI, 128 * 4 * 4),
+        ("convnet_impala", ATARI, 32 * 9 * 9),
+        ("convnet_atari", ATARI, 64 * 7 * 7),
+        ("resnet_impala", ATARI, 32 * 11 * 11),
+        ("convnet_simple", SMALL_IMAGE, 128 * 2 * 2),
+        ("convnet_impala", SMALL_IMAGE, 32 * 6 * 6),
+        ("convnet_atari", SMALL_IMAGE, 64 * 4 * 4),
+        ("resnet_impala", SMALL_IMAGE, 32 * 8 * 8),
+        ("convnet_impala", TensorSpec((72, 128, 3), "uint8"), 32 * 7 * 14),
+        ("resnet_impala", TensorSpec((7, 7, 3), "uint8"), 32 * 1 * 1),
+        ("resnet_impala", TensorSpec((1, 1, 1), "float32"), 32 * 1 * 1),
+    ],
+)
+def test_convolutions_have_the_sizes_of_their_architecture(architecture: str, spec: TensorSpec, flattened: int) -> None:
+    bare = make(spec, config(architecture, encoder_conv_mlp_layers=()))
+    whole = make(spec, config(architecture, encoder_conv_mlp_layers=(24, 12)))
+    obs = {"obs": images(spec)}
+
+    assert bare.out_size == flattened
+    assert bare(obs).shape == (3, flattened)
+    assert whole.out_size == 12
+    assert whole(obs).shape == (3, 12)
+    assert whole(obs).dtype == torch.float32
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("nonlinearity", ["elu", "relu", "tanh"])
+def test_gradients_reach_every_parameter(architecture: str, nonlinearity: str) -> None:
+    encoder = make(SMALL_IMAGE, config(architecture, nonlinearity=nonlinearity, obs_scale=255.0))
+
+    encoder({"obs": images(SMALL_IMAGE)}).square().sum().backward()
+
+    without = [name for name, p in encoder.named_parameters() if p.grad is None or not bool((p.grad != 0.0).any())]
+    assert without == []
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_gradients_are_those_of_finite_differences(architecture: str) -> None:
+    spec = TensorSpec((2, 40, 40), "float64")
+    encoder = make(spec, config(architecture, nonlinearity="tanh", encoder_conv_mlp_layers=())).double()
+    x = torch.rand(2, *spec.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    weight = next(encoder.parameters())
+    direction = torch.randn(weight.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+
+    # The stack alone, since the encoder itself computes in float32.
+    (gradient,) = torch.autograd.grad(encoder.stack(x, 0.5).sum(), weight)
+    step = 1e-7  # small enough that no maximum of the pooling changes sides
+    with torch.no_grad():
+        weight.add_(direction, alpha=step)
+        above = encoder.stack(x, 0.5).sum()
+        weight.add_(direction, alpha=-2 * step)
+        below = encoder.stack(x, 0.5).sum()
+
+    expected = (above - below) / (2 * step)
+    torch.testing.assert_close((gradient * direction).sum(), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("mean", [0.0, 20.0])
+def test_scaling_inside_equals_scaling_before(architecture: str, mean: float) -> None:
+    raw = make(SMALL_IMAGE, config(architecture, obs_scale=255.0, obs_subtract_mean=mean))
+    scaled = make(TensorSpec(SMALL_IMAGE.shape, "float32"), config(architecture))
+    leaf = images(SMALL_IMAGE)
+    before = leaf.clone()
+
+    with torch.inference_mode():
+        features = raw({"obs": leaf})
+        expected = scaled({"obs": (leaf.float() - mean) / 255.0})
+
+    torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
+    assert torch.equal(leaf, before)
+
+
+def test_float_images_are_left_as_they_are() -> None:
+    spec = TensorSpec((3, 40, 40), "float32")
+    encoder = make(spec, config("resnet_impala", obs_subtract_mean=5.0))
+    leaf = images(spec)
+    before = leaf.clone()
+
+    encoder({"obs": leaf})
+
+    assert torch.equal(leaf, before)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_acting_and_learning_see_the_same_features_in_their_own_memory_formats(architecture: str) -> None:
+    encoder = make(ATARI, config(architecture, obs_scale=255.0))
+    obs = {"obs": images(ATARI)}
+    learning = encoder(obs)
+
+    with torch.inference_mode():
+        acting = encoder(obs)
+
+    torch.testing.assert_close(acting, learning.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_channels_first_and_last_give_the_same_features(architecture: str) -> None:
+    first, last = SMALL_IMAGE, TensorSpec((64, 64, 3), "uint8")
+    one, other = make(first, config(architecture)), make(last, config(architecture))
+    leaf = images(first)
+
+    features = one({"obs": leaf})
+    same = other({"obs": leaf.permute(0, 2, 3, 1).contiguous()})
+
+    torch.testing.assert_close(same, features, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "last", "channels"),
+    [
+        ((84, 84, 4), True, 4),
+        ((4, 84, 84), False, 4),
+        ((72, 128, 3), True, 3),
+        ((3, 72, 128), False, 3),
+        ((7, 7, 3), True, 3),
+        ((84, 84, 12), True, 12),
+        ((17, 9, 9), False, 17),
+        ((3, 3, 3), False, 3),
+        ((84, 84, 1), True, 1),
+    ],
+)
+def test_layout_of_an_image_is_told_from_its_shape(shape: tuple[int, ...], last: bool, channels: int) -> None:
+    assert is_channels_last(shape) is last
+    assert image_shape(TensorSpec(shape, "uint8")).channels == channels
+
+
+@pytest.mark.parametrize("architecture", ["convnet_simple", "convnet_impala", "convnet_atari"])
+def test_image_that_is_too_small_is_refused_by_name(architecture: str) -> None:
+    spec = EnvSpec((("camera/left", TensorSpec((12, 12, 3), "uint8")),), (DiscreteHead("action", 2),))
+
+    with pytest.raises(EnvError) as refused:
+        ActorCritic(spec, config(architecture))
+
+    text = str(refused.value)
+    assert refused.value.exit_code == ExitCode.REFUSED
+    assert "'camera/left' of shape (12, 12, 3)" in text
+    assert f"--encoder_conv_architecture={architecture}" in text
+    assert "convolution 2 looks at 4x4 pixels and is given 2x2" in text
+    assert "--encoder_conv_architecture=resnet_impala" in text
+
+
+def test_images_and_vectors_are_encoded_side_by_side() -> None:
+    obs = (
+        ("camera", SMALL_IMAGE),
+        ("speed", TensorSpec((), "float32")),
+        ("map", TensorSpec((40, 40, 1), "uint8")),
+        ("switches", TensorSpec((5,), "int8")),
+    )
+    settings = config("convnet_simple", encoder_conv_mlp_layers=(32,), encoder_mlp_layers=(16, 8))
+    encoder = make_encoder(obs, settings)
+    leaves = {"camera": images(SMALL_IMAGE), "map": images(obs[2][1])}
+    leaves |= {"speed": torch.rand(3), "switches": torch.ones(3, 5, dtype=torch.int8)}
+
+    features = encoder(leaves)
+    faster = encoder({**leaves, "speed": leaves["speed"] + 1.0})
+    features.sum().backward()
+
+    assert isinstance(encoder, MultiEncoder)
+    assert features.shape == (3, 32 + 32 + 8)
+    assert encoder.out_size == 32 + 32 + 8
+    assert torch.equal(features[:, :64], faster[:, :64])
+    assert not torch.equal(features[:, 64:], faster[:, 64:])
+    assert all(parameter.grad is not None for parameter in encoder.parameters())
+
+
+def test_only_what_has_three_dimensions_is_convolved() -> None:
+    vector, grid = TensorSpec((4,), "float32"), TensorSpec((84, 84), "uint8")
+
+    assert isinstance(make_encoder((("a", vector), ("b", grid)), config()), MLPEncoder)
+    assert isinstance(make_encoder((("a", ATARI),), config()), ConvEncoder)
+    assert isinstance(make_encoder((("a", ATARI), ("b", vector)), config()), MultiEncoder)
+
+
+def test_convolutions_are_orthogonal_with_the_gain_of_their_activation() -> None:
+    encoder = make(ATARI, config("convnet_atari", nonlinearity="relu", policy_init_gain=0.5))
+    layers = [layer for layer in encoder.stack.modules() if isinstance(layer, nn.Conv2d)]
+
+    for layer in layers:
+        rows = layer.weight.detach().flatten(1)
+        torch.testing.assert_close(rows @ rows.T, torch.eye(len(rows)) * 0.5**2 * 2.0, atol=1e-5, rtol=0.0)
+        assert layer.bias is not None
+        assert not bool(layer.bias.any())
+    assert len(layers) == 3
+
+
+def test_torch_default_initialization_is_left_alone() -> None:
+    encoder = make(ATARI, config("convnet_atari", policy_initialization="torch_default"))
+    first = next(layer for layer in encoder.stack.modules() if isinstance(layer, nn.Conv2d))
+
+    assert float(first.weight.abs().max().detach()) <= 1.0 / math.sqrt(4 * 8 * 8)
+    assert first.bias is not None
+    assert bool(first.bias.any())
+
+
+def test_residual_blocks_keep_the_size_of_their_input() -> None:
+    encoder = make(SMALL_IMAGE, config("resnet_impala", obs_scale=255.0, encoder_conv_mlp_layers=()))
+
+    with torch.inference_mode():
+        features = encoder({"obs": images(SMALL_IMAGE, 16)})
+
+    # Sums of six branches without scaled gains would be many times as large as the inputs, which lie in [0, 1].
+    assert 0.05 < float(features.square().mean().sqrt()) < 2.0
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_actor_and_critic_read_images(share: bool) -> None:
+    spec = EnvSpec((("obs", ATARI),), (DiscreteHead("action", 6),))
+    torch.manual_seed(0)
+    model = ActorCritic(spec, config(obs_scale=255.0, actor_critic_share_weights=share))
+    obs = {"obs": images(ATARI, 5)}
+
+    with torch.inference_mode():
+        acted = model.act(obs)
+    evaluated = model.evaluate(obs, {"action": acted.actions["action"].clone()})
+    (evaluated.log_prob.sum() + evaluated.value.sum()).backward()
+
+    torch.testing.assert_close(evaluated.log_prob.detach(), acted.log_prob.clone(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(evaluated.value.detach(), acted.value.clone(), rtol=1e-4, atol=1e-5)
+    assert all(parameter.grad is not None for parameter in model.parameters())
