@@ -27,6 +27,8 @@ _COMMON: Mapping[str, object] = MappingProxyType(
         "gamma": 0.99,
         "exploration_loss_coeff": 0.01,
         "train_for_env_steps": 500_000,
+        "experiment_summaries_interval": 1.0,
+        "report_interval_sec": 2.0,
         "save_best_every_sec": 0.25,
         "save_best_after": 20_000,
     }

@@ -154,8 +154,23 @@ class CheckpointDir:
         reasons = "\n".join(f"  {bad.path}: {bad.reason}" for bad in skipped)
         raise CheckpointError(
             f"{self.path} holds {len(skipped)} checkpoint(s) and none can be loaded:\n{reasons}\n"
-            "Nothing was deleted. Restore one from a backup, or start a new run with another --experiment."
+            f"Nothing was deleted. {self._way_out(kind)}"
         )
+
+    def _way_out(self, kind: Kind) -> str:
+        other: Kind = "best" if kind == "latest" else "latest"
+        if _listing(self.path, other):
+            return f"Go on from the {other} one with --load_checkpoint_kind={other}, or start anew: --experiment=..."
+        return "Restore one from a backup, or start a new run with another --experiment."
+
+    def load_to_go_on(self, kind: Kind = "latest") -> Loaded | None:
+        """Like ``load``, but a run that has saved only a best checkpoint yet goes on from that one."""
+        loaded = self.load(kind)
+        if loaded is None and kind == "latest":
+            loaded = self.load("best")
+            if loaded is not None:
+                _log.warning("no latest checkpoint was saved; using the best one, %s", loaded.path)
+        return loaded
 
     def _commit(self, name: str, payload: Mapping[str, Any], train_step: int, env_steps: int) -> Path:
         """Write one checkpoint. See NOTE [Checkpoint commit]."""

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command(arguments: Sequence[str]) -> str:
     """The command line that starts, and later resumes, a run with these arguments."""
-    return shlex.join(["python", "-m", _PROG, *arguments])
+    return shlex.join([sys.executable, "-m", _PROG, *arguments])
 
 
 def _refuse(status: str, problems: Sequence[str], code: int, arguments: Sequence[str]) -> int:
@@ -68,7 +68,7 @@ def _refuse(status: str, problems: Sequence[str], code: int, arguments: Sequence
         env_steps=0,
         return_mean=None,
         resume_command=command(arguments),
-        cause=problems[-1] if problems else "",
+        cause=problems[0] if problems else "",
     )
     print(line, file=sys.stderr, flush=True)
     return int(code)

@@ -107,7 +107,7 @@ def _unknown(typed: str, name: str, known: Sequence[str]) -> str:
     positive = name.removeprefix("no_")
     if positive != name and positive in known:
         return f"--{shown(typed)}: unknown flag; switch it off with --{positive}=False"
-    near = did_you_mean(name, known, prefix="--")
+    near = did_you_mean(name, [*known, "help"], prefix="--")
     return f"--{shown(typed)}: unknown flag{near or '; --help lists all flags'}"
 
 

@@ -25,8 +25,8 @@ def _names(*sections: type) -> frozenset[str]:
     return frozenset(field.name for section in sections for field in dataclasses.fields(section))
 
 
-FROZEN = _names(ModelConfig) | {"env", "env_kwargs"}
-NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig)
+FROZEN = _names(ModelConfig) | {"env"}
+NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig) | {"env_kwargs"}
 # Where a run lies is known from where it was found (it may have been moved), and measuring is not part of it.
 NOT_RESUMED = _names(BenchmarkConfig) | {"experiment", "train_dir", "load_checkpoint_kind"}
 

@@ -42,7 +42,18 @@ class ObsWriter:
         self._specs = dict(spec.obs)
 
     def write(self, observations: Sequence[Any], rows: Rows) -> None:
-        """Copy ``observations`` (N of the env's own structure) into ``rows`` {key: [N, ...]}."""
+        """Copy ``observations`` (N of the env's own structure) into ``rows`` {key: [N, ...]}.
+
+        Raises BadObservation naming the env if one does not fit.
+        """
+        try:
+            self._write(observations, rows)
+        except (ValueError, TypeError, LookupError):
+            for index, obs in enumerate(observations):
+                self.check(obs, f"env {index} of the split")
+            raise
+
+    def _write(self, observations: Sequence[Any], rows: Rows) -> None:
         for key, path in self._leaves:
             leaf = [reduce(getitem, path, obs) for obs in observations] if path else observations
             row = rows[key]

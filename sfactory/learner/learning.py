@@ -52,7 +52,7 @@ class Learning:
         self._flat = FlatState(model)
         self._trainer = Trainer(model, setup.algo, setup.optim, setup.learner)
         self.progress = Progress()
-        self.keeper = CheckpointKeeper(setup, self._trainer, self.progress)
+        self.keeper = CheckpointKeeper(setup, self._trainer, self.progress, row)
         self._lags = _LagStats()
         self._stats_due = Every(_STATS_EVERY_S)
 

@@ -17,6 +17,7 @@ from sfactory.run.plan import Plan
 from sfactory.run.reports import Reports
 from sfactory.run.rundir import RunDir
 from sfactory.run.signals import Interrupts
+from sfactory.run.stalls import StallWatch
 from sfactory.run.summary import Result, Summary
 from sfactory.run.supervision import Supervision
 from sfactory.run.wiring import Wiring
@@ -27,25 +28,25 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. error: its cause, if it failed."""
+    """How a run ended. error: its cause, if it failed. saved_env_steps: where a resumed run goes on."""
 
     status: Result
     summary: Summary
     error: SFactoryError | None
+    saved_env_steps: int | None = None
 
 
 @dataclass(frozen=True)
 class Resumed:
     """Where an earlier session stopped.
 
-    env_steps, train_seconds, updates, best_saved: of the checkpoint; best_saved is the mean return of the best
-    policy on disk. best_return: the best mean return ever, as far as it is known. summary: the last session's.
+    env_steps, train_seconds, updates: of the checkpoint. best_return: the best mean return ever, as far as it is
+    known. summary: the last session's.
     """
 
     env_steps: int = 0
     train_seconds: float = 0.0
     updates: int = 0
-    best_saved: float | None = None
     best_return: float | None = None
     summary: Summary | None = None
 
@@ -53,13 +54,15 @@ class Resumed:
     def from_checkpoint(rundir: RunDir, config: Config) -> Resumed | None:
         """Facts of the checkpoint that would be resumed; None for a fresh run. Raises CheckpointError."""
         directory = CheckpointDir(rundir.checkpoint_dir(0), config.checkpoint.keep_checkpoints)
-        loaded = directory.load(config.checkpoint.load_checkpoint_kind)
+        loaded = directory.load_to_go_on(config.checkpoint.load_checkpoint_kind)
         if loaded is None:
+            earlier = Summary.read(rundir.summary_path)
+            if earlier is not None and earlier.env_steps:
+                log.warning("an earlier session made %d env steps but saved none: starting at 0", earlier.env_steps)
             return None
         payload = loaded.payload
         saved = float(payload["best_return"])
-        best_saved = saved if saved > float("-inf") else None
-        bests = [best_saved]
+        bests = [saved if saved > float("-inf") else None]
         summary = Summary.read(rundir.summary_path)
         if summary is not None and summary.episodes >= config.report.stats_avg:
             bests.append(summary.best_episode_return_mean)
@@ -67,7 +70,6 @@ class Resumed:
             env_steps=int(payload["env_steps"]),
             train_seconds=float(payload["train_seconds"]),
             updates=int(payload["train_step"]),
-            best_saved=best_saved,
             best_return=max((best for best in bests if best is not None), default=None),
             summary=summary,
         )
@@ -75,25 +77,6 @@ class Resumed:
     def finished(self, config: Config) -> bool:
         """True if the limits of ``config`` are reached already."""
         return Limits.of(config.run, config.sampling.env_frameskip).reached(self.env_steps, self.train_seconds)
-
-
-class _BestWatch:
-    """Asks the learner to save whenever the mean return is better than ever, at most every save_best_every_sec."""
-
-    def __init__(self, config: Config, wiring: Wiring, reports: Reports, best: float | None) -> None:
-        self._config, self._wiring, self._reports = config.checkpoint, wiring, reports
-        self._best = float("-inf") if best is None else best
-        self._due = Every(config.checkpoint.save_best_every_sec)
-
-    def look(self) -> None:
-        mean = self._reports.window_mean()
-        if mean is None:
-            return
-        self._wiring.control.tell_mean(0, mean)
-        late_enough = self._reports.trained_env_steps >= self._config.save_best_after
-        if mean > self._best and late_enough and self._due.due():
-            self._best = mean
-            self._wiring.control.want_best(0, mean)
 
 
 class ParallelRun:
@@ -111,10 +94,11 @@ class ParallelRun:
             self._wiring.status,
             earlier_best=self._resumed.best_return,
             earlier_seconds=self._resumed.train_seconds,
+            earlier_episodes=self._resumed.summary.episodes if self._resumed.summary is not None else 0,
         )
-        self._best = _BestWatch(config, self._wiring, self._reports, self._resumed.best_saved)
         self._line_due = Every(config.report.report_interval_sec)
         self._row_due = Every(config.report.experiment_summaries_interval)
+        self._stalls = StallWatch(self._wiring.status, plan.layout.actor_names + plan.layout.policy_worker_names)
         self._announced = False
 
     def run(self, nursery: Nursery, interrupts: Interrupts, process_started_at: float) -> Outcome:
@@ -137,6 +121,7 @@ class ParallelRun:
             crew.kill()
             self._reports.stop()
         self._reports.sample()
+        self._console.line(self._reports.progress())
         writers.write(self._reports.trained_env_steps, self._reports.scalars())
         writers.close()
         return self._outcome(supervision, interrupts)
@@ -147,7 +132,10 @@ class ParallelRun:
         if not self._announced and reports.sampled_env_steps:
             self._announced = True
             self._console.message(f"first env step {now() - process_started_at:.1f} s after the start")
-        self._best.look()
+        mean_return = reports.window_mean()
+        if mean_return is not None:
+            self._wiring.control.tell_mean(0, mean_return)
+        self._stalls.look()
         if self._line_due.due():
             self._console.line(reports.progress())
         if self._row_due.due():
@@ -159,4 +147,4 @@ class ParallelRun:
         status: Result = "failed" if error is not None else "interrupted" if interrupts.count else "done"
         if status == "interrupted" and supervision.done:
             status = "done"
-        return Outcome(status, self._reports.summary(status), error)
+        return Outcome(status, self._reports.summary(status), error, self._reports.saved_env_steps)

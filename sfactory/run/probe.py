@@ -6,12 +6,14 @@ does so there, and before anything else was started.
 
 from __future__ import annotations
 
+import math
 import os
 import traceback
 from multiprocessing import connection
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from sfactory.clock import Deadline
 from sfactory.env.adapt import ObsWriter, action_reader
@@ -33,13 +35,15 @@ def probe_env(nursery: Nursery, factory: EnvFactory, timeout_s: float) -> EnvSpe
         if receiver.poll():
             answer = receiver.recv()
         elif process.is_alive():
-            raise EnvError(f"--env={factory.name}: not made and reset within --reset_timeout_seconds={timeout_s:g}")
+            raise EnvError(
+                f"--env={factory.name}: not made, reset and stepped within --reset_timeout_seconds={timeout_s:g}"
+            )
         else:
             process.join(deadline.left)
-            raise EnvError(f"--env={factory.name}: the process died while making it (exit code {process.exitcode})")
+            raise EnvError(_died(factory, process.exitcode))
     except EOFError:
         process.join(deadline.left)
-        raise EnvError(f"--env={factory.name}: the process died while making it ({process.exitcode})") from None
+        raise EnvError(_died(factory, process.exitcode)) from None
     finally:
         process.kill()
         process.join(5.0)
@@ -48,6 +52,10 @@ def probe_env(nursery: Nursery, factory: EnvFactory, timeout_s: float) -> EnvSpe
         raise EnvError(answer)
     assert isinstance(answer, EnvSpec)
     return answer
+
+
+def _died(factory: EnvFactory, exit_code: int | None) -> str:
+    return f"--env={factory.name}: its process died while the env was made, reset or stepped (exit code {exit_code})"
 
 
 def _probe_child(factory: EnvFactory, sender: Any) -> None:
@@ -82,18 +90,28 @@ def examine(factory: EnvFactory) -> EnvSpec:
     if not (isinstance(step, tuple) and len(step) == 5):
         raise EnvError(f"{name}: step() must return (observation, reward, terminated, truncated, info)")
     writer.check(step[0], f"{name}, step()")
+    for where, obs in (("reset()", reset[0]), ("step()", step[0])):
+        _require_finite(writer, spec, obs, f"{name}, {where}")
     try:
-        float(step[1])
+        reward = float(step[1])
     except (TypeError, ValueError):
         raise EnvError(f"{name}: step() returned the reward {step[1]!r}, which is no number") from None
+    if not math.isfinite(reward):
+        raise EnvError(f"{name}: step() returned the reward {reward}; rewards must be finite")
     env.close()
     return spec
 
 
+def _require_finite(writer: ObsWriter, spec: EnvSpec, obs: Any, where: str) -> None:
+    rows = {key: np.zeros((1, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
+    writer.write([obs], rows)
+    for key, row in rows.items():
+        if row.dtype.kind == "f" and not np.isfinite(row).all():
+            raise EnvError(f"{where}: observation {key!r} holds NaN or infinity; observations must be finite")
+
+
 def _some_action(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Any:
     """A legal action, through the same translation that training uses."""
-    import numpy as np
-
     rows = {head.key: np.zeros((1, *head.tensor.shape), head.tensor.dtype) for head in spec.actions}
     return action_reader(env.action_space)(rows)[0]
 

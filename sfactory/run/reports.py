@@ -29,8 +29,10 @@ class Reports:
         status: StatusBoard,
         earlier_best: float | None = None,
         earlier_seconds: float = 0.0,
+        earlier_episodes: int = 0,
     ) -> None:
-        """``earlier_best``, ``earlier_seconds``: best mean return and training time of the sessions before."""
+        """``earlier_...``: best mean return, training time and episodes of the sessions before."""
+        self._earlier_episodes = earlier_episodes
         self._config, self._inbox, self._status = config, inbox, status
         self._earlier_seconds = earlier_seconds
         self._earlier_best = earlier_best
@@ -68,6 +70,11 @@ class Reports:
     def trained_env_steps(self) -> int:
         """Env steps learned from, earlier sessions included."""
         return int(self._status.total("env_steps", "sf-learner"))
+
+    @property
+    def saved_env_steps(self) -> int:
+        """Env steps of the latest checkpoint, where a resumed run goes on."""
+        return int(self._status.total("saved_env_steps", "sf-learner"))
 
     @property
     def updates(self) -> int:
@@ -112,7 +119,7 @@ class Reports:
             "train/episode_return_min": episodes.return_min,
             "train/episode_return_max": episodes.return_max,
             "train/episode_length_mean": progress.length_mean,
-            "train/episodes": episodes.episodes,
+            "train/episodes": self._earlier_episodes + episodes.episodes,
             "perf/fps_10s": progress.fps_10s,
             "perf/fps_60s": progress.fps_60s,
             "perf/sample_fps": progress.sample_fps,
@@ -136,7 +143,7 @@ class Reports:
             train_seconds=seconds,
             fps=progress.env_steps / seconds if seconds else None,
             sample_fps=self._sampled.overall,
-            episodes=self.episodes.episodes,
+            episodes=self._earlier_episodes + self.episodes.episodes,
             episode_return_mean=progress.return_mean,
             best_episode_return_mean=progress.best_return_mean,
             episode_length_mean=progress.length_mean,

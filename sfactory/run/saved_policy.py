@@ -41,7 +41,7 @@ class SavedPolicy:
         run_dir = Path(train_dir) / experiment
         config = _read_run_config(Path(train_dir), experiment)
         directory = CheckpointDir(run_dir / f"checkpoint_p{policy}", config.checkpoint.keep_checkpoints)
-        loaded = directory.load(kind)
+        loaded = directory.load_to_go_on(kind)
         if loaded is None:
             raise CheckpointError(_no_checkpoint(directory.path, kind))
         if loaded.payload.get("payload_version") != PAYLOAD_VERSION:
@@ -106,4 +106,4 @@ def _no_checkpoint(directory: Path, kind: Kind) -> str:
             f"{directory} holds no best checkpoint: the run has not saved one yet (see train's --save_best_after); "
             "play its newest with --load_checkpoint_kind=latest"
         )
-    return f"{directory} holds no checkpoint: the run was stopped before its first save; train it further"
+    return f"{directory} holds no checkpoint: the run has not saved one yet (see train's --save_every_sec)"

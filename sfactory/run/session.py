@@ -165,7 +165,7 @@ def resume_command(arguments: list[str]) -> str:
         if word.replace("-", "_") == _WHICH_CHECKPOINT:
             del kept[position : position + 2]
             break
-    return shlex.join(["python", "-m", "sfactory.train", *kept])
+    return shlex.join([sys.executable, "-m", "sfactory.train", *kept])
 
 
 def _conclude(outcome: Outcome, arguments: list[str], interrupts: Interrupts, console: Console) -> int:
@@ -179,6 +179,7 @@ def _conclude(outcome: Outcome, arguments: list[str], interrupts: Interrupts, co
         env_steps=summary.env_steps,
         return_mean=summary.episode_return_mean,
         cause=str(outcome.error).splitlines()[-1] if outcome.error is not None else "",
+        saved_env_steps=outcome.saved_env_steps,
         resume_command=resume_command(arguments),
     )
     console.close(line)

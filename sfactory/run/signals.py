@@ -1,7 +1,7 @@
 """Room: Ctrl-C, SIGTERM and SIGHUP. In: signals. Out: a count, a wake-up, or ``Interrupted`` during start-up.
 
-Stages: the first signal saves and stops, the second stops at once, the third kills. Imports no torch, so that
-it can be in force before anything slow happens.
+The first signal saves and stops, the second ends the run at once. Imports no torch, so that it can be in force
+before anything slow happens.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.raising = False
+        if self.count:
+            return  # the process is on its way out, and a second signal must not change how it ends
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
 

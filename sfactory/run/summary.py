@@ -68,12 +68,22 @@ class Summary:
 
 
 def result_line(
-    status: Result, *, env_steps: int, return_mean: float | None, resume_command: str, cause: str = ""
+    status: Result,
+    *,
+    env_steps: int,
+    return_mean: float | None,
+    resume_command: str,
+    cause: str = "",
+    saved_env_steps: int | None = None,
 ) -> str:
-    """The last line on stderr: how the run ended, why if it failed, and the command that goes on from there."""
+    """The last line on stderr: how the run ended, why if it failed, and the command that goes on from there.
+
+    ``saved_env_steps``: where that command goes on, which lies before ``env_steps`` if the end was not saved.
+    """
     mean = "none" if return_mean is None or not math.isfinite(return_mean) else f"{return_mean:.3f}"
+    saved = "" if saved_env_steps is None else f" saved={saved_env_steps}"
     why = f" cause: {_one_line(cause)}" if cause else ""
-    return f"RESULT {status} env_steps={env_steps} return={mean}{why} resume: {_one_line(resume_command)}"
+    return f"RESULT {status} env_steps={env_steps} return={mean}{saved}{why} resume: {_one_line(resume_command)}"
 
 
 def _one_line(text: str) -> str:

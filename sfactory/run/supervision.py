@@ -6,6 +6,7 @@ grace is over is killed, so that the run always ends.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from sfactory.clock import Deadline, now
@@ -14,6 +15,8 @@ from sfactory.run.crew import Crew, Death
 from sfactory.run.signals import Interrupts
 from sfactory.shared.control import Control, Stop
 from sfactory.shared.status import State, StatusBoard
+
+log = logging.getLogger(__name__)
 
 BEAT_S = 0.25
 _SAVE_GRACE_S = 8.0
@@ -71,10 +74,11 @@ class Supervision:
 
     def _on_signals(self) -> None:
         count = self._interrupts.count
-        if count == 0:
-            return
-        self._order(Stop.SAVE if count == 1 else Stop.NOW)
-        if count >= 3:
+        if count == 1 and self._control.stop is Stop.NO:
+            log.info("stopping and saving; a second signal ends the run at once, without saving")
+            self._order(Stop.SAVE)
+        if count >= 2:
+            self._order(Stop.NOW)
             self._crew.kill()
 
     def _check_boot(self) -> None:

@@ -21,15 +21,13 @@ class Stop(IntEnum):
 
 
 class Control:
-    """Main's orders to all processes, and the best mean return per policy that is worth a checkpoint."""
+    """Main's orders to all processes, and the mean return per policy, by which learners know their best weights."""
 
     def __init__(self, num_policies: int) -> None:
         self._shared = SharedArrays(
             "control",
             {
                 "stop": TensorSpec((1,), "int64"),
-                "best_wanted": TensorSpec((num_policies,), "int64"),
-                "best_return": TensorSpec((num_policies,), "float64"),
                 "mean_return": TensorSpec((num_policies,), "float64"),
             },
         )
@@ -60,11 +58,6 @@ class Control:
         """Order a stop; orders only ever get stricter."""
         self._stop[0] = max(int(self._stop[0]), int(stop))
 
-    def want_best(self, policy: int, episode_return: float) -> None:
-        """Ask ``policy``'s learner to save its weights as the best so far."""
-        self._shared["best_return"][policy] = episode_return
-        self._shared["best_wanted"][policy] += 1
-
     def tell_mean(self, policy: int, mean_return: float) -> None:
         """Let ``policy``'s learner know the mean return over the last stats_avg episodes."""
         self._shared["mean_return"][policy] = mean_return
@@ -72,7 +65,3 @@ class Control:
     def mean_return(self, policy: int) -> float:
         """The mean return over the last stats_avg episodes; -inf before there are as many."""
         return float(self._shared["mean_return"][policy])
-
-    def best_wanted(self, policy: int) -> tuple[int, float]:
-        """How often a best save was asked for, and the mean return of the last."""
-        return int(self._shared["best_wanted"][policy]), float(self._shared["best_return"][policy])

@@ -20,7 +20,7 @@ class State(IntEnum):
 
 
 _FLOATS = ("heartbeat", "busy_since", "busy_s", "waiting_s", "first_step_at", "train_seconds")
-_INTS = ("pid", "state", "env_steps", "agent_steps", "updates")
+_INTS = ("pid", "state", "env_steps", "agent_steps", "updates", "saved_env_steps")
 
 
 class StatusRow:

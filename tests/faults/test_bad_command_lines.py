@@ -143,9 +143,12 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, 
     write_config(folder / "train_dir" / "old", old, {})
     (folder / "train_dir" / "damaged" / "config.json").write_text('{"format_version": 1, ')
 
-    def start(bad: Case) -> subprocess.CompletedProcess[str]:
+    def start(number: int, bad: Case) -> subprocess.CompletedProcess[str]:
+        # Two cases run at a time, and one run directory serves one run.
+        named = any(word.startswith("--experiment") for word in bad.argv)
+        own = () if named else (f"--experiment=case_{number}",)
         return subprocess.run(
-            [sys.executable, "-m", "sfactory.train", *bad.argv],
+            [sys.executable, "-m", "sfactory.train", *bad.argv, *own],
             cwd=folder,
             # The checkout stands behind the current directory, so that a module there is the one that is found.
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
@@ -157,7 +160,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, 
         )
 
     with ThreadPoolExecutor(max_workers=2) as pool:
-        yield {bad.name: pool.submit(start, bad) for bad in CASES}
+        yield {bad.name: pool.submit(start, number, bad) for number, bad in enumerate(CASES)}
         pool.shutdown(cancel_futures=True)
 
 

@@ -95,8 +95,8 @@ def test_diff_lists_old_and_new_values() -> None:
 
 
 def test_frozen_and_noted_flags_do_not_overlap() -> None:
-    assert {"env", "env_kwargs", "encoder_mlp_layers", "nonlinearity"} <= FROZEN
-    assert {"gamma", "learning_rate", "batch_size"} <= NOTED
+    assert {"env", "encoder_mlp_layers", "nonlinearity"} <= FROZEN
+    assert {"gamma", "learning_rate", "batch_size", "env_kwargs"} <= NOTED
     assert not FROZEN & NOTED
 
 
@@ -104,14 +104,14 @@ def test_frozen_differences_are_refused_all_at_once(tmp_path: Path) -> None:
     write_config(tmp_path, CONFIG, {})
     saved = read_config(tmp_path)
     assert saved is not None
-    changed = config_of({**values_of(CONFIG), "env_kwargs": {}, "nonlinearity": "relu", "gamma": 0.5})
+    changed = config_of({**values_of(CONFIG), "env": "m:g", "nonlinearity": "relu", "gamma": 0.5})
 
     with pytest.raises(ConfigError) as caught:
         check_resume(saved, changed)
 
     assert len(caught.value.problems) == 2
-    assert caught.value.problems[0].startswith("--env_kwargs={}")
-    assert '{"a": [1, {"b": null}]}' in caught.value.problems[0]
+    assert caught.value.problems[0].startswith("--env=m:g")
+    assert "m:f" in caught.value.problems[0]
     assert "--nonlinearity=elu" in caught.value.problems[1]
 
 

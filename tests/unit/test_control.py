@@ -8,7 +8,7 @@ from sfactory.shared.control import Control, Stop
 
 
 def exit_with_orders(control: Control) -> None:
-    raise SystemExit(10 * int(control.stop) + control.best_wanted(1)[0])
+    raise SystemExit(10 * int(control.stop) + int(control.mean_return(1)))
 
 
 def test_nothing_is_ordered_at_first() -> None:
@@ -16,7 +16,7 @@ def test_nothing_is_ordered_at_first() -> None:
 
     assert control.stop is Stop.NO
     assert not control.stopping
-    assert control.best_wanted(0) == (0, 0.0)
+    assert control.mean_return(0) == float("-inf")
 
 
 def test_orders_only_get_stricter() -> None:
@@ -31,20 +31,20 @@ def test_orders_only_get_stricter() -> None:
     assert control.stopping
 
 
-def test_each_policy_is_asked_for_its_own_best() -> None:
+def test_each_policy_is_told_its_own_mean_return() -> None:
     control = Control(num_policies=2)
 
-    control.want_best(1, 3.5)
-    control.want_best(1, 4.5)
+    control.tell_mean(1, 3.5)
+    control.tell_mean(1, 2.5)
 
-    assert control.best_wanted(0) == (0, 0.0)
-    assert control.best_wanted(1) == (2, 4.5)
+    assert control.mean_return(0) == float("-inf")
+    assert control.mean_return(1) == 2.5
 
 
 def test_a_child_sees_what_was_ordered() -> None:
     control = Control(num_policies=2)
     control.order_stop(Stop.NOW)
-    control.want_best(1, 1.0)
+    control.tell_mean(1, 1.0)
 
     child = multiprocessing.get_context("spawn").Process(target=exit_with_orders, args=(control,))
     child.start()

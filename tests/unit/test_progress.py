@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
+from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig, RunConfig
 from sfactory.errors import CheckpointError
 from sfactory.learner.progress import PAYLOAD_VERSION, Progress, payload_of, restore
 from sfactory.learner.setup import Limits
@@ -30,6 +30,22 @@ def test_training_time_counts_from_the_first_start_of_the_clock_and_adds_up(monk
     progress.start_clock(109.0)
 
     assert progress.train_seconds == 15.0
+
+
+@pytest.mark.parametrize(
+    ("frameskip", "frames", "env_steps"), [(1, 8000, 8000), (4, 8000, 2000), (4, 8001, 2001), (4, 3, 1)]
+)
+def test_a_limit_of_frames_is_one_of_env_steps_that_skip_frames(frameskip: int, frames: int, env_steps: int) -> None:
+    limits = Limits.of(RunConfig(train_for_frames=frames), env_frameskip=frameskip)
+
+    assert limits.env_steps == env_steps
+
+
+def test_the_nearer_of_both_step_limits_counts() -> None:
+    run = RunConfig(train_for_env_steps=1999, train_for_frames=8000)
+
+    assert Limits.of(run, env_frameskip=4).env_steps == 1999
+    assert Limits.of(run, env_frameskip=5).env_steps == 1600
 
 
 @pytest.mark.parametrize(
@@ -67,6 +83,38 @@ def test_a_resumed_trainer_does_the_same_updates_as_one_that_never_stopped() -> 
     twin = tiny_model(seed=1)
     FlatState(twin).adopt(torch.from_numpy(flat.to_host()))
     assert torch.equal(twin.state_dict()["value_head.weight"], first.model.state_dict()["value_head.weight"])
+
+
+def test_a_resumed_optimizer_keeps_its_moments_and_takes_the_new_settings() -> None:
+    first = trainer_of(seed=0)
+    first.train(random_batch(first.model))
+    payload = copy.deepcopy(payload_of(first, Progress()))
+    optim = OptimConfig(learning_rate=0.125, adam_eps=0.25, adam_beta1=0.5, adam_beta2=0.75)
+    resumed = Trainer(tiny_model(seed=7), AlgoConfig(), optim, LearnerConfig())
+
+    restore(payload, "here", resumed, Progress())
+
+    groups = resumed.optimizer.param_groups
+    assert [(group["lr"], group["eps"], group["betas"]) for group in groups] == [(0.125, 0.25, (0.5, 0.75))]
+    assert resumed.learning_rate == 0.125
+    moments = resumed.optimizer.state_dict()["state"]
+    assert {int(moment["step"]) for moment in moments.values()} == {1}
+    for index, moment in first.optimizer.state_dict()["state"].items():
+        assert torch.equal(moments[index]["exp_avg"], moment["exp_avg"])
+
+
+def test_a_resumed_trainer_steps_at_the_new_rate() -> None:
+    first = trainer_of()
+    batch = random_batch(first.model)
+    first.train(batch)
+    resumed = Trainer(tiny_model(seed=7), AlgoConfig(), OptimConfig(learning_rate=1e-12), LearnerConfig())
+
+    restore(copy.deepcopy(payload_of(first, Progress())), "here", resumed, Progress())
+    resumed.train(batch)
+
+    # At the saved rate of 0.01 every weight would have moved by about that much.
+    for before, after in zip(first.model.parameters(), resumed.model.parameters(), strict=True):
+        assert float((before - after).detach().abs().max()) < 1e-6
 
 
 def test_a_payload_holds_plain_numbers_and_tensors_only(tmp_path: object) -> None:

@@ -170,3 +170,23 @@ def test_an_episode_without_a_finite_return_enters_no_mean(desk: Desk) -> None:
 
     assert desk.reports.episodes.episodes == 3
     assert desk.reports.progress().return_mean == 2.0
+
+
+def test_the_policy_lag_of_the_summary_covers_the_whole_session(desk: Desk) -> None:
+    desk.inbox.put(STATS._replace(updates=10.0, lag_min=5.0, lag_mean=6.0, lag_max=40.0))
+    desk.inbox.put(STATS._replace(updates=1.0, lag_min=0.0, lag_mean=28.0, lag_max=30.0))
+    desk.inbox.put(STATS._replace(updates=5.0, lag_min=1.0, lag_mean=2.0, lag_max=3.0))
+
+    desk.read_all()
+
+    lag = desk.reports.summary("done").policy_lag
+    # The mean is over updates, not over reports; progress shows the last report alone.
+    assert (lag.min, lag.mean, lag.max) == (0.0, (60.0 + 28.0 + 10.0) / 16.0, 40.0)
+    assert desk.reports.progress().lag.max == 3.0
+
+
+def test_a_session_without_an_update_has_no_policy_lag(desk: Desk) -> None:
+    desk.read_all()
+
+    lag = desk.reports.summary("done").policy_lag
+    assert (lag.min, lag.mean, lag.max) == (None, None, None)

@@ -133,6 +133,43 @@ def test_one_bad_minibatch_does_not_spoil_its_neighbors() -> None:
     assert all(math.isfinite(value) for value in statistics.values())
 
 
+def test_only_steps_that_were_learned_from_count_as_trained(caplog: pytest.LogCaptureFixture) -> None:
+    trainer = trainer_of(batches=2)
+    batch = random_batch(trainer.model, rows=6)  # 5 steps of 6 rows, 3 rows to a minibatch
+
+    whole = trainer.train(batch)
+    masked = trainer.train(without_valid_steps(batch, slice(0, 1)))
+    assert caplog.text == ""
+    half = trainer.train(with_bad_reward(batch, row=5))
+    nothing = trainer.train(with_bad_reward(with_bad_reward(batch, row=5), row=0))
+
+    assert (whole, masked, half, nothing) == (30, 25, 15, 0)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [text.split(" skipped")[0] for text in warnings] == ["update 6", "update 7", "update 8"]
+    assert all("not finite" in text for text in warnings)
+
+
+def test_steps_count_once_however_many_epochs_learn_from_them() -> None:
+    trainer = trainer_of(batches=2, epochs=3)
+
+    assert trainer.train(random_batch(trainer.model, rows=6)) == 30
+    assert trainer.train_step == 6
+
+
+def test_training_stops_between_two_minibatches_and_counts_what_was_learned_from() -> None:
+    trainer = trainer_of(batches=2, epochs=100_000)
+    asked = 0
+
+    def stopping() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked == 2
+
+    assert trainer.train(random_batch(trainer.model, rows=6), stopping) == 15
+    assert trainer.train(random_batch(trainer.model, rows=6), lambda: True) == 0
+    assert trainer.train_step == 1
+
+
 def test_ten_bad_updates_in_a_row_end_the_run_with_finite_weights() -> None:
     trainer = trainer_of()
     bad = with_bad_reward(random_batch(trainer.model), row=0)

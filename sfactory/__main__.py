@@ -1,0 +1,14 @@
+"""Front door of front doors: ``python -m sfactory`` says which commands there are."""
+
+from __future__ import annotations
+
+import sys
+
+USAGE = """sfactory's commands:
+  python -m sfactory.train --env=ENV [flags]           train (--help lists the flags)
+  python -m sfactory.enjoy --experiment=NAME [flags]   play what was trained
+"""
+
+if __name__ == "__main__":
+    print(USAGE, end="", file=sys.stderr)
+    sys.exit(2)

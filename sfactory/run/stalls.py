@@ -1,0 +1,34 @@
+"""Room: noticing that a process makes no headway. In: busy-since stamps of the status board. Out: warnings."""
+
+from __future__ import annotations
+
+import logging
+
+from sfactory.clock import now
+from sfactory.shared.status import StatusBoard
+
+log = logging.getLogger(__name__)
+
+STALL_S = 30.0
+
+
+class StallWatch:
+    """Warns, once per stall, of each process that has worked on one thing for longer than ``limit_s`` seconds."""
+
+    def __init__(self, status: StatusBoard, names: list[str], limit_s: float = STALL_S) -> None:
+        self._rows = {name: status.row(name) for name in names}
+        self._limit_s = limit_s
+        self._warned_of: dict[str, float] = {}
+
+    def look(self) -> list[str]:
+        """Warn of new stalls; returns the names of the processes that were warned of now."""
+        moment, stalled = now(), []
+        for name, row in self._rows.items():
+            since = row.get("busy_since")
+            if since and moment - since > self._limit_s and self._warned_of.get(name) != since:
+                self._warned_of[name] = since
+                stalled.append(name)
+                log.warning(
+                    "%s has been busy with one step for %.0f s; is its environment stuck?", name, moment - since
+                )
+        return stalled

@@ -1,0 +1,45 @@
+"""A benchmark that is stopped says so and gives no numbers: half a measurement is none."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from sfactory.errors import ExitCode
+from tests.support.trainer import RunTrainer, TrainerRun
+
+pytestmark = pytest.mark.faults
+
+END_S = 12.0
+
+
+def assert_interrupted(run: TrainerRun) -> None:
+    assert run.wait(END_S) == ExitCode.SIGINT, run.report("wrong exit code")
+    assert run.last_stderr_line.startswith("RESULT interrupted "), run.report("wrong last line")
+    assert run.stdout == ""
+    assert "Traceback" not in run.stderr, run.report("a traceback")
+    run.assert_clean()
+
+
+@pytest.mark.parametrize("sampler_only", [False, True], ids=["training", "sampling"])
+def test_ctrl_c_while_a_benchmark_measures_ends_it_without_a_result(
+    run_trainer: RunTrainer, sampler_only: bool
+) -> None:
+    run = run_trainer(benchmark=True, benchmark_seconds=4, sampler_only=sampler_only)
+    run.wait_until("warmed up in a moment")
+    time.sleep(3.0)  # the measurement begins after 2 s and ends after 6 s
+
+    run.signal_group(signal.SIGINT)
+
+    assert_interrupted(run)
+
+
+def test_ctrl_c_during_pure_simulation_ends_a_benchmark_without_a_result(run_trainer: RunTrainer) -> None:
+    run = run_trainer(benchmark=True, benchmark_seconds=600)
+    run.wait_until("pure simulation: ")
+
+    run.signal_group(signal.SIGINT)
+
+    assert_interrupted(run)

@@ -1,0 +1,118 @@
+"""A run ends when it is told to and where its limits say, however long one dataset or one env step takes."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from sfactory.config.schema import LearnerConfig, SamplingConfig
+from sfactory.errors import ExitCode
+from sfactory.layout import Layout
+from tests.support.trainer import RunTrainer
+
+pytestmark = pytest.mark.faults
+
+ENDLESS = 1_000_000_000
+END_S = 12.0  # a stop waits 8 s for the last checkpoint, and then ends the run anyway
+FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
+BANDIT = "sfactory_envs.synthetic.bandit:Bandit"
+
+
+def test_ctrl_c_ends_a_dataset_that_would_take_hours_and_saves(run_trainer: RunTrainer) -> None:
+    run = run_trainer(
+        train_for_env_steps=ENDLESS, num_epochs=100_000, num_batches_per_epoch=1, save_every_sec=1000, save_best_after=0
+    )
+    run.wait_until("first env step")
+    # Long enough for a dataset to come together; none is ever done.
+    lines = run.stderr.count(" env_steps=0 ")
+    run.wait_until(lambda: run.stderr.count(" env_steps=0 ") > lines + 4)
+    assert run.saved_env_steps() == 0
+
+    run.signal_group(signal.SIGINT)
+
+    assert run.wait(END_S) == ExitCode.SIGINT, run.report("wrong exit code")
+    assert run.last_stderr_line.startswith("RESULT interrupted "), run.report("wrong last line")
+    assert run.result()["status"] == "interrupted"
+    # The one dataset that had been begun: all of it was learned from, many times over, and counts once.
+    assert run.result()["env_steps"] == run.saved_env_steps() == 256
+    assert run.result()["updates"] > 10
+    run.assert_clean()
+
+
+def test_a_limit_of_seconds_ends_a_run_whose_env_is_slow(run_trainer: RunTrainer) -> None:
+    # One env step takes 0.3 s, so that the first dataset would be full after a minute. Both runs go on at once.
+    runs = [
+        run_trainer(
+            experiment=f"in_background_{in_background}",
+            env=FAULTY,
+            env_kwargs={"step_seconds": 0.3},
+            num_envs_per_worker=2,
+            train_for_seconds=2,
+            train_in_background_thread=in_background,
+        )
+        for in_background in (False, True)
+    ]
+
+    for run in runs:
+        assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+        assert run.last_stderr_line.startswith("RESULT done "), run.report("wrong last line")
+        assert run.result()["status"] == "done"
+        assert run.result()["env_steps"] == 0
+        assert run.result()["train_seconds"] >= 2.0
+        run.assert_clean()
+
+
+def test_a_limit_of_frames_counts_skipped_frames_and_a_finished_run_says_so(run_trainer: RunTrainer) -> None:
+    flags = {"train_for_frames": 8192, "env_frameskip": 4, "num_batches_per_epoch": 1}
+    run = run_trainer(**flags)
+
+    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+    summary = run.result()
+    # The last dataset is learned from as a whole.
+    assert 2048 <= summary["env_steps"] < 2048 + 256
+    assert summary["frames"] == 4 * summary["env_steps"]
+    assert json.loads((run.run_dir / "summary.json").read_text()) == summary
+
+    again = run_trainer(**flags)
+
+    assert again.wait() == ExitCode.DONE, again.report("wrong exit code")
+    assert "this run is finished" in again.stderr
+    assert again.result() == summary
+    again.assert_clean()
+
+
+def test_every_episode_of_one_step_is_counted(run_trainer: RunTrainer) -> None:
+    # A slot holds 256 x 32 steps, each of them an episode: more than fit into one report.
+    sampling = SamplingConfig(num_workers=2, num_envs_per_worker=512, worker_num_splits=2, rollout=32)
+    learner = LearnerConfig(batch_size=16_384)
+    run = run_trainer(
+        env=BANDIT,
+        env_kwargs={"length": 1},
+        num_workers=sampling.num_workers,
+        num_envs_per_worker=sampling.num_envs_per_worker,
+        rollout=sampling.rollout,
+        batch_size=learner.batch_size,
+        train_for_env_steps=300_000,
+    )
+
+    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+    summary = run.result()
+    layout = Layout.plan(sampling, learner, "central")
+    under_way = layout.rollout * (layout.num_slots * layout.rows + (layout.datasets + 1) * layout.dataset_rows)
+    assert summary["env_steps"] <= summary["episodes"] <= summary["env_steps"] + under_way
+    assert summary["episode_length_mean"] == 1.0
+    run.assert_clean()
+
+
+def test_a_batch_that_fits_no_memory_is_refused_by_name(run_trainer: RunTrainer) -> None:
+    run = run_trainer(batch_size=3_200_000_000_000)
+
+    assert run.wait() == ExitCode.REFUSED, run.report("wrong exit code")
+    assert "--batch_size" in run.stderr
+    assert "MiB" in run.stderr
+    assert "Traceback" not in run.stderr, run.report("a traceback")
+    assert run.last_stderr_line.startswith("RESULT failed ")
+    assert run.processes() == {}
+    run.assert_clean()

@@ -1,0 +1,28 @@
+"""A process that works on one thing for too long is warned of, once."""
+
+from __future__ import annotations
+
+from sfactory.clock import now
+from sfactory.run.stalls import StallWatch
+from sfactory.shared.status import StatusBoard
+
+
+def test_a_stalled_process_is_named_once_until_it_stalls_anew() -> None:
+    board = StatusBoard(["sf-actor-0", "sf-actor-1", "sf-actor-2"])
+    watch = StallWatch(board, board.names, limit_s=30.0)
+    board.row("sf-actor-0").set("busy_since", now() - 31.0)
+    board.row("sf-actor-1").set("busy_since", now() - 5.0)
+
+    assert watch.look() == ["sf-actor-0"]
+    assert watch.look() == []
+
+    board.row("sf-actor-0").set("busy_since", now() - 40.0)
+
+    assert watch.look() == ["sf-actor-0"]
+
+
+def test_a_process_that_waits_is_no_stall() -> None:
+    board = StatusBoard(["sf-actor-0"])
+    board.row("sf-actor-0").set("busy_since", 0.0)
+
+    assert StallWatch(board, board.names, limit_s=0.0).look() == []
