@@ -5,6 +5,7 @@ stdout carries the result alone; everything else goes to stderr, whose last line
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import shlex
@@ -12,10 +13,14 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sfactory.clock import now
 from sfactory.errors import ConfigError, ExitCode, SFactoryError
 from sfactory.run.signals import Interrupted, Interrupts
+
+if TYPE_CHECKING:
+    from sfactory.run.summary import Summary
 
 _STARTED_AT = now()
 _PROG = "sfactory.train"
@@ -42,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(arguments, interrupts)
         except Interrupted:
-            return _refuse("interrupted", [], interrupts.exit_code, arguments)
+            interrupts.raising = False
+            return _interrupted(arguments, interrupts.exit_code)
         except ConfigError as error:
             return _refuse("failed", error.problems, error.exit_code, arguments)
         except SFactoryError as error:
@@ -55,6 +61,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 def command(arguments: Sequence[str]) -> str:
     """The command line that starts, and later resumes, a run with these arguments."""
     return shlex.join([sys.executable, "-m", _PROG, *arguments])
+
+
+def _interrupted(arguments: Sequence[str], code: int) -> int:
+    """A signal came before there was a session: what an earlier one has reached still stands, and is told."""
+    from sfactory.run.summary import result_line
+
+    earlier = _earlier_summary(arguments)
+    line = result_line(
+        "interrupted",
+        env_steps=0 if earlier is None else earlier.env_steps,
+        return_mean=None if earlier is None else earlier.episode_return_mean,
+        resume_command=command(arguments),
+    )
+    print(line, file=sys.stderr, flush=True)
+    if earlier is not None:
+        print(dataclasses.replace(earlier, status="interrupted").to_json(), flush=True)
+    return code
+
+
+def _earlier_summary(arguments: Sequence[str]) -> Summary | None:
+    """What the last session of the run that ``arguments`` resume has left; None for a benchmark or a fresh run."""
+    from sfactory.config.cli import read_command_line
+    from sfactory.run.summary import Summary
+
+    try:
+        config = read_command_line(arguments, prog=_PROG).config
+    except (ConfigError, SystemExit):
+        return None
+    if config.benchmark.benchmark:
+        return None
+    return Summary.read(Path(config.run.train_dir) / config.run.experiment / "summary.json")
 
 
 def _refuse(status: str, problems: Sequence[str], code: int, arguments: Sequence[str]) -> int:

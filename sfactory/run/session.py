@@ -13,7 +13,7 @@ from sfactory.config.cli import Resolved
 from sfactory.config.saved import write_config
 from sfactory.config.schema import Config
 from sfactory.env.api import EnvFactory
-from sfactory.errors import CannotSaveError, ExitCode
+from sfactory.errors import CannotSaveError, CheckpointError, ExitCode
 from sfactory.learner.setup import Limits
 from sfactory.run.benchmark import Benchmark
 from sfactory.run.console import Console
@@ -52,6 +52,7 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
     assert seed is not None, "a seed was drawn"
     with RunDir.open(config.run.train_dir, config.run.experiment) as rundir:
         resumed: Resumed | None = None
+        began = False
         console = _console(config, rundir)
         try:
             plan = _plan(config, nursery)
@@ -62,18 +63,32 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
                 outcome = _already_finished(config, resumed)
             else:
                 write_config(rundir.path, config, sources)
+                began = True
                 rundir.write_run_json("running", argv=arguments, seed=seed)
                 _announce(config, plan, resumed, rundir)
                 run = ParallelRun(config, seed, plan, rundir, resumed, console)
                 outcome = run.run(nursery, interrupts, started_at)
         except Interrupted:
-            outcome = Outcome("interrupted", _standing(config, resumed, "interrupted"), None)
+            interrupts.raising = False
+            resumed = resumed or _saved(rundir, config)
+            saved_env_steps = None if resumed is None else resumed.env_steps
+            outcome = Outcome("interrupted", _standing(config, resumed, "interrupted"), None, saved_env_steps)
         except BaseException:
+            if began:
+                rundir.write_run_json("failed", argv=arguments, seed=seed)
             console.close()
             raise
         _record(outcome, rundir)
         rundir.write_run_json(outcome.status, argv=arguments, seed=seed)
         return _conclude(outcome, arguments, interrupts, console)
+
+
+def _saved(rundir: RunDir, config: Config) -> Resumed | None:
+    """What is on disk, for a run that was interrupted before it had looked; a damaged one is the next start's matter."""
+    try:
+        return Resumed.from_checkpoint(rundir, config)
+    except CheckpointError:
+        return None
 
 
 def _record(outcome: Outcome, rundir: RunDir) -> None:
@@ -132,15 +147,15 @@ def _already_finished(config: Config, resumed: Resumed) -> Outcome:
         resumed.env_steps,
         resumed.train_seconds,
     )
-    earlier = resumed.summary
-    if earlier is not None and earlier.env_steps == resumed.env_steps:
-        return Outcome("done", dataclasses.replace(earlier, status="done"), None)
     return Outcome("done", _standing(config, resumed, "done"), None)
 
 
 def _standing(config: Config, resumed: Resumed | None, status: Result) -> Summary:
     """Where a run stands that has done nothing in this session."""
     resumed = resumed or Resumed()
+    earlier = resumed.summary
+    if earlier is not None and earlier.env_steps == resumed.env_steps:
+        return dataclasses.replace(earlier, status=status)
     return Summary(
         status=status,
         env_steps=resumed.env_steps,
@@ -149,7 +164,7 @@ def _standing(config: Config, resumed: Resumed | None, status: Result) -> Summar
         train_seconds=resumed.train_seconds,
         fps=resumed.env_steps / resumed.train_seconds if resumed.train_seconds else None,
         sample_fps=None,
-        episodes=0,
+        episodes=0 if earlier is None else earlier.episodes,
         episode_return_mean=None,
         best_episode_return_mean=resumed.best_return,
         episode_length_mean=None,

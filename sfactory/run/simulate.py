@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from multiprocessing import connection
+from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 from sfactory.clock import Deadline, now
@@ -14,6 +15,7 @@ from sfactory.env.api import EnvFactory
 from sfactory.errors import WorkerDied
 from sfactory.run.child import leave, prepare_process
 from sfactory.run.nursery import Nursery
+from sfactory.run.signals import signals_held_back
 from sfactory.shared.gate import Gate
 
 _ACTIONS = 1024
@@ -26,12 +28,16 @@ def pure_simulation(
 ) -> float:
     """Env steps per second of ``workers`` processes with ``envs`` environments each, over ``seconds``."""
     start_gate = Gate()
-    started = []
-    for worker in range(workers):
-        receiver, sender = nursery.pipe()
-        process = nursery.start_plain(_simulate, factory, worker, envs, cores[worker], seconds, start_gate, sender)
-        sender.close()
-        started.append((process, receiver))
+    started: list[tuple[ForkServerProcess, Any]] = []
+
+    def start(worker: int) -> None:
+        # A signal here would leave a process behind that nobody knows of.
+        with signals_held_back():
+            receiver, sender = nursery.pipe()
+            process = nursery.start_plain(_simulate, factory, worker, envs, cores[worker], seconds, start_gate, sender)
+            sender.close()
+            started.append((process, receiver))
+
     deadline = Deadline(seconds + _BOOT_S)
 
     def answers() -> list[float]:
@@ -42,6 +48,8 @@ def pure_simulation(
         return [receiver.recv() for _, receiver in started]
 
     try:
+        for worker in range(workers):
+            start(worker)
         answers()  # every process is ready: none may start while another still makes its envs
         start_gate.open()
         return sum(answers())

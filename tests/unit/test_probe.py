@@ -102,7 +102,7 @@ def test_what_an_env_prints_does_not_reach_stdout(nursery: Nursery, capfd: pytes
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("suicidal", r"the process died while making it \(.*-11\)"),
+        ("suicidal", r"its process died while the env was made, reset or stepped \(.*-11\)"),
         ("raising", r"LookupError: no simulator at port 7"),
         ("absent", r"has no 'absent'"),
     ],
@@ -113,7 +113,7 @@ def test_an_env_that_cannot_be_made_is_refused_with_its_cause(nursery: Nursery, 
 
 
 def test_an_env_that_hangs_is_refused_when_its_time_is_up(nursery: Nursery) -> None:
-    with pytest.raises(EnvError, match=r"not made and reset within --reset_timeout_seconds=0\.5"):
+    with pytest.raises(EnvError, match=r"not made, reset and stepped within --reset_timeout_seconds=0\.5"):
         probe_env(nursery, factory_of("sleepy"), 0.5)
 
 
