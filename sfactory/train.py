@@ -5,7 +5,6 @@ stdout carries the result alone; everything else goes to stderr, whose last line
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import shlex
@@ -65,6 +64,8 @@ def command(arguments: Sequence[str]) -> str:
 
 def _interrupted(arguments: Sequence[str], code: int) -> int:
     """A signal came before there was a session: what an earlier one has reached still stands, and is told."""
+    from dataclasses import replace
+
     from sfactory.run.summary import result_line
 
     earlier = _earlier_summary(arguments)
@@ -76,7 +77,7 @@ def _interrupted(arguments: Sequence[str], code: int) -> int:
     )
     print(line, file=sys.stderr, flush=True)
     if earlier is not None:
-        print(dataclasses.replace(earlier, status="interrupted").to_json(), flush=True)
+        print(replace(earlier, status="interrupted").to_json(), flush=True)
     return code
 
 

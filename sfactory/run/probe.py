@@ -6,6 +6,7 @@ does so there, and before anything else was started.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import traceback
@@ -66,7 +67,8 @@ def _probe_child(factory: EnvFactory, sender: Any) -> None:
         answer = str(error)
     except BaseException as error:
         answer = f"--env={factory.name}: {_last_words(error)}"
-    sender.send(answer)
+    with contextlib.suppress(BrokenPipeError):  # main was interrupted, and asks no more
+        sender.send(answer)
     sender.close()
     leave(0)
 

@@ -84,7 +84,7 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
 
 
 def _saved(rundir: RunDir, config: Config) -> Resumed | None:
-    """What is on disk, for a run that was interrupted before it had looked; a damaged one is the next start's matter."""
+    """What is on disk, for a run that was interrupted before it had looked; damage is the next start's matter."""
     try:
         return Resumed.from_checkpoint(rundir, config)
     except CheckpointError:
