@@ -3,80 +3,25 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
-from sfactory.checkpoint import CheckpointDir
 from sfactory.clock import Every, now
 from sfactory.config.schema import Config
-from sfactory.errors import SFactoryError
-from sfactory.learner.setup import Limits
 from sfactory.run.console import Console
 from sfactory.run.crew import Crew
 from sfactory.run.nursery import Nursery
+from sfactory.run.outcome import Outcome
 from sfactory.run.plan import Plan
 from sfactory.run.reports import Reports
+from sfactory.run.resumed import Resumed
 from sfactory.run.rundir import RunDir
 from sfactory.run.signals import Interrupts
 from sfactory.run.stalls import StallWatch
-from sfactory.run.summary import Result, Summary
+from sfactory.run.summary import Result
 from sfactory.run.supervision import Supervision
 from sfactory.run.wiring import Wiring
 from sfactory.run.writers import Writers
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended. error: its cause, if it failed. saved_env_steps: where a resumed run goes on."""
-
-    status: Result
-    summary: Summary
-    error: SFactoryError | None
-    saved_env_steps: int | None = None
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """Where an earlier session stopped.
-
-    env_steps, train_seconds, updates: of the checkpoint. best_return: the best mean return ever, as far as it is
-    known. summary: the last session's.
-    """
-
-    env_steps: int = 0
-    train_seconds: float = 0.0
-    updates: int = 0
-    best_return: float | None = None
-    summary: Summary | None = None
-
-    @staticmethod
-    def from_checkpoint(rundir: RunDir, config: Config) -> Resumed | None:
-        """Facts of the checkpoint that would be resumed; None for a fresh run. Raises CheckpointError."""
-        directory = CheckpointDir(rundir.checkpoint_dir(0), config.checkpoint.keep_checkpoints)
-        loaded = directory.load_to_go_on(config.checkpoint.load_checkpoint_kind)
-        if loaded is None:
-            earlier = Summary.read(rundir.summary_path)
-            if earlier is not None and earlier.env_steps:
-                log.warning("an earlier session made %d env steps but saved none: starting at 0", earlier.env_steps)
-            return None
-        payload = loaded.payload
-        saved = float(payload["best_return"])
-        bests = [saved if saved > float("-inf") else None]
-        summary = Summary.read(rundir.summary_path)
-        if summary is not None and summary.episodes >= config.report.stats_avg:
-            bests.append(summary.best_episode_return_mean)
-        return Resumed(
-            env_steps=int(payload["env_steps"]),
-            train_seconds=float(payload["train_seconds"]),
-            updates=int(payload["train_step"]),
-            best_return=max((best for best in bests if best is not None), default=None),
-            summary=summary,
-        )
-
-    def finished(self, config: Config) -> bool:
-        """True if the limits of ``config`` are reached already."""
-        return Limits.of(config.run, config.sampling.env_frameskip).reached(self.env_steps, self.train_seconds)
 
 
 class ParallelRun:

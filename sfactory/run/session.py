@@ -18,9 +18,11 @@ from sfactory.learner.setup import Limits
 from sfactory.run.benchmark import Benchmark
 from sfactory.run.console import Console
 from sfactory.run.nursery import Nursery
-from sfactory.run.parallel import Outcome, ParallelRun, Resumed
+from sfactory.run.outcome import Outcome
+from sfactory.run.parallel import ParallelRun
 from sfactory.run.plan import Plan, plan_run
 from sfactory.run.probe import probe_env
+from sfactory.run.resumed import Resumed
 from sfactory.run.rundir import RunDir
 from sfactory.run.signals import Interrupted, Interrupts
 from sfactory.run.summary import PolicyLag, Result, Summary, result_line
