@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from sfactory.clock import now
 from sfactory.errors import ConfigError, ExitCode, SFactoryError
+from sfactory.run.commands import train_command
 from sfactory.run.signals import Interrupted, Interrupts
 
 if TYPE_CHECKING:
@@ -49,17 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             interrupts.raising = False
             return _interrupted(arguments, interrupts.exit_code)
         except ConfigError as error:
-            return _refuse("failed", error.problems, error.exit_code, arguments)
+            return _refuse(error.problems, error.exit_code, arguments)
         except SFactoryError as error:
-            return _refuse("failed", [str(error)], error.exit_code, arguments)
+            return _refuse([str(error)], error.exit_code, arguments)
         except Exception as error:  # a defect: shown whole, and ended as every other fault is
             traceback.print_exc()
-            return _refuse("failed", [f"{type(error).__name__}: {error}"], ExitCode.FAULTS, arguments)
-
-
-def command(arguments: Sequence[str]) -> str:
-    """The command line that starts, and later resumes, a run with these arguments."""
-    return shlex.join([sys.executable, "-m", _PROG, *arguments])
+            return _refuse([f"{type(error).__name__}: {error}"], ExitCode.FAULTS, arguments)
 
 
 def _interrupted(arguments: Sequence[str], code: int) -> int:
@@ -73,7 +68,7 @@ def _interrupted(arguments: Sequence[str], code: int) -> int:
         "interrupted",
         env_steps=0 if earlier is None else earlier.env_steps,
         return_mean=None if earlier is None else earlier.episode_return_mean,
-        resume_command=command(arguments),
+        resume_command=train_command(arguments),
     )
     print(line, file=sys.stderr, flush=True)
     if earlier is not None:
@@ -95,18 +90,18 @@ def _earlier_summary(arguments: Sequence[str]) -> Summary | None:
     return Summary.read(Path(config.run.train_dir) / config.run.experiment / "summary.json")
 
 
-def _refuse(status: str, problems: Sequence[str], code: int, arguments: Sequence[str]) -> int:
-    """Say why a run did not start, or stopped before it had anything to sum up."""
+def _refuse(problems: Sequence[str], code: int, arguments: Sequence[str]) -> int:
+    """Say why a run did not start, or failed before it had anything to sum up."""
     from sfactory.run.summary import result_line
 
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     line = result_line(
-        "interrupted" if status == "interrupted" else "failed",
+        "failed",
         env_steps=0,
         return_mean=None,
-        resume_command=command(arguments),
-        cause=problems[0] if problems else "",
+        resume_command=train_command(arguments),
+        cause=problems[0],
     )
     print(line, file=sys.stderr, flush=True)
     return int(code)

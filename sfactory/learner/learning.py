@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from sfactory.algo.schedules import linear_decay
 from sfactory.clock import Every
 from sfactory.errors import DivergedError
 from sfactory.learner.batch import Batch
@@ -123,8 +124,8 @@ class Learning:
     def _set_learning_rate(self) -> None:
         optim = self._setup.optim
         if optim.lr_schedule == "linear_decay":
-            left = 1.0 - self.progress.env_steps / self._setup.limits.env_steps
-            self._trainer.set_learning_rate(optim.learning_rate * max(0.0, left))
+            done, total = self.progress.env_steps, self._setup.limits.env_steps
+            self._trainer.set_learning_rate(linear_decay(optim.learning_rate, done, total))
 
     def _write_row(self) -> None:
         row, progress = self._row, self.progress

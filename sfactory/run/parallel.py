@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from sfactory.clock import Every, now
 from sfactory.config.schema import Config
 from sfactory.run.console import Console
@@ -20,8 +18,6 @@ from sfactory.run.summary import Result
 from sfactory.run.supervision import Supervision
 from sfactory.run.wiring import Wiring
 from sfactory.run.writers import Writers
-
-log = logging.getLogger(__name__)
 
 
 class ParallelRun:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import secrets
-import shlex
-import sys
 
 from sfactory.clock import now
 from sfactory.config.cli import Resolved
@@ -16,6 +14,7 @@ from sfactory.env.api import EnvFactory
 from sfactory.errors import CannotSaveError, CheckpointError, ExitCode
 from sfactory.learner.setup import Limits
 from sfactory.run.benchmark import Benchmark
+from sfactory.run.commands import resume_command
 from sfactory.run.console import Console
 from sfactory.run.nursery import Nursery
 from sfactory.run.outcome import Outcome
@@ -30,7 +29,6 @@ from sfactory.run.summary import PolicyLag, Result, Summary, result_line
 _log = logging.getLogger(__name__)
 
 _ENDLESS = 10**9  # limits beyond this are the defaults, which nobody waits for
-_WHICH_CHECKPOINT = "__load_checkpoint_kind"  # with underscores for dashes
 
 
 def _plan(config: Config, nursery: Nursery) -> Plan:
@@ -175,16 +173,6 @@ def _standing(config: Config, resumed: Resumed | None, status: Result) -> Summar
     )
 
 
-def resume_command(arguments: list[str]) -> str:
-    """The command that goes on with a run started with ``arguments``: from its latest checkpoint, always."""
-    kept = [word for word in arguments if not word.replace("-", "_").startswith(_WHICH_CHECKPOINT + "=")]
-    for position, word in enumerate(kept):
-        if word.replace("-", "_") == _WHICH_CHECKPOINT:
-            del kept[position : position + 2]
-            break
-    return shlex.join([sys.executable, "-m", "sfactory.train", *kept])
-
-
 def _conclude(outcome: Outcome, arguments: list[str], interrupts: Interrupts, console: Console) -> int:
     """Print what there is to say about the end; returns the exit code."""
     status: Result = outcome.status
@@ -201,7 +189,6 @@ def _conclude(outcome: Outcome, arguments: list[str], interrupts: Interrupts, co
     )
     console.close(line)
     print(summary.to_json(), flush=True)
-    sys.stdout.flush()
     if outcome.error is not None:
         return int(outcome.error.exit_code)
     return interrupts.exit_code if status == "interrupted" else int(ExitCode.DONE)

@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from sfactory.cores import Cores, cgroup_quota
-
-
-def quota_files(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
+from tests.support.files import write_files
 
 
 @pytest.mark.parametrize(
@@ -32,13 +26,13 @@ def quota_files(root: Path, files: dict[str, str]) -> Path:
 def test_the_quota_is_read_from_either_version_of_cgroups(
     tmp_path: Path, files: dict[str, str], quota: float | None
 ) -> None:
-    assert cgroup_quota(quota_files(tmp_path, files), tmp_path / "no membership file") == quota
+    assert cgroup_quota(write_files(tmp_path, files), tmp_path / "no membership file") == quota
 
 
 def test_the_least_quota_of_the_own_group_and_its_ancestors_holds(tmp_path: Path) -> None:
     membership = tmp_path / "cgroup"
     membership.write_text("0::/user.slice/run.scope\n")
-    root = quota_files(
+    root = write_files(
         tmp_path / "v2",
         {
             "user.slice/cpu.max": "300000 100000\n",
@@ -55,7 +49,7 @@ def test_the_first_version_of_cgroups_names_the_controller_of_the_group(tmp_path
     membership.write_text("4:memory:/elsewhere\n2:cpu,cpuacct:/batch/job\n0::/\n")
     files = {"cpu/batch/job/cpu.cfs_quota_us": "250000\n", "cpu/batch/job/cpu.cfs_period_us": "100000\n"}
 
-    assert cgroup_quota(quota_files(tmp_path / "v1", files), membership) == 2.5
+    assert cgroup_quota(write_files(tmp_path / "v1", files), membership) == 2.5
 
 
 @pytest.mark.parametrize(("quota", "count"), [(None, 4), (0.5, 1), (1.5, 2), (3.0, 3), (64.0, 4)])

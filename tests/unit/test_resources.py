@@ -10,15 +10,9 @@ import pytest
 from sfactory.errors import ResourceError
 from sfactory.run import resources
 from sfactory.run.resources import available_memory, raise_file_limit, require_memory
+from tests.support.files import write_files
 
 GIB = 2**30
-
-
-def cgroup_of(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
 
 
 @pytest.mark.parametrize(
@@ -34,7 +28,7 @@ def cgroup_of(root: Path, files: dict[str, str]) -> Path:
 def test_the_containers_limit_is_read_from_either_version_of_cgroups(
     tmp_path: Path, files: dict[str, str], left: int | None
 ) -> None:
-    assert resources._cgroup_available(cgroup_of(tmp_path, files)) == left
+    assert resources._cgroup_available(write_files(tmp_path, files)) == left
 
 
 def test_this_machine_has_memory() -> None:

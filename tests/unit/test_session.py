@@ -15,8 +15,8 @@ import sfactory.train
 from sfactory.config.flags import config_of
 from sfactory.errors import ExitCode
 from sfactory.run import session
+from sfactory.run.commands import resume_command
 from sfactory.run.resumed import Resumed
-from sfactory.run.session import resume_command
 from sfactory.run.summary import PolicyLag, Summary
 from tests.support.source import ROOT
 
