@@ -13,7 +13,7 @@ EXPERIMENT := cartpole_$(shell date +%Y%m%d_%H%M%S)
 TRAIN_FLAGS :=
 BENCH_FLAGS := --num_workers=2 --num_envs_per_worker=256 --rollout=32 --batch_size=16384 --encoder_mlp_layers 64 64 --device=cpu
 
-.PHONY: help setup train test test-long test-faults check format bench clean
+.PHONY: help setup train test test-long test-faults check format flags bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -50,6 +50,9 @@ check: $(STAMP)  ## formatting, lint, types, architecture
 format: $(STAMP)  ## rewrite the code the way `make check` wants it
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
+
+flags: $(STAMP)  ## write docs/flags.md anew, after a change of a flag or of docs/flags/
+	$(PY) scripts/write_flags.py
 
 bench: $(STAMP)  ## measure throughput on CartPole-v1 against pure simulation, one JSON line for each layout
 	$(PY) -m sfactory.train --env=CartPole-v1 --benchmark=True $(BENCH_FLAGS) --experiment=bench_central

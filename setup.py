@@ -21,6 +21,8 @@ def read_version() -> str:
 
 # Before 0.10 ale-py came without the games and without Gymnasium 1.
 ATARI = ["ale-py>=0.10", "opencv-python-headless"]
+# A static ffmpeg, and what Gymnasium's classic control tasks draw with.
+VIDEO = ["imageio-ffmpeg>=0.5", "gymnasium[classic-control]"]
 ENV_PACKAGES = ["sfactory_envs", *(f"sfactory_envs.{name}" for name in find_packages("envs"))]
 
 setup(
@@ -47,8 +49,11 @@ setup(
     ],
     extras_require={
         "atari": ATARI,
+        "video": VIDEO,
+        "docs": ["matplotlib"],
         "dev": [
             *ATARI,
+            *VIDEO,
             "hypothesis",
             "mypy",
             "psutil",

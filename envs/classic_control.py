@@ -1,4 +1,7 @@
-"""Room: Gymnasium's classic control tasks. In: their ids. Out: environments, and flags with which they are learned."""
+"""Room: Gymnasium's classic control tasks. In: their ids, and ``cartpole_without_velocities``.
+
+Out: environments, and flags with which they are learned.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,8 @@ _COMMON: Mapping[str, object] = MappingProxyType(
         "ppo_clip_ratio": 0.2,
         "encoder_mlp_layers": (64, 64),
         "nonlinearity": "tanh",
+        "normalize_input": False,
+        "normalize_returns": False,
         "learning_rate": 2e-3,
         "gamma": 0.99,
         "exploration_loss_coeff": 0.01,
@@ -34,8 +39,12 @@ _COMMON: Mapping[str, object] = MappingProxyType(
     }
 )
 
+_HIDDEN_CART_POLE = "cartpole_without_velocities"
+
 # Returns reach 500: scaled, the value loss stays near 1 and leaves the clipped gradient to the policy as well.
 _CART_POLE = {"reward_scale": 0.05}
+# The same task to be solved from memory: velocities are told by the last observations.
+_HIDDEN = {**_CART_POLE, "use_rnn": True, "rnn_type": "gru", "rnn_size": 64, "train_for_env_steps": 1_000_000}
 # Rewards of -1 a step (or down to -16) make returns of hundreds below zero: scaled, the value loss stays near 1.
 _ACROBOT = {"train_for_env_steps": 1_000_000, "reward_scale": 0.1}
 _MOUNTAIN_CAR = {"train_for_env_steps": 3_000_000, "gamma": 0.999, "reward_scale": 0.1, "exploration_loss_coeff": 0.02}
@@ -52,6 +61,7 @@ _OWN_DEFAULTS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
         "CartPole-v1": _CART_POLE,
         "CartPole-v0": _CART_POLE,
+        _HIDDEN_CART_POLE: _HIDDEN,
         "Acrobot-v1": _ACROBOT,
         "MountainCar-v0": _MOUNTAIN_CAR,
         "MountainCarContinuous-v0": _CONTINUOUS_CAR,
@@ -62,23 +72,27 @@ _OWN_DEFAULTS: Mapping[str, Mapping[str, object]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class ClassicControl:
-    """The env family of CartPole, Acrobot, MountainCar and Pendulum."""
+    """The env family of CartPole, Acrobot, MountainCar and Pendulum, and of CartPole without velocities."""
 
     name: str = "classic_control"
 
     def names(self) -> Sequence[str]:
-        """The ids that this family knows."""
+        """The names that this family knows."""
         return tuple(_OWN_DEFAULTS)
 
     def matches(self, env_name: str) -> bool:
-        """Whether ``env_name`` is one of these ids."""
+        """Whether ``env_name`` is one of these names."""
         return env_name in _OWN_DEFAULTS
 
     def make(self, env_name: str, **kwargs: object) -> gymnasium.Env[Any, Any]:
-        """The environment as Gymnasium registers it."""
+        """The environment as Gymnasium registers it, or CartPole-v1 without velocities."""
         from sfactory.env.api import make_gymnasium_env
 
-        return make_gymnasium_env(env_name, **kwargs)
+        if env_name != _HIDDEN_CART_POLE:
+            return make_gymnasium_env(env_name, **kwargs)
+        from .cartpole_without_velocities import CartPoleWithoutVelocities
+
+        return CartPoleWithoutVelocities(make_gymnasium_env("CartPole-v1", **kwargs))
 
     def defaults(self, env_name: str) -> Mapping[str, object]:
         """Flags with which ``--env=env_name`` alone learns."""

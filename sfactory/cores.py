@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+_MIN_STARTING = 8  # making an env is often waiting: for a disk, or for a simulator of its own to start
+
 
 def _quota_v2(folder: Path) -> float | None:
     try:
@@ -76,3 +78,7 @@ class Cores:
     def learner_threads(self, num_actors: int) -> int:
         """Threads for the learner's math: the cores that actors leave over, at least one."""
         return max(1, self.count - num_actors)
+
+    def actors_starting(self, wanted: int) -> int:
+        """How many actors may make and reset their envs at once: ``wanted``, or 0 for what the cores can serve."""
+        return wanted or max(_MIN_STARTING, 2 * self.count)

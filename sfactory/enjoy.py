@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(read_enjoy_line(arguments, prog=_PROG), interrupts)
         except Interrupted:
-            print("interrupted before the first episode", file=sys.stderr, flush=True)
+            print("interrupted before there was a result", file=sys.stderr, flush=True)
             return interrupts.exit_code
         except ConfigError as error:
             return _refuse(error.problems, error)
@@ -54,45 +54,37 @@ def _refuse(problems: Sequence[str], error: SFactoryError) -> int:
 
 def _run(config: EnjoyConfig, interrupts: Interrupts) -> int:
     # Imported only now, so that a mistyped flag is answered at once.
-    from sfactory.run.evaluation import Evaluation
-    from sfactory.run.saved_policy import SavedPolicy
+    from sfactory.run.evaluation import Evaluation, Played, result_line
+    from sfactory.run.saved_policy import Choice, SavedPolicy
+    from sfactory.run.stage import staged
 
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(levelname)s: %(message)s", datefmt="%H:%M:%S")
-    saved = SavedPolicy.load(config.train_dir, config.experiment, config.load_checkpoint_kind)
+    choice = Choice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
+    saved = SavedPolicy.load(config.train_dir, config.experiment, choice)
     seed = secrets.randbits(31) if config.seed is None else config.seed
-    with contextlib.redirect_stdout(sys.stderr):  # envs print
-        player = _player(saved, config.eval_deterministic)
-        episodes = _play(player, config, saved, seed)
-        player.close()
-    result = Evaluation.of(
-        episodes,
+    with contextlib.redirect_stdout(sys.stderr), staged(config, saved) as stage:  # envs print
+        episodes = _play(stage.player, config, saved, seed)
+        # A video is finished in spite of a signal, but not of a second one.
+        interrupts.raising, interrupts.raising_again = False, True
+    played = Played(
         env=saved.config.run.env,
+        policy=config.policy_index,
         checkpoint=str(saved.checkpoint),
-        env_steps=saved.env_steps,
+        checkpoint_env_steps=saved.env_steps,
         deterministic=config.eval_deterministic,
         seed=seed,
     )
-    print(result.to_json(), flush=True)
+    if stage.video_path is not None and stage.video is not None:
+        print(f"{stage.video.frames} frames are in {stage.video_path}", file=sys.stderr, flush=True)
+    print(result_line(played, Evaluation.of(episodes), stage.video_path), flush=True)
     return interrupts.exit_code if interrupts.count else int(ExitCode.DONE)
-
-
-def _player(saved: SavedPolicy, deterministic: bool) -> Player:
-    import torch
-
-    from sfactory.run.evaluation import Player
-    from sfactory.spec import EnvSpec
-
-    torch.set_num_threads(1)  # one row at a time leaves nothing to share out
-    env = saved.env_factory()
-    spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
-    return Player(env, spec, saved.model(spec), deterministic, f"--env={saved.config.run.env}")
 
 
 def _play(player: Player, config: EnjoyConfig, saved: SavedPolicy, seed: int) -> list[Episode]:
     """Play to the limits, or until a signal comes; the episodes finished by then."""
     episodes: list[Episode] = []
     due = Every(_PROGRESS_S)
-    max_steps = max(1, config.max_num_frames // saved.config.sampling.env_frameskip)
+    max_steps = config.max_num_frames // saved.config.sampling.env_frameskip
     with contextlib.suppress(Interrupted):
         for episode in player.episodes(config.max_num_episodes, max_steps, seed):
             episodes.append(episode)

@@ -1,4 +1,4 @@
-"""Room: every way sfactory can fail, and the exit code each one ends the process with."""
+"""Room: every way sfactory can fail, the exit code each one ends the process with, and how exceptions are told."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ExitCode(IntEnum):
 
     DONE = 0
     REFUSED = 2  # configuration, environment or resources refused before anything started
-    FAULTS = 3  # fault budget spent
+    FAULTS = 3  # an actor or a policy worker failed, and nobody could take its place
     LEARNER = 70
     DIVERGED = 71
     CANNOT_SAVE = 74
@@ -86,3 +86,8 @@ class MessageTooLarge(SFactoryError):
 
 class ChannelFull(SFactoryError):
     """A channel sized for the worst case was full: its reader has stopped reading."""
+
+
+def named(error: BaseException) -> str:
+    """An exception in one piece of a sentence: its type, and what it says, if anything."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

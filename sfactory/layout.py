@@ -1,6 +1,6 @@
 """Room: every size that follows from configuration and env. In: config sections. Out: ``Layout``.
 
-Derived sizes are computed here and nowhere else.
+Derived sizes are computed here and nowhere else, and so are the names of processes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from sfactory.config.schema import LearnerConfig, SamplingConfig
 
 Inference = Literal["central", "local"]
 
+# What the names of processes of one kind begin with.
+ACTORS = "sf-actor-"
+POLICY_WORKERS = "sf-policy-"
+LEARNERS = "sf-learner-"
+
 
 def choose_inference(wanted: Literal["central", "local", "auto"], on_gpu: bool) -> Inference:
     """Resolve ``auto``: central where policy workers have a GPU, local where actors' CPUs must do it anyway."""
@@ -22,7 +27,14 @@ def choose_inference(wanted: Literal["central", "local", "auto"], on_gpu: bool) 
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of a run. T = rollout, N = rows (envs) of a split, B = rows of a minibatch."""
+    """Sizes of a run. T = rollout, N = rows (envs) of a split, B = rows of a minibatch, S = state_size.
+
+    NOTE [Collection waits]: with ``slots_until_trained`` the learner frees slots only once it has learned from them
+    and published. Every split owns as many slots as a dataset takes of it, so that collection comes to rest while
+    the learner trains. If a dataset takes all slots exactly (async_rl=False, see the rule _rounds_fit_datasets),
+    the policy lag is 0 by construction: nobody can act between the last row of a dataset and the weights made
+    of it.
+    """
 
     inference: Inference
     num_policies: int
@@ -31,30 +43,54 @@ class Layout:
     splits: int  # per actor
     rows: int  # N: envs of one split
     rollout: int  # T
-    slots_per_actor: int
+    slots_per_split: int
+    slots_until_trained: bool  # slots are freed after training instead of after the copy
+    recurrence: int  # steps between two recorded states
+    state_size: int  # S: memory of one row; 0 without memory
     minibatch_rows: int  # B
     dataset_rows: int
     datasets: int  # staging areas of the learner
 
     @staticmethod
-    def plan(sampling: SamplingConfig, learner: LearnerConfig, inference: Inference) -> Layout:
+    def plan(sampling: SamplingConfig, learner: LearnerConfig, inference: Inference, state_size: int = 0) -> Layout:
         """Compute all sizes; the configuration was checked before, so nothing here can fail."""
         # With local inference no split ever waits for another process, so one wide split is best.
         splits = 1 if inference == "local" else sampling.worker_num_splits
         minibatch_rows = learner.batch_size // sampling.rollout
+        dataset_rows = minibatch_rows * learner.num_batches_per_epoch
+        rows = sampling.num_envs_per_worker // splits
+        until_trained = not sampling.async_rl or learner.num_batches_to_accumulate == 0
+        if until_trained:
+            slots = _slots_of_a_dataset(dataset_rows, rows, sampling.num_workers * splits)
+        else:
+            slots = sampling.min_traj_buffers_per_worker
+        background = learner.train_in_background_thread and not until_trained
         return Layout(
             inference=inference,
             num_policies=1,
             num_actors=sampling.num_workers,
             policy_workers=0 if inference == "local" else sampling.policy_workers_per_policy,
             splits=splits,
-            rows=sampling.num_envs_per_worker // splits,
+            rows=rows,
             rollout=sampling.rollout,
-            slots_per_actor=splits * sampling.min_traj_buffers_per_worker,
+            slots_per_split=slots,
+            slots_until_trained=until_trained,
+            recurrence=sampling.rollout if learner.recurrence == -1 else learner.recurrence,
+            state_size=state_size,
             minibatch_rows=minibatch_rows,
-            dataset_rows=minibatch_rows * learner.num_batches_per_epoch,
-            datasets=learner.num_batches_to_accumulate if learner.train_in_background_thread else 1,
+            dataset_rows=dataset_rows,
+            datasets=learner.num_batches_to_accumulate if background else 1,
         )
+
+    @property
+    def slots_per_actor(self) -> int:
+        """Slots of all splits of an actor."""
+        return self.splits * self.slots_per_split
+
+    @property
+    def num_splits(self) -> int:
+        """Splits of all actors."""
+        return self.num_actors * self.splits
 
     @property
     def num_slots(self) -> int:
@@ -82,16 +118,35 @@ class Layout:
         return [*self.learner_names, *self.policy_worker_names, *self.actor_names]
 
 
+def _slots_of_a_dataset(dataset_rows: int, rows: int, splits: int) -> int:
+    """Slots that each of ``splits`` splits needs so that ``dataset_rows`` can always be had from all of them.
+
+    A slot of which only a part has gone into a dataset stays taken, with at most rows - 1 rows in that part.
+    """
+    needed = dataset_rows if dataset_rows % rows == 0 else dataset_rows + rows - 1
+    return -(-needed // (rows * splits))
+
+
 def actor_name(actor: int) -> str:
     """Name of an actor's process, as the kernel shows it."""
-    return f"sf-actor-{actor}"
+    return f"{ACTORS}{actor}"
 
 
 def policy_name(policy: int, worker: int) -> str:
     """Name of a policy worker's process."""
-    return f"sf-policy-{policy}-{worker}"
+    return f"{POLICY_WORKERS}{policy}-{worker}"
 
 
 def learner_name(policy: int) -> str:
     """Name of a learner's process."""
-    return f"sf-learner-{policy}"
+    return f"{LEARNERS}{policy}"
+
+
+def is_actor(name: str) -> bool:
+    """Whether the process called ``name`` is an actor."""
+    return name.startswith(ACTORS)
+
+
+def is_learner(name: str) -> bool:
+    """Whether the process called ``name`` is a learner."""
+    return name.startswith(LEARNERS)

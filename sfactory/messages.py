@@ -1,7 +1,7 @@
 """Room: every message that crosses a process border. In: ints and floats. Out: bytes, and back.
 
-No pickle: each message is a tag byte and a fixed struct (``EpisodesDone`` adds two arrays). The unions
-at the end name what each kind of process may receive.
+No pickle: each message is a tag byte and a fixed struct, which some follow up with arrays or text. The
+unions below name what each kind of process may receive.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import numpy.typing as npt
 
 
 class ActRequest(NamedTuple):
-    """Actor -> policy worker: obs of step ``t`` of ``slot`` is written, actions are wanted."""
+    """Actor -> policy worker: obs of step ``t`` of ``slot`` is written, actions are wanted.
+
+    phase: 0 or 1, which of the split's two states is the one before this step (NOTE [State phases]).
+    """
 
     actor: int
     split: int
     slot: int
     t: int
+    phase: int
 
 
 class ActReply(NamedTuple):
@@ -51,6 +55,24 @@ class EpisodesDone(NamedTuple):
     lengths: npt.NDArray[np.int64]
 
 
+class EpisodeExtras(NamedTuple):
+    """Actor -> main: values (float64) that finished episodes gave for the extra statistic ``name``, in order.
+
+    name: at most MAX_STAT_NAME_CHARS characters; TRUE_OBJECTIVE is what an env itself calls its objective.
+    """
+
+    actor: int
+    name: str
+    values: npt.NDArray[np.float64]
+
+
+class ExtrasRefused(NamedTuple):
+    """Actor -> main: an env gave extra statistics that are left out; why, for the one warning about it."""
+
+    actor: int
+    reason: str
+
+
 class TrainStats(NamedTuple):
     """Learner -> main: means over the minibatches since the last report. Lag in updates."""
 
@@ -73,7 +95,7 @@ class TrainStats(NamedTuple):
 ToPolicy = ActRequest
 ToActor = ActReply | SlotFreed
 ToLearner = TrajectoryReady
-ToMain = EpisodesDone | TrainStats
+ToMain = EpisodesDone | EpisodeExtras | ExtrasRefused | TrainStats
 
 M = TypeVar("M")
 
@@ -82,7 +104,7 @@ class Codec(Generic[M]):
     """Bytes of one message of a closed set of types: ``encode`` and ``decode`` are each other's inverse."""
 
     _FORMATS: ClassVar[dict[type, struct.Struct]] = {
-        ActRequest: struct.Struct("<BHHII"),
+        ActRequest: struct.Struct("<BHHIIB"),
         ActReply: struct.Struct("<BHI"),
         SlotFreed: struct.Struct("<BI"),
         TrajectoryReady: struct.Struct("<BHI"),
@@ -101,10 +123,8 @@ class Codec(Generic[M]):
         """Bytes of ``message``; KeyError for a type that does not belong to this codec."""
         kind = type(message)
         tag = self._tags[kind]
-        if kind is EpisodesDone:
-            assert isinstance(message, EpisodesDone)
-            head = _EPISODES.pack(tag, message.actor, len(message.returns))
-            return head + message.returns.tobytes() + message.lengths.tobytes()
+        if kind in _VARIABLE:
+            return _VARIABLE[kind][0](tag, message)
         assert isinstance(message, tuple)
         return self._FORMATS[kind].pack(tag, *message)
 
@@ -116,18 +136,32 @@ class Codec(Generic[M]):
         return self._decoders[data[0]](data)
 
 
+TRUE_OBJECTIVE = "true_objective"
+# Extra statistics of episodes, TRUE_OBJECTIVE not counted. Names are cut off nowhere: what is longer is refused.
+MAX_STAT_NAMES = 64
+MAX_STAT_NAME_CHARS = 100
+MAX_REASON_CHARS = 300
+
 _EPISODES = struct.Struct("<BHI")
+_EXTRAS = struct.Struct("<BHHI")
+_REFUSED = struct.Struct("<BH")
 MAX_EPISODES_PER_REPORT = 4096
+# The largest message to main. Others are smaller: a character is at most 4 bytes, an extra value 8.
 MAX_REPORT_BYTES = _EPISODES.size + 16 * MAX_EPISODES_PER_REPORT
 
 
 def _decoder(kind: type, layout: struct.Struct | None) -> Callable[[bytes], Any]:
-    if kind is EpisodesDone:
-        return _decode_episodes
+    if kind in _VARIABLE:
+        return _VARIABLE[kind][1]
     assert layout is not None, f"{kind.__name__} has no layout"
     make: Callable[[Sequence[float]], Any] = kind._make  # type: ignore[attr-defined]
     unpack = layout.unpack
     return lambda data: make(unpack(data)[1:])
+
+
+def _encode_episodes(tag: int, message: EpisodesDone) -> bytes:
+    head = _EPISODES.pack(tag, message.actor, len(message.returns))
+    return head + message.returns.tobytes() + message.lengths.tobytes()
 
 
 def _decode_episodes(data: bytes) -> EpisodesDone:
@@ -139,7 +173,37 @@ def _decode_episodes(data: bytes) -> EpisodesDone:
     return EpisodesDone(actor, returns, lengths)
 
 
+def _encode_extras(tag: int, message: EpisodeExtras) -> bytes:
+    name = message.name.encode()
+    return _EXTRAS.pack(tag, message.actor, len(name), len(message.values)) + name + message.values.tobytes()
+
+
+def _decode_extras(data: bytes) -> EpisodeExtras:
+    _, actor, name_bytes, count = _EXTRAS.unpack_from(data)
+    start = _EXTRAS.size + name_bytes
+    if len(data) != start + 8 * count:
+        raise ValueError(f"EpisodeExtras of {count} values has {len(data)} bytes")
+    return EpisodeExtras(actor, data[_EXTRAS.size : start].decode(), np.frombuffer(data, np.float64, count, start))
+
+
+def _encode_refused(tag: int, message: ExtrasRefused) -> bytes:
+    return _REFUSED.pack(tag, message.actor) + message.reason.encode()
+
+
+def _decode_refused(data: bytes) -> ExtrasRefused:
+    _, actor = _REFUSED.unpack_from(data)
+    return ExtrasRefused(actor, data[_REFUSED.size :].decode())
+
+
+# Messages without a fixed size: (encode(tag, message), decode(bytes)).
+_VARIABLE: dict[type, tuple[Callable[[int, Any], bytes], Callable[[bytes], Any]]] = {
+    EpisodesDone: (_encode_episodes, _decode_episodes),
+    EpisodeExtras: (_encode_extras, _decode_extras),
+    ExtrasRefused: (_encode_refused, _decode_refused),
+}
+
+
 TO_POLICY: Codec[ToPolicy] = Codec(ActRequest)
 TO_ACTOR: Codec[ToActor] = Codec(ActReply, SlotFreed)
 TO_LEARNER: Codec[ToLearner] = Codec(TrajectoryReady)
-TO_MAIN: Codec[ToMain] = Codec(EpisodesDone, TrainStats)
+TO_MAIN: Codec[ToMain] = Codec(EpisodesDone, EpisodeExtras, ExtrasRefused, TrainStats)

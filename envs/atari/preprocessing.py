@@ -1,7 +1,7 @@
 """Room: one Atari game as agents are trained on it. In: actions. Out: stacks of small grey frames, raw rewards.
 
 The emulator is driven directly, without Gymnasium's own environment and wrappers around it: an agent step costs
-the emulation of its frames, two looks at the screen and one resize, and hardly anything else.
+the emulation of its frames, two looks at the screen, and hardly anything else.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from ale_py import roms
 
+from sfactory.env.api import SPANS_FRAMES
 from sfactory.errors import EnvError
 
 from .frame_ring import FrameRing
+from .shrinker import Shrinker
 
 Obs = npt.NDArray[np.uint8]
 Info = dict[str, Any]
@@ -31,7 +33,7 @@ _FRAMES_PER_SECOND = 60
 class Preprocessing:
     """How a game is presented. Sources: Mnih et al. 2015; Machado et al. 2018 (repeat_action_probability).
 
-    frameskip: frames that an action is held for; set the flag env_frameskip to the same number
+    frameskip: frames that an action is held for; given by the flag env_frameskip
     noop_max: a game begins with 1 to noop_max frames of doing nothing; 0 is off
     repeat_action_probability: chance, frame by frame, that the last action is held instead of the chosen one
     episodic_life: a lost life terminates the episode for the learner; the game goes on after the next reset
@@ -77,14 +79,14 @@ class AtariEnv(gymnasium.Env[Obs, np.int64]):
     An observation is a view that stays as it is through the next reset and the step after it, no longer.
 
     Rewards are the game's own points; clipping them is the learner's business. ``info["lives"]`` is there after
-    every step; the step that ends a whole game adds ``info["episode_extra_stats"]``: ``game_score``, the sum of
-    rewards over all lives, and ``game_length``, the number of steps. With episodic_life these are the figures to
-    report, since an episode is one life then.
+    every step; the step that ends a whole game adds ``info["true_objective"]``, its score over all lives, and
+    ``info["episode_extra_stats"]``: the same as ``game_score``, and ``game_length``, the number of steps. With
+    episodic_life these are the figures to report, since an episode is one life then.
 
     After ``reset(seed=s)`` the game is a function of s and the actions.
     """
 
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 - the attribute of gymnasium.Env
+    metadata = {"render_modes": ["rgb_array"], SPANS_FRAMES: True}  # noqa: RUF012 - the attribute of gymnasium.Env
 
     def __init__(self, rom: str, settings: Preprocessing | None = None, render_mode: str | None = None) -> None:
         if render_mode not in (None, "rgb_array"):
@@ -108,8 +110,9 @@ class AtariEnv(gymnasium.Env[Obs, np.int64]):
         actions = ale.getLegalActionSet() if settings.full_action_space else ale.getMinimalActionSet()
         self._plain = [(action,) * settings.frameskip for action in actions]
         self._fires = ale_py.Action.FIRE in ale.getMinimalActionSet()
-        colors = () if settings.grayscale else (3,)
-        self._screens = [np.zeros((*ale.getScreenDims(), *colors), np.uint8) for _ in range(2)]
+        screen = (*ale.getScreenDims(), *(() if settings.grayscale else (3,)))
+        self._screens = [np.zeros(screen, np.uint8) for _ in range(2)]
+        self._shrinker = Shrinker(screen, settings.size)
         self._read_screen = ale.getScreenGrayscale if settings.grayscale else ale.getScreenRGB
         frame = (1 if settings.grayscale else 3, settings.size, settings.size)
         self._ring = FrameRing(settings.framestack, frame)
@@ -130,7 +133,7 @@ class AtariEnv(gymnasium.Env[Obs, np.int64]):
             self._begin_game()
         self._game_goes_on = False
         if self._settings.fire_reset and self._fires:
-            self._play((ale_py.Action.FIRE,) * self._settings.frameskip)
+            self._score += self._play((ale_py.Action.FIRE,) * self._settings.frameskip)
             if self._ale.game_over():
                 self._begin_game()
         self._lives = self._ale.lives()
@@ -153,7 +156,8 @@ class AtariEnv(gymnasium.Env[Obs, np.int64]):
         self._game_goes_on = terminated and not over and not truncated
         info: Info = {"lives": lives}
         if over or truncated:
-            info["episode_extra_stats"] = {"game_score": float(self._score), "game_length": float(self._steps)}
+            score = info["true_objective"] = float(self._score)
+            info["episode_extra_stats"] = {"game_score": score, "game_length": float(self._steps)}
         self._draw(self._ring.push())
         return self._ring.window, float(points), terminated, truncated, info
 
@@ -202,8 +206,5 @@ class AtariEnv(gymnasium.Env[Obs, np.int64]):
 
     def _draw(self, frame: Obs) -> None:
         """Screen 0, made small, into ``frame`` [C, size, size]."""
-        shape = (self._settings.size, self._settings.size)
-        if self._settings.grayscale:
-            cv2.resize(self._screens[0], shape, dst=frame[0], interpolation=cv2.INTER_AREA)
-        else:
-            frame[:] = cv2.resize(self._screens[0], shape, interpolation=cv2.INTER_AREA).transpose(2, 0, 1)
+        small = self._shrinker.shrink(self._screens[0])
+        frame[:] = small if self._settings.grayscale else small.transpose(2, 0, 1)

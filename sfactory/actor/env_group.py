@@ -19,6 +19,8 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from sfactory.actor.episodes import ExtraTally
+
 StepResult = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 
@@ -29,6 +31,7 @@ class EnvGroup:
     rewards: N rewards of the last step
     terminated, truncated: envs whose episode ended with the last step
     resumed: envs that were reset instead of stepped in the last step
+    extras: extra statistics that episodes gave at their ends, not yet sent
     """
 
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
@@ -38,12 +41,15 @@ class EnvGroup:
         self.terminated: list[int] = []
         self.truncated: list[int] = []
         self.resumed: list[int] = []
+        self.extras = ExtraTally()
         self._steps: list[Callable[[Any], StepResult]] = [env.step for env in self.envs]
         self._late_resets = [self._late_reset_of(env) for env in range(len(self.envs))]
 
-    def reset(self, seeds: Sequence[int]) -> None:
-        """Reset every env for the first time, each with its own seed."""
+    def reset(self, seeds: Sequence[int], before_each: Callable[[], None] | None = None) -> None:
+        """Reset every env for the first time, each with its own seed; ``before_each`` is called before each of them."""
         for index, (env, seed) in enumerate(zip(self.envs, seeds, strict=True)):
+            if before_each is not None:
+                before_each()
             self.observations[index] = env.reset(seed=seed)[0]
 
     def step(self, actions: Sequence[Any]) -> None:
@@ -53,9 +59,9 @@ class EnvGroup:
         self.truncated.clear()
         self.resumed.clear()
         for index, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
-            observations[index], rewards[index], terminated, truncated, _ = step(action)
+            observations[index], rewards[index], terminated, truncated, info = step(action)
             if terminated or truncated:
-                self._end(index, bool(terminated))
+                self._end(index, bool(terminated), info)
 
     def reset_truncated(self) -> list[int]:
         """Reset the envs that the last step truncated, at once and without a truncation row; returns them."""
@@ -65,12 +71,8 @@ class EnvGroup:
             self.observations[env] = self.envs[env].reset()[0]
         return late
 
-    def close(self) -> None:
-        """Close every env."""
-        for env in self.envs:
-            env.close()
-
-    def _end(self, env: int, terminated: bool) -> None:
+    def _end(self, env: int, terminated: bool, info: dict[str, Any]) -> None:
+        self.extras.add(info)
         if terminated:
             self.terminated.append(env)
             self.observations[env] = self.envs[env].reset()[0]

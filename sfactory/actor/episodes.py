@@ -1,9 +1,26 @@
-"""Room: episode statistics of one split. In: rewards and ends of each step. Out: finished episodes."""
+"""Room: episode statistics of one split. In: rewards and ends of each step. Out: finished episodes and their extras."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+
+from sfactory.messages import (
+    MAX_EPISODES_PER_REPORT,
+    MAX_REASON_CHARS,
+    MAX_STAT_NAME_CHARS,
+    MAX_STAT_NAMES,
+    TRUE_OBJECTIVE,
+    EpisodeExtras,
+    ExtrasRefused,
+)
+
+_EXTRAS = "episode_extra_stats"
 
 
 class EpisodeTally:
@@ -32,6 +49,11 @@ class EpisodeTally:
         """``env`` was reset instead of stepped in the tick just added: its new episode starts after it."""
         self._started[env] = self._tick
 
+    def resume_episode(self, env: int, episode_return: float, length: int) -> None:
+        """The running episode of ``env`` has gathered this much already, outside of the steps told here."""
+        self._returns[env] = episode_return
+        self._started[env] = self._tick - length
+
     def put_back(self, returns: npt.NDArray[np.float64], lengths: npt.NDArray[np.int64]) -> None:
         """Undo the ``take`` that gave these episodes."""
         self.finished_returns[:0] = returns.tolist()
@@ -44,3 +66,79 @@ class EpisodeTally:
         del self.finished_returns[:limit]
         del self.finished_lengths[:limit]
         return returns, lengths
+
+
+class ExtraTally:
+    """What envs tell of an episode at its end beside its return, by name, until it is sent.
+
+    An env gives ``info["episode_extra_stats"]``, a mapping of names to numbers, and ``info["true_objective"]``,
+    a number. What is no such thing is left out; main is told once why. Memory is bounded: at most
+    MAX_STAT_NAMES names beside the true objective, and of each the last MAX_EPISODES_PER_REPORT values.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[float]] = {TRUE_OBJECTIVE: _values()}
+        self._refused: str | None = None
+        self._told = False
+
+    def add(self, info: object) -> None:
+        """Take in the ``info`` of an episode's last step. Never raises, whatever the env has put there."""
+        try:
+            if isinstance(info, Mapping):
+                self._add_all(info)
+        except Exception as error:  # the env's own objects may raise whatever they like when they are read
+            self._refuse(f"{_EXTRAS} cannot be read: {type(error).__name__}")
+
+    def send(self, actor: int, put: Callable[[EpisodeExtras | ExtrasRefused], bool]) -> bool:
+        """Hand everything to ``put``; False as soon as that has no room, and the rest stays here."""
+        if self._refused is not None and not self._told:
+            self._told = put(ExtrasRefused(actor, self._refused))
+            if not self._told:
+                return False
+        for name, values in self._waiting.items():
+            if values:
+                if not put(EpisodeExtras(actor, name, np.fromiter(values, np.float64, len(values)))):
+                    return False
+                values.clear()
+        return True
+
+    def _add_all(self, info: Mapping[str, Any]) -> None:
+        has_objective = TRUE_OBJECTIVE in info
+        if has_objective:
+            self._add(TRUE_OBJECTIVE, info[TRUE_OBJECTIVE])
+        stats = info.get(_EXTRAS)
+        if stats is None:
+            return
+        if not isinstance(stats, Mapping):
+            self._refuse(f"{_EXTRAS} is of type {type(stats).__name__}, not a mapping of names to numbers")
+            return
+        # One more than there may be, so that too many are noticed, and an endless mapping does no harm.
+        for name, value in islice(stats.items(), MAX_STAT_NAMES + 2):
+            if not (has_objective and name == TRUE_OBJECTIVE):
+                self._add(name, value)
+
+    def _add(self, key: object, value: Any) -> None:
+        # What UTF-8 cannot hold (half a surrogate pair) becomes a question mark.
+        name = str(key).encode(errors="replace").decode()
+        if len(name) > MAX_STAT_NAME_CHARS:
+            self._refuse(f"the name {name[:40]!r}... has {len(name)} characters, {MAX_STAT_NAME_CHARS} are possible")
+            return
+        try:
+            number = float(value)
+        except Exception:  # see ``add``
+            self._refuse(f"{name!r} is no number, but of type {type(value).__name__}")
+            return
+        if name not in self._waiting:
+            if len(self._waiting) > MAX_STAT_NAMES:
+                self._refuse(f"{name!r} is one name too many: there may be {MAX_STAT_NAMES} in all")
+                return
+            self._waiting[name] = _values()
+        self._waiting[name].append(number)
+
+    def _refuse(self, reason: str) -> None:
+        if self._refused is None:
+            self._refused = reason.encode(errors="replace").decode()[:MAX_REASON_CHARS]
+
+
+def _values() -> deque[float]:
+    return deque(maxlen=MAX_EPISODES_PER_REPORT)

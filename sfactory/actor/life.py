@@ -3,46 +3,73 @@
 from __future__ import annotations
 
 import os
+from typing import Protocol
 
 from threadpoolctl import threadpool_limits
 
+from sfactory.actor.gpus import see_gpu_of
 from sfactory.actor.outbox import Outbox
-from sfactory.actor.setup import ActorSetup, env_seed, make_splits
+from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.actor.split import Split
 from sfactory.actor.worker import ActorWorker
+from sfactory.clock import BLOCK_S
 from sfactory.config.schema import ModelConfig
 from sfactory.shared.status import State, StatusRow
 
 
+class Actor(Protocol):
+    """What samples: by asking a policy worker, or with a policy of its own."""
+
+    def turn(self, timeout: float) -> None:
+        """Do what can be done, waiting up to ``timeout`` seconds for what it needs."""
+
+
 def run_actor(setup: ActorSetup, model: ModelConfig, core: int | None, row: StatusRow) -> None:
     """Make the envs, then work until a stop is ordered. ``core``: the core to stay on, if any."""
+    row.begin_work()
+    see_gpu_of(setup.actor, setup.gpus)
     if core is not None:
         os.sched_setaffinity(0, {core})
-    if setup.single_thread_envs:
-        threadpool_limits(1)  # for the whole life of the process, and so not used as a context
-    splits = make_splits(setup)
-    outbox = Outbox(setup.actor, setup.trajectories, setup.table, setup.to_learner, setup.to_main)
+    _limit_threads(setup)
+    splits = make_splits(setup, row)
+    _limit_threads(setup)  # of the libraries, too, that came with the envs
+    row.set("state", State.RUNNING)
+    row.set("busy_since", 0)
     try:
-        if setup.to_policy is not None:
-            row.set("state", State.RUNNING)
-            ActorWorker(setup, splits, outbox, row).run()
-        else:
-            _run_local(setup, model, splits, outbox, row)
+        if setup.to_policy is None:
+            _begin_acting(setup)
+        actor = make_actor(setup, splits, model, row)
+        while not setup.control.stopping:
+            actor.turn(BLOCK_S)
     finally:
-        for split in splits:
-            split.group.close()
+        close_envs(splits)
 
 
-def _run_local(setup: ActorSetup, model: ModelConfig, splits: list[Split], outbox: Outbox, row: StatusRow) -> None:
+def make_actor(setup: ActorSetup, splits: list[Split], model: ModelConfig, row: StatusRow) -> Actor:
+    """The actor of these splits. With local inference it waits for the first weights (or for a stop)."""
+    outbox = Outbox(setup.actor, setup.trajectories, setup.table, setup.to_learner, setup.to_main, setup.max_in_flight)
+    if setup.to_policy is not None:
+        return ActorWorker(setup, splits, outbox, row)
     # Imported here because actors under central inference do without torch.
     import torch
 
     from sfactory.actor.local import LocalActor
     from sfactory.inference.acting import ActingPolicy
 
-    torch.manual_seed(env_seed(setup.seed, setup.actor, setup.generation, setup.layout.splits * setup.layout.rows))
-    torch.set_num_threads(1)
     policy = ActingPolicy(setup.spec, model, setup.weights, torch.device("cpu"))
-    if policy.wait_for_weights(setup.control):
-        row.set("state", State.RUNNING)
-        LocalActor(setup, splits, outbox, row, policy).run()
+    policy.wait_for_weights(setup.control)
+    return LocalActor(setup, splits, outbox, row, policy)
+
+
+def _limit_threads(setup: ActorSetup) -> None:
+    """Let the libraries that are loaded by now compute on one thread each, if that is wanted."""
+    if setup.single_thread_envs:
+        threadpool_limits(1)  # for the whole life of the process, and so not used as a context
+
+
+def _begin_acting(setup: ActorSetup) -> None:
+    """Make this process one that draws actions."""
+    import torch
+
+    torch.manual_seed(setup.acting_seed())
+    torch.set_num_threads(1)

@@ -6,10 +6,11 @@ refreshed at rollout borders, so that a rollout is one policy version's work.
 
 from __future__ import annotations
 
+from sfactory.actor.decorrelation import FirstWait
 from sfactory.actor.outbox import Outbox
 from sfactory.actor.setup import ActorSetup
+from sfactory.actor.slot_acting import SlotActing
 from sfactory.actor.split import Split
-from sfactory.clock import BLOCK_S
 from sfactory.inference.acting import ActingPolicy
 from sfactory.shared.status import StatusRow, Stopwatch
 
@@ -21,32 +22,37 @@ class LocalActor:
         self, setup: ActorSetup, splits: list[Split], outbox: Outbox, row: StatusRow, policy: ActingPolicy
     ) -> None:
         self._setup, self._splits, self._outbox, self._row, self._policy = setup, splits, outbox, row, policy
+        self._acting = SlotActing(policy, setup.layout.recurrence)
+        self._watch = Stopwatch(row)
+        self._first_wait = FirstWait(len(splits), setup.first_wait_s, setup.control, self._watch)
+        self._states = [policy.fresh_state(setup.layout.rows) for _ in splits]
 
-    def run(self) -> None:
-        """Work until a stop is ordered."""
-        control, watch = self._setup.control, Stopwatch(self._row)
-        while not control.stopping:
-            for split in self._splits:
-                if self._begin(split, watch):
-                    self._policy.refresh()
-                    self._fill(split)
+    def turn(self, timeout: float) -> None:
+        """Fill a slot for each split that gets one, waiting up to ``timeout`` seconds for each."""
+        for split in self._splits:
+            if self._begin(split, timeout):
+                self._policy.refresh()
+                self._fill(split)
 
-    def _begin(self, split: Split, watch: Stopwatch) -> bool:
-        """Wait for a free slot; False if a stop was ordered meanwhile."""
-        watch.before_wait()
+    def _begin(self, split: Split, timeout: float) -> bool:
+        """Wait for a free slot; False if none came in time."""
+        self._watch.before_wait()
         self._setup.inbox.get(0)  # wake-ups of slots that were freed while this actor was busy
-        while not (begun := self._outbox.begin(split)) and not self._setup.control.stopping:
-            self._setup.inbox.get(BLOCK_S)
-        watch.after_wait()
+        begun = self._outbox.begin(split)
+        if not begun:
+            self._setup.inbox.get(timeout)
+            begun = self._outbox.begin(split)
+        self._watch.after_wait()
         return begun
 
     def _fill(self, split: Split) -> None:
-        recorder, policy, control = split.recorder, self._policy, self._setup.control
+        recorder, acting, control = split.recorder, self._acting, self._setup.control
         slot = recorder.slot
         while not recorder.completed:
-            t = recorder.t
-            policy.act_in_slot(slot, t)
+            states = self._states
+            states[split.index] = acting.act(slot, recorder.t, states[split.index])
             self._row.count_env_steps(split.step())
             if control.stopping:
                 return
         self._outbox.finish(split)
+        self._first_wait.completed(split.index)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from sfactory.actor.split import Split
 from sfactory.messages import MAX_EPISODES_PER_REPORT, EpisodesDone, ToLearner, ToMain, TrajectoryReady
 from sfactory.shared.channel import Channel
@@ -21,22 +23,40 @@ class Outbox:
         table: SlotTable,
         to_learner: Channel[ToLearner],
         to_main: Channel[ToMain],
+        max_in_flight: int = 0,
     ) -> None:
+        """``max_in_flight``: most slots of the actor that may be FILLING or READY at once; 0 is no limit."""
         self._actor, self._table = actor, table
         self._slots = {index: trajectories.slot(index) for index in table.slots_of(actor)}
-        self._order = list(table.slots_of(actor))
+        splits = range(trajectories.layout.splits)
+        # Slots come back in the order they were sent, so each split looks at its least recently used first.
+        self._orders = [deque(table.slots_of_split(actor, split)) for split in splits]
+        self._max_in_flight = max_in_flight or len(self._slots)
+        self._held_back: deque[int] = deque()  # splits that the limit made wait, the first of them first
         self._to_learner, self._to_main = to_learner, to_main
 
     def begin(self, split: Split) -> bool:
-        """Give ``split`` a free slot; False if none is free, which is how the learner holds collection back."""
-        for position, index in enumerate(self._order):
-            if self._table.state(index) is SlotState.FREE:
-                # Slots come back in the order they were sent, so the least recently used is looked at first.
-                self._order.append(self._order.pop(position))
-                self._table.begin(index)
-                split.begin(self._slots[index])
-                return True
-        return False
+        """Give ``split`` a free slot of its own; False if none is, which is how the learner holds collection back."""
+        order = self._orders[split.index]
+        if self._table.state(order[0]) is not SlotState.FREE or not self._has_its_turn(split.index):
+            return False
+        index = order[0]
+        order.rotate(-1)
+        self._table.begin(index)
+        split.begin(self._slots[index])
+        return True
+
+    def _has_its_turn(self, split: int) -> bool:
+        """Whether the limit lets ``split`` begin: those that it made wait come first, in the order they asked."""
+        if self._max_in_flight >= len(self._slots):
+            return True
+        if split not in self._held_back:
+            self._held_back.append(split)
+        taken = sum(self._table.state(index) is not SlotState.FREE for index in self._slots)
+        if taken >= self._max_in_flight or self._held_back[0] != split:
+            return False
+        self._held_back.popleft()
+        return True
 
     def finish(self, split: Split) -> None:
         """Send the completed slot of ``split`` to the learner, and its finished episodes to main."""
@@ -46,7 +66,10 @@ class Outbox:
         self.report(split)
 
     def report(self, split: Split) -> None:
-        """Send finished episodes to main; if main is behind they stay here and go with the next report."""
+        """Send what episodes told, and episodes, to main; if main is behind they stay and go with the next report."""
+        # Extras first: main, once it knows an episode, knows what the episode told beside its return.
+        if not split.group.extras.send(self._actor, self._to_main.try_put):
+            return
         while split.tally.finished_returns:
             returns, lengths = split.tally.take(MAX_EPISODES_PER_REPORT)
             if not self._to_main.try_put(EpisodesDone(self._actor, returns, lengths)):

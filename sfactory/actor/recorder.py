@@ -44,6 +44,10 @@ class TrajectoryRecorder:
         self._writer.write(self._group.observations, _row(slot, 0))
         self._slot, self.t = slot, 0
 
+    def begin_within_episode(self, envs: list[int]) -> None:
+        """Before the first slot: the current observation of these envs is not the first of its episode."""
+        self._first = [env for env in self._first if env not in envs]
+
     def record(self) -> int:
         """Write the step the group has just taken; returns its valid env steps.
 

@@ -6,16 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
-import numpy as np
 
+from sfactory.actor.decorrelation import warm_up
 from sfactory.actor.env_group import EnvGroup
 from sfactory.actor.split import Split
 from sfactory.env.api import EnvFactory
+from sfactory.env.close import close_env
 from sfactory.layout import Layout
 from sfactory.messages import ToActor, ToLearner, ToMain, ToPolicy
+from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at
 from sfactory.shared.channel import Channel
 from sfactory.shared.control import Control
 from sfactory.shared.slots import SlotTable
+from sfactory.shared.status import State, StatusRow
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import EnvSpec
@@ -23,10 +26,16 @@ from sfactory.spec import EnvSpec
 
 @dataclass(frozen=True)
 class ActorSetup:
-    """Everything an actor process works with. ``to_policy`` is None with local inference."""
+    """Everything an actor process works with. ``to_policy`` is None with local inference.
+
+    generation, attempt: where the session began, and how many processes of this actor there were before. Both are
+    part of all seeds, so that neither a resumed session nor a replaced process lives through the same again.
+    gpus: those that envs may use, see ``see_gpu_of``. decorrelate_envs: see ``warm_up``. first_wait_s: see FirstWait.
+    max_in_flight: see Outbox.
+    """
 
     actor: int
-    generation: int  # of this actor's process: a replacement gets seeds of its own
+    generation: int
     seed: int
     single_thread_envs: bool
     factory: EnvFactory
@@ -40,24 +49,48 @@ class ActorSetup:
     to_policy: Channel[ToPolicy] | None
     to_learner: Channel[ToLearner]
     to_main: Channel[ToMain]
+    attempt: int
+    gpus: tuple[int, ...]
+    decorrelate_envs: bool
+    first_wait_s: float
+    max_in_flight: int
+
+    def env_seed(self, env: int) -> int:
+        """Seed of the first reset of the actor's env ``env``."""
+        place = self.actor, self.generation, self.attempt, env
+        return seed_at(self.seed, Branch.ENV, *place, bits=ENV_SEED_BITS)
+
+    def acting_seed(self, *env: int) -> int:
+        """Seed of the actions that the actor itself draws: of its policy, or of env ``env`` while it warms up."""
+        place = self.actor, self.generation, self.attempt, *env
+        return seed_at(self.seed, Branch.ACTING, *place, bits=ENV_SEED_BITS)
 
 
-def env_seed(seed: int, actor: int, generation: int, env: int) -> int:
-    """Seed of one env, from the run's seed and the env's place: a 31-bit int, as env.reset accepts."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(actor, generation, env))
-    return int(sequence.generate_state(1)[0] >> 1)
-
-
-def make_splits(setup: ActorSetup) -> list[Split]:
-    """Make and first reset all envs of the actor."""
+def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
+    """Make all envs of the actor, then reset each for the first time; ``row`` tells since when it is at one of them."""
     layout = setup.layout
     splits = []
     for index in range(layout.splits):
-        envs: list[gymnasium.Env[Any, Any]] = [setup.factory() for _ in range(layout.rows)]
+        envs: list[gymnasium.Env[Any, Any]] = []
+        for _ in range(layout.rows):
+            row.begin_work()
+            envs.append(setup.factory())
         spaces = envs[0].observation_space, envs[0].action_space
-        split = Split(index, EnvGroup(envs), setup.spec, *spaces, layout.rollout)
-        first = index * layout.rows
-        seeds = [env_seed(setup.seed, setup.actor, setup.generation, first + row) for row in range(layout.rows)]
-        split.reset(seeds, f"actor {setup.actor}")
-        splits.append(split)
+        splits.append(Split(index, EnvGroup(envs), setup.spec, *spaces, layout.rollout))
+    row.set("state", State.RESETTING)
+    for split in splits:
+        first = split.index * layout.rows
+        seeds = [setup.env_seed(first + env) for env in range(layout.rows)]
+        split.reset(seeds, f"actor {setup.actor}", before_each=row.begin_work)
+    if setup.decorrelate_envs:
+        for env in range(layout.splits * layout.rows):
+            split, place = splits[env // layout.rows], env % layout.rows
+            warm_up(split, place, env * layout.rollout, setup.acting_seed(env), setup.control, row)
     return splits
+
+
+def close_envs(splits: list[Split]) -> None:
+    """Close every env of the actor; one whose close() raises is told of and keeps no other from being closed."""
+    for split in splits:
+        for index, env in enumerate(split.group.envs):
+            close_env(env, f"env {index} of split {split.index}")

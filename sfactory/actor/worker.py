@@ -6,10 +6,10 @@ soon as the actor owns a free one.
 
 from __future__ import annotations
 
+from sfactory.actor.decorrelation import FirstWait
 from sfactory.actor.outbox import Outbox
 from sfactory.actor.setup import ActorSetup
 from sfactory.actor.split import Split
-from sfactory.clock import BLOCK_S
 from sfactory.errors import SFactoryError
 from sfactory.messages import ActReply, ActRequest
 from sfactory.shared.status import StatusRow, Stopwatch
@@ -23,29 +23,19 @@ class ActorWorker:
         self._setup, self._splits, self._outbox, self._row = setup, splits, outbox, row
         self._to_policy = setup.to_policy
         self._watch = Stopwatch(row)
-
-    def run(self) -> None:
-        """Work until a stop is ordered."""
-        self.begin()
-        while not self._setup.control.stopping:
-            self.turn(BLOCK_S)
-
-    def begin(self) -> None:
-        """Ask for the first actions of every split."""
-        for split in self._splits:
-            self._begin(split)
+        self._first_wait = FirstWait(len(splits), setup.first_wait_s, setup.control, self._watch)
 
     def turn(self, timeout: float) -> None:
-        """Wait up to ``timeout`` seconds for messages, and do what they allow."""
+        """Begin what can be begun, then wait up to ``timeout`` seconds for messages, and do what they ask for."""
+        for split in self._splits:
+            if split.recorder.waiting_for_slot:
+                self._begin(split)
         self._watch.before_wait()
         messages = self._setup.inbox.get(timeout)
         self._watch.after_wait()
         for message in messages:
             if type(message) is ActReply:
                 self.step(self._splits[message.split], message.t)
-        for split in self._splits:
-            if split.recorder.waiting_for_slot:
-                self._begin(split)
 
     def step(self, split: Split, t: int) -> None:
         """Actions for row ``t`` of the split's slot are there: step, record, ask for the next."""
@@ -55,6 +45,7 @@ class ActorWorker:
         self._row.count_env_steps(split.step())
         if recorder.completed:
             self._outbox.finish(split)
+            self._first_wait.completed(split.index)
         else:
             self._ask(split)
 
@@ -64,4 +55,4 @@ class ActorWorker:
 
     def _ask(self, split: Split) -> None:
         recorder = split.recorder
-        self._to_policy.put(ActRequest(self._setup.actor, split.index, recorder.slot.index, recorder.t))
+        self._to_policy.put(ActRequest(self._setup.actor, split.index, recorder.slot.index, recorder.t, split.phase))

@@ -39,4 +39,8 @@ class KlAdaptive:
             learning_rate /= _FACTOR
         elif kl < self.threshold / _TOLERANCE:
             learning_rate *= _FACTOR
+        return self.bounded(learning_rate)
+
+    def bounded(self, learning_rate: float) -> float:
+        """The nearest rate within [minimum, maximum]."""
         return min(self.maximum, max(self.minimum, learning_rate))

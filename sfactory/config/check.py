@@ -10,18 +10,17 @@ import importlib.machinery
 import importlib.util
 import math
 import os
-import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from sfactory.config.families import load_families, search_families
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
+from sfactory.config.rules import RULES
 from sfactory.config.schema import Config, FlagInfo
 
 # Counters and shapes are 64-bit integers everywhere below.
 _LARGEST_INT = 2**63 - 1
-_EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -30,14 +29,6 @@ class Problem:
 
     flags: tuple[str, ...]
     text: str
-
-
-@dataclass(frozen=True)
-class _CrossCheck:
-    """A rule over several flags. ``find`` says what is wrong and what would be right, or returns None."""
-
-    flags: tuple[str, ...]
-    find: Callable[[Config], str | None]
 
 
 def check(config: Config) -> list[str]:
@@ -59,7 +50,7 @@ def find_problems(config: Config, skip: Collection[str] = ()) -> list[Problem]:
         if text is not None:
             problems.append(Problem((name,), f"{assigned(name, values[name])}: {text}"))
             bad.add(name)
-    for rule in _CROSS_CHECKS:
+    for rule in RULES:
         text = None if bad.intersection(rule.flags) else rule.find(config)
         if text is not None:
             problems.append(Problem(rule.flags, f"{assigned(rule.flags[0], values[rule.flags[0]])}: {text}"))
@@ -104,86 +95,6 @@ def _number_problem(info: FlagInfo, number: int | float) -> str | None:
     return None
 
 
-def nearest_multiples(value: int, of: int) -> str:
-    """The positive multiples of ``of`` next to ``value``, as text: "nearest are 62 and 64"."""
-    below = value // of * of
-    return f"nearest is {of}" if below == 0 else f"nearest are {below} and {below + of}"
-
-
-def _env_is_given(config: Config) -> str | None:
-    if config.run.env:
-        return None
-    return "an environment is required: a Gymnasium id, a family name or module:function, for example --env=CartPole-v1"
-
-
-def _experiment_is_a_plain_name(config: Config) -> str | None:
-    if _EXPERIMENT.fullmatch(config.run.experiment):
-        return None
-    return (
-        "must be a plain name of 1 to 100 letters, digits, '.', '_' or '-' that begins with a letter or digit, "
-        "for example --experiment=cartpole_1; directories belong in --train_dir"
-    )
-
-
-def _train_dir_is_a_path(config: Config) -> str | None:
-    if config.run.train_dir and "\0" not in config.run.train_dir:
-        return None
-    return "must name a directory, for example --train_dir=./train_dir"
-
-
-def _envs_fill_splits(config: Config) -> str | None:
-    envs, splits = config.sampling.num_envs_per_worker, config.sampling.worker_num_splits
-    if envs % splits == 0:
-        return None
-    return f"must be a multiple of worker_num_splits ({splits}): {nearest_multiples(envs, splits)}"
-
-
-def _batch_is_whole_rollouts(config: Config) -> str | None:
-    batch, rollout = config.learner.batch_size, config.sampling.rollout
-    if batch % rollout == 0:
-        return None
-    return f"must be a multiple of rollout ({rollout}): {nearest_multiples(batch, rollout)}"
-
-
-def _sampler_only_is_a_benchmark(config: Config) -> str | None:
-    if config.benchmark.benchmark or not config.benchmark.sampler_only:
-        return None
-    return "only a benchmark samples without training: add --benchmark=True"
-
-
-def _decay_has_an_end(config: Config) -> str | None:
-    end = config.run.train_for_env_steps
-    if config.optim.lr_schedule != "linear_decay" or end != all_flags()["train_for_env_steps"].default:
-        return None
-    return "the rate falls to 0 at the end of training: say where with --train_for_env_steps, e.g. 10_000_000"
-
-
-def _local_inference_has_no_policy_workers(config: Config) -> str | None:
-    if config.sampling.inference != "local" or config.sampling.policy_workers_per_policy == 1:
-        return None
-    return "with --inference=local there are no policy workers: leave it at 1, or use --inference=central"
-
-
-def _policy_workers_have_actors(config: Config) -> str | None:
-    workers, actors = config.sampling.policy_workers_per_policy, config.sampling.num_workers
-    if config.sampling.inference == "local" or workers <= actors:
-        return None
-    return f"must be at most num_workers ({actors}): each actor is served by one policy worker, the rest would idle"
-
-
-_CROSS_CHECKS = (
-    _CrossCheck(("env",), _env_is_given),
-    _CrossCheck(("experiment",), _experiment_is_a_plain_name),
-    _CrossCheck(("train_dir",), _train_dir_is_a_path),
-    _CrossCheck(("num_envs_per_worker", "worker_num_splits"), _envs_fill_splits),
-    _CrossCheck(("batch_size", "rollout"), _batch_is_whole_rollouts),
-    _CrossCheck(("sampler_only", "benchmark"), _sampler_only_is_a_benchmark),
-    _CrossCheck(("lr_schedule", "train_for_env_steps"), _decay_has_an_end),
-    _CrossCheck(("policy_workers_per_policy", "inference"), _local_inference_has_no_policy_workers),
-    _CrossCheck(("policy_workers_per_policy", "num_workers", "inference"), _policy_workers_have_actors),
-)
-
-
 def check_env_name(name: str) -> list[str]:
     """What is wrong with ``--env=name`` as far as can be told without executing any of the user's code.
 
@@ -215,7 +126,11 @@ def _module_problem(module: str) -> str | None:
         if not spec.submodule_search_locations:
             return f"{'.'.join(parts[:depth])!r} is a module, not a package, so {module!r} cannot be in it"
         package, child = ".".join(parts[:depth]), ".".join(parts[: depth + 1])
-        spec = importlib.machinery.PathFinder.find_spec(child, spec.submodule_search_locations)
+        try:
+            spec = importlib.machinery.PathFinder.find_spec(child, spec.submodule_search_locations)
+        except KeyError:
+            # A namespace package in one that was not imported: it is there, and only importing can tell what it holds.
+            return None
         if spec is None:
             return f"module {child!r} {where}: package {package!r} does not hold it"
     return None

@@ -2,7 +2,7 @@
 
 NOTE [Layers]: a value comes from the strongest of these sources that gives one: command line, config file,
 the saved run that is being resumed, defaults of the env family, defaults of the schema. A benchmark resumes
-nothing, so it has no saved run.
+nothing, and neither does a run that begins anew under an old name, so these have no saved run.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ def _layers(
 def _saved_run(given: Mapping[str, object], findings: _Findings) -> SavedConfig | None:
     """The saved config of the run that ``given`` names, or None if there is nothing to resume."""
     probe = config_of(given)
+    if probe.run.restart_behavior != "resume" and "restart_behavior" not in findings.broken:
+        return None
     where = ("experiment", "train_dir", "benchmark")
     unusable = any(flag in where for problem in find_problems(probe, findings.broken) for flag in problem.flags[:1])
     if probe.benchmark.benchmark is True or unusable or findings.broken.intersection(where):
@@ -132,7 +134,8 @@ def _check(config: Config, saved: SavedConfig | None, sources: Mapping[str, str]
         findings.problems.append(problem.text + origin)
     if "env" not in findings.broken:
         findings.problems += check_env_name(config.run.env)
-    if saved is not None:
+    # While it is unknown whether the run is resumed at all, there is nothing to judge.
+    if saved is not None and "restart_behavior" not in findings.broken:
         try:
             findings.warnings += check_resume(saved, config)
         except ConfigError as error:

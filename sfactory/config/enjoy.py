@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import textwrap
 import types
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ _WIDTH = 110
 _INDENT = " " * 6
 # Flags that say where the run is; train's rules for their values hold here, too.
 _WHERE = ("experiment", "train_dir")
+_VIDEO_SUFFIX = ".mp4"
+_VIDEO_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,16 @@ class EnjoyConfig:
 
     experiment: str = flag("default_experiment", "name of the run to play")
     train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
-    load_checkpoint_kind: Literal["latest", "best"] = flag("latest", "checkpoint to play")
+    load_checkpoint_kind: Literal["latest", "best", "milestone"] = flag(
+        "latest", "checkpoint to play: the newest, the best, or the newest of those that are kept for ever"
+    )
+    checkpoint_env_steps: int | None = flag(
+        None,
+        "play exactly the checkpoint of this env step, of any kind, or of the kind that load_checkpoint_kind names if "
+        "that is best or milestone",
+        ge=0,
+    )
+    policy_index: int = flag(0, "policy to play, of a run that trains several", ge=0)
     max_num_episodes: int = flag(20, "whole episodes to play", ge=1)
     max_num_frames: int = flag(
         1_000_000_000,
@@ -43,6 +55,33 @@ class EnjoyConfig:
         False, "True takes the most probable action, False draws actions at random as training does"
     )
     seed: int | None = flag(None, "seed of environment and actions; drawn at random and reported if not given", ge=0)
+    eval_env_frameskip: int | None = flag(
+        None,
+        "make the environment with this env_frameskip, a divisor of the run's, and take each action as often as makes "
+        "up for it, which shows the frames in between; for environments that take env_frameskip and whose observation "
+        "is of one frame (not Atari games)",
+        ge=1,
+    )
+    render: Literal["auto", "window", "none"] = flag(
+        "auto",
+        "window shows the play; none shows nothing; auto opens a window if there is a display, stderr is a terminal, "
+        "no video is made, and the environment can draw one",
+    )
+    no_render: bool = flag(False, "True is render=none")
+    save_video: bool = flag(False, "record the play, as an mp4 in the run's folder; needs no display")
+    video_name: str = flag("replay.mp4", "file name of the video, whose ending .mp4 may be left out")
+    video_frames: int = flag(1_000_000_000, "the video ends after this many frames, while the play goes on", ge=1)
+    fps: float = flag(
+        0.0,
+        "frames per second of the window or the video; 0: what the environment says (metadata['render_fps']), or 30",
+        ge=0,
+        le=1000,
+    )
+
+    @property
+    def video_file(self) -> str:
+        """File name of the video, with its ending."""
+        return self.video_name if self.video_name.endswith(_VIDEO_SUFFIX) else self.video_name + _VIDEO_SUFFIX
 
 
 @functools.cache
@@ -83,8 +122,30 @@ def _value_problems(config: EnjoyConfig, broken: set[str]) -> list[str]:
         text = None if name in broken else value_problem(known, value)
         if text is not None:
             problems.append(f"{assigned(name, value)}: {text}")
+    problems += [text for names, text in _clashes(config) if not broken.intersection(names)]
     where = config_of({name: getattr(config, name) for name in _WHERE})
     return problems + [problem.text for problem in find_problems(where, broken) if problem.flags[0] in _WHERE]
+
+
+def _clashes(config: EnjoyConfig) -> list[tuple[set[str], str]]:
+    """Flags that do not go together, or have a form of their own: their names, and what is wrong."""
+    found: list[tuple[set[str], str]] = []
+    if config.render == "window" and config.no_render:
+        found.append(({"render", "no_render"}, "--render=window: contradicts --no_render=True; leave out one of them"))
+    if config.render == "window" and config.save_video:
+        text = "an environment draws into a window or for --save_video=True, not both; leave out one of them"
+        found.append(({"render", "save_video"}, f"--render=window: {text}"))
+    if not _VIDEO_NAME.fullmatch(config.video_name):
+        text = (
+            "must be a plain file name of letters, digits, '.', '_' or '-' that begins with a letter or digit; "
+            "the video is put into the run's folder"
+        )
+        found.append(({"video_name"}, f"{assigned('video_name', config.video_name)}: {text}"))
+    for name in ("video_name", "video_frames"):
+        value = getattr(config, name)
+        if not config.save_video and value != enjoy_flags()[name].default:
+            found.append(({name, "save_video"}, f"{assigned(name, value)}: needs --save_video=True"))
+    return found
 
 
 def _help(prog: str) -> str:

@@ -37,7 +37,11 @@ class EnvFamily(Protocol):
         """Whether ``env_name`` is this family's to make."""
 
     def make(self, env_name: str, **kwargs: object) -> gymnasium.Env[Any, Any]:
-        """One environment; ``kwargs`` are ``--env_kwargs``, and ``render_mode`` where one is asked for."""
+        """One environment; ``kwargs`` are ``--env_kwargs``, and ``render_mode`` where one is asked for.
+
+        A ``make`` that names a parameter ``env_frameskip`` is passed the flag of this name with each call, and its
+        environments hold an action for so many frames. Without it the flag only says how frames are counted.
+        """
 
     def defaults(self, env_name: str) -> Mapping[str, object]:
         """Flag values with which ``--env=env_name`` alone works well, by flag name."""

@@ -27,8 +27,10 @@ def _names(*sections: type) -> frozenset[str]:
 
 FROZEN = _names(ModelConfig) | {"env"}
 NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig) | {"env_kwargs"}
+# How one start begins is no setting of the run: the next start, from this run's config.json too, simply goes on.
+OF_ONE_START = frozenset({"load_checkpoint_kind", "restart_behavior"})
 # Where a run lies is known from where it was found (it may have been moved), and measuring is not part of it.
-NOT_RESUMED = _names(BenchmarkConfig) | {"experiment", "train_dir", "load_checkpoint_kind"}
+NOT_RESUMED = _names(BenchmarkConfig) | OF_ONE_START | {"experiment", "train_dir"}
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,15 @@ class SavedConfig:
 
 
 def write_config(run_dir: Path, config: Config, sources: Mapping[str, str]) -> Path:
-    """Write config.json into ``run_dir``, which exists; returns its path.
+    """Write config.json into ``run_dir``, which exists; returns its path. What is OF_ONE_START is left at its default.
 
     The file is whole or as it was before, whatever happens meanwhile. Raises ResourceError if it cannot be written.
     """
     path = run_dir / CONFIG_NAME
+    values = values_of(config) | {name: all_flags()[name].default for name in OF_ONE_START}
+    kept = {name: source for name, source in sources.items() if name not in OF_ONE_START}
     try:
-        atomic.write_json(
-            path, {"format_version": FORMAT_VERSION, "config": values_of(config), "sources": dict(sources)}
-        )
+        atomic.write_json(path, {"format_version": FORMAT_VERSION, "config": values, "sources": kept})
     except OSError as error:
         raise ResourceError(
             f"{path} cannot be written: {error.strerror or error}; check the rights and free space of {run_dir}, "

@@ -62,6 +62,14 @@ class RunConfig:
     seed: int | None = flag(
         None, "seed of envs, inference and learner; drawn at random and recorded if not given", ge=0
     )
+    restart_behavior: Literal["resume", "restart", "overwrite"] = flag(
+        "resume",
+        "an existing run of that name is resumed; restart: moved aside to NAME_oldNNNN; overwrite: moved aside, too, "
+        "replacing what an earlier overwrite had moved (nothing else is ever deleted)",
+    )
+    serial_mode: bool = flag(
+        False, "everything in one process, repeatable bit by bit on a CPU, for debugging and for small machines"
+    )
     device: Literal["auto", "gpu", "cpu"] = flag(
         "auto", "where learner and central inference run; auto takes a GPU if there is one"
     )
@@ -89,15 +97,42 @@ class SamplingConfig:
         "central", "central: policy workers serve all actors; local: each actor owns a CPU copy of the policy"
     )
     policy_workers_per_policy: int = flag(1, "inference processes per policy (central inference)", ge=1, le=64)
+    async_rl: bool = flag(
+        True,
+        "collect while learning; False collects a dataset, learns from it, and so on, with a policy lag of exactly 0",
+    )
     rollout: int = flag(32, "steps per trajectory", ge=1)
     min_traj_buffers_per_worker: int = flag(
         2, "trajectory slots for each split of a worker; more lets actors run further ahead", ge=2, le=1024
     )
-    env_frameskip: int = flag(1, "frames per env step, for accounting only; the env does the skipping", ge=1)
+    max_sample_requests_in_flight_per_worker: int = flag(
+        0,
+        "most trajectories of a worker that are being filled or wait for the learner; 0: as many as it has slots",
+        ge=0,
+    )
+    decorrelate_experience_max_seconds: float = flag(
+        0.0, "after its first trajectories worker i of N waits i/N of this time, so that workers are out of step", ge=0
+    )
+    decorrelate_envs_on_one_worker: bool = flag(
+        False, "env i of a worker begins with i x rollout random steps, which are not learned from"
+    )
+    env_frameskip: int = flag(
+        1, "frames per env step; passed to envs that take it (Atari), accounting only for others", ge=1
+    )
     set_workers_cpu_affinity: bool = flag(True, "pin actor workers to cores where workers do not outnumber cores")
     force_envs_single_thread: bool = flag(False, "limit the native thread pools of environments to one thread")
     default_niceness: int = flag(0, "niceness of the learner; policy workers add 2, actors add 10", ge=-20, le=9)
-    reset_timeout_seconds: float = flag(120.0, "bound on making and first resetting the environments", gt=0)
+    actor_worker_gpus: tuple[int, ...] = flag(
+        (), "GPUs that actor workers see, one each in turn, for environments that simulate or render there", ge=0
+    )
+    max_workers_starting: int = flag(
+        0, "actor workers that make and reset their environments at the same time; 0: twice the cores", ge=0
+    )
+    reset_timeout_seconds: float = flag(
+        120.0,
+        "bound on making an environment and on its first reset; a worker that exceeds it in a reset is replaced",
+        gt=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -107,11 +142,28 @@ class LearnerConfig:
     batch_size: int = flag(1024, "agent steps in one minibatch; a multiple of rollout", ge=1)
     num_batches_per_epoch: int = flag(1, "minibatches per dataset", ge=1)
     num_epochs: int = flag(1, "passes over each dataset", ge=1)
+    shuffle_minibatches: bool = flag(
+        False, "draw minibatches anew in each epoch: single steps with GAE and no memory, whole trajectories otherwise"
+    )
+    early_stop_loss_change: float = flag(
+        1e-6,
+        "epochs over a dataset end once the mean policy loss of one differs less than this from the one before",
+        ge=0,
+    )
+    recurrence: int = flag(
+        -1, "steps that gradients flow back through the memory; a divisor of rollout; -1: the whole rollout", ge=-1
+    )
     num_batches_to_accumulate: int = flag(
-        2, "assembled datasets that may wait for the learner before collection is held back", ge=1
+        2,
+        "datasets in the learner's hands, the one it learns from included, before collection is held back; 0: "
+        "trajectories are given back only after training, so that collection comes to rest meanwhile",
+        ge=0,
     )
     max_policy_lag: int = flag(1000, "steps whose policy is this many updates older than the learner are masked", ge=1)
     train_in_background_thread: bool = flag(True, "train in a thread of its own while the next batch is assembled")
+    learner_main_loop_num_cores: int = flag(
+        1, "threads of the learner that copy trajectories into batches", ge=1, le=64
+    )
     learner_num_threads: int = flag(0, "CPU threads of the learner's math; 0 lets the thread budget decide", ge=0)
 
 
@@ -126,10 +178,15 @@ class AlgoConfig:
     gae_lambda: float = flag(0.95, "lambda of GAE (when with_vtrace is False)", ge=0.0, le=1.0)
     policy_loss: Literal["ppo_clip", "pg"] = flag("ppo_clip", "clipped surrogate, or plain policy gradient")
     ppo_clip_ratio: float = flag(0.1, "ratio is clipped to [1/(1+e), 1+e]", gt=0)
-    ppo_clip_value: float = flag(1.0, "range of the value clip around the behaviour value; 0 is off", ge=0)
+    ppo_clip_value: float = flag(
+        1.0, "range of the value clip around the behaviour value, in the unit of the network; 0 is off", ge=0
+    )
     value_loss_coeff: float = flag(0.5, "weight of the value loss", ge=0)
-    exploration_loss: Literal["entropy", "none"] = flag("entropy", "exploration term of the loss")
+    exploration_loss: Literal["entropy", "symmetric_kl", "none"] = flag(
+        "entropy", "entropy: a bonus; symmetric_kl: a penalty on the distance to the uniform policy (discrete actions)"
+    )
     exploration_loss_coeff: float = flag(0.003, "weight of the exploration term", ge=0)
+    kl_loss_coeff: float = flag(0.0, "weight of a penalty on KL(policy || behavior policy); 0 is off", ge=0)
     normalize_advantages: bool = flag(True, "normalise advantages over the valid steps of a minibatch")
     reward_scale: float = flag(1.0, "rewards are multiplied by this for learning; reported returns are raw")
     reward_clip: float = flag(1000.0, "scaled rewards are clipped to [-c, c] for learning", gt=0)
@@ -140,9 +197,14 @@ class OptimConfig:
     """The optimiser."""
 
     learning_rate: float = flag(1e-4, "Adam's learning rate", gt=0)
-    lr_schedule: Literal["constant", "linear_decay"] = flag(
-        "constant", "linear_decay falls to 0 at train_for_env_steps"
+    lr_schedule: Literal["constant", "linear_decay", "kl_adaptive_minibatch", "kl_adaptive_epoch"] = flag(
+        "constant",
+        "linear_decay falls to 0 at the limit of env steps or frames; kl_adaptive_... keeps the KL divergence of an "
+        "update near lr_schedule_kl_threshold, looking at each minibatch or epoch",
     )
+    lr_schedule_kl_threshold: float = flag(0.008, "KL divergence that the kl_adaptive schedules aim at", gt=0)
+    lr_adaptive_min: float = flag(1e-6, "lowest rate of the kl_adaptive schedules", gt=0)
+    lr_adaptive_max: float = flag(1e-2, "highest rate of the kl_adaptive schedules", gt=0)
     adam_eps: float = flag(1e-6, "Adam's epsilon", gt=0)
     adam_beta1: float = flag(0.9, "Adam's beta1", ge=0, lt=1)
     adam_beta2: float = flag(0.999, "Adam's beta2", ge=0, lt=1)
@@ -158,14 +220,31 @@ class ModelConfig:
         "convnet_simple", "convolutions for images (observations of three dimensions); resnet_impala takes any size"
     )
     encoder_conv_mlp_layers: tuple[int, ...] = flag((512,), "hidden layers that follow the convolutions", ge=1)
+    use_rnn: bool = flag(False, "a recurrent core between encoder and heads gives the policy a memory")
+    rnn_type: Literal["gru", "lstm"] = flag("gru", "kind of the recurrent core")
+    rnn_size: int = flag(512, "hidden units of each recurrent layer", ge=1)
+    rnn_num_layers: int = flag(1, "recurrent layers", ge=1, le=64)
+    decoder_mlp_layers: tuple[int, ...] = flag((), "hidden layers between the core and the heads", ge=1)
     nonlinearity: Literal["elu", "relu", "tanh"] = flag("elu", "activation function")
-    policy_initialization: Literal["orthogonal", "torch_default"] = flag("orthogonal", "initialisation of weights")
+    policy_initialization: Literal["orthogonal", "xavier_uniform", "torch_default"] = flag(
+        "orthogonal", "initialisation of weights"
+    )
     policy_init_gain: float = flag(1.0, "gain of the initialisation of hidden layers", gt=0)
-    actor_critic_share_weights: bool = flag(True, "one encoder for actor and critic; False builds two")
+    actor_critic_share_weights: bool = flag(True, "one network for actor and critic; False builds two")
     adaptive_stddev: bool = flag(True, "Box actions: standard deviation depends on the state")
     initial_stddev: float = flag(1.0, "Box actions: initial standard deviation", gt=0)
-    obs_subtract_mean: float = flag(0.0, "observations are (obs - this) / obs_scale")
-    obs_scale: float = flag(1.0, "observations are (obs - obs_subtract_mean) / this", gt=0)
+    continuous_tanh_scale: float = flag(
+        0.0, "Box actions: means are c tanh(mean / c) with this c; 0 is off (needs adaptive_stddev=False)", ge=0
+    )
+    normalize_input: bool = flag(
+        True, "observations are shifted and scaled to mean 0 and deviation 1 by their running statistics"
+    )
+    normalize_input_keys: tuple[str, ...] = flag((), "observations to normalise, by key; none given: all")
+    normalize_returns: bool = flag(
+        True, "the value function predicts returns shifted and scaled to mean 0 and deviation 1, with V-trace, too"
+    )
+    obs_subtract_mean: float = flag(0.0, "observations that are not normalised are (obs - this) / obs_scale")
+    obs_scale: float = flag(1.0, "observations that are not normalised are (obs - obs_subtract_mean) / this", gt=0)
 
 
 @dataclass(frozen=True)
@@ -174,9 +253,15 @@ class CheckpointConfig:
 
     save_every_sec: float = flag(120.0, "seconds between checkpoints", gt=0)
     keep_checkpoints: int = flag(2, "latest checkpoints kept", ge=1)
+    save_milestones_sec: float = flag(-1.0, "seconds between checkpoints that are kept for ever; -1 saves none", ge=-1)
+    save_best_metric: str = flag(
+        "reward", "what the best policy is best at: reward, true_objective, or the name of an extra episode statistic"
+    )
     save_best_every_sec: float = flag(5.0, "least seconds between two saves of the best policy", ge=0)
     save_best_after: int = flag(100_000, "env steps before the best policy is saved at all", ge=0)
-    load_checkpoint_kind: Literal["latest", "best"] = flag("latest", "checkpoint to resume or play from")
+    load_checkpoint_kind: Literal["latest", "best", "milestone"] = flag(
+        "latest", "checkpoint to go on from: the newest, the best policy, or the newest milestone"
+    )
 
 
 @dataclass(frozen=True)
@@ -188,6 +273,7 @@ class ReportConfig:
     experiment_summaries_interval: float = flag(10.0, "seconds between TensorBoard and metrics.jsonl rows", gt=0)
     flush_summaries_interval: float = flag(30.0, "seconds between flushes of TensorBoard files", gt=0)
     with_tensorboard: bool = flag(True, "write TensorBoard event files")
+    log_to_file: bool = flag(True, "write progress and messages to sf_log.txt in the run's folder, too")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Room: a policy that acts with published weights. In: SharedWeights, observations. Out: actions in slots.
+"""Room: a policy that acts with published weights. In: SharedWeights, observations. Out: actions.
 
 Used by policy workers on their device and by actors with local inference; neither knows the learner.
 """
@@ -8,21 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sfactory.clock import BLOCK_S, Deadline
+from sfactory.clock import BLOCK_S
 from sfactory.config.schema import ModelConfig
-from sfactory.errors import SFactoryError
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.shared.control import Control
-from sfactory.shared.trajectories import Slot
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import EnvSpec
-
-_FIRST_WEIGHTS_S = 300.0
-
-
-class NoWeights(SFactoryError):
-    """The learner published nothing in time."""
 
 
 class ActingPolicy:
@@ -41,13 +33,13 @@ class ActingPolicy:
         self.version = -1
 
     def wait_for_weights(self, control: Control) -> bool:
-        """Wait for the learner's first publication; False if a stop was ordered first."""
-        deadline = Deadline(_FIRST_WEIGHTS_S)
+        """Wait for the learner's first publication; False if a stop was ordered first.
+
+        How long a learner may take for it is for main to say, which orders a stop when that is over.
+        """
         while not self._weights.published.wait(BLOCK_S):
             if control.stopping:
                 return False
-            if deadline.passed:
-                raise NoWeights(f"the learner published no weights within {_FIRST_WEIGHTS_S:.0f} s")
         self.refresh()
         return True
 
@@ -61,16 +53,16 @@ class ActingPolicy:
             # The pinned block is overwritten by the next refresh, so the copy must be over by then.
             torch.cuda.current_stream(self.device).synchronize()
 
-    def act(self, obs: dict[str, Tensor]) -> Acted:
-        """Sample actions for obs {key: [B, ...]} on this policy's device."""
-        with torch.inference_mode():
-            return self._model.act(obs)
+    @property
+    def state_size(self) -> int:
+        """S: memory of one row; 0 without memory."""
+        return self._model.state_size
 
-    def act_in_slot(self, slot: Slot, t: int) -> None:
-        """Act on row ``t`` of ``slot`` and write actions, log-probs, values and version beside it (CPU only)."""
-        acted = self.act({key: torch.from_numpy(block[t]) for key, block in slot.obs.items()})
-        for key, block in slot.actions.items():
-            block[t] = acted.actions[key].numpy()
-        slot.log_prob[t] = acted.log_prob.numpy()
-        slot.value[t] = acted.value.numpy()
-        slot.policy_version[t] = self.version
+    def fresh_state(self, rows: int) -> Tensor:
+        """[rows, S]: the state of rows that start an episode."""
+        return self._model.fresh_state(rows)
+
+    def act(self, obs: dict[str, Tensor], state: Tensor) -> Acted:
+        """Sample actions for obs {key: [B, ...]} and state [B, S] on this policy's device."""
+        with torch.inference_mode():
+            return self._model.act(obs, state)

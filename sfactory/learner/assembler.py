@@ -34,6 +34,8 @@ class Assembler:
         inbox: Channel[ToLearner],
         to_actors: list[Channel[ToActor]],
     ) -> None:
+        self._until_trained = trajectories.layout.slots_until_trained
+        self._copied: list[Slot] = []  # not free yet, see NOTE [Collection waits]
         self._policy, self._table, self._inbox = policy, table, inbox
         self._to_actors = to_actors
         self._slots = trajectories.slots()
@@ -67,10 +69,18 @@ class Assembler:
             self._free(rest.slot)
         self._waiting.clear()
 
+    def trained(self) -> None:
+        """What was copied has been learned from and published: free the slots that waited for that."""
+        for slot in self._copied:
+            self._free(slot)
+        self._copied.clear()
+
     def _copy(self, rest: _Rest, staging: Staging) -> None:
         end = rest.start + staging.take(rest.slot, rest.start)
         if end < rest.slot.value.shape[1]:
             self._waiting.insert(0, _Rest(rest.slot, end))
+        elif self._until_trained:
+            self._copied.append(rest.slot)
         else:
             self._free(rest.slot)
 

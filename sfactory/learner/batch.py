@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +22,10 @@ class Batch:
     discounts: [T, R] float32 - gamma, or 0 where the step terminated
     valid: [T, R] bool - the step may teach: it was taken, and its policy is not too old
     lag: [T, R] int32 - learner updates since the weights that took the step
+    is_first: [T+1, R] bool - obs is the first of an episode: memory is zeroed before it
+    rnn_states: [K+1, R, S] float32 - memory as recorded before each of K chunks and after the last step; S may be 0
+
+    In a batch of single steps (``steps``) T is 1, R counts steps, and obs and is_first have no row after the last.
     """
 
     obs: dict[str, Tensor]
@@ -31,6 +36,8 @@ class Batch:
     discounts: Tensor
     valid: Tensor
     lag: Tensor
+    is_first: Tensor
+    rnn_states: Tensor
 
     @staticmethod
     def of(staging: Staging, algo: AlgoConfig, train_step: int, max_lag: int, device: torch.device) -> Batch:
@@ -51,6 +58,8 @@ class Batch:
             discounts=torch.where(scalars["terminated"], 0.0, algo.gamma),
             valid=scalars["valid"] & (lag < max_lag),
             lag=lag,
+            is_first=move(staging.is_first),
+            rnn_states=move(staging.rnn_states),
         )
 
     @property
@@ -58,17 +67,33 @@ class Batch:
         """R."""
         return self.valid.shape[1]
 
-    def columns(self, start: int, stop: int) -> Batch:
-        """Rows [start, stop) as a batch of their own (views)."""
-        if start == 0 and stop == self.rows:
+    @property
+    def recurrence(self) -> int:
+        """Steps of a chunk: T / K."""
+        return self.valid.shape[0] // (self.rnn_states.shape[0] - 1)
+
+    def columns(self, which: slice | Tensor) -> Batch:
+        """The rows ``which`` ([M] int64, or a slice, which gives views) as a batch of their own."""
+        if isinstance(which, slice) and which == slice(0, self.rows):
             return self
+        return self._each(lambda tensor: tensor[:, which])
+
+    def steps(self) -> Batch:
+        """All T x R steps as rows of one step each, without memory and without what comes after them."""
+        steps = self.valid.shape[0]
+        flat = self._each(lambda tensor: tensor[:steps].flatten(0, 1).unsqueeze(0))
+        return replace(flat, rnn_states=self.rnn_states.new_empty(2, flat.rows, 0))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         return Batch(
-            obs={key: tensor[:, start:stop] for key, tensor in self.obs.items()},
-            actions={key: tensor[:, start:stop] for key, tensor in self.actions.items()},
-            behavior_log_prob=self.behavior_log_prob[:, start:stop],
-            behavior_value=self.behavior_value[:, start:stop],
-            rewards=self.rewards[:, start:stop],
-            discounts=self.discounts[:, start:stop],
-            valid=self.valid[:, start:stop],
-            lag=self.lag[:, start:stop],
+            obs={key: change(tensor) for key, tensor in self.obs.items()},
+            actions={key: change(tensor) for key, tensor in self.actions.items()},
+            behavior_log_prob=change(self.behavior_log_prob),
+            behavior_value=change(self.behavior_value),
+            rewards=change(self.rewards),
+            discounts=change(self.discounts),
+            valid=change(self.valid),
+            lag=change(self.lag),
+            is_first=change(self.is_first),
+            rnn_states=change(self.rnn_states),
         )

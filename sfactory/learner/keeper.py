@@ -1,8 +1,9 @@
-"""Room: checkpoints of one learner: when, and what on trouble. In: Progress, the mean return. Out: files."""
+"""Room: checkpoints of one learner: when, and what on trouble. In: Progress, the objective. Out: files."""
 
 from __future__ import annotations
 
 import logging
+import math
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.clock import Deadline, Every
@@ -18,10 +19,13 @@ _RETRY_S = 5.0
 
 
 class CheckpointKeeper:
-    """Loads at the start, saves every save_every_sec, at the end, and whenever the mean return is better than ever.
+    """Loads at the start, saves every save_every_sec, at the end, and whenever the objective is better than ever.
 
-    The mean return (over the last stats_avg episodes, told by main) is looked at when saving, not before: what is
-    saved as best are the weights that earn it now.
+    Milestones, which are kept for ever, are due at multiples of save_milestones_sec of training time, so that a run
+    that is stopped and resumed again and again has them, too.
+
+    The objective (the mean of save_best_metric over the last stats_avg episodes, told by main) is looked at when
+    saving, not before: what is saved as best are the weights that earn it now.
     """
 
     def __init__(self, setup: LearnerSetup, trainer: Trainer, progress: Progress, row: StatusRow) -> None:
@@ -32,6 +36,8 @@ class CheckpointKeeper:
         self._save_due = Every(config.save_every_sec)
         self._pause: Deadline | None = None
         self._best_pause = Deadline(config.save_best_every_sec)
+        self._next_milestone = math.inf
+        self._plan_milestone()
 
     def load(self) -> None:
         """Continue from the checkpoint, if there is one."""
@@ -41,16 +47,19 @@ class CheckpointKeeper:
         loaded = self._directory.load_to_go_on(self._setup.checkpoint.load_checkpoint_kind)
         if loaded is not None:
             restore(dict(loaded.payload), str(loaded.path), self._trainer, self._progress)
-            self._progress.best_return = self._best_on_disk()
+            self._progress.best_objective = self._best_on_disk()
             self._row.set("saved_env_steps", self._progress.env_steps)
+            self._plan_milestone()
 
     def after_dataset(self) -> None:
         """Save what is due. A failure is reported, and what failed is tried again later; training goes on."""
         if self._pause is not None and not self._pause.passed:
             return
         try:
-            if self._best_pause.passed:
-                self._save_if_best()
+            if self._best_pause.passed and (objective := self._record_objective()) is not None:
+                self._save_best(objective)
+            if self._progress.train_seconds >= self._next_milestone:
+                self._save_milestone()
             if self._save_due.due():
                 self.save()
         except CannotSaveError as error:
@@ -58,30 +67,54 @@ class CheckpointKeeper:
             log.error("%s; training goes on, saving is tried again in %.0f s or later", error, _RETRY_S)
 
     def finish(self) -> None:
-        """Save for the last time, as the best policy, too, if it ends as that; raises CannotSaveError."""
-        self._save_if_best()
-        self.save()
+        """Save for the last time, as the best policy, too, if it ends as that; raises CannotSaveError.
 
-    def save(self) -> None:
-        """Save now; raises CannotSaveError."""
+        What a resumed run goes on from comes first: it is there even if the best policy cannot be saved.
+        """
+        objective = self._record_objective()
+        self.save(objective)
+        if objective is not None:
+            self._save_best(objective)
+
+    def save(self, best_objective: float | None = None) -> None:
+        """Save now; raises CannotSaveError. ``best_objective``: that of the best policy, if it is to be saved next."""
         if self._directory is not None:
             payload = payload_of(self._trainer, self._progress)
+            if best_objective is not None:
+                payload["best_objective"] = best_objective
             self._directory.save(payload, self._trainer.train_step, self._progress.env_steps)
             self._row.set("saved_env_steps", self._progress.env_steps)
 
-    def _save_if_best(self) -> None:
-        """Save as the best policy if it is; if that fails, ``best_return`` stays and it is looked at again."""
-        mean_return = self._setup.control.mean_return(self._setup.policy)
+    def _record_objective(self) -> float | None:
+        """The objective, if it is better than ever and late enough to count."""
+        objective = self._setup.control.objective(self._setup.policy)
         late_enough = self._progress.env_steps >= self._setup.checkpoint.save_best_after
-        if self._directory is None or not late_enough or mean_return <= self._progress.best_return:
+        return objective if late_enough and objective > self._progress.best_objective else None
+
+    def _save_best(self, objective: float) -> None:
+        """Save as the best policy; if that fails, ``best_objective`` stays and it is looked at again."""
+        if self._directory is None:
             return
-        payload = payload_of(self._trainer, self._progress) | {"best_return": mean_return}
-        self._directory.save_best(payload, self._trainer.train_step, self._progress.env_steps, mean_return)
-        self._progress.best_return = mean_return
+        payload = payload_of(self._trainer, self._progress) | {"best_objective": objective}
+        self._directory.save_best(payload, self._trainer.train_step, self._progress.env_steps, objective)
+        self._progress.best_objective = objective
         self._best_pause = Deadline(self._setup.checkpoint.save_best_every_sec)
 
+    def _plan_milestone(self) -> None:
+        """The next milestone, if they are wanted, is due at the next multiple of their interval."""
+        interval = self._setup.checkpoint.save_milestones_sec
+        if interval > 0:
+            self._next_milestone = (self._progress.train_seconds // interval + 1) * interval
+
+    def _save_milestone(self) -> None:
+        """Save a checkpoint for ever; if that fails, it stays due."""
+        if self._directory is not None:
+            payload = payload_of(self._trainer, self._progress)
+            self._directory.save_milestone(payload, self._trainer.train_step, self._progress.env_steps)
+        self._plan_milestone()
+
     def _best_on_disk(self) -> float:
-        """The mean return of the best policy that can be loaded, -inf without one.
+        """The objective of the best policy that can be loaded, -inf without one or if another metric decided.
 
         The latest checkpoint may not know it: a run that is killed may have saved its best policy after it.
         """
@@ -91,4 +124,6 @@ class CheckpointKeeper:
         except CheckpointError as error:
             log.warning("%s", error)
             best = None
-        return float("-inf") if best is None else float(best.payload["best_return"])
+        if best is None or best.payload["best_metric"] != self._progress.best_metric:
+            return float("-inf")
+        return float(best.payload["best_objective"])

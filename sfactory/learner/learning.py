@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from sfactory.algo.schedules import linear_decay
 from sfactory.clock import Every
 from sfactory.errors import DivergedError
 from sfactory.learner.batch import Batch
@@ -51,8 +50,16 @@ class Learning:
         self._device = torch.device(setup.device)
         model = ActorCritic(setup.spec, setup.model).to(self._device)
         self._flat = FlatState(model)
-        self._trainer = Trainer(model, setup.algo, setup.optim, setup.learner)
-        self.progress = Progress()
+        self._trainer = Trainer(
+            model,
+            setup.algo,
+            setup.optim,
+            setup.learner,
+            seed=setup.seed,
+            policy=setup.policy,
+            total_env_steps=setup.limits.env_steps,
+        )
+        self.progress = Progress(best_metric=setup.checkpoint.save_best_metric)
         self.keeper = CheckpointKeeper(setup, self._trainer, self.progress, row)
         self._lags = _LagStats()
         self._stats_due = Every(_STATS_EVERY_S)
@@ -71,7 +78,7 @@ class Learning:
     def learn(self, staging: Staging) -> None:
         """Train on a full staging area, publish, and do what is due."""
         setup, trainer, progress = self._setup, self._trainer, self.progress
-        self._set_learning_rate()
+        trainer.rate.at(progress.env_steps)
         batch = Batch.of(staging, setup.algo, trainer.train_step, setup.learner.max_policy_lag, self._device)
         if self._device.type != "cpu":
             # The staging area is filled anew once this call returns: its copies to the device must be over.
@@ -102,7 +109,7 @@ class Learning:
         stats = TrainStats(
             policy=self._setup.policy,
             updates=trainer.updates,
-            learning_rate=trainer.learning_rate,
+            learning_rate=trainer.rate.value,
             lag_min=lag[0],
             lag_mean=lag[1],
             lag_max=lag[2],
@@ -120,12 +127,6 @@ class Learning:
             self.keeper.finish()
         if self.over:
             self._row.set("state", State.DONE)
-
-    def _set_learning_rate(self) -> None:
-        optim = self._setup.optim
-        if optim.lr_schedule == "linear_decay":
-            done, total = self.progress.env_steps, self._setup.limits.env_steps
-            self._trainer.set_learning_rate(linear_decay(optim.learning_rate, done, total))
 
     def _write_row(self) -> None:
         row, progress = self._row, self.progress

@@ -2,7 +2,8 @@
 
 The equations are in sfactory/algo; here they are put together. With V-trace, targets are computed anew for
 every minibatch from the present values and policy. With GAE they are computed once per dataset, from the
-values recorded when acting, with V(obs[T]) by the present weights.
+values recorded when acting, with V(obs[T]) by the present weights. Targets and recorded values are in the unit
+of rewards; the value loss alone compares normalized ones, if returns are normalized.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from sfactory.algo.vtrace import vtrace
 from sfactory.config.schema import AlgoConfig
 from sfactory.learner.batch import Batch
 from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.distributions import ActionDistribution
 
 STATISTICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "value_mean", "valid_fraction")
 
@@ -29,16 +31,21 @@ class Targets(NamedTuple):
     returns: Tensor
     advantages: Tensor
 
-    def columns(self, start: int, stop: int) -> Targets:
-        """Rows [start, stop)."""
-        return Targets(self.returns[:, start:stop], self.advantages[:, start:stop])
+    def columns(self, which: slice | Tensor) -> Targets:
+        """The rows ``which``, as Batch.columns."""
+        return Targets(self.returns[:, which], self.advantages[:, which])
+
+    def steps(self) -> Targets:
+        """All steps as rows of one step each, as Batch.steps."""
+        return Targets(self.returns.reshape(1, -1), self.advantages.reshape(1, -1))
 
 
 class Loss(NamedTuple):
-    """total: 0-dim with gradients. statistics: [len(STATISTICS)], detached."""
+    """total: 0-dim with gradients. statistics: [len(STATISTICS)], detached. returns: [T, R] - the value targets."""
 
     total: Tensor
     statistics: Tensor
+    returns: Tensor
 
 
 class Objective:
@@ -53,7 +60,8 @@ class Objective:
         if config.with_vtrace:
             return None
         with torch.no_grad():
-            bootstrap = self._model.value({key: obs[-1] for key, obs in batch.obs.items()})
+            state = torch.where(batch.is_first[-1].unsqueeze(-1), 0.0, batch.rnn_states[-1])
+            bootstrap = self._model({key: obs[-1] for key, obs in batch.obs.items()}, state).value
         result = gae(
             discounts=batch.discounts,
             rewards=batch.rewards,
@@ -64,28 +72,39 @@ class Objective:
         )
         return Targets(result.returns, result.advantages)
 
+    @torch.no_grad()
+    def divergence(self, batch: Batch) -> float:
+        """KL of the behavior policy and the present one, as ``kl`` of the statistics, by a pass of its own."""
+        log_prob = self._unrolled(batch, ahead=0)[1]
+        behavior = batch.behavior_log_prob
+        return float(losses.approx_kl(log_prob=log_prob, behavior_log_prob=behavior, valid=batch.valid))
+
+    def _unrolled(self, batch: Batch, ahead: int) -> tuple[ActionDistribution, Tensor, Tensor]:
+        """The distribution [T * R] at every step, log-probs [T, R] of what was done, and values [T + ``ahead``, R]."""
+        steps = batch.valid.shape[0] + ahead
+        obs = {key: tensor[:steps] for key, tensor in batch.obs.items()}
+        unrolled = self._model.unroll(obs, batch.rnn_states[:-1], batch.is_first[:steps], batch.recurrence)
+        distribution = self._model.distribution(unrolled.dist_params)
+        actions = {key: tensor.flatten(0, 1) for key, tensor in batch.actions.items()}
+        return distribution, distribution.log_prob(actions).view_as(batch.valid), unrolled.values
+
     def __call__(self, batch: Batch, targets: Targets | None) -> Loss:
         """Loss of a minibatch. ``targets``: its columns of ``gae_targets``, or None with V-trace."""
         config, valid = self._config, batch.valid
-        steps = valid.shape[0]
-        ahead = steps + (1 if targets is None else 0)  # V-trace wants V(obs[T]), too
-        obs = {key: tensor[:ahead].flatten(0, 1) for key, tensor in batch.obs.items()}
-        params, all_values = self._model(obs)
-        distribution = self._model.distribution(params[: valid.numel()])
-        actions = {key: tensor.flatten(0, 1) for key, tensor in batch.actions.items()}
-        log_prob = distribution.log_prob(actions).view_as(valid)
+        # V-trace wants V(obs[T]), too.
+        distribution, log_prob, all_values = self._unrolled(batch, ahead=1 if targets is None else 0)
         entropy = distribution.entropy().view_as(valid)
-        all_values = all_values.view(ahead, -1)
-        values = all_values[:steps]
+        head = self._model.value_head
+        values = all_values[: valid.shape[0]]
         if targets is None:
-            targets = self._vtrace_targets(batch, log_prob, all_values)
+            targets = self._vtrace_targets(batch, log_prob, head.denormalize(all_values.detach()))
 
         advantages = normalize(targets.advantages, valid) if config.normalize_advantages else targets.advantages
         policy_loss = self._policy_loss(batch, log_prob, advantages)
         value_loss = losses.value_loss(
             values=values,
-            targets=targets.returns,
-            behavior_values=batch.behavior_value,
+            targets=head.normalize(targets.returns),
+            behavior_values=head.normalize(batch.behavior_value),
             valid=valid,
             clip_value=config.ppo_clip_value,
         )
@@ -93,12 +112,20 @@ class Objective:
         total = policy_loss + config.value_loss_coeff * value_loss
         if config.exploration_loss == "entropy":
             total = total - config.exploration_loss_coeff * bonus
-        return Loss(total, self._statistics(batch, policy_loss, value_loss, bonus, log_prob, values))
+        elif config.exploration_loss == "symmetric_kl":
+            distance = distribution.symmetric_kl_to_uniform().view_as(valid)
+            penalty = losses.symmetric_kl_to_uniform(symmetric_kl=distance, valid=valid)
+            total = total + config.exploration_loss_coeff * penalty
+        if config.kl_loss_coeff:
+            kl = losses.kl_penalty(log_prob=log_prob, behavior_log_prob=batch.behavior_log_prob, valid=valid)
+            total = total + config.kl_loss_coeff * kl
+        values = head.denormalize(values.detach())
+        statistics = self._statistics(batch, policy_loss, value_loss, bonus, log_prob, values)
+        return Loss(total, statistics, targets.returns)
 
     def _vtrace_targets(self, batch: Batch, log_prob: Tensor, values: Tensor) -> Targets:
         config = self._config
         log_rhos = torch.where(batch.valid, log_prob.detach() - batch.behavior_log_prob, -torch.inf)
-        values = values.detach()
         result = vtrace(
             log_rhos=log_rhos,
             discounts=batch.discounts,

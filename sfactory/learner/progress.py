@@ -10,15 +10,19 @@ from sfactory.errors import CheckpointError
 from sfactory.learner.setup import Limits
 from sfactory.learner.trainer import Trainer
 
-PAYLOAD_VERSION = 1
+PAYLOAD_VERSION = 2
 
 
 @dataclass
 class Progress:
-    """Counts over the whole run, resumed sessions included. Steps are trained steps, masked ones not counted."""
+    """Counts over the whole run, resumed sessions included. Steps are trained steps, masked ones not counted.
+
+    best_objective: the best mean of ``best_metric`` so far, which is what policies are judged by.
+    """
 
     env_steps: int = 0
-    best_return: float = float("-inf")
+    best_metric: str = "reward"
+    best_objective: float = float("-inf")
     earlier_seconds: float = 0.0
     started_at: float | None = None
 
@@ -43,11 +47,13 @@ def payload_of(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         "payload_version": PAYLOAD_VERSION,
         "model": trainer.model.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
+        "learning_rate": trainer.rate.state(),
         "train_step": trainer.train_step,
         "env_steps": progress.env_steps,
         "agent_steps": progress.env_steps,
         "train_seconds": progress.train_seconds,
-        "best_return": progress.best_return,
+        "best_objective": progress.best_objective,
+        "best_metric": progress.best_metric,
     }
 
 
@@ -60,7 +66,9 @@ def restore(payload: dict[str, Any], where: str, trainer: Trainer, progress: Pro
         trainer.load_optimizer(payload["optimizer"])
     except (RuntimeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{where} does not fit the model of this configuration: {error}") from error
+    trainer.rate.restore(payload["learning_rate"])
     trainer.train_step = payload["train_step"]
     progress.env_steps = payload["env_steps"]
     progress.earlier_seconds = payload["train_seconds"]
-    progress.best_return = payload["best_return"]
+    if payload["best_metric"] == progress.best_metric:
+        progress.best_objective = payload["best_objective"]

@@ -1,7 +1,7 @@
-"""Room: the actor-critic network: encoder, then (room for a core), then heads.
+"""Room: the actor-critic network: normalization, towers, heads.
 
-In: a batch of observations, one row per agent step. Out: parameters of the action distribution and
-values; or, on top of these, actions (for sampling) and log-probabilities (for learning).
+In: observations and states, one row per agent. Out: for acting, actions, values and new states; for learning,
+parameters of the action distribution and values over whole rollouts.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
 from sfactory.model.distributions import ActionDistribution, Actions, num_params
-from sfactory.model.encoders import init_orthogonal
-from sfactory.model.multi_encoder import make_encoder
+from sfactory.model.encoders import initialize
+from sfactory.model.normalizer import ObsNormalizer
+from sfactory.model.tower import Tower
+from sfactory.model.value_head import ValueHead
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec
 
 _POLICY_GAIN = 0.01  # nearly uniform at the start (Andrychowicz et al. 2021, "What matters in on-policy RL?")
-_VALUE_GAIN = 1.0
-
-
-class Features(NamedTuple):
-    """What the heads read. actor, critic: [B, H] float32 - one and the same tensor if weights are shared."""
-
-    actor: Tensor
-    critic: Tensor
 
 
 class Output(NamedTuple):
-    """dist_params: [B, P] float32 - see ActionDistribution. value: [B] float32 - V(obs)."""
+    """What one step gives.
+
+    dist_params: [B, P] float32 - see ActionDistribution. value: [B] float32 - V(obs), in the unit of rewards.
+    state: [B, S] float32 - after the step.
+    """
 
     dist_params: Tensor
     value: Tensor
+    state: Tensor
+
+
+class Unrolled(NamedTuple):
+    """What a rollout of T steps gives. dist_params: [T * B, P]. values: [T or T+1, B] - as ValueHead gives them."""
+
+    dist_params: Tensor
+    values: Tensor
 
 
 class Acted(NamedTuple):
-    """actions: {key: [B] int64 or [B, size] float32}. log_prob: [B] float32 - of them. value: [B] float32."""
+    """actions: {key: [B] int64 or [B, size] float32}. log_prob: [B] float32 - of them. value: [B] float32, in the
+    unit of rewards. state: [B, S] float32 - after the step."""
 
     actions: Actions
     log_prob: Tensor
     value: Tensor
-
-
-class Evaluated(NamedTuple):
-    """log_prob: [B] float32 - of given actions. entropy: [B] float32. value: [B] float32."""
-
-    log_prob: Tensor
-    entropy: Tensor
-    value: Tensor
+    state: Tensor
 
 
 class PolicyHead(nn.Module):
@@ -60,6 +60,7 @@ class PolicyHead(nn.Module):
     def __init__(self, in_size: int, heads: tuple[ActionHead, ...], config: ModelConfig) -> None:
         super().__init__()
         self._heads = heads
+        self._tanh_scale = config.continuous_tanh_scale
         box_size = sum(head.size for head in heads if isinstance(head, BoxHead))
         log_stddev = math.log(config.initial_stddev)
         self.log_stddev: nn.Parameter | None = None
@@ -68,8 +69,7 @@ class PolicyHead(nn.Module):
             self.log_stddev = nn.Parameter(torch.full((box_size,), log_stddev))
             width -= box_size
         self.linear = nn.Linear(in_size, width)
-        if config.policy_initialization == "orthogonal":
-            init_orthogonal(self.linear, _POLICY_GAIN)
+        initialize(self.linear, config.policy_initialization, _POLICY_GAIN)
         if self.log_stddev is None:
             self._init_stddev_bias(log_stddev)
 
@@ -79,14 +79,18 @@ class PolicyHead(nn.Module):
         return outputs if self.log_stddev is None else self._with_stddev(outputs, self.log_stddev)
 
     def _with_stddev(self, outputs: Tensor, log_stddev: Tensor) -> Tensor:
-        """Put each Box head's own log standard deviations behind its means."""
+        """Squash each Box head's means, if wanted, and put its own log standard deviations behind them."""
+        bound = self._tanh_scale
         log_stddev = log_stddev.expand(outputs.shape[0], -1)
         pieces, column, box_column = [], 0, 0
         for head in self._heads:
             width = head.n if isinstance(head, DiscreteHead) else head.size
-            pieces.append(outputs[:, column : column + width])
+            piece = outputs[:, column : column + width]
             column += width
-            if isinstance(head, BoxHead):
+            if isinstance(head, DiscreteHead):
+                pieces.append(piece)
+            else:
+                pieces.append(bound * torch.tanh(piece / bound) if bound else piece)
                 pieces.append(log_stddev[:, box_column : box_column + width])
                 box_column += width
         return torch.cat(pieces, dim=1)
@@ -101,57 +105,84 @@ class PolicyHead(nn.Module):
 
 
 class ActorCritic(nn.Module):
-    """Policy and value function over one EnvSpec, with a shared encoder or one each."""
+    """Policy and value function over one EnvSpec, with one tower for both or one each.
+
+    state_size: S, the memory of one row as one flat vector (the actor's, then the critic's); 0 without memory.
+    """
 
     def __init__(self, spec: EnvSpec, config: ModelConfig) -> None:
+        """Raises ValueError if ``normalize_input_keys`` names an observation that the spec does not have."""
         super().__init__()
         self.heads = spec.actions
-        self.encoder = make_encoder(spec.obs, config)
-        self.critic_encoder = None if config.actor_critic_share_weights else make_encoder(spec.obs, config)
-        self.policy_head = PolicyHead(self.encoder.out_size, spec.actions, config)
-        self.value_head = nn.Linear(self.encoder.out_size, 1)
-        if config.policy_initialization == "orthogonal":
-            init_orthogonal(self.value_head, _VALUE_GAIN)
+        keys = config.normalize_input_keys or None
+        self.obs_normalizer = ObsNormalizer(spec.obs, keys) if config.normalize_input else None
+        normalized = frozenset(() if self.obs_normalizer is None else self.obs_normalizer.keys)
+        self.tower = Tower(spec.obs, config, normalized)
+        self.critic_tower = None if config.actor_critic_share_weights else Tower(spec.obs, config, normalized)
+        self.policy_head = PolicyHead(self.tower.out_size, spec.actions, config)
+        self.value_head = ValueHead(self.tower.out_size, config)
+        self.state_size = self.tower.state_size * (1 if self.critic_tower is None else 2)
+        self._trunk = self.tower, self.policy_head, self.value_head  # as in Tower: looked up without a detour
 
-    def encode(self, obs: dict[str, Tensor]) -> Features:
-        """Features of obs {path: [B, *shape]}: first stage of ``forward``."""
-        actor = self.encoder.forward(obs)
-        return Features(actor, actor if self.critic_encoder is None else self.critic_encoder.forward(obs))
+    def fresh_state(self, rows: int) -> Tensor:
+        """[rows, S] zeros on the model's device: the state at the start of an episode."""
+        return torch.zeros(rows, self.state_size, device=self.value_head.linear.weight.device)
 
-    def apply_heads(self, features: Features) -> Output:
-        """Distribution parameters and values of features: last stage of ``forward``."""
-        # forward() instead of a call, here and in encode: see MLPEncoder on the cost of calling modules.
-        return Output(self.policy_head.forward(features.actor), self._value_of(features.critic))
+    def forward(self, obs: dict[str, Tensor], state: Tensor | None = None) -> Output:
+        """One step for obs {path: [B, *shape] any numeric dtype} and state [B, S] (None: all rows start anew)."""
+        # forward() instead of a call, here and below: see MLPEncoder on the cost of calling modules.
+        if state is None:
+            state = self.fresh_state(len(next(iter(obs.values()))))
+        if self.obs_normalizer is not None:
+            obs = self.obs_normalizer.forward(obs)
+        tower, policy_head, value_head = self._trunk
+        if self.critic_tower is None:
+            features, state = tower.step(obs, state)
+            critic_features = features
+        else:
+            actor_state, critic_state = state.chunk(2, dim=1)
+            features, actor_state = tower.step(obs, actor_state)
+            critic_features, critic_state = self.critic_tower.step(obs, critic_state)
+            state = torch.cat((actor_state, critic_state), dim=1)
+        value = value_head.denormalize(value_head.forward(critic_features))
+        return Output(policy_head.forward(features), value, state)
 
-    def forward(self, obs: dict[str, Tensor]) -> Output:
-        """Distribution parameters [B, P] and values [B] of obs {path: [B, *shape] any numeric dtype}."""
-        return self.apply_heads(self.encode(obs))
+    def act(self, obs: dict[str, Tensor], state: Tensor | None = None, deterministic: bool = False) -> Acted:
+        """Actions for obs and state as in ``forward``: random, or the mode. Call it under torch.inference_mode()."""
+        params, value, state = self.forward(obs, state)
+        distribution = self.distribution(params)
+        if deterministic:
+            actions = distribution.mode()
+            return Acted(actions, distribution.log_prob(actions), value, state)
+        actions, log_prob = distribution.sample_with_log_prob()
+        return Acted(actions, log_prob, value, state)
 
-    def value(self, obs: dict[str, Tensor]) -> Tensor:
-        """Values [B] alone, as for bootstrapping."""
-        features = self.encoder(obs) if self.critic_encoder is None else self.critic_encoder(obs)
-        return self._value_of(features)
+    def unroll(self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int) -> Unrolled:
+        """Distribution parameters and values of a rollout of T = K x ``recurrence`` steps, with gradients.
 
-    def _value_of(self, features: Tensor) -> Tensor:
-        head = self.value_head
-        return F.linear(features, head.weight, head.bias).squeeze(-1)
+        obs: {path: [T, B, ...] or, for the value after it, too, [T+1, B, ...]}. is_first: [T or T+1, B] bool.
+        states: [K, B, S] float32 - before the first step of each chunk that gradients flow through.
+        """
+        steps = states.shape[0] * recurrence
+        rows = is_first.shape[1]
+        if self.obs_normalizer is not None:
+            obs = self.obs_normalizer.forward(obs)
+        if self.critic_tower is None:
+            features = self.tower.unroll(obs, states, is_first, recurrence)
+            critic_features = features
+        else:
+            actor_states, critic_states = states.chunk(2, dim=2)
+            features = self.tower.unroll(obs, actor_states, is_first, recurrence)
+            critic_features = self.critic_tower.unroll(obs, critic_states, is_first, recurrence)
+        # Cut after the head, not before: the gradient of a cut is as large as what is cut, and parameters are few.
+        params = self.policy_head.forward(features)[: steps * rows]
+        return Unrolled(params, self.value_head.forward(critic_features).view(-1, rows))
 
     def distribution(self, params: Tensor) -> ActionDistribution:
         """The action distribution of dist_params [B, P]."""
         return ActionDistribution(self.heads, params)
 
-    def act(self, obs: dict[str, Tensor], deterministic: bool = False) -> Acted:
-        """Actions for obs {path: [B, *shape]}: random, or the mode. Call it under torch.inference_mode()."""
-        params, value = self.forward(obs)
-        distribution = self.distribution(params)
-        if deterministic:
-            actions = distribution.mode()
-            return Acted(actions, distribution.log_prob(actions), value)
-        actions, log_prob = distribution.sample_with_log_prob()
-        return Acted(actions, log_prob, value)
-
-    def evaluate(self, obs: dict[str, Tensor], actions: Actions) -> Evaluated:
-        """Judge recorded actions with the present weights; with gradients. [T, B] data comes flattened to [T * B]."""
-        params, value = self.forward(obs)
-        distribution = self.distribution(params)
-        return Evaluated(distribution.log_prob(actions), distribution.entropy(), value)
+    def observe(self, obs: dict[str, Tensor], valid: Tensor) -> None:
+        """Take obs {path: [..., *shape]} into the statistics that normalize them, where ``valid`` [...] bool."""
+        if self.obs_normalizer is not None:
+            self.obs_normalizer.update(obs, valid)

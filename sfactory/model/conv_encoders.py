@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError
 from sfactory.model.activations import ACTIVATIONS, GAINS
-from sfactory.model.encoders import init_orthogonal, linear_layers
+from sfactory.model.encoders import initialize, linear_layers
 from sfactory.spec import TensorSpec
 
 
@@ -146,12 +146,13 @@ class ConvEncoder(nn.Module):
     ``out_size`` is the number of features. Raises EnvError if the images are too small for the architecture.
     """
 
-    def __init__(self, path: str, spec: TensorSpec, config: ModelConfig) -> None:
+    def __init__(self, path: str, spec: TensorSpec, config: ModelConfig, normalized: bool = False) -> None:
+        """``normalized``: the images come normalized, and are not scaled again."""
         super().__init__()
         self._path = path
         self._permute = is_channels_last(spec.shape)
-        self._subtract_mean = config.obs_subtract_mean
-        self._factor = 1.0 / config.obs_scale
+        self._subtract_mean = 0.0 if normalized else config.obs_subtract_mean
+        self._factor = 1.0 if normalized else 1.0 / config.obs_scale
         self._activation = ACTIVATIONS[config.nonlinearity]
         shape, architecture = image_shape(spec), config.encoder_conv_architecture
         stack = ResidualStack if architecture == "resnet_impala" else PlainStack
@@ -197,8 +198,7 @@ def _conv(
     in_channels: int, out_channels: int, kernel: int, stride: int, padding: int, config: ModelConfig, gain: float
 ) -> nn.Conv2d:
     layer = nn.Conv2d(in_channels, out_channels, kernel, stride, padding)
-    if config.policy_initialization == "orthogonal":
-        init_orthogonal(layer, gain)
+    initialize(layer, config.policy_initialization, gain)
     return layer
 
 

@@ -12,10 +12,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from sfactory.config.schema import ModelConfig
+from sfactory.model.encoders import Initialization
 from sfactory.model.recurrence import LayerWeights, gru_layer, lstm_layer
 
 RnnType = Literal["gru", "lstm"]
-Initialization = Literal["orthogonal", "xavier_uniform", "torch_default"]
 
 _GATES: dict[str, int] = {"gru": 3, "lstm": 4}
 _STATES: dict[str, int] = {"gru": 1, "lstm": 2}
@@ -109,24 +110,16 @@ class RecurrentCore(nn.Module):
 Core = IdentityCore | RecurrentCore
 
 
-def make_core(
-    in_size: int,
-    *,
-    use_rnn: bool,
-    rnn_type: RnnType,
-    rnn_size: int,
-    rnn_num_layers: int,
-    initialization: Initialization,
-) -> Core:
+def make_core(in_size: int, config: ModelConfig) -> Core:
     """The core over features [B, in_size]; without ``use_rnn`` it has no state and changes nothing."""
-    if not use_rnn:
+    if not config.use_rnn:
         return IdentityCore(in_size)
     return RecurrentCore(
         in_size,
-        rnn_type=rnn_type,
-        rnn_size=rnn_size,
-        rnn_num_layers=rnn_num_layers,
-        initialization=initialization,
+        rnn_type=config.rnn_type,
+        rnn_size=config.rnn_size,
+        rnn_num_layers=config.rnn_num_layers,
+        initialization=config.policy_initialization,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from sfactory.config.schema import ModelConfig
 from sfactory.model.activations import ACTIVATIONS, GAINS
 from sfactory.spec import TensorSpec
 
+Initialization = Literal["orthogonal", "xavier_uniform", "torch_default"]
 ObsSpec = tuple[tuple[str, TensorSpec], ...]
 
 
@@ -25,14 +27,17 @@ class MLPEncoder(nn.Module):
     """All leaves as float32, scaled, flattened and joined in the order of the spec, through an MLP.
 
     Every layer is followed by the activation. ``out_size`` is the number of features. An integer
-    observation is its number, not a one-hot vector: the spec does not know its range.
+    observation is its number, not a one-hot vector: the spec does not know its range. Leaves in
+    ``normalized`` come normalized, and are not scaled again.
     """
 
-    def __init__(self, obs: ObsSpec, config: ModelConfig) -> None:
+    def __init__(self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str] = frozenset()) -> None:
         super().__init__()
         self._leaves = tuple((path, math.prod(spec.shape)) for path, spec in obs)
         self._subtract_mean = config.obs_subtract_mean
         self._scale = config.obs_scale
+        scales = config.obs_subtract_mean != 0.0 or config.obs_scale != 1.0
+        self._scaled = frozenset(path for path, _ in obs if scales and path not in normalized)
         self._activation = ACTIVATIONS[config.nonlinearity]
         sizes = [sum(size for _, size in self._leaves), *config.encoder_mlp_layers]
         # Calling a module costs as much as the smallest layers themselves: forward goes around it.
@@ -50,12 +55,10 @@ class MLPEncoder(nn.Module):
     def _inputs(self, obs: dict[str, Tensor]) -> Tensor:
         """[B, sum of leaf sizes] float32, scaled; not a copy where a single leaf needs no change."""
         flat = [self._flat(obs[path], size) for path, size in self._leaves]
-        x = flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
-        if self._subtract_mean != 0.0:
-            x = x - self._subtract_mean
-        if self._scale != 1.0:
-            x = x / self._scale
-        return x
+        if self._scaled:
+            leaves = zip(flat, self._leaves, strict=True)
+            flat = [(x - self._subtract_mean) / self._scale if path in self._scaled else x for x, (path, _) in leaves]
+        return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
 
     @staticmethod
     def _flat(leaf: Tensor, size: int) -> Tensor:
@@ -67,17 +70,20 @@ class MLPEncoder(nn.Module):
 def linear_layers(sizes: Sequence[int], config: ModelConfig) -> tuple[nn.Linear, ...]:
     """A layer from each of ``sizes`` to the next, initialized to be followed by the activation."""
     layers = tuple(nn.Linear(*pair) for pair in pairwise(sizes))
-    if config.policy_initialization == "orthogonal":
-        for layer in layers:
-            init_orthogonal(layer, config.policy_init_gain * GAINS[config.nonlinearity])
+    for layer in layers:
+        initialize(layer, config.policy_initialization, config.policy_init_gain * GAINS[config.nonlinearity])
     return layers
 
 
-def init_orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
-    """Orthogonal weights of that gain and zero bias. Source: Saxe et al. 2014.
+def initialize(layer: nn.Linear | nn.Conv2d, how: Initialization, gain: float) -> None:
+    """Orthogonal (Saxe et al. 2014) or uniform (Glorot and Bengio 2010) weights of that gain, and zero bias.
 
-    A convolution is the linear map from one patch of its input to its output channels.
+    ``torch_default`` leaves the layer as torch made it. A convolution is the linear map from one patch of its
+    input to its output channels.
     """
-    nn.init.orthogonal_(layer.weight, gain)
+    if how == "torch_default":
+        return
+    init = nn.init.orthogonal_ if how == "orthogonal" else nn.init.xavier_uniform_
+    init(layer.weight, gain)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

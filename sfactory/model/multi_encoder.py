@@ -18,13 +18,15 @@ class MultiEncoder(nn.Module):
     Images come first, in the order of the spec. ``out_size`` is the number of features.
     """
 
-    def __init__(self, obs: ObsSpec, config: ModelConfig) -> None:
+    def __init__(self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str] = frozenset()) -> None:
         super().__init__()
         images = [leaf for leaf in obs if len(leaf[1].shape) == _IMAGE_DIMENSIONS]
         others = tuple(leaf for leaf in obs if len(leaf[1].shape) != _IMAGE_DIMENSIONS)
-        parts: list[ConvEncoder | MLPEncoder] = [ConvEncoder(path, spec, config) for path, spec in images]
+        parts: list[ConvEncoder | MLPEncoder] = [
+            ConvEncoder(path, spec, config, path in normalized) for path, spec in images
+        ]
         if others:
-            parts.append(MLPEncoder(others, config))
+            parts.append(MLPEncoder(others, config, normalized))
         self._parts = tuple(parts)
         self.parts = nn.ModuleList(parts)
         self.out_size = sum(part.out_size for part in parts)
@@ -37,11 +39,15 @@ class MultiEncoder(nn.Module):
 Encoder = MLPEncoder | ConvEncoder | MultiEncoder
 
 
-def make_encoder(obs: ObsSpec, config: ModelConfig) -> Encoder:
+def make_encoder(obs: ObsSpec, config: ModelConfig, normalized: frozenset[str] = frozenset()) -> Encoder:
     """The simplest encoder that can read ``obs``; a leaf of three dimensions is an image.
 
-    Raises EnvError if an image is too small for the convolutions.
+    ``normalized``: paths of the leaves that come normalized. Raises EnvError if an image is too small for the
+    convolutions.
     """
     if all(len(spec.shape) != _IMAGE_DIMENSIONS for _, spec in obs):
-        return MLPEncoder(obs, config)
-    return ConvEncoder(*obs[0], config) if len(obs) == 1 else MultiEncoder(obs, config)
+        return MLPEncoder(obs, config, normalized)
+    if len(obs) == 1:
+        path, spec = obs[0]
+        return ConvEncoder(path, spec, config, path in normalized)
+    return MultiEncoder(obs, config, normalized)

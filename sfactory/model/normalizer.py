@@ -129,10 +129,14 @@ class RunningNormalizer(nn.Module):
         return total, squares
 
 
+class UnknownKeys(ValueError):
+    """Observations are to be normalized that the spec does not have."""
+
+
 class ObsNormalizer(nn.Module):
     """A RunningNormalizer for each chosen leaf of the observation; other leaves pass as they are.
 
-    obs: as in ``EnvSpec.obs``. keys: paths of the leaves to normalize, None for all. Raises ValueError for a
+    obs: as in ``EnvSpec.obs``. keys: paths of the leaves to normalize, None for all. Raises UnknownKeys for a
     path that the spec does not have.
     """
 
@@ -141,7 +145,7 @@ class ObsNormalizer(nn.Module):
         shapes = {path: spec.shape for path, spec in obs}
         unknown = [key for key in keys or () if key not in shapes]
         if unknown:
-            raise ValueError(f"no observation {', '.join(map(repr, unknown))} to normalize: there are {list(shapes)}")
+            raise UnknownKeys(f"no observation {', '.join(map(repr, unknown))} to normalize: there are {list(shapes)}")
         self.keys = tuple(path for path in shapes if keys is None or path in keys)
         # A list, in the order of the spec: paths may hold what names of modules may not.
         self._by_key = {path: RunningNormalizer(shapes[path]) for path in self.keys}

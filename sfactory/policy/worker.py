@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from sfactory.clock import BLOCK_S
@@ -17,8 +16,11 @@ from sfactory.inference.acting import ActingPolicy
 from sfactory.layout import Layout
 from sfactory.messages import ActReply, ToActor, ToPolicy
 from sfactory.policy.gather import Gather
+from sfactory.policy.state_gather import StateGather
+from sfactory.seeds import Branch, seed_at
 from sfactory.shared.channel import Channel
 from sfactory.shared.control import Control
+from sfactory.shared.rnn_states import RnnStates
 from sfactory.shared.status import State, StatusRow, Stopwatch
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.shared.weights import SharedWeights
@@ -38,16 +40,11 @@ class PolicySetup:
     layout: Layout
     model: ModelConfig
     trajectories: TrajectoryBuffer
+    states: RnnStates
     control: Control
     weights: SharedWeights
     inbox: Channel[ToPolicy]
     to_actors: list[Channel[ToActor]]
-
-
-def policy_seed(seed: int, policy: int, worker: int, generation: int) -> int:
-    """Seed of a policy worker's sampling, from the run's seed and the worker's place: 63 bits."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(policy, worker, generation))
-    return int(sequence.generate_state(1, np.uint64)[0] >> 1)
 
 
 class PolicyWorker:
@@ -58,7 +55,9 @@ class PolicyWorker:
         rows = layout.num_actors * layout.splits * layout.rows
         self._setup, self._policy = setup, policy
         self._watch = Stopwatch(row)
-        self._gather = Gather(setup.spec, setup.trajectories.slots(), rows, policy.device)
+        slots = setup.trajectories.slots()
+        self._gather = Gather(setup.spec, slots, rows, policy.device)
+        self._states = StateGather(setup.states, slots, layout, policy.device)
 
     def run(self) -> None:
         """Work until a stop is ordered."""
@@ -67,21 +66,23 @@ class PolicyWorker:
 
     def turn(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for requests, and answer all that are there."""
-        setup, policy, gather = self._setup, self._policy, self._gather
+        setup, policy, gather, states = self._setup, self._policy, self._gather, self._states
         self._watch.before_wait()
         requests = list(setup.inbox.get(timeout))
         self._watch.after_wait()
         if not requests:
             return
         policy.refresh()
-        gather.scatter(requests, policy.act(gather.obs(requests)), policy.version)
+        acted = policy.act(gather.obs(requests), states.before(requests))
+        gather.scatter(requests, acted, policy.version)
+        states.after(requests, acted.state)
         for request in requests:
             setup.to_actors[request.actor].put(ActReply(request.split, request.t))
 
 
 def run_policy_worker(setup: PolicySetup, row: StatusRow) -> None:
     """A policy worker's life, from birth to stop."""
-    torch.manual_seed(policy_seed(setup.seed, setup.policy, setup.worker, setup.generation))
+    torch.manual_seed(seed_at(setup.seed, Branch.INFERENCE, setup.policy, setup.worker, setup.generation))
     torch.set_num_threads(1)
     policy = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device(setup.device))
     if not policy.wait_for_weights(setup.control):

@@ -13,6 +13,7 @@ from sfactory.clock import now
 from sfactory.config.schema import Config
 from sfactory.env.api import EnvFactory
 from sfactory.errors import SFactoryError
+from sfactory.layout import ACTORS, LEARNERS, POLICY_WORKERS
 from sfactory.run.console import Console
 from sfactory.run.crew import Crew
 from sfactory.run.nursery import Nursery
@@ -22,9 +23,9 @@ from sfactory.run.signals import Interrupted, Interrupts
 from sfactory.run.simulate import pure_simulation
 from sfactory.run.supervision import Supervision
 from sfactory.run.wiring import Wiring
-from sfactory.shared.status import StatusBoard
+from sfactory.shared.status import State, StatusBoard
 
-_KINDS = {"actor": "sf-actor", "policy": "sf-policy", "learner": "sf-learner"}
+_KINDS = {"actor": ACTORS, "policy": POLICY_WORKERS, "learner": LEARNERS}
 _MIN_WARMUP_S = 2.0
 
 
@@ -81,7 +82,7 @@ class Benchmark:
         self._config, self._plan, self._console = config, plan, console
         self._sampler_only = config.benchmark.sampler_only
         self._seconds = config.benchmark.benchmark_seconds
-        self._counted = "sf-actor" if self._sampler_only else "sf-learner"
+        self._counted = ACTORS if self._sampler_only else LEARNERS
         self._warm_until: float | None = None
         self._begin: _Mark | None = None
         self._end: _Mark | None = None
@@ -120,13 +121,15 @@ class Benchmark:
         pin = sampling.set_workers_cpu_affinity
         cores = [plan.cores.core_of_actor(worker, workers) if pin else None for worker in range(workers)]
         self._console.message(f"pure simulation: {workers} processes, {seconds:g} s")
-        factory = EnvFactory(self._config.run.env, dict(self._config.run.env_kwargs))
-        return pure_simulation(nursery, factory, workers, sampling.num_envs_per_worker, cores, seconds)
+        factory = EnvFactory.of(self._config.run, sampling)
+        envs, gpus = sampling.num_envs_per_worker, sampling.actor_worker_gpus
+        return pure_simulation(nursery, factory, workers, envs, cores, seconds, gpus)
 
     def _beat(self, status: StatusBoard) -> bool:
         """Called a few times a second; True once everything is measured."""
         if self._warm_until is None:
-            if status.total("env_steps", self._counted):
+            ready = min(status.values("state", ACTORS)) >= State.RUNNING  # they are started in stages
+            if ready and status.total("env_steps", self._counted):
                 self._warm_until = now() + max(_MIN_WARMUP_S, 0.1 * self._seconds)
                 self._console.message(f"warmed up in a moment, then {self._seconds:g} s of measurement")
         elif self._begin is None:

@@ -25,6 +25,7 @@ from typing import Any
 
 from sfactory.errors import ExitCode, SFactoryError
 from sfactory.run.signals import HANDLED
+from sfactory.run.stack import StackFile
 from sfactory.shared.failures import FailureBoard
 from sfactory.shared.status import StatusBoard
 
@@ -33,17 +34,18 @@ _F_SETSIG = 10  # fcntl.F_SETSIG is missing from Python's fcntl
 
 @dataclass(frozen=True)
 class Birth:
-    """What every child is given: its name, the boards it writes to, its niceness."""
+    """What every child is given: its name, the boards it writes to, its niceness, where it shows its stacks."""
 
     name: str
     status: StatusBoard
     failures: FailureBoard
     niceness: int
+    stack: StackFile | None = None
 
 
 def child_main(birth: Birth, role: Callable[..., None], *given: Any) -> None:
     """Entry point of a child: set the process up, then run ``role(*given, row)``. Does not return."""
-    prepare_process(birth.name)
+    prepare_process(birth.name, birth.stack)
     row = birth.status.row(birth.name)
     row.start()
     code = int(ExitCode.DONE)
@@ -58,8 +60,11 @@ def child_main(birth: Birth, role: Callable[..., None], *given: Any) -> None:
         leave(code)
 
 
-def prepare_process(name: str) -> None:
-    """Name the process, tie its life to main's, let main alone decide on signals, keep stdout for results."""
+def prepare_process(name: str, stack: StackFile | None = None) -> None:
+    """Name the process, tie its life to main's, let main alone decide on signals, keep stdout for results.
+
+    ``stack``: where the process writes its stacks when main asks where it hangs.
+    """
     Path("/proc/self/comm").write_text(name)
     _die_with_main()
     for signum in HANDLED:
@@ -68,6 +73,8 @@ def prepare_process(name: str) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     os.dup2(2, 1)
     faulthandler.enable()
+    if stack is not None:
+        stack.answer()
     logging.basicConfig(level=logging.INFO, format=f"[%(asctime)s] {name}: %(message)s", datefmt="%H:%M:%S")
 
 

@@ -37,6 +37,7 @@ class Progress:
     fps_60s: float | None = None
     sample_fps: float | None = None
     return_mean: float | None = None
+    true_objective_mean: float | None = None
     best_return_mean: float | None = None
     length_mean: float | None = None
     lag: PolicyLag = field(default_factory=PolicyLag)
@@ -160,7 +161,8 @@ class Console:
             self._write_stream(_stamped(f"the log file cannot be written any more: {error}"))
 
     def _postfix(self, progress: Progress) -> str:
-        text = f"return={_text(progress.return_mean, 2)} fps={_text(progress.fps_10s, 0)}"
+        objective = "".join(f" {key}={value}" for key, value in _objective(progress, 2).items())
+        text = f"return={_text(progress.return_mean, 2)}{objective} fps={_text(progress.fps_10s, 0)}"
         # The bar tells the time left to a number of steps by itself.
         return text if self._total_seconds is None else f"{text} left={_duration(self._seconds_left(progress))}"
 
@@ -215,6 +217,7 @@ def _pairs(progress: Progress, seconds_left: float | None) -> str:
         "fps_60s": _text(progress.fps_60s, 0),
         "sample_fps": _text(progress.sample_fps, 0),
         "return": _text(progress.return_mean, 3),
+        **_objective(progress, 3),
         "best": _text(progress.best_return_mean, 3),
         "length": _text(progress.length_mean, 1),
         "lag": "/".join(_text(value, 1) for value in (progress.lag.min, progress.lag.mean, progress.lag.max)),
@@ -223,6 +226,13 @@ def _pairs(progress: Progress, seconds_left: float | None) -> str:
         "left": _duration(seconds_left),
     }
     return " ".join(f"{key}={value}" for key, value in pairs.items())
+
+
+def _objective(progress: Progress, digits: int) -> dict[str, str]:
+    """The true objective, where it is not the return."""
+    if progress.true_objective_mean in (None, progress.return_mean):
+        return {}
+    return {"true_objective": _text(progress.true_objective_mean, digits)}
 
 
 def _text(value: float | None, digits: int) -> str:

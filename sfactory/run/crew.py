@@ -1,25 +1,37 @@
-"""Room: the children of a run. In: wiring. Out: running processes, and the facts of each death."""
+"""Room: the children of a run. In: wiring. Out: running processes, and the facts of each death.
+
+Actors are started in stages: at most so many make and reset their envs at the same time. One that ends before its
+envs have had their first reset can be replaced by another process that is given the same shared objects, its ring
+too. NOTE [Death and queues] forbids a second reader, but this one is the first: the dead process never came to read,
+nobody had reason to write to it, and it had put nothing anywhere, so it can have died within nobody's lock.
+"""
 
 from __future__ import annotations
 
 import signal
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
 
 from sfactory.actor.life import run_actor
-from sfactory.clock import Deadline
+from sfactory.clock import Deadline, now
 from sfactory.config.schema import Config
 from sfactory.cores import Cores
 from sfactory.errors import ExitCode, LearnerDied, SFactoryError, WorkerDied
+from sfactory.layout import ACTORS, POLICY_WORKERS, is_actor, is_learner
 from sfactory.learner.worker import run_learner
 from sfactory.policy.worker import run_policy_worker
 from sfactory.run.child import Birth
 from sfactory.run.nursery import Nursery
+from sfactory.run.stack import StackFile
 from sfactory.run.wiring import Wiring
+from sfactory.shared.slots import SlotState
+from sfactory.shared.status import State, StatusRow
 
 _REAP_S = 5.0
-_NICER = {"sf-policy": 2, "sf-actor": 10}  # added to --default_niceness; the learner is served first
+_NICER = {POLICY_WORKERS: 2, ACTORS: 10}  # added to --default_niceness; the learner is served first
 
 
 @dataclass(frozen=True)
@@ -30,16 +42,11 @@ class Death:
     exit_code: int
     text: str
 
-    @property
-    def is_learner(self) -> bool:
-        """True for a learner."""
-        return self.name.startswith("sf-learner")
-
     def as_error(self) -> SFactoryError:
         """The error that this death is for the run; its exit code is the learner's own where it left one."""
-        kind = LearnerDied if self.is_learner else WorkerDied
+        kind = LearnerDied if is_learner(self.name) else WorkerDied
         error = kind(f"{self.text.rstrip()}\n{self.cause}" if self.text else self.cause)
-        if self.is_learner and self.exit_code in (ExitCode.DIVERGED, ExitCode.CANNOT_SAVE, ExitCode.REFUSED):
+        if is_learner(self.name) and self.exit_code in (ExitCode.DIVERGED, ExitCode.CANNOT_SAVE, ExitCode.REFUSED):
             error.exit_code = ExitCode(self.exit_code)
         return error
 
@@ -56,17 +63,38 @@ class Death:
         return f"{self.name} ended with exit code {self.exit_code} though nobody had asked it to"
 
 
+@dataclass(frozen=True)
+class Child:
+    """A child that is alive as far as main knows."""
+
+    name: str
+    process: ForkServerProcess
+    row: StatusRow
+    stack: StackFile
+    started_at: float
+
+    @property
+    def state(self) -> State:
+        """What it is about."""
+        return State(int(self.row.get("state")))
+
+
 class Crew:
     """Starts all children of a run, and notices their deaths."""
 
     def __init__(self, nursery: Nursery, wiring: Wiring) -> None:
         self._nursery, self._wiring = nursery, wiring
-        self._processes: dict[str, ForkServerProcess] = {}
+        self._children: dict[str, Child] = {}
+        self._booting: dict[str, Child] = {}
+        self._waiting: deque[int] = deque()  # actors that are to be started when there is room
+        self._attempts = [0] * wiring.layout.num_actors
+        self._most_starting = 0
+        self._start_actor: Callable[[int], None] = _not_yet
 
     def start(
         self, config: Config, seed: int, generation: int, device: str, cores: Cores, checkpoint_dirs: list[str | None]
     ) -> None:
-        """Start learners, policy workers and actors."""
+        """Start learners, policy workers and as many actors as may start at once; ``start_actors`` starts the rest."""
         wiring, layout = self._wiring, self._wiring.layout
         niceness = config.sampling.default_niceness
         threads = config.learner.learner_num_threads or cores.learner_threads(layout.num_actors)
@@ -77,42 +105,85 @@ class Crew:
             policy, worker = divmod(index, layout.policy_workers)
             policy_setup = wiring.policy_worker(policy, worker, config, seed, generation, device)
             self._start(name, niceness, run_policy_worker, policy_setup)
-        for actor, name in enumerate(layout.actor_names):
+
+        def start_actor(actor: int) -> None:
             pin = config.sampling.set_workers_cpu_affinity
             core = cores.core_of_actor(actor, layout.num_actors) if pin else None
-            actor_setup = wiring.actor(actor, config, seed, generation)
-            self._start(name, niceness, run_actor, actor_setup, config.model, core)
+            given = wiring.actor(actor, config, seed, generation, self._attempts[actor])
+            self._start(layout.actor_names[actor], niceness, run_actor, given, config.model, core)
 
-    def _start(self, name: str, niceness: int, role: object, *given: object) -> None:
+        self._start_actor = start_actor
+        self._most_starting = cores.actors_starting(config.sampling.max_workers_starting)
+        self._waiting.extend(range(layout.num_actors))
+        self.start_actors()
+
+    def start_actors(self) -> None:
+        """Start actors that have not been yet, as many as may be making and resetting envs at the same time."""
+        starting = sum(is_actor(child.name) for child in self.booting())
+        while self._waiting and starting < self._most_starting:
+            self._start_actor(self._waiting.popleft())
+            starting += 1
+
+    def replace(self, name: str) -> None:
+        """Have a new process, with seeds of its own, do the work of an actor that died in a first reset."""
+        actor = self._wiring.layout.actor_names.index(name)
+        table = self._wiring.table
+        assert name not in self._children, f"{name} is alive"
+        assert all(table.state(slot) is SlotState.FREE for slot in table.slots_of(actor)), f"{name} had begun to work"
+        self._attempts[actor] += 1
+        self._waiting.appendleft(actor)
+
+    def attempts(self, name: str) -> int:
+        """How many processes of the actor called ``name`` there were before the last one."""
+        return self._attempts[self._wiring.layout.actor_names.index(name)]
+
+    def _start(self, name: str, niceness: int, role: Callable[..., None], *given: object) -> None:
         nicer = next((more for prefix, more in _NICER.items() if name.startswith(prefix)), 0)
-        birth = Birth(name, self._wiring.status, self._wiring.failures, niceness + nicer)
-        assert callable(role)
-        self._processes[name] = self._nursery.start(birth, role, *given)
+        row, stack = self._wiring.status.row(name), StackFile()
+        row.clear()
+        self._wiring.failures.write(name, "")
+        birth = Birth(name, self._wiring.status, self._wiring.failures, niceness + nicer, stack)
+        started_at = now()
+        process = self._nursery.start(birth, role, *given)
+        self._children[name] = self._booting[name] = Child(name, process, row, stack, started_at)
 
     @property
     def alive(self) -> list[str]:
         """Names of children whose end has not been noticed yet."""
-        return list(self._processes)
+        return list(self._children)
+
+    def booting(self) -> list[Child]:
+        """Children that are alive and were not RUNNING when last looked at, which is now."""
+        for name in [name for name, child in self._booting.items() if child.state >= State.RUNNING]:
+            del self._booting[name]
+        return list(self._booting.values())
 
     def wait(self, wake_fd: int, timeout: float) -> list[Death]:
         """Block until a child ends, ``wake_fd`` is readable, or ``timeout`` is over; the deaths noticed."""
-        sentinels = {process.sentinel: name for name, process in self._processes.items()}
+        sentinels = {child.process.sentinel: name for name, child in self._children.items()}
         ended = [sentinels[s] for s in connection.wait([*sentinels, wake_fd], timeout) if s in sentinels]
         return [self._bury(name) for name in ended]
 
     def _bury(self, name: str) -> Death:
-        process = self._processes.pop(name)
+        process = self._children.pop(name).process
+        self._booting.pop(name, None)
         process.join(_REAP_S)
         code = process.exitcode
         return Death(name, int(ExitCode.FAULTS) if code is None else code, self._wiring.failures.read(name))
 
     def kill(self) -> list[str]:
-        """SIGKILL whoever is left, and wait until they are gone; returns their names."""
-        names = list(self._processes)
-        for process in self._processes.values():
-            process.kill()
+        """SIGKILL whoever is left, and wait until they are gone; returns their names. Nobody is started any more."""
+        names = list(self._children)
+        self._waiting.clear()
+        for child in self._children.values():
+            child.process.kill()
         deadline = Deadline(_REAP_S)
-        for process in self._processes.values():
-            process.join(deadline.left)
-        self._processes.clear()
+        for child in self._children.values():
+            child.process.join(deadline.left)
+        self._children.clear()
+        self._booting.clear()
         return names
+
+
+def _not_yet(actor: int) -> None:
+    raise AssertionError(f"actor {actor} cannot be started before the crew is")

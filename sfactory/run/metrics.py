@@ -2,30 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
+
+from sfactory.messages import MAX_STAT_NAMES, TRUE_OBJECTIVE
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 
-class EpisodeStats:
-    """Means over the last ``stats_avg`` finished episodes, and the best such mean so far.
+class Window:
+    """The last ``width`` numbers of a series. Numbers that are not finite do not enter; no number, no mean."""
 
-    Episodes whose return is not finite are counted but enter no mean. What is asked before there is an
-    episode is None.
+    def __init__(self, width: int) -> None:
+        if width < 1:
+            raise ValueError(f"a window of {width} numbers: a mean needs at least one")
+        self._width = width
+        self.values: FloatArray = np.empty(0, np.float64)
+
+    def add(self, values: npt.ArrayLike) -> None:
+        """Take in values ([K] float64), the oldest first."""
+        new = np.asarray(values, np.float64)
+        self.values = np.concatenate([self.values, new[np.isfinite(new)]])[-self._width :].copy()
+
+    @property
+    def full(self) -> bool:
+        """Whether ``width`` numbers have come in."""
+        return self.values.size == self._width
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over the window."""
+        return float(np.mean(self.values)) if self.values.size else None
+
+    @property
+    def min(self) -> float | None:
+        """Least number in the window."""
+        return float(np.min(self.values)) if self.values.size else None
+
+    @property
+    def max(self) -> float | None:
+        """Greatest number in the window."""
+        return float(np.max(self.values)) if self.values.size else None
+
+
+class EpisodeStats:
+    """Windows of the last ``stats_avg`` finished episodes, and the best mean return of any such window so far.
+
+    Episodes whose return is not finite are counted but enter no window.
     """
 
     def __init__(self, stats_avg: int) -> None:
-        if stats_avg < 1:
-            raise ValueError(f"stats_avg={stats_avg}: a mean needs at least one episode")
         self._stats_avg = stats_avg
-        self._episodes = 0
-        self._returns: FloatArray = np.empty(0, np.float64)
-        self._lengths: FloatArray = np.empty(0, np.float64)
+        self.episodes = 0
+        self.returns, self.lengths = Window(stats_avg), Window(stats_avg)
         self._best: float | None = None
 
     def add(self, returns: npt.ArrayLike, lengths: npt.ArrayLike) -> None:
@@ -39,68 +69,54 @@ class EpisodeStats:
         new_lengths = np.asarray(lengths, np.float64)
         if new_returns.ndim != 1 or new_returns.shape != new_lengths.shape:
             raise ValueError(f"returns {new_returns.shape} and lengths {new_lengths.shape}: both must be [K]")
-        self._episodes += new_returns.size
+        self.episodes += new_returns.size
         finite = np.isfinite(new_returns)
-        all_returns = np.concatenate([self._returns, new_returns[finite]])
-        all_lengths = np.concatenate([self._lengths, new_lengths[finite]])
         if finite.any():
-            self._update_best(all_returns, int(np.count_nonzero(finite)))
-        self._returns = all_returns[-self._stats_avg :].copy()
-        self._lengths = all_lengths[-self._stats_avg :].copy()
+            # All windows that end at one of the new returns.
+            windows = np.concatenate([self.returns.values[1 - self._stats_avg :], new_returns[finite]])
+            self.returns.add(new_returns)
+            self.lengths.add(new_lengths[finite])
+            self._update_best(windows)
 
-    def _update_best(self, returns: FloatArray, added: int) -> None:
-        """Look at every full window that ends at one of the last ``added`` of ``returns``."""
-        best = _best_window_mean(returns[-(added + self._stats_avg - 1) :], self._stats_avg)
-        if best is not None:
-            current = float(np.mean(returns[-self._stats_avg :]))
+    def _update_best(self, returns: FloatArray) -> None:
+        best, current = _best_window_mean(returns, self._stats_avg), self.returns.mean
+        if best is not None and current is not None:
             self._best = max(best, current, current if self._best is None else self._best)
-
-    @property
-    def episodes(self) -> int:
-        """Episodes finished so far."""
-        return self._episodes
-
-    @property
-    def return_mean(self) -> float | None:
-        """Mean return over the window."""
-        return float(np.mean(self._returns)) if self._returns.size else None
-
-    @property
-    def return_min(self) -> float | None:
-        """Least return in the window."""
-        return float(np.min(self._returns)) if self._returns.size else None
-
-    @property
-    def return_max(self) -> float | None:
-        """Greatest return in the window."""
-        return float(np.max(self._returns)) if self._returns.size else None
-
-    @property
-    def length_mean(self) -> float | None:
-        """Mean length over the window, in steps."""
-        return float(np.mean(self._lengths)) if self._lengths.size else None
 
     @property
     def best_return_mean(self) -> float | None:
         """Best mean of any ``stats_avg`` episodes in a row; the current mean until there were that many."""
-        return self.return_mean if self._best is None else self._best
+        return self.returns.mean if self._best is None else self._best
 
-    def state(self) -> dict[str, Any]:
-        """What a resumed run needs to go on counting: plain ints, floats and lists."""
-        return {
-            "episodes": self._episodes,
-            "best_return_mean": self._best,
-            "returns": self._returns.tolist(),
-            "lengths": self._lengths.tolist(),
-        }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what ``state`` gave, also under another ``stats_avg``."""
-        best = state["best_return_mean"]
-        self._episodes = int(state["episodes"])
-        self._best = None if best is None else float(best)
-        self._returns = np.asarray(state["returns"], np.float64)[-self._stats_avg :]
-        self._lengths = np.asarray(state["lengths"], np.float64)[-self._stats_avg :]
+class ExtraStats:
+    """Windows of the last ``stats_avg`` values of each extra statistic that episodes gave, by name."""
+
+    def __init__(self, stats_avg: int) -> None:
+        self._stats_avg = stats_avg
+        self._windows: dict[str, Window] = {}
+
+    def add(self, name: str, values: npt.ArrayLike) -> bool:
+        """Take in values ([K] float64) of ``name``; False if it is one name more than are kept."""
+        if name not in self._windows:
+            if name != TRUE_OBJECTIVE and len(self.windows()) == MAX_STAT_NAMES:
+                return False
+            self._windows[name] = Window(self._stats_avg)
+        self._windows[name].add(values)
+        return True
+
+    @property
+    def names(self) -> list[str]:
+        """All names in order, with the true objective's if there is one."""
+        return sorted(self._windows)
+
+    def window(self, name: str) -> Window | None:
+        """The values of ``name``; None if there are none."""
+        return self._windows.get(name)
+
+    def windows(self) -> dict[str, Window]:
+        """All statistics but the true objective, in the order of their names."""
+        return {name: self._windows[name] for name in self.names if name != TRUE_OBJECTIVE}
 
 
 def _best_window_mean(values: FloatArray, width: int) -> float | None:

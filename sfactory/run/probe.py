@@ -7,28 +7,43 @@ does so there, and before anything else was started.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import traceback
+from collections.abc import Sequence
 from multiprocessing import connection
+from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from sfactory.actor.gpus import see_gpu_of
 from sfactory.clock import Deadline
 from sfactory.env.adapt import ObsWriter, action_reader
 from sfactory.env.api import EnvFactory
 from sfactory.errors import EnvError, SFactoryError
 from sfactory.run.child import leave, prepare_process
 from sfactory.run.nursery import Nursery
+from sfactory.run.stack import StackFile
 from sfactory.spec import EnvSpec
 
+log = logging.getLogger(__name__)
 
-def probe_env(nursery: Nursery, factory: EnvFactory, timeout_s: float) -> EnvSpec:
-    """The spec of the env that ``factory`` makes; raises EnvError naming what is wrong with it."""
+_STACK_S = 0.5  # for the answer of a process that hangs
+
+
+def probe_env(nursery: Nursery, factory: EnvFactory, timeout_s: float, gpus: Sequence[int] = ()) -> EnvSpec:
+    """The spec of the env that ``factory`` makes; raises EnvError naming what is wrong with it.
+
+    gpus: as ``--actor_worker_gpus``; the env sees what those of the first actor will see.
+    """
+    for worker in range(len(gpus)):
+        see_gpu_of(worker, gpus, dict(os.environ))  # refuses those that are not there
     receiver, sender = nursery.pipe()
-    process = nursery.start_plain(_probe_child, factory, sender)
+    stack = StackFile()
+    process = nursery.start_plain(_probe_child, factory, tuple(gpus), stack, sender)
     sender.close()
     deadline = Deadline(timeout_s)
     try:
@@ -36,6 +51,7 @@ def probe_env(nursery: Nursery, factory: EnvFactory, timeout_s: float) -> EnvSpe
         if receiver.poll():
             answer = receiver.recv()
         elif process.is_alive():
+            _show_stack(process, stack)
             raise EnvError(
                 f"--env={factory.name}: not made, reset and stepped within --reset_timeout_seconds={timeout_s:g}"
             )
@@ -55,13 +71,20 @@ def probe_env(nursery: Nursery, factory: EnvFactory, timeout_s: float) -> EnvSpe
     return answer
 
 
+def _show_stack(process: ForkServerProcess, stack: StackFile) -> None:
+    stack.ask(process)
+    connection.wait([process.sentinel], _STACK_S)
+    log.warning("sf-probe hung here:\n%s", stack.read().rstrip())
+
+
 def _died(factory: EnvFactory, exit_code: int | None) -> str:
     return f"--env={factory.name}: its process died while the env was made, reset or stepped (exit code {exit_code})"
 
 
-def _probe_child(factory: EnvFactory, sender: Any) -> None:
-    prepare_process("sf-probe")
+def _probe_child(factory: EnvFactory, gpus: tuple[int, ...], stack: StackFile, sender: Any) -> None:
+    prepare_process("sf-probe", stack)
     try:
+        see_gpu_of(0, gpus)
         answer: EnvSpec | str = examine(factory)
     except SFactoryError as error:
         answer = str(error)

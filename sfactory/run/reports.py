@@ -1,21 +1,38 @@
 """Room: what children report, gathered. In: messages to main, status rows. Out: progress, rows, the summary.
 
-A thread of its own reads the ring, so that the thread that supervises never waits for a queue.
+A thread of its own reads the ring, so that the thread that supervises never waits for a queue. A run without
+other processes starts no thread and calls ``poll``.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
+from typing import assert_never
 
 from sfactory.clock import BLOCK_S, now
 from sfactory.config.schema import Config
-from sfactory.messages import EpisodesDone, ToMain, TrainStats
+from sfactory.layout import ACTORS, LEARNERS, actor_name
+from sfactory.messages import (
+    MAX_STAT_NAMES,
+    TRUE_OBJECTIVE,
+    EpisodeExtras,
+    EpisodesDone,
+    ExtrasRefused,
+    ToMain,
+    TrainStats,
+)
 from sfactory.run.console import Progress
-from sfactory.run.metrics import EpisodeStats, Throughput
+from sfactory.run.memory_use import memory_scalars
+from sfactory.run.metrics import EpisodeStats, ExtraStats, Throughput, Window
 from sfactory.run.summary import PolicyLag, Result, Summary
 from sfactory.shared.channel import Channel
 from sfactory.shared.status import StatusBoard
 
+_log = logging.getLogger(__name__)
+
+_REWARD = "reward"  # the save_best_metric that every env has: the return
 _LOSSES = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm", "value_mean", "learning_rate")
 
 
@@ -37,6 +54,10 @@ class Reports:
         self._earlier_seconds = earlier_seconds
         self._earlier_best = earlier_best
         self.episodes = EpisodeStats(config.report.stats_avg)
+        self._extras = ExtraStats(config.report.stats_avg)
+        self._refusing: set[int] = set()  # actors that were warned about
+        metric = config.checkpoint.save_best_metric
+        self._best_metric = _BestMetric(metric, config.report.stats_avg, self.episodes, self._extras)
         self._last: TrainStats | None = None
         self._lag = _LagOfSession()
         self._lock = threading.Lock()
@@ -47,6 +68,11 @@ class Reports:
     def start(self) -> None:
         """Start reading."""
         self._thread.start()
+
+    def poll(self) -> None:
+        """Take in what is there, without waiting; only where the reading thread does not run."""
+        while self._take(0):
+            pass
 
     def stop(self) -> None:
         """Stop reading, after a last look."""
@@ -64,38 +90,38 @@ class Reports:
     @property
     def sampled_env_steps(self) -> int:
         """Valid env steps that actors have taken in this session."""
-        return int(self._status.total("env_steps", "sf-actor"))
+        return int(self._status.total("env_steps", ACTORS))
 
     @property
     def trained_env_steps(self) -> int:
         """Env steps learned from, earlier sessions included."""
-        return int(self._status.total("env_steps", "sf-learner"))
+        return int(self._status.total("env_steps", LEARNERS))
 
     @property
     def saved_env_steps(self) -> int:
         """Env steps of the latest checkpoint, where a resumed run goes on."""
-        return int(self._status.total("saved_env_steps", "sf-learner"))
+        return int(self._status.total("saved_env_steps", LEARNERS))
 
     @property
     def updates(self) -> int:
         """Minibatch updates, earlier sessions included."""
-        return int(self._status.total("updates", "sf-learner"))
+        return int(self._status.total("updates", LEARNERS))
 
     @property
     def train_seconds(self) -> float:
         """Seconds of training, start-up excluded, earlier sessions included."""
-        return max(self._status.values("train_seconds", "sf-learner"))
+        return max(self._status.values("train_seconds", LEARNERS))
 
     def window_mean(self) -> float | None:
-        """The mean return over the last stats_avg episodes, once there are as many."""
+        """The mean of save_best_metric over its last stats_avg values, once there are as many."""
         with self._lock:
-            full = self.episodes.episodes >= self._config.report.stats_avg
-            return self.episodes.return_mean if full else None
+            window = self._best_metric.window()
+            return window.mean if window is not None and window.full else None
 
     def progress(self) -> Progress:
         """Where training stands."""
         with self._lock:
-            last, episodes = self._last, self.episodes
+            last, returns = self._last, self.episodes.returns
             return Progress(
                 env_steps=self.trained_env_steps,
                 train_seconds=self.train_seconds,
@@ -103,25 +129,22 @@ class Reports:
                 fps_10s=self._trained.rate(10.0),
                 fps_60s=self._trained.rate(60.0),
                 sample_fps=self._sampled.rate(10.0),
-                return_mean=episodes.return_mean,
+                return_mean=returns.mean,
+                true_objective_mean=self._true_objective().mean,
                 best_return_mean=self._best_so_far(),
-                length_mean=episodes.length_mean,
+                length_mean=self.episodes.lengths.mean,
                 lag=_lag(last),
                 losses={name: getattr(last, name) for name in _LOSSES} if last else {},
             )
 
     def scalars(self) -> dict[str, float | None]:
-        """A row for metrics.jsonl and TensorBoard; None where there is no number yet."""
-        progress, episodes = self.progress(), self.episodes
+        """A row for metrics.jsonl and TensorBoard; None where there is no number yet. Looks at all processes."""
+        progress = self.progress()
         row: dict[str, float | None] = {
-            "train/episode_return_mean": progress.return_mean,
             "train/best_episode_return_mean": progress.best_return_mean,
-            "train/episode_return_min": episodes.return_min,
-            "train/episode_return_max": episodes.return_max,
-            "train/episode_length_mean": progress.length_mean,
-            "train/episodes": self._earlier_episodes + episodes.episodes,
             "perf/fps_10s": progress.fps_10s,
             "perf/fps_60s": progress.fps_60s,
+            "perf/fps_300s": self._trained.rate(300.0),
             "perf/sample_fps": progress.sample_fps,
             "perf/train_seconds": progress.train_seconds,
             "perf/updates": progress.updates,
@@ -129,12 +152,32 @@ class Reports:
             "policy_lag/mean": progress.lag.mean,
             "policy_lag/max": progress.lag.max,
         }
-        return row | {f"train/{name}": value for name, value in progress.losses.items()}
+        losses = {f"train/{name}": value for name, value in progress.losses.items()}
+        return self._episode_scalars() | row | losses | memory_scalars(self._pids())
+
+    def _episode_scalars(self) -> dict[str, float | None]:
+        with self._lock:
+            series = {
+                "train/episode_return": self.episodes.returns,
+                "train/true_objective": self._true_objective(),
+                "train/episode_length": self.episodes.lengths,
+                **{f"train/extra/{name}": window for name, window in self._extras.windows().items()},
+            }
+            scalars: dict[str, float | None] = {"train/episodes": self._earlier_episodes + self.episodes.episodes}
+            for name, window in series.items():
+                scalars |= {f"{name}_mean": window.mean, f"{name}_min": window.min, f"{name}_max": window.max}
+            return scalars
+
+    def _pids(self) -> dict[str, int]:
+        pids = zip(self._status.names, self._status.values("pid", ""), strict=True)
+        return {"sf-main": os.getpid()} | {name: int(pid) for name, pid in pids}
 
     def summary(self, status: Result) -> Summary:
         """The result of the run so far."""
         progress = self.progress()
         seconds = progress.train_seconds
+        with self._lock:
+            extras = {name: window.mean for name, window in self._extras.windows().items()}
         return Summary(
             status=status,
             env_steps=progress.env_steps,
@@ -149,7 +192,12 @@ class Reports:
             episode_length_mean=progress.length_mean,
             policy_lag=self._lag.value(),
             updates=progress.updates,
+            true_objective_mean=progress.true_objective_mean,
+            episode_extra_stats={name: mean for name, mean in extras.items() if mean is not None},
         )
+
+    def _true_objective(self) -> Window:
+        return self._extras.window(TRUE_OBJECTIVE) or self.episodes.returns
 
     def _best_so_far(self) -> float | None:
         known = [best for best in (self._earlier_best, self.episodes.best_return_mean) if best is not None]
@@ -158,16 +206,77 @@ class Reports:
     def _read(self) -> None:
         while not self._leaving.is_set():
             self._take(BLOCK_S)
-        self._take(0)
+        self.poll()
 
-    def _take(self, timeout: float) -> None:
+    def _take(self, timeout: float) -> bool:
+        """Take in what arrives within ``timeout`` seconds; whether anything did."""
+        warnings: list[str] = []
+        arrived = False
         for message in self._inbox.get(timeout):
+            arrived = True
             with self._lock:
-                if isinstance(message, EpisodesDone):
-                    self.episodes.add(message.returns, message.lengths)
-                else:
-                    self._last = message
-                    self._lag.add(message)
+                self._take_in(message, warnings)
+        for warning in warnings:
+            _log.warning("%s", warning)
+        return arrived
+
+    def _take_in(self, message: ToMain, warnings: list[str]) -> None:
+        match message:
+            case EpisodesDone(_, returns, lengths):
+                self.episodes.add(returns, lengths)
+                warning = self._best_metric.check()
+                if warning is not None:
+                    warnings.append(warning)
+            case EpisodeExtras(actor, name, values):
+                if not self._extras.add(name, values):
+                    self._refuse(actor, f"{name!r} is one name too many: there may be {MAX_STAT_NAMES}", warnings)
+            case ExtrasRefused(actor, reason):
+                self._refuse(actor, reason, warnings)
+            case TrainStats():
+                self._last = message
+                self._lag.add(message)
+            case _:
+                assert_never(message)
+
+    def _refuse(self, actor: int, reason: str, warnings: list[str]) -> None:
+        if actor not in self._refusing:
+            self._refusing.add(actor)
+            warnings.append(
+                f"{actor_name(actor)}: an extra statistic of an episode is left out, and so will others like it be: "
+                f"{reason}; see to the info that the environment gives at the end of an episode"
+            )
+
+
+class _BestMetric:
+    """The series that save_best_metric names, by which the best policy is known."""
+
+    def __init__(self, metric: str, stats_avg: int, episodes: EpisodeStats, extras: ExtraStats) -> None:
+        self._metric, self._stats_avg, self._episodes, self._extras = metric, stats_avg, episodes, extras
+        self._checked = metric == _REWARD
+
+    def window(self) -> Window | None:
+        """Its last values; None if there are none."""
+        if self._metric == _REWARD:
+            return self._episodes.returns
+        return self._extras.window(self._metric)
+
+    def check(self) -> str | None:
+        """A warning if the first stats_avg episodes, whose extra statistics came before them, do not know it."""
+        if self._checked or self._episodes.episodes < self._stats_avg:
+            return None
+        self._checked = True
+        metric = self._metric
+        if self.window() is not None:
+            return None
+        if metric == TRUE_OBJECTIVE:
+            self._metric = _REWARD  # for good: a best policy by one measure cannot be compared by another
+            consequence = "the best policy is the one with the highest return"
+        else:
+            consequence = "no best policy is saved until one does"
+        return (
+            f"save_best_metric={metric}: none of the first {self._episodes.episodes} episodes reported it "
+            f"(env reports: {', '.join([_REWARD, *self._extras.names])}); {consequence}"
+        )
 
 
 class _LagOfSession:

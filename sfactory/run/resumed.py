@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import Config
+from sfactory.errors import CheckpointError
 from sfactory.learner.setup import Limits
 from sfactory.run.rundir import RunDir
 from sfactory.run.summary import Summary
@@ -30,17 +31,26 @@ class Resumed:
 
     @staticmethod
     def from_checkpoint(rundir: RunDir, config: Config) -> Resumed | None:
-        """Facts of the checkpoint that would be resumed; None for a fresh run. Raises CheckpointError."""
+        """Facts of the checkpoint that would be resumed; None for a fresh run.
+
+        Raises CheckpointError if none can be loaded, or there are only others than the kind that was asked for.
+        """
         directory = CheckpointDir(rundir.checkpoint_dir(0), config.checkpoint.keep_checkpoints)
-        loaded = directory.load_to_go_on(config.checkpoint.load_checkpoint_kind)
+        kind = config.checkpoint.load_checkpoint_kind
+        loaded = directory.load_to_go_on(kind)
+        if loaded is None and directory.holds_any():
+            raise CheckpointError(
+                f"--load_checkpoint_kind={kind}: {directory.path} holds no {kind} checkpoint, but others; go on from "
+                "them with another --load_checkpoint_kind, or start anew with --restart_behavior=restart"
+            )
         if loaded is None:
             earlier = Summary.read(rundir.summary_path)
             if earlier is not None and earlier.env_steps:
                 log.warning("an earlier session made %d env steps but saved none: starting at 0", earlier.env_steps)
             return None
         payload = loaded.payload
-        saved = float(payload["best_return"])
-        bests = [saved if saved > float("-inf") else None]
+        saved = float(payload["best_objective"])
+        bests = [saved if payload["best_metric"] == "reward" and saved > float("-inf") else None]
         summary = Summary.read(rundir.summary_path)
         if summary is not None and summary.episodes >= config.report.stats_avg:
             bests.append(summary.best_episode_return_mean)

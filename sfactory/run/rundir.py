@@ -7,27 +7,24 @@ it ends, so there is never a stale one to remove by hand. Nothing here imports t
 from __future__ import annotations
 
 import fcntl
-import importlib.metadata
 import json
 import logging
 import os
-import platform
-import secrets
 import socket
-import subprocess
-import sys
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from sfactory import __version__, atomic
+from sfactory import atomic
 from sfactory.errors import RunDirError
+from sfactory.run.facts import local_time, session_facts
+from sfactory.run.signals import signals_held_back
+from sfactory.run.working_tree import WorkingTree
 
 Status = Literal["running", "done", "interrupted", "failed"]
 
-_GIT_TIMEOUT_S = 2.0
+LOCK_NAME = ".lock"
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +48,7 @@ class RunDir:
         path = Path(train_dir) / experiment
         try:
             path.mkdir(parents=True, exist_ok=True)
-            return cls(path, _locked(path / ".lock"))
+            return cls(path, _locked(path / LOCK_NAME))
         except OSError as error:
             raise RunDirError(
                 f"the run directory {path} cannot be used: {error}. Check --train_dir and its permissions; the file "
@@ -71,6 +68,34 @@ class RunDir:
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
+
+    def move_to(self, aside: Path) -> None:
+        """Rename the folder to ``aside``, which does not exist, and hold a new, empty one of its name instead.
+
+        Nobody else gets hold of the old folder meanwhile: its lock is kept until the new one is locked. A signal is
+        heard before or after, and so leaves no run without its folder.
+
+        Raises:
+            RunDirError: it cannot be renamed, or another run took the name before the new folder was locked.
+        """
+        with signals_held_back():
+            self._move_to(aside)
+
+    def _move_to(self, aside: Path) -> None:
+        assert self._lock_fd is not None
+        try:
+            os.rename(self.path, aside)
+            self.path.mkdir(exist_ok=True)
+            new_lock = _locked(self.path / LOCK_NAME)
+            atomic.fsync_dir(self.path.parent)
+        except OSError as error:
+            where = aside if aside.exists() else self.path
+            raise RunDirError(
+                f"the run directory {self.path} could not be moved to {aside}: {error}. The earlier run is in {where}; "
+                "check the permissions of --train_dir, or choose another --experiment."
+            ) from error
+        os.close(self._lock_fd)
+        self._lock_fd = new_lock
 
     @property
     def config_path(self) -> Path:
@@ -107,14 +132,35 @@ class RunDir:
         Called at the start and at the end of a session. A record that cannot be written is a warning: it is
         not worth a run.
         """
+        sessions = self._sessions()
         if not self._facts:
-            self._facts = _facts(argv, seed)
-        earlier = [item for item in self._sessions() if item.get("id") != self._facts["id"]]
-        session = {**self._facts, "status": status, "updated": _now()}
+            self._facts = session_facts(argv, seed)
+            tree = WorkingTree.of_current_directory(leave_out=self.path.parent)
+            self._facts |= tree.facts | {"git_diff": self._keep_diff(tree.diff, first=not sessions)}
+        earlier = [item for item in sessions if item.get("id") != self._facts["id"]]
+        session = {**self._facts, "status": status, "updated": local_time()}
         try:
             atomic.write_json(self.run_json, {**session, "sessions": [*earlier, session]})
         except OSError as error:
             _log.warning("%s could not be written: %s", self.run_json, error)
+
+    def _keep_diff(self, diff: bytes | None, first: bool) -> str | None:
+        """Write what the working tree has beyond its commit, unless a session before had it, too.
+
+        Returns the name of the file that holds it: git.diff if it was written by the first session.
+        """
+        if not diff:
+            return None
+        try:
+            for path in sorted(self.path.glob("git*.diff")):
+                if path.read_bytes() == diff:
+                    return path.name
+            name = "git.diff" if first else f"git_{self._facts['id']}.diff"
+            atomic.write_bytes(self.path / name, diff)
+        except OSError as error:
+            _log.warning("the working tree's changes could not be kept in %s: %s", self.path, error)
+            return None
+        return name
 
     def _sessions(self) -> list[dict[str, Any]]:
         """Sessions recorded so far; a record that cannot be read is kept under another name."""
@@ -132,6 +178,22 @@ class RunDir:
 
 def _locked(path: Path) -> int:
     """Open and lock ``path``; the descriptor is closed on exec, so that no child keeps the lock alive."""
+    while True:
+        fd = _lock_whatever_is_at(path)
+        # Its folder may have been moved aside between opening and locking: then it guards another run's past.
+        if _is_at(fd, path):
+            return fd
+        os.close(fd)
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def _lock_whatever_is_at(path: Path) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         try:
@@ -141,7 +203,7 @@ def _locked(path: Path) -> int:
                 f"{path.parent} is in use by {_holder(fd)}. Wait for that run or stop it, "
                 "or choose another --experiment."
             ) from None
-        owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": _now()}
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": local_time()}
         os.ftruncate(fd, 0)
         os.pwrite(fd, json.dumps(owner).encode(), 0)
     except BaseException:
@@ -157,61 +219,3 @@ def _holder(fd: int) -> str:
     except (ValueError, KeyError, TypeError):
         # The holder locks first and then writes who it is.
         return "another process that is just starting"
-
-
-def _now() -> str:
-    return datetime.now().astimezone().isoformat(timespec="seconds")
-
-
-def _facts(argv: Sequence[str], seed: int | None) -> dict[str, object]:
-    """What is known of a session at its start. Environment variables stay out: they hold secrets."""
-    return {
-        "id": secrets.token_hex(8),
-        "started": _now(),
-        "argv": list(argv),
-        "seed": seed,
-        "pid": os.getpid(),
-        "hostname": socket.gethostname(),
-        "cpu": _cpu_model(),
-        "cpus": len(os.sched_getaffinity(0)),
-        "platform": platform.platform(),
-        "git_commit": _git_commit(),
-        "versions": {
-            "python": sys.version.split()[0],
-            "sfactory": __version__,
-            **{name: _version(name) for name in ("torch", "numpy", "gymnasium")},
-        },
-    }
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _git_commit() -> str | None:
-    """The commit checked out where the command was started, if that is a git checkout."""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "--verify", "HEAD"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_GIT_TIMEOUT_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None

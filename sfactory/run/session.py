@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 import secrets
+from collections.abc import Mapping
 
 from sfactory.clock import now
-from sfactory.config.cli import Resolved
+from sfactory.config.cli import CONFIG_FILE, Resolved
 from sfactory.config.saved import write_config
 from sfactory.config.schema import Config
 from sfactory.env.api import EnvFactory
 from sfactory.errors import CannotSaveError, CheckpointError, ExitCode
 from sfactory.learner.setup import Limits
+from sfactory.run.aside import move_aside
 from sfactory.run.benchmark import Benchmark
 from sfactory.run.commands import resume_command
 from sfactory.run.console import Console
@@ -23,6 +25,7 @@ from sfactory.run.plan import Plan, plan_run
 from sfactory.run.probe import probe_env
 from sfactory.run.resumed import Resumed
 from sfactory.run.rundir import RunDir
+from sfactory.run.serial import SerialRun
 from sfactory.run.signals import Interrupted, Interrupts
 from sfactory.run.summary import PolicyLag, Result, Summary, result_line
 
@@ -32,8 +35,9 @@ _ENDLESS = 10**9  # limits beyond this are the defaults, which nobody waits for
 
 
 def _plan(config: Config, nursery: Nursery) -> Plan:
-    factory = EnvFactory(config.run.env, dict(config.run.env_kwargs))
-    return plan_run(config, probe_env(nursery, factory, config.sampling.reset_timeout_seconds))
+    sampling = config.sampling
+    factory = EnvFactory.of(config.run, sampling)
+    return plan_run(config, probe_env(nursery, factory, sampling.reset_timeout_seconds, sampling.actor_worker_gpus))
 
 
 def _with_seed(resolved: Resolved) -> tuple[Config, dict[str, str]]:
@@ -53,9 +57,10 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
     with RunDir.open(config.run.train_dir, config.run.experiment) as rundir:
         resumed: Resumed | None = None
         began = False
+        plan = _make_way(config, rundir, nursery)
         console = _console(config, rundir)
         try:
-            plan = _plan(config, nursery)
+            plan = plan or _plan(config, nursery)
             resumed = Resumed.from_checkpoint(rundir, config)
             for warning in resolved.warnings:
                 _log.warning("%s", warning)
@@ -66,8 +71,11 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
                 began = True
                 rundir.write_run_json("running", argv=arguments, seed=seed)
                 _announce(config, plan, resumed, rundir)
-                run = ParallelRun(config, seed, plan, rundir, resumed, console)
-                outcome = run.run(nursery, interrupts, started_at)
+                if config.run.serial_mode:
+                    outcome = SerialRun(config, seed, plan, rundir, resumed, console).run(interrupts, started_at)
+                else:
+                    run = ParallelRun(config, seed, plan, rundir, resumed, console)
+                    outcome = run.run(nursery, interrupts, started_at)
         except Interrupted:
             interrupts.raising = False
             resumed = resumed or _saved(rundir, config)
@@ -80,7 +88,21 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
             raise
         _record(outcome, rundir)
         rundir.write_run_json(outcome.status, argv=arguments, seed=seed)
-        return _conclude(outcome, arguments, interrupts, console)
+        return _conclude(outcome, resume_command(arguments, _from_file(sources)), interrupts, console)
+
+
+def _make_way(config: Config, rundir: RunDir, nursery: Nursery) -> Plan | None:
+    """Move an earlier run aside if that is wanted, but not for a run that cannot be planned; returns its plan then."""
+    behavior = config.run.restart_behavior
+    if behavior == "resume":
+        return None
+    plan = _plan(config, nursery)
+    move_aside(rundir, behavior)
+    return plan
+
+
+def _from_file(sources: Mapping[str, str]) -> list[str]:
+    return [name for name, source in sources.items() if source == CONFIG_FILE]
 
 
 def _saved(rundir: RunDir, config: Config) -> Resumed | None:
@@ -116,7 +138,7 @@ def _console(config: Config, rundir: RunDir) -> Console:
     limits = Limits.of(config.run, config.sampling.env_frameskip)
     steps = limits.env_steps if limits.env_steps < _ENDLESS else None
     seconds = limits.seconds if limits.seconds < _ENDLESS else None
-    console = Console(steps, seconds, log_path=rundir.log_path)
+    console = Console(steps, seconds, log_path=rundir.log_path if config.report.log_to_file else None)
     root = logging.getLogger()
     for handler in list(root.handlers):
         root.removeHandler(handler)
@@ -142,8 +164,8 @@ def _announce(config: Config, plan: Plan, resumed: Resumed | None, rundir: RunDi
 
 def _already_finished(config: Config, resumed: Resumed) -> Outcome:
     _log.info(
-        "this run is finished: %d env steps in %.0f s of training; raise --train_for_env_steps or "
-        "--train_for_seconds to go on",
+        "this run is finished: %d env steps in %.0f s of training; raise the limit that it reached "
+        "(--train_for_env_steps, --train_for_frames or --train_for_seconds) to go on",
         resumed.env_steps,
         resumed.train_seconds,
     )
@@ -173,7 +195,7 @@ def _standing(config: Config, resumed: Resumed | None, status: Result) -> Summar
     )
 
 
-def _conclude(outcome: Outcome, arguments: list[str], interrupts: Interrupts, console: Console) -> int:
+def _conclude(outcome: Outcome, to_resume: str, interrupts: Interrupts, console: Console) -> int:
     """Print what there is to say about the end; returns the exit code."""
     status: Result = outcome.status
     if outcome.error is not None:
@@ -185,7 +207,7 @@ def _conclude(outcome: Outcome, arguments: list[str], interrupts: Interrupts, co
         return_mean=summary.episode_return_mean,
         cause=str(outcome.error).splitlines()[-1] if outcome.error is not None else "",
         saved_env_steps=outcome.saved_env_steps,
-        resume_command=resume_command(arguments),
+        resume_command=to_resume,
     )
     console.close(line)
     print(summary.to_json(), flush=True)

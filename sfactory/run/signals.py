@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -25,12 +25,16 @@ class Interrupts:
 
     signum: the first signal that came, or None. count: how many came. wake_fd: readable after each.
     raising: True (start-up) raises Interrupted where the signal hits; False only counts.
+    raising_again: True raises it for the second signal and those after it.
+    on_first: called by the first signal, wherever the main thread is.
     """
 
     def __init__(self) -> None:
         self.signum: int | None = None
         self.count = 0
         self.raising = True
+        self.raising_again = False
+        self.on_first: Callable[[], None] | None = None
         self.wake_fd, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._previous: dict[int, Any] = {}
 
@@ -42,7 +46,7 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.raising = False
+        self.raising = self.raising_again = False
         if self.count:
             return  # the process is on its way out, and a second signal must not change how it ends
         for signum, handler in self._previous.items():
@@ -62,17 +66,32 @@ class Interrupts:
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         self.signum = self.signum or signum
         self.count += 1
+        if self.count == 1 and self.on_first is not None:
+            self.on_first()
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"!")
-        if self.raising:
+        if self.raising or (self.raising_again and self.count > 1):
             raise Interrupted(signum)
 
 
 @contextlib.contextmanager
 def signals_held_back() -> Iterator[None]:
-    """Block the handled signals; processes started inside inherit the block, so a signal to the group spares them."""
+    """Have the handled signals heard when the block ends. For the main thread.
+
+    They are blocked, so that processes started inside inherit that and a signal to the group spares them. That alone
+    holds nothing back here: the kernel gives a signal to any thread that does not block it, such as those of BLAS, and
+    Python then runs its handler in the main thread. So the handlers are exchanged, too.
+    """
+    heard: list[int] = []
+    handlers = {signum: signal.getsignal(signum) for signum in HANDLED}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     try:
+        for signum in HANDLED:
+            signal.signal(signum, lambda signum, _frame: heard.append(signum))
         yield
     finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number in heard:
+            signal.raise_signal(number)

@@ -6,10 +6,12 @@ The same envs in the same number of processes, random actions drawn beforehand, 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
+from sfactory.actor.gpus import see_gpu_of
 from sfactory.clock import Deadline, now
 from sfactory.env.api import EnvFactory
 from sfactory.errors import WorkerDied
@@ -24,7 +26,13 @@ _BOOT_S = 120.0
 
 
 def pure_simulation(
-    nursery: Nursery, factory: EnvFactory, workers: int, envs: int, cores: list[int | None], seconds: float
+    nursery: Nursery,
+    factory: EnvFactory,
+    workers: int,
+    envs: int,
+    cores: list[int | None],
+    seconds: float,
+    gpus: Sequence[int] = (),
 ) -> float:
     """Env steps per second of ``workers`` processes with ``envs`` environments each, over ``seconds``."""
     start_gate = Gate()
@@ -34,7 +42,9 @@ def pure_simulation(
         # A signal here would leave a process behind that nobody knows of.
         with signals_held_back():
             receiver, sender = nursery.pipe()
-            process = nursery.start_plain(_simulate, factory, worker, envs, cores[worker], seconds, start_gate, sender)
+            process = nursery.start_plain(
+                _simulate, factory, worker, envs, cores[worker], seconds, tuple(gpus), start_gate, sender
+            )
             sender.close()
             started.append((process, receiver))
 
@@ -63,9 +73,17 @@ def pure_simulation(
 
 
 def _simulate(
-    factory: EnvFactory, worker: int, count: int, core: int | None, seconds: float, start_gate: Gate, sender: Any
+    factory: EnvFactory,
+    worker: int,
+    count: int,
+    core: int | None,
+    seconds: float,
+    gpus: tuple[int, ...],
+    start_gate: Gate,
+    sender: Any,
 ) -> None:
     prepare_process(f"sf-sim-{worker}")
+    see_gpu_of(worker, gpus)
     if core is not None:
         os.sched_setaffinity(0, {core})
     envs = [factory() for _ in range(count)]

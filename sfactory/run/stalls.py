@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 
 from sfactory.clock import now
-from sfactory.shared.status import StatusBoard
+from sfactory.shared.status import State, StatusBoard
 
 log = logging.getLogger(__name__)
 
 STALL_S = 30.0
+_WORK = {
+    State.STARTING: "making one environment",
+    State.RESETTING: "the first reset of one environment",
+}
 
 
 class StallWatch:
@@ -28,7 +32,8 @@ class StallWatch:
             if since and moment - since > self._limit_s and self._warned_of.get(name) != since:
                 self._warned_of[name] = since
                 stalled.append(name)
+                work = _WORK.get(State(int(row.get("state"))), "one step")
                 log.warning(
-                    "%s has been busy with one step for %.0f s; is its environment stuck?", name, moment - since
+                    "%s has been busy with %s for %.0f s; is its environment stuck?", name, work, moment - since
                 )
         return stalled

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +27,11 @@ class PolicyLag:
 
 @dataclass(frozen=True)
 class Summary:
-    """The result of a run; field names are the keys of summary.json. None where there is no such number."""
+    """The result of a run; field names are the keys of summary.json. None where there is no such number.
+
+    true_objective_mean: of the last episodes; their mean return if the env tells no objective of its own.
+    episode_extra_stats: mean of each extra statistic that the env gave, over its last values.
+    """
 
     status: Result
     env_steps: int
@@ -41,6 +46,8 @@ class Summary:
     episode_length_mean: float | None
     policy_lag: PolicyLag
     updates: int
+    true_objective_mean: float | None = None
+    episode_extra_stats: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
         """Plain values; numbers that are not finite become None, as JSON has no others."""

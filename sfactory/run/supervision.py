@@ -10,7 +10,9 @@ import logging
 from collections.abc import Callable
 
 from sfactory.clock import Deadline, now
-from sfactory.errors import CannotSaveError, SFactoryError, WorkerDied
+from sfactory.errors import CannotSaveError, SFactoryError
+from sfactory.layout import is_learner
+from sfactory.run.boot import Boot
 from sfactory.run.crew import Crew, Death
 from sfactory.run.signals import Interrupts
 from sfactory.shared.control import Control, Stop
@@ -26,7 +28,9 @@ _STOP_GRACE_S = 3.0
 class Supervision:
     """Watches a crew until nobody is left.
 
-    failure: the first fault, if any. done: every learner reached its limit, or ``finished`` said so.
+    failure: the first fault, if any. done: every learner reached its limit, or a beat said that it was
+    enough.
+    ``boot_limit_s``: bound on making one env and on one env's first reset, see Boot.
     """
 
     def __init__(
@@ -38,7 +42,7 @@ class Supervision:
         boot_limit_s: float,
     ) -> None:
         self._crew, self._control, self._status, self._interrupts = crew, control, status, interrupts
-        self._boot_deadline, self._boot_limit_s = Deadline(boot_limit_s), boot_limit_s
+        self._boot = Boot(crew, status, boot_limit_s)
         self._grace: Deadline | None = None
         self.failure: SFactoryError | None = None
         self.done = False
@@ -61,16 +65,18 @@ class Supervision:
                 self._kill_rest()
 
     def _on_death(self, death: Death) -> None:
-        if death.is_learner and death.exit_code == 0 and self._status.row(death.name).get("state") == State.DONE:
-            if not any(name.startswith("sf-learner") for name in self._crew.alive):
+        if is_learner(death.name) and death.exit_code == 0 and self._status.row(death.name).get("state") == State.DONE:
+            if not any(is_learner(name) for name in self._crew.alive):
                 self.done = not self._control.stopping or self.done
                 self._order(Stop.NOW)
             return
         expected = self._control.stopping and death.exit_code == 0
         if expected or self.failure is not None:
             return
-        self.failure = death.as_error()
-        self._order(Stop.NOW if death.is_learner else Stop.SAVE)
+        if self._control.stopping and self._boot.in_first_reset(death):
+            return  # it would have been replaced
+        failure = death.as_error() if self._control.stopping else self._boot.after(death)
+        self._fail(failure, Stop.NOW if is_learner(death.name) else Stop.SAVE)
 
     def _on_signals(self) -> None:
         count = self._interrupts.count
@@ -82,15 +88,13 @@ class Supervision:
             self._crew.kill()
 
     def _check_boot(self) -> None:
-        if not self._boot_deadline.passed or self._control.stopping:
-            return
-        late = [name for name in self._crew.alive if self._status.row(name).get("state") < State.RUNNING]
-        if late:
-            self.failure = WorkerDied(
-                f"{', '.join(late)} did not get ready within --reset_timeout_seconds={self._boot_limit_s:g}; if the "
-                "environment needs longer to start, raise it"
-            )
-            self._order(Stop.NOW)
+        if not self._control.stopping:
+            self._fail(self._boot.look(), Stop.SAVE)
+
+    def _fail(self, failure: SFactoryError | None, stop: Stop) -> None:
+        if failure is not None:
+            self.failure = failure
+            self._order(stop)
 
     def _order(self, stop: Stop) -> None:
         if stop <= self._control.stop:
@@ -100,7 +104,7 @@ class Supervision:
 
     def _kill_rest(self) -> None:
         killed = self._crew.kill()
-        learners = [name for name in killed if name.startswith("sf-learner")]
+        learners = [name for name in killed if is_learner(name)]
         if learners and self.failure is None and self._control.stop is Stop.SAVE:
             self.failure = CannotSaveError(
                 f"{', '.join(learners)} had not saved {_SAVE_GRACE_S:.0f} s after the stop; the last checkpoint stands"

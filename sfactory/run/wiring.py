@@ -22,6 +22,7 @@ from sfactory.policy.worker import PolicySetup
 from sfactory.shared.channel import Channel
 from sfactory.shared.control import Control
 from sfactory.shared.failures import FailureBoard
+from sfactory.shared.rnn_states import RnnStates
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
@@ -38,7 +39,8 @@ class Wiring:
     def __init__(self, spec: EnvSpec, layout: Layout, weight_bytes: int) -> None:
         self.spec, self.layout = spec, layout
         self.trajectories = TrajectoryBuffer(spec, layout)
-        self.table = SlotTable(layout.num_actors, layout.slots_per_actor, layout.num_policies)
+        self.table = SlotTable(layout.num_actors, layout.splits, layout.slots_per_split, layout.num_policies)
+        self.states = [RnnStates(layout) for _ in range(layout.num_policies)]
         self.control = Control(layout.num_policies)
         self.weights = [SharedWeights(weight_bytes, policy) for policy in range(layout.num_policies)]
         self.status = StatusBoard(layout.process_names)
@@ -55,14 +57,22 @@ class Wiring:
         ]
         self.to_main: Channel[ToMain] = Channel("sf-main", TO_MAIN, _REPORTS_UNDER_WAY, MAX_REPORT_BYTES)
 
-    def actor(self, actor: int, config: Config, seed: int, generation: int) -> ActorSetup:
-        """What actor ``actor`` is given."""
+    def actor(self, actor: int, config: Config, seed: int, generation: int, attempt: int = 0) -> ActorSetup:
+        """What actor ``actor`` is given. A benchmark measures, and is not kept waiting by decorrelation."""
+        sampling, trains = config.sampling, not config.benchmark.benchmark
+        share = actor / self.layout.num_actors if trains else 0.0
         return ActorSetup(
             actor=actor,
             generation=generation,
+            attempt=attempt,
             seed=seed,
+            gpus=sampling.actor_worker_gpus,
+            decorrelate_envs=sampling.decorrelate_envs_on_one_worker and trains,
+            # In serial mode one actor's wait would be everybody's.
+            first_wait_s=0.0 if config.run.serial_mode else share * sampling.decorrelate_experience_max_seconds,
+            max_in_flight=sampling.max_sample_requests_in_flight_per_worker,
             single_thread_envs=config.sampling.force_envs_single_thread,
-            factory=EnvFactory(config.run.env, dict(config.run.env_kwargs)),
+            factory=EnvFactory.of(config.run, config.sampling),
             spec=self.spec,
             layout=self.layout,
             trajectories=self.trajectories,
@@ -89,6 +99,7 @@ class Wiring:
             layout=self.layout,
             model=config.model,
             trajectories=self.trajectories,
+            states=self.states[policy],
             control=self.control,
             weights=self.weights[policy],
             inbox=self.to_policies[policy * self.layout.policy_workers + worker],

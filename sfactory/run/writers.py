@@ -23,7 +23,7 @@ from typing import Any, SupportsFloat
 
 Scalars = Mapping[str, SupportsFloat | None]
 
-# Rows are far shorter than this; what is looked at to find a row that was cut off.
+# What is read at once, from the end backwards, to find a row that was cut off.
 _TAIL_BYTES = 1 << 16
 
 _log = logging.getLogger(__name__)
@@ -100,11 +100,15 @@ def _number(value: SupportsFloat | None) -> float | None:
 def _cut_torn_row(path: Path) -> None:
     """Remove the end of a file that was cut off within a row by a kill."""
     with contextlib.suppress(OSError), path.open("r+b") as file:
-        start = max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES)
-        file.seek(start)
-        tail = file.read()
-        if not tail.endswith(b"\n"):
-            file.truncate(start + tail.rfind(b"\n") + 1)
+        size = end = file.seek(0, os.SEEK_END)
+        newline = -1
+        while end and newline < 0:
+            start = max(0, end - _TAIL_BYTES)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            end = start + newline + 1
+        if end < size:
+            file.truncate(end)
 
 
 class TensorBoardWriter:

@@ -21,17 +21,17 @@ class Stop(IntEnum):
 
 
 class Control:
-    """Main's orders to all processes, and the mean return per policy, by which learners know their best weights."""
+    """Main's orders to all processes, and the objective per policy, by which learners know their best weights."""
 
     def __init__(self, num_policies: int) -> None:
         self._shared = SharedArrays(
             "control",
             {
                 "stop": TensorSpec((1,), "int64"),
-                "mean_return": TensorSpec((num_policies,), "float64"),
+                "objective": TensorSpec((num_policies,), "float64"),
             },
         )
-        self._shared["mean_return"][:] = float("-inf")
+        self._shared["objective"][:] = float("-inf")
         self._attach()
 
     def _attach(self) -> None:
@@ -58,10 +58,10 @@ class Control:
         """Order a stop; orders only ever get stricter."""
         self._stop[0] = max(int(self._stop[0]), int(stop))
 
-    def tell_mean(self, policy: int, mean_return: float) -> None:
-        """Let ``policy``'s learner know the mean return over the last stats_avg episodes."""
-        self._shared["mean_return"][policy] = mean_return
+    def tell_objective(self, policy: int, objective: float) -> None:
+        """Let ``policy``'s learner know the mean of ``save_best_metric`` over the last stats_avg episodes."""
+        self._shared["objective"][policy] = objective
 
-    def mean_return(self, policy: int) -> float:
-        """The mean return over the last stats_avg episodes; -inf before there are as many."""
-        return float(self._shared["mean_return"][policy])
+    def objective(self, policy: int) -> float:
+        """The mean of ``save_best_metric`` over the last stats_avg episodes; -inf before there are as many."""
+        return float(self._shared["objective"][policy])

@@ -40,7 +40,9 @@ class SharedArrays:
         offset = 0
         for key, spec in fields.items():
             count = math.prod(spec.shape)
-            self._arrays[key] = np.frombuffer(self._mmap, spec.dtype, count, offset).reshape(spec.shape)
+            # numpy refuses to see nothing in a buffer, as the states of a policy without memory.
+            flat = np.frombuffer(self._mmap, spec.dtype, count, offset) if count else np.empty(0, spec.dtype)
+            self._arrays[key] = flat.reshape(spec.shape)
             offset += _aligned(spec.nbytes)
 
     def __getitem__(self, key: str) -> npt.NDArray[Any]:

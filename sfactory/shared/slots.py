@@ -1,10 +1,10 @@
 """Room: who owns which trajectory slot, and in which state it is. In/out: one byte per slot and fact.
 
-NOTE [Slot life]: FREE -> FILLING -> READY -> FREE. Every slot belongs to one actor for the whole run, so
-there is no free list to lose an index from. ``filling[slot]`` is written by the owning actor alone (by the
-supervisor only once that actor is dead); ``pending[slot, policy]`` is set by the actor and cleared by that
-policy's learner alone. FREE = not filling and nothing pending. A byte store is atomic, and the message
-that follows it through a channel (a mutex inside) orders it after the slot's contents.
+NOTE [Slot life]: FREE -> FILLING -> READY -> FREE. Every slot belongs to one split of one actor for the whole run, so
+there is no free list to lose an index from. ``filling[slot]`` is written by the owning actor alone;
+``pending[slot, policy]`` is set by the actor and cleared by that policy's learner alone. FREE = not filling and nothing
+pending. A byte store is atomic, and the message that follows it through a channel (a mutex inside) orders it after the
+slot's contents.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ class IllegalTransition(SFactoryError):
 
 
 class SlotTable:
-    """States of all slots. Slots [a * per_actor, (a + 1) * per_actor) belong to actor a."""
+    """States of all slots. Actor a's slots follow those of actor a - 1, and split s's those of its split s - 1."""
 
-    def __init__(self, num_actors: int, slots_per_actor: int, num_policies: int) -> None:
-        slots = num_actors * slots_per_actor
-        self._per_actor = slots_per_actor
+    def __init__(self, num_actors: int, splits: int, slots_per_split: int, num_policies: int) -> None:
+        slots = num_actors * splits * slots_per_split
+        self._splits, self._per_split = splits, slots_per_split
+        self._per_actor = splits * slots_per_split
         self._shared = SharedArrays(
             "slots",
             {
@@ -46,6 +47,11 @@ class SlotTable:
     def slots_of(self, actor: int) -> range:
         """The slots that ``actor`` owns."""
         return range(actor * self._per_actor, (actor + 1) * self._per_actor)
+
+    def slots_of_split(self, actor: int, split: int) -> range:
+        """The slots of one split of ``actor``."""
+        first = actor * self._per_actor + split * self._per_split
+        return range(first, first + self._per_split)
 
     def owner(self, slot: int) -> int:
         """The actor that owns ``slot``."""
@@ -74,17 +80,10 @@ class SlotTable:
         self._shared["filling"][slot] = 0
 
     def release(self, slot: int, policy: int) -> None:
-        """READY -> FREE once every policy has released it; by ``policy``'s learner after its copy."""
+        """READY -> FREE once every policy has released it; by ``policy``'s learner, which needs its rows no more."""
         if not self._shared["pending"][slot, policy]:
             raise IllegalTransition(f"slot {slot} is released by policy {policy}, for which it is not pending")
         self._shared["pending"][slot, policy] = 0
-
-    def reclaim(self, actor: int) -> list[int]:
-        """FILLING -> FREE for all slots of a dead ``actor``; returns them. Called by the supervisor alone."""
-        lost = [slot for slot in self.slots_of(actor) if self.state(slot) is SlotState.FILLING]
-        for slot in lost:
-            self._shared["filling"][slot] = 0
-        return lost
 
     def _expect(self, slot: int, state: SlotState) -> None:
         found = self.state(slot)

@@ -14,9 +14,10 @@ class State(IntEnum):
     """What a process is about."""
 
     UNBORN = 0
-    STARTING = 1
-    RUNNING = 2
-    DONE = 3  # a learner that has reached its limit
+    STARTING = 1  # importing; an actor: making its envs
+    RESETTING = 2  # an actor whose envs get their first reset, and the random steps that may follow it
+    RUNNING = 3
+    DONE = 4  # a learner that has reached its limit
 
 
 _FLOATS = ("heartbeat", "busy_since", "busy_s", "waiting_s", "first_step_at", "train_seconds")
@@ -57,6 +58,15 @@ class StatusRow:
     def beat(self) -> None:
         """Stamp the heartbeat."""
         self._arrays["heartbeat"][self._row] = now()
+
+    def begin_work(self) -> None:
+        """The process begins one thing that may take long, such as making an env: stamp since when it is busy."""
+        self._arrays["busy_since"][self._row] = self._arrays["heartbeat"][self._row] = now()
+
+    def clear(self) -> None:
+        """Back to before birth. Called by main, once the process is dead and another takes its place."""
+        for name in ("pid", "state", "heartbeat", "busy_since"):
+            self.set(name, 0)
 
 
 class Stopwatch:

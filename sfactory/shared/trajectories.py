@@ -38,6 +38,7 @@ def trajectory_fields(spec: EnvSpec, layout: Layout) -> dict[str, TensorSpec]:
     }
     fields |= {name: over(steps, TensorSpec((), dtype)) for name, dtype in scalars.items()}
     fields["is_first"] = over(steps + 1, TensorSpec((), "bool"))
+    fields["rnn_states"] = over(steps // layout.recurrence + 1, TensorSpec((layout.state_size,), "float32"))
     return fields
 
 
@@ -50,6 +51,7 @@ class Slot:
     reward: [T, N] float32 - raw env reward
     terminated, truncated, valid: [T, N] bool - a step that did both counts as terminated alone
     is_first: [T+1, N] bool - obs is the first of an episode
+    rnn_states: [K+1, N, S] float32 - memory before each of the K = T / recurrence chunks, and after the last step
     policy_version: [T, N] int32 - learner updates behind the weights that chose the action
     """
 
@@ -64,6 +66,7 @@ class Slot:
         self.truncated: Array = arrays["truncated"][index]
         self.valid: Array = arrays["valid"][index]
         self.is_first: Array = arrays["is_first"][index]
+        self.rnn_states: Array = arrays["rnn_states"][index]
         self.policy_version: Array = arrays["policy_version"][index]
 
 

@@ -11,15 +11,15 @@ from tests.support.source import Source, code, parse
 
 # Lowest first. A room imports itself and rooms of lower rows; rooms of one row do not import each other.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"__init__", "errors", "clock", "cores", "atomic"}),
+    frozenset({"__init__", "errors", "clock", "cores", "atomic", "seeds"}),
     frozenset({"config"}),
     frozenset({"spec", "messages", "layout"}),
-    frozenset({"algo", "model", "env"}),
+    frozenset({"algo", "model", "env", "checkpoint_file"}),
     frozenset({"shared", "checkpoint"}),
     frozenset({"inference"}),
     frozenset({"actor", "policy", "learner"}),
     frozenset({"preload"}),
-    frozenset({"run", "population"}),
+    frozenset({"run"}),
     frozenset({"train", "enjoy", "__main__"}),
 )
 HEIGHT = {room: height for height, rooms in enumerate(LAYERS) for room in rooms}

@@ -1,11 +1,21 @@
-"""Factories that a run must refuse before it starts, each with a reason that the user can act on."""
+"""Envs that go wrong: some are refused before a run starts, with a reason that the user can act on, others later."""
 
 from __future__ import annotations
 
+import ctypes
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+from threadpoolctl import threadpool_info
 
 
 class _Still(gymnasium.Env[Any, Any]):
@@ -23,6 +33,19 @@ class _Still(gymnasium.Env[Any, Any]):
     def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """The same again."""
         return self.observation_space.sample(), 0.0, False, False, {}
+
+
+class Chatty(_Still):
+    """Writes to stdout, from Python and past it."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """As ever, and says so."""
+        print("a step was taken")
+        os.write(1, b"it was\n")
+        return super().step(action)
 
 
 class FailingReset(_Still):
@@ -59,3 +82,100 @@ def graph_actions() -> gymnasium.Env[Any, Any]:
     """An environment whose actions are sets of indices."""
     numbers = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(3))
     return _Still(gymnasium.spaces.Box(-1, 1, (2,), np.float32), numbers)
+
+
+def _raise() -> None:
+    raise ConnectionError("the simulator refused the connection")
+
+
+_FAULTS: dict[str, Callable[[], object]] = {
+    "raise": _raise,
+    "exit": lambda: sys.exit("the simulator asked to leave"),
+    "leave": lambda: os._exit(0),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "hang": lambda: time.sleep(9999),
+}
+
+
+class FirstResets(_Still):
+    """Its first reset goes wrong in the process called ``who``, in as many processes of that name as ``times``.
+
+    how: what happens then, see _FAULTS; in the constructor instead if ``in_constructor``. Each process writes what
+    befell it to a file of its name in ``folder``, one JSON object a line: the event, its time, the seed or what the
+    env can see of GPUs. making_s, reset_s: how long these take.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        who: str = "nobody",
+        how: str = "raise",
+        times: int = 1,
+        in_constructor: bool = False,
+        making_s: float = 0.0,
+        reset_s: float = 0.0,
+    ) -> None:
+        super().__init__(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
+        self._path = Path(folder) / Path("/proc/self/comm").read_text().strip()
+        self._faulty = self._path.name == who
+        self._how, self._times, self._reset_s, self._is_fresh = how, times, reset_s, True
+        seen = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "EGL_DEVICE_ID")}
+        self._tell("making", **seen)
+        time.sleep(making_s)
+        if in_constructor:
+            self._fail("constructor")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Any observation, or what was ordered."""
+        if self._is_fresh:
+            self._is_fresh = False
+            time.sleep(self._reset_s)
+            self._fail("first reset", seed=seed)
+            self._tell("was reset")
+        return super().reset(seed=seed)
+
+    def _fail(self, event: str, **more: object) -> None:
+        if self._faulty and self._tell(event, **more) <= self._times:
+            _FAULTS[self._how]()
+
+    def _tell(self, event: str, **more: object) -> int:
+        """Write it down; returns how many different processes have told of this event."""
+        with self._path.open("a") as file:
+            file.write(json.dumps({"event": event, "pid": os.getpid(), "at": time.monotonic(), **more}) + "\n")
+        lines = [json.loads(line) for line in self._path.read_text().splitlines()]
+        return len({line["pid"] for line in lines if line["event"] == event})
+
+
+class Unclosable(_Still):
+    """In actors, its close() raises, or does not come back."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
+        self._how = how
+
+    def close(self) -> None:
+        """As ordered."""
+        if Path("/proc/self/comm").read_text().startswith("sf-actor"):
+            _FAULTS[self._how]()
+
+
+class LateLibrary(_Still):
+    """Loads a BLAS of its own when it is made, and when it is closed writes how many threads it computes on.
+
+    folder: takes the library, a copy of numpy's, and one file per process.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
+        self._folder = Path(folder)
+        self._library = self._folder / f"libopenblas-of-{os.getpid()}.so"
+        if not self._library.exists():
+            own = next(Path(np.__file__).parent.with_name("numpy.libs").glob("libscipy_openblas*"))
+            shutil.copy(own, self._library)
+        ctypes.CDLL(str(self._library))
+
+    def close(self) -> None:
+        """Write it down."""
+        threads = [info["num_threads"] for info in threadpool_info() if info["filepath"] == str(self._library)]
+        name = Path("/proc/self/comm").read_text().strip()
+        (self._folder / name).write_text(json.dumps(threads))

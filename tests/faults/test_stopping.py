@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +24,12 @@ BANDIT = "sfactory_envs.synthetic.bandit:Bandit"
 
 def test_ctrl_c_ends_a_dataset_that_would_take_hours_and_saves(run_trainer: RunTrainer) -> None:
     run = run_trainer(
-        train_for_env_steps=ENDLESS, num_epochs=100_000, num_batches_per_epoch=1, save_every_sec=1000, save_best_after=0
+        train_for_env_steps=ENDLESS,
+        num_epochs=100_000,
+        early_stop_loss_change=0,
+        num_batches_per_epoch=1,
+        save_every_sec=1000,
+        save_best_after=0,
     )
     run.wait_until("first env step")
     # Long enough for a dataset to come together; none is ever done.
@@ -116,3 +123,39 @@ def test_a_batch_that_fits_no_memory_is_refused_by_name(run_trainer: RunTrainer)
     assert run.last_stderr_line.startswith("RESULT failed ")
     assert run.processes() == {}
     run.assert_clean()
+
+
+@pytest.mark.parametrize("inference", ["central", "local"])
+@pytest.mark.parametrize("how", ["raise", "exit", "hang"])
+def test_a_run_that_is_done_is_not_undone_by_an_env_that_cannot_be_closed(
+    run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch, how: str, inference: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+    run = run_trainer(env="bad_envs:Unclosable", env_kwargs={"how": how}, train_for_env_steps=3000, inference=inference)
+
+    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+    assert run.last_stderr_line.startswith("RESULT done "), run.report("wrong last line")
+    assert run.result()["env_steps"] == run.saved_env_steps() >= 3000
+    # 2 actors with 8 envs each, all of which were to be closed; one that hangs keeps its actor until it is killed.
+    assert run.stderr.count("close() raised") == (0 if how == "hang" else 16)
+    run.assert_clean()
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_a_library_that_an_env_brings_along_computes_on_one_thread_if_that_is_wanted(
+    run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, single: bool
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    run = run_trainer(
+        env="bad_envs:LateLibrary",
+        env_kwargs={"folder": str(tmp_path)},
+        train_for_env_steps=3000,
+        force_envs_single_thread=single,
+        set_workers_cpu_affinity=False,
+    )
+
+    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+    threads = [json.loads((tmp_path / f"sf-actor-{actor}").read_text()) for actor in range(2)]
+    usual = min(2, len(os.sched_getaffinity(0)))
+    assert threads == [[1 if single else usual]] * 2

@@ -12,31 +12,46 @@ from sfactory.config.schema import Config, LearnerConfig, ModelConfig, RunConfig
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.counting import FIELD_LIMIT, Counting, CountingRules, decode
 from tests.support.counting_check import Column, Tally, check_columns
-from tests.support.sampling import Array, Sampler, WitnessStaging, columns_by_env
+from tests.support.parts import evaluate
+from tests.support.sampling import Array, Sampler, Sampling, SerialSampler, WitnessStaging, columns_by_env
 
 ACTORS, ENVS = 2, 10
+SPEC = EnvSpec.of_spaces(Counting().observation_space, Counting().action_space)
 DATASET_ROWS = 7  # no multiple of the rows of a slot: slots are cut, and cut in all places
 
 
-def counting_config(inference: Literal["central", "local"], rollout: int, ends: str) -> Config:
+def counting_config(
+    inference: Literal["central", "local"], rollout: int, ends: str, *, synchronous: bool = False, recurrence: int = 0
+) -> Config:
+    """``recurrence``: steps between two recorded states of a GRU; 0 is a policy without memory."""
+    rows = ACTORS * ENVS if synchronous else DATASET_ROWS
     env_kwargs = {"min_length": 1, "max_length": 2 * rollout + 1, "ends": ends}
     return Config(
         run=RunConfig(env="sfactory_envs.synthetic.counting:Counting", env_kwargs=env_kwargs, device="cpu"),
-        sampling=SamplingConfig(num_workers=ACTORS, num_envs_per_worker=ENVS, inference=inference, rollout=rollout),
-        learner=LearnerConfig(batch_size=DATASET_ROWS * rollout, train_in_background_thread=False),
-        model=ModelConfig(encoder_mlp_layers=(16,), obs_scale=float(FIELD_LIMIT)),
+        sampling=SamplingConfig(
+            num_workers=ACTORS, num_envs_per_worker=ENVS, inference=inference, rollout=rollout, async_rl=not synchronous
+        ),
+        learner=LearnerConfig(batch_size=rows * rollout, train_in_background_thread=False, recurrence=recurrence or -1),
+        model=ModelConfig(
+            encoder_mlp_layers=(16,),
+            obs_scale=float(FIELD_LIMIT),
+            normalize_input=False,
+            normalize_returns=False,
+            use_rnn=recurrence > 0,
+            rnn_size=8,
+        ),
     )
 
 
-def publish(sampler: Sampler, version: int) -> None:
+def publish(sampler: Sampling, version: int) -> None:
     """Weights under which every value is the version, and action probabilities are as different as ever."""
     with torch.no_grad():
-        sampler.model.value_head.weight.zero_()
-        sampler.model.value_head.bias.fill_(version)
+        sampler.model.value_head.linear.weight.zero_()
+        sampler.model.value_head.linear.bias.fill_(version)
     sampler.wiring.weights[0].publish(sampler.flat.to_host(), version)
 
 
-def sample(sampler: Sampler, transitions: int) -> tuple[list[dict[str, Array]], WitnessStaging]:
+def sample(sampler: Sampling, transitions: int) -> tuple[list[dict[str, Array]], WitnessStaging]:
     """Datasets of at least that many transitions. A new version is published after every one of them."""
     with torch.no_grad():
         sampler.model.policy_head.linear.weight.mul_(100.0)
@@ -47,6 +62,7 @@ def sample(sampler: Sampler, transitions: int) -> tuple[list[dict[str, Array]], 
         datasets.append(staging.snapshot())
         delivered += staging.valid_steps
         publish(sampler, len(datasets))
+        sampler.assembler.trained()
     return datasets, staging
 
 
@@ -74,13 +90,13 @@ def check_versions(rollouts: list[dict[str, Array]], published: int, inference: 
         assert (versions == versions[:, :1]).all()
 
 
-def check_log_probs(sampler: Sampler, datasets: list[dict[str, Array]]) -> None:
+def check_log_probs(sampler: Sampling, datasets: list[dict[str, Array]]) -> None:
     """Recorded log-probabilities are those of the recorded action given the recorded observation."""
     obs = torch.from_numpy(np.concatenate([d["obs"][:-1] for d in datasets], axis=1)).flatten(0, 1)
     action = torch.from_numpy(np.concatenate([d["action"] for d in datasets], axis=1)).flatten()
     recorded = torch.from_numpy(np.concatenate([d["log_prob"] for d in datasets], axis=1)).flatten()
     with torch.no_grad():
-        due = sampler.model.evaluate({"obs": obs}, {"action": action}).log_prob
+        due = evaluate(sampler.model, {"obs": obs}, {"action": action}).log_prob
     assert due.std() > 0.01, "all actions are alike, so nothing is shown"
     torch.testing.assert_close(recorded, due, atol=1e-4, rtol=1e-4)
 
@@ -103,10 +119,14 @@ def test_every_transition_arrives_once_in_order_and_whole(
 ) -> None:
     torch.manual_seed(rollout)
     rules = CountingRules(max_length=2 * rollout + 1, ends=ends)
-    env = Counting()
-    spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
 
-    with Sampler(counting_config(inference, rollout, ends), spec) as sampler:
+    check_layout(Sampler(counting_config(inference, rollout, ends), SPEC), rules, transitions)
+
+
+def check_layout(sampler: Sampler | SerialSampler, rules: CountingRules, transitions: int) -> list[dict[str, Array]]:
+    """Sample that many transitions and check them all; returns the datasets."""
+    rollout, inference = sampler.layout.rollout, sampler.layout.inference
+    with sampler:
         datasets, staging = sample(sampler, transitions)
         sampler.wait_until_held_back()
         sampled = sampler.wiring.status.total("env_steps", "sf-actor")
@@ -119,8 +139,76 @@ def test_every_transition_arrives_once_in_order_and_whole(
     assert len(tallies) == ACTORS * ENVS
     assert delivered >= transitions
     assert sampled == delivered + waiting
-    check_places(columns, rollout, ends)
-    check_log_probs(sampler, datasets)
+    check_places(columns, rollout, rules.ends)
+    if sampler.layout.state_size:
+        for rollouts in by_env.values():
+            check_memory(sampler, rollouts)
+    else:
+        check_log_probs(sampler, datasets)
     for rollouts in by_env.values():
         check_versions(rollouts, len(datasets), inference)
     assert max(rollouts[-1]["policy_version"].max() for rollouts in by_env.values()) > 0
+    return datasets
+
+
+def check_memory(sampler: Sampling, rollouts: list[dict[str, Array]]) -> None:
+    """Recorded states and log-probabilities are those of the model run over the env's whole life, with its resets."""
+    steps, recurrence = sampler.layout.rollout, sampler.layout.recurrence
+    state = torch.zeros(1, sampler.layout.state_size)
+    for rollout in rollouts:
+        obs, is_first = torch.from_numpy(rollout["obs"]), rollout["is_first"]
+        for t in range(steps):
+            state = torch.zeros_like(state) if is_first[t] else state
+            if t % recurrence == 0:
+                recorded = torch.from_numpy(rollout["rnn_states"][t // recurrence])
+                torch.testing.assert_close(recorded, state[0], atol=1e-5, rtol=1e-4)
+            with torch.no_grad():
+                output = sampler.model({"obs": obs[t : t + 1]}, state)
+                log_prob = sampler.model.distribution(output.dist_params).log_prob(
+                    {"action": torch.from_numpy(rollout["action"][t : t + 1])}
+                )
+            assert abs(float(log_prob) - float(rollout["log_prob"][t])) < 1e-3
+            state = output.state
+        torch.testing.assert_close(torch.from_numpy(rollout["rnn_states"][-1]), state[0], atol=1e-5, rtol=1e-4)
+
+
+INFERENCES: list[Literal["central", "local"]] = ["central", "local"]
+
+
+@pytest.mark.parametrize("inference", INFERENCES)
+@pytest.mark.parametrize("serial", [True, False], ids=["serial", "parallel"])
+def test_in_a_synchronous_layout_every_dataset_is_of_the_newest_policy(
+    inference: Literal["central", "local"], serial: bool
+) -> None:
+    torch.manual_seed(0)
+    config = counting_config(inference, 5, "mixed", synchronous=True)
+    sampler = (SerialSampler if serial else Sampler)(config, SPEC)
+
+    datasets = check_layout(sampler, CountingRules(max_length=11, ends="mixed"), 6_000)
+
+    for version, dataset in enumerate(datasets):
+        assert (dataset["policy_version"] == version).all(), f"dataset {version}"
+
+
+@pytest.mark.parametrize("inference", INFERENCES)
+@pytest.mark.parametrize(("rollout", "ends"), [(5, "mixed"), (1, "mixed"), (4, "both")])
+def test_in_serial_mode_every_transition_arrives_once_in_order_and_whole(
+    inference: Literal["central", "local"], rollout: int, ends: Any
+) -> None:
+    torch.manual_seed(rollout)
+    rules = CountingRules(max_length=2 * rollout + 1, ends=ends)
+
+    check_layout(SerialSampler(counting_config(inference, rollout, ends), SPEC), rules, 5_000)
+
+
+@pytest.mark.parametrize("inference", INFERENCES)
+@pytest.mark.parametrize("serial", [True, False], ids=["serial", "parallel"])
+@pytest.mark.parametrize(("rollout", "recurrence"), [(6, 6), (6, 2), (3, 1)])
+def test_with_memory_recorded_states_are_those_of_the_whole_life_of_an_env(
+    inference: Literal["central", "local"], serial: bool, rollout: int, recurrence: int
+) -> None:
+    torch.manual_seed(rollout)
+    rules = CountingRules(max_length=2 * rollout + 1, ends="mixed")
+    config = counting_config(inference, rollout, "mixed", recurrence=recurrence)
+
+    check_layout((SerialSampler if serial else Sampler)(config, SPEC), rules, 4_000)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from sfactory.config.schema import ModelConfig
+from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
 from sfactory.layout import Layout
 from sfactory.learner.batch import Batch
+from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
 
-TINY = ModelConfig(encoder_mlp_layers=(8,))
+TINY = ModelConfig(encoder_mlp_layers=(8,), normalize_input=False, normalize_returns=False)
 VECTOR = EnvSpec(obs=(("obs", TensorSpec((3,), "float32")),), actions=(DiscreteHead("action", 2),))
 # Observations of one number, as ScriptedEnv gives them.
 SCALAR = EnvSpec(obs=(("obs", TensorSpec((1,), "float32")),), actions=(DiscreteHead("action", 10),))
@@ -30,7 +31,10 @@ def small_layout(**changes: Any) -> Layout:
         splits=1,
         rows=3,
         rollout=4,
-        slots_per_actor=2,
+        slots_per_split=2,
+        slots_until_trained=False,
+        recurrence=4,
+        state_size=0,
         minibatch_rows=2,
         dataset_rows=4,
         datasets=1,
@@ -47,13 +51,50 @@ def tiny_model(seed: int = 0) -> ActorCritic:
     return model
 
 
+class Evaluated(NamedTuple):
+    """log_prob, entropy, value: [B] float32 - of recorded actions and observations, under present weights."""
+
+    log_prob: Tensor
+    entropy: Tensor
+    value: Tensor
+
+
+def evaluate(model: ActorCritic, obs: dict[str, Tensor], actions: dict[str, Tensor]) -> Evaluated:
+    """Judge actions taken for obs {path: [B, ...]} at the start of episodes; with gradients."""
+    output = model(obs)
+    distribution = model.distribution(output.dist_params)
+    return Evaluated(distribution.log_prob(actions), distribution.entropy(), output.value)
+
+
+def trainer_for(
+    model: ActorCritic,
+    algo: AlgoConfig | None = None,
+    optim: OptimConfig | None = None,
+    learner: LearnerConfig | None = None,
+    *,
+    seed: int = 0,
+    policy: int = 0,
+    total_env_steps: int = 2**62,
+) -> Trainer:
+    """A trainer of ``model``, by default settings where nothing else is said."""
+    return Trainer(
+        model,
+        algo or AlgoConfig(),
+        optim or OptimConfig(),
+        learner or LearnerConfig(),
+        seed=seed,
+        policy=policy,
+        total_env_steps=total_env_steps,
+    )
+
+
 def random_batch(model: ActorCritic, steps: int = 5, rows: int = 4, seed: int = 1, **changes: Tensor) -> Batch:
     """A valid batch for VECTOR that was recorded by a policy slightly off ``model``'s; ``changes`` replace fields."""
     generator = torch.Generator().manual_seed(seed)
     obs = torch.randn(steps + 1, rows, 3, generator=generator)
     actions = torch.randint(0, 2, (steps, rows), generator=generator)
     with torch.no_grad():
-        flat = model.evaluate({"obs": obs[:-1].flatten(0, 1)}, {"action": actions.flatten()})
+        flat = evaluate(model, {"obs": obs[:-1].flatten(0, 1)}, {"action": actions.flatten()})
     batch = Batch(
         obs={"obs": obs},
         actions={"action": actions},
@@ -63,6 +104,8 @@ def random_batch(model: ActorCritic, steps: int = 5, rows: int = 4, seed: int = 
         discounts=torch.full((steps, rows), 0.9),
         valid=torch.ones(steps, rows, dtype=torch.bool),
         lag=torch.zeros(steps, rows, dtype=torch.int32),
+        is_first=torch.zeros(steps + 1, rows, dtype=torch.bool),
+        rnn_states=torch.zeros(2, rows, 0),
     )
     return dataclasses.replace(batch, **fields_of(changes))
 

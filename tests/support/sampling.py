@@ -1,6 +1,7 @@
 """Room: the sampling half of a run, with the test as its learner. In: a config. Out: what real actors delivered.
 
-Actors and policy workers are the real processes, started as a run starts them.
+Actors and policy workers are the real processes, started as a run starts them; or, in serial mode, the same rooms
+taking turns in the process of the test.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from sfactory.actor.life import run_actor
+from sfactory.actor.life import make_actor, run_actor
+from sfactory.actor.setup import close_envs, make_splits
+from sfactory.actor.split import Split
 from sfactory.config.schema import Config
+from sfactory.inference.acting import ActingPolicy
 from sfactory.layout import Layout
 from sfactory.learner.assembler import Assembler
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
-from sfactory.policy.worker import run_policy_worker
+from sfactory.policy.worker import PolicyWorker, run_policy_worker
 from sfactory.run.child import Birth
 from sfactory.run.nursery import Nursery
 from sfactory.run.wiring import Wiring
@@ -31,23 +36,88 @@ from sfactory.spec import EnvSpec
 from tests.support.processes import eventually
 
 Array = npt.NDArray[Any]
+TURNS = 100_000  # bound on the turns of every wait in serial mode
 END_S = 60.0  # bound on every wait for a process
 
 
-class Sampler:
-    """Context in which the actors and policy workers of ``config`` sample. ``wiring``: what they share."""
+class Sampling:
+    """What sampling with ``config`` needs, whoever does it. ``wiring``: what actors, policy workers and test share."""
 
     def __init__(self, config: Config, spec: EnvSpec, seed: int = 1) -> None:
         inference = config.sampling.inference
         assert inference != "auto"
         self.config, self._seed = config, seed
-        self.layout = Layout.plan(config.sampling, config.learner, inference)
         self.model = ActorCritic(spec, config.model)
+        self.layout = Layout.plan(config.sampling, config.learner, inference, self.model.state_size)
         self.flat = FlatState(self.model)
         self.wiring = Wiring(spec, self.layout, self.flat.block.numel())
         self.assembler = Assembler(
             0, self.wiring.trajectories, self.wiring.table, self.wiring.to_learners[0], self.wiring.to_actors
         )
+
+    def fill(self, staging: Staging) -> None:
+        """Fill ``staging`` as a learner does; fails if nothing comes."""
+        raise NotImplementedError
+
+    def wait_until_held_back(self) -> None:
+        """Wait until every slot is READY: the actors are full of work that nobody takes."""
+        raise NotImplementedError
+
+    @property
+    def held_back(self) -> bool:
+        """Whether every slot is READY."""
+        return all(self.wiring.table.state(slot) is SlotState.READY for slot in range(self.layout.num_slots))
+
+
+class SerialSampler(Sampling):
+    """Context in which the rooms take turns, as in serial mode."""
+
+    def __enter__(self) -> SerialSampler:
+        wiring, config, seed, layout = self.wiring, self.config, self._seed, self.layout
+        self.wiring.weights[0].publish(self.flat.to_host(), 0)
+        self._rooms: list[Any] = []
+        for worker, name in enumerate(layout.policy_worker_names):
+            setup = wiring.policy_worker(0, worker, config, seed, 0, "cpu")
+            policy = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device("cpu"))
+            self._rooms.append(PolicyWorker(setup, policy, wiring.status.row(name)))
+        self._splits: list[Split] = []
+        for actor, name in enumerate(layout.actor_names):
+            actor_setup, row = wiring.actor(actor, config, seed, 0), wiring.status.row(name)
+            splits = make_splits(actor_setup, row)
+            self._splits += splits
+            self._rooms.append(make_actor(actor_setup, splits, config.model, row))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        close_envs(self._splits)
+
+    def fill(self, staging: Staging) -> None:
+        """Let the rooms take turns until ``staging`` is full."""
+        staging.clear()
+        for _ in range(TURNS):
+            for room in self._rooms:
+                room.turn(0)
+            if self.assembler.advance(staging, 0):
+                return
+        raise AssertionError(f"no dataset came within {TURNS} turns")
+
+    def wait_until_held_back(self) -> None:
+        """Let the rooms take turns until nobody can go on."""
+        for _ in range(TURNS):
+            if self.held_back:
+                return
+            for room in self._rooms:
+                room.turn(0)
+        raise AssertionError(f"not held back within {TURNS} turns")
+
+
+class Sampler(Sampling):
+    """Context in which the actors and policy workers of ``config`` sample, as processes."""
+
+    def __init__(self, config: Config, spec: EnvSpec, seed: int = 1) -> None:
+        super().__init__(config, spec, seed)
         self._processes: dict[str, ForkServerProcess] = {}
 
     def __enter__(self) -> Sampler:
@@ -97,23 +167,24 @@ class Sampler:
 
     def wait_until_held_back(self) -> None:
         """Wait until every slot is READY: the actors are full of work that nobody takes."""
-        table, slots = self.wiring.table, range(self.layout.num_slots)
-        full = eventually(lambda: all(table.state(slot) is SlotState.READY for slot in slots), END_S)
-        assert full, f"slots are {[table.state(slot).name for slot in slots]}; ended: {self.ended() or 'nobody'}"
+        states = [self.wiring.table.state(slot).name for slot in range(self.layout.num_slots)]
+        full = eventually(lambda: self.held_back, END_S)
+        assert full, f"slots are {states}; ended: {self.ended() or 'nobody'}"
 
 
 class WitnessStaging(Staging):
     """A Staging that looks closer: what state a slot is in, and the fields that a learner has no use for.
 
-    truncated: [T, R] bool. is_first: [T+1, R] bool. taken: rows copied by (slot, generation).
+    truncated: [T, R] bool. firsts: [T+1, R] bool - is_first, which learners read with memory alone.
+    taken: rows copied by (slot, generation).
     """
 
-    def __init__(self, sampler: Sampler) -> None:
+    def __init__(self, sampler: Sampling) -> None:
         super().__init__(sampler.wiring.spec, sampler.layout, pin=False)
         steps = sampler.layout.rollout
         self._table = sampler.wiring.table
         self.truncated = np.zeros((steps, self.rows), bool)
-        self.is_first = np.zeros((steps + 1, self.rows), bool)
+        self.firsts = np.zeros((steps + 1, self.rows), bool)
         self.taken: dict[tuple[int, int], int] = {}
 
     def take(self, slot: Slot, start: int) -> int:
@@ -124,7 +195,7 @@ class WitnessStaging(Staging):
         first = self.filled
         count = super().take(slot, start)
         self.truncated[:, first : first + count] = slot.truncated[:, start : start + count]
-        self.is_first[:, first : first + count] = slot.is_first[:, start : start + count]
+        self.firsts[:, first : first + count] = slot.is_first[:, start : start + count]
         assert key == (slot.index, self._table.generation(slot.index))
         assert self._table.state(slot.index) is SlotState.READY
         self.taken[key] = start + count
@@ -139,7 +210,7 @@ class WitnessStaging(Staging):
         """Copies of all fields of the dataset: [T or T+1, R, ...] each."""
         fields: dict[str, Array] = {"obs": self.obs["obs"].numpy(), "action": self.actions["action"].numpy()}
         fields |= {name: tensor.numpy() for name, tensor in self.scalars.items()}
-        fields |= {"truncated": self.truncated, "is_first": self.is_first}
+        fields |= {"truncated": self.truncated, "is_first": self.firsts, "rnn_states": self.rnn_states.numpy()}
         return {name: array.copy() for name, array in fields.items()}
 
 

@@ -14,6 +14,7 @@ from sfactory.model.activations import elu_, relu_, tanh_
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.encoders import MLPEncoder
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from tests.support.parts import evaluate
 
 FIRE = DiscreteHead("fire", 3)
 STEER = BoxHead("steer", (2,), "float32", (-1.0, -1.0), (1.0, 1.0))
@@ -86,12 +87,12 @@ def test_learner_evaluates_to_what_the_actor_recorded() -> None:
         acted = model.act(obs)
     recorded = {key: action.clone() for key, action in acted.actions.items()}
 
-    evaluated = model.evaluate(obs, recorded)
+    evaluated = evaluate(model, obs, recorded)
 
     torch.testing.assert_close(evaluated.log_prob, acted.log_prob)
     torch.testing.assert_close(evaluated.value, acted.value)
     torch.testing.assert_close(evaluated.entropy, model.distribution(model(obs).dist_params).entropy())
-    torch.testing.assert_close(model.value(obs), acted.value)
+    torch.testing.assert_close(model(obs).value, acted.value)
 
 
 def test_deterministic_action_is_the_mode() -> None:
@@ -104,7 +105,7 @@ def test_deterministic_action_is_the_mode() -> None:
     for key, action in mode.items():
         assert torch.equal(first.actions[key], action)
         assert torch.equal(second.actions[key], action)
-    torch.testing.assert_close(first.log_prob, model.evaluate(obs, mode).log_prob)
+    torch.testing.assert_close(first.log_prob, evaluate(model, obs, mode).log_prob)
 
 
 @pytest.mark.parametrize("nonlinearity", ["elu", "relu", "tanh"])
@@ -116,7 +117,7 @@ def test_gradients_reach_every_parameter(nonlinearity: str, share: bool, adaptiv
     model = make(heads, config=settings)
     obs = observations(VECTOR, 64)
 
-    evaluated = model.evaluate(obs, model.act(obs).actions)
+    evaluated = evaluate(model, obs, model.act(obs).actions)
     (evaluated.log_prob.mean() + 0.1 * evaluated.entropy.mean() + evaluated.value.mean()).backward()
 
     assert parameters_with_gradient(model) == {name for name, _ in model.named_parameters()}
@@ -126,7 +127,7 @@ def test_separate_towers_share_nothing() -> None:
     model = make((FIRE, STEER), config=config(actor_critic_share_weights=False))
     obs = observations(VECTOR, 64)
 
-    model.evaluate(obs, model.act(obs).actions).log_prob.mean().backward()
+    evaluate(model, obs, model.act(obs).actions).log_prob.mean().backward()
     actor = parameters_with_gradient(model)
     model.zero_grad()
     model(obs).value.mean().backward()
@@ -192,7 +193,7 @@ def test_state_independent_deviation_is_the_same_in_every_row() -> None:
 
 def test_orthogonal_layers_are_orthogonal_with_gain_and_torch_default_is_not() -> None:
     def second_layer(settings: ModelConfig) -> Tensor:
-        encoder = make(config=settings).encoder
+        encoder = make(config=settings).tower.encoder
         assert isinstance(encoder, MLPEncoder)
         weight = encoder.layers[1].weight
         assert isinstance(weight, Tensor)

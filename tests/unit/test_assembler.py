@@ -22,10 +22,10 @@ class Bench:
     """An Assembler with all it touches. Row n of a slot's k-th filling carries the reward 1000 k + 100 slot + n."""
 
     def __init__(self, rows: int = 3, dataset_rows: int = 4) -> None:
-        layout = small_layout(num_actors=2, slots_per_actor=3, rows=rows, dataset_rows=dataset_rows)
+        layout = small_layout(num_actors=2, slots_per_split=3, rows=rows, dataset_rows=dataset_rows)
         self.rows = rows
         self.trajectories = TrajectoryBuffer(VECTOR, layout)
-        self.table = SlotTable(2, 3, 1)
+        self.table = SlotTable(2, 1, 3, 1)
         self.inbox: Channel[ToLearner] = Channel("learner", TO_LEARNER, 20)
         self.to_actors: list[Channel[ToActor]] = [Channel(f"actor {i}", TO_ACTOR, 20) for i in range(2)]
         self.assembler = Assembler(0, self.trajectories, self.table, self.inbox, self.to_actors)

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sfactory.actor.env_group import EnvGroup
-from sfactory.config.check import check, check_env_name
-from sfactory.config.flags import all_flags, coerce, config_of
-from sfactory.config.schema import RunConfig
-from sfactory.env.api import find_family, make_env
+from sfactory.env.api import SPANS_FRAMES, make_env
 from sfactory.errors import EnvError
-from sfactory_envs.atari import FAMILY
-from sfactory_envs.atari.frame_ring import FrameRing
-from sfactory_envs.atari.games import GAMES, rom_of
 
 ale_py = pytest.importorskip("ale_py")
 cv2 = pytest.importorskip("cv2")
@@ -28,8 +18,28 @@ cv2 = pytest.importorskip("cv2")
 NOOP, FIRE = 0, 1  # in Breakout's own action set
 
 
-def make(name: str = "atari_breakout", **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    return make_env(name, kwargs)
+def make(name: str = "atari_breakout", env_frameskip: int = 4, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    return make_env(name, kwargs, None, env_frameskip)
+
+
+class Emulator:
+    """The bare game, without anything of ours around it."""
+
+    def __init__(self, rom: str) -> None:
+        self.ale = ale_py.ALEInterface()
+        self.ale.setFloat("repeat_action_probability", 0.0)
+        self.ale.loadROM(ale_py.roms.get_rom_path(rom))
+        self.ale.reset_game()
+        self.legal = self.ale.getMinimalActionSet()
+
+    def act(self, action: int) -> tuple[int, np.ndarray]:
+        """One frame: its points and its screen [210, 160] uint8."""
+        points = self.ale.act(self.legal[action])
+        return points, self.ale.getScreenGrayscale()
+
+
+def small(*screens: np.ndarray) -> np.ndarray:
+    return np.asarray(cv2.resize(np.max(screens, axis=0), (84, 84), interpolation=cv2.INTER_AREA))
 
 
 def play(env: gymnasium.Env[Any, Any], actions: Any) -> list[tuple[bytes, float, bool, bool, int]]:
@@ -60,90 +70,6 @@ def lose_a_life(env: gymnasium.Env[Any, Any]) -> tuple[float, tuple[Any, float, 
     raise AssertionError("no life was lost in 400 steps")
 
 
-def test_there_are_57_games_and_ale_py_has_them_all() -> None:
-    assert len(set(GAMES)) == 57
-    assert set(GAMES) <= set(ale_py.roms.get_all_rom_ids())
-
-
-@pytest.mark.parametrize(
-    ("name", "rom"),
-    [
-        ("atari_breakout", "breakout"),
-        ("atari_montezuma_revenge", "montezuma_revenge"),
-        ("ALE/Breakout-v5", "breakout"),
-        ("ALE/MontezumaRevenge-v5", "montezuma_revenge"),
-        ("Breakout-v4", "breakout"),
-        ("Breakout-v0", "breakout"),
-        ("BreakoutDeterministic-v4", "breakout"),
-        ("UpNDownNoFrameskip-v4", "up_n_down"),
-        ("Breakout-ram-v4", None),
-        ("ALE/Breakout-ram-v5", None),
-        ("ALE/Breakout-v4", None),
-        ("atari_brakeout", None),
-        ("breakout", None),
-        ("CartPole-v1", None),
-    ],
-)
-def test_games_go_by_our_names_and_by_gymnasium_ids(name: str, rom: str | None) -> None:
-    assert rom_of(name) == rom
-    assert FAMILY.matches(name) is (rom is not None)
-
-
-def test_every_id_that_ale_py_registers_for_a_game_of_ours_is_ours() -> None:
-    gymnasium.register_envs(ale_py)
-    kinds = ("ALE/{}-v5", "{}-v0", "{}-v4", "{}NoFrameskip-v4")
-    registered = {
-        spec.id: spec.kwargs["game"]
-        for spec in gymnasium.registry.values()
-        if spec.kwargs.get("game") in GAMES and spec.kwargs.get("obs_type", "rgb") == "rgb"
-    }
-
-    assert set(registered.values()) == set(GAMES)
-    assert {name for name, game in registered.items() if rom_of(name) != game} == set()
-    assert {kind.format("Breakout") for kind in kinds} <= set(registered)
-
-
-def test_misspelt_game_is_answered_with_the_right_name() -> None:
-    (problem,) = check_env_name("atari_brakeout")
-
-    assert "atari_breakout" in problem
-
-
-def test_family_is_known_and_light() -> None:
-    script = (
-        "import sys, sfactory_envs.atari\n"
-        "print([name for name in ('ale_py', 'cv2', 'gymnasium', 'torch', 'numpy') if name in sys.modules])"
-    )
-
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-
-    assert loaded.strip() == "[]"
-    assert find_family("atari_pong") is FAMILY
-
-
-def test_defaults_of_the_family_are_flags_that_make_a_sound_configuration() -> None:
-    defaults = FAMILY.defaults("atari_pong")
-
-    config = config_of({"env": "atari_pong", **{name: coerce(all_flags()[name], v) for name, v in defaults.items()}})
-
-    assert check(config) == []
-    assert config.run != RunConfig()
-    assert config.sampling.env_frameskip == 4
-    assert config.algo.reward_clip == 1.0
-
-
-@pytest.mark.parametrize("missing", ["ale_py", "cv2"])
-def test_missing_package_is_explained(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.delitem(sys.modules, "sfactory_envs.atari.preprocessing", raising=False)
-
-    with pytest.raises(EnvError) as refused:
-        make()
-
-    assert missing in str(refused.value)
-    assert "pip install sfactory[atari]" in str(refused.value)
-
-
 @pytest.mark.parametrize("name", ["atari_breakout", "ALE/Breakout-v5", "BreakoutNoFrameskip-v4"])
 def test_observations_are_stacks_of_small_grey_frames(name: str) -> None:
     env = make(name)
@@ -166,7 +92,7 @@ def test_observations_are_stacks_of_small_grey_frames(name: str) -> None:
         ({"framestack": 1}, (1, 84, 84), 4),
         ({"size": 64, "framestack": 3}, (3, 64, 64), 4),
         ({"grayscale": False}, (12, 84, 84), 4),
-        ({"full_action_space": True, "frameskip": 1}, (4, 84, 84), 18),
+        ({"full_action_space": True, "env_frameskip": 1}, (4, 84, 84), 18),
     ],
 )
 def test_options_change_what_is_seen_and_done(kwargs: dict[str, Any], shape: tuple[int, ...], actions: int) -> None:
@@ -180,25 +106,31 @@ def test_options_change_what_is_seen_and_done(kwargs: dict[str, Any], shape: tup
     assert all(env.observation_space.contains(step[0]) for step in steps)
 
 
-def test_frame_is_the_maximum_of_the_last_two_of_four_made_small() -> None:
-    env = make("atari_space_invaders", noop_max=0)
+@pytest.mark.parametrize("frameskip", [1, 2, 4, 7])
+def test_frame_is_the_maximum_of_the_last_two_that_an_action_was_held_for_made_small(frameskip: int) -> None:
+    env = make("atari_space_invaders", frameskip, noop_max=0)
     obs, _ = env.reset(seed=0)
-    game = ale_py.ALEInterface()
-    game.setFloat("repeat_action_probability", 0.0)
-    game.loadROM(ale_py.roms.get_rom_path("space_invaders"))
-    game.reset_game()
-    legal = game.getMinimalActionSet()
+    game = Emulator("space_invaders")
 
-    for action in random_actions(env, 40):
+    for action in random_actions(env, 60):
         obs, reward, *_ = env.step(action)
-        points, screens = 0, []
-        for _ in range(4):
-            points += game.act(legal[action])
-            screens.append(game.getScreenGrayscale())
-        frame = cv2.resize(np.maximum(screens[2], screens[3]), (84, 84), interpolation=cv2.INTER_AREA)
+        frames = [game.act(action) for _ in range(frameskip)]
 
-        assert np.array_equal(obs[3], frame)
-        assert reward == points
+        assert np.array_equal(obs[3], small(*(screen for _, screen in frames[-2:])))
+        assert reward == sum(points for points, _ in frames)
+
+
+def test_frameskip_of_the_kwargs_may_repeat_but_not_contradict_that_of_the_flag() -> None:
+    env = make(env_frameskip=2, frameskip=2, max_episode_frames=10)
+    env.reset(seed=0)
+
+    ends = [env.step(NOOP)[3] for _ in range(5)]
+
+    assert ends == [False, False, False, False, True]
+    with pytest.raises(EnvError) as refused:
+        make(env_frameskip=4, frameskip=2)
+    assert "--env_frameskip=4" in str(refused.value)
+    assert "frameskip=2" in str(refused.value)
 
 
 def test_frames_are_stacked_oldest_first_and_an_episode_starts_with_its_first_frame_only() -> None:
@@ -239,6 +171,37 @@ def test_other_seeds_begin_otherwise_through_noops_alone() -> None:
 
     assert len(different) >= 4
     assert len(same) == 1
+
+
+@pytest.mark.parametrize("noop_max", [1, 7, 30])
+def test_game_begins_with_1_to_noop_max_frames_of_doing_nothing(noop_max: int) -> None:
+    env, game = make("atari_freeway", noop_max=noop_max), Emulator("freeway")
+    starts = [small(game.act(NOOP)[1]).tobytes() for _ in range(30)]
+    assert len(set(starts)) == 30
+    env.reset(seed=0)
+
+    noops = [starts.index(env.reset()[0][3].tobytes()) + 1 for _ in range(8 * noop_max)]
+
+    assert set(noops) == set(range(1, noop_max + 1))
+
+
+def test_sticky_actions_are_drawn_frame_by_frame() -> None:
+    env = make("atari_space_invaders", repeat_action_probability=0.25, noop_max=0)
+    obs, _ = env.reset(seed=6)
+    game, draws = Emulator("space_invaders"), gymnasium.utils.seeding.np_random(6)[0]
+    held, taken = 0, NOOP
+
+    for action in random_actions(env, 200):
+        obs, reward, *_ = env.step(action)
+        frames = []
+        for draw in draws.random(4):
+            held += draw < 0.25
+            taken = taken if draw < 0.25 else action
+            frames.append(game.act(taken))
+
+        assert np.array_equal(obs[3], small(frames[2][1], frames[3][1]))
+        assert reward == sum(points for points, _ in frames)
+    assert 0.2 < held / 800 < 0.3
 
 
 def test_sticky_actions_hold_the_last_action() -> None:
@@ -288,7 +251,8 @@ def test_score_of_a_whole_game_is_told_when_it_is_over() -> None:
             break
         assert "episode_extra_stats" not in info
 
-    assert info == {"lives": 0, "episode_extra_stats": {"game_score": points, "game_length": float(steps)}}
+    stats = {"game_score": points, "game_length": float(steps)}
+    assert info == {"lives": 0, "true_objective": points, "episode_extra_stats": stats}
     assert points > 0.0
 
 
@@ -301,7 +265,7 @@ def test_episodic_life_ends_an_episode_with_each_life_and_the_game_with_the_last
     for life in range(5):
         points, (_, _, terminated, truncated, info) = lose_a_life(env)
         total += points
-        ends.append(("episode_extra_stats" in info, info["lives"]))
+        ends.append(("true_objective" in info and "episode_extra_stats" in info, info["lives"]))
         assert (terminated, truncated) == (True, False)
         obs, after = env.reset()
         assert np.array_equal(obs[0], obs[3])
@@ -309,6 +273,7 @@ def test_episodic_life_ends_an_episode_with_each_life_and_the_game_with_the_last
 
     assert ends == [(False, 4), (False, 3), (False, 2), (False, 1), (True, 0)]
     assert info["episode_extra_stats"]["game_score"] == total
+    assert info["true_objective"] == total
 
 
 def test_seed_begins_a_new_game_even_after_a_lost_life() -> None:
@@ -334,6 +299,21 @@ def test_game_is_truncated_after_its_frames_and_starts_anew() -> None:
     assert not any(terminated for _, _, terminated, _, _ in lived)
     assert lived[-1][4]["episode_extra_stats"]["game_length"] == 10.0
     assert next_game[-1][4]["episode_extra_stats"]["game_length"] == 10.0
+
+
+def test_fire_reset_begins_a_game_with_frameskip_frames_of_fire() -> None:
+    env, game = make(fire_reset=True, noop_max=0), Emulator("breakout")
+
+    obs, _ = env.reset(seed=0)
+    frames = [game.act(FIRE)[1] for _ in range(4)]
+
+    assert np.array_equal(obs[3], small(*frames[2:]))
+
+
+def test_fire_reset_leaves_games_without_a_fire_button_alone() -> None:
+    pressed, alone = make("atari_freeway", fire_reset=True), make("atari_freeway")
+
+    assert np.array_equal(pressed.reset(seed=4)[0], alone.reset(seed=4)[0])
 
 
 def test_fire_reset_serves_the_ball() -> None:
@@ -383,29 +363,8 @@ def test_truncated_games_keep_their_final_observation_beside_running_ones() -> N
         assert all(np.array_equal(obs, own) for obs, own in zip(group.observations, expected, strict=True))
 
 
-@given(stack=st.integers(1, 5), restarts=st.lists(st.booleans(), max_size=60))
-def test_ring_shows_the_last_frames_and_never_two_windows_in_one_place(stack: int, restarts: list[bool]) -> None:
-    ring = FrameRing(stack, (1, 1, 2))
-    ring.restart()[:] = 0
-    ring.spread()
-    frames, windows = [0] * stack, [(ring.window, [0] * stack)]
-
-    for number, restart in enumerate(restarts, 1):
-        if restart:
-            ring.restart()[:] = number
-            ring.spread()
-            frames = [number] * stack
-        else:
-            ring.push()[:] = number
-            frames = [*frames[1:], number]
-        windows.append((ring.window, frames))
-        for window, shown in windows[-3:-1] if sum(restarts[number - 2 : number]) < 2 else windows[-2:-1]:
-            assert window[:, 0, 0].tolist() == shown
-        assert ring.window[:, 0, 1].tolist() == frames
-
-
 def test_screen_is_rendered_in_color() -> None:
-    env = make_env("atari_breakout", {}, "rgb_array")
+    env = make_env("atari_breakout", {}, "rgb_array", 4)
     env.reset(seed=0)
 
     screen = env.render()
@@ -415,12 +374,13 @@ def test_screen_is_rendered_in_color() -> None:
     assert screen.dtype == np.uint8
     assert len(np.unique(screen.reshape(-1, 3), axis=0)) > 3
     assert env.metadata["render_fps"] == 15.0
+    assert env.metadata[SPANS_FRAMES] is True
 
 
 @pytest.mark.parametrize(
     ("kwargs", "says"),
     [
-        ({"frameskip": 0, "size": 8.5}, "frameskip=0: must be a whole number of at least 1; size=8.5"),
+        ({"env_frameskip": 0, "size": 8.5}, "frameskip=0: must be a whole number of at least 1; size=8.5"),
         ({"repeat_action_probability": 1.5}, "repeat_action_probability=1.5: must be from 0 to 1"),
         ({"noop_max": True}, "noop_max=True"),
         ({"stack": 4}, "'stack'"),

@@ -90,11 +90,11 @@ def test_columns_are_the_same_rows_of_every_field() -> None:
     staging.scalars["policy_version"][:] = torch.tensor([0, 1, 2, 3], dtype=torch.int32)
     whole = batch_of(staging, train_step=3)
 
-    part = whole.columns(1, 3)
+    part = whole.columns(slice(1, 3))
 
     assert part.rows == 2
     for name in ("behavior_log_prob", "behavior_value", "rewards", "discounts", "valid", "lag"):
         assert torch.equal(getattr(part, name), getattr(whole, name)[:, 1:3]), name
     assert torch.equal(part.obs["obs"], whole.obs["obs"][:, 1:3])
     assert torch.equal(part.actions["action"], whole.actions["action"][:, 1:3])
-    assert whole.columns(0, ROWS) is whole
+    assert whole.columns(slice(0, ROWS)) is whole

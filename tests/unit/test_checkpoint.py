@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfactory.checkpoint import FORMAT_VERSION, CheckpointDir
+from sfactory.checkpoint import FORMAT_VERSION, CheckpointDir, is_checkpoint
 from sfactory.errors import CannotSaveError, CheckpointError
 
 REPO = Path(__file__).resolve().parents[2]
@@ -417,3 +417,131 @@ def test_a_copied_directory_still_loads(tmp_path: Path) -> None:
 def test_keeping_no_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="keep=0"):
         CheckpointDir(tmp_path, keep=0)
+
+
+def test_milestones_are_never_pruned_and_are_apart_from_the_latest(tmp_path: Path) -> None:
+    directory = CheckpointDir(tmp_path, keep=1)
+
+    for step in (1, 2, 3):
+        directory.save_milestone(payload(step), step, step * 100)
+        directory.save(payload(10 + step), step, step * 100)
+
+    assert [name for name in names(tmp_path / "milestones") if name.endswith(".pth")] == [
+        "checkpoint_000000001_100.pth",
+        "checkpoint_000000002_200.pth",
+        "checkpoint_000000003_300.pth",
+    ]
+    assert len(names(tmp_path / "milestones")) == 6
+    assert value_of(directory, "milestone") == 3.0
+    assert value_of(directory, "latest") == 13.0
+
+
+def test_milestones_of_an_abandoned_continuation_are_set_aside_and_kept(tmp_path: Path) -> None:
+    directory = CheckpointDir(tmp_path, keep=1)
+    for step in (1, 2, 3):
+        directory.save_milestone(payload(step), step, step * 100)
+
+    directory.save_milestone(payload(9.0), 2, 150)
+
+    assert value_of(directory, "milestone") == 9.0
+    assert [name for name in names(tmp_path / "milestones") if name.endswith(".pth")] == [
+        "checkpoint_000000001_100.pth",
+        "checkpoint_000000002_150.pth",
+        "set_aside_checkpoint_000000002_200.pth",
+        "set_aside_checkpoint_000000003_300.pth",
+    ]
+
+
+def test_a_milestone_that_cannot_be_written_is_a_narrow_error(tmp_path: Path) -> None:
+    (tmp_path / "milestones").write_text("in the way")
+
+    with pytest.raises(CannotSaveError, match="could not be written"):
+        CheckpointDir(tmp_path, keep=1).save_milestone(payload(1.0), 1, 100)
+
+
+def test_what_a_killed_writer_of_a_milestone_left_is_removed(tmp_path: Path) -> None:
+    directory = CheckpointDir(tmp_path, keep=1)
+    directory.save_milestone(payload(1.0), 1, 100)
+    leftover = tmp_path / "milestones" / ".tmp-1-0123456789ab"
+    leftover.write_bytes(b"half")
+
+    directory.tidy()
+
+    assert not leftover.exists()
+    assert value_of(directory, "milestone") == 1.0
+
+
+@pytest.mark.parametrize(("best_step", "expected"), [(1, 2.0), (3, 3.0)])
+def test_a_run_without_a_latest_checkpoint_goes_on_from_the_newest_other_one(
+    tmp_path: Path, best_step: int, expected: float
+) -> None:
+    directory = CheckpointDir(tmp_path, keep=1)
+    directory.save_milestone(payload(2.0), 2, 200)
+    directory.save_best(payload(best_step), best_step, best_step * 100, metric=1.0)
+
+    loaded = directory.load_to_go_on()
+
+    assert loaded is not None
+    assert float(loaded.payload["weights"]["w"][0, 0]) == expected
+    assert CheckpointDir(tmp_path / "absent", keep=1).load_to_go_on() is None
+
+
+def three_kinds(path: Path) -> CheckpointDir:
+    """Milestones of env steps 100 and 200, a best checkpoint of 200, latest ones of 300 and 400."""
+    directory = CheckpointDir(path, keep=2)
+    directory.save_milestone(payload(1.0), 1, 100)
+    directory.save_milestone(payload(2.0), 2, 200)
+    directory.save_best(payload(2.5), 2, 200, metric=1.0)
+    directory.save(payload(3.0), 3, 300)
+    directory.save(payload(4.0), 4, 400)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "kind", "expected"),
+    [(100, None, 1.0), (200, None, 2.5), (300, None, 3.0), (400, "latest", 4.0), (200, "milestone", 2.0)],
+)
+def test_the_checkpoint_of_an_env_step_is_loaded_wherever_it_is(
+    tmp_path: Path, env_steps: int, kind: Any, expected: float
+) -> None:
+    loaded = three_kinds(tmp_path).load_at(env_steps, kind)
+
+    assert float(loaded.payload["weights"]["w"][0, 0]) == expected
+    assert f"_{env_steps}" in loaded.path.name
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "kind", "text"),
+    [
+        (250, None, "no checkpoint of env step 250. There are latest: 300, 400; best: 200; milestone: 100, 200."),
+        (300, "milestone", "no milestone checkpoint of env step 300. There are milestone: 100, 200."),
+    ],
+)
+def test_an_env_step_without_a_checkpoint_is_refused_with_those_there_are(
+    tmp_path: Path, env_steps: int, kind: Any, text: str
+) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        three_kinds(tmp_path).load_at(env_steps, kind)
+
+    assert text in str(caught.value)
+
+
+def test_a_damaged_checkpoint_of_an_env_step_gives_way_to_another_of_the_same_step(tmp_path: Path) -> None:
+    directory = three_kinds(tmp_path)
+    truncate(next(tmp_path.glob("best_*.pth")))
+
+    assert float(directory.load_at(200).payload["weights"]["w"][0, 0]) == 2.0
+    with pytest.raises(CheckpointError, match="for env step 200, 1 checkpoint"):
+        directory.load_at(200, "best")
+
+
+def test_every_file_that_is_written_is_known_as_a_checkpoint_and_no_other(tmp_path: Path) -> None:
+    directory = three_kinds(tmp_path)
+    directory.save(payload(9.0), 2, 250)
+    directory.save_milestone(payload(9.0), 1, 50)
+
+    written = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+
+    assert len(written) == 14
+    assert all(is_checkpoint(name) for name in written)
+    assert not any(is_checkpoint(name) for name in ("my.pth", "checkpoint_1_2.pth", "checkpoint_000000001_2.pth.bak"))

@@ -264,6 +264,43 @@ def test_a_benchmark_resumes_nothing() -> None:
     assert "saved run" not in resolved.sources.values()
 
 
+@pytest.mark.parametrize("behavior", ["restart", "overwrite"])
+def test_a_run_that_begins_anew_takes_over_nothing_and_is_bound_to_nothing(behavior: str) -> None:
+    saved_run("--env=CartPole-v1", "--gamma=0.8")
+
+    resolved = read("--experiment=old", "--env=Acrobot-v1", f"--restart_behavior={behavior}")
+
+    assert resolved.config.run.restart_behavior == behavior
+    assert resolved.config.algo.gamma == 0.99
+    assert "saved run" not in resolved.sources.values()
+    assert refused("--experiment=old", f"--restart_behavior={behavior}")[0].startswith("--env")
+
+
+def test_a_damaged_config_json_does_not_stop_a_run_that_begins_anew() -> None:
+    run_dir = Path("train_dir") / "old"
+    run_dir.mkdir(parents=True)
+    (run_dir / "config.json").write_text("{half")
+
+    assert read(PLAIN_ENV, "--experiment=old", "--restart_behavior=restart").warnings == []
+
+
+def test_a_mistyped_restart_behavior_is_the_one_problem() -> None:
+    saved_run("--env=CartPole-v1")
+
+    same_env = refused("--experiment=old", "--restart_behavior=restrat")
+    other_env = refused("--experiment=old", "--restart_behavior=restrat", "--env=Acrobot-v1")
+
+    assert [line.split(":")[0] for line in same_env + other_env] == ["--restart_behavior=restrat"] * 2
+
+
+def test_how_the_last_start_began_is_not_how_the_next_one_does() -> None:
+    saved_run(PLAIN_ENV, "--restart_behavior=overwrite", "--load_checkpoint_kind=milestone")
+
+    for config in (read("--experiment=old").config, read("--config=train_dir/old/config.json").config):
+        assert config.run.restart_behavior == "resume"
+        assert config.checkpoint.load_checkpoint_kind == "latest"
+
+
 def test_a_run_that_was_moved_is_resumed_where_it_is_found() -> None:
     saved_run(PLAIN_ENV)
     Path("train_dir").rename("elsewhere")

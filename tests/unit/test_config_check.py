@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfactory.config.check import check, check_env_name, find_problems, nearest_multiples
+from sfactory.config.check import check, check_env_name, find_problems
 from sfactory.config.flags import (
     all_flags,
     coerce,
@@ -22,6 +22,7 @@ from sfactory.config.flags import (
     value_text,
     values_of,
 )
+from sfactory.config.rules import nearest_multiples
 from sfactory.config.schema import Config
 
 INF = math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import logging
 import os
@@ -69,6 +70,25 @@ def test_off_a_terminal_each_report_is_one_line_of_pairs() -> None:
         "policy_loss": "-0.01235",
         "left": "0:01:00",
     }
+
+
+@pytest.mark.parametrize(("objective", "shown"), [(None, ""), (195.25, ""), (0.5, "true_objective=0.500 ")])
+def test_a_true_objective_is_told_only_where_it_is_not_the_return(objective: float | None, shown: str) -> None:
+    stream = io.StringIO()
+
+    Console(None, None, stream=stream).line(dataclasses.replace(full_progress(), true_objective_mean=objective))
+
+    assert f"return=195.250 {shown}best=200.000" in stream.getvalue()
+
+
+def test_the_bar_tells_a_true_objective_that_is_not_the_return() -> None:
+    stream = Terminal()
+    console = Console(4_000_000, None, stream=stream)
+
+    console.line(dataclasses.replace(full_progress(), true_objective_mean=0.5))
+    console.close()
+
+    assert "return=195.25 true_objective=0.50 fps=100000" in stream.getvalue()
 
 
 def test_what_is_not_known_yet_is_a_dash() -> None:

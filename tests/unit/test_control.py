@@ -8,7 +8,7 @@ from sfactory.shared.control import Control, Stop
 
 
 def exit_with_orders(control: Control) -> None:
-    raise SystemExit(10 * int(control.stop) + int(control.mean_return(1)))
+    raise SystemExit(10 * int(control.stop) + int(control.objective(1)))
 
 
 def test_nothing_is_ordered_at_first() -> None:
@@ -16,7 +16,7 @@ def test_nothing_is_ordered_at_first() -> None:
 
     assert control.stop is Stop.NO
     assert not control.stopping
-    assert control.mean_return(0) == float("-inf")
+    assert control.objective(0) == float("-inf")
 
 
 def test_orders_only_get_stricter() -> None:
@@ -34,17 +34,17 @@ def test_orders_only_get_stricter() -> None:
 def test_each_policy_is_told_its_own_mean_return() -> None:
     control = Control(num_policies=2)
 
-    control.tell_mean(1, 3.5)
-    control.tell_mean(1, 2.5)
+    control.tell_objective(1, 3.5)
+    control.tell_objective(1, 2.5)
 
-    assert control.mean_return(0) == float("-inf")
-    assert control.mean_return(1) == 2.5
+    assert control.objective(0) == float("-inf")
+    assert control.objective(1) == 2.5
 
 
 def test_a_child_sees_what_was_ordered() -> None:
     control = Control(num_policies=2)
     control.order_stop(Stop.NOW)
-    control.tell_mean(1, 1.0)
+    control.tell_objective(1, 1.0)
 
     child = multiprocessing.get_context("spawn").Process(target=exit_with_orders, args=(control,))
     child.start()

@@ -15,6 +15,7 @@ from sfactory.model.conv_encoders import ConvEncoder, image_shape, is_channels_l
 from sfactory.model.encoders import MLPEncoder
 from sfactory.model.multi_encoder import MultiEncoder, make_encoder
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from tests.support.parts import evaluate
 
 ARCHITECTURES = ("convnet_simple", "convnet_impala", "convnet_atari", "resnet_impala")
 ATARI = TensorSpec((4, 84, 84), "uint8")
@@ -254,7 +255,7 @@ def test_actor_and_critic_read_images(share: bool) -> None:
 
     with torch.inference_mode():
         acted = model.act(obs)
-    evaluated = model.evaluate(obs, {"action": acted.actions["action"].clone()})
+    evaluated = evaluate(model, obs, {"action": acted.actions["action"].clone()})
     (evaluated.log_prob.sum() + evaluated.value.sum()).backward()
 
     torch.testing.assert_close(evaluated.log_prob.detach(), acted.log_prob.clone(), rtol=1e-4, atol=1e-5)

@@ -75,3 +75,8 @@ def test_the_learner_gets_the_cores_that_actors_leave_over(actors: int, threads:
 
 def test_the_present_mask_is_used() -> None:
     assert Cores.available().ids == tuple(sorted(os.sched_getaffinity(0)))
+
+
+@pytest.mark.parametrize(("cores", "wanted", "starting"), [(2, 0, 8), (16, 0, 32), (16, 1, 1), (2, 100, 100)])
+def test_actors_start_in_twice_the_cores_or_as_many_as_are_wanted(cores: int, wanted: int, starting: int) -> None:
+    assert Cores(tuple(range(cores)), None).actors_starting(wanted) == starting

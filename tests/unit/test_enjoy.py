@@ -7,75 +7,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
-import torch
 
 from sfactory import enjoy
-from sfactory.checkpoint import CheckpointDir
-from sfactory.config.flags import all_flags, config_of
-from sfactory.config.saved import write_config
-from sfactory.learner.progress import PAYLOAD_VERSION
-from sfactory.model.actor_critic import ActorCritic
-from sfactory.spec import EnvSpec
+from sfactory.config.flags import all_flags
+from tests.support.saved_run import BANDIT, CONTEXTS, LENGTH, checkpoints, payload, play, refused, save_run
 from tests.support.source import ROOT
 from tests.support.trainer import RunTrainer
 
-BANDIT = "sfactory_envs.synthetic.bandit:Bandit"
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
-CONTEXTS, LENGTH = 4, 5  # a bandit's episode returns 5 if every choice is right
 
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def checkpoints(experiment: str = "run") -> CheckpointDir:
-    return CheckpointDir(Path("train_dir") / experiment / "checkpoint_p0", keep=2)
-
-
-def payload(certainty: float) -> dict[str, Any]:
-    """Of a policy that prefers the choice of the context's number by ``certainty`` logits."""
-    config = config_of({"encoder_mlp_layers": ()})
-    box, choice = gymnasium.spaces.Box(0.0, 1.0, (CONTEXTS,), np.float32), gymnasium.spaces.Discrete(CONTEXTS)
-    model = ActorCritic(EnvSpec.of_spaces(box, choice), config.model)
-    with torch.no_grad():
-        model.policy_head.linear.weight.copy_(certainty * torch.eye(CONTEXTS))
-    return {"payload_version": PAYLOAD_VERSION, "model": model.state_dict(), "env_steps": 70}
-
-
-def save_run(experiment: str = "run", env: str = BANDIT, certainty: float | None = 1.0, **flags: object) -> None:
-    """A run's config.json and, unless ``certainty`` is None, one checkpoint of train step 7 and env step 70."""
-    run_dir = Path("train_dir") / experiment
-    run_dir.mkdir(parents=True)
-    kwargs = {"num_contexts": CONTEXTS, "length": LENGTH}
-    config = config_of({"env": env, "env_kwargs": kwargs, "encoder_mlp_layers": (), **flags})
-    write_config(run_dir, config, {})
-    if certainty is not None:
-        checkpoints(experiment).save(payload(certainty), train_step=7, env_steps=70)
-
-
-def play(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
-    """The result of a play that succeeds."""
-    code = enjoy.main(["--experiment=run", *argv])
-    out = capsys.readouterr().out
-    assert code == 0
-    assert len(out.splitlines()) == 1
-    result: dict[str, Any] = json.loads(out)
-    return result
-
-
-def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
-    """What a play that is refused says."""
-    code = enjoy.main(argv)
-    captured = capsys.readouterr()
-    assert code == 2
-    assert captured.out == ""
-    return [line for line in captured.err.splitlines() if line.startswith("error: ")]
 
 
 def test_the_result_names_env_checkpoint_and_what_was_played(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,6 +31,7 @@ def test_the_result_names_env_checkpoint_and_what_was_played(capsys: pytest.Capt
 
     assert result == {
         "env": BANDIT,
+        "policy": 0,
         "checkpoint": "train_dir/run/checkpoint_p0/checkpoint_000000007_70.pth",
         "checkpoint_env_steps": 70,
         "deterministic": True,
@@ -94,6 +41,9 @@ def test_the_result_names_env_checkpoint_and_what_was_played(capsys: pytest.Capt
         "episode_return_min": 5.0,
         "episode_return_max": 5.0,
         "episode_length_mean": 5.0,
+        "true_objective_mean": 5.0,
+        "episode_extra_stats": {},
+        "video": None,
     }
 
 
@@ -144,6 +94,68 @@ def test_the_best_checkpoint_is_played_when_asked_for(capsys: pytest.CaptureFixt
     assert best["episode_return_mean"] == 5.0
     assert best["checkpoint"] == "train_dir/run/checkpoint_p0/best_000000003_30_5.000.pth"
     assert latest["episode_return_mean"] == 0.0
+
+
+def test_the_newest_milestone_is_played_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    save_run(certainty=-50.0)
+    checkpoints().save_milestone(payload(-50.0), train_step=2, env_steps=20)
+    checkpoints().save_milestone(payload(50.0), train_step=5, env_steps=50)
+
+    result = play(capsys, "--load_checkpoint_kind=milestone")
+
+    assert result["episode_return_mean"] == 5.0
+    assert result["checkpoint"] == "train_dir/run/checkpoint_p0/milestones/checkpoint_000000005_50.pth"
+
+
+def test_a_checkpoint_can_be_named_by_its_env_step(capsys: pytest.CaptureFixture[str]) -> None:
+    save_run(certainty=-50.0)
+    checkpoints().save_milestone(payload(50.0), train_step=5, env_steps=50)
+    checkpoints().save_best(payload(-50.0), train_step=5, env_steps=50, metric=5.0)
+
+    newest = play(capsys, "--checkpoint_env_steps=70")
+    milestone = play(capsys, "--checkpoint_env_steps=50", "--load_checkpoint_kind=milestone")
+
+    assert newest["checkpoint"].endswith("checkpoint_p0/checkpoint_000000007_70.pth")
+    assert milestone["checkpoint"].endswith("milestones/checkpoint_000000005_50.pth")
+    assert (newest["episode_return_mean"], milestone["episode_return_mean"]) == (0.0, 5.0)
+
+
+def test_an_env_step_without_a_checkpoint_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    save_run()
+
+    (line,) = refused(capsys, "--experiment=run", "--checkpoint_env_steps=71")
+
+    assert "no checkpoint of env step 71" in line
+    assert "latest: 70" in line
+
+
+def test_another_policy_of_the_run_can_be_played(capsys: pytest.CaptureFixture[str]) -> None:
+    save_run(certainty=-50.0)
+    checkpoints(policy=1).save(payload(50.0), train_step=7, env_steps=70)
+
+    result = play(capsys, "--policy_index=1")
+
+    assert result["policy"] == 1
+    assert result["episode_return_mean"] == 5.0
+
+
+def test_a_policy_that_the_run_does_not_have_is_refused_with_those_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+    save_run()
+    (alone,) = refused(capsys, "--experiment=run", "--policy_index=2")
+    checkpoints(policy=1).save(payload(1.0), train_step=7, env_steps=70)
+
+    (several,) = refused(capsys, "--experiment=run", "--policy_index=2")
+
+    assert "--policy_index=2: train_dir/run holds policy 0 alone" in alone
+    assert "--policy_index=2: train_dir/run holds the policies 0, 1" in several
+
+
+def test_a_run_without_a_milestone_says_how_they_are_saved(capsys: pytest.CaptureFixture[str]) -> None:
+    save_run()
+
+    (line,) = refused(capsys, "--experiment=run", "--load_checkpoint_kind=milestone")
+
+    assert "--save_milestones_sec" in line
 
 
 @pytest.mark.parametrize(

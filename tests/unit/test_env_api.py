@@ -6,6 +6,7 @@ import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
@@ -14,7 +15,7 @@ from sfactory.config.check import check
 from sfactory.config.cli import read_command_line
 from sfactory.config.families import load_families, search_families
 from sfactory.config.flags import all_flags, coerce, config_of
-from sfactory.env.api import EnvFactory, find_family, make_env
+from sfactory.env.api import EnvFactory, find_family, make_env, takes_frameskip
 from sfactory.errors import EnvError
 
 FACTORIES = """
@@ -37,6 +38,22 @@ def rendered(size=1, render_mode="unset"):
 
 def demanding(render_mode):
     return rendered(1, render_mode)
+
+def skipping(size=1, env_frameskip=9):
+    return Plain((size, env_frameskip))
+
+def counted(*, env_frameskip):
+    return Plain(env_frameskip)
+
+class Skipping(Plain):
+    def __init__(self, env_frameskip=9):
+        super().__init__(env_frameskip)
+
+def by_place(env_frameskip=9, /):
+    return Plain(env_frameskip)
+
+def anything(**kwargs):
+    return Plain(sorted(kwargs.items()))
 
 def nothing():
     return None
@@ -65,6 +82,12 @@ class Family:
     def defaults(self, env_name):
         return {"gamma": 0.5, "experiment": "mine", "no_such_flag": 1, "rollout": "many"}
 
+class Skips(Family):
+    def make(self, env_name, *, env_frameskip=9, **kwargs):
+        import homemade
+        return homemade.Plain((env_frameskip, kwargs))
+
+SKIPS = Skips("skips", "skipping")
 GOOD = Family("good", "homemade")
 RIVAL = Family("rival", "homemade_two")
 
@@ -99,12 +122,18 @@ def _families(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: homemade-families\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[sfactory.envs]\nagood = homemade_families:GOOD\nrival = homemade_families:RIVAL\n"
+        "skips = homemade_families:SKIPS\n"
         "touchy = homemade_families:TOUCHY\nnothing = homemade_families:NO_FAMILY\nbroken = broken_envs:FAMILY\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     load_families.cache_clear()
     yield
     load_families.cache_clear()
+
+
+def what_is_told(env: gymnasium.Env[Any, Any]) -> object:
+    told: object = env.unwrapped.size  # type: ignore[attr-defined]
+    return told
 
 
 def size_of(env: object) -> int:
@@ -123,6 +152,62 @@ def test_render_mode_goes_only_to_factories_that_take_it() -> None:
     assert make_env("homemade:rendered", {}).render_mode == "unset"
     assert make_env("homemade:demanding", {}).render_mode is None
     assert size_of(make_env("homemade:Plain", {}, "rgb_array")) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "made_with"),
+    [
+        ("homemade:skipping", (1, 4)),
+        ("homemade:counted", 4),
+        ("homemade:Skipping", 4),
+        ("homemade:by_place", 9),
+        ("homemade:anything", []),
+        ("homemade:Plain", 1),
+    ],
+)
+def test_env_frameskip_goes_only_to_factories_that_name_it(name: str, made_with: object) -> None:
+    assert what_is_told(EnvFactory(name, env_frameskip=4)()) == made_with
+
+
+@pytest.mark.parametrize(
+    ("name", "takes"), [("homemade:skipping", True), ("homemade:by_place", False), ("Homemade-v0", False)]
+)
+def test_who_is_told_of_env_frameskip_can_be_asked(name: str, takes: bool) -> None:
+    assert takes_frameskip(name) is takes
+
+
+def test_env_frameskip_is_not_for_gymnasium_ids() -> None:
+    make_env("homemade:Plain", {})  # registers Homemade-v0, whose entry point would refuse the keyword
+
+    assert what_is_told(make_env("Homemade-v0", {}, env_frameskip=4)) == 1
+
+
+@pytest.mark.usefixtures("_families")
+def test_env_frameskip_goes_to_families_whose_make_names_it() -> None:
+    assert what_is_told(make_env("skipping_one", {"size": 2}, env_frameskip=4)) == (4, {"size": 2})
+    assert what_is_told(make_env("homemade_one", {"size": 6}, env_frameskip=4)) == 6
+    assert takes_frameskip("skipping_one")
+    assert not takes_frameskip("homemade_one")
+    with pytest.raises(EnvError, match="--env_frameskip=4, but --env_kwargs say env_frameskip=2"):
+        make_env("skipping_one", {"env_frameskip": 2}, env_frameskip=4)
+
+
+def test_env_frameskip_of_the_kwargs_must_be_that_of_the_flag() -> None:
+    assert what_is_told(make_env("homemade:skipping", {"env_frameskip": 4}, env_frameskip=4)) == (1, 4)
+
+    with pytest.raises(EnvError) as caught:
+        make_env("homemade:skipping", {"env_frameskip": 2}, env_frameskip=4)
+
+    assert "--env_frameskip=4, but --env_kwargs say env_frameskip=2" in str(caught.value)
+
+
+def test_factory_of_a_run_takes_its_name_kwargs_and_frameskip_from_the_flags() -> None:
+    config = config_of({"env": "homemade:skipping", "env_kwargs": {"size": 3}, "env_frameskip": 2})
+
+    factory = EnvFactory.of(config.run, config.sampling)
+
+    assert factory == EnvFactory("homemade:skipping", {"size": 3}, 2)
+    assert what_is_told(factory()) == (3, 2)
 
 
 @pytest.mark.parametrize(

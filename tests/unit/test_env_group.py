@@ -115,14 +115,6 @@ def test_an_env_that_raises_is_not_hidden() -> None:
         group.step([0, 0])
 
 
-def test_closing_a_group_closes_every_env() -> None:
-    group, envs = group_of([], [])
-
-    group.close()
-
-    assert [env.closed for env in envs] == [True, True]
-
-
 def test_flags_may_be_numpy_bools() -> None:
     class NumpyFlags(ScriptedEnv):
         def step(self, action: int) -> Any:
@@ -135,3 +127,30 @@ def test_flags_may_be_numpy_bools() -> None:
     group.step([0, 0])
 
     assert (group.terminated, group.truncated) == ([1], [0])
+
+
+class Telling(ScriptedEnv):
+    """Tells its steps so far in the info of every step."""
+
+    def step(self, action: int) -> Any:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {"episode_extra_stats": {"steps": len(self.taken)}}
+
+
+def test_extra_statistics_are_taken_at_the_ends_of_episodes_and_nowhere_else() -> None:
+    group = EnvGroup([Telling([(2, "terminated"), (1, "both")]), Telling([(4, "truncated")]), Telling([])])
+    group.reset([0, 1, 2])
+
+    for _ in range(6):
+        group.step([0, 0, 0])
+
+    told: list[Any] = []
+
+    def put(message: Any) -> bool:
+        told.append(message)
+        return True
+
+    assert group.extras.send(9, put)
+    assert [(message.actor, message.name, message.values.tolist()) for message in told] == [
+        (9, "steps", [2.0, 3.0, 4.0])
+    ]

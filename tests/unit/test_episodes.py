@@ -1,10 +1,15 @@
-"""Returns and lengths of episodes are exact, and none is lost or told twice."""
+"""Returns, lengths and extra statistics of episodes are exact, and none is lost or told twice."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from sfactory.actor.episodes import EpisodeTally
+import numpy as np
+import pytest
+
+from sfactory.actor.episodes import EpisodeTally, ExtraTally
+from sfactory.messages import MAX_EPISODES_PER_REPORT, EpisodeExtras, ExtrasRefused
 
 
 def rewards(*values: float) -> np.ndarray:
@@ -73,3 +78,172 @@ def test_episodes_put_back_come_first_again() -> None:
     returns, lengths = tally.take(10)
     assert returns.tolist() == [0.0, 1.0, 2.0, 3.0]
     assert lengths.tolist() == [1, 1, 1, 1]
+
+
+class Main:
+    """What an ExtraTally sends to: takes ``room`` messages, then no more."""
+
+    def __init__(self, room: int = 10**9) -> None:
+        self.room = room
+        self.extras: dict[str, list[float]] = {}
+        self.refused: list[str] = []
+
+    def put(self, message: EpisodeExtras | ExtrasRefused) -> bool:
+        if not self.room:
+            return False
+        self.room -= 1
+        assert message.actor == 3
+        if isinstance(message, ExtrasRefused):
+            self.refused.append(message.reason)
+        else:
+            assert message.values.dtype == np.float64
+            self.extras.setdefault(message.name, []).extend(message.values.tolist())
+        return True
+
+
+def told(*infos: object) -> Main:
+    """What main gets to know of episodes that ended with these infos."""
+    tally, main = ExtraTally(), Main()
+    for info in infos:
+        tally.add(info)
+    assert tally.send(3, main.put)
+    return main
+
+
+def extras(**stats: Any) -> dict[str, Any]:
+    return {"episode_extra_stats": stats}
+
+
+def test_extra_statistics_are_sent_by_name_and_in_order() -> None:
+    main = told(extras(kills=1, coins=np.float32(0.5)), {}, extras(kills=True), extras(coins="2.5", kills=3))
+
+    assert main.extras == {"kills": [1.0, 1.0, 3.0], "coins": [0.5, 2.5]}
+    assert main.refused == []
+
+
+def test_a_true_objective_beside_the_extra_statistics_wins_over_one_among_them() -> None:
+    main = told({"true_objective": 1}, extras(true_objective=2), {"true_objective": 3, **extras(true_objective=4, a=5)})
+
+    assert main.extras == {"true_objective": [1.0, 2.0, 3.0], "a": [5.0]}
+
+
+def test_what_was_sent_is_not_sent_again() -> None:
+    tally, main = ExtraTally(), Main()
+    tally.add(extras(kills=1))
+    tally.send(3, main.put)
+
+    tally.send(3, main.put)
+    tally.add(extras(kills=2))
+    tally.send(3, main.put)
+
+    assert main.extras == {"kills": [1.0, 2.0]}
+
+
+def test_what_finds_main_behind_stays_until_there_is_room() -> None:
+    tally, main = ExtraTally(), Main(room=2)
+    tally.add(extras(a=1, b=2, c=3))
+
+    assert not tally.send(3, main.put)
+    assert main.extras == {"a": [1.0], "b": [2.0]}
+
+    tally.add(extras(a=10, c=30))
+    main.room = 5
+    assert tally.send(3, main.put)
+    assert main.extras == {"a": [1.0, 10.0], "b": [2.0], "c": [3.0, 30.0]}
+
+
+def test_of_what_main_never_takes_only_the_last_values_are_kept() -> None:
+    tally, main = ExtraTally(), Main()
+    for number in range(MAX_EPISODES_PER_REPORT + 100):
+        tally.add(extras(kills=number))
+
+    tally.send(3, main.put)
+
+    assert main.extras == {"kills": [float(number) for number in range(100, 4196)]}
+
+
+@pytest.mark.parametrize(
+    ("info", "reason"),
+    [
+        (extras(kills=None), "'kills' is no number, but of type NoneType"),
+        (extras(kills=np.zeros(3)), "'kills' is no number, but of type ndarray"),
+        ({"true_objective": "high"}, "'true_objective' is no number, but of type str"),
+        ({"episode_extra_stats": [1, 2]}, "episode_extra_stats is of type list, not a mapping of names to numbers"),
+        (extras(**{"x" * 101: 1}), f"the name {'x' * 40!r}... has 101 characters, 100 are possible"),
+    ],
+)
+def test_what_is_no_statistic_is_left_out_and_the_reason_told_once(info: dict[str, Any], reason: str) -> None:
+    main = told(info, extras(good=1), info, {"episode_extra_stats": 5})
+
+    assert main.extras == {"good": [1.0]}
+    assert main.refused == [reason]
+
+
+def test_what_is_wrong_does_not_take_what_is_right_with_it() -> None:
+    main = told(extras(a=1, wrong=None, b=2))
+
+    assert main.extras == {"a": [1.0], "b": [2.0]}
+
+
+@pytest.mark.parametrize("info", [None, 7, "text", {}, {"episode_extra_stats": None}, {"other": object()}])
+def test_an_info_that_says_nothing_is_fine(info: object) -> None:
+    main = told(info)
+
+    assert (main.extras, main.refused) == ({}, [])
+
+
+def test_names_are_what_str_makes_of_them() -> None:
+    main = told({"episode_extra_stats": {1: 1.0, ("a", 2): 2.0, "half \ud800 pair": 3.0, "x" * 100: 4.0}})
+
+    assert main.extras == {"1": [1.0], "('a', 2)": [2.0], "half ? pair": [3.0], "x" * 100: [4.0]}
+
+
+def test_there_is_room_for_64_names_and_the_true_objective() -> None:
+    main = told(
+        {"true_objective": 7.0, **extras(**{f"name{number}": number for number in range(64)})},
+        extras(name64=1, name5=55),
+    )
+
+    assert len(main.extras) == 65
+    assert main.extras["name5"] == [5.0, 55.0]
+    assert main.extras["true_objective"] == [7.0]
+    assert main.refused == ["'name64' is one name too many: there may be 64 in all"]
+
+
+class Endless(Mapping[str, float]):
+    """Has more names than anyone can read."""
+
+    def __getitem__(self, key: str) -> float:
+        return 1.0
+
+    def __len__(self) -> int:
+        return 2**62
+
+    def __iter__(self) -> Iterator[str]:
+        number = 0
+        while True:
+            yield f"name{number}"
+            number += 1
+
+
+class Broken(Endless):
+    """Raises while it is read."""
+
+    def __getitem__(self, key: str) -> float:
+        if key == "name2":
+            raise RuntimeError("the simulator is gone")
+        return 1.0
+
+
+def test_an_endless_mapping_ends() -> None:
+    main = told({"episode_extra_stats": Endless()})
+
+    assert sorted(main.extras) == sorted(f"name{number}" for number in range(64))
+    assert main.refused == ["'name64' is one name too many: there may be 64 in all"]
+
+
+def test_a_mapping_that_raises_costs_what_follows_and_not_the_run() -> None:
+    main = told({"episode_extra_stats": Broken()}, extras(name1=3))
+
+    assert main.extras == {"name0": [1.0], "name1": [1.0, 3.0]}
+    assert main.refused == ["episode_extra_stats cannot be read: RuntimeError"]

@@ -19,7 +19,7 @@ SPEC = EnvSpec(
     obs=(("image", TensorSpec((2, 2), "uint8")), ("number", TensorSpec((), "int64"))),
     actions=(DiscreteHead("jump", 9), BoxHead("arm", (2,), "float32", (-1.0, -1.0), (1.0, 1.0))),
 )
-REQUESTS = [ActRequest(1, 0, slot=3, t=2), ActRequest(0, 0, slot=0, t=0), ActRequest(0, 1, slot=1, t=3)]
+REQUESTS = [ActRequest(1, 0, 3, 2, 0), ActRequest(0, 0, 0, 0, 0), ActRequest(0, 1, 1, 3, 0)]
 
 
 def make() -> tuple[Gather, list[Slot]]:
@@ -34,7 +34,7 @@ def make() -> tuple[Gather, list[Slot]]:
 def answers(rows: int) -> Acted:
     numbers = torch.arange(rows)
     actions = {"jump": numbers, "arm": torch.stack((numbers, -numbers), dim=1).float()}
-    return Acted(actions, log_prob=numbers * 0.5, value=numbers * 10.0)
+    return Acted(actions, log_prob=numbers * 0.5, value=numbers * 10.0, state=torch.zeros(rows, 0))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import AlgoConfig, CheckpointConfig, Config, LearnerConfig, OptimConfig
+from sfactory.errors import CannotSaveError
 from sfactory.learner import keeper as keeper_module
 from sfactory.learner.keeper import CheckpointKeeper
 from sfactory.learner.progress import Progress
-from sfactory.learner.trainer import Trainer
 from sfactory.run.wiring import Wiring
-from tests.support.parts import VECTOR, small_layout, tiny_model
+from tests.support.parts import VECTOR, small_layout, tiny_model, trainer_for
 
 NEVER = 1e9
 LOWEST = float("-inf")
@@ -32,14 +33,26 @@ class Saved:
 class Desk:
     """A keeper with what it saves to; its model's weights carry a number, so that it can be told which were saved."""
 
-    def __init__(self, path: Path, *, save_best_every_sec: float = 0.0, save_best_after: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        save_best_every_sec: float = 0.0,
+        save_best_after: int = 0,
+        save_milestones_sec: float = -1.0,
+        load_checkpoint_kind: Literal["latest", "best", "milestone"] = "latest",
+    ) -> None:
         checkpoint = CheckpointConfig(
-            save_every_sec=NEVER, save_best_every_sec=save_best_every_sec, save_best_after=save_best_after
+            save_every_sec=NEVER,
+            save_best_every_sec=save_best_every_sec,
+            save_best_after=save_best_after,
+            save_milestones_sec=save_milestones_sec,
+            load_checkpoint_kind=load_checkpoint_kind,
         )
         wiring = Wiring(VECTOR, small_layout(), weight_bytes=8)
         self.path = path
         self.control = wiring.control
-        self.trainer = Trainer(tiny_model(), AlgoConfig(), OptimConfig(), LearnerConfig())
+        self.trainer = trainer_for(tiny_model(), AlgoConfig(), OptimConfig(), LearnerConfig())
         self.progress = Progress(env_steps=100)
         setup = wiring.learner(0, Config(checkpoint=checkpoint), 1, "cpu", 1, str(path))
         self.keeper = CheckpointKeeper(setup, self.trainer, self.progress, wiring.status.row("sf-learner-0"))
@@ -49,17 +62,30 @@ class Desk:
         self.trainer.train_step += 1
         self.progress.env_steps += 100
         with torch.no_grad():
-            self.trainer.model.value_head.weight.fill_(mark)
-        self.control.tell_mean(0, mean_return)
+            self.trainer.model.value_head.linear.weight.fill_(mark)
+        self.control.tell_objective(0, mean_return)
+
+    def train_until(self, seconds: float) -> None:
+        """One dataset later, ``seconds`` of training have passed over all sessions."""
+        self.learn(seconds, LOWEST)
+        self.progress.earlier_seconds = seconds
+
+    def milestones(self) -> list[float]:
+        """The training time of each milestone on disk."""
+        found = [
+            CheckpointDir(self.path, keep=2).load_at(int(path.stem.split("_")[2]), "milestone")
+            for path in sorted((self.path / "milestones").glob("*.pth"))
+        ]
+        return [loaded.payload["train_seconds"] for loaded in found]
 
     def best(self) -> Saved | None:
         """The best policy on disk."""
         loaded = CheckpointDir(self.path, keep=2).load("best")
         if loaded is None:
             return None
-        marks = {float(mark) for mark in loaded.payload["model"]["value_head.weight"].flatten()}
+        marks = {float(mark) for mark in loaded.payload["model"]["value_head.linear.weight"].flatten()}
         assert len(marks) == 1
-        return Saved(marks.pop(), loaded.payload["best_return"])
+        return Saved(marks.pop(), loaded.payload["best_objective"])
 
 
 def test_without_a_mean_return_there_is_no_best_policy(tmp_path: Path) -> None:
@@ -69,7 +95,7 @@ def test_without_a_mean_return_there_is_no_best_policy(tmp_path: Path) -> None:
     desk.keeper.finish()
 
     assert desk.best() is None
-    assert desk.progress.best_return == LOWEST
+    assert desk.progress.best_objective == LOWEST
 
 
 def test_a_policy_is_saved_as_the_best_when_its_mean_return_beats_the_best_saved(tmp_path: Path) -> None:
@@ -108,7 +134,22 @@ def test_a_best_policy_at_the_very_end_is_saved_whatever_the_interval(tmp_path: 
     assert desk.best() == Saved(1.0, 50.0)
     latest = CheckpointDir(tmp_path, keep=2).load()
     assert latest is not None
-    assert latest.payload["best_return"] == 50.0
+    assert latest.payload["best_objective"] == 50.0
+
+
+def test_a_best_policy_that_cannot_be_saved_at_the_end_does_not_keep_the_latest_from_being_saved(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path)
+    (tmp_path / "best_000000001_200_50.000.pth").mkdir()  # where the best policy is to be saved
+    desk.learn(1.0, 50.0)
+
+    with pytest.raises(CannotSaveError, match="best_000000001_200"):
+        desk.keeper.finish()
+
+    latest = CheckpointDir(tmp_path, keep=2).load()
+    assert latest is not None
+    assert latest.payload["env_steps"] == 200
 
 
 @pytest.mark.parametrize(("after", "saved"), [(201, None), (200, Saved(1.0, 50.0))])
@@ -142,7 +183,7 @@ def test_a_best_policy_that_could_not_be_saved_is_tried_again_for_what_it_is_wor
 
     desk.keeper.after_dataset()
 
-    assert desk.progress.best_return == 5.0
+    assert desk.progress.best_objective == 5.0
     folder.unlink()
     elsewhere.rename(folder)
     desk.learn(mark, mean_return)
@@ -182,3 +223,78 @@ def test_a_resumed_run_whose_best_policy_is_gone_saves_the_next_best(tmp_path: P
     resumed.keeper.finish()
 
     assert resumed.best() == Saved(2.0, 10.0)
+
+
+def test_a_milestone_is_saved_for_ever_at_each_multiple_of_its_interval(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, save_milestones_sec=10.0)
+
+    found = []
+    for seconds in (0.0, 9.0, 10.0, 11.0, 19.0, 45.0, 49.0, 50.5):
+        desk.train_until(seconds)
+        desk.keeper.after_dataset()
+        found.append(desk.milestones())
+
+    assert found[0] == found[1] == []
+    assert found[2] == found[3] == found[4] == [10.0]
+    # Time that was spent in one long dataset makes one milestone, not three.
+    assert found[5] == found[6] == [10.0, 45.0]
+    assert found[7] == [10.0, 45.0, 50.5]
+
+
+def test_no_milestone_is_saved_where_none_is_wanted(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+
+    desk.train_until(1e6)
+    desk.keeper.after_dataset()
+    desk.keeper.finish()
+
+    assert desk.milestones() == []
+
+
+def test_a_resumed_run_has_its_milestones_at_the_times_of_one_that_never_stopped(tmp_path: Path) -> None:
+    earlier = Desk(tmp_path, save_milestones_sec=10.0)
+    earlier.train_until(8.0)
+    earlier.keeper.finish()
+    resumed = Desk(tmp_path, save_milestones_sec=10.0)
+
+    resumed.keeper.load()
+    found = []
+    for seconds in (9.0, 12.0):
+        resumed.train_until(seconds)
+        resumed.keeper.after_dataset()
+        found.append(resumed.milestones())
+
+    assert found == [[], [12.0]]
+
+
+def test_a_milestone_that_could_not_be_saved_stays_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_module, "_RETRY_S", 0.0)
+    desk = Desk(tmp_path, save_milestones_sec=10.0)
+    in_the_way = tmp_path / "milestones"
+    in_the_way.write_text("a file where a folder should be")
+    desk.train_until(11.0)
+    desk.keeper.after_dataset()
+    in_the_way.unlink()
+
+    desk.train_until(12.0)
+    desk.keeper.after_dataset()
+
+    assert desk.milestones() == [12.0]
+
+
+def test_a_run_goes_on_from_its_newest_milestone(tmp_path: Path) -> None:
+    earlier = Desk(tmp_path, save_milestones_sec=10.0)
+    earlier.train_until(11.0)
+    earlier.keeper.after_dataset()
+    earlier.train_until(15.0)
+    earlier.keeper.finish()
+    back = Desk(tmp_path, save_milestones_sec=10.0, load_checkpoint_kind="milestone")
+
+    back.keeper.load()
+    assert (back.progress.env_steps, back.progress.train_seconds, back.trainer.train_step) == (200, 11.0, 1)
+    back.keeper.finish()
+
+    latest = CheckpointDir(tmp_path, keep=2).load()
+    assert latest is not None
+    assert latest.payload["env_steps"] == 200
+    assert [path.name for path in tmp_path.glob("set_aside_*.pth")] == ["set_aside_checkpoint_000000002_300.pth"]

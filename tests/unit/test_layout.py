@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sfactory.config.schema import LearnerConfig, SamplingConfig
-from sfactory.layout import Layout, choose_inference
+from sfactory.layout import Layout, choose_inference, is_actor, is_learner
 from tests.support.parts import small_layout
 
 SAMPLING = SamplingConfig(
@@ -65,3 +65,10 @@ def test_processes_are_named_as_the_kernel_can_keep_them() -> None:
 )
 def test_auto_takes_central_inference_where_there_is_a_gpu(wanted: str, on_gpu: bool, chosen: str) -> None:
     assert choose_inference(wanted, on_gpu) == chosen  # type: ignore[arg-type]
+
+
+def test_the_kind_of_a_process_is_told_by_its_name() -> None:
+    names = Layout.plan(SAMPLING, LEARNER, "central").process_names
+
+    assert [name for name in names if is_actor(name)] == ["sf-actor-0", "sf-actor-1", "sf-actor-2"]
+    assert [name for name in names if is_learner(name)] == ["sf-learner-0"]

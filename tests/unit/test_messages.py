@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from sfactory.messages import (
     MAX_EPISODES_PER_REPORT,
+    MAX_REASON_CHARS,
     MAX_REPORT_BYTES,
+    MAX_STAT_NAME_CHARS,
     TO_ACTOR,
     TO_LEARNER,
     TO_MAIN,
@@ -21,16 +23,19 @@ from sfactory.messages import (
     ActReply,
     ActRequest,
     Codec,
+    EpisodeExtras,
     EpisodesDone,
+    ExtrasRefused,
     SlotFreed,
     TrainStats,
     TrajectoryReady,
 )
 
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=MAX_STAT_NAME_CHARS)
 U16, U32 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
 FLOAT = st.floats(allow_nan=False)
 FIXED = st.one_of(
-    st.builds(ActRequest, U16, U16, U32, U32).map(lambda m: (TO_POLICY, m)),
+    st.builds(ActRequest, U16, U16, U32, U32, st.integers(0, 1)).map(lambda m: (TO_POLICY, m)),
     st.builds(ActReply, U16, U32).map(lambda m: (TO_ACTOR, m)),
     st.builds(SlotFreed, U32).map(lambda m: (TO_ACTOR, m)),
     st.builds(TrajectoryReady, U16, U32).map(lambda m: (TO_LEARNER, m)),
@@ -68,6 +73,45 @@ def test_the_largest_report_has_the_size_its_ring_is_made_for() -> None:
     data = TO_MAIN.encode(EpisodesDone(0, np.zeros(count), np.zeros(count, np.int64)))
 
     assert len(data) == MAX_REPORT_BYTES
+
+
+@given(actor=U16, name=TEXT, values=st.lists(FLOAT, max_size=50))
+def test_extra_statistics_survive_the_way_through_bytes_bit_by_bit(actor: int, name: str, values: list[float]) -> None:
+    numbers = np.array(values, np.float64)
+
+    decoded = TO_MAIN.decode(TO_MAIN.encode(EpisodeExtras(actor, name, numbers)))
+
+    assert isinstance(decoded, EpisodeExtras)
+    assert (decoded.actor, decoded.name) == (actor, name)
+    assert decoded.values.tobytes() == numbers.tobytes()
+
+
+@given(actor=U16, reason=TEXT)
+def test_why_statistics_were_refused_survives_the_way_through_bytes(actor: int, reason: str) -> None:
+    message = ExtrasRefused(actor, reason)
+
+    assert TO_MAIN.decode(TO_MAIN.encode(message)) == message
+
+
+def test_the_longest_texts_fit_into_the_ring_that_is_made_for_reports() -> None:
+    name, reason = "\U0001f600" * MAX_STAT_NAME_CHARS, "\U0001f600" * MAX_REASON_CHARS
+
+    extras = TO_MAIN.encode(EpisodeExtras(0, name, np.zeros(MAX_EPISODES_PER_REPORT)))
+    refused = TO_MAIN.encode(ExtrasRefused(0, reason))
+
+    assert len(extras) == 9 + 4 * 100 + 8 * 4096
+    assert len(refused) == 3 + 4 * 300
+    assert max(len(extras), len(refused)) <= MAX_REPORT_BYTES
+
+
+@pytest.mark.parametrize("cut", [1, 8, 9, 13, 14, 22, 29])
+def test_truncated_and_overlong_extra_statistics_are_errors(cut: int) -> None:
+    encoded = TO_MAIN.encode(EpisodeExtras(1, "kills", np.ones(2)))
+    assert len(encoded) == 9 + 5 + 2 * 8
+
+    for broken in (encoded[:cut], encoded + b"\0"):
+        with pytest.raises((ValueError, struct.error)):
+            TO_MAIN.decode(broken)
 
 
 @given(FIXED, st.data())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfactory.run.metrics import EpisodeStats, Throughput
+from sfactory.messages import MAX_STAT_NAMES, TRUE_OBJECTIVE
+from sfactory.run.metrics import EpisodeStats, ExtraStats, Throughput, Window
 
 
 def stats_of(returns: list[float], stats_avg: int) -> EpisodeStats:
@@ -24,7 +23,7 @@ def test_before_any_episode_there_are_no_means() -> None:
     stats.add(np.empty(0), np.empty(0, np.int64))
 
     assert stats.episodes == 0
-    means = (stats.return_mean, stats.best_return_mean, stats.length_mean, stats.return_min, stats.return_max)
+    means = (stats.returns.mean, stats.best_return_mean, stats.lengths.mean, stats.returns.min, stats.returns.max)
     assert means == (None,) * 5
 
 
@@ -32,16 +31,16 @@ def test_means_cover_the_last_episodes_only() -> None:
     stats = stats_of([100.0, 1.0, 2.0, 6.0], stats_avg=3)
 
     assert stats.episodes == 4
-    assert stats.return_mean == 3.0
-    assert stats.return_min == 1.0
-    assert stats.return_max == 6.0
-    assert stats.length_mean == 3.0
+    assert stats.returns.mean == 3.0
+    assert stats.returns.min == 1.0
+    assert stats.returns.max == 6.0
+    assert stats.lengths.mean == 3.0
 
 
 def test_best_is_found_within_a_batch_and_not_only_at_its_end() -> None:
     stats = stats_of([0.0, 9.0, 9.0, 0.0, 0.0], stats_avg=2)
 
-    assert stats.return_mean == 0.0
+    assert stats.returns.mean == 0.0
     assert stats.best_return_mean == 9.0
 
 
@@ -76,18 +75,18 @@ def test_any_cut_into_batches_gives_what_every_window_by_itself_gives(
 
     windows = [returns[i : i + stats_avg] for i in range(len(returns) - stats_avg + 1)] or [returns]
     assert stats.episodes == len(returns)
-    assert stats.return_mean == pytest.approx(np.mean(returns[-stats_avg:]), abs=1e-6)
+    assert stats.returns.mean == pytest.approx(np.mean(returns[-stats_avg:]), abs=1e-6)
     assert stats.best_return_mean == pytest.approx(max(np.mean(window) for window in windows), abs=1e-6)
     assert stats.best_return_mean is not None
-    assert stats.return_mean is not None
-    assert stats.best_return_mean >= stats.return_mean
+    assert stats.returns.mean is not None
+    assert stats.best_return_mean >= stats.returns.mean
 
 
 def test_a_return_that_is_not_finite_is_counted_but_enters_no_mean() -> None:
     stats = stats_of([1.0, float("nan"), 3.0, float("inf")], stats_avg=2)
 
     assert stats.episodes == 4
-    assert stats.return_mean == 2.0
+    assert stats.returns.mean == 2.0
     assert stats.best_return_mean == 2.0
 
 
@@ -96,17 +95,56 @@ def test_arrays_that_do_not_match_are_refused() -> None:
         EpisodeStats(2).add(np.zeros(3), np.zeros(2, np.int64))
 
 
-def test_restored_statistics_go_on_as_if_never_stopped() -> None:
-    first, second = [5.0, 7.0, 1.0, 2.0], [9.0, 9.0, 0.0]
-    whole = stats_of(first + second, stats_avg=3)
-    stopped = stats_of(first, stats_avg=3)
+def test_a_window_needs_room_for_one_number() -> None:
+    with pytest.raises(ValueError, match="a window of 0 numbers"):
+        Window(0)
 
-    resumed = EpisodeStats(3)
-    resumed.restore(json.loads(json.dumps(stopped.state())))
-    resumed.add(np.array(second), np.array([5, 6, 7]))
 
-    assert resumed.state() == whole.state()
-    assert resumed.episodes == 7
+def test_a_window_has_the_last_finite_numbers_and_is_full_when_there_are_enough() -> None:
+    window = Window(3)
+    assert (window.mean, window.min, window.max, window.full) == (None, None, None, False)
+
+    window.add([1.0, float("nan"), 5.0])
+    assert (window.mean, window.min, window.max, window.full) == (3.0, 1.0, 5.0, False)
+
+    window.add([float("inf"), 6.0, 7.0])
+    assert (window.mean, window.min, window.max, window.full) == (6.0, 5.0, 7.0, True)
+
+
+def test_lengths_have_a_window_of_their_own() -> None:
+    stats = EpisodeStats(2)
+
+    stats.add([1.0, 2.0, 3.0], [100, 20, 30])
+
+    assert (stats.lengths.mean, stats.lengths.min, stats.lengths.max) == (25.0, 20.0, 30.0)
+
+
+def test_each_extra_statistic_has_a_window_of_its_own() -> None:
+    extras = ExtraStats(2)
+    assert extras.window(TRUE_OBJECTIVE) is None
+
+    extras.add("kills", [1.0, 2.0])
+    extras.add("coins", [7.0])
+    extras.add("kills", [4.0])
+    extras.add(TRUE_OBJECTIVE, [0.5])
+
+    assert {name: window.mean for name, window in extras.windows().items()} == {"coins": 7.0, "kills": 3.0}
+    assert list(extras.windows()) == ["coins", "kills"]
+    assert extras.names == ["coins", "kills", "true_objective"]
+    objective = extras.window(TRUE_OBJECTIVE)
+    assert objective is not None
+    assert objective.mean == 0.5
+
+
+def test_there_is_a_limit_to_names_and_the_true_objective_does_not_count() -> None:
+    extras = ExtraStats(2)
+
+    taken = [extras.add(f"name {number}", [1.0]) for number in range(MAX_STAT_NAMES + 5)]
+
+    assert taken == [True] * 64 + [False] * 5
+    assert extras.add(TRUE_OBJECTIVE, [2.0])
+    assert extras.add("name 0", [3.0])
+    assert (len(extras.windows()), len(extras.names)) == (64, 65)
 
 
 def test_rates_look_back_over_their_own_window() -> None:

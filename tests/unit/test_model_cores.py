@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sfactory.config.schema import ModelConfig
 from sfactory.model.chunks import from_chunks, to_chunks
-from sfactory.model.cores import Initialization, RecurrentCore, RnnType, make_core
+from sfactory.model.cores import RecurrentCore, RnnType, make_core
+from sfactory.model.encoders import Initialization
 from sfactory.model.flat_state import FlatState
 from sfactory.model.recurrence import LayerWeights, gru_layer, lstm_layer
 
@@ -19,14 +21,14 @@ TYPES: tuple[RnnType, ...] = ("gru", "lstm")
 
 
 def recurrent(rnn_type: RnnType, layers: int = 1, initialization: Initialization = "torch_default") -> RecurrentCore:
-    core = make_core(
-        FEATURES,
+    config = ModelConfig(
         use_rnn=True,
         rnn_type=rnn_type,
         rnn_size=SIZE,
         rnn_num_layers=layers,
-        initialization=initialization,
+        policy_initialization=initialization,
     )
+    core = make_core(FEATURES, config)
     assert isinstance(core, RecurrentCore)
     return core
 
@@ -188,9 +190,7 @@ def test_state_is_one_flat_vector_per_row(rnn_type: RnnType, layers: int, expect
 
 
 def test_core_without_memory_changes_nothing() -> None:
-    core = make_core(
-        FEATURES, use_rnn=False, rnn_type="gru", rnn_size=SIZE, rnn_num_layers=1, initialization="orthogonal"
-    )
+    core = make_core(FEATURES, ModelConfig(use_rnn=False))
     x = torch.randn(4, 3, FEATURES)
     state = torch.empty(3, core.state_size)
 

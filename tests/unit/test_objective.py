@@ -13,7 +13,7 @@ from sfactory.config.schema import AlgoConfig
 from sfactory.learner.batch import Batch
 from sfactory.learner.objective import STATISTICS, Objective
 from sfactory.model.actor_critic import ActorCritic
-from tests.support.parts import fields_of, random_batch, tiny_model
+from tests.support.parts import evaluate, fields_of, random_batch, tiny_model
 
 VTRACE = AlgoConfig(gamma=0.9, normalize_advantages=False, ppo_clip_ratio=0.1, ppo_clip_value=0.3)
 GAE = dataclasses.replace(VTRACE, with_vtrace=False)
@@ -26,8 +26,8 @@ class Judged:
         steps, rows = batch.valid.shape
         obs = batch.obs["obs"]
         with torch.no_grad():
-            flat = model.evaluate({"obs": obs[:-1].flatten(0, 1)}, {"action": batch.actions["action"].flatten()})
-            self.bootstrap: list[float] = model.value({"obs": obs[-1]}).tolist()
+            flat = evaluate(model, {"obs": obs[:-1].flatten(0, 1)}, {"action": batch.actions["action"].flatten()})
+            self.bootstrap: list[float] = model({"obs": obs[-1]}).value.tolist()
         self.log_prob: list[list[float]] = flat.log_prob.view(steps, rows).tolist()
         self.entropy: list[list[float]] = flat.entropy.view(steps, rows).tolist()
         self.value: list[list[float]] = flat.value.view(steps, rows).tolist()
@@ -89,7 +89,7 @@ def loss_and_gradients(
     objective = Objective(model, config)
     targets = objective.gae_targets(whole or batch)
     model.zero_grad()
-    loss = objective(batch, None if targets is None else targets.columns(0, batch.rows))
+    loss = objective(batch, None if targets is None else targets.columns(slice(0, batch.rows)))
     torch.autograd.backward(loss.total)
     return loss.total.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
@@ -116,7 +116,7 @@ def test_rows_that_are_wholly_invalid_have_no_part_in_loss_and_gradients(config:
     masked = dataclasses.replace(whole, valid=valid, **fields_of(garbage))
 
     with_rows, gradients = loss_and_gradients(model, masked, config)
-    without_rows, expected = loss_and_gradients(model, masked.columns(0, 4), config)
+    without_rows, expected = loss_and_gradients(model, masked.columns(slice(0, 4)), config)
 
     assert with_rows == pytest.approx(without_rows, rel=1e-5)
     for gradient, other in zip(gradients, expected, strict=True):
@@ -173,7 +173,7 @@ def test_gae_targets_are_made_once_from_recorded_values() -> None:
 
     steps = batch.valid.shape[0]
     with torch.no_grad():
-        values = [*batch.behavior_value, model.value({"obs": batch.obs["obs"][-1]})]
+        values = [*batch.behavior_value, model({"obs": batch.obs["obs"][-1]}).value]
     advantage = torch.zeros(batch.rows)
     for t in reversed(range(steps)):
         delta = batch.rewards[t] + 0.9 * values[t + 1] - values[t]
@@ -191,7 +191,7 @@ def test_gae_targets_do_not_move_with_the_weights_and_vtrace_has_none() -> None:
 
     assert targets is not None
     assert not targets.returns.requires_grad
-    part = targets.columns(1, 3)
+    part = targets.columns(slice(1, 3))
     assert torch.equal(part.returns, targets.returns[:, 1:3])
     assert torch.equal(part.advantages, targets.advantages[:, 1:3])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from typing import Any
@@ -26,6 +27,12 @@ def well_behaved() -> gymnasium.Env[Any, Any]:
     env = ScriptedEnv([(1, "terminated")])
     env.action_space = spaces.Discrete(3, start=2)
     return env
+
+
+def seeing(expected: str) -> gymnasium.Env[Any, Any]:
+    seen = [os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "EGL_DEVICE_ID", "MUJOCO_EGL_DEVICE_ID")]
+    assert str(seen) == expected, f"the env sees {seen}"
+    return well_behaved()
 
 
 def suicidal() -> gymnasium.Env[Any, Any]:
@@ -112,9 +119,29 @@ def test_an_env_that_cannot_be_made_is_refused_with_its_cause(nursery: Nursery, 
         probe_env(nursery, factory_of(name), BOUND_S)
 
 
-def test_an_env_that_hangs_is_refused_when_its_time_is_up(nursery: Nursery) -> None:
-    with pytest.raises(EnvError, match=r"not made, reset and stepped within --reset_timeout_seconds=0\.5"):
-        probe_env(nursery, factory_of("sleepy"), 0.5)
+def test_an_env_that_hangs_is_refused_when_its_time_is_up_and_the_place_is_shown(
+    nursery: Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(EnvError, match=r"not made, reset and stepped within --reset_timeout_seconds=2$"):
+        probe_env(nursery, factory_of("sleepy"), 2)
+
+    assert re.search(r"sf-probe hung here:\n.*test_probe\.py\", line \d+ in sleepy", caplog.text, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "seen"), [((), "['', None, None]"), ((3, 1), "['3', '3', '3']"), ((0,), "['0', '0', '0']")]
+)
+def test_the_probed_env_sees_the_gpu_of_the_first_actor(nursery: Nursery, gpus: tuple[int, ...], seen: str) -> None:
+    assert probe_env(nursery, factory_of("seeing", expected=seen), BOUND_S, gpus).actions
+
+
+def test_gpus_beyond_those_that_are_visible_are_refused_before_anything_starts(
+    nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+
+    with pytest.raises(EnvError, match=r"--actor_worker_gpus: there is no GPU 2 within CUDA_VISIBLE_DEVICES='4,5'"):
+        probe_env(nursery, factory_of("well_behaved"), BOUND_S, (0, 2))
 
 
 @pytest.mark.parametrize(

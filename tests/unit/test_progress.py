@@ -14,11 +14,11 @@ from sfactory.learner.setup import Limits
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
-from tests.support.parts import VECTOR, random_batch, tiny_model
+from tests.support.parts import VECTOR, random_batch, tiny_model, trainer_for
 
 
 def trainer_of(seed: int = 0) -> Trainer:
-    return Trainer(tiny_model(seed), AlgoConfig(), OptimConfig(learning_rate=0.01), LearnerConfig())
+    return trainer_for(tiny_model(seed), AlgoConfig(), OptimConfig(learning_rate=0.01), LearnerConfig())
 
 
 def test_training_time_counts_from_the_first_start_of_the_clock_and_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_a_resumed_trainer_does_the_same_updates_as_one_that_never_stopped() -> 
     batch = random_batch(first.model)
     for _ in range(3):
         first.train(batch)
-    payload = copy.deepcopy(payload_of(first, Progress(env_steps=60, best_return=2.5, earlier_seconds=9.0)))
+    payload = copy.deepcopy(payload_of(first, Progress(env_steps=60, best_objective=2.5, earlier_seconds=9.0)))
 
     progress = Progress()
     restore(payload, "here", resumed, progress)
@@ -77,12 +77,14 @@ def test_a_resumed_trainer_does_the_same_updates_as_one_that_never_stopped() -> 
 
     for mine, other in zip(first.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(mine, other)
-    assert (resumed.train_step, progress.env_steps, progress.best_return) == (4, 60, 2.5)
+    assert (resumed.train_step, progress.env_steps, progress.best_objective) == (4, 60, 2.5)
     assert progress.train_seconds == 9.0
     # What is published from now on are the restored weights.
     twin = tiny_model(seed=1)
     FlatState(twin).adopt(torch.from_numpy(flat.to_host()))
-    assert torch.equal(twin.state_dict()["value_head.weight"], first.model.state_dict()["value_head.weight"])
+    assert torch.equal(
+        twin.state_dict()["value_head.linear.weight"], first.model.state_dict()["value_head.linear.weight"]
+    )
 
 
 def test_a_resumed_optimizer_keeps_its_moments_and_takes_the_new_settings() -> None:
@@ -90,13 +92,13 @@ def test_a_resumed_optimizer_keeps_its_moments_and_takes_the_new_settings() -> N
     first.train(random_batch(first.model))
     payload = copy.deepcopy(payload_of(first, Progress()))
     optim = OptimConfig(learning_rate=0.125, adam_eps=0.25, adam_beta1=0.5, adam_beta2=0.75)
-    resumed = Trainer(tiny_model(seed=7), AlgoConfig(), optim, LearnerConfig())
+    resumed = trainer_for(tiny_model(seed=7), AlgoConfig(), optim, LearnerConfig())
 
     restore(payload, "here", resumed, Progress())
 
     groups = resumed.optimizer.param_groups
     assert [(group["lr"], group["eps"], group["betas"]) for group in groups] == [(0.125, 0.25, (0.5, 0.75))]
-    assert resumed.learning_rate == 0.125
+    assert resumed.rate.value == 0.125
     moments = resumed.optimizer.state_dict()["state"]
     assert {int(moment["step"]) for moment in moments.values()} == {1}
     for index, moment in first.optimizer.state_dict()["state"].items():
@@ -107,7 +109,7 @@ def test_a_resumed_trainer_steps_at_the_new_rate() -> None:
     first = trainer_of()
     batch = random_batch(first.model)
     first.train(batch)
-    resumed = Trainer(tiny_model(seed=7), AlgoConfig(), OptimConfig(learning_rate=1e-12), LearnerConfig())
+    resumed = trainer_for(tiny_model(seed=7), AlgoConfig(), OptimConfig(learning_rate=1e-12), LearnerConfig())
 
     restore(copy.deepcopy(payload_of(first, Progress())), "here", resumed, Progress())
     resumed.train(batch)
@@ -138,7 +140,7 @@ def test_a_payload_of_another_version_is_refused() -> None:
 
 def test_a_payload_of_another_model_is_refused() -> None:
     other = ActorCritic(VECTOR, ModelConfig(encoder_mlp_layers=(9,)))
-    trainer = Trainer(other, AlgoConfig(), OptimConfig(), LearnerConfig())
+    trainer = trainer_for(other, AlgoConfig(), OptimConfig(), LearnerConfig())
 
     with pytest.raises(CheckpointError, match="checkpoint_7 does not fit the model"):
         restore(payload_of(trainer, Progress()), "checkpoint_7", trainer_of(), Progress())

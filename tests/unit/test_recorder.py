@@ -162,7 +162,7 @@ def make_split(scripts: list[list[Episode]]) -> tuple[Split, list[ScriptedEnv], 
     envs = [ScriptedEnv(script) for script in scripts]
     split = Split(0, EnvGroup(envs), SCALAR, envs[0].observation_space, envs[0].action_space, T)
     split.reset(list(range(len(envs))), "actor 0")
-    slots = TrajectoryBuffer(SCALAR, small_layout(num_actors=1, rows=len(envs), slots_per_actor=3)).slots()
+    slots = TrajectoryBuffer(SCALAR, small_layout(num_actors=1, rows=len(envs), slots_per_split=3)).slots()
     for slot in slots:
         soil(slot)
     return split, envs, slots

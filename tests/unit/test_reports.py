@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import logging
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from sfactory.config.schema import Config, ReportConfig, SamplingConfig
-from sfactory.messages import MAX_REPORT_BYTES, TO_MAIN, EpisodesDone, ToMain, TrainStats
+from sfactory.config.schema import CheckpointConfig, Config, ReportConfig, SamplingConfig
+from sfactory.messages import (
+    MAX_REPORT_BYTES,
+    MAX_STAT_NAMES,
+    TO_MAIN,
+    EpisodeExtras,
+    EpisodesDone,
+    ExtrasRefused,
+    ToMain,
+    TrainStats,
+)
 from sfactory.run import reports as reports_module
 from sfactory.run.reports import Reports
 from sfactory.shared.channel import Channel
@@ -39,13 +52,17 @@ STATS = TrainStats(
 class Desk:
     """Reports with the ends of what feeds it."""
 
-    def __init__(self) -> None:
+    def __init__(self, save_best_metric: str = "reward") -> None:
+        config = dataclasses.replace(CONFIG, checkpoint=CheckpointConfig(save_best_metric=save_best_metric))
         self.inbox: Channel[ToMain] = Channel("sf-main", TO_MAIN, 64, MAX_REPORT_BYTES)
         self.status = StatusBoard(["sf-learner-0", "sf-actor-0", "sf-actor-1"])
-        self.reports = Reports(CONFIG, self.inbox, self.status)
+        self.reports = Reports(config, self.inbox, self.status)
 
     def episodes(self, *returns: float, length: int = 10) -> None:
         self.inbox.put(EpisodesDone(0, np.array(returns, np.float64), np.full(len(returns), length)))
+
+    def extras(self, name: str, *values: float, actor: int = 0) -> None:
+        self.inbox.put(EpisodeExtras(actor, name, np.array(values, np.float64)))
 
     def read_all(self) -> None:
         """Start the reading thread and stop it, which reads what is there."""
@@ -190,3 +207,179 @@ def test_a_session_without_an_update_has_no_policy_lag(desk: Desk) -> None:
 
     lag = desk.reports.summary("done").policy_lag
     assert (lag.min, lag.mean, lag.max) == (None, None, None)
+
+
+def test_without_the_reading_thread_what_is_there_is_polled(desk: Desk) -> None:
+    desk.reports.poll()
+    assert desk.reports.episodes.episodes == 0
+
+    for number in range(40):
+        desk.episodes(number, number)
+    desk.reports.poll()
+    desk.episodes(7.0)
+    desk.reports.poll()
+
+    assert desk.reports.episodes.episodes == 81
+    assert desk.reports.progress().return_mean == (38 + 39 + 39 + 7) / 4
+
+
+def test_rows_tell_lengths_and_speed_over_five_minutes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = desk.status.row("sf-learner-0")
+    # 100 steps a second for 100 s, then 10 a second for 200 s.
+    for at, trained in ((1, 0), (101, 10_000), (301, 12_000)):
+        monkeypatch.setattr(reports_module, "now", lambda at=at: float(at))
+        learner.set("env_steps", trained)
+        learner.set("train_seconds", at)
+        desk.reports.sample()
+    for length in (5, 10, 30):
+        desk.episodes(1.0, length=length)
+    desk.reports.poll()
+
+    row = desk.reports.scalars()
+
+    assert (row["perf/fps_10s"], row["perf/fps_60s"], row["perf/fps_300s"]) == (10.0, 10.0, 40.0)
+    lengths = [row[f"train/episode_length_{what}"] for what in ("mean", "min", "max")]
+    assert lengths == [15.0, 5.0, 30.0]
+
+
+def test_rows_have_the_same_names_from_the_start(desk: Desk) -> None:
+    before = desk.reports.scalars()
+
+    desk.episodes(1.0)
+    desk.reports.poll()
+
+    assert list(desk.reports.scalars()) == list(before)
+    assert (before["train/true_objective_mean"], before["train/episode_length_max"]) == (None, None)
+
+
+def test_extra_statistics_have_windows_of_their_own(desk: Desk) -> None:
+    desk.extras("kills", 100.0, 1.0, 2.0)
+    desk.extras("kills", 3.0, math.nan, 6.0, actor=1)
+    desk.extras("level/coins", 5.0)
+    desk.reports.poll()
+
+    row, summary = desk.reports.scalars(), desk.reports.summary("done")
+
+    assert {key: value for key, value in row.items() if key.startswith("train/extra/")} == {
+        "train/extra/kills_mean": 3.0,
+        "train/extra/kills_min": 1.0,
+        "train/extra/kills_max": 6.0,
+        "train/extra/level/coins_mean": 5.0,
+        "train/extra/level/coins_min": 5.0,
+        "train/extra/level/coins_max": 5.0,
+    }
+    assert summary.episode_extra_stats == {"kills": 3.0, "level/coins": 5.0}
+
+
+def test_the_true_objective_is_the_return_where_no_env_tells_one(desk: Desk) -> None:
+    desk.episodes(1.0, 3.0)
+    desk.reports.poll()
+    assert desk.reports.scalars()["train/true_objective_max"] == 3.0
+    assert desk.reports.progress().true_objective_mean == desk.reports.summary("done").true_objective_mean == 2.0
+
+    desk.extras("true_objective", 0.25, 0.75)
+    desk.reports.poll()
+
+    row = desk.reports.scalars()
+    assert [row[f"train/true_objective_{what}"] for what in ("mean", "min", "max")] == [0.5, 0.25, 0.75]
+    assert desk.reports.progress().true_objective_mean == desk.reports.summary("done").true_objective_mean == 0.5
+    assert row["train/episode_return_mean"] == 2.0
+    assert [key for key in row if key.startswith("train/extra/")] == []
+
+
+@pytest.mark.parametrize("metric", ["true_objective", "kills"])
+def test_the_best_policy_can_be_judged_by_what_envs_tell(metric: str, caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk(save_best_metric=metric)
+    desk.extras(metric, 1.0, 2.0, 3.0)
+    desk.episodes(100.0, 100.0, 100.0, 100.0)
+    desk.reports.poll()
+    assert desk.reports.window_mean() is None
+
+    desk.extras(metric, 6.0, 9.0)
+    desk.reports.poll()
+
+    assert desk.reports.window_mean() == 5.0
+    assert caplog.messages == []
+
+
+def test_the_return_is_what_reward_means_even_if_an_env_tells_a_statistic_of_that_name() -> None:
+    desk = Desk(save_best_metric="reward")
+
+    desk.extras("reward", 1.0, 1.0, 1.0, 1.0)
+    desk.episodes(100.0, 100.0, 100.0, 100.0)
+    desk.reports.poll()
+
+    assert desk.reports.window_mean() == 100.0
+
+
+def test_a_metric_that_no_env_tells_is_warned_about_once_and_may_come_later(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk(save_best_metric="kills")
+    desk.extras("coins", 1.0)
+    desk.extras("true_objective", 1.0)
+    desk.episodes(1.0, 2.0, 3.0)
+    desk.reports.poll()
+    assert caplog.messages == []
+
+    for _ in range(3):
+        desk.episodes(4.0)
+        desk.reports.poll()
+
+    assert caplog.messages == [
+        "save_best_metric=kills: none of the first 4 episodes reported it (env reports: reward, coins, "
+        "true_objective); no best policy is saved until one does"
+    ]
+    assert desk.reports.window_mean() is None
+    desk.extras("kills", 1.0, 2.0, 3.0, 4.0)
+    desk.reports.poll()
+    assert desk.reports.window_mean() == 2.5
+
+
+def test_a_true_objective_that_no_env_tells_is_the_return_for_good(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk(save_best_metric="true_objective")
+
+    desk.episodes(1.0, 2.0, 3.0, 4.0)
+    desk.reports.poll()
+    desk.extras("true_objective", 0.0, 0.0, 0.0, 0.0)
+    desk.reports.poll()
+
+    assert desk.reports.window_mean() == 2.5
+    assert caplog.messages == [
+        "save_best_metric=true_objective: none of the first 4 episodes reported it (env reports: reward); "
+        "the best policy is the one with the highest return"
+    ]
+
+
+def test_what_an_actor_left_out_is_one_warning_for_each_actor(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    for actor in (0, 1, 0, 1):
+        desk.inbox.put(ExtrasRefused(actor, "'kills' is no number, but of type str"))
+    desk.reports.poll()
+
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    for actor, message in enumerate(caplog.messages):
+        assert message.startswith(f"sf-actor-{actor}: ")
+        assert "'kills' is no number, but of type str" in message
+
+
+def test_names_beyond_the_limit_are_left_out_with_a_warning(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(MAX_STAT_NAMES + 3):
+        desk.extras(f"name{number:03}", 1.0)
+        desk.reports.poll()
+
+    assert len(desk.reports.summary("done").episode_extra_stats) == 64
+    (message,) = caplog.messages
+    assert "'name064' is one name too many: there may be 64" in message
+
+
+def test_rows_tell_the_memory_of_main_and_of_the_children_that_are_there(desk: Desk) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        desk.status.row("sf-actor-1").set("pid", child.pid)
+        with_child = {key: value for key, value in desk.reports.scalars().items() if key.startswith("memory/")}
+    without = [key for key in desk.reports.scalars() if key.startswith("memory/")]
+
+    assert list(with_child) == ["memory/sf-main_mb", "memory/sf-actor-1_mb", "memory/total_mb"]
+    main, actor, total = with_child.values()
+    assert main is not None
+    assert actor is not None
+    assert main > 5
+    assert total == main + actor
+    assert without == ["memory/sf-main_mb", "memory/total_mb"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,8 @@ import pytest
 from sfactory import __version__
 from sfactory.errors import RunDirError
 from sfactory.run.rundir import RunDir
+from sfactory.run.signals import Interrupted, Interrupts
+from tests.support.files import write_files
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -169,3 +174,146 @@ def test_run_json_holds_no_environment_variables(tmp_path: Path, monkeypatch: py
         run.write_run_json("running", argv=[], seed=1)
 
         assert "hunter2-secret" not in run.run_json.read_text()
+
+
+def test_a_folder_is_moved_while_it_is_held_and_a_new_one_is_held_instead(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path, "exp") as run:
+        (run.path / "config.json").write_text("old")
+
+        run.move_to(tmp_path / "aside")
+
+        assert sorted(path.name for path in run.path.iterdir()) == [".lock"]
+        assert (tmp_path / "aside" / "config.json").read_text() == "old"
+        with pytest.raises(RunDirError, match=f"in use by process {os.getpid()}"):
+            RunDir.open(tmp_path, "exp")
+    RunDir.open(tmp_path, "exp").close()
+
+
+def test_a_folder_that_cannot_be_moved_is_refused_and_stays(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path, "exp") as run:
+        (run.path / "config.json").write_text("old")
+        (tmp_path / "aside").write_text("in the way")
+
+        with pytest.raises(RunDirError, match="could not be moved"):
+            run.move_to(tmp_path / "aside")
+
+        assert (run.path / "config.json").read_text() == "old"
+        with pytest.raises(RunDirError, match="in use by process"):
+            RunDir.open(tmp_path, "exp")
+
+
+def test_who_opened_the_lock_before_the_folder_was_moved_does_not_lock_its_past(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir.open(tmp_path, "exp")
+    (run.path / "config.json").write_text("old")
+    lock, opened = fcntl.flock, []
+
+    def move_first(fd: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        opened.append(fd)
+        # Between another process's open and its lock, this one moves the folder and ends.
+        run.move_to(tmp_path / "aside")
+        run.close()
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", move_first)
+    other = RunDir.open(tmp_path, "exp")
+
+    assert len(opened) == 1
+    assert [path.name for path in other.path.iterdir()] == [".lock"]
+    with pytest.raises(RunDirError, match="in use by process"):
+        RunDir.open(tmp_path, "exp")
+    RunDir.open(tmp_path, "aside").close()
+    other.close()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A git checkout of one commit, which is the current directory; its a.py has changes."""
+    root = write_files(tmp_path / "checkout", {"a.py": "x = 1\n"})
+    monkeypatch.chdir(root)
+    for command in ("init -q", "add .", "-c user.name=a -c user.email=a@example.org commit -q -m first"):
+        subprocess.run(["git", *command.split()], check=True)
+    (root / "a.py").write_text("x = 2\n")
+    return root
+
+
+def session(run: RunDir) -> dict[str, object]:
+    """Record a session, whose record is returned."""
+    run.write_run_json("running", argv=[], seed=1)
+    run.write_run_json("done", argv=[], seed=1)
+    record = json.loads(run.run_json.read_text())["sessions"][-1]
+    assert isinstance(record, dict)
+    return record
+
+
+def test_changes_that_are_not_committed_are_kept_once_for_all_sessions_that_had_them(checkout: Path) -> None:
+    train_dir, records = checkout / "train_dir", []
+    for text in ("x = 2\n", "x = 2\n", "x = 3\n", "x = 1\n", "x = 3\n"):
+        (checkout / "a.py").write_text(text)
+        with RunDir.open(train_dir, "exp") as run:
+            records.append(session(run))
+
+    third = f"git_{records[2]['id']}.diff"
+    assert [record["git_diff"] for record in records] == ["git.diff", "git.diff", third, None, third]
+    assert [record["git_dirty"] for record in records] == [True, True, True, False, True]
+    assert all(record["git_untracked"] == [] for record in records)
+    assert b"+x = 2\n" in (train_dir / "exp" / "git.diff").read_bytes()
+    assert b"+x = 3\n" in (train_dir / "exp" / third).read_bytes()
+    assert len(list((train_dir / "exp").glob("*.diff"))) == 2
+
+
+def test_a_kept_change_can_be_applied_to_its_commit(checkout: Path) -> None:
+    with RunDir.open(checkout / "train_dir", "exp") as run:
+        session(run)
+    (checkout / "a.py").write_text("x = 1\n")
+
+    subprocess.run(["git", "apply", run.path / "git.diff"], check=True)
+
+    assert (checkout / "a.py").read_text() == "x = 2\n"
+
+
+def test_outside_a_checkout_nothing_is_kept_and_nothing_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+
+    with RunDir.open(tmp_path, "exp") as run:
+        record = session(run)
+
+    assert [record[f"git_{name}"] for name in ("commit", "dirty", "untracked", "diff")] == [None] * 4
+    assert list(run.path.glob("*.diff")) == []
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("call", ["rename", "mkdir"])
+def test_a_signal_while_a_folder_is_moved_is_heard_when_the_new_one_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    run = RunDir.open(tmp_path, "exp")
+    holder = os if call == "rename" else Path
+    plain, idle = getattr(holder, call), threading.Event()
+    thread = threading.Thread(target=idle.wait)  # one that does not block the signal, as those of BLAS do not
+
+    def interrupted(*given: object, **named: object) -> None:
+        monkeypatch.setattr(holder, call, plain)
+        plain(*given, **named)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(holder, call, interrupted)
+    thread.start()
+    with Interrupts() as interrupts:
+        with pytest.raises(Interrupted):
+            run.move_to(tmp_path / "aside")
+        idle.set()
+        thread.join()
+        assert interrupts.count == 1
+        interrupts.count = 0  # so that the handlers of before come back
+
+    assert sorted(path.name for path in run.path.iterdir()) == [".lock"]
+    with pytest.raises(RunDirError, match="in use by process"):
+        RunDir.open(tmp_path, "exp")
+    RunDir.open(tmp_path, "aside").close()
+    run.close()

@@ -1,4 +1,4 @@
-"""Slots go FREE -> FILLING -> READY -> FREE and no other way, and the dead lose only what they were filling."""
+"""Slots go FREE -> FILLING -> READY -> FREE and no other way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FREE, FILLING, READY = SlotState.FREE, SlotState.FILLING, SlotState.READY
 
 def table_with(state: SlotState, policies: int = 1) -> SlotTable:
     """Slot 0 is in ``state``, for policy 0 if it is READY."""
-    table = SlotTable(num_actors=2, slots_per_actor=3, num_policies=policies)
+    table = SlotTable(num_actors=2, splits=1, slots_per_split=3, num_policies=policies)
     if state is not FREE:
         table.begin(0)
     if state is READY:
@@ -20,7 +20,7 @@ def table_with(state: SlotState, policies: int = 1) -> SlotTable:
 
 
 def test_a_slot_lives_from_free_to_free() -> None:
-    table = SlotTable(num_actors=2, slots_per_actor=3, num_policies=1)
+    table = SlotTable(num_actors=2, splits=1, slots_per_split=3, num_policies=1)
     seen = [table.state(4)]
 
     for move in (lambda: table.begin(4), lambda: table.publish(4, 0), lambda: table.release(4, 0)):
@@ -32,7 +32,7 @@ def test_a_slot_lives_from_free_to_free() -> None:
 
 
 def test_every_filling_is_a_new_generation() -> None:
-    table = SlotTable(num_actors=1, slots_per_actor=2, num_policies=1)
+    table = SlotTable(num_actors=1, splits=1, slots_per_split=2, num_policies=1)
 
     for _ in range(3):
         table.begin(1)
@@ -82,19 +82,7 @@ def test_a_slot_is_released_by_the_policy_it_is_pending_for_alone() -> None:
 
 
 def test_each_actor_owns_its_own_stretch_of_slots() -> None:
-    table = SlotTable(num_actors=3, slots_per_actor=2, num_policies=1)
+    table = SlotTable(num_actors=3, splits=1, slots_per_split=2, num_policies=1)
 
     assert [list(table.slots_of(actor)) for actor in range(3)] == [[0, 1], [2, 3], [4, 5]]
     assert [table.owner(slot) for slot in range(6)] == [0, 0, 1, 1, 2, 2]
-
-
-def test_a_dead_actor_loses_only_the_slots_it_was_filling() -> None:
-    table = SlotTable(num_actors=2, slots_per_actor=3, num_policies=1)
-    for slot in (0, 1, 3):
-        table.begin(slot)
-    table.publish(1, 0)
-
-    lost = table.reclaim(0)
-
-    assert lost == [0]
-    assert [table.state(slot) for slot in range(6)] == [FREE, READY, FREE, FILLING, FREE, FREE]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
+import pytest
 import torch
 
 from sfactory.layout import Layout
-from sfactory.learner.staging import Staging
+from sfactory.learner.staging import CopyThreads, Staging
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
 from tests.support.parts import small_layout
@@ -105,3 +108,47 @@ def test_a_copy_does_not_follow_its_slot() -> None:
 
     assert np.array_equal(staging.scalars["reward"].numpy(), reward)
     assert staging.obs["image"].any()
+
+
+def copy_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("copy_")}
+
+
+@pytest.mark.parametrize("threads", [2, 3, 16])
+@pytest.mark.parametrize("state_size", [0, 3])
+def test_many_threads_copy_the_same_bytes_as_one(state_size: int, threads: int) -> None:
+    layout = small_layout(rows=3, dataset_rows=5, state_size=state_size, recurrence=2, rollout=4)
+    first, second, *_ = filled_slots(layout)
+    rng = np.random.default_rng(1)
+    for slot in (first, second):
+        slot.rnn_states[...] = rng.normal(size=slot.rnn_states.shape)
+        slot.is_first[...] = rng.random(slot.is_first.shape) < 0.5
+    one, many = Staging(SPEC, layout, pin=False), Staging(SPEC, layout, pin=False, copying=CopyThreads(threads))
+
+    taken = [[staging.take(slot, 0) for slot in (first, second)] for staging in (one, many)]
+
+    assert taken == [[3, 2]] * 2
+    assert_columns(many, [(first, 0), (first, 1), (first, 2), (second, 0), (second, 1)])
+    if state_size:
+        assert torch.equal(many.is_first, one.is_first)
+        assert torch.equal(many.rnn_states, one.rnn_states)
+        assert one.rnn_states.abs().sum(dim=(0, 2)).all()
+    assert many.valid_steps == one.valid_steps > 0
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_copying_is_shared_by_as_many_threads_as_were_ordered_for_all_areas_together(threads: int) -> None:
+    layout = small_layout(rows=3, dataset_rows=30)
+    slots = filled_slots(layout)
+    before = copy_threads()
+    copying = CopyThreads(threads)
+    areas = [Staging(SPEC, layout, pin=False, copying=copying) for _ in range(3)]
+
+    for staging in areas:
+        for slot in slots:
+            staging.take(slot, 0)
+
+    started = copy_threads() - before
+    # One thread is the learner's own; a pool starts no more threads than it has use for.
+    assert len(started) == 0 if threads == 1 else 1 <= len(started) <= threads
+    assert {int(thread.name.removeprefix("copy_")) for thread in started} <= set(range(threads))

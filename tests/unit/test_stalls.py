@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sfactory.clock import now
 from sfactory.run.stalls import StallWatch
-from sfactory.shared.status import StatusBoard
+from sfactory.shared.status import State, StatusBoard
 
 
 def test_a_stalled_process_is_named_once_until_it_stalls_anew() -> None:
@@ -26,3 +28,21 @@ def test_a_process_that_waits_is_no_stall() -> None:
     board.row("sf-actor-0").set("busy_since", 0.0)
 
     assert StallWatch(board, board.names, limit_s=0.0).look() == []
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (State.STARTING, "making one environment"),
+        (State.RESETTING, "the first reset of one environment"),
+        (State.RUNNING, "one step"),
+    ],
+)
+def test_a_warning_says_what_takes_so_long(state: State, words: str, caplog: pytest.LogCaptureFixture) -> None:
+    board = StatusBoard(["sf-actor-0"])
+    board.row("sf-actor-0").set("state", state)
+    board.row("sf-actor-0").set("busy_since", now() - 31.0)
+
+    StallWatch(board, board.names).look()
+
+    assert f"sf-actor-0 has been busy with {words} for 31 s" in caplog.text

@@ -81,3 +81,27 @@ def test_a_stopwatch_splits_all_time_into_busy_and_waiting() -> None:
     parts = row.get("busy_s") + row.get("waiting_s")
     assert row.get("busy_since") == row.get("heartbeat")
     assert row.get("heartbeat") - after - 1e-9 <= parts <= row.get("heartbeat") - before + 1e-9
+
+
+def test_states_are_in_the_order_of_a_life() -> None:
+    assert sorted(State) == [State.UNBORN, State.STARTING, State.RESETTING, State.RUNNING, State.DONE]
+
+
+def test_the_beginning_of_a_long_piece_of_work_is_stamped() -> None:
+    row = StatusBoard(NAMES).row("sf-actor-0")
+    before = now()
+
+    row.begin_work()
+
+    assert before <= row.get("busy_since") == row.get("heartbeat") <= now()
+
+
+def test_the_row_of_a_dead_process_is_as_before_birth_for_the_next_one() -> None:
+    row = StatusBoard(NAMES).row("sf-actor-0")
+    row.start()
+    row.begin_work()
+    row.set("state", State.RESETTING)
+
+    row.clear()
+
+    assert [row.get(name) for name in ("pid", "state", "busy_since", "heartbeat")] == [0, State.UNBORN, 0, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -26,6 +27,8 @@ KEYS = [
     "episode_length_mean",
     "policy_lag",
     "updates",
+    "true_objective_mean",
+    "episode_extra_stats",
 ]
 
 
@@ -43,6 +46,30 @@ def test_the_file_has_exactly_the_agreed_keys(tmp_path: Path) -> None:
     assert content["policy_lag"] == {"min": 0.0, "mean": 1.25, "max": 3.0}
     assert content["best_episode_return_mean"] is None
     assert [item.name for item in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_a_summary_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    extras = {"kills": 2.5, "coins": 0.0}
+    written = dataclasses.replace(summary(), true_objective_mean=0.75, episode_extra_stats=extras)
+
+    written.write(path)
+
+    assert Summary.read(path) == written
+    content = json.loads(path.read_text())
+    assert (content["true_objective_mean"], content["episode_extra_stats"]) == (0.75, extras)
+
+
+def test_a_summary_from_before_there_were_extra_statistics_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    old = {key: value for key, value in summary().to_dict().items() if key in KEYS[:13]}
+    path.write_text(json.dumps(old))
+
+    read = Summary.read(path)
+
+    assert read == summary()
+    assert read is not None
+    assert (read.updates, read.true_objective_mean, read.episode_extra_stats) == (12, None, {})
 
 
 def test_json_is_one_line_and_what_is_not_finite_is_null() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from sfactory.checkpoint import CheckpointDir
+from sfactory.clock import now
 from sfactory.config.schema import Config, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
 from sfactory.cores import Cores
 from sfactory.env.api import make_env
@@ -20,14 +22,19 @@ from sfactory.errors import ExitCode, LearnerDied, WorkerDied
 from sfactory.layout import Layout
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
+from sfactory.run import boot as boot_module
 from sfactory.run import supervision as supervision_module
+from sfactory.run.boot import Boot
 from sfactory.run.crew import Crew, Death
 from sfactory.run.nursery import Nursery
 from sfactory.run.signals import Interrupts
+from sfactory.run.stack import StackFile
 from sfactory.run.supervision import Supervision
 from sfactory.run.wiring import Wiring
 from sfactory.shared.control import Stop
+from sfactory.shared.status import State
 from sfactory.spec import EnvSpec
+from tests.support.processes import eventually
 
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
 BASE = Config(
@@ -197,17 +204,86 @@ def test_an_env_that_raises_is_the_failure_with_its_traceback(start: Start) -> N
     assert not run.supervision.done
 
 
-def test_who_does_not_get_ready_in_time_is_named(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision_module, "_STOP_GRACE_S", 0.5)
+def test_who_does_not_get_ready_in_time_is_named_with_the_place_where_it_hangs(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision_module, "_SAVE_GRACE_S", 2.0)
     run = start(env_kwargs={"hang_in_constructor": True}, boot_limit_s=0.5)
 
     run.supervision.run(lambda: False)
 
     text = str(run.supervision.failure)
-    assert "did not get ready within --reset_timeout_seconds=0.5" in text
-    assert "sf-actor-0" in text
-    assert "sf-actor-1" in text
+    assert re.search(r"sf-actor-\d did not get ready within --reset_timeout_seconds=0\.5", text.splitlines()[-1])
+    assert re.search(r"faulty\.py.* line \d+ in __init__", text)
     assert run.crew.alive == []
+
+
+def test_who_is_late_before_it_can_answer_is_named_with_what_to_do(
+    start: Start, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot_module, "_MIN_BOOT_S", 0.0)
+    monkeypatch.setattr(boot_module, "_STACK_S", 0.0)
+    run = start(boot_limit_s=1e-6)
+    boot = Boot(run.crew, run.wiring.status, 1e-6)
+
+    looks = [boot.look(), boot.look()]
+
+    assert looks[0] is None
+    assert isinstance(looks[1], WorkerDied)
+    assert "sf-learner-0 did not get ready within 1e-06 s" in str(looks[1])
+    assert "raise --reset_timeout_seconds=1e-06 above that" in str(looks[1])
+    deaths = run.crew.wait(interrupts.wake_fd, 60.0)
+    assert [(death.name, death.exit_code) for death in deaths] == [("sf-learner-0", -signal.SIGKILL)]
+    run.crew.kill()
+
+
+def test_an_actor_that_got_ready_while_it_was_asked_where_it_hangs_is_left_alone(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start()
+    boot = Boot(run.crew, run.wiring.status, limit_s=90.0)
+    actor = next(child for child in run.crew.booting() if child.name == "sf-actor-0")
+    assert eventually(lambda: actor.row.get("pid") > 0, 60.0)
+    os.kill(int(actor.row.get("pid")), signal.SIGSTOP)  # what it is about is the test's to say from here on
+    actor.row.set("state", State.RESETTING)
+    actor.row.set("busy_since", now() - 91.0)
+    assert boot.look() is None
+
+    def answer_and_get_ready(stack: StackFile) -> str:
+        if stack is actor.stack:
+            actor.row.set("state", State.RUNNING)
+        return "somewhere in reset"
+
+    monkeypatch.setattr(StackFile, "read", answer_and_get_ready)
+    failure = boot.look()
+
+    assert failure is None
+    assert actor.state is State.RUNNING
+    actor.process.join(0.5)
+    assert actor.process.exitcode is None
+    run.crew.kill()
+
+
+def test_an_env_that_cannot_be_made_is_not_tried_again(start: Start, tmp_path: Path) -> None:
+    # Two actors with 8 envs each: the fuse counts constructors, so a second try would be seen in its length.
+    fuse = tmp_path / "fuse"
+    run = start(env_kwargs={"raise_in_constructor": True, "fuse": str(fuse), "fuse_count": 100})
+
+    run.supervision.run(lambda: False)
+
+    assert "EnvFault: the constructor raises, as ordered" in str(run.supervision.failure)
+    assert "tried" not in str(run.supervision.failure)
+    assert 1 <= len(fuse.read_bytes()) <= 2
+
+
+def test_an_actor_that_has_begun_to_work_is_never_replaced(start: Start) -> None:
+    run = start()
+    owned = run.wiring.table.slots_of(0)
+    run.wiring.table.begin(owned[0])
+    run.crew.kill()
+
+    with pytest.raises(AssertionError, match="sf-actor-0 had begun to work"):
+        run.crew.replace("sf-actor-0")
 
 
 @pytest.mark.parametrize(

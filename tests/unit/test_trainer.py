@@ -15,7 +15,7 @@ from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import DivergedError
 from sfactory.learner.batch import Batch
 from sfactory.learner.trainer import Trainer
-from tests.support.parts import random_batch, tiny_model
+from tests.support.parts import random_batch, tiny_model, trainer_for
 
 NAN = float("nan")
 
@@ -24,7 +24,7 @@ def trainer_of(
     batches: int = 1, epochs: int = 1, algo: AlgoConfig | None = None, optim: OptimConfig | None = None
 ) -> Trainer:
     learner = LearnerConfig(num_batches_per_epoch=batches, num_epochs=epochs)
-    return Trainer(tiny_model(), algo or AlgoConfig(), optim or OptimConfig(learning_rate=0.01), learner)
+    return trainer_for(tiny_model(), algo or AlgoConfig(), optim or OptimConfig(learning_rate=0.01), learner)
 
 
 def state_of(trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -75,7 +75,7 @@ def test_minibatches_cut_a_dataset_into_columns_without_rest() -> None:
 
     together.train(batch)
     for start in (0, 3):
-        one_by_one.train(batch.columns(start, start + 3))
+        one_by_one.train(batch.columns(slice(start, start + 3)))
 
     for mine, other in zip(together.model.parameters(), one_by_one.model.parameters(), strict=True):
         assert torch.equal(mine, other)
@@ -100,7 +100,7 @@ def test_only_the_minibatches_with_valid_steps_are_trained_on(with_vtrace: bool)
     batch = without_valid_steps(random_batch(whole.model, rows=6), slice(3, 6))
 
     whole.train(batch)
-    half.train(batch.columns(0, 3))
+    half.train(batch.columns(slice(0, 3)))
 
     assert whole.train_step == half.train_step == 1
     for mine, other in zip(whole.model.parameters(), half.model.parameters(), strict=True):
@@ -154,6 +154,44 @@ def test_steps_count_once_however_many_epochs_learn_from_them() -> None:
 
     assert trainer.train(random_batch(trainer.model, rows=6)) == 30
     assert trainer.train_step == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "rate", "epochs"),
+    [
+        (1e9, 0.01, 2),  # the second epoch is the first that can be compared
+        (0.0, 0.01, 7),
+        (0.0, 1e-30, 7),  # exactly equal losses are no reason either
+        (1e-6, 1e-30, 2),
+        (1e-6, 0.01, 7),
+    ],
+)
+@pytest.mark.parametrize("with_vtrace", [True, False])
+def test_epochs_end_once_the_policy_loss_changes_less_than_was_asked_for(
+    with_vtrace: bool, change: float, rate: float, epochs: int
+) -> None:
+    learner = LearnerConfig(num_batches_per_epoch=2, num_epochs=7, early_stop_loss_change=change)
+    algo = AlgoConfig(with_vtrace=with_vtrace)
+    trainer = trainer_for(tiny_model(), algo, OptimConfig(learning_rate=rate), learner)
+    batch = random_batch(trainer.model, rows=6)
+
+    for dataset in (1, 2):
+        assert trainer.train(batch) == 30
+        # Each dataset begins with no loss to compare with.
+        assert trainer.train_step == dataset * 2 * epochs
+
+
+def test_the_mean_policy_loss_of_an_epoch_is_what_counts() -> None:
+    # Losses of single minibatches differ by far, and as they are shuffled so do first and last ones of two epochs.
+    learner = LearnerConfig(
+        num_batches_per_epoch=3, num_epochs=4, early_stop_loss_change=1e-4, shuffle_minibatches=True
+    )
+    algo = AlgoConfig(with_vtrace=False, normalize_advantages=False)
+    trainer = trainer_for(tiny_model(), algo, OptimConfig(learning_rate=1e-30), learner)
+
+    trainer.train(random_batch(trainer.model, rows=6))
+
+    assert trainer.train_step == 2 * 3
 
 
 def test_training_stops_between_two_minibatches_and_counts_what_was_learned_from() -> None:
@@ -239,10 +277,10 @@ def test_the_learning_rate_is_in_force_from_the_next_step_on() -> None:
     trainer = trainer_of(optim=OptimConfig(learning_rate=0.5))
     before = state_of(trainer)[0]
 
-    trainer.set_learning_rate(0.0)
+    trainer.rate.value = 0.0
     trainer.train(random_batch(trainer.model))
 
-    assert trainer.learning_rate == 0.0
+    assert trainer.optimizer.param_groups[0]["lr"] == 0.0
     assert all(torch.equal(before[name], tensor) for name, tensor in trainer.model.state_dict().items())
 
 
@@ -262,7 +300,7 @@ def test_training_makes_the_value_loss_smaller() -> None:
     def value_error() -> float:
         targets = batch.rewards  # under gamma 0 and lambda anything
         with torch.no_grad():
-            values = trainer.model.value({"obs": batch.obs["obs"][:-1].flatten(0, 1)}).view_as(targets)
+            values = trainer.model({"obs": batch.obs["obs"][:-1].flatten(0, 1)}).value.view_as(targets)
         return float((values - targets).square().mean())
 
     batch = dataclasses.replace(batch, discounts=torch.zeros_like(batch.discounts))

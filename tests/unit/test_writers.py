@@ -96,6 +96,18 @@ def test_a_row_cut_off_by_a_kill_is_removed_before_going_on(tmp_path: Path, whol
     assert [row["env_steps"] for row in rows(path)] == list(range(whole_rows + 1))
 
 
+@pytest.mark.parametrize("cut_bytes", [65_535, 65_536, 200_000])
+def test_a_long_row_that_was_cut_off_is_removed_whole(tmp_path: Path, cut_bytes: int) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"env_steps": 0}\n' + '{"train/extra/'.ljust(cut_bytes, "x"))
+
+    writer = MetricsWriter(path)
+    writer.write(1, {})
+    writer.close()
+
+    assert [row["env_steps"] for row in rows(path)] == [0, 1]
+
+
 def test_tensorboard_gets_the_same_scalars_over_env_steps(tmp_path: Path) -> None:
     writers = Writers(tmp_path, with_tensorboard=True, flush_secs=30)
     writers.write(100, {"train/episode_return_mean": 20.5, "policy_lag/mean": 1})

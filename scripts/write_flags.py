@@ -1,0 +1,228 @@
+"""Room: every flag, and what became of each flag of the ancestors. In: the schema, docs/flags/. Out: docs/flags.md.
+
+Run it after a change of a flag or of the data. ``--check`` writes nothing and exits with 1 if the file is not what
+this script writes. Whether the data is right is for tests/unit/test_flag_map.py to say.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_type_hints
+
+from sfactory.config.argv import CONFIG_FLAG
+from sfactory.config.check import range_text
+from sfactory.config.enjoy import EnjoyConfig, enjoy_flags
+from sfactory.config.flags import Flag, all_flags, parse_text, type_text, value_text
+from sfactory.config.schema import Config
+
+DOCS = Path(__file__).parents[1] / "docs"
+TARGET = DOCS / "flags.md"
+ANCESTORS = DOCS / "flags" / "ancestors.json"
+MAP = DOCS / "flags" / "map.json"
+
+SAME, RENAMED, REPLACED, PLANNED, DROPPED = "same", "renamed", "replaced by", "planned", "not applicable"
+RELATIONS = (SAME, RENAMED, REPLACED, PLANNED, DROPPED)
+# What every command takes beside the flags of the schema.
+WORDS = {
+    "help": "print all flags with type, default, range and meaning; with --env, with the defaults that hold for it",
+    CONFIG_FLAG: "YAML or JSON file with a flat mapping of flag names to values (not taken by sfactory.enjoy)",
+}
+# The document is the same on all machines; and an empty text is no default where something must be given.
+DEFAULTS_IN_WORDS = {"num_workers": "number of cores", "env": "required"}
+# Where a flag's origin is looked for: Sample Factory's two versions, side by side, and then the others.
+VERSIONS = {"sf_v1": "v1", "sf_v2": "v2"}
+OTHERS = {"appo": "early v1", "rllib_impala": "RLlib"}
+
+INTRODUCTION = f"""# Flags
+
+Every flag of sfactory, and what became of every flag of its ancestors: Sample Factory and RLlib's IMPALA.
+Written by `scripts/write_flags.py` from `sfactory/config/schema.py`, `sfactory/config/enjoy.py` and `docs/flags/`;
+`make flags` writes it anew, and a test fails where it is out of date.
+
+Flags are `--name=value` or `--name value`, with dashes or underscores; booleans are `True` or `False`; lists are
+separated by spaces; nothing is abbreviated. Families of environments have defaults of their own:
+`python -m sfactory.train --env=CartPole-v1 --help` shows those of one environment.
+
+The words of the map:
+
+- **{SAME}**: a flag of that name with that meaning; where meaning or default differ, the note says how.
+- **{RENAMED}**: the same thing under another name.
+- **{REPLACED}**: another flag, or something that needs no flag, serves the purpose.
+- **{PLANNED}**: not there yet.
+- **{DROPPED}**: will not be there; the note says why.
+"""
+
+
+@dataclass(frozen=True)
+class Ancestor:
+    """A plain list: the flags of one ancestor with their defaults as text."""
+
+    source: str
+    title: str
+    about: str
+    flags: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What became of the flag ``name`` of ``sources``: names of ``ours``, or in words what does it (``by``)."""
+
+    name: str
+    sources: Sequence[str]
+    relation: str
+    ours: Sequence[str] = ()
+    by: str = ""
+    note: str = ""
+
+
+def ancestors() -> list[Ancestor]:
+    """The lists, in the order in which they are shown."""
+    return [Ancestor(**values) for values in json.loads(ANCESTORS.read_text(encoding="utf-8"))]
+
+
+def entries() -> list[Entry]:
+    """The whole map."""
+    return [Entry(**values) for values in json.loads(MAP.read_text(encoding="utf-8"))]
+
+
+def our_flags() -> dict[str, Flag]:
+    """All flags by name; where train and enjoy share a name, it is train's."""
+    return {**enjoy_flags(), **all_flags()}
+
+
+def default_text(flag: Flag) -> str:
+    """A default as the document shows it, on every machine alike."""
+    return DEFAULTS_IN_WORDS.get(flag.name) or value_text(flag.default) or "empty"
+
+
+def is_same_default(flag: Flag, text: str) -> bool:
+    """Whether an ancestor's default ``text`` means our default."""
+    if flag.name in DEFAULTS_IN_WORDS or text == default_text(flag):
+        return text == default_text(flag)
+    try:
+        return parse_text(flag, text) == flag.default
+    except ValueError:
+        return False
+
+
+class Genealogy:
+    """Where our flags come from, found by reading the map backwards."""
+
+    def __init__(self, lists: Iterable[Ancestor], mapped: Iterable[Entry]) -> None:
+        self._defaults = {known.source: known.flags for known in lists}
+        self._entries: dict[str, list[Entry]] = {source: [] for source in self._defaults}
+        for entry in mapped:
+            for source in entry.sources:
+                self._entries[source].append(entry)
+
+    def origin(self, flag: Flag) -> str:
+        """The cell of ``flag``: "same", "v1: renamed from `ppo_epochs`; v2: same", ..., or "new"."""
+        found = {label: self._in(source, flag) for source, label in VERSIONS.items()}
+        if len(set(found.values())) == 1 and all(found.values()):
+            return next(iter(found.values()))
+        if not any(found.values()):
+            found = {label: self._in(source, flag) for source, label in OTHERS.items()}
+        return "; ".join(f"{label}: {text}" for label, text in found.items() if text) or "new"
+
+    def _in(self, source: str, flag: Flag) -> str:
+        """What ``source`` has to do with ``flag``; "" if nothing."""
+        there = self._entries[source]
+        if any(entry.name == flag.name and entry.relation == SAME for entry in there):
+            default = self._defaults[source][flag.name]
+            return SAME if is_same_default(flag, default) else f"same, default `{default}`"
+        for relation, word in ((RENAMED, "renamed from"), (REPLACED, "replaces")):
+            names = [entry.name for entry in there if entry.relation == relation and flag.name in entry.ours]
+            if names:
+                return f"{word} {_code(names)}"
+        return ""
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table. A bar would end a cell, even within backticks."""
+    cells = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
+
+
+def _flag_table(flags: Iterable[Flag], genealogy: Genealogy) -> list[str]:
+    rows = []
+    for flag in flags:
+        allowed = range_text(flag.info)
+        rows.append(
+            [
+                f"`{flag.name}`",
+                _code(flag.choices) or type_text(flag).replace("True|False", "boolean"),
+                default_text(flag),
+                f"each {allowed}" if allowed and flag.is_list else allowed,
+                flag.info.help,
+                genealogy.origin(flag),
+            ]
+        )
+    return _table(["flag", "type", "default", "range", "meaning", "Sample Factory v1 / v2"], rows)
+
+
+def _our_part(genealogy: Genealogy) -> list[str]:
+    """Every flag of ours by section."""
+    lines = [f"## The flags of sfactory.train ({len(all_flags())})", "", "### command line", ""]
+    lines += _table(["word", "meaning"], [[f"`{word}`", meaning] for word, meaning in WORDS.items()])
+    for section, section_type in get_type_hints(Config).items():
+        flags = [flag for flag in all_flags().values() if flag.section == section]
+        lines += ["", f"### {section}", "", (section_type.__doc__ or "").strip(), ""]
+        lines += _flag_table(flags, genealogy)
+    lines += ["", f"## The flags of sfactory.enjoy ({len(enjoy_flags())})", "", (EnjoyConfig.__doc__ or "").strip(), ""]
+    return [*lines, *_flag_table(enjoy_flags().values(), genealogy)]
+
+
+def _here(entry: Entry) -> str:
+    """What serves the purpose here, with the defaults of our flags."""
+    ours = our_flags()
+    names = [entry.name] if entry.relation == SAME else entry.ours
+    shown = [f"`{name}` ({default_text(ours[name])})" if name in ours else f"`{name}`" for name in names]
+    return "; ".join([*shown, *filter(None, [entry.by])])
+
+
+def _ancestor_part(ancestor: Ancestor, mapped: Sequence[Entry]) -> list[str]:
+    """The map of one ancestor. Raises KeyError, naming the flag, if it is not mapped."""
+    by_name = {entry.name: entry for entry in mapped if ancestor.source in entry.sources}
+    counts = Counter(by_name[name].relation for name in ancestor.flags)
+    tally = ", ".join(f"{counts[relation]} {relation}" for relation in RELATIONS if counts[relation])
+    rows = [
+        [f"`{name}`", default, by_name[name].relation, _here(by_name[name]), by_name[name].note]
+        for name, default in ancestor.flags.items()
+    ]
+    return [
+        *["", f"### {ancestor.title}", "", f"{ancestor.about} {len(ancestor.flags)} in all: {tally}.", ""],
+        *_table(["there", "default", "relation", "here (default)", "note"], rows),
+    ]
+
+
+def document() -> str:
+    """The whole of docs/flags.md."""
+    lists, mapped = ancestors(), entries()
+    lines = [INTRODUCTION, *_our_part(Genealogy(lists, mapped)), "", "## The map from the ancestors"]
+    for ancestor in lists:
+        lines += _ancestor_part(ancestor, mapped)
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Write the file, or compare with it."""
+    if sys.argv[1:] == ["--check"]:
+        same = TARGET.is_file() and TARGET.read_text(encoding="utf-8") == document()
+        print(f"{TARGET.name} is {'up to date' if same else 'not what scripts/write_flags.py writes: run make flags'}")
+        return 0 if same else 1
+    TARGET.write_text(document(), encoding="utf-8")
+    print(f"wrote {TARGET}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

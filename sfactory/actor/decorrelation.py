@@ -1,0 +1,60 @@
+"""Room: actors and envs that are out of step with each other from the start. In: seeds, a share of a time. Out: delays.
+
+Envs that all begin an episode at once, in workers that all complete their slots at once, give the learner batches
+whose steps are alike. ``warm_up`` puts the envs of one worker at different moments of their episodes, ``FirstWait``
+puts workers at different moments of their rollouts.
+"""
+
+from __future__ import annotations
+
+import time
+
+from sfactory.actor.split import Split
+from sfactory.clock import BLOCK_S, Deadline
+from sfactory.shared.control import Control
+from sfactory.shared.status import StatusRow, Stopwatch
+
+
+def warm_up(split: Split, env: int, steps: int, seed: int, control: Control, row: StatusRow) -> None:
+    """Take ``steps`` random actions in env ``env`` of a freshly reset split; ends early if a stop is ordered.
+
+    An episode that ends meanwhile is followed by a reset and is not told. The episode that runs in the end keeps
+    what it has gathered: its return and length will be those of the whole episode.
+    """
+    group, game = split.group, split.group.envs[env]
+    game.action_space.seed(seed)
+    obs, episode_return, length = group.observations[env], 0.0, 0
+    for _ in range(steps):
+        if control.stopping:
+            break
+        row.begin_work()
+        obs, reward, terminated, truncated, _ = game.step(game.action_space.sample())
+        episode_return, length = episode_return + float(reward), length + 1
+        if terminated or truncated:
+            obs, episode_return, length = game.reset()[0], 0.0, 0
+    group.observations[env] = obs
+    if length:
+        split.writer.check(obs, f"env {env} of split {split.index}, after {steps} random steps")
+        split.tally.resume_episode(env, episode_return, length)
+        split.recorder.begin_within_episode([env])
+
+
+class FirstWait:
+    """Holds an actor up once, when each of its splits has completed its first trajectory."""
+
+    def __init__(self, splits: int, seconds: float, control: Control, watch: Stopwatch) -> None:
+        self._missing = set(range(splits)) if seconds > 0 else set()
+        self._seconds, self._control, self._watch = seconds, control, watch
+
+    def completed(self, split: int) -> None:
+        """``split`` has completed a trajectory. Blocks, if it was the last to do so, until time is up or a stop."""
+        if split not in self._missing:
+            return
+        self._missing.remove(split)
+        if self._missing:
+            return
+        self._watch.before_wait()
+        deadline = Deadline(self._seconds)
+        while not deadline.passed and not self._control.stopping:
+            time.sleep(min(BLOCK_S, deadline.left))
+        self._watch.after_wait()

@@ -1,0 +1,252 @@
+"""Room: one checkpoint, a payload file and its sidecar. In: plain values. Out: both files, or what they hold.
+
+NOTE [Checkpoint commit]: a checkpoint is ``<name>.pth`` beside ``<name>.pth.json`` (its size, sha256 and
+versions). The payload is written and hashed under a temporary name, the sidecar is put in place, and then
+the payload is renamed: that rename is the commit, so a kill at any moment leaves a sidecar without payload
+(nothing) or both (a checkpoint). Where a name is written again the sidecar vouches for the old content too
+until the rename is done. A ``.pth`` without a sidecar was not made here whole, and is not trusted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from sfactory import __version__, atomic
+from sfactory.errors import CannotSaveError, CheckpointError
+
+FORMAT_VERSION = 1
+
+# Nested dicts, lists and tuples of tensors and scalars; the values differ in type, and the caller knows them.
+Payload = dict[str, Any]
+
+_SCALARS = (type(None), bool, int, float, str)
+
+
+class Unusable(Exception):
+    """One checkpoint cannot be used; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What identifies the bytes of a payload file."""
+
+    size: int
+    sha256: str
+
+
+def sidecar_of(path: Path) -> Path:
+    """Where the sidecar of a payload file is."""
+    return path.with_name(path.name + ".json")
+
+
+def commit(path: Path, payload: Mapping[str, Any], train_step: int, env_steps: int) -> None:
+    """Write one checkpoint; when this returns it is on the disk. See NOTE [Checkpoint commit].
+
+    Raises:
+        CannotSaveError: the disk is full or refuses; what was there before is untouched, try again later.
+        TypeError: the payload holds a value of another type; the text names its place.
+    """
+    if train_step < 0 or env_steps < 0:
+        raise ValueError(f"checkpoint of train step {train_step} and env step {env_steps}: negative")
+    plain = _plain(dict(payload), "payload")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic.replacing(path) as file:
+            content = _write_payload(plain, file)
+            record = _record(content, _current_content(path), train_step, env_steps)
+            atomic.write_json(sidecar_of(path), record)
+    except OSError as error:
+        # A disk that fails may refuse the clean-up too; a sidecar alone counts as nothing.
+        with contextlib.suppress(OSError):
+            if not path.exists():
+                sidecar_of(path).unlink(missing_ok=True)
+        raise CannotSaveError(
+            f"checkpoint {path} could not be written: {error}. Earlier checkpoints are untouched; "
+            "check the free space and the permissions of its directory."
+        ) from error
+
+
+def remove(path: Path) -> None:
+    """Delete one checkpoint; raises OSError if the disk refuses."""
+    # In this order a kill in between leaves a sidecar without payload, which counts as nothing.
+    path.unlink(missing_ok=True)
+    sidecar_of(path).unlink(missing_ok=True)
+
+
+def move(path: Path, to: Path) -> None:
+    """Rename one checkpoint; raises OSError if the disk refuses."""
+    os.replace(path, to)
+    if sidecar_of(path).exists():
+        os.replace(sidecar_of(path), sidecar_of(to))
+
+
+def remove_orphans(directory: Path) -> None:
+    """Delete sidecars whose payload never came, or is gone. Only the one process that saves may do this."""
+    for sidecar in directory.glob("*.pth.json"):
+        if not sidecar.with_suffix("").exists():
+            sidecar.unlink(missing_ok=True)
+
+
+def _plain(value: object, where: str) -> Any:
+    """A copy of ``value`` in plain containers and detached tensors; TypeError names what is not plain.
+
+    Types are compared exactly: numpy's float64 is a float to isinstance, but needs its class to be loaded.
+    """
+    if type(value) in _SCALARS:
+        return value
+    if isinstance(value, torch.Tensor):
+        return _plain_tensor(value, where)
+    if isinstance(value, dict):
+        for key in value:
+            if type(key) not in (str, int):
+                raise TypeError(f"{where} has the key {key!r} of type {type(key).__name__}; use str or int")
+        return {key: _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if type(value) in (list, tuple):
+        assert isinstance(value, list | tuple)
+        return type(value)(_plain(item, f"{where}[{index}]") for index, item in enumerate(value))
+    raise TypeError(
+        f"{where} is a {type(value).__module__}.{type(value).__qualname__}; a checkpoint holds tensors, None, bool, "
+        "int, float, str, and lists, tuples and dicts of these (convert with float(), int(), .tolist())"
+    )
+
+
+def _plain_tensor(value: torch.Tensor, where: str) -> torch.Tensor:
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided or value.is_meta:
+        raise TypeError(f"{where} is a {type(value).__name__} ({value.layout}, {value.device}); use a dense tensor")
+    tensor = value.detach()
+    # A view would bring the whole of its storage into the file.
+    return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
+
+
+class _HashingSink:
+    """A file for ``torch.save`` that hashes what passes and remembers why writing failed."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+        self._hash.update(data)
+        self._size += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    @property
+    def content(self) -> _Content:
+        return _Content(self._size, self._hash.hexdigest())
+
+
+def _write_payload(payload: Payload, file: BinaryIO) -> _Content:
+    sink = _HashingSink(file)
+    try:
+        torch.save(payload, sink)  # type: ignore[arg-type]  # it writes and flushes, no more
+    except RuntimeError as error:
+        # torch reports a failed write as an inconsistency of its archive; the cause is what matters.
+        if sink.error is not None:
+            raise sink.error from error
+        raise
+    return sink.content
+
+
+def _record(content: _Content, replaced: _Content | None, train_step: int, env_steps: int) -> dict[str, object]:
+    """What the sidecar says. ``replaced`` is the content that is valid until the new one is renamed over it."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "size": content.size,
+        "sha256": content.sha256,
+        "replaces": None if replaced is None else {"size": replaced.size, "sha256": replaced.sha256},
+        "train_step": train_step,
+        "env_steps": env_steps,
+        "sfactory": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+
+
+def _current_content(path: Path) -> _Content | None:
+    """The content of a checkpoint that is about to be written again, or None if there is no good one."""
+    try:
+        with path.open("rb") as file:
+            return _verified(path, file)
+    except (OSError, Unusable, CheckpointError):
+        return None
+
+
+def _verified(path: Path, file: BufferedReader) -> _Content:
+    """Compare an open payload file with its sidecar; raises Unusable with the difference."""
+    vouched = _read_sidecar(path)
+    size = os.fstat(file.fileno()).st_size
+    if all(size != content.size for content in vouched):
+        raise Unusable(f"it has {size} bytes where its sidecar says {vouched[0].size}: truncated or overwritten")
+    actual = _Content(size, hashlib.file_digest(file, "sha256").hexdigest())
+    if actual not in vouched:
+        raise Unusable("its sha256 is not the one in its sidecar: the content was damaged")
+    return actual
+
+
+def _read_sidecar(path: Path) -> list[_Content]:
+    """The contents that the sidecar of ``path`` vouches for, the newest first."""
+    sidecar = sidecar_of(path)
+    try:
+        record = json.loads(sidecar.read_bytes())
+        # The version comes first: another format may lack the other fields.
+        _check_format(path, record["format_version"], record.get("sfactory"))
+        return [_Content(int(item["size"]), str(item["sha256"])) for item in (record, record["replaces"]) if item]
+    except FileNotFoundError:
+        raise Unusable(f"not committed: {sidecar.name} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Unusable(f"{sidecar.name} cannot be read: {error!r}") from error
+
+
+def _check_format(path: Path, version: object, writer: object) -> None:
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has checkpoint format {version!r}, written by sfactory {writer}; this is sfactory {__version__}, "
+            f"which reads format {FORMAT_VERSION}. Use the version that wrote it, or start a new run with another "
+            "--experiment. Nothing was deleted."
+        )
+
+
+def read(path: Path) -> Payload:
+    """The verified payload of one checkpoint, on the CPU.
+
+    Raises Unusable with the reason, and CheckpointError if it is of another format version.
+    """
+    try:
+        with path.open("rb") as file:
+            _verified(path, file)
+            file.seek(0)
+            payload = torch.load(file, map_location="cpu", weights_only=True)
+    except (Unusable, CheckpointError):
+        raise
+    except Exception as error:
+        # A hostile or damaged pickle can make the reader raise anything; none of it may end the search.
+        first_line = (str(error).splitlines() or [""])[0]
+        raise Unusable(f"it cannot be loaded safely: {type(error).__name__}: {first_line}") from error
+    try:
+        plain = _plain(payload, "payload")
+    except TypeError as error:
+        raise Unusable(str(error)) from error
+    if not isinstance(plain, dict):
+        raise Unusable(f"it holds a {type(plain).__name__} where a dict is expected")
+    return plain

@@ -1,0 +1,76 @@
+"""Room: the way from observations to what a head reads. In: observations, states. Out: features, new states.
+
+A tower is an encoder, a core (the memory, if any) and a decoder. Actor and critic share one, or have one each.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sfactory.config.schema import ModelConfig
+from sfactory.model.activations import ACTIVATIONS
+from sfactory.model.chunks import from_chunks, to_chunks
+from sfactory.model.cores import make_core
+from sfactory.model.encoders import ObsSpec, linear_layers
+from sfactory.model.multi_encoder import make_encoder
+
+
+class Tower(nn.Module):
+    """Encoder, core and decoder. ``out_size``: features. ``state_size``: S, 0 without memory."""
+
+    def __init__(self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str]) -> None:
+        """``normalized``: paths of the leaves that come normalized."""
+        super().__init__()
+        self.encoder = make_encoder(obs, config, normalized)
+        self.core = make_core(self.encoder.out_size, config)
+        self._activation = ACTIVATIONS[config.nonlinearity]
+        self._decoders = linear_layers([self.core.out_size, *config.decoder_mlp_layers], config)
+        self.decoder = nn.ModuleList(self._decoders)
+        self.out_size = self._decoders[-1].out_features if self._decoders else self.core.out_size
+        self.state_size = self.core.state_size
+        # Looking a module up by its attribute costs as much as a small operation: acting goes around it.
+        self._stages = self.encoder, self.core
+
+    def step(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [B, H] of obs {path: [B, ...]}, and the state [B, S] after it.
+
+        ``state`` [B, S] is zero in the rows that start an episode.
+        """
+        encoder, core = self._stages
+        features = encoder.forward(obs)
+        if self.state_size:
+            features, state = core.step(features, state)
+        return (self._decode(features) if self._decoders else features), state
+
+    def unroll(self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int) -> Tensor:
+        """Features [T * B, H] of a rollout of T = K x ``recurrence`` steps, or [(T+1) * B, H] with the step after it.
+
+        obs: {path: [T or T+1, B, ...]}. is_first: [T or T+1, B] bool - the state is zeroed before the step.
+        states: [K, B, S] float32 - as recorded before each chunk of ``recurrence`` steps; gradients stop there.
+        The step after the rollout starts from the state that the present weights arrive at.
+        """
+        features = self.encoder.forward({path: leaf.flatten(0, 1) for path, leaf in obs.items()})
+        if self.state_size:
+            steps, rows = is_first.shape
+            features = self._remember(features.view(steps, rows, -1), states, is_first, recurrence).flatten(0, 1)
+        return self._decode(features)
+
+    def _remember(self, features: Tensor, states: Tensor, is_first: Tensor, recurrence: int) -> Tensor:
+        """The core over features [T or T+1, B, F]."""
+        rows, steps = is_first.shape[1], states.shape[0] * recurrence
+        chunks = to_chunks(features[:steps], recurrence), states.flatten(0, 1), to_chunks(is_first[:steps], recurrence)
+        y, after = self.core.sequence(*chunks)
+        y = from_chunks(y, rows)
+        if len(features) == steps:
+            return y
+        with torch.no_grad():  # the value after the rollout is looked up to, not learned
+            state = torch.where(is_first[-1].unsqueeze(-1), 0.0, after[-rows:])
+            last, _ = self.core.step(features[-1], state)
+        return torch.cat((y, last.unsqueeze(0)))
+
+    def _decode(self, x: Tensor) -> Tensor:
+        for layer in self._decoders:
+            x = self._activation(F.linear(x, layer.weight, layer.bias))
+        return x

@@ -1,0 +1,78 @@
+"""Room: what a run tells while it goes on and when it ends. In: beats. Out: lines, rows, the summary.
+
+The same for all layouts of processes.
+"""
+
+from __future__ import annotations
+
+from sfactory.clock import Every, now
+from sfactory.config.schema import Config
+from sfactory.errors import SFactoryError
+from sfactory.run.console import Console
+from sfactory.run.outcome import Outcome
+from sfactory.run.reports import Reports
+from sfactory.run.resumed import Resumed
+from sfactory.run.rundir import RunDir
+from sfactory.run.summary import Result
+from sfactory.run.wiring import Wiring
+from sfactory.run.writers import Writers
+
+
+class Reporting:
+    """Gathers reports and passes them on. ``reports`` is what is known."""
+
+    def __init__(
+        self,
+        config: Config,
+        wiring: Wiring,
+        rundir: RunDir,
+        resumed: Resumed,
+        console: Console,
+        process_started_at: float,
+    ) -> None:
+        report = config.report
+        earlier = resumed.summary
+        self.reports = Reports(
+            config,
+            wiring.to_main,
+            wiring.status,
+            earlier_best=resumed.best_return,
+            earlier_seconds=resumed.train_seconds,
+            earlier_episodes=0 if earlier is None else earlier.episodes,
+        )
+        self._control, self._console = wiring.control, console
+        self._process_started_at = process_started_at
+        self._writers = Writers(rundir.path, report.with_tensorboard, report.flush_summaries_interval)
+        self._line_due = Every(report.report_interval_sec)
+        self._row_due = Every(report.experiment_summaries_interval)
+        self._announced = False
+
+    def beat(self) -> None:
+        """Look at the counters, and report what is due. Called a few times a second."""
+        reports = self.reports
+        reports.sample()
+        if not self._announced and reports.sampled_env_steps:
+            self._announced = True
+            self._console.message(f"first env step {now() - self._process_started_at:.1f} s after the start")
+        mean = reports.window_mean()
+        if mean is not None:
+            self._control.tell_objective(0, mean)
+        if self._line_due.due():
+            self._console.line(reports.progress())
+        if self._row_due.due():
+            self._write_row()
+
+    def finish(self, status: Result, error: SFactoryError | None) -> Outcome:
+        """The last line and row, and how the run ended."""
+        self.reports.sample()
+        self._console.line(self.reports.progress())
+        self._write_row()
+        self.close()
+        return Outcome(status, self.reports.summary(status), error, self.reports.saved_env_steps)
+
+    def close(self) -> None:
+        """Close the files of metrics; closing twice is harmless."""
+        self._writers.close()
+
+    def _write_row(self) -> None:
+        self._writers.write(self.reports.trained_env_steps, self.reports.scalars())

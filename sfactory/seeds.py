@@ -1,0 +1,30 @@
+"""Room: the seed tree. In: the run's one seed, and a place in the run. Out: a seed of that place alone.
+
+Every source of randomness has a place: its branch and its coordinates. Seeds of different places are independent
+(numpy's SeedSequence), those of the same place are the same in every run with the same seed.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+ENV_SEED_BITS = 31  # what env.reset and the seeds of spaces accept everywhere
+
+
+class Branch(IntEnum):
+    """What a seed is for, and the coordinates of its places."""
+
+    ENV = 0  # actor, generation (two parts), env
+    ACTING = 1  # actor, generation (two parts): actions of an actor that owns a policy
+    INFERENCE = 2  # policy, worker, generation: actions of a policy worker
+    LEARNER = 3  # policy: initial weights
+    SHUFFLE = 4  # policy, train step: minibatches of the dataset that is begun at that step
+    PLAY = 5  # none: the env of a play, whose actions are drawn by the seed itself
+
+
+def seed_at(seed: int, branch: Branch, *place: int, bits: int = 63) -> int:
+    """The seed of a place, of that many bits (at most 63)."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(int(branch), *place))
+    return int(sequence.generate_state(1, np.uint64)[0]) >> (64 - bits)

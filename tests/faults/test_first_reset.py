@@ -1,0 +1,191 @@
+"""Envs that go wrong in their first reset: tried again in a new process, and told with their own words if in vain.
+
+Beside that, what else belongs to the start of actors: in stages, and with the GPUs they were given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sfactory.errors import ExitCode
+from tests.support.trainer import RunTrainer, TrainerRun
+
+pytestmark = pytest.mark.faults
+
+ENDLESS = 1_000_000_000
+WHO = "sf-actor-1"
+ENVS = 4
+
+
+@pytest.fixture(autouse=True)
+def bad_envs_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the runs that the tests start, as a user's own module is."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+
+
+def flags(folder: Path, **env_kwargs: object) -> dict[str, object]:
+    return {
+        "env": "bad_envs:FirstResets",
+        "env_kwargs": {"folder": str(folder), **env_kwargs},
+        "num_envs_per_worker": ENVS,
+        "train_for_env_steps": ENDLESS,
+    }
+
+
+def events(folder: Path, name: str, event: str) -> list[dict[str, Any]]:
+    path = folder / name
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [line for line in lines if line["event"] == event]
+
+
+def failed_seeds(folder: Path, times: int) -> list[int]:
+    """The seeds with which the first env was reset in the first ``times`` processes, and in the one that came after."""
+    first: dict[int, int] = {}
+    for line in events(folder, WHO, "first reset"):
+        first.setdefault(line["pid"], line["seed"])
+    return list(first.values())[: times + 1]
+
+
+def assert_gets_ready(run: TrainerRun, folder: Path, actors: int = 2, envs: int = ENVS) -> None:
+    """All envs of all actors had their first reset in the end; then the run is stopped, and ends as it should."""
+    names = [f"sf-actor-{actor}" for actor in range(actors)]
+    run.wait_until(lambda: all(len(events(folder, name, "was reset")) >= envs for name in names))
+
+    run.signal_group(signal.SIGINT)
+
+    assert run.wait() == ExitCode.SIGINT, run.report("wrong exit code")
+    run.assert_clean()
+
+
+def assert_failed(run: TrainerRun, *words: str) -> None:
+    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")
+    for word in words:
+        assert word in run.last_stderr_line, run.report(f"{word!r} is missing in the last line")
+    run.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("how", "times", "inference", "reason"),
+    [
+        ("raise", 1, "central", "ConnectionError: the simulator refused the connection"),
+        ("kill", 2, "local", "sf-actor-1 was killed by SIGSEGV"),
+        ("leave", 1, "central", "sf-actor-1 ended with exit code 0"),
+    ],
+)
+def test_an_actor_that_dies_in_its_first_reset_is_replaced_and_the_run_goes_on(
+    run_trainer: RunTrainer, tmp_path: Path, how: str, times: int, inference: str, reason: str
+) -> None:
+    run = run_trainer(**flags(tmp_path, who=WHO, how=how, times=times), inference=inference)
+
+    assert_gets_ready(run, tmp_path)
+    warnings = [line for line in run.stderr.splitlines() if reason in line and "replaced" in line]
+    assert len(warnings) == times, run.report("wrong number of warnings")
+    assert f"try {times + 1} of 3" in warnings[-1]
+    seeds = failed_seeds(tmp_path, times)
+    assert len(seeds) == len(set(seeds)) == times + 1
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("raise", "ConnectionError: the simulator refused the connection"),
+        ("exit", "SystemExit: the simulator asked to leave"),
+        ("kill", "was killed by SIGSEGV"),
+    ],
+)
+def test_an_actor_that_dies_in_every_first_reset_fails_the_run_after_three_tries(
+    run_trainer: RunTrainer, tmp_path: Path, how: str, words: str
+) -> None:
+    run = run_trainer(**flags(tmp_path, who=WHO, how=how, times=99))
+
+    assert_failed(run, WHO, words, "tried 3 times")
+    assert len(failed_seeds(tmp_path, 99)) == 3
+    assert run.stderr.count("replaced (try ") == 2
+    if how != "kill":
+        assert "Traceback (most recent call last)" in run.stderr
+        assert "in reset" in run.stderr
+
+
+def test_an_actor_that_hangs_in_its_first_reset_is_replaced_and_the_place_is_shown(
+    run_trainer: RunTrainer, tmp_path: Path
+) -> None:
+    # The limit holds for the probe as well, so it must leave a busy machine time to start one process.
+    run = run_trainer(**flags(tmp_path, who=WHO, how="hang", times=1), reset_timeout_seconds=5)
+
+    assert_gets_ready(run, tmp_path)
+    assert "sf-actor-1 hung here:" in run.stderr
+    assert "bad_envs.py" in run.stderr, run.report("no stack")
+    assert "took longer than --reset_timeout_seconds=5" in run.stderr
+    assert "try 2 of 3" in run.stderr
+
+
+def test_an_actor_that_always_hangs_in_its_first_reset_fails_the_run_with_the_place(
+    run_trainer: RunTrainer, tmp_path: Path
+) -> None:
+    run = run_trainer(**flags(tmp_path, who=WHO, how="hang", times=99), reset_timeout_seconds=4)
+
+    assert_failed(run, WHO, "--reset_timeout_seconds=4", "tried 3 times")
+    error = run.stderr[run.stderr.rindex("error: ") :]
+    assert "sf-actor-1 hung here:" in error
+    assert "bad_envs.py" in error
+
+
+def test_the_limit_bounds_one_first_reset_and_not_their_sum(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    # 8 first resets of 1 s each: 8 s in all, twice the limit.
+    run = run_trainer(**flags(tmp_path, reset_s=1.0) | {"num_envs_per_worker": 8}, reset_timeout_seconds=4)
+
+    assert_gets_ready(run, tmp_path, envs=8)
+    assert "replaced" not in run.stderr
+
+
+def test_an_env_that_cannot_be_made_in_an_actor_is_not_tried_again(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    run = run_trainer(**flags(tmp_path, who=WHO, how="raise", times=99, in_constructor=True))
+
+    assert_failed(run, WHO, "the simulator refused the connection")
+    assert "tried" not in run.last_stderr_line
+    assert len(events(tmp_path, WHO, "constructor")) == 1
+    assert "Traceback (most recent call last)" in run.stderr
+
+
+def test_a_benchmark_replaces_actors_by_the_same_rule(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    once = run_trainer(**flags(tmp_path, who=WHO, how="raise", times=1), benchmark=True, benchmark_seconds=1)
+
+    assert once.wait() == ExitCode.DONE, once.report("wrong exit code")
+    assert "try 2 of 3" in once.stderr
+    assert once.result()["env_steps_per_second"] > 0
+    once.assert_clean()
+
+
+def test_at_most_so_many_actors_start_at_once_and_all_do(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    run = run_trainer(
+        **flags(tmp_path, making_s=0.05, reset_s=0.05), num_workers=5, max_workers_starting=2, batch_size=512
+    )
+
+    assert_gets_ready(run, tmp_path, actors=5)
+    names = [f"sf-actor-{actor}" for actor in range(5)]
+    spans = [
+        (events(tmp_path, name, "making")[0]["at"], events(tmp_path, name, "was reset")[-1]["at"]) for name in names
+    ]
+    at_once = [sum(begin <= moment < end for begin, end in spans) for moment, _ in spans]
+    assert max(at_once) <= 2, at_once
+
+
+@pytest.mark.parametrize(("gpus", "seen"), [((), ["", "", ""]), ((1, 0), ["1", "0", "1"])])
+def test_each_actor_sees_the_gpu_it_was_given(
+    run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: tuple[int, ...], seen: list[str]
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    given = {"actor_worker_gpus": gpus} if gpus else {}
+    run = run_trainer(**flags(tmp_path), **given, num_workers=3)
+
+    assert_gets_ready(run, tmp_path, actors=3)
+    made = [events(tmp_path, f"sf-actor-{actor}", "making") for actor in range(3)]
+    assert [[line["CUDA_VISIBLE_DEVICES"] for line in lines] for lines in made] == [[gpu] * ENVS for gpu in seen]
+    assert [line["EGL_DEVICE_ID"] for lines in made for line in lines[:1]] == [gpu or None for gpu in seen]

@@ -1,0 +1,105 @@
+"""In one process, too, a run ends as it should: saved after a signal, with the cause after a fault, never for ever."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from sfactory.errors import ExitCode
+from tests.support.processes import eventually
+from tests.support.trainer import RunTrainer
+
+pytestmark = pytest.mark.faults
+
+ENDLESS = 10**9
+
+
+def test_ctrl_c_saves_and_the_run_goes_on_from_there(run_trainer: RunTrainer) -> None:
+    run = run_trainer(serial_mode=True, train_for_env_steps=ENDLESS)
+    run.wait_until_training()
+
+    run.signal_group(signal.SIGINT)
+
+    assert run.wait() == ExitCode.SIGINT, run.report("wrong exit code")
+    assert run.last_stderr_line.startswith("RESULT interrupted "), run.report("wrong last line")
+    saved = run.saved_env_steps()
+    assert run.result()["env_steps"] == saved > 0
+    run.assert_clean()
+
+    again = run_trainer(serial_mode=True, train_for_env_steps=saved + 5_000)
+    assert again.wait() == 0, again.report("failed")
+    assert again.result()["env_steps"] >= saved + 5_000
+    assert f"resumed at {saved} env steps" in again.stderr
+
+
+def test_an_env_that_raises_ends_the_run_with_its_traceback_and_saves_what_was_learned(
+    run_trainer: RunTrainer,
+) -> None:
+    run = run_trainer(
+        serial_mode=True,
+        env="sfactory_envs.synthetic.faulty:Faulty",
+        env_kwargs={"raise_at": 200},
+        train_for_env_steps=ENDLESS,
+    )
+
+    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    assert "Traceback" in run.stderr
+    assert "sf-actor-0 failed" in run.last_stderr_line
+    assert run.saved_env_steps() > 0
+    run.assert_clean()
+
+
+def test_a_second_ctrl_c_ends_a_run_whose_env_hangs(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    hanging = tmp_path / "hanging"
+    run = run_trainer(
+        serial_mode=True,
+        env="sfactory_envs.synthetic.faulty:Faulty",
+        env_kwargs={"hang_at": 300, "fuse": str(hanging)},
+        train_for_env_steps=ENDLESS,
+    )
+    run.wait_until(hanging.exists)
+
+    def told() -> bool:
+        return "RESULT " in run.stderr
+
+    # Two that come at once may count as one.
+    for _ in range(10):
+        if not told():
+            run.signal_main(signal.SIGINT)
+        if eventually(told, 1.0):
+            break
+
+    assert run.wait() == ExitCode.SIGINT, run.report("wrong exit code")
+    assert run.last_stderr_line.startswith("RESULT interrupted "), run.report("wrong last line")
+    run.assert_clean()
+
+
+def test_ctrl_c_ends_a_dataset_that_would_take_hours_and_saves(run_trainer: RunTrainer) -> None:
+    run = run_trainer(
+        serial_mode=True,
+        train_for_env_steps=ENDLESS,
+        num_epochs=100_000,
+        num_batches_per_epoch=1,
+        early_stop_loss_change=0,
+        save_every_sec=1000,
+    )
+    run.wait_until("2 actors")
+
+    time.sleep(3.0)  # a dataset takes some tenths of a second to come together
+    run.signal_group(signal.SIGINT)
+
+    assert run.wait() == ExitCode.SIGINT, run.report("wrong exit code")
+    assert run.saved_env_steps() == run.result()["env_steps"] == 256
+    assert run.result()["updates"] > 10
+    run.assert_clean()
+
+
+def test_what_an_env_prints_does_not_spoil_the_result(run_trainer: RunTrainer) -> None:
+    run = run_trainer(serial_mode=True, env="tests.faults.bad_envs:Chatty", train_for_env_steps=2_000)
+
+    assert run.wait() == 0, run.report("failed")
+    assert len(run.stdout.strip().splitlines()) == 1
+    assert run.result()["status"] == "done"

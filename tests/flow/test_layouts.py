@@ -1,0 +1,106 @@
+"""Serial mode repeats itself bit by bit, and a synchronous run never learns from an older policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sfactory.checkpoint import CheckpointDir
+from tests.support.trainer import RunTrainer
+
+MEMORY = {"use_rnn": True, "rnn_type": "lstm", "rnn_size": 16, "recurrence": 4}
+NORMALIZED = {"normalize_input": True, "normalize_returns": True}
+SHUFFLED = {"with_vtrace": False, "shuffle_minibatches": True, "num_batches_per_epoch": 2, "num_epochs": 2}
+
+
+def flat(payload: Any) -> list[torch.Tensor]:
+    """All tensors and numbers of a nested payload, in order."""
+    if isinstance(payload, torch.Tensor):
+        return [payload.double().flatten()]
+    if isinstance(payload, dict):
+        return [tensor for key in sorted(payload, key=str) for tensor in flat(payload[key])]
+    if isinstance(payload, list | tuple):
+        return [tensor for item in payload for tensor in flat(item)]
+    return [torch.tensor([float(payload)])] if isinstance(payload, int | float) else []
+
+
+def what_was_learned(run_dir: Path) -> torch.Tensor:
+    """Weights, normalizers, moments of the optimizer and counts of the newest checkpoint, as one row of numbers."""
+    loaded = CheckpointDir(run_dir / "checkpoint_p0", keep=2).load()
+    assert loaded is not None
+    kept = {name: loaded.payload[name] for name in ("model", "optimizer", "train_step", "env_steps", "learning_rate")}
+    return torch.cat(flat(kept))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{}, {"inference": "local"}, {**MEMORY, **NORMALIZED}, {"async_rl": False, **SHUFFLED}],
+    ids=["central", "local", "memory and normalization", "synchronous and shuffled"],
+)
+def test_serial_mode_gives_the_same_weights_for_the_same_seed_and_others_for_another(
+    run_trainer: RunTrainer, flags: dict[str, Any]
+) -> None:
+    found = []
+    for name, seed in (("first", 5), ("again", 5), ("other", 6)):
+        run = run_trainer(serial_mode=True, experiment=name, seed=seed, train_for_env_steps=12_000, **flags)
+        assert run.wait() == 0, run.report("failed")
+        assert run.processes() == {}
+        run.assert_clean()
+        found.append(what_was_learned(run.run_dir))
+
+    first, again, other = found
+    assert torch.equal(first, again)
+    assert first.shape == other.shape
+    assert not torch.equal(first, other)
+
+
+def test_serial_mode_is_one_process(run_trainer: RunTrainer) -> None:
+    run = run_trainer(serial_mode=True, train_for_env_steps=10**9)
+    run.wait_until_training()
+
+    assert set(run.processes()) == {"sf-main"}
+
+
+@pytest.mark.parametrize("inference", ["central", "local"])
+@pytest.mark.parametrize("serial", [True, False])
+def test_a_synchronous_run_has_a_policy_lag_of_zero_in_every_dataset(
+    run_trainer: RunTrainer, inference: str, serial: bool
+) -> None:
+    # 2 workers of 8 envs and a rollout of 16 give 256 steps a round: two minibatches of 128.
+    run = run_trainer(
+        async_rl=False,
+        serial_mode=serial,
+        inference=inference,
+        batch_size=128,
+        num_batches_per_epoch=2,
+        num_epochs=2,
+        train_for_env_steps=10_000,
+    )
+
+    assert run.wait() == 0, run.report("failed")
+    result = run.result()
+    assert result["policy_lag"] == {"min": 0.0, "mean": 0.0, "max": 0.0}
+    assert result["updates"] >= 4 * 10_000 // 256
+    run.assert_clean()
+
+
+def test_a_dataset_of_several_rounds_is_synchronous_too(run_trainer: RunTrainer) -> None:
+    run = run_trainer(async_rl=False, batch_size=768, train_for_env_steps=10_000)
+
+    assert run.wait() == 0, run.report("failed")
+    assert run.result()["policy_lag"] == {"min": 0.0, "mean": 0.0, "max": 0.0}
+
+
+@pytest.mark.parametrize("batch_size", [48, 128, 256, 400])
+def test_where_no_dataset_may_wait_datasets_of_any_size_come_together(run_trainer: RunTrainer, batch_size: int) -> None:
+    run = run_trainer(num_batches_to_accumulate=0, batch_size=batch_size, train_for_env_steps=10_000)
+
+    assert run.wait() == 0, run.report("failed")
+    result = run.result()
+    assert result["updates"] >= 10_000 // batch_size
+    # A dataset that takes every slot leaves nothing to be collected while it is learned from.
+    assert batch_size != 256 or result["policy_lag"]["max"] == 0.0
+    run.assert_clean()

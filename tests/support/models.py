@@ -1,0 +1,27 @@
+"""Room: small models for learners' tests. In: fields of ModelConfig. Out: actor-critics that tell states apart."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from sfactory.config.schema import ModelConfig
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.spec import EnvSpec
+from tests.support.parts import TINY, VECTOR
+
+
+def tiny_config(**fields: Any) -> ModelConfig:
+    """TINY (8 features, nothing normalized; 6 recurrent units if wanted) with these fields."""
+    return dataclasses.replace(TINY, **{"rnn_size": 6, **fields})
+
+
+def model_of(spec: EnvSpec = VECTOR, seed: int = 0, **fields: Any) -> ActorCritic:
+    """A model of ``tiny_config(**fields)`` whose policy differs from state to state."""
+    torch.manual_seed(seed)
+    model = ActorCritic(spec, tiny_config(**fields))
+    with torch.no_grad():
+        model.policy_head.linear.weight.mul_(100.0)
+    return model

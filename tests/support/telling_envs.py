@@ -1,0 +1,65 @@
+"""Room: envs that tell what a run does to them. In: steps. Out: known returns; what a process may use, in a file."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_info
+
+Obs = npt.NDArray[np.float32]
+LOW_RETURN, HIGH_RETURN = 1.0, 5.0
+STEPS = 4  # of an episode
+
+
+class Seesaw(gymnasium.Env[Obs, np.int64]):
+    """Whatever is done, returns are LOW_RETURN and HIGH_RETURN in turns, and ``score`` is 1000 times as much."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self._episode, self._step = -1, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        """Begin the next episode."""
+        self._episode, self._step = self._episode + 1, 0
+        return self._obs(), {}
+
+    def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """All of the return comes with the last step."""
+        self._step += 1
+        if self._step < STEPS:
+            return self._obs(), 0.0, False, False, {}
+        value = HIGH_RETURN if self._episode % 2 else LOW_RETURN
+        return self._obs(), value, True, False, {"episode_extra_stats": {"score": 1000.0 * value}}
+
+    def _obs(self) -> Obs:
+        return np.array([self._step / STEPS], np.float32)
+
+
+class Threaded(Seesaw):
+    """Brings a native library along, and writes to ``folder``, at its first step, how many threads each one has.
+
+    The file is called like the process and holds the threads by path of the library.
+    """
+
+    def __init__(self, folder: str, library: str) -> None:
+        super().__init__()
+        ctypes.CDLL(library)
+        self._path: Path | None = Path(folder) / Path("/proc/self/comm").read_text().strip()
+
+    def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """As Seesaw."""
+        if self._path is not None:
+            threads = {str(info["filepath"]): int(info["num_threads"]) for info in threadpool_info()}
+            unfinished = self._path.with_suffix(".unfinished")
+            unfinished.write_text(json.dumps(threads))
+            os.replace(unfinished, self._path)
+            self._path = None
+        return super().step(action)

@@ -1,0 +1,217 @@
+"""A run that begins anew moves the old one out of its way, and deletes nothing but what an earlier one had moved."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sfactory.checkpoint import CheckpointDir
+from sfactory.config.flags import config_of
+from sfactory.config.saved import write_config
+from sfactory.errors import RunDirError
+from sfactory.run.aside import move_aside
+from sfactory.run.rundir import RunDir
+from tests.support.files import write_files
+from tests.support.source import ROOT
+
+HOLD = """
+import sys
+from sfactory.run.rundir import RunDir
+with RunDir.open(sys.argv[1], sys.argv[2]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def fill(path: Path, mark: str, experiment: str = "exp") -> None:
+    """Everything that a run leaves in its folder; ``mark`` tells which run it was."""
+    path.mkdir(parents=True, exist_ok=True)
+    write_config(path, config_of({"env": mark, "experiment": experiment}), {})
+    names = ("metrics.jsonl", "summary.json", "sf_log.txt", "git.diff", "git_0123456789abcdef.diff", "run.json")
+    write_files(path, dict.fromkeys(names, mark))
+    (path / "events.out.tfevents.1700000000.host.1").write_bytes(b"\0")
+    (path / ".tmp-12-0123456789ab").write_bytes(b"half")
+    directory = CheckpointDir(path / "checkpoint_p0", keep=2)
+    payload = {"w": torch.ones(2)}
+    directory.save(payload, 2, 200)
+    directory.save(payload, 1, 100)  # sets the other one aside
+    directory.save_best(payload, 1, 100, metric=-1.5)
+    directory.save_milestone(payload, 1, 100)
+
+
+def mark_of(path: Path) -> str:
+    """Which run is in a folder."""
+    return str(json.loads((path / "config.json").read_text())["config"]["env"])
+
+
+def again(train_dir: Path, behavior: str, mark: str) -> Path | None:
+    """Start the run again with that behavior, and leave ``mark`` in its folder; returns where the old one went."""
+    assert behavior in ("restart", "overwrite")
+    with RunDir.open(train_dir, "exp") as run:
+        moved = move_aside(run, behavior)  # type: ignore[arg-type]  # looked at above
+        fill(run.path, mark)
+    return moved
+
+
+def folders(train_dir: Path) -> dict[str, str]:
+    """Mark of the run in each folder, by its name."""
+    return {path.name: mark_of(path) for path in sorted(train_dir.iterdir()) if (path / "config.json").exists()}
+
+
+@pytest.mark.parametrize("behavior", ["restart", "overwrite"])
+def test_where_no_run_was_nothing_is_moved(tmp_path: Path, behavior: str) -> None:
+    assert again(tmp_path, behavior, "first") is None
+
+    assert [path.name for path in tmp_path.iterdir()] == ["exp"]
+
+
+def test_restarted_runs_are_kept_under_the_first_free_number(tmp_path: Path) -> None:
+    fill(tmp_path / "exp", "first")
+    (tmp_path / "exp_old0002").write_text("in the way")
+
+    moved = [again(tmp_path, "restart", mark) for mark in ("second", "third")]
+
+    assert moved == [tmp_path / "exp_old0001", tmp_path / "exp_old0003"]
+    assert folders(tmp_path) == {"exp": "third", "exp_old0001": "first", "exp_old0003": "second"}
+    loaded = CheckpointDir(tmp_path / "exp_old0001" / "checkpoint_p0", keep=1).load()
+    assert loaded is not None
+    assert loaded.path.name == "checkpoint_000000001_100.pth"
+
+
+def test_an_overwritten_run_replaces_the_one_that_was_overwritten_before(tmp_path: Path) -> None:
+    fill(tmp_path / "exp", "first")
+
+    moved = [again(tmp_path, "overwrite", mark) for mark in ("second", "third")]
+
+    assert moved == [tmp_path / "exp_overwritten"] * 2
+    assert folders(tmp_path) == {"exp": "third", "exp_overwritten": "second"}
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "notes.txt",
+        "videos/1.mp4",
+        "checkpoint_p0/mine.pth",
+        "checkpoint_p0/milestones/mine/a.txt",
+        "checkpoint_p0/checkpoint_000000001_100.pth/inner",
+        "config.json.bak",
+        "git_mine.diff",
+        "sf_log.txt.d/a",
+    ],
+)
+def test_an_overwritten_run_that_holds_anything_of_the_users_is_kept_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    fill(tmp_path / "exp", "first")
+    again(tmp_path, "overwrite", "second")
+    if place.endswith("inner"):
+        (tmp_path / "exp_overwritten" / place).parent.unlink()
+    write_files(tmp_path / "exp_overwritten", {place: "precious"})
+    before = sorted(tmp_path.glob("exp_overwritten/**/*"))
+
+    with caplog.at_level(logging.WARNING):
+        moved = [again(tmp_path, "overwrite", mark) for mark in ("third", "fourth")]
+
+    # What was moved to the name with a number holds nothing of the user's, and is replaced.
+    assert moved == [tmp_path / "exp_overwritten0001"] * 2
+    assert folders(tmp_path) == {"exp": "fourth", "exp_overwritten": "first", "exp_overwritten0001": "third"}
+    assert sorted(tmp_path.glob("exp_overwritten/**/*")) == before
+    assert (tmp_path / "exp_overwritten" / place).read_text() == "precious"
+    assert str((tmp_path / "exp_overwritten" / place).relative_to(tmp_path).parts[1]) in caplog.text
+
+
+def test_a_link_in_an_overwritten_run_is_not_followed(tmp_path: Path) -> None:
+    precious = write_files(tmp_path / "elsewhere", {"checkpoint_000000001_100.pth": "precious"})
+    train_dir = tmp_path / "train_dir"
+    fill(train_dir / "exp", "first")
+    again(train_dir, "overwrite", "second")
+    (train_dir / "exp_overwritten" / "checkpoint_p1").symlink_to(precious)
+
+    assert again(train_dir, "overwrite", "third") == train_dir / "exp_overwritten0001"
+    (train_dir / "exp_overwritten").rename(train_dir / "moved")
+    (train_dir / "exp_overwritten").symlink_to(train_dir / "moved")
+    assert again(train_dir, "overwrite", "fourth") == train_dir / "exp_overwritten0001"
+
+    assert (precious / "checkpoint_000000001_100.pth").read_text() == "precious"
+    assert mark_of(train_dir / "moved") == "first"
+
+
+def test_a_run_of_the_users_that_only_has_the_name_is_kept(tmp_path: Path) -> None:
+    fill(tmp_path / "exp_overwritten", "own", experiment="exp_overwritten")
+    fill(tmp_path / "exp", "first")
+
+    assert again(tmp_path, "overwrite", "second") == tmp_path / "exp_overwritten0001"
+
+    assert folders(tmp_path) == {"exp": "second", "exp_overwritten": "own", "exp_overwritten0001": "first"}
+
+
+@pytest.mark.parametrize("text", ["{half", "[]", '{"config": 3}'])
+def test_an_overwritten_run_that_cannot_be_told_is_kept(tmp_path: Path, text: str) -> None:
+    fill(tmp_path / "exp_overwritten", "unknown")
+    (tmp_path / "exp_overwritten" / "config.json").write_text(text)
+    fill(tmp_path / "exp", "first")
+
+    assert again(tmp_path, "overwrite", "second") == tmp_path / "exp_overwritten0001"
+
+    assert (tmp_path / "exp_overwritten" / "config.json").read_text() == text
+    assert (tmp_path / "exp_overwritten" / "metrics.jsonl").read_text() == "unknown"
+
+
+def test_an_overwritten_run_that_is_in_use_is_kept(tmp_path: Path) -> None:
+    fill(tmp_path / "exp_overwritten", "in use")
+    fill(tmp_path / "exp", "first")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path), "exp_overwritten"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+
+    moved = again(tmp_path, "overwrite", "second")
+    holder.communicate("")
+
+    assert moved == tmp_path / "exp_overwritten0001"
+    assert folders(tmp_path)["exp_overwritten"] == "in use"
+
+
+def test_a_removal_that_was_cut_short_is_taken_up_again(tmp_path: Path) -> None:
+    fill(tmp_path / "exp", "first")
+    again(tmp_path, "overwrite", "second")
+    half_gone = tmp_path / "exp_overwritten"
+    shutil.rmtree(half_gone / "checkpoint_p0")
+    (half_gone / "metrics.jsonl").unlink()
+
+    assert again(tmp_path, "overwrite", "third") == half_gone
+    for path in half_gone.rglob("*"):
+        if path.is_file() and path.name != ".lock":
+            path.unlink()
+    shutil.rmtree(half_gone / "checkpoint_p0")
+    assert again(tmp_path, "overwrite", "fourth") == half_gone
+
+    assert folders(tmp_path) == {"exp": "fourth", "exp_overwritten": "third"}
+
+
+def test_the_new_folder_is_locked_as_the_old_one_was(tmp_path: Path) -> None:
+    fill(tmp_path / "exp", "first")
+
+    with RunDir.open(tmp_path, "exp") as run:
+        moved = move_aside(run, "restart")
+        assert moved is not None
+        with pytest.raises(RunDirError, match="is in use by process"):
+            RunDir.open(tmp_path, "exp")
+        # The old run is nobody's any more: it can be gone on with under its new name.
+        RunDir.open(tmp_path, moved.name).close()
+
+    RunDir.open(tmp_path, "exp").close()

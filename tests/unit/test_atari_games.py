@@ -1,0 +1,118 @@
+"""The 57 Atari games are found by our names and by Gymnasium's, with flags to learn them by."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from sfactory.config.check import check, check_env_name
+from sfactory.config.cli import read_command_line
+from sfactory.config.flags import all_flags, coerce, config_of
+from sfactory.config.schema import RunConfig
+from sfactory.env.api import EnvFactory, find_family, make_env
+from sfactory.errors import EnvError
+from sfactory_envs.atari import FAMILY
+from sfactory_envs.atari.games import GAMES, rom_of
+
+ale_py = pytest.importorskip("ale_py")
+
+
+def test_there_are_57_games_and_ale_py_has_them_all() -> None:
+    assert len(set(GAMES)) == 57
+    assert set(GAMES) <= set(ale_py.roms.get_all_rom_ids())
+    assert [rom for rom in GAMES if not Path(ale_py.roms.get_rom_path(rom)).is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "rom"),
+    [
+        ("atari_breakout", "breakout"),
+        ("atari_montezuma_revenge", "montezuma_revenge"),
+        ("ALE/Breakout-v5", "breakout"),
+        ("ALE/MontezumaRevenge-v5", "montezuma_revenge"),
+        ("Breakout-v4", "breakout"),
+        ("Breakout-v0", "breakout"),
+        ("BreakoutDeterministic-v4", "breakout"),
+        ("UpNDownNoFrameskip-v4", "up_n_down"),
+        ("Breakout-ram-v4", None),
+        ("ALE/Breakout-ram-v5", None),
+        ("ALE/Breakout-v4", None),
+        ("atari_brakeout", None),
+        ("breakout", None),
+        ("CartPole-v1", None),
+    ],
+)
+def test_games_go_by_our_names_and_by_gymnasium_ids(name: str, rom: str | None) -> None:
+    assert rom_of(name) == rom
+    assert FAMILY.matches(name) is (rom is not None)
+
+
+def test_every_id_that_ale_py_registers_for_a_game_of_ours_is_ours() -> None:
+    gymnasium.register_envs(ale_py)
+    kinds = ("ALE/{}-v5", "{}-v0", "{}-v4", "{}NoFrameskip-v4")
+    registered = {
+        spec.id: spec.kwargs["game"]
+        for spec in gymnasium.registry.values()
+        if spec.kwargs.get("game") in GAMES and spec.kwargs.get("obs_type", "rgb") == "rgb"
+    }
+
+    assert set(registered.values()) == set(GAMES)
+    assert {name for name, game in registered.items() if rom_of(name) != game} == set()
+    assert {kind.format("Breakout") for kind in kinds} <= set(registered)
+
+
+def test_misspelt_game_is_answered_with_the_right_name() -> None:
+    (problem,) = check_env_name("atari_brakeout")
+
+    assert "atari_breakout" in problem
+
+
+def test_family_is_known_and_light() -> None:
+    script = (
+        "import sys, sfactory_envs.atari\n"
+        "print([name for name in ('ale_py', 'cv2', 'gymnasium', 'torch', 'numpy') if name in sys.modules])"
+    )
+
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert loaded.strip() == "[]"
+    assert find_family("atari_pong") is FAMILY
+
+
+def test_defaults_of_the_family_are_flags_that_make_a_sound_configuration() -> None:
+    defaults = FAMILY.defaults("atari_pong")
+
+    config = config_of({"env": "atari_pong", **{name: coerce(all_flags()[name], v) for name, v in defaults.items()}})
+
+    assert check(config) == []
+    assert config.run != RunConfig()
+    assert config.sampling.env_frameskip == 4
+    assert config.algo.reward_clip == 1.0
+    assert (config.model.normalize_input, config.model.normalize_returns, config.model.obs_scale) == (False, False, 255)
+
+
+@pytest.mark.parametrize(("flags", "frames_per_second"), [([], 15.0), (["--env_frameskip=2"], 30.0)])
+def test_env_frameskip_decides_for_how_many_frames_an_action_is_held(
+    flags: list[str], frames_per_second: float
+) -> None:
+    config = read_command_line(["--env=atari_breakout", *flags], prog="sfactory.train").config
+
+    env = EnvFactory.of(config.run, config.sampling)()
+
+    assert env.metadata["render_fps"] == frames_per_second
+
+
+@pytest.mark.parametrize("missing", ["ale_py", "cv2"])
+def test_missing_package_is_explained(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, "sfactory_envs.atari.preprocessing", raising=False)
+
+    with pytest.raises(EnvError) as refused:
+        make_env("atari_breakout", {})
+
+    assert missing in str(refused.value)
+    assert "pip install -e '.[atari]'" in str(refused.value)

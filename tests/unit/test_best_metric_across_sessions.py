@@ -1,0 +1,138 @@
+"""What one session calls the best policy is compared only with what is judged alike, and returns stay returns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sfactory.checkpoint import CheckpointDir
+from sfactory.config.flags import config_of
+from sfactory.config.schema import Config
+from sfactory.learner.learning import Learning
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import flat_bytes
+from sfactory.run.reports import Reports
+from sfactory.run.resumed import Resumed
+from sfactory.run.rundir import RunDir
+from sfactory.run.summary import PolicyLag, Summary
+from sfactory.run.wiring import Wiring
+from tests.support.parts import VECTOR, small_layout
+
+LOWEST = float("-inf")
+
+
+def config_with(metric: str, **flags: Any) -> Config:
+    return config_of(
+        {
+            "env": "any",
+            "save_best_metric": metric,
+            "save_best_after": 0,
+            "stats_avg": 10,
+            "encoder_mlp_layers": (8,),
+            **flags,
+        }
+    )
+
+
+class Session:
+    """The learner of a run in ``rundir`` from its first weights on; nothing is trained."""
+
+    def __init__(self, rundir: RunDir, metric: str) -> None:
+        config = config_with(metric)
+        wiring = Wiring(VECTOR, small_layout(), flat_bytes(ActorCritic(VECTOR, config.model)))
+        self._control = wiring.control
+        setup = wiring.learner(0, config, 1, "cpu", 1, str(rundir.checkpoint_dir(0)))
+        self._learning = Learning(setup, wiring.status.row("sf-learner-0"))
+        self._learning.begin()
+
+    @property
+    def best(self) -> float:
+        """What the next policy has to beat."""
+        return self._learning.progress.best_objective
+
+    def end(self, objective: float, env_steps: int) -> None:
+        """Main says that the metric stands at ``objective`` when the session ends, at that env step."""
+        self._learning.progress.env_steps = env_steps
+        self._control.tell_objective(0, objective)
+        self._learning.finish(save=True)
+
+
+def best_on_disk(rundir: RunDir) -> tuple[str, float]:
+    loaded = CheckpointDir(rundir.checkpoint_dir(0), keep=2).load("best")
+    assert loaded is not None
+    return loaded.payload["best_metric"], loaded.payload["best_objective"]
+
+
+def summary_of(best_return: float | None, episodes: int = 70) -> Summary:
+    return Summary(
+        status="done",
+        env_steps=1000,
+        agent_steps=1000,
+        frames=1000,
+        train_seconds=20.0,
+        fps=50.0,
+        sample_fps=60.0,
+        episodes=episodes,
+        episode_return_mean=3.0,
+        best_episode_return_mean=best_return,
+        episode_length_mean=10.0,
+        policy_lag=PolicyLag(),
+        updates=30,
+    )
+
+
+def test_the_best_by_another_metric_is_no_measure_for_the_next_session(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path, "run") as rundir:
+        Session(rundir, "reward").end(50.0, env_steps=100)
+        found = [best_on_disk(rundir)]
+
+        by_score = Session(rundir, "score")
+        assert by_score.best == LOWEST
+        by_score.end(-3.0, env_steps=200)
+        found.append(best_on_disk(rundir))
+
+        again = Session(rundir, "score")
+        assert again.best == -3.0
+        again.end(-4.0, env_steps=300)
+        found.append(best_on_disk(rundir))
+
+        back = Session(rundir, "reward")
+        assert back.best == LOWEST
+        back.end(7.0, env_steps=400)
+        found.append(best_on_disk(rundir))
+
+    assert found == [("reward", 50.0), ("score", -3.0), ("score", -3.0), ("reward", 7.0)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "objective", "summary", "best_return"),
+    [
+        pytest.param("reward", 50.0, None, 50.0, id="killed before its first summary"),
+        pytest.param("reward", 50.0, summary_of(7.0), 50.0, id="killed after the best"),
+        pytest.param("reward", 5.0, summary_of(7.0), 7.0, id="a best that was not saved"),
+        pytest.param("reward", 50.0, summary_of(70.0, episodes=9), 50.0, id="too few episodes for a mean"),
+        pytest.param("score", 1000.0, summary_of(7.0), 7.0, id="another metric"),
+        pytest.param("score", 1000.0, None, None, id="another metric alone"),
+        pytest.param("true_objective", 1000.0, summary_of(-7.0), -7.0, id="the objective of the env"),
+    ],
+)
+@pytest.mark.parametrize("metric_now", ["reward", "score"])
+def test_the_best_return_of_earlier_sessions_is_a_return_whatever_policies_were_judged_by(
+    tmp_path: Path, metric: str, metric_now: str, objective: float, summary: Summary | None, best_return: float | None
+) -> None:
+    with RunDir.open(tmp_path, "run") as rundir:
+        Session(rundir, metric).end(objective, env_steps=1000)
+        if summary is not None:
+            summary.write(rundir.summary_path)
+        config = config_with(metric_now)
+
+        resumed = Resumed.from_checkpoint(rundir, config)
+
+    assert resumed is not None
+    assert (resumed.env_steps, resumed.best_return) == (1000, best_return)
+    wiring = Wiring(VECTOR, small_layout(), weight_bytes=8)
+    reports = Reports(config, wiring.to_main, wiring.status, earlier_best=resumed.best_return)
+    assert reports.summary("done").best_episode_return_mean == best_return
+    assert reports.scalars()["train/best_episode_return_mean"] == best_return

@@ -1,0 +1,242 @@
+"""Where collection waits for the learner, slots come free only once they are learned from, and there are always enough.
+
+See NOTE [Collection waits].
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfactory.actor.slot_acting import SlotActing
+from sfactory.config.check import check
+from sfactory.config.flags import config_of
+from sfactory.config.schema import Config
+from sfactory.inference.acting import ActingPolicy
+from sfactory.layout import Layout
+from sfactory.learner.assembler import Assembler
+from sfactory.learner.learning import Learning
+from sfactory.learner.staging import Staging
+from sfactory.learner.worker import LearnerWorker
+from sfactory.messages import TO_ACTOR, TO_LEARNER, SlotFreed, ToActor, ToLearner, TrainStats, TrajectoryReady
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import flat_bytes
+from sfactory.run.wiring import Wiring
+from sfactory.shared.channel import Channel
+from sfactory.shared.slots import SlotState, SlotTable
+from sfactory.shared.trajectories import TrajectoryBuffer
+from tests.support.parts import VECTOR
+from tests.support.recorded import play
+
+ROLLOUT = 2
+
+
+def config_with(actors: int, splits: int, rows: int, dataset_rows: int, **flags: Any) -> Config:
+    """A configuration of these sizes; collection waits for the learner unless ``flags`` say otherwise."""
+    sizes = {
+        "env": "any",
+        "num_workers": actors,
+        "num_envs_per_worker": splits * rows,
+        "worker_num_splits": splits,
+        "rollout": ROLLOUT,
+        "batch_size": dataset_rows * ROLLOUT,
+        "num_batches_to_accumulate": 0,
+    }
+    return config_of({**sizes, **flags})
+
+
+def layout_of(config: Config) -> Layout:
+    return Layout.plan(config.sampling, config.learner, "central")
+
+
+@pytest.mark.parametrize(
+    ("rows", "dataset_rows", "slots"),
+    [
+        (2, 12, 1),  # 6 splits of 2 rows give 12 at once
+        (2, 24, 2),
+        (2, 26, 3),
+        (5, 30, 1),
+        (5, 31, 2),  # no slot is left with a rest of rows that waits for the next dataset
+        (5, 26, 1),
+        (5, 27, 2),
+        (100, 3, 1),
+    ],
+)
+def test_every_split_owns_the_slots_that_a_dataset_takes_of_it(rows: int, dataset_rows: int, slots: int) -> None:
+    layout = layout_of(config_with(actors=3, splits=2, rows=rows, dataset_rows=dataset_rows))
+
+    assert layout.slots_until_trained
+    assert (layout.slots_per_split, layout.num_slots, layout.datasets) == (slots, 6 * slots, 1)
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_without_async_rl_a_dataset_takes_all_slots_exactly(rounds: int) -> None:
+    config = config_with(3, 2, rows=4, dataset_rows=24 * rounds, num_batches_to_accumulate=2, async_rl=False)
+
+    layout = layout_of(config)
+
+    assert check(config) == []
+    assert layout.slots_until_trained
+    assert layout.num_slots * layout.rows == layout.dataset_rows
+    assert layout.datasets == 1
+
+
+@pytest.mark.parametrize(("accumulated", "background", "datasets"), [(1, True, 1), (3, True, 3), (3, False, 1)])
+def test_collection_goes_on_beside_training_with_as_many_datasets_as_may_wait(
+    accumulated: int, background: bool, datasets: int
+) -> None:
+    flags = {"num_batches_to_accumulate": accumulated, "train_in_background_thread": background}
+    layout = layout_of(config_with(3, 2, rows=5, dataset_rows=31, min_traj_buffers_per_worker=4, **flags))
+
+    assert not layout.slots_until_trained
+    assert (layout.slots_per_split, layout.num_slots, layout.datasets) == (4, 24, datasets)
+
+
+class Hall:
+    """Actors that do nothing but fill slots, and a learner that assembles them. Each row carries a mark of its own."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.trajectories = TrajectoryBuffer(VECTOR, layout)
+        self.table = SlotTable(layout.num_actors, layout.splits, layout.slots_per_split, 1)
+        self.inbox: Channel[ToLearner] = Channel("learner", TO_LEARNER, layout.num_slots + 8)
+        self.to_actors: list[Channel[ToActor]] = [
+            Channel(name, TO_ACTOR, 2 * layout.slots_per_actor + 8) for name in layout.actor_names
+        ]
+        self.assembler = Assembler(0, self.trajectories, self.table, self.inbox, self.to_actors)
+        self.staging = Staging(VECTOR, layout, pin=False)
+        self.sent: list[float] = []
+
+    def free_slots(self) -> list[int]:
+        return [slot for slot in range(self.layout.num_slots) if self.table.state(slot) is SlotState.FREE]
+
+    def fill(self, index: int) -> None:
+        """Do what an actor does with a slot."""
+        self.table.begin(index)
+        slot, first = self.trajectories.slot(index), len(self.sent)
+        marks = np.arange(first, first + self.layout.rows)
+        slot.reward[...] = marks
+        self.table.publish(index, 0)
+        self.inbox.put(TrajectoryReady(self.table.owner(index), index))
+        self.sent += marks.tolist()
+
+    def assemble(self) -> bool:
+        """Whether what was announced completes the dataset."""
+        before = -1
+        while before < self.staging.filled < self.staging.rows:
+            before = self.staging.filled
+            self.assembler.advance(self.staging, 0)
+        return self.staging.full
+
+    def freed(self) -> list[int]:
+        """Slots whose actors were told since the last call."""
+        messages = [message for channel in self.to_actors for message in channel.get(0)]
+        return [message.slot for message in messages if isinstance(message, SlotFreed)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    actors=st.integers(1, 3),
+    splits=st.integers(1, 3),
+    rows=st.integers(1, 7),
+    dataset_rows=st.integers(1, 40),
+    seed=st.integers(0, 999),
+)
+def test_slots_suffice_for_every_dataset_and_come_free_only_after_training(
+    actors: int, splits: int, rows: int, dataset_rows: int, seed: int
+) -> None:
+    hall = Hall(layout_of(config_with(actors, splits, rows, dataset_rows)))
+    order, delivered = random.Random(seed), []
+    for _ in range(5):
+        # Each look of the learner comes after some slots were filled, in any order.
+        while not hall.assemble():
+            free = hall.free_slots()
+            assert free, f"deadlock: {hall.staging.filled} of {dataset_rows} rows"
+            for slot in order.sample(free, order.randint(1, len(free))):
+                hall.fill(slot)
+        # Collection comes to rest while the learner trains, and nothing was freed meanwhile.
+        for slot in hall.free_slots():
+            hall.fill(slot)
+        assert hall.freed() == []
+        delivered += hall.staging.scalars["reward"][0].tolist()
+        hall.staging.clear()
+
+        hall.assembler.trained()
+
+        # Free are the slots that went into datasets whole.
+        whole = len(delivered) // rows
+        begun = sum(hall.table.generation(slot) for slot in range(hall.layout.num_slots))
+        assert sorted(hall.freed()) == hall.free_slots()
+        assert len(hall.free_slots()) == hall.layout.num_slots - (begun - whole)
+    assert delivered == hall.sent[: len(delivered)]
+    assert len(delivered) == 5 * dataset_rows
+
+
+def test_a_slot_is_free_after_its_copy_where_collection_goes_on() -> None:
+    hall = Hall(layout_of(config_with(1, 1, rows=3, dataset_rows=4, num_batches_to_accumulate=2)))
+    for slot in (0, 1):
+        hall.fill(slot)
+
+    assert hall.assembler.advance(hall.staging, 1)
+
+    # The second one has a row that is not copied yet.
+    assert hall.freed() == hall.free_slots() == [0]
+
+
+class Course:
+    """A real learner, and actors that act with the newest weights whenever they have a free slot."""
+
+    def __init__(self, config: Config) -> None:
+        self._layout = layout = layout_of(config)
+        wiring = self._wiring = Wiring(VECTOR, layout, flat_bytes(ActorCritic(VECTOR, config.model)))
+        setup, row = wiring.learner(0, config, 1, "cpu", 1, None), wiring.status.row("sf-learner-0")
+        self._learning = Learning(setup, row)
+        self._learning.begin()
+        self._learner = LearnerWorker(setup, self._learning, row)
+        policy = ActingPolicy(VECTOR, config.model, wiring.weights[0], torch.device("cpu"))
+        self._acting = SlotActing(policy, layout.recurrence)
+
+    def lags(self, turns: int, order: random.Random) -> set[float]:
+        """Extremes of the policy lag of every dataset, while one slot is filled between two looks of the learner."""
+        table, found = self._wiring.table, set()
+        for turn in range(turns):
+            free = [slot for slot in range(self._layout.num_slots) if table.state(slot) is SlotState.FREE]
+            if free:
+                self._play(order.choice(free), turn)
+            while self._learner.assemble(0):
+                self._learner.learn()
+                self._learning.report()
+                stats = [message for message in self._wiring.to_main.get(0) if isinstance(message, TrainStats)]
+                found |= {lag for message in stats for lag in (message.lag_min, message.lag_max)}
+        return found
+
+    def _play(self, index: int, seed: int) -> None:
+        self._acting.policy.refresh()
+        self._wiring.table.begin(index)
+        play(self._acting, self._wiring.trajectories.slot(index), seed, terminated=(), truncated=())
+        self._wiring.table.publish(index, 0)
+        self._wiring.to_learners[0].put(TrajectoryReady(self._wiring.table.owner(index), index))
+
+
+@pytest.mark.parametrize(
+    ("flags", "lags"),
+    [
+        ({"async_rl": False}, {0.0}),
+        ({"async_rl": False, "num_epochs": 2, "early_stop_loss_change": 0.0}, {0.0}),
+        # Rows of a slot that is cut over two datasets are of the weights before the first of them.
+        ({"async_rl": True, "dataset_rows": 3}, {0.0, 1.0}),
+    ],
+)
+def test_without_async_rl_every_step_is_learned_from_by_the_weights_that_took_it(
+    flags: dict[str, Any], lags: set[float]
+) -> None:
+    sizes: dict[str, Any] = {"actors": 2, "splits": 2, "rows": 2, "dataset_rows": 8, "encoder_mlp_layers": (8,)}
+    course = Course(config_with(**{**sizes, **flags}))
+
+    assert course.lags(turns=24, order=random.Random(1)) == lags

@@ -1,0 +1,131 @@
+"""A run that is stopped, saved, and resumed from disk ends with the very weights of one that never stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sfactory.checkpoint import CheckpointDir
+from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
+from sfactory.learner.batch import Batch
+from sfactory.learner.progress import Progress, payload_of, restore
+from sfactory.learner.trainer import Trainer
+from tests.support.models import model_of, tiny_config
+from tests.support.parts import trainer_for
+from tests.support.recorded import record
+
+UPDATES = 20
+GAE = {"with_vtrace": False}
+NORMALIZED = {"normalize_input": True, "normalize_returns": True}
+MEMORY = {"use_rnn": True, "rnn_type": "lstm"}
+CUT = {"num_batches_per_epoch": 2, "num_epochs": 2}
+SHUFFLED = {**CUT, "shuffle_minibatches": True}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The settings of one run, by section."""
+
+    model: dict[str, Any] = dataclasses.field(default_factory=dict)
+    algo: dict[str, Any] = dataclasses.field(default_factory=dict)
+    optim: dict[str, Any] = dataclasses.field(default_factory=dict)
+    learner: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def trainer(self, seed: int) -> Trainer:
+        """A trainer of a model that is initialized by ``seed``."""
+        optim = OptimConfig(**{"learning_rate": 0.01, **self.optim})
+        learner, algo = LearnerConfig(**self.learner), AlgoConfig(gamma=0.9, **self.algo)
+        steps = UPDATES * 36
+        return trainer_for(model_of(seed=seed, **self.model), algo, optim, learner, seed=11, total_env_steps=steps)
+
+    def batches(self) -> list[Batch]:
+        """What was recorded by a model that is neither of the trainers'."""
+        config, model = tiny_config(**self.model), model_of(seed=5, **self.model)
+        return [record(model, config, recurrence=3, seed=seed) for seed in range(UPDATES)]
+
+
+RUNS = {
+    "vtrace": Run(),
+    "gae": Run(algo=GAE),
+    "minibatches": Run(learner=CUT),
+    "memory_vtrace": Run(model=MEMORY, learner=CUT),
+    "memory_gae": Run(model=MEMORY, algo=GAE, learner=CUT),
+    "shuffled_rows": Run(learner=SHUFFLED),
+    "shuffled_steps": Run(algo=GAE, learner=SHUFFLED),
+    "linear_decay": Run(optim={"lr_schedule": "linear_decay"}),
+    "kl_adaptive_minibatch": Run(optim={"lr_schedule": "kl_adaptive_minibatch"}, learner=CUT),
+    "kl_adaptive_epoch": Run(optim={"lr_schedule": "kl_adaptive_epoch"}, learner=CUT),
+    "normalized_vtrace": Run(model=NORMALIZED, learner=CUT),
+    "normalized_gae": Run(model=NORMALIZED, algo=GAE, learner=CUT),
+    "everything": Run(
+        model={**NORMALIZED, **MEMORY},
+        algo={"exploration_loss": "symmetric_kl", "kl_loss_coeff": 0.1},
+        optim={"lr_schedule": "kl_adaptive_epoch"},
+        learner=SHUFFLED,
+    ),
+}
+
+
+def learn(trainer: Trainer, progress: Progress, batches: list[Batch]) -> None:
+    """Learn from one batch after the other, as Learning does."""
+    for batch in batches:
+        trainer.rate.at(progress.env_steps)
+        progress.env_steps += trainer.train(batch)
+
+
+def assert_same(ours: Any, theirs: Any, where: str = "payload") -> None:
+    """Equal bit by bit, tensors within included."""
+    assert type(ours) is type(theirs), where
+    if isinstance(ours, dict):
+        assert ours.keys() == theirs.keys(), where
+        for key in ours:
+            assert_same(ours[key], theirs[key], f"{where}[{key!r}]")
+    elif isinstance(ours, list | tuple):
+        assert len(ours) == len(theirs), where
+        for index, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+            assert_same(mine, other, f"{where}[{index}]")
+    elif isinstance(ours, torch.Tensor):
+        assert ours.dtype == theirs.dtype, where
+        assert torch.equal(ours, theirs), where
+    else:
+        assert ours == theirs, where
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
+def test_ten_updates_a_resume_and_ten_more_equal_twenty(run: Run, tmp_path: Path) -> None:
+    batches, half = run.batches(), UPDATES // 2
+    unbroken, whole = run.trainer(seed=0), Progress()
+    learn(unbroken, whole, batches)
+
+    stopped, so_far = run.trainer(seed=0), Progress()
+    learn(stopped, so_far, batches[:half])
+    CheckpointDir(tmp_path, keep=1).save(payload_of(stopped, so_far), stopped.train_step, so_far.env_steps)
+    loaded = CheckpointDir(tmp_path, keep=1).load()
+    assert loaded is not None
+    resumed, progress = run.trainer(seed=1), Progress()
+    restore(dict(loaded.payload), str(loaded.path), resumed, progress)
+    learn(resumed, progress, batches[half:])
+
+    assert resumed.train_step == UPDATES * run.learner.get("num_epochs", 1) * run.learner.get(
+        "num_batches_per_epoch", 1
+    )
+    assert progress.env_steps == UPDATES * 32
+    assert_same(payload_of(resumed, progress), payload_of(unbroken, whole))
+    # What they end with was learned: it is neither what they began with, nor what was saved.
+    ended = dict(resumed.model.named_parameters())
+    for earlier in (run.trainer(seed=0), stopped):
+        assert not any(torch.equal(parameter, ended[name]) for name, parameter in earlier.model.named_parameters())
+
+
+def test_rates_of_the_runs_that_adapt_them_have_moved() -> None:
+    for name in ("linear_decay", "kl_adaptive_minibatch", "kl_adaptive_epoch"):
+        run = RUNS[name]
+        trainer, progress = run.trainer(seed=0), Progress()
+
+        learn(trainer, progress, run.batches()[:3])
+
+        assert trainer.rate.value != 0.01, name

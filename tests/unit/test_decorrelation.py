@@ -1,0 +1,169 @@
+"""Envs of a worker begin at different moments of their episodes, and workers at different moments of their rollouts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sfactory.actor.decorrelation import FirstWait, warm_up
+from sfactory.actor.env_group import EnvGroup
+from sfactory.actor.split import Split
+from sfactory.clock import BLOCK_S
+from sfactory.shared.control import Control, Stop
+from sfactory.shared.status import StatusBoard, StatusRow, Stopwatch
+from sfactory.shared.trajectories import TrajectoryBuffer
+from tests.support.parts import SCALAR, small_layout
+from tests.support.scripted_env import Episode, ScriptedEnv, obs_at
+
+T = 4
+
+
+@pytest.fixture
+def row() -> StatusRow:
+    return StatusBoard(["sf-actor-0"]).row("sf-actor-0")
+
+
+def fresh_split(*scripts: list[Episode]) -> tuple[Split, list[ScriptedEnv]]:
+    envs = [ScriptedEnv(script) for script in scripts]
+    split = Split(0, EnvGroup(envs), SCALAR, envs[0].observation_space, envs[0].action_space, T)
+    split.reset(list(range(len(envs))), "actor 0")
+    return split, envs
+
+
+def play_one_slot(split: Split) -> np.ndarray:
+    """Fill a slot; returns its is_first [T+1, N]."""
+    layout = small_layout(rows=len(split.group.envs), rollout=T)
+    slot = TrajectoryBuffer(SCALAR, layout).slot(0)
+    split.begin(slot)
+    for t in range(T):
+        slot.actions["action"][t] = 0
+        split.step()
+    split.recorder.finish()
+    return slot.is_first.copy()
+
+
+def test_random_steps_move_one_env_on_and_leave_the_others(row: StatusRow) -> None:
+    split, envs = fresh_split([], [])
+
+    warm_up(split, 1, 5, 7, Control(1), row)
+
+    assert [obs[0] for obs in split.group.observations] == [obs_at(0, 0), obs_at(0, 5)]
+    assert [len(env.taken) for env in envs] == [0, 5]
+    assert row.get("busy_since") > 0
+
+
+def test_a_running_episode_is_told_whole_when_it_ends_and_its_first_row_is_no_first_step(row: StatusRow) -> None:
+    # Episode 0 has 7 steps: 5 of them random, 2 recorded.
+    split, _ = fresh_split([(7, "terminated")], [(2, "terminated")])
+
+    warm_up(split, 0, 5, 7, Control(1), row)
+    is_first = play_one_slot(split)
+
+    returns, lengths = split.tally.take(10)
+    # Env 1 ends after steps 2; env 0, too, and is told first.
+    assert lengths.tolist() == [7, 2]
+    assert returns.tolist() == [sum(range(7)) + 3.5, 0.5 + 1.5]
+    assert is_first[:, 0].tolist() == [False, False, True, False, False]
+    assert is_first[:, 1].tolist() == [True, False, True, False, False]
+
+
+@pytest.mark.parametrize("ending", ["terminated", "truncated"])
+def test_an_episode_that_ends_during_the_random_steps_is_not_told(ending: str, row: StatusRow) -> None:
+    split, envs = fresh_split([(3, ending), (4, "terminated")])  # type: ignore[list-item]
+
+    warm_up(split, 0, 5, 7, Control(1), row)
+    play_one_slot(split)
+
+    returns, lengths = split.tally.take(10)
+    # 2 random steps and 2 recorded ones make up the second episode.
+    assert lengths.tolist() == [4]
+    assert returns.tolist() == [100.5 + 101.5 + 102.5 + 103.5]
+    assert envs[0].seeds == [0, None, None]
+
+
+def test_an_episode_that_ends_with_the_last_random_step_leaves_a_first_step(row: StatusRow) -> None:
+    split, _ = fresh_split([(5, "truncated")])
+
+    warm_up(split, 0, 5, 7, Control(1), row)
+
+    assert play_one_slot(split)[:, 0].tolist() == [True, False, False, False, False]
+
+
+def test_random_steps_depend_on_their_seed_alone(row: StatusRow) -> None:
+    taken = []
+    for seed in (7, 7, 8):
+        split, envs = fresh_split([])
+        warm_up(split, 0, 20, seed, Control(1), row)
+        taken.append(envs[0].taken)
+
+    assert taken[0] == taken[1] != taken[2]
+
+
+def test_a_stop_ends_the_random_steps(row: StatusRow) -> None:
+    split, envs = fresh_split([])
+    control = Control(1)
+    control.order_stop(Stop.SAVE)
+
+    warm_up(split, 0, 10**9, 7, control, row)
+
+    assert envs[0].taken == []
+
+
+class Sleeps:
+    """Stands in for ``time.sleep``: keeps a record, passes the time, and acts after one of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.slept: list[float] = []
+        self.stop_after: tuple[int, Control] | None = None
+        self._now = 0.0
+        monkeypatch.setattr("sfactory.actor.decorrelation.time.sleep", self._sleep)
+        monkeypatch.setattr("sfactory.clock.now", lambda: self._now)
+
+    def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self._now += seconds
+        if self.stop_after is not None and len(self.slept) == self.stop_after[0]:
+            self.stop_after[1].order_stop(Stop.SAVE)
+
+
+def test_an_actor_waits_once_after_the_first_trajectory_of_its_last_split(
+    row: StatusRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeps = Sleeps(monkeypatch)
+    wait = FirstWait(2, 1.75 * BLOCK_S, Control(1), Stopwatch(row))
+
+    slept = []
+    for split in (0, 0, 1, 0, 1):
+        wait.completed(split)
+        slept.append(sum(sleeps.slept))
+
+    assert slept == pytest.approx([0, 0, 1.75 * BLOCK_S, 1.75 * BLOCK_S, 1.75 * BLOCK_S])
+    assert max(sleeps.slept) <= BLOCK_S
+    assert len(sleeps.slept) == 2
+
+
+def test_the_first_actor_does_not_wait(row: StatusRow, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeps = Sleeps(monkeypatch)
+    wait = FirstWait(1, 0.0, Control(1), Stopwatch(row))
+
+    wait.completed(0)
+
+    assert sleeps.slept == []
+
+
+def test_a_wait_ends_soon_after_a_stop(row: StatusRow, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeps, control = Sleeps(monkeypatch), Control(1)
+    sleeps.stop_after = (3, control)
+
+    FirstWait(1, 1000.0, control, Stopwatch(row)).completed(0)
+
+    assert sleeps.slept == [BLOCK_S] * 3
+
+
+def test_an_actor_that_waits_is_not_busy(row: StatusRow) -> None:
+    watch = Stopwatch(row)
+
+    FirstWait(1, 0.01, Control(1), watch).completed(0)
+
+    assert row.get("waiting_s") >= 0.01
+    assert row.get("busy_since") == row.get("heartbeat") > 0

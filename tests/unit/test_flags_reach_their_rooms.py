@@ -1,0 +1,278 @@
+"""Flags arrive, by way of Wiring, in the room that they are about, and do there what they say."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from sfactory.actor.life import make_actor
+from sfactory.actor.setup import close_envs, make_splits
+from sfactory.actor.split import Split
+from sfactory.clock import BLOCK_S
+from sfactory.config.flags import config_of
+from sfactory.config.schema import Config
+from sfactory.inference.acting import ActingPolicy
+from sfactory.layout import Layout
+from sfactory.learner.learning import Learning
+from sfactory.learner.worker import LearnerWorker
+from sfactory.messages import TrajectoryReady
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import FlatState, flat_bytes
+from sfactory.policy.worker import PolicyWorker
+from sfactory.run.wiring import Wiring
+from sfactory.shared.control import Stop
+from sfactory.shared.slots import SlotState
+from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from tests.support.processes import eventually
+
+BANDIT = "sfactory_envs.synthetic.bandit:Bandit"
+SPEC = EnvSpec(obs=(("obs", TensorSpec((4,), "float32")),), actions=(DiscreteHead("action", 4),))
+SIZES: dict[str, Any] = {
+    "env": BANDIT,
+    "num_workers": 4,
+    "num_envs_per_worker": 4,
+    "worker_num_splits": 2,
+    "rollout": 8,
+    "batch_size": 64,
+    "encoder_mlp_layers": (8,),
+    "normalize_input": False,
+}
+TURNS = 500
+LONG_S = 20.0
+
+
+def config_with(**flags: Any) -> Config:
+    return config_of({**SIZES, **flags})
+
+
+def wiring_of(config: Config) -> Wiring:
+    layout = Layout.plan(config.sampling, config.learner, "central")
+    return Wiring(SPEC, layout, flat_bytes(ActorCritic(SPEC, config.model)))
+
+
+class Stage:
+    """One actor and one policy worker of ``config`` that take turns. Nobody takes what the actor has collected."""
+
+    def __init__(self, config: Config, actor: int = 0) -> None:
+        wiring = self.wiring = wiring_of(config)
+        wiring.weights[0].publish(FlatState(ActorCritic(SPEC, config.model)).to_host(), 0)
+        policy_setup = wiring.policy_worker(0, 0, config, 1, 0, "cpu")
+        policy = ActingPolicy(SPEC, config.model, wiring.weights[0], torch.device("cpu"))
+        self._policy_worker = PolicyWorker(policy_setup, policy, wiring.status.row("sf-policy-0-0"))
+        setup, self.row = wiring.actor(actor, config, 1, 0), wiring.status.row(f"sf-actor-{actor}")
+        self.splits: list[Split] = make_splits(setup, self.row)
+        self._actor = make_actor(setup, self.splits, config.model, self.row)
+        self.slots = wiring.table.slots_of(actor)
+
+    def turn(self) -> None:
+        self._actor.turn(0)
+        self._policy_worker.turn(0)
+
+    def collected(self) -> tuple[int, int]:
+        """How many slots are READY and how many FILLING after many turns."""
+        for _ in range(TURNS):
+            self.turn()
+        states = [self.wiring.table.state(slot) for slot in self.slots]
+        return states.count(SlotState.READY), states.count(SlotState.FILLING)
+
+    def close(self) -> None:
+        close_envs(self.splits)
+
+
+@pytest.fixture
+def stages() -> Iterator[list[Stage]]:
+    made: list[Stage] = []
+    yield made
+    for stage in made:
+        stage.close()
+
+
+@pytest.mark.parametrize(("limit", "ready"), [(0, 6), (1, 1), (2, 2), (3, 3), (5, 5), (6, 6), (7, 6)])
+def test_an_actor_has_no_more_trajectories_in_flight_than_the_flag_says(
+    stages: list[Stage], limit: int, ready: int
+) -> None:
+    # 2 splits of 3 slots each: the actor itself has 6.
+    config = config_with(max_sample_requests_in_flight_per_worker=limit, min_traj_buffers_per_worker=3)
+    stages.append(Stage(config))
+
+    assert stages[0].collected() == (ready, 0)
+
+
+def test_a_trajectory_that_is_given_back_makes_room_for_one_more(stages: list[Stage]) -> None:
+    stages.append(Stage(config_with(max_sample_requests_in_flight_per_worker=2, min_traj_buffers_per_worker=3)))
+    stage = stages[0]
+    stage.collected()
+    ready = [slot for slot in stage.slots if stage.wiring.table.state(slot) is SlotState.READY]
+
+    stage.wiring.table.release(ready[0], 0)
+
+    assert stage.collected() == (2, 0)
+    assert sum(stage.wiring.table.generation(slot) for slot in stage.slots) == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "waits"),
+    [
+        ({}, [0.0, 0.0, 0.0, 0.0]),
+        ({"decorrelate_experience_max_seconds": 10.0}, [0.0, 2.5, 5.0, 7.5]),
+        ({"decorrelate_experience_max_seconds": 10.0, "num_workers": 2}, [0.0, 5.0]),
+        ({"decorrelate_experience_max_seconds": 10.0, "benchmark": True}, [0.0] * 4),
+        ({"decorrelate_experience_max_seconds": 10.0, "serial_mode": True}, [0.0] * 4),
+    ],
+)
+def test_worker_i_of_n_waits_i_nths_of_the_time_and_nobody_in_benchmarks_and_serial_mode(
+    flags: dict[str, Any], waits: list[float]
+) -> None:
+    config = config_with(**flags)
+    wiring = wiring_of(config)
+
+    assert [wiring.actor(actor, config, 1, 0).first_wait_s for actor in range(len(waits))] == waits
+
+
+def test_a_worker_waits_its_share_after_its_first_trajectories(stages: list[Stage]) -> None:
+    config = config_with(decorrelate_experience_max_seconds=0.8)
+    stages.append(Stage(config, actor=3))
+
+    stages[0].collected()
+
+    assert stages[0].row.get("waiting_s") >= 0.6
+
+
+@pytest.mark.parametrize(
+    ("flags", "lengths"),
+    [
+        ({}, [0, 0, 0, 0]),
+        ({"decorrelate_envs_on_one_worker": True}, [0, 8, 16, 24]),
+        ({"decorrelate_envs_on_one_worker": True, "benchmark": True}, [0, 0, 0, 0]),
+    ],
+)
+def test_env_i_of_a_worker_begins_i_rollouts_later_unless_a_benchmark_measures(
+    stages: list[Stage], flags: dict[str, Any], lengths: list[int]
+) -> None:
+    # One episode of 30 steps ends, in each env, after as many steps of the trajectories as are left of it.
+    stages.append(Stage(config_with(env_kwargs={"length": 30}, min_traj_buffers_per_worker=4, **flags)))
+
+    stages[0].collected()
+
+    wiring = stages[0].wiring
+    slots = [wiring.trajectories.slot(slot) for slot in wiring.table.slots_of_split(0, 0)]
+    slots_of_other = [wiring.trajectories.slot(slot) for slot in wiring.table.slots_of_split(0, 1)]
+    first_ends = []
+    for own in (slots, slots_of_other):
+        for env in range(2):
+            terminated = [bool(done) for slot in own for done in slot.terminated[:, env]]
+            first_ends.append(terminated.index(True) + 1)
+    assert first_ends == [30 - steps for steps in lengths]
+
+
+def copy_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("copy_")}
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize("background", [True, False])
+def test_the_learner_copies_trajectories_with_as_many_threads_as_it_is_given_cores(
+    stages: list[Stage], cores: int, background: bool
+) -> None:
+    config = config_with(
+        num_workers=1,
+        min_traj_buffers_per_worker=4,
+        batch_size=128,
+        learner_main_loop_num_cores=cores,
+        train_in_background_thread=background,
+        train_for_env_steps=128,
+    )
+    stages.append(Stage(config))
+    stage, wiring = stages[0], stages[0].wiring
+    stage.collected()
+    before = copy_threads()
+    setup, row = wiring.learner(0, config, 1, "cpu", 1, None), wiring.status.row("sf-learner-0")
+    learning = Learning(setup, row)
+    learning.begin()
+
+    LearnerWorker(setup, learning, row).run()
+
+    names = {int(thread.name.removeprefix("copy_")) for thread in copy_threads() - before}
+    assert learning.progress.env_steps == 128
+    assert names <= set(range(cores))
+    # One core is the learner's own thread. Of a pool at least one is started; each part of a copy may find it idle.
+    assert bool(names) == (cores > 1)
+
+
+class Slow:
+    """A real learner in a thread of its own whose first dataset takes hours, fed by hand with slots."""
+
+    def __init__(self, accumulated: int) -> None:
+        config = config_with(
+            num_workers=2,
+            worker_num_splits=1,
+            num_envs_per_worker=2,
+            batch_size=32,  # 2 slots of 2 rows
+            num_batches_to_accumulate=accumulated,
+            num_epochs=10**9,
+            early_stop_loss_change=0.0,
+        )
+        self.wiring = wiring_of(config)
+        setup, row = self.wiring.learner(0, config, 1, "cpu", 1, None), self.wiring.status.row("sf-learner-0")
+        learning = Learning(setup, row)
+        learning.begin()
+        self.slots_of_a_dataset = self.wiring.layout.dataset_rows // self.wiring.layout.rows
+        self.failures: list[BaseException] = []
+        self._worker = LearnerWorker(setup, learning, row)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._worker.run()
+        except BaseException as failure:
+            self.failures.append(failure)
+
+    def __enter__(self) -> Slow:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wiring.control.order_stop(Stop.NOW)
+        self._thread.join(LONG_S)
+
+    def fill_free_slots(self) -> None:
+        """Do what actors do with every free slot."""
+        table = self.wiring.table
+        for slot in range(self.wiring.layout.num_slots):
+            if table.state(slot) is SlotState.FREE:
+                self.wiring.trajectories.slot(slot).valid[...] = True
+                table.begin(slot)
+                table.publish(slot, 0)
+                self.wiring.to_learners[0].put(TrajectoryReady(table.owner(slot), slot))
+
+    def taken(self) -> int:
+        """Slots that the learner has taken in and given back."""
+        table, slots = self.wiring.table, range(self.wiring.layout.num_slots)
+        ready = sum(table.state(slot) is SlotState.READY for slot in slots)
+        return sum(table.generation(slot) for slot in slots) - ready
+
+    def takes_more_than(self, count: int) -> Callable[[], bool]:
+        """Fills free slots whenever it is asked whether more than ``count`` were taken in."""
+
+        def look() -> bool:
+            self.fill_free_slots()
+            return self.taken() > count
+
+        return look
+
+
+@pytest.mark.parametrize("accumulated", [1, 2, 4])
+def test_the_learner_takes_in_as_many_datasets_as_may_accumulate_and_then_holds_collection_back(
+    accumulated: int,
+) -> None:
+    with Slow(accumulated) as learner:
+        due = accumulated * learner.slots_of_a_dataset
+
+        assert eventually(learner.takes_more_than(due - 1), LONG_S), f"{learner.taken()}; {learner.failures}"
+        # It is given more than it takes, and time to take it.
+        assert not eventually(learner.takes_more_than(due), 2 * BLOCK_S)
+    assert learner.failures == []

@@ -1,0 +1,214 @@
+"""A dataset is cut into minibatches without rest: whole rows where steps belong together, single steps otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
+from sfactory.learner.batch import Batch
+from sfactory.learner.minibatches import Minibatch, Minibatches
+from sfactory.learner.objective import Targets
+from sfactory.learner.trainer import Trainer
+from tests.support.models import model_of, tiny_config
+from tests.support.parts import fields_of, random_batch, tiny_model, trainer_for
+from tests.support.recorded import record
+
+STEPS = 4
+GAE, VTRACE = AlgoConfig(with_vtrace=False), AlgoConfig()
+
+
+def marked(rows: int, memory: int = 0, chunks: int = 1) -> tuple[Batch, Targets]:
+    """A batch whose step t of row r carries the mark 100 r + t in every field, and targets of mark + 0.5."""
+    marks = 100.0 * torch.arange(rows) + torch.arange(STEPS + 1).unsqueeze(1)
+    batch = random_batch(tiny_model(), steps=STEPS, rows=rows)
+    at_steps = marks[:STEPS]
+    names = ("behavior_log_prob", "behavior_value", "rewards", "discounts")
+    batch = dataclasses.replace(
+        batch,
+        obs={"obs": marks.unsqueeze(-1).repeat(1, 1, 3)},
+        actions={"action": at_steps.long()},
+        lag=at_steps.int(),
+        is_first=marks % 3 == 0,
+        valid=at_steps % 7 != 0,
+        rnn_states=(100.0 * torch.arange(rows)).view(1, rows, 1).expand(chunks + 1, rows, memory).clone(),
+        **fields_of({name: at_steps.clone() for name in names}),
+    )
+    return batch, Targets(at_steps + 0.5, at_steps + 0.25)
+
+
+def marks_of(minibatch: Minibatch) -> Tensor:
+    """[T, R] marks; fails unless every field and target of a step is of the same step."""
+    batch, marks = minibatch.batch, minibatch.batch.rewards
+    for name in ("behavior_log_prob", "behavior_value", "discounts", "lag"):
+        assert torch.equal(getattr(batch, name).float(), marks), name
+    assert torch.equal(batch.actions["action"].float(), marks)
+    assert torch.equal(batch.obs["obs"][: len(marks), :, 2], marks)
+    assert torch.equal(batch.valid, marks % 7 != 0)
+    assert torch.equal(batch.is_first[: len(marks)], marks % 3 == 0)
+    if minibatch.targets is not None:
+        assert torch.equal(minibatch.targets.returns, marks + 0.5)
+        assert torch.equal(minibatch.targets.advantages, marks + 0.25)
+    return marks
+
+
+def epoch_of(minibatches: Minibatches) -> list[Tensor]:
+    return [marks_of(minibatch) for minibatch in minibatches.epoch()]
+
+
+def generator_of(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def sorted_marks(parts: list[Tensor]) -> list[float]:
+    return sorted(mark for part in parts for mark in part.flatten().tolist())
+
+
+def test_without_shuffling_minibatches_are_the_rows_in_order_in_every_epoch() -> None:
+    batch, targets = marked(rows=6)
+    minibatches = Minibatches(batch, targets, count=3, generator=None)
+
+    for _ in range(2):
+        parts = epoch_of(minibatches)
+
+        assert [part[0].tolist() for part in parts] == [[0, 100], [200, 300], [400, 500]]
+        assert [part.shape for part in parts] == [(STEPS, 2)] * 3
+
+
+@pytest.mark.parametrize(("memory", "with_targets"), [(0, False), (3, False), (3, True)])
+def test_rows_stay_whole_with_vtrace_and_with_memory(memory: int, with_targets: bool) -> None:
+    batch, targets = marked(rows=6, memory=memory, chunks=2)
+    minibatches = Minibatches(batch, targets if with_targets else None, count=3, generator=generator_of())
+
+    parts = list(minibatches.epoch())
+
+    drawn = []
+    for part in parts:
+        marks = marks_of(part)
+        assert marks.shape == (STEPS, 2)
+        assert torch.equal(marks - marks[0], torch.arange(float(STEPS)).unsqueeze(1).expand(STEPS, 2))
+        # What comes after the last step, and memory, belong to the same rows.
+        assert torch.equal(part.batch.obs["obs"][STEPS, :, 0], marks[0] + STEPS)
+        assert torch.equal(part.batch.rnn_states, marks[0].view(1, 2, 1).expand(3, 2, memory))
+        drawn += marks[0].tolist()
+    assert sorted(drawn) == [0, 100, 200, 300, 400, 500]
+    assert drawn != sorted(drawn)
+
+
+def test_single_steps_are_drawn_with_gae_and_without_memory() -> None:
+    batch, targets = marked(rows=6)
+    minibatches = Minibatches(batch, targets, count=3, generator=generator_of())
+
+    parts = epoch_of(minibatches)
+
+    assert [part.shape for part in parts] == [(1, 8)] * 3
+    assert sorted_marks(parts) == sorted(batch.rewards.flatten().tolist())
+    # Steps of a row are torn apart: no minibatch holds whole rows alone.
+    assert all(len({mark // 100 for mark in part[0].tolist()}) > 2 for part in parts)
+
+
+def test_each_epoch_has_an_order_of_its_own() -> None:
+    batch, targets = marked(rows=6)
+    minibatches = Minibatches(batch, targets, count=3, generator=generator_of())
+
+    orders = [torch.cat(epoch_of(minibatches), dim=1)[0].tolist() for _ in range(5)]
+
+    assert len({tuple(order) for order in orders}) == 5
+
+
+def test_the_order_depends_on_the_generator_alone() -> None:
+    batch, targets = marked(rows=6)
+    orders = {
+        seed: [sorted_marks([part]) for part in epoch_of(Minibatches(batch, targets, 3, generator_of(seed)))]
+        for seed in (0, 1)
+    }
+
+    again = [sorted_marks([part]) for part in epoch_of(Minibatches(batch, targets, 3, generator_of(0)))]
+
+    assert orders[0] == again
+    assert orders[0] != orders[1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    width=st.integers(1, 5),
+    count=st.integers(1, 5),
+    epochs=st.integers(1, 3),
+    memory=st.integers(0, 2),
+    with_targets=st.booleans(),
+    seed=st.none() | st.integers(0, 2**31),
+)
+def test_every_step_comes_exactly_once_in_every_epoch(
+    width: int, count: int, epochs: int, memory: int, with_targets: bool, seed: int | None
+) -> None:
+    batch, targets = marked(rows=width * count, memory=memory)
+    generator = None if seed is None else generator_of(seed)
+    minibatches = Minibatches(batch, targets if with_targets else None, count, generator)
+
+    for _ in range(epochs):
+        parts = epoch_of(minibatches)
+
+        assert len(parts) == count
+        assert {part.numel() for part in parts} == {STEPS * width}
+        assert sorted_marks(parts) == sorted(batch.rewards.flatten().tolist())
+
+
+def trainer_of(algo: AlgoConfig, shuffle: bool, seed: int = 5, policy: int = 0, batches: int = 2) -> Trainer:
+    learner = LearnerConfig(num_batches_per_epoch=batches, num_epochs=2, shuffle_minibatches=shuffle)
+    return trainer_for(tiny_model(), algo, OptimConfig(learning_rate=0.01), learner, seed=seed, policy=policy)
+
+
+def weights_of(trainer: Trainer) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
+
+
+@pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])
+def test_a_trainer_shuffles_by_its_seed_its_policy_and_its_train_step(algo: AlgoConfig) -> None:
+    batch = random_batch(tiny_model(), rows=8)
+
+    def after(train_step: int = 0, **place: int) -> Tensor:
+        trainer = trainer_of(algo, shuffle=True, **place)
+        trainer.train_step = train_step
+        trainer.train(batch)
+        assert trainer.train_step == train_step + 4
+        return weights_of(trainer)
+
+    same = after()
+    others = [after(seed=6), after(policy=1), after(train_step=4)]
+
+    assert torch.equal(after(), same)
+    assert not any(torch.equal(other, same) for other in others)
+    ordered = trainer_of(algo, shuffle=False)
+    ordered.train(batch)
+    assert not torch.equal(weights_of(ordered), same)
+
+
+@pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])
+def test_where_all_steps_are_in_one_minibatch_their_order_makes_no_difference(algo: AlgoConfig) -> None:
+    shuffled, ordered = trainer_of(algo, True, batches=1), trainer_of(algo, False, batches=1)
+    batch = random_batch(tiny_model(), rows=8)
+    batch = dataclasses.replace(batch, valid=torch.rand(5, 8, generator=generator_of(2)) > 0.2)
+
+    learned = [trainer.train(batch) for trainer in (shuffled, ordered)]
+
+    assert learned == [int(batch.valid.sum())] * 2
+    torch.testing.assert_close(weights_of(shuffled), weights_of(ordered), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])
+def test_shuffled_rows_with_memory_take_their_memory_along(algo: AlgoConfig) -> None:
+    model = model_of(use_rnn=True)
+    batch = record(model, tiny_config(use_rnn=True), recurrence=3)
+    learner = LearnerConfig(num_batches_per_epoch=3, shuffle_minibatches=True)
+    trainer = trainer_for(model, algo, OptimConfig(learning_rate=1e-30), learner, seed=5)
+
+    trainer.train(batch)
+
+    # With the memory of another row the ratio would not be 1.
+    assert trainer.train_step == 3
+    assert trainer.statistics()["kl"] < 1e-6

@@ -1,0 +1,194 @@
+"""Each flag of the network changes of it what it promises, by numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sfactory.config.schema import ModelConfig
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.cores import RecurrentCore
+from sfactory.model.encoders import MLPEncoder
+from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
+
+OBS = (("obs", TensorSpec((20,), "float32")),)
+FIRE = DiscreteHead("fire", 3)
+STEER = BoxHead("steer", (2,), "float32", (-1.0, -1.0), (1.0, 1.0))
+GAS = BoxHead("gas", (1,), "float32", (0.0,), (1.0,))
+BARE = ModelConfig(encoder_mlp_layers=(30, 12), normalize_input=False, normalize_returns=False)
+
+
+def make(heads: tuple[ActionHead, ...] = (FIRE,), **fields: object) -> ActorCritic:
+    torch.manual_seed(0)
+    return ActorCritic(EnvSpec(OBS, heads), dataclasses.replace(BARE, **fields))  # type: ignore[arg-type]
+
+
+def layers_of(model: ActorCritic) -> list[torch.nn.Linear]:
+    encoder = model.tower.encoder
+    assert isinstance(encoder, MLPEncoder)
+    return [layer for layer in encoder.layers if isinstance(layer, torch.nn.Linear)]
+
+
+def observations(rows: int = 64) -> dict[str, Tensor]:
+    return {"obs": torch.randn(rows, 20, generator=torch.Generator().manual_seed(1))}
+
+
+def stddev_of(model: ActorCritic, obs: dict[str, Tensor]) -> Tensor:
+    """[B, 2] of STEER, the only head."""
+    params: Tensor = model(obs).dist_params
+    return params[:, 2:].detach().exp()
+
+
+@pytest.mark.parametrize(("nonlinearity", "gain"), [("elu", 2**0.5), ("relu", 2**0.5), ("tanh", 5 / 3)])
+@pytest.mark.parametrize("init_gain", [1.0, 0.25])
+def test_xavier_uniform_fills_the_range_that_the_layers_sizes_give(
+    nonlinearity: str, gain: float, init_gain: float
+) -> None:
+    model = make(nonlinearity=nonlinearity, policy_initialization="xavier_uniform", policy_init_gain=init_gain)
+
+    for layer in layers_of(model):
+        bound = init_gain * gain * math.sqrt(6.0 / (layer.in_features + layer.out_features))
+        assert 0.95 * bound < float(layer.weight.detach().abs().max()) <= bound
+        # Uniform, and so of a deviation of bound / sqrt(3).
+        assert float(layer.weight.detach().std()) == pytest.approx(bound / math.sqrt(3.0), rel=0.1)
+        assert not bool(layer.bias.any())
+
+
+@pytest.mark.parametrize("init_gain", [1.0, 0.25])
+def test_orthogonal_layers_have_singular_values_of_the_gain_alone(init_gain: float) -> None:
+    model = make(nonlinearity="relu", policy_init_gain=init_gain)
+
+    for layer in layers_of(model):
+        values = torch.linalg.svdvals(layer.weight.detach())
+        torch.testing.assert_close(values, torch.full_like(values, init_gain * 2**0.5))
+        assert not bool(layer.bias.any())
+
+
+def test_torch_default_leaves_layers_as_torch_makes_them() -> None:
+    model = make(policy_initialization="torch_default", policy_init_gain=100.0)
+
+    torch.manual_seed(0)
+    expected = [torch.nn.Linear(20, 30), torch.nn.Linear(30, 12)]
+    for layer, made in zip(layers_of(model), expected, strict=True):
+        assert torch.equal(layer.weight, made.weight)
+        assert torch.equal(layer.bias, made.bias)
+        assert bool(layer.bias.any())
+
+
+@pytest.mark.parametrize("how", ["orthogonal", "xavier_uniform"])
+def test_the_gain_is_one_of_hidden_layers_and_heads_keep_theirs(how: str) -> None:
+    small, large = (make(policy_initialization=how, policy_init_gain=gain) for gain in (0.5, 2.0))
+
+    for ours, theirs in zip(layers_of(small), layers_of(large), strict=True):
+        torch.testing.assert_close(4.0 * ours.weight, theirs.weight)
+    for head in ("policy_head", "value_head"):
+        torch.testing.assert_close(getattr(small, head).linear.weight, getattr(large, head).linear.weight)
+    # Nearly uniform at the start: the policy's gain is a hundredth of the critic's.
+    norms = [getattr(small, head).linear.weight.detach().norm(dim=1).mean() for head in ("policy_head", "value_head")]
+    ratio = float(norms[0] / norms[1])
+    assert 0.005 < ratio < 0.02
+
+
+@pytest.mark.parametrize("how", ["orthogonal", "xavier_uniform", "torch_default"])
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_memory_is_initialized_as_everything_else(kind: str, how: str) -> None:
+    core = make(use_rnn=True, rnn_type=kind, rnn_size=12, policy_initialization=how).tower.core
+    assert isinstance(core, RecurrentCore)
+
+    hidden = core._weights()[0].hidden.detach()
+
+    for gate in hidden.split(12):
+        if how == "orthogonal":
+            torch.testing.assert_close(gate @ gate.T, torch.eye(12), rtol=0.0, atol=1e-5)
+        else:
+            bound = math.sqrt(6.0 / 24.0) if how == "xavier_uniform" else 12**-0.5
+            assert 0.9 * bound < float(gate.abs().max()) <= bound
+
+
+@pytest.mark.parametrize(("nonlinearity", "function"), [("elu", F.elu), ("relu", F.relu), ("tanh", torch.tanh)])
+def test_hidden_layers_are_followed_by_the_nonlinearity(nonlinearity: str, function: object) -> None:
+    assert callable(function)
+    model = make(nonlinearity=nonlinearity, decoder_mlp_layers=(7,))
+    x = observations()["obs"]
+
+    features, _ = model.tower.step({"obs": x}, torch.zeros(64, 0))
+
+    for layer in (*layers_of(model), *model.tower._decoders):
+        x = function(F.linear(x, layer.weight, layer.bias))
+    assert x.shape == (64, 7)
+    torch.testing.assert_close(features, x)
+
+
+@pytest.mark.parametrize("layers", [(), (9,), (9, 5)])
+@pytest.mark.parametrize("share", [True, False])
+def test_decoder_layers_are_the_last_before_the_heads_of_actor_and_critic(share: bool, layers: tuple[int, ...]) -> None:
+    model = make(decoder_mlp_layers=layers, actor_critic_share_weights=share)
+
+    sizes = [12, *layers]
+    assert [(d.in_features, d.out_features) for d in model.tower._decoders] == list(zip(sizes, layers, strict=False))
+    assert model.policy_head.linear.in_features == model.value_head.linear.in_features == sizes[-1]
+    # 20 -> 30 -> 12 -> layers, twice if nothing is shared; then 3 logits and a value.
+    tower = sum(a * b + b for a, b in zip([20, 30, *sizes], [30, *sizes], strict=False))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert parameters == tower * (1 if share else 2) + 4 * (sizes[-1] + 1)
+
+
+@pytest.mark.parametrize("scale", [0.5, 3.0])
+def test_means_are_squashed_into_the_tanh_scale_and_nothing_else_is(scale: float) -> None:
+    heads = (STEER, FIRE, GAS)
+    plain, squashed = (make(heads, adaptive_stddev=False, continuous_tanh_scale=c) for c in (0.0, scale))
+    with torch.no_grad():
+        for model in (plain, squashed):
+            model.policy_head.linear.weight.mul_(2000.0)
+    obs = observations()
+
+    ours, theirs = squashed(obs).dist_params.detach(), plain(obs).dist_params.detach()
+
+    means = [0, 1, 7]  # of STEER's two means and deviations, FIRE's three logits, GAS's mean and deviation
+    others = [2, 3, 4, 5, 6, 8]
+    assert float(theirs[:, means].abs().max()) > 3.0 * scale
+    assert 0.9 * scale < float(ours[:, means].abs().max()) <= scale
+    torch.testing.assert_close(ours[:, means], scale * torch.tanh(theirs[:, means] / scale))
+    assert torch.equal(ours[:, others], theirs[:, others])
+
+
+@pytest.mark.parametrize("stddev", [0.2, 1.0, 3.0])
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_actions_vary_by_the_initial_deviation_at_first(adaptive: bool, stddev: float) -> None:
+    model = make((STEER,), adaptive_stddev=adaptive, initial_stddev=stddev)
+
+    with torch.inference_mode():
+        actions = model.act(observations(4000)).actions["steer"]
+
+    assert actions.std(dim=0).tolist() == pytest.approx([stddev, stddev], rel=0.06)
+    assert actions.mean(dim=0).tolist() == pytest.approx([0.0, 0.0], abs=0.08 * max(stddev, 1.0))
+
+
+def test_an_adaptive_deviation_depends_on_the_state_and_the_other_kind_does_not() -> None:
+    adaptive, fixed = (make((STEER,), adaptive_stddev=kind, initial_stddev=0.5) for kind in (True, False))
+    with torch.no_grad():
+        for model in (adaptive, fixed):
+            model.policy_head.linear.weight.mul_(100.0)
+    obs = observations()
+
+    assert float(stddev_of(adaptive, obs).std(dim=0).min()) > 0.05
+    torch.testing.assert_close(stddev_of(fixed, obs), torch.full((64, 2), 0.5))
+
+
+def test_a_deviation_of_its_own_is_learned() -> None:
+    model = make((STEER,), adaptive_stddev=False, initial_stddev=0.5)
+    obs = observations()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    # More entropy is asked for in the first number alone.
+    torch.autograd.backward(-model(obs).dist_params[:, 2].mean())
+    optimizer.step()
+
+    first, second = stddev_of(model, obs)[0].tolist()
+    assert first == pytest.approx(0.5 * math.exp(0.1), rel=1e-5)
+    assert second == pytest.approx(0.5)

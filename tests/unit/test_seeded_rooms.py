@@ -1,0 +1,148 @@
+"""The seed of a run decides its first weights and every action, of each process, session and attempt in its own way."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from sfactory.actor.life import run_actor
+from sfactory.config.flags import config_of
+from sfactory.config.schema import Config
+from sfactory.env.api import EnvFactory
+from sfactory.layout import Layout
+from sfactory.learner.worker import run_learner
+from sfactory.messages import ActReply, ActRequest, SlotFreed
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import flat_bytes
+from sfactory.policy.worker import run_policy_worker
+from sfactory.run.wiring import Wiring
+from sfactory.shared.control import Stop
+from sfactory.shared.slots import SlotState
+from tests.support.parts import SCALAR
+from tests.support.processes import eventually
+from tests.support.scripted_env import ScriptedEnv
+
+END_S = 60.0
+FLAGS: dict[str, Any] = {
+    "env": "any",
+    "num_workers": 2,
+    "num_envs_per_worker": 16,
+    "worker_num_splits": 1,
+    "policy_workers_per_policy": 2,
+    "rollout": 4,
+    "batch_size": 64,
+    "encoder_mlp_layers": (8,),
+}
+Array = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scripted(EnvFactory):
+    """Envs that show the same numbers whatever their seed, so that what differs are the actions."""
+
+    def __call__(self, render_mode: str | None = None) -> ScriptedEnv:
+        """One of them."""
+        return ScriptedEnv([])
+
+
+def wiring_of(config: Config, inference: Any = "central") -> Wiring:
+    layout = Layout.plan(config.sampling, config.learner, inference)
+    return Wiring(SCALAR, layout, flat_bytes(ActorCritic(SCALAR, config.model)))
+
+
+@pytest.fixture(autouse=True)
+def torch_generator() -> Iterator[None]:
+    """Roles seed the process they live in, which here is that of the tests."""
+    state = torch.get_rng_state()
+    yield
+    torch.set_rng_state(state)
+
+
+def first_weights(seed: int) -> Array:
+    """What a learner publishes before it has learned anything."""
+    config = config_of(FLAGS)
+    wiring = wiring_of(config)
+    wiring.control.order_stop(Stop.NOW)
+    run_learner(wiring.learner(0, config, seed, "cpu", 1, None), wiring.status.row("sf-learner-0"))
+    weights = np.empty(wiring.weights[0].nbytes, np.uint8)
+    wiring.weights[0].read_into(weights)
+    return weights
+
+
+def test_first_weights_are_the_same_for_the_same_seed_and_others_for_another() -> None:
+    first, again, other = (first_weights(seed) for seed in (5, 5, 6))
+
+    assert np.array_equal(first, again)
+    # Biases begin at 0 and statistics at 0 and 1, whatever the seed.
+    assert np.mean(first != other) > 0.1
+
+
+def actions_of_policy_worker(weights: Array, seed: int, worker: int = 0, generation: int = 0) -> list[int]:
+    """What one that lives in a thread answers to four requests of 16 rows."""
+    config = config_of(FLAGS)
+    wiring = wiring_of(config)
+    wiring.weights[0].publish(weights, 0)
+    setup = wiring.policy_worker(0, worker, config, seed, generation, "cpu")
+    row = wiring.status.row(f"sf-policy-0-{worker}")
+    thread = threading.Thread(target=run_policy_worker, args=(setup, row), daemon=True)
+    thread.start()
+    try:
+        for t in range(4):
+            setup.inbox.put(ActRequest(0, 0, 0, t, t % 2))
+            assert list(wiring.to_actors[0].get(END_S)) == [ActReply(0, t)]
+    finally:
+        wiring.control.order_stop(Stop.NOW)
+        thread.join(END_S)
+    return [int(action) for action in wiring.trajectories.slot(0).actions["action"].flatten()]
+
+
+def test_each_policy_worker_of_each_session_draws_actions_of_its_own_and_the_same_with_the_same_seed() -> None:
+    lives = [(5, 0, 0), (6, 0, 0), (5, 1, 0), (5, 0, 4096), (5, 1, 4096)]
+
+    weights = first_weights(1)
+
+    drawn = [actions_of_policy_worker(weights, *life) for life in lives]
+
+    assert drawn[-1] == actions_of_policy_worker(weights, *lives[-1])
+    assert len({tuple(actions) for actions in drawn}) == len(lives)
+    assert all(len(set(actions)) > 3 for actions in drawn)
+
+
+def actions_of_local_actor(
+    weights: Array, seed: int, actor: int = 0, generation: int = 0, attempt: int = 0
+) -> list[int]:
+    """What one that lives in a thread does in its first trajectory."""
+    config = config_of({**FLAGS, "policy_workers_per_policy": 1, "inference": "local"})
+    wiring = wiring_of(config, "local")
+    wiring.weights[0].publish(weights, 0)
+    setup = dataclasses.replace(wiring.actor(actor, config, seed, generation, attempt), factory=Scripted("any"))
+    row = wiring.status.row(f"sf-actor-{actor}")
+    thread = threading.Thread(target=run_actor, args=(setup, config.model, None, row), daemon=True)
+    thread.start()
+    slot = wiring.table.slots_of(actor)[0]
+    try:
+        assert eventually(lambda: wiring.table.state(slot) is SlotState.READY, END_S)
+    finally:
+        wiring.control.order_stop(Stop.NOW)
+        setup.inbox.put(SlotFreed(slot))  # a wake-up: it need not wait until it looks by itself
+        thread.join(END_S)
+    return [int(action) for action in wiring.trajectories.slot(slot).actions["action"].flatten()]
+
+
+def test_each_actor_with_a_policy_of_its_own_draws_other_actions_in_each_session_and_attempt() -> None:
+    lives = [(5, 0, 0, 0), (6, 0, 0, 0), (5, 1, 0, 0), (5, 0, 4096, 0), (5, 0, 0, 1)]
+
+    weights = first_weights(1)
+
+    drawn = [actions_of_local_actor(weights, *life) for life in lives]
+
+    assert drawn[-1] == actions_of_local_actor(weights, *lives[-1])
+    assert len({tuple(actions) for actions in drawn}) == len(lives)
+    assert all(len(set(actions)) > 3 for actions in drawn)

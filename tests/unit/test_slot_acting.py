@@ -1,0 +1,37 @@
+"""An actor that owns a policy writes beside each observation of its slot what was done there."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from sfactory.actor.slot_acting import SlotActing
+from sfactory.inference.acting import ActingPolicy
+from sfactory.model.flat_state import FlatState
+from sfactory.shared.trajectories import TrajectoryBuffer
+from sfactory.shared.weights import SharedWeights
+from tests.support.parts import TINY, VECTOR, evaluate, small_layout, tiny_model
+
+
+def test_acting_in_a_slot_writes_one_row_of_it() -> None:
+    model = tiny_model(seed=5)
+    flat = FlatState(model)
+    weights = SharedWeights(flat.block.numel())
+    weights.publish(flat.to_host(), 6)
+    policy = ActingPolicy(VECTOR, TINY, weights, torch.device("cpu"))
+    policy.refresh()
+    slot = TrajectoryBuffer(VECTOR, small_layout(rows=50)).slot(1)
+    slot.obs["obs"][...] = np.random.default_rng(0).normal(size=slot.obs["obs"].shape)
+
+    SlotActing(policy, recurrence=4).act(slot, 2, torch.zeros(50, 0))
+
+    obs, actions = torch.from_numpy(slot.obs["obs"][2]), torch.from_numpy(slot.actions["action"][2])
+    with torch.no_grad():
+        due = evaluate(model, {"obs": obs}, {"action": actions})
+    torch.testing.assert_close(torch.from_numpy(slot.log_prob[2]), due.log_prob)
+    torch.testing.assert_close(torch.from_numpy(slot.value[2]), due.value)
+    assert set(actions.tolist()) == {0, 1}
+    assert (slot.policy_version[2] == 6).all()
+    for t in (0, 1, 3):
+        assert not slot.log_prob[t].any()
+        assert not slot.actions["action"][t].any()

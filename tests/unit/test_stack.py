@@ -1,0 +1,81 @@
+"""A child writes where in its code it is when main asks; one that cannot answer yet is not harmed by the question."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing.context import ForkServerProcess
+
+import pytest
+
+from sfactory.run.nursery import Nursery
+from sfactory.run.stack import StackFile
+from tests.support.processes import catches_signal, eventually
+
+WITHIN_S = 60.0
+
+
+def sleep_without_answering(stack: StackFile) -> None:
+    """As a child does until it is set up."""
+    time.sleep(9999)
+
+
+def sleep_and_answer(stack: StackFile) -> None:
+    """As a child does from then on."""
+    stack.answer()
+    time.sleep(9999)
+
+
+@pytest.fixture
+def nursery() -> Nursery:
+    nursery = Nursery()
+    nursery.open()
+    return nursery
+
+
+@pytest.fixture
+def children() -> Iterator[list[ForkServerProcess]]:
+    started: list[ForkServerProcess] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.join()
+
+
+def test_a_child_that_has_no_handler_yet_survives_the_question(
+    nursery: Nursery, children: list[ForkServerProcess]
+) -> None:
+    stack = StackFile()
+    children.append(process := nursery.start_plain(sleep_without_answering, stack))
+
+    stack.ask(process)
+
+    process.join(0.5)
+    assert process.exitcode is None
+    assert stack.read() == ""
+
+
+def test_a_child_tells_where_it_is_each_time_anew(nursery: Nursery, children: list[ForkServerProcess]) -> None:
+    stack = StackFile()
+    children.append(process := nursery.start_plain(sleep_and_answer, stack))
+    assert process.pid is not None
+    pid = process.pid
+    assert eventually(lambda: catches_signal(pid, signal.SIGUSR2), WITHIN_S)
+
+    for _ in range(2):
+        stack.ask(process)
+        assert eventually(lambda: "in sleep_and_answer" in stack.read(), WITHIN_S)
+        assert stack.read().count("in sleep_and_answer") == 1
+
+    assert process.is_alive()
+
+
+def test_a_child_that_has_ended_is_not_asked(nursery: Nursery, children: list[ForkServerProcess]) -> None:
+    stack = StackFile()
+    children.append(process := nursery.start_plain(time.sleep, 0))
+    process.join(WITHIN_S)
+
+    stack.ask(process)
+
+    assert stack.read() == ""

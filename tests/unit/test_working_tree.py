@@ -1,0 +1,135 @@
+"""What of a checkout goes on record: its commit, its changes, and what it does not track."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sfactory.run.working_tree import MOST_DIFF_BYTES, WorkingTree
+from tests.support.files import write_files
+
+NOTHING = {"git_commit": None, "git_dirty": None, "git_untracked": None}
+
+
+def git(*arguments: str) -> str:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    done = subprocess.run(["git", *identity, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout of one commit, which is the current directory."""
+    root = write_files(tmp_path / "checkout", {"a.py": "x = 1\n", "sub/b.py": "y = 1\n", ".gitignore": "*.log\n"})
+    monkeypatch.chdir(root)
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    return root
+
+
+def look(leave_out: Path | str = "train_dir") -> WorkingTree:
+    return WorkingTree.of_current_directory(leave_out=Path(leave_out))
+
+
+def test_a_clean_checkout_has_a_commit_and_nothing_else(checkout: Path) -> None:
+    tree = look()
+
+    assert tree == WorkingTree(git("rev-parse", "HEAD"), b"", ())
+    assert tree.facts == {"git_commit": tree.commit, "git_dirty": False, "git_untracked": []}
+
+
+def test_changes_of_the_whole_checkout_are_seen_from_any_folder_of_it(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (checkout / "a.py").write_text("x = 2\n")
+    git("add", "a.py")
+    (checkout / "sub" / "b.py").write_text("y = 2\n")
+    (checkout / "new.py").write_text("")
+    monkeypatch.chdir(checkout / "sub")
+
+    tree = look()
+
+    assert tree.diff is not None
+    assert [line for line in tree.diff.decode().splitlines() if line[:2] in ("+x", "-x", "+y", "-y")] == [
+        "-x = 1",
+        "+x = 2",
+        "-y = 1",
+        "+y = 2",
+    ]
+    assert tree.untracked == ("new.py",)
+    assert tree.facts["git_dirty"] is True
+
+
+def test_untracked_files_are_listed_without_ignored_ones_and_those_of_runs(checkout: Path) -> None:
+    write_files(checkout, {"note.txt": "", "x.log": "", "sub/deep/é.py": "", "train_dir/run/config.json": "{}"})
+
+    assert look().untracked == ("note.txt", "sub/deep/é.py")
+    assert look(checkout / "train_dir").untracked == ("note.txt", "sub/deep/é.py")
+    assert look("/elsewhere").untracked == ("note.txt", "sub/deep/é.py", "train_dir/run/config.json")
+    assert look(checkout).untracked == look("/elsewhere").untracked
+    assert look().facts["git_dirty"] is False
+
+
+def test_at_most_a_hundred_untracked_files_are_listed(checkout: Path) -> None:
+    write_files(checkout, {f"{'long' * 20}/{number:04d}": "" for number in range(1000)})
+
+    untracked = look().untracked
+
+    assert untracked is not None
+    assert [name[-4:] for name in untracked] == [f"{number:04d}" for number in range(100)]
+
+
+def test_a_large_change_is_cut_at_a_line_and_says_so(checkout: Path) -> None:
+    (checkout / "a.py").write_text("".join(f"line {number}\n" for number in range(200_000)))
+
+    diff = look().diff
+
+    assert diff is not None
+    assert MOST_DIFF_BYTES - 200 < len(diff) <= MOST_DIFF_BYTES
+    *_, before, last = diff.decode().splitlines()
+    assert before.startswith("+line ")
+    assert last == "... cut here: the changes are larger than 1 MiB"
+
+
+def test_programs_of_the_users_configuration_are_not_run(checkout: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    git("config", "diff.external", f"touch {marker}")
+    git("config", "core.pager", f"touch {marker}")
+    git("config", "color.ui", "always")
+    (checkout / "a.py").write_text("x = 2\n")
+
+    tree = look()
+
+    assert tree.diff is not None
+    assert b"+x = 2\n" in tree.diff
+    assert not marker.exists()
+
+
+def test_a_file_that_was_touched_and_not_changed_is_no_change(checkout: Path) -> None:
+    os.utime(checkout / "a.py", (1, 1))
+
+    assert look().facts["git_dirty"] is False
+
+
+def test_without_a_checkout_a_commit_or_git_there_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert look().facts == NOTHING
+
+    git("init", "-q")
+    assert look().facts == NOTHING
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert look().facts == NOTHING
+
+
+def test_a_git_that_never_answers_is_given_up(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_files(tmp_path / "bin", {"git": "#!/bin/sh\nexec sleep 600\n"})
+    (tmp_path / "bin" / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+
+    assert look().facts == NOTHING
