@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from sfactory.clock import now
 from sfactory.errors import ConfigError, ExitCode, SFactoryError
 from sfactory.run.commands import train_command
-from sfactory.run.signals import Interrupted, Interrupts
+from sfactory.run.signals import Interrupted, Interrupts, signals_held_back
 
 if TYPE_CHECKING:
     from sfactory.run.summary import Summary
@@ -85,6 +85,9 @@ def _earlier_summary(arguments: Sequence[str]) -> Summary | None:
         config = read_command_line(arguments, prog=_PROG).config
     except (ConfigError, SystemExit):
         return None
+    except Exception as error:  # an env's module whose import the signal cut short may not be importable again
+        print(f"what the run has reached could not be read: {type(error).__name__}: {error}", file=sys.stderr)
+        return None
     if config.benchmark.benchmark:
         return None
     return Summary.read(Path(config.run.train_dir) / config.run.experiment / "summary.json")
@@ -108,7 +111,10 @@ def _refuse(problems: Sequence[str], code: int, arguments: Sequence[str]) -> int
 
 
 def _run(arguments: list[str], interrupts: Interrupts) -> int:
-    from sfactory.config.cli import read_command_line
+    # A signal inside an import would leave half a module, and the answer to a signal needs these two.
+    with signals_held_back():
+        import sfactory.run.summary  # noqa: F401
+        from sfactory.config.cli import read_command_line
 
     resolved = read_command_line(arguments, prog=_PROG)
     # Imported only now, so that a mistyped flag is answered at once.
