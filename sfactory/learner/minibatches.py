@@ -16,9 +16,8 @@ from sfactory.learner.objective import Targets
 
 
 class Minibatch(NamedTuple):
-    """A part of a dataset. number: which part of the epoch. targets: None with V-trace."""
+    """A part of a dataset. targets: None with V-trace."""
 
-    number: int
     batch: Batch
     targets: Targets | None
 
@@ -42,4 +41,4 @@ class Minibatches:
             part = slice(number * width, (number + 1) * width)
             which = part if order is None else order[part].to(self._batch.valid.device)
             targets = None if self._targets is None else self._targets.columns(which)
-            yield Minibatch(number, self._batch.columns(which), targets)
+            yield Minibatch(self._batch.columns(which), targets)
