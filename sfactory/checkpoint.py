@@ -43,7 +43,7 @@ _NAMES: dict[Kind, re.Pattern[str]] = {
 }
 _KINDS: tuple[Kind, ...] = ("latest", "best", "milestone")
 _SET_ASIDE = "set_aside_"
-_WRITTEN = re.compile(rf"(?:{_SET_ASIDE})?(?:{_NUMBERED}|{_BEST})(?:\.json)?")
+_WRITTEN = re.compile(rf"(?:{_SET_ASIDE})*(?:{_NUMBERED}|{_BEST})(?:\.json)?")
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +73,11 @@ class _Entry:
     env_steps: int
     path: Path
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where in its run it was saved."""
+        return self.train_step, self.env_steps
+
 
 def is_checkpoint(name: str) -> bool:
     """Whether a file of this name, in a directory of checkpoints or its milestones, is one that was written here."""
@@ -92,6 +97,7 @@ class CheckpointDir:
             raise ValueError(f"keep={keep}: at least one checkpoint must be kept")
         self.path = Path(path)
         self._keep = keep
+        self._left_behind: set[Path] = set()
 
     def tidy(self) -> None:
         """Remove what writers that were killed left half done. For the process that saves, before its first save."""
@@ -101,17 +107,16 @@ class CheckpointDir:
     def save(self, payload: Mapping[str, Any], train_step: int, env_steps: int) -> Path:
         """Save as ``checkpoint_<train_step>_<env_steps>.pth``; when this returns it is on the disk.
 
-        Older ones beyond ``keep`` are deleted. Higher-numbered ones are what an abandoned continuation left
-        (the run went on from an older checkpoint): they are renamed out of the way, not deleted.
+        Older ones beyond ``keep`` are deleted. Higher-numbered ones, and all that ``go_on_from`` left behind, are
+        renamed out of the way, not deleted.
 
         Raises:
             CannotSaveError: the disk is full or refuses; earlier checkpoints are untouched, try again later.
             TypeError: the payload holds a value of another type; the text names its place.
         """
         path = self.path / f"checkpoint_{train_step:09d}_{env_steps}.pth"
-        commit(path, payload, train_step, env_steps)
+        self._commit("latest", path, payload, train_step, env_steps)
         try:
-            self._set_aside_after(path, "latest")
             committed = [entry.path for entry in self._listing("latest") if sidecar_of(entry.path).exists()]
             for old in committed[: -self._keep]:
                 remove(old)
@@ -123,12 +128,13 @@ class CheckpointDir:
     def save_best(self, payload: Mapping[str, Any], train_step: int, env_steps: int, metric: float) -> Path:
         """Save as ``best_<train_step>_<env_steps>_<metric>.pth``, then delete the best one before it.
 
-        Raises as ``save``, and ValueError if ``metric`` is not finite.
+        What is not of this run's past is renamed as ``save`` does. Raises as ``save``, and ValueError if ``metric`` is
+        not finite.
         """
         if not math.isfinite(metric):
             raise ValueError(f"metric={metric} of the best policy at env step {env_steps} is not finite")
         path = self.path / f"best_{train_step:09d}_{env_steps}_{metric:.3f}.pth"
-        commit(path, payload, train_step, env_steps)
+        self._commit("best", path, payload, train_step, env_steps)
         try:
             for entry in self._listing("best"):
                 if entry.path != path:
@@ -140,15 +146,14 @@ class CheckpointDir:
     def save_milestone(self, payload: Mapping[str, Any], train_step: int, env_steps: int) -> Path:
         """Save as ``milestones/checkpoint_<train_step>_<env_steps>.pth``, which is never deleted.
 
-        Higher-numbered ones, of an abandoned continuation, are renamed as ``save`` does. Raises as ``save``.
+        What is not of this run's past is renamed as ``save`` does. Raises as ``save``.
         """
         path = self.path / MILESTONES / f"checkpoint_{train_step:09d}_{env_steps}.pth"
-        commit(path, payload, train_step, env_steps)
+        self._commit("milestone", path, payload, train_step, env_steps)
         try:
-            self._set_aside_after(path, "milestone")
             remove_orphans(path.parent)
         except OSError as error:
-            _log.warning("%s is saved, but later milestones could not be set aside: %s", path, error)
+            _log.warning("%s is saved, but leftovers beside it could not be cleared away: %s", path, error)
         return path
 
     def load(self, kind: Kind = "latest") -> Loaded | None:
@@ -173,6 +178,16 @@ class CheckpointDir:
         if loaded is not None:
             _log.warning("no latest checkpoint was saved; using %s", loaded.path)
         return loaded
+
+    def go_on_from(self, loaded: Loaded, kind: Kind) -> None:
+        """The run goes on from ``loaded``, found by ``load_to_go_on(kind)``: what was saved later is left behind.
+
+        It counts no more from here on, and the next save renames it. Where the latest was asked for, nobody chose an
+        older one: a best policy that is later, which a killed run may have, stays the best.
+        """
+        kinds = [each for each in _KINDS if each != "best" or kind != "latest"]
+        place = next(entry.place for each in _KINDS for entry in self._listing(each) if entry.path == loaded.path)
+        self._left_behind.update(path for each in kinds for path in self._later(each, place))
 
     def load_at(self, env_steps: int, kind: Kind | None = None) -> Loaded:
         """The checkpoint of exactly that env step, of one kind or of any, on the CPU.
@@ -210,21 +225,38 @@ class CheckpointDir:
         return "Restore one from a backup, or start a new run with another --experiment."
 
     def _listing(self, kind: Kind) -> list[_Entry]:
-        """Payload files of a kind, oldest first."""
+        """Payload files of a kind that were not left behind, oldest first."""
         directory = self.path / MILESTONES if kind == "milestone" else self.path
         found: list[_Entry] = []
         for path in directory.glob("*.pth"):
             match = _NAMES[kind].fullmatch(path.name)
-            if match:
+            if match and path not in self._left_behind:
                 found.append(_Entry(int(match[1]), int(match[2]), path))
         return sorted(found)
 
-    def _set_aside_after(self, saved: Path, kind: Kind) -> None:
-        """Rename checkpoints numbered above the one just saved, so that numbers always tell the newest."""
-        paths = [entry.path for entry in self._listing(kind)]
-        for path in paths[paths.index(saved) + 1 :]:
-            aside = path.with_name(_SET_ASIDE + path.name)
+    def _later(self, kind: Kind, place: tuple[int, int]) -> list[Path]:
+        """Those of a kind that are numbered above ``place``."""
+        return [entry.path for entry in self._listing(kind) if entry.place > place]
+
+    def _commit(self, kind: Kind, path: Path, payload: Mapping[str, Any], train_step: int, env_steps: int) -> None:
+        """Commit one of a kind; then rename what is not of its past, so that numbers always tell the newest."""
+        if path in self._left_behind:  # not to be written over
+            self._set_aside(path)
+        commit(path, payload, train_step, env_steps)
+        for other in sorted({*self._left_behind, *self._later(kind, (train_step, env_steps))}):
+            self._set_aside(other)
+
+    def _set_aside(self, path: Path) -> None:
+        """Rename one checkpoint; if the disk refuses, it stays, with a warning."""
+        self._left_behind.discard(path)
+        aside = path.with_name(_SET_ASIDE + path.name)
+        while aside.exists():  # set aside earlier, when the run went back before
+            aside = aside.with_name(_SET_ASIDE + aside.name)
+        try:
             move(path, aside)
+        except OSError as error:
+            _log.warning("%s is not part of this run's past any more, and could not be renamed: %s", path, error)
+        else:
             _log.warning("%s is not part of this run's past any more; renamed to %s", path, aside.name)
 
 

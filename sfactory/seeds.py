@@ -6,6 +6,8 @@ Every source of randomness has a place: its branch and its coordinates. Seeds of
 
 from __future__ import annotations
 
+import random
+import sys
 from enum import IntEnum
 
 import numpy as np
@@ -17,14 +19,26 @@ class Branch(IntEnum):
     """What a seed is for, and the coordinates of its places."""
 
     ENV = 0  # actor, generation (two parts), env
-    ACTING = 1  # actor, generation (two parts): actions of an actor that owns a policy
+    ACTING = 1  # actor, generation (two parts), and env while it warms up: actions that an actor draws itself
     INFERENCE = 2  # policy, worker, generation: actions of a policy worker
     LEARNER = 3  # policy: initial weights
     SHUFFLE = 4  # policy, train step: minibatches of the dataset that is begun at that step
     PLAY = 5  # none: the env of a play, whose actions are drawn by the seed itself
+    LIBRARIES = 6  # actor, generation (two parts): what envs draw from random, numpy and torch without asking
 
 
 def seed_at(seed: int, branch: Branch, *place: int, bits: int = 63) -> int:
     """The seed of a place, of that many bits (at most 63)."""
     sequence = np.random.SeedSequence(seed, spawn_key=(int(branch), *place))
     return int(sequence.generate_state(1, np.uint64)[0]) >> (64 - bits)
+
+
+def seed_libraries(seed: int) -> None:
+    """Seed the generators that belong to a whole process: Python's, numpy's and, if it is loaded, torch's.
+
+    A process that is forked inherits their states, and so does every other one, until this is called.
+    """
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFF_FFFF)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)

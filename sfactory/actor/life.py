@@ -14,6 +14,7 @@ from sfactory.actor.split import Split
 from sfactory.actor.worker import ActorWorker
 from sfactory.clock import BLOCK_S
 from sfactory.config.schema import ModelConfig
+from sfactory.seeds import seed_libraries
 from sfactory.shared.status import State, StatusRow
 
 
@@ -31,6 +32,7 @@ def run_actor(setup: ActorSetup, model: ModelConfig, core: int | None, row: Stat
     if core is not None:
         os.sched_setaffinity(0, {core})
     _limit_threads(setup)
+    seed_libraries(setup.libraries_seed())
     splits = make_splits(setup, row)
     _limit_threads(setup)  # of the libraries, too, that came with the envs
     row.set("state", State.RUNNING)

@@ -65,6 +65,10 @@ class ActorSetup:
         place = self.actor, self.generation, self.attempt, *env
         return seed_at(self.seed, Branch.ACTING, *place, bits=ENV_SEED_BITS)
 
+    def libraries_seed(self) -> int:
+        """Seed of whatever the actor's envs draw from their libraries' own generators, see ``seed_libraries``."""
+        return seed_at(self.seed, Branch.LIBRARIES, self.actor, self.generation, self.attempt)
+
 
 def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     """Make all envs of the actor, then reset each for the first time; ``row`` tells since when it is at one of them."""

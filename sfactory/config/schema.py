@@ -91,7 +91,11 @@ class SamplingConfig:
         2, "environments stepped by each actor worker; a multiple of worker_num_splits", ge=1
     )
     worker_num_splits: int = flag(
-        2, "groups of envs per worker: 2 steps one group while the other waits for actions", ge=1, le=64
+        2,
+        "groups of envs per worker: 2 steps one group while the other waits for actions; no effect with local "
+        "inference",
+        ge=1,
+        le=64,
     )
     inference: Literal["central", "local", "auto"] = flag(
         "central", "central: policy workers serve all actors; local: each actor owns a CPU copy of the policy"
@@ -103,7 +107,11 @@ class SamplingConfig:
     )
     rollout: int = flag(32, "steps per trajectory", ge=1)
     min_traj_buffers_per_worker: int = flag(
-        2, "trajectory slots for each split of a worker; more lets actors run further ahead", ge=2, le=1024
+        2,
+        "trajectory slots for each split of a worker; more lets actors run further ahead; no effect where collection "
+        "waits for training (async_rl=False or num_batches_to_accumulate=0)",
+        ge=2,
+        le=1024,
     )
     max_sample_requests_in_flight_per_worker: int = flag(
         0,
@@ -111,7 +119,10 @@ class SamplingConfig:
         ge=0,
     )
     decorrelate_experience_max_seconds: float = flag(
-        0.0, "after its first trajectories worker i of N waits i/N of this time, so that workers are out of step", ge=0
+        0.0,
+        "after its first trajectories worker i of N waits i/N of this time, so that workers are out of step; neither "
+        "serial mode nor a benchmark waits",
+        ge=0,
     )
     decorrelate_envs_on_one_worker: bool = flag(
         False, "env i of a worker begins with i x rollout random steps, which are not learned from"
@@ -126,7 +137,9 @@ class SamplingConfig:
         (), "GPUs that actor workers see, one each in turn, for environments that simulate or render there", ge=0
     )
     max_workers_starting: int = flag(
-        0, "actor workers that make and reset their environments at the same time; 0: twice the cores", ge=0
+        0,
+        "actor workers that make and reset their environments at the same time; 0: twice the cores, 8 at least",
+        ge=0,
     )
     reset_timeout_seconds: float = flag(
         120.0,
@@ -160,11 +173,17 @@ class LearnerConfig:
         ge=0,
     )
     max_policy_lag: int = flag(1000, "steps whose policy is this many updates older than the learner are masked", ge=1)
-    train_in_background_thread: bool = flag(True, "train in a thread of its own while the next batch is assembled")
+    train_in_background_thread: bool = flag(
+        True,
+        "train in a thread of its own while the next batch is assembled; no effect where collection waits for training "
+        "(async_rl=False or num_batches_to_accumulate=0)",
+    )
     learner_main_loop_num_cores: int = flag(
         1, "threads of the learner that copy trajectories into batches", ge=1, le=64
     )
-    learner_num_threads: int = flag(0, "CPU threads of the learner's math; 0 lets the thread budget decide", ge=0)
+    learner_num_threads: int = flag(
+        0, "CPU threads of the learner's math; 0 lets the thread budget decide, and is 1 in serial mode", ge=0
+    )
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,10 @@ class CheckpointKeeper:
         if self._directory is None:
             return
         self._directory.tidy()
-        loaded = self._directory.load_to_go_on(self._setup.checkpoint.load_checkpoint_kind)
+        kind = self._setup.checkpoint.load_checkpoint_kind
+        loaded = self._directory.load_to_go_on(kind)
         if loaded is not None:
+            self._directory.go_on_from(loaded, kind)
             restore(dict(loaded.payload), str(loaded.path), self._trainer, self._progress)
             self._progress.best_objective = self._best_on_disk()
             self._row.set("saved_env_steps", self._progress.env_steps)
@@ -116,7 +118,8 @@ class CheckpointKeeper:
     def _best_on_disk(self) -> float:
         """The objective of the best policy that can be loaded, -inf without one or if another metric decided.
 
-        The latest checkpoint may not know it: a run that is killed may have saved its best policy after it.
+        The checkpoint that the run goes on from does not tell: a run that is killed may have saved its best policy
+        later; and one that goes back leaves a later one behind, which had taken the place of the one known then.
         """
         assert self._directory is not None
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from sfactory.clock import Every
 from sfactory.errors import DivergedError
@@ -21,7 +22,7 @@ _STATS_EVERY_S = 0.25
 
 
 class _LagStats:
-    """Minimum, mean and maximum of the policy lag over datasets."""
+    """Minimum, mean and maximum of the policy lag over datasets, over steps that it masks, too."""
 
     def __init__(self) -> None:
         self.clear()
@@ -29,8 +30,9 @@ class _LagStats:
     def clear(self) -> None:
         self.minimum, self.maximum, self._total, self._count = float("inf"), 0.0, 0.0, 0
 
-    def add(self, batch: Batch) -> None:
-        lags = batch.lag[batch.valid].double()
+    def add(self, lag: Tensor, taken: Tensor) -> None:
+        """Take in a dataset. ``lag``: [T, R] int32, as in Batch; ``taken``: [T, R] bool - it is the lag of a step."""
+        lags = lag[taken].double()
         if lags.numel():
             self.minimum = min(self.minimum, float(lags.min()))
             self.maximum = max(self.maximum, float(lags.max()))
@@ -83,7 +85,7 @@ class Learning:
         if self._device.type != "cpu":
             # The staging area is filled anew once this call returns: its copies to the device must be over.
             torch.cuda.current_stream(self._device).synchronize()
-        self._lags.add(batch)
+        self._lags.add(batch.lag, staging.scalars["valid"])
         progress.env_steps += trainer.train(batch, lambda: setup.control.stopping)
         self.publish()
         self._write_row()

@@ -61,7 +61,7 @@ class Trainer:
         )
         self.rate = LearningRate(optim, total_env_steps)
         self._objective = Objective(model, algo)
-        self._algo, self._optim, self._learner = algo, optim, learner
+        self._optim, self._learner = optim, learner
         self._seed, self._policy = seed, policy
         self._parameters = list(model.parameters())
         self.train_step = 0
@@ -117,22 +117,23 @@ class Trainer:
                 return _Epoch(steps, seen, stopped=True)
             valid_steps = int(minibatch.batch.valid.sum())
             # Adam's momentum would move the weights even where no step of the minibatch is valid.
-            if valid_steps and self._learn(minibatch, first, seen):
+            loss = self._learn(minibatch, first) if valid_steps else None
+            if loss is not None:
+                seen.append(loss.statistics)
                 steps += valid_steps
         return _Epoch(steps, seen, stopped=False)
 
-    def _learn(self, minibatch: Minibatch, first: bool, seen: list[Tensor]) -> bool:
-        """One minibatch; False if its update was skipped."""
+    def _learn(self, minibatch: Minibatch, first: bool) -> Loss | None:
+        """Learn from one minibatch; its loss, None if the update was skipped."""
         loss = self._objective(minibatch.batch, minibatch.targets)
         if not self._step(loss):
-            return False
-        seen.append(loss.statistics)
+            return None
         if first and minibatch.targets is None:
             # V-trace makes its targets per minibatch; every step's is observed once.
             self.model.value_head.observe(loss.returns, minibatch.batch.valid)
         if self.rate.looks_at_updates:
             self.rate.after_update(self._objective.divergence(minibatch.batch))
-        return True
+        return loss
 
     def _after_epoch(self, seen: list[Tensor]) -> float:
         """Adapt the learning rate; returns the mean policy loss, NaN where nobody asks for it."""

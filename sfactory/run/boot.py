@@ -67,24 +67,24 @@ class Boot:
         """Replace an actor that died in a first reset; the failure of the run if it was no such death, or one more."""
         stack = self._hung.pop(death.name, None)
         self._asked.pop(death.name, None)
-        if stack is None:
-            text, cause = death.text, death.cause
-        else:
-            text = stack
-            cause = (
-                f"{death.name} took longer than --reset_timeout_seconds={self._limit_s:g} for one environment's reset"
-            )
+        cause = self._cause_of(death, stack)
         if not self.in_first_reset(death):
-            return death.as_error() if stack is None else WorkerDied(f"{text}\n{cause}")
+            return death.as_error() if stack is None else WorkerDied(cause)
         tries = self._crew.attempts(death.name) + 1
-        told = f"{text.rstrip()}\n" if stack is not None else ""
         if tries < MAX_TRIES:
-            log.warning("%s%s; replaced (try %d of %d of its first reset)", told, cause, tries + 1, MAX_TRIES)
+            log.warning("%s; replaced (try %d of %d of its first reset)", cause, tries + 1, MAX_TRIES)
             self._crew.replace(death.name)
             self._crew.start_actors()
             return None
-        told = f"{text.rstrip()}\n" if text else ""
-        return WorkerDied(f"{told}{cause} (first reset, tried {tries} times)")
+        traceback = f"{death.text.rstrip()}\n" if death.text else ""
+        return WorkerDied(f"{traceback}{cause} (first reset, tried {tries} times)")
+
+    def _cause_of(self, death: Death, stack: str | None) -> str:
+        """How it ended, in the last line; before that, if it was killed because it hung, the ``stack`` of then."""
+        if stack is None:
+            return death.cause
+        limit = f"--reset_timeout_seconds={self._limit_s:g}"
+        return f"{stack}\n{death.name} took longer than {limit} for one environment's reset"
 
     def _is_late(self, child: Child) -> bool:
         since = child.row.get("busy_since")

@@ -50,7 +50,7 @@ def child_main(birth: Birth, role: Callable[..., None], *given: Any) -> None:
     row.start()
     code = int(ExitCode.DONE)
     try:
-        with contextlib.suppress(OSError):  # lowering niceness needs rights; running without it is fine
+        with contextlib.suppress(OSError):  # lowering niceness needs rights; main has warned where they lack
             os.nice(birth.niceness)
         role(*given, row)
     except BaseException as error:

@@ -21,7 +21,7 @@ from sfactory.errors import SFactoryError, named
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, ExtrasRefused
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.run.screen import Screen
-from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at
+from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
 from sfactory.spec import EnvSpec
 
 Env = gymnasium.Env[Any, Any]
@@ -129,10 +129,10 @@ class Player:
     def episodes(self, count: int, max_steps: int, seed: int) -> Iterator[Episode]:
         """Up to ``count`` whole episodes, fewer if ``max_steps`` env steps are over before.
 
-        ``seed`` decides on everything: it seeds torch's global generator, and the env at its first reset.
+        ``seed`` decides on everything: it seeds the generators of libraries, and the env at its first reset.
         Raises BadObservation, EnvFailed with what the env raised as its cause, or what the screen raises.
         """
-        torch.manual_seed(seed)
+        seed_libraries(seed)
         env_seed: int | None = seed_at(seed, Branch.PLAY, bits=ENV_SEED_BITS)
         left = max_steps
         for number in range(1, count + 1):

@@ -139,6 +139,7 @@ class Throughput:
     def __init__(self) -> None:
         self._samples: list[tuple[float, float]] = []
         self._first: tuple[float, float] | None = None
+        self._risen: tuple[float, float] | None = None  # the last sample in which the count was higher than before
 
     def add(self, now: float, count: float) -> None:
         """The count stood at ``count`` at ``now`` (``time.monotonic()``); neither may go back."""
@@ -146,6 +147,8 @@ class Throughput:
             self._first = (now, count)
         elif now < self._samples[-1][0] or count < self._samples[-1][1]:
             raise ValueError(f"sample ({now}, {count}) lies before {self._samples[-1]}")
+        elif count > self._samples[-1][1]:
+            self._risen = (now, count)
         samples = self._samples
         if len(samples) >= 2 and samples[-1][0] - samples[-2][0] < self.RESOLUTION_S:
             samples[-1] = (now, count)
@@ -165,13 +168,15 @@ class Throughput:
             return None
         start_s = self._samples[-1][0] - window_s
         older = [sample for sample in self._samples if sample[0] <= start_s]
-        return self._rate_since(older[-1] if older else self._samples[0])
+        return _rate(older[-1] if older else self._samples[0], self._samples[-1])
 
     @property
     def overall(self) -> float | None:
-        """Counts per second since the first sample."""
-        return None if self._first is None else self._rate_since(self._first)
+        """Counts per second from the first sample to the last rise: saving and ending are no part of it."""
+        return None if self._first is None or self._risen is None else _rate(self._first, self._risen)
 
-    def _rate_since(self, start: tuple[float, float]) -> float | None:
-        (start_s, start_count), (end_s, end_count) = start, self._samples[-1]
-        return (end_count - start_count) / (end_s - start_s) if end_s > start_s else None
+
+def _rate(start: tuple[float, float], end: tuple[float, float]) -> float | None:
+    """Counts per second between two samples; None where no time passed."""
+    (start_s, start_count), (end_s, end_count) = start, end
+    return (end_count - start_count) / (end_s - start_s) if end_s > start_s else None

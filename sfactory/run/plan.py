@@ -15,7 +15,7 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.distributions import require_discrete
 from sfactory.model.flat_state import flat_bytes
 from sfactory.model.normalizer import UnknownKeys
-from sfactory.run.resources import raise_file_limit, require_memory
+from sfactory.run.resources import raise_file_limit, require_memory, warn_of_niceness
 from sfactory.shared.rnn_states import RnnStates
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.spec import EnvSpec
@@ -72,4 +72,6 @@ def plan_run(config: Config, spec: EnvSpec) -> Plan:
     weight_bytes = flat_bytes(model)
     require_memory(_planned_bytes(spec, layout, weight_bytes))
     raise_file_limit()
+    if not config.run.serial_mode:  # which has no processes to be nice
+        warn_of_niceness(config.sampling.default_niceness)
     return Plan(spec, layout, device, Cores.available(), weight_bytes)

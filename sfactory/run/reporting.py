@@ -64,7 +64,8 @@ class Reporting:
 
     def finish(self, status: Result, error: SFactoryError | None) -> Outcome:
         """The last line and row, and how the run ended."""
-        self.reports.sample()
+        # What actors did after the last beat they did at a time that nobody knows: while they were ended.
+        self.reports.sample_trained()
         self._console.line(self.reports.progress())
         self._write_row()
         self.close()

@@ -84,6 +84,10 @@ class Reports:
         """Take the counters of all processes into the rates. Start-up is not part of any rate."""
         if self.sampled_env_steps:
             self._sampled.add(now(), self.sampled_env_steps)
+        self.sample_trained()
+
+    def sample_trained(self) -> None:
+        """Take the counters of learners alone into the rates."""
         if self.train_seconds > self._earlier_seconds:
             self._trained.add(now(), self.trained_env_steps)
 

@@ -1,11 +1,19 @@
-"""Room: what the machine must have. In: planned sizes. Out: nothing, or a ResourceError with need and have."""
+"""Room: what the machine must have. In: planned sizes. Out: nothing, or a ResourceError with need and have.
+
+What a run can do without is warned about.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import resource
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sfactory.errors import ResourceError
+
+_log = logging.getLogger(__name__)
 
 _SHARE = 0.9  # of the free memory that shared blocks may take
 
@@ -60,3 +68,20 @@ def raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def warn_of_niceness(niceness: int) -> None:
+    """Warn if processes are to have a ``niceness`` below main's and may not: they do without it."""
+    if niceness >= 0:
+        return
+    # Linux gives each thread its own: this one's changes and ends with it.
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            thread.submit(os.nice, niceness).result()
+        except OSError as error:
+            _log.warning(
+                "--default_niceness=%d is left out where it would lower the niceness of a process: %s (that takes "
+                "root, CAP_SYS_NICE, or a limit that is seen with ulimit -e)",
+                niceness,
+                error,
+            )

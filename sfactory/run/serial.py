@@ -8,10 +8,7 @@ depends on time.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import logging
-import os
-import sys
 import traceback
 from collections.abc import Iterator
 
@@ -28,16 +25,17 @@ from sfactory.learner.worker import LearnerWorker
 from sfactory.policy.worker import PolicyWorker
 from sfactory.run.console import Console
 from sfactory.run.crew import Death
+from sfactory.run.hang_watch import HangWatch
 from sfactory.run.outcome import Outcome
 from sfactory.run.plan import Plan
 from sfactory.run.reporting import Reporting
 from sfactory.run.resumed import Resumed
 from sfactory.run.rundir import RunDir
 from sfactory.run.signals import Interrupted, Interrupts
-from sfactory.run.stalls import STALL_S
+from sfactory.run.stdout import stdout_to_stderr
 from sfactory.run.supervision import BEAT_S
 from sfactory.run.wiring import Wiring
-from sfactory.seeds import Branch, seed_at
+from sfactory.seeds import Branch, seed_at, seed_libraries
 from sfactory.shared.control import Stop
 
 _log = logging.getLogger(__name__)
@@ -54,6 +52,7 @@ class SerialRun:
         self._config, self._seed, self._plan, self._rundir, self._console = config, seed, plan, rundir, console
         self._resumed = resumed or Resumed()
         self._wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes)
+        self._watch = HangWatch(self._wiring.status)
         self._learning: Learning | None = None
 
     def run(self, interrupts: Interrupts, process_started_at: float) -> Outcome:
@@ -64,7 +63,7 @@ class SerialRun:
             error: SFactoryError | None = None
             finished = False
             try:
-                with _stdout_to_stderr(), contextlib.ExitStack() as closing:
+                with self._watch, stdout_to_stderr(), contextlib.ExitStack() as closing:
                     finished = self._train(interrupts, reporting, closing)
             except Interrupted:
                 if interrupts.raising:
@@ -75,7 +74,6 @@ class SerialRun:
             finally:
                 interrupts.raising = interrupts.raising_again = False
                 interrupts.on_first = None
-                faulthandler.cancel_dump_traceback_later()
             reporting.reports.poll()
             return reporting.finish("failed" if error else "done" if finished else "interrupted", error)
 
@@ -85,6 +83,7 @@ class SerialRun:
         Signals raise Interrupted while rooms are made; then the first one ends the turns, and a second one raises.
         """
         layout = self._plan.layout
+        seed_libraries(seed_at(self._seed, Branch.LIBRARIES, 0, self._resumed.env_steps, 0))
         learner = self._make_learner()
         policies = [self._make_policy_worker(worker) for worker in range(layout.policy_workers)]
         actors = [self._make_actor(actor, closing) for actor in range(layout.num_actors)]
@@ -115,8 +114,7 @@ class SerialRun:
         reporting: Reporting,
     ) -> None:
         layout = self._plan.layout
-        threads = self._config.learner.learner_num_threads or self._plan.cores.count
-        beat_due, watch = Every(BEAT_S), _IdleWatch(reporting)
+        beat_due, idle = Every(BEAT_S), _IdleWatch(reporting)
         while not learner.over():
             for name, policy in zip(layout.policy_worker_names, policies, strict=True):
                 with _blaming(name):
@@ -126,15 +124,12 @@ class SerialRun:
                     actor.turn(0)
             with _blaming(layout.learner_names[0]):
                 if learner.assemble(0):
-                    faulthandler.cancel_dump_traceback_later()  # a long update is no hang
-                    with _threads(threads):
+                    with self._watch.paused(), _threads(self._config.learner.learner_num_threads or 1):
                         learner.learn()
-                    _tell_of_hangs()
             if beat_due.due():
                 reporting.reports.poll()
                 reporting.beat()
-                watch.look()
-                _tell_of_hangs()
+                idle.look()
 
     def _order_stop(self) -> None:
         """Have every room come to an end, also within a long dataset."""
@@ -168,7 +163,6 @@ class SerialRun:
         with _blaming(name):
             setup = wiring.actor(actor, config, self._seed, self._resumed.env_steps)
             row = wiring.status.row(name)
-            _tell_of_hangs()
             splits = make_splits(setup, row)
             closing.callback(close_envs, splits)
             return make_actor(setup, splits, config.model, row)
@@ -177,11 +171,6 @@ class SerialRun:
         with _blaming(self._plan.layout.learner_names[0]):
             assert self._learning is not None
             self._learning.finish(save=True)
-
-
-def _tell_of_hangs() -> None:
-    """If this process comes to a halt from now on, as in an env, its stack goes to stderr without its doing."""
-    faulthandler.dump_traceback_later(STALL_S)
 
 
 class _IdleWatch:
@@ -205,7 +194,7 @@ def _blaming(name: str) -> Iterator[None]:
     """What is raised inside becomes the error that the death of the process called ``name`` would be."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an env may call sys.exit, and that is no end of a run
         code = error.exit_code if isinstance(error, SFactoryError) else ExitCode.FAULTS
         raise Death(name, int(code), traceback.format_exc()).as_error() from error
 
@@ -218,17 +207,3 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(1)
-
-
-@contextlib.contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
-    """Environments print: what they write to stdout, also from C, goes to stderr meanwhile."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)

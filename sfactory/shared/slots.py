@@ -33,7 +33,7 @@ class SlotTable:
 
     def __init__(self, num_actors: int, splits: int, slots_per_split: int, num_policies: int) -> None:
         slots = num_actors * splits * slots_per_split
-        self._splits, self._per_split = splits, slots_per_split
+        self._per_split = slots_per_split
         self._per_actor = splits * slots_per_split
         self._shared = SharedArrays(
             "slots",

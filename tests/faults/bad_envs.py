@@ -35,6 +35,21 @@ class _Still(gymnasium.Env[Any, Any]):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
+class Exiting(_Still):
+    """Calls sys.exit(0) at its step ``exit_at``, as a simulator's launcher may."""
+
+    def __init__(self, exit_at: int) -> None:
+        super().__init__(gymnasium.spaces.Box(0.0, 1.0, (2,), np.float32), gymnasium.spaces.Discrete(2))
+        self._left = exit_at
+
+    def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """The same again, until it is over."""
+        self._left -= 1
+        if self._left == 0:
+            sys.exit(0)
+        return super().step(action)
+
+
 class Chatty(_Still):
     """Writes to stdout, from Python and past it."""
 
@@ -45,6 +60,19 @@ class Chatty(_Still):
         """As ever, and says so."""
         print("a step was taken")
         os.write(1, b"it was\n")
+        return super().step(action)
+
+
+class ChattyInC(_Still):
+    """Writes to stdout with C's stdio, which keeps the last lines to itself until it is told to give them."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
+        self._puts = ctypes.CDLL(None).puts
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """As ever, and says so."""
+        self._puts(b"a step was taken in C")
         return super().step(action)
 
 

@@ -103,3 +103,28 @@ def test_what_an_env_prints_does_not_spoil_the_result(run_trainer: RunTrainer) -
     assert run.wait() == 0, run.report("failed")
     assert len(run.stdout.strip().splitlines()) == 1
     assert run.result()["status"] == "done"
+
+
+def test_what_an_env_prints_from_c_does_not_spoil_the_result(
+    run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # it holds for C's stdout, too
+
+    run = run_trainer(serial_mode=True, env="tests.faults.bad_envs:ChattyInC", train_for_env_steps=2_000)
+
+    assert run.wait() == 0, run.report("failed")
+    assert len(run.stdout.strip().splitlines()) == 1
+    assert run.result()["status"] == "done"
+    assert run.stderr.count("a step was taken in C\n") >= 2_000
+
+
+def test_an_env_that_calls_sys_exit_fails_the_run_and_saves_what_was_learned(run_trainer: RunTrainer) -> None:
+    run = run_trainer(
+        serial_mode=True, env="tests.faults.bad_envs:Exiting", env_kwargs={"exit_at": 200}, train_for_env_steps=ENDLESS
+    )
+
+    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    assert "SystemExit" in run.stderr
+    assert "sf-actor-0 failed" in run.last_stderr_line
+    assert run.saved_env_steps() > 0
+    run.assert_clean()

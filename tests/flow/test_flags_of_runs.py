@@ -179,3 +179,38 @@ def test_processes_are_as_nice_as_pinned_and_as_threaded_as_is_wanted(
         assert set(threads["single"].values()) == {1}, threads["single"]
         assert len(cores.ids) == 1 or max(threads["pinned"].values()) > 1, threads["pinned"]
     stop(runs.values())
+
+
+def drawn(run_trainer: RunTrainer, folder: Path, actors: list[str], **flags: object) -> list[list[float]]:
+    """What the first env of each actor drew from the generators of its process, in a run with these flags."""
+    folder.mkdir()
+    run = run_trainer(
+        env="tests.support.telling_envs:Drawing",
+        env_kwargs={"folder": str(folder)},
+        experiment=folder.name,
+        train_for_env_steps=512,
+        **flags,
+    )
+    finished(run)
+    return [json.loads((folder / actor).read_text().splitlines()[0]) for actor in actors]
+
+
+def test_the_seed_reaches_the_generators_of_an_actors_process(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    # Synchronous, so that no actor can be left out.
+    first = drawn(run_trainer, tmp_path / "first", ACTORS, seed=1, async_rl=False)
+    again = drawn(run_trainer, tmp_path / "again", ACTORS, seed=1, async_rl=False)
+    other = drawn(run_trainer, tmp_path / "other", ACTORS, seed=2, async_rl=False)
+
+    assert first == again
+    # Python's, numpy's and torch's number differ between actors and between seeds.
+    assert all(one != two for one, two in zip(first[0], first[1], strict=True))
+    assert all(one != two for one, two in zip(first[0], other[0], strict=True))
+
+
+def test_in_serial_mode_the_seed_reaches_the_generators_of_the_process(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    first = drawn(run_trainer, tmp_path / "first", ["sf-main"], seed=1, serial_mode=True)
+    again = drawn(run_trainer, tmp_path / "again", ["sf-main"], seed=1, serial_mode=True)
+    other = drawn(run_trainer, tmp_path / "other", ["sf-main"], seed=2, serial_mode=True)
+
+    assert first == again
+    assert all(one != two for one, two in zip(first[0], other[0], strict=True))

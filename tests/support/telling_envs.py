@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import random
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+import torch
 from threadpoolctl import threadpool_info
 
 Obs = npt.NDArray[np.float32]
@@ -61,5 +63,25 @@ class Threaded(Seesaw):
             unfinished = self._path.with_suffix(".unfinished")
             unfinished.write_text(json.dumps(threads))
             os.replace(unfinished, self._path)
+            self._path = None
+        return super().step(action)
+
+
+class Drawing(Seesaw):
+    """Draws from its process's own generators, and appends what it got at its first step to a file in ``folder``.
+
+    The file is called like the process; a line holds the numbers of Python, numpy and torch.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._path: Path | None = Path(folder) / Path("/proc/self/comm").read_text().strip()
+
+    def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """As Seesaw."""
+        if self._path is not None:
+            drawn = [random.random(), float(np.random.random()), float(torch.rand(()))]
+            with self._path.open("a") as file:
+                file.write(f"{json.dumps(drawn)}\n")
             self._path = None
         return super().step(action)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfactory.checkpoint import FORMAT_VERSION, CheckpointDir, is_checkpoint
+from sfactory.checkpoint import FORMAT_VERSION, CheckpointDir, Kind, is_checkpoint
 from sfactory.errors import CannotSaveError, CheckpointError
 
 REPO = Path(__file__).resolve().parents[2]
@@ -533,6 +533,107 @@ def test_a_damaged_checkpoint_of_an_env_step_gives_way_to_another_of_the_same_st
     assert float(directory.load_at(200).payload["weights"]["w"][0, 0]) == 2.0
     with pytest.raises(CheckpointError, match="for env step 200, 1 checkpoint"):
         directory.load_at(200, "best")
+
+
+def going_back(path: Path, kind: Kind) -> CheckpointDir:
+    """The directory as a new session has it that goes on from the newest checkpoint of a kind."""
+    directory = CheckpointDir(path, keep=2)
+    loaded = directory.load_to_go_on(kind)
+    assert loaded is not None
+    directory.go_on_from(loaded, kind)
+    return directory
+
+
+def checkpoints(path: Path) -> dict[str, float]:
+    """What each payload file below ``path`` holds, set aside or not, by the name of that file."""
+    found = {file: torch.load(file, weights_only=True) for file in path.rglob("*.pth")}
+    return {str(file.relative_to(path)): float(held["weights"]["w"][0, 0]) for file, held in found.items()}
+
+
+SAVES: dict[str, Callable[[CheckpointDir], Path]] = {
+    "latest": lambda directory: directory.save(payload(9.0), 5, 500),
+    "best": lambda directory: directory.save_best(payload(9.0), 5, 500, metric=-7.0),
+    "milestone": lambda directory: directory.save_milestone(payload(9.0), 5, 500),
+}
+
+
+@pytest.mark.parametrize("first_save", SAVES)
+def test_the_first_save_after_going_back_sets_all_later_kinds_aside_even_if_it_is_later_itself(
+    tmp_path: Path, first_save: str
+) -> None:
+    three_kinds(tmp_path).save_milestone(payload(3.5), 3, 300)
+    truncate(tmp_path / "milestones" / "checkpoint_000000003_300.pth")
+    truncate(tmp_path / "milestones" / "checkpoint_000000002_200.pth")
+    directory = going_back(tmp_path, "milestone")  # from env step 100
+
+    before = names(tmp_path)
+    SAVES[first_save](directory)
+
+    assert not any("set_aside" in name for name in before)
+    stands = {path.name for path in tmp_path.rglob("*.pth") if "set_aside" not in path.name}
+    assert stands - {"checkpoint_000000005_500.pth", "best_000000005_500_-7.000.pth"} == {
+        "checkpoint_000000001_100.pth"
+    }
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("set_aside_*.pth")) == [
+        "milestones/set_aside_checkpoint_000000002_200.pth",
+        "milestones/set_aside_checkpoint_000000003_300.pth",
+        "set_aside_best_000000002_200_1.000.pth",
+        "set_aside_checkpoint_000000003_300.pth",
+        "set_aside_checkpoint_000000004_400.pth",
+    ]
+    assert len(list(tmp_path.rglob("set_aside_*.pth.json"))) == 5
+
+
+def test_what_is_as_old_as_the_checkpoint_gone_on_from_stays(tmp_path: Path) -> None:
+    three_kinds(tmp_path)
+    directory = going_back(tmp_path, "best")
+
+    directory.save(payload(9.0), 3, 350)
+
+    assert value_of(directory, "best") == 2.5
+    assert value_of(directory, "milestone") == 2.0
+    assert value_of(directory, "latest") == 9.0
+    assert len(list(tmp_path.glob("checkpoint_*.pth"))) == 1
+
+
+def test_what_was_left_behind_counts_no_more_before_it_is_renamed(tmp_path: Path) -> None:
+    three_kinds(tmp_path)
+    truncate(tmp_path / "milestones" / "checkpoint_000000002_200.pth")
+    before = sorted(tmp_path.rglob("*"))
+
+    directory = going_back(tmp_path, "milestone")
+
+    assert [directory.load(kind) for kind in ("latest", "best")] == [None, None]
+    assert value_of(directory, "milestone") == 1.0
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_best_policy_that_a_killed_run_saved_last_stays_when_the_latest_is_gone_on_from(tmp_path: Path) -> None:
+    killed = three_kinds(tmp_path)
+    killed.save_milestone(payload(5.0), 5, 500)
+    killed.save_best(payload(6.0), 6, 600, metric=2.0)
+    directory = going_back(tmp_path, "latest")
+
+    directory.save(payload(9.0), 5, 550)
+
+    assert value_of(directory, "best") == 6.0
+    assert value_of(directory, "milestone") == 2.0
+
+
+def test_going_back_twice_writes_over_nothing(tmp_path: Path) -> None:
+    CheckpointDir(tmp_path, keep=1).save_best(payload(2.0), 2, 200, metric=1.0)
+    CheckpointDir(tmp_path, keep=1).save(payload(3.0), 3, 300)
+
+    for value in (4.0, 5.0):
+        going_back(tmp_path, "best").save(payload(value), 3, 300)
+
+    assert checkpoints(tmp_path) == {
+        "best_000000002_200_1.000.pth": 2.0,
+        "set_aside_checkpoint_000000003_300.pth": 3.0,
+        "set_aside_set_aside_checkpoint_000000003_300.pth": 4.0,
+        "checkpoint_000000003_300.pth": 5.0,
+    }
+    assert all(is_checkpoint(name) for name in names(tmp_path))
 
 
 def test_every_file_that_is_written_is_known_as_a_checkpoint_and_no_other(tmp_path: Path) -> None:

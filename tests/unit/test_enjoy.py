@@ -12,6 +12,7 @@ import pytest
 
 from sfactory import enjoy
 from sfactory.config.flags import all_flags
+from sfactory.errors import ExitCode
 from tests.support.saved_run import BANDIT, CONTEXTS, LENGTH, checkpoints, payload, play, refused, save_run
 from tests.support.source import ROOT
 from tests.support.trainer import RunTrainer
@@ -187,6 +188,54 @@ def test_what_an_env_prints_stays_out_of_the_result(capsys: pytest.CaptureFixtur
     assert result["env"] == "chatty_bandit:make"
 
 
+def run_enjoy(*argv: str, redirection: str = "") -> subprocess.CompletedProcess[str]:
+    """enjoy as a user starts it here with its outputs in pipes; ``redirection`` is the shell's."""
+    # PYTHONUNBUFFERED would hold for C's stdout, too.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" "$@" {redirection}', sys.executable, "-m", "sfactory.enjoy", *argv],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
+        timeout=120,
+    )
+
+
+def test_what_an_env_prints_from_c_and_at_its_end_stays_out_of_the_result(tmp_path: Path) -> None:
+    # A line of 16 characters, so that none is cut in two where C's buffer is full.
+    (tmp_path / "chatty_bandit.py").write_text(
+        "import ctypes\n"
+        "from sfactory_envs.synthetic.bandit import Bandit\n"
+        "print('hello from the module')\n"
+        "class Chatty(Bandit):\n"
+        "    def step(self, action):\n"
+        "        for _ in range(8):\n"
+        "            ctypes.CDLL(None).puts(b'hello from C...')\n"
+        "        return super().step(action)\n"
+        "    def __del__(self):\n"
+        "        print('goodbye')\n"
+    )
+    save_run(env="chatty_bandit:Chatty")
+
+    done = run_enjoy("--experiment=run")
+
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["episodes"] for line in done.stdout.splitlines()] == [20]
+    assert done.stderr.count("hello from C...\n") == 20 * LENGTH * 8
+    assert {"hello from the module", "goodbye"} <= {*done.stderr.splitlines()}
+
+
+def test_without_a_stdout_it_plays_all_the_same() -> None:
+    save_run()
+
+    done = run_enjoy("--experiment=run", redirection=">&-")
+
+    assert done.returncode == 0, done.stderr
+    assert "20 of 20 episodes" in done.stderr
+
+
 def test_an_unknown_run_is_refused_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
     save_run("cartpole_1", certainty=None)
 
@@ -299,6 +348,47 @@ def test_an_env_that_raises_is_shown_with_its_own_traceback(capsys: pytest.Captu
     assert captured.out == ""
     assert "step 2 of episode 2 raised EnvFault: step 7 raises, as ordered" in captured.err.splitlines()[-1]
     assert "Traceback" in captured.err
+
+
+def test_a_defect_is_shown_whole_and_ends_as_every_other_fault_does(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "odd_bandit.py").write_text(
+        "from sfactory_envs.synthetic.bandit import Bandit\n"
+        "class Odd(Bandit):\n"
+        "    @property\n"
+        "    def metadata(self):\n"
+        "        raise LookupError('no metadata today')\n"
+    )
+    save_run(env="odd_bandit:Odd")
+
+    code = enjoy.main(["--experiment=run", "--save_video=True"])
+
+    captured = capsys.readouterr()
+    assert code == ExitCode.FAULTS
+    assert captured.out == ""
+    assert "Traceback" in captured.err
+    assert captured.err.splitlines()[-1] == "error: LookupError: no metadata today"
+
+
+def test_an_env_that_calls_sys_exit_is_a_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "leaving_bandit.py").write_text(
+        "import sys\n"
+        "from sfactory_envs.synthetic.bandit import Bandit\n"
+        "class Leaving(Bandit):\n"
+        "    def step(self, action):\n"
+        "        sys.exit(0)\n"
+    )
+    save_run(env="leaving_bandit:Leaving")
+
+    code = enjoy.main(["--experiment=run"])
+
+    captured = capsys.readouterr()
+    assert code == ExitCode.FAULTS
+    assert captured.out == ""
+    assert "Traceback" in captured.err
+    assert captured.err.splitlines()[-1].startswith("error: ")
+    assert "SystemExit" in captured.err.splitlines()[-1]
 
 
 def test_ctrl_c_sums_up_the_episodes_that_were_finished(capsys: pytest.CaptureFixture[str]) -> None:

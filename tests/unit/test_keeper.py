@@ -298,3 +298,47 @@ def test_a_run_goes_on_from_its_newest_milestone(tmp_path: Path) -> None:
     assert latest is not None
     assert latest.payload["env_steps"] == 200
     assert [path.name for path in tmp_path.glob("set_aside_*.pth")] == ["set_aside_checkpoint_000000002_300.pth"]
+
+
+def back_to_a_milestone(path: Path) -> Desk:
+    """A run whose best policy (worth 50) came after its only milestone, gone on from that milestone."""
+    earlier = Desk(path, save_milestones_sec=10.0)
+    earlier.train_until(11.0)
+    earlier.keeper.after_dataset()
+    earlier.learn(2.0, 50.0)
+    earlier.keeper.finish()
+    back = Desk(path, save_milestones_sec=10.0, load_checkpoint_kind="milestone")
+    back.keeper.load()
+    return back
+
+
+def test_a_best_policy_that_was_left_behind_need_not_be_beaten_and_is_not_deleted(tmp_path: Path) -> None:
+    back = back_to_a_milestone(tmp_path)
+
+    bar = back.progress.best_objective
+    back.learn(3.0, 20.0)
+    back.keeper.after_dataset()
+
+    assert bar == LOWEST
+    assert back.best() == Saved(3.0, 20.0)
+    assert len(list(tmp_path.glob("set_aside_best_*_50.000.pth"))) == 1
+
+
+def test_the_bar_of_a_run_that_goes_on_from_its_best_policy_is_that_one(tmp_path: Path) -> None:
+    earlier = Desk(tmp_path, save_milestones_sec=10.0)
+    earlier.learn(1.0, 50.0)
+    earlier.keeper.after_dataset()
+    earlier.train_until(11.0)
+    earlier.keeper.after_dataset()
+    earlier.keeper.finish()
+    back = Desk(tmp_path, save_milestones_sec=10.0, load_checkpoint_kind="best")
+
+    back.keeper.load()
+    bar = back.progress.best_objective
+    back.learn(2.0, 49.0)
+    back.keeper.finish()
+
+    assert bar == 50.0
+    assert back.best() == Saved(1.0, 50.0)
+    assert CheckpointDir(tmp_path, keep=2).load("milestone") is None
+    assert len(list((tmp_path / "milestones").glob("set_aside_*.pth"))) == 1

@@ -187,7 +187,18 @@ def test_a_stall_shows_as_a_falling_rate() -> None:
     throughput.add(20.0, 1000)
 
     assert throughput.rate(10) == 0.0
-    assert throughput.overall == 50.0
+    assert throughput.rate(20) == 50.0
+
+
+def test_the_overall_rate_ends_with_the_last_rise() -> None:
+    throughput = Throughput()
+    overall = []
+    for now, count in ((0.0, 10), (5.0, 10), (10.0, 1010), (10.1, 1030), (19.0, 1030), (20.0, 1030)):
+        throughput.add(now, count)
+        overall.append(throughput.overall)
+
+    # A pause before the last rise is part of it, one after it is not.
+    assert overall == [None, None, 100.0, *[pytest.approx(1020 / 10.1)] * 3]
 
 
 def test_dense_and_long_feeding_keeps_rates_right() -> None:

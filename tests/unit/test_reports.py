@@ -9,10 +9,12 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from sfactory.config.flags import config_of
 from sfactory.config.schema import CheckpointConfig, Config, ReportConfig, SamplingConfig
 from sfactory.messages import (
     MAX_REPORT_BYTES,
@@ -25,9 +27,15 @@ from sfactory.messages import (
     TrainStats,
 )
 from sfactory.run import reports as reports_module
+from sfactory.run.console import Console
+from sfactory.run.reporting import Reporting
 from sfactory.run.reports import Reports
+from sfactory.run.resumed import Resumed
+from sfactory.run.rundir import RunDir
+from sfactory.run.wiring import Wiring
 from sfactory.shared.channel import Channel
 from sfactory.shared.status import StatusBoard
+from tests.support.parts import VECTOR, small_layout
 from tests.support.processes import eventually
 
 CONFIG = Config(report=ReportConfig(stats_avg=4), sampling=SamplingConfig(env_frameskip=4))
@@ -147,6 +155,27 @@ def test_rates_begin_with_the_first_step_and_not_with_the_start(desk: Desk, monk
     progress = desk.reports.progress()
     assert progress.sample_fps == 100.0
     assert (progress.fps_10s, progress.fps_60s) == (50.0, 50.0)
+
+
+def test_ending_a_run_is_no_part_of_its_rate_of_sampling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of({"env": "any", "with_tensorboard": False})
+    wiring, console = Wiring(VECTOR, small_layout(), weight_bytes=8), Console(None, None)
+    actor, learner = wiring.status.row("sf-actor-0"), wiring.status.row("sf-learner-0")
+    with RunDir.open(tmp_path, "run") as rundir:
+        reporting = Reporting(config, wiring, rundir, Resumed(), console, process_started_at=0.0)
+
+        # (time, sampled): the last steps are made between the last beat and the end of all processes.
+        for at, sampled in ((1, 1000), (2, 2000), (3, 3000), (9, 3000), (20, 3050)):
+            monkeypatch.setattr(reports_module, "now", lambda at=at: float(at))
+            actor.set("env_steps", sampled)
+            learner.set("env_steps", sampled)
+            learner.set("train_seconds", float(at))
+            if at < 20:
+                reporting.beat()
+        summary = reporting.finish("done", None).summary
+
+    assert summary.sample_fps == 1000.0
+    assert summary.fps == 3050 / 20.0
 
 
 def test_the_last_statistics_of_the_learner_are_shown(desk: Desk) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import resource
 from pathlib import Path
 
 import pytest
 
+from sfactory.config.flags import config_of
 from sfactory.errors import ResourceError
 from sfactory.run import resources
-from sfactory.run.resources import available_memory, raise_file_limit, require_memory
+from sfactory.run.plan import plan_run
+from sfactory.run.resources import available_memory, raise_file_limit, require_memory, warn_of_niceness
 from tests.support.files import write_files
+from tests.support.parts import VECTOR
 
 GIB = 2**30
 
@@ -68,3 +73,42 @@ def test_the_limit_of_open_files_is_raised_to_the_hard_one() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def refuse(_: int) -> int:
+    raise PermissionError(1, "Operation not permitted")
+
+
+def plan_with(**flags: object) -> None:
+    plan_run(config_of({"env": "any", "device": "cpu", "encoder_mlp_layers": (8,), **flags}), VECTOR)
+
+
+def test_a_niceness_that_may_not_be_had_is_warned_about_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(os, "nice", refuse)
+
+    plan_with(default_niceness=-5)
+
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "--default_niceness=-5 is left out" in warning
+    assert "Operation not permitted" in warning
+
+
+@pytest.mark.parametrize("flags", [{"default_niceness": 0}, {"default_niceness": -5, "serial_mode": True}])
+def test_where_no_process_is_to_be_less_nice_than_main_nothing_is_warned_about(
+    flags: dict[str, object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(os, "nice", refuse)
+
+    plan_with(**flags)
+
+    assert caplog.text == ""
+
+
+def test_looking_for_the_right_to_niceness_does_not_change_that_of_main() -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+
+    warn_of_niceness(-3)
+
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before

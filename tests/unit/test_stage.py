@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +91,32 @@ def test_ctrl_c_leaves_a_whole_video_of_what_was_played(capsys: pytest.CaptureFi
     assert result["episodes"] == 2
     assert result["video"] == str(REPLAY)
     assert len(decode(REPLAY).pictures) == 12
+
+
+class CtrlCAfterThePlay(io.StringIO):
+    """A stderr whose reader presses Ctrl-C as soon as it says that the play is over."""
+
+    def write(self, text: str) -> int:
+        """Take ``text``."""
+        written = super().write(text)
+        if text.startswith("stopped after"):
+            signal.raise_signal(signal.SIGINT)
+        return written
+
+
+def test_ctrl_c_just_after_the_play_leaves_the_whole_video(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_drawn()
+    monkeypatch.setattr(sys, "stderr", CtrlCAfterThePlay())
+
+    code = enjoy.main(["--experiment=run", "--save_video=True", "--max_num_frames=12"])
+
+    result = json.loads(capsys.readouterr().out)
+    assert code == 130
+    assert result["episodes"] == 2
+    assert result["video"] == str(REPLAY)
+    assert len(decode(REPLAY).pictures) == 6 + 6 + 3
 
 
 def test_a_smaller_frameskip_shows_the_frames_between_and_plays_the_same(capsys: pytest.CaptureFixture[str]) -> None:

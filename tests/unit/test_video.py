@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -134,6 +135,68 @@ def test_an_ffmpeg_that_dies_early_ends_the_recording(tmp_path: Path) -> None:
         record()
 
     assert os.listdir(tmp_path) == []
+
+
+def stuck_ffmpeg(folder: Path, deed: str) -> str:
+    """A program that does ``deed``, and then neither reads nor ends, whatever it is asked to."""
+    path = folder / "ffmpeg"
+    path.write_text(
+        f"#!{sys.executable}\nimport signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{deed}\n"
+        "while True:\n    time.sleep(60)\n"
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_an_ffmpeg_that_does_not_end_is_killed_and_the_video_is_called_incomplete(tmp_path: Path) -> None:
+    path = tmp_path / "x.mp4"
+    path.write_bytes(b"the one before")
+    stuck = stuck_ffmpeg(tmp_path, "sys.stdin.buffer.read()")
+    video = VideoFile(path, 25.0, stuck, patience_s=0.5)
+
+    def record() -> None:
+        with video:
+            video.write(frame(0))
+
+    with pytest.raises(CannotSaveError, match=r"x\.mp4 is incomplete .*had not ended 0\.5 s after the last frame"):
+        record()
+
+    assert video._process is not None
+    assert video._process.returncode == -signal.SIGKILL
+    assert path.read_bytes() == b"the one before"
+    assert sorted(os.listdir(tmp_path)) == ["ffmpeg", "x.mp4"]
+
+
+def test_an_ffmpeg_that_takes_no_more_frames_is_killed_and_the_video_is_called_incomplete(tmp_path: Path) -> None:
+    video = VideoFile(tmp_path / "x.mp4", 25.0, stuck_ffmpeg(tmp_path, "pass"), patience_s=0.5)
+
+    def record() -> None:
+        with video:
+            for _ in range(100):
+                video.write(frame(0))
+
+    with pytest.raises(CannotSaveError, match=r"x\.mp4 is incomplete .*took nothing of frame \d+ for 0\.5 s"):
+        record()
+
+    assert video._process is not None
+    assert video._process.returncode == -signal.SIGKILL
+    assert os.listdir(tmp_path) == ["ffmpeg"]
+
+
+def test_nobody_waits_for_a_video_that_is_thrown_away(tmp_path: Path) -> None:
+    video = VideoFile(tmp_path / "x.mp4", 25.0, stuck_ffmpeg(tmp_path, "pass"))
+
+    def fail() -> None:
+        with video:
+            video.write(frame(0))
+            raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        fail()
+
+    assert video._process is not None
+    assert video._process.returncode == -signal.SIGKILL
+    assert os.listdir(tmp_path) == ["ffmpeg"]
 
 
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
