@@ -37,6 +37,7 @@ class CheckpointKeeper:
         self._pause: Deadline | None = None
         self._best_pause = Deadline(config.save_best_every_sec)
         self._next_milestone = math.inf
+        self._has_latest = False  # as long as there is none, a resumed run goes on from the best policy
         self._plan_milestone()
 
     def load(self) -> None:
@@ -51,6 +52,7 @@ class CheckpointKeeper:
             restore(dict(loaded.payload), str(loaded.path), self._trainer, self._progress)
             self._progress.best_objective = self._best_on_disk()
             self._row.set("saved_env_steps", self._progress.env_steps)
+            self._has_latest = True
             self._plan_milestone()
 
     def after_dataset(self) -> None:
@@ -86,6 +88,7 @@ class CheckpointKeeper:
                 payload["best_objective"] = best_objective
             self._directory.save(payload, self._trainer.train_step, self._progress.env_steps)
             self._row.set("saved_env_steps", self._progress.env_steps)
+            self._has_latest = True
 
     def _record_objective(self) -> float | None:
         """The objective, if it is better than ever and late enough to count."""
@@ -99,6 +102,8 @@ class CheckpointKeeper:
             return
         payload = payload_of(self._trainer, self._progress) | {"best_objective": objective}
         self._directory.save_best(payload, self._trainer.train_step, self._progress.env_steps, objective)
+        if not self._has_latest:
+            self._row.set("saved_env_steps", self._progress.env_steps)
         self._progress.best_objective = objective
         self._best_pause = Deadline(self._setup.checkpoint.save_best_every_sec)
 

@@ -31,15 +31,7 @@ class Reporting:
         process_started_at: float,
     ) -> None:
         report = config.report
-        earlier = resumed.summary
-        self.reports = Reports(
-            config,
-            wiring.to_main,
-            wiring.status,
-            earlier_best=resumed.best_return,
-            earlier_seconds=resumed.train_seconds,
-            earlier_episodes=0 if earlier is None else earlier.episodes,
-        )
+        self.reports = Reports(config, wiring.to_main, wiring.status, resumed)
         self._control, self._console = wiring.control, console
         self._process_started_at = process_started_at
         self._writers = Writers(rundir.path, report.with_tensorboard, report.flush_summaries_interval)

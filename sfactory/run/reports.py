@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from dataclasses import replace
 from typing import assert_never
 
 from sfactory.clock import BLOCK_S, now
@@ -26,6 +27,7 @@ from sfactory.messages import (
 from sfactory.run.console import Progress
 from sfactory.run.memory_use import memory_scalars
 from sfactory.run.metrics import EpisodeStats, ExtraStats, Throughput, Window
+from sfactory.run.resumed import Resumed
 from sfactory.run.summary import PolicyLag, Result, Summary
 from sfactory.shared.channel import Channel
 from sfactory.shared.status import StatusBoard
@@ -44,15 +46,14 @@ class Reports:
         config: Config,
         inbox: Channel[ToMain],
         status: StatusBoard,
-        earlier_best: float | None = None,
-        earlier_seconds: float = 0.0,
-        earlier_episodes: int = 0,
+        resumed: Resumed | None = None,
     ) -> None:
-        """``earlier_...``: best mean return, training time and episodes of the sessions before."""
-        self._earlier_episodes = earlier_episodes
+        """``resumed``: where the sessions before have brought the run."""
+        self._resumed = resumed or Resumed()
+        earlier = self._resumed.summary
+        self._earlier_episodes = 0 if earlier is None else earlier.episodes
         self._config, self._inbox, self._status = config, inbox, status
-        self._earlier_seconds = earlier_seconds
-        self._earlier_best = earlier_best
+        self._earlier_best = self._resumed.best_return
         self.episodes = EpisodeStats(config.report.stats_avg)
         self._extras = ExtraStats(config.report.stats_avg)
         self._refusing: set[int] = set()  # actors that were warned about
@@ -88,7 +89,7 @@ class Reports:
 
     def sample_trained(self) -> None:
         """Take the counters of learners alone into the rates."""
-        if self.train_seconds > self._earlier_seconds:
+        if self.train_seconds > self._resumed.train_seconds:
             self._trained.add(now(), self.trained_env_steps)
 
     @property
@@ -99,22 +100,23 @@ class Reports:
     @property
     def trained_env_steps(self) -> int:
         """Env steps learned from, earlier sessions included."""
-        return int(self._status.total("env_steps", LEARNERS))
+        # Until the learner has loaded its checkpoint it knows of nothing.
+        return max(self._resumed.env_steps, int(self._status.total("env_steps", LEARNERS)))
 
     @property
     def saved_env_steps(self) -> int:
         """Env steps of the latest checkpoint, where a resumed run goes on."""
-        return int(self._status.total("saved_env_steps", LEARNERS))
+        return max(self._resumed.env_steps, int(self._status.total("saved_env_steps", LEARNERS)))
 
     @property
     def updates(self) -> int:
         """Minibatch updates, earlier sessions included."""
-        return int(self._status.total("updates", LEARNERS))
+        return max(self._resumed.updates, int(self._status.total("updates", LEARNERS)))
 
     @property
     def train_seconds(self) -> float:
         """Seconds of training, start-up excluded, earlier sessions included."""
-        return max(self._status.values("train_seconds", LEARNERS))
+        return max(self._resumed.train_seconds, *self._status.values("train_seconds", LEARNERS))
 
     def window_mean(self) -> float | None:
         """The mean of save_best_metric over its last stats_avg values, once there are as many."""
@@ -178,8 +180,16 @@ class Reports:
 
     def summary(self, status: Result) -> Summary:
         """The result of the run so far."""
-        progress = self.progress()
+        progress, earlier = self.progress(), self._resumed.summary
         seconds = progress.train_seconds
+        if not self.episodes.episodes and earlier is not None:
+            # No episode ended in this session: what was known of the last ones still is.
+            progress = replace(
+                progress,
+                return_mean=earlier.episode_return_mean,
+                length_mean=earlier.episode_length_mean,
+                true_objective_mean=earlier.true_objective_mean,
+            )
         with self._lock:
             extras = {name: window.mean for name, window in self._extras.windows().items()}
         return Summary(

@@ -55,7 +55,8 @@ class Desk:
         self.trainer = trainer_for(tiny_model(), AlgoConfig(), OptimConfig(), LearnerConfig())
         self.progress = Progress(env_steps=100)
         setup = wiring.learner(0, Config(checkpoint=checkpoint), 1, "cpu", 1, str(path))
-        self.keeper = CheckpointKeeper(setup, self.trainer, self.progress, wiring.status.row("sf-learner-0"))
+        self.row = wiring.status.row("sf-learner-0")
+        self.keeper = CheckpointKeeper(setup, self.trainer, self.progress, self.row)
 
     def learn(self, mark: float, mean_return: float) -> None:
         """One dataset later: the weights carry ``mark``, and main says that the mean return is ``mean_return``."""
@@ -342,3 +343,20 @@ def test_the_bar_of_a_run_that_goes_on_from_its_best_policy_is_that_one(tmp_path
     assert back.best() == Saved(1.0, 50.0)
     assert CheckpointDir(tmp_path, keep=2).load("milestone") is None
     assert len(list((tmp_path / "milestones").glob("set_aside_*.pth"))) == 1
+
+
+def test_as_long_as_nothing_else_is_saved_the_best_policy_is_what_a_resumed_run_goes_on_from(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    for mean_return in (1.0, 2.0):
+        desk.learn(mean_return, mean_return=mean_return)
+        desk.keeper.after_dataset()
+
+        assert desk.row.get("saved_env_steps") == desk.progress.env_steps
+
+    desk.keeper.save()
+    saved = desk.progress.env_steps
+    desk.learn(3.0, mean_return=3.0)
+    desk.keeper.after_dataset()
+
+    assert desk.best() == Saved(3.0, 3.0)
+    assert desk.row.get("saved_env_steps") == saved

@@ -412,3 +412,21 @@ def test_rows_tell_the_memory_of_main_and_of_the_children_that_are_there(desk: D
     assert main > 5
     assert total == main + actor
     assert without == ["memory/sf-main_mb", "memory/total_mb"]
+
+
+def test_a_resumed_run_tells_where_it_goes_on_from_before_its_learner_can(desk: Desk) -> None:
+    desk.episodes(3.0, 5.0, length=7)
+    desk.read_all()
+    last = dataclasses.replace(desk.reports.summary("interrupted"), best_episode_return_mean=4.0)
+    resumed = Resumed(env_steps=1000, train_seconds=20.0, updates=30, best_return=4.0, summary=last)
+
+    reports = Reports(CONFIG, desk.inbox, StatusBoard(["sf-learner-0", "sf-actor-0"]), resumed)
+
+    assert reports.progress().env_steps == 1000
+    assert reports.scalars()["perf/train_seconds"] == 20.0
+    assert reports.scalars()["perf/updates"] == 30
+    ended = reports.summary("interrupted")
+    assert (ended.env_steps, ended.updates, ended.episodes) == (1000, 30, 2)
+    # No episode has ended since: those known before still are the last.
+    assert (ended.episode_return_mean, ended.episode_length_mean, ended.true_objective_mean) == (4.0, 7.0, 4.0)
+    assert reports.saved_env_steps == 1000
