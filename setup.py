@@ -51,6 +51,7 @@ setup(
         "atari": ATARI,
         "video": VIDEO,
         "docs": ["matplotlib"],
+        "envpool": ["envpool>=1.2"],
         "dev": [
             *ATARI,
             *VIDEO,
@@ -69,6 +70,8 @@ setup(
         "sfactory.envs": [
             "atari = sfactory_envs.atari:FAMILY",
             "classic_control = sfactory_envs.classic_control:FAMILY",
+            "envpool = sfactory_envs.vector_envs:ENVPOOL",
+            "vector = sfactory_envs.vector_envs:VECTOR",
         ],
     },
 )

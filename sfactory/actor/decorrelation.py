@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 
+from sfactory.actor.env_group import EnvGroup
 from sfactory.actor.split import Split
 from sfactory.clock import BLOCK_S, Deadline
+from sfactory.env.adapt import ObsWriter
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusRow, Stopwatch
 
@@ -21,7 +23,11 @@ def warm_up(split: Split, env: int, steps: int, seed: int, control: Control, row
     An episode that ends meanwhile is followed by a reset and is not told. The episode that runs in the end keeps
     what it has gathered: its return and length will be those of the whole episode.
     """
-    group, game = split.group, split.group.envs[env]
+    group = split.group
+    # Envs of a vector env cannot be stepped one by one.
+    assert isinstance(group, EnvGroup)
+    assert isinstance(split.writer, ObsWriter)
+    game = group.envs[env]
     game.action_space.seed(seed)
     obs, episode_return, length = group.observations[env], 0.0, 0
     for _ in range(steps):

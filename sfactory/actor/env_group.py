@@ -16,23 +16,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
-import numpy as np
-import numpy.typing as npt
 
 from sfactory.actor.episodes import ExtraTally
+from sfactory.actor.group import BeforeEach
+from sfactory.env.close import close_env
 
 StepResult = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 
 class EnvGroup:
-    """N environments stepped together.
-
-    observations: N current observations, as the envs gave them
-    rewards: N rewards of the last step
-    terminated, truncated: envs whose episode ended with the last step
-    resumed: envs that were reset instead of stepped in the last step
-    extras: extra statistics that episodes gave at their ends, not yet sent
-    """
+    """N environments, stepped one by one. Attributes as in ``Group``; observations and rewards are lists of N."""
 
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
         self.envs = list(envs)
@@ -41,11 +34,22 @@ class EnvGroup:
         self.terminated: list[int] = []
         self.truncated: list[int] = []
         self.resumed: list[int] = []
+        self.lost: list[int] = []  # none ever is: an env that ended is reset when that suits the slot
         self.extras = ExtraTally()
         self._steps: list[Callable[[Any], StepResult]] = [env.step for env in self.envs]
         self._late_resets = [self._late_reset_of(env) for env in range(len(self.envs))]
 
-    def reset(self, seeds: Sequence[int], before_each: Callable[[], None] | None = None) -> None:
+    @property
+    def size(self) -> int:
+        """N."""
+        return len(self.envs)
+
+    @property
+    def first(self) -> list[int]:
+        """Envs whose current observation is the first of an episode; those just truncated show its last."""
+        return self.terminated + self.resumed
+
+    def reset(self, seeds: Sequence[int], before_each: BeforeEach | None = None) -> None:
         """Reset every env for the first time, each with its own seed; ``before_each`` is called before each of them."""
         for index, (env, seed) in enumerate(zip(self.envs, seeds, strict=True)):
             if before_each is not None:
@@ -71,6 +75,11 @@ class EnvGroup:
             self.observations[env] = self.envs[env].reset()[0]
         return late
 
+    def close(self, name: str) -> None:
+        """Close every env; one whose close() raises keeps no other from being closed."""
+        for index, env in enumerate(self.envs):
+            close_env(env, f"env {index} of {name}")
+
     def _end(self, env: int, terminated: bool, info: dict[str, Any]) -> None:
         self.extras.add(info)
         if terminated:
@@ -88,8 +97,3 @@ class EnvGroup:
             return obs, 0.0, False, False, info
 
         return reset
-
-
-def reward_row(rewards: Sequence[Any]) -> npt.NDArray[np.float64]:
-    """[N] float64 of a list of N rewards."""
-    return np.array(rewards, np.float64)

@@ -1,10 +1,10 @@
-"""Room: one split's steps become rows of its slot. In: an EnvGroup after a step. Out: complete slots."""
+"""Room: one split's steps become rows of its slot. In: a group after a step. Out: complete slots."""
 
 from __future__ import annotations
 
-from sfactory.actor.env_group import EnvGroup, reward_row
 from sfactory.actor.episodes import EpisodeTally
-from sfactory.env.adapt import ObsWriter
+from sfactory.actor.group import Group, reward_row
+from sfactory.env.adapt import Writer
 from sfactory.shared.trajectories import Array, Slot
 
 
@@ -14,9 +14,9 @@ class TrajectoryRecorder:
     Row life: see docs/architecture.md and NOTE [Truncation row].
     """
 
-    def __init__(self, group: EnvGroup, writer: ObsWriter, tally: EpisodeTally, rollout: int) -> None:
+    def __init__(self, group: Group, writer: Writer, tally: EpisodeTally, rollout: int) -> None:
         self._group, self._writer, self._tally, self._rollout = group, writer, tally, rollout
-        self._first = list(range(len(group.envs)))  # envs whose current observation is the first of an episode
+        self._first = list(range(group.size))  # envs whose current observation is the first of an episode
         self._slot: Slot | None = None
         self.t = 0
 
@@ -61,7 +61,7 @@ class TrajectoryRecorder:
             self._record_ends(slot, t)
         self._writer.write(group.observations, _row(slot, t + 1))
         self.t = t + 1
-        return len(group.envs) - len(group.resumed)
+        return group.size - len(group.resumed) - len(group.lost)
 
     @property
     def completed(self) -> bool:
@@ -71,25 +71,24 @@ class TrajectoryRecorder:
     def finish(self) -> Slot:
         """Give the completed slot away."""
         slot = self.slot
-        # An episode that starts with obs[T] starts the next slot, too. Truncated envs are not in this
-        # list: their obs[T] is a final observation, and ``begin`` resets them.
-        self._first = self._group.terminated + self._group.resumed
+        # An episode that starts with obs[T] starts the next slot, too.
+        self._first = self._group.first
         self._slot = None
         return slot
 
     def _record_ends(self, slot: Slot, t: int) -> None:
         group, tally = self._group, self._tally
+        slot.is_first[t + 1, group.first] = True
+        slot.valid[t, group.resumed] = False
+        slot.valid[t, group.lost] = False
+        slot.terminated[t, group.terminated] = True
+        slot.truncated[t, group.truncated] = True
+        for env in group.resumed:
+            tally.start(env)
         for env in group.terminated:
-            slot.terminated[t, env] = True
-            slot.is_first[t + 1, env] = True
             tally.end(env)
         for env in group.truncated:
-            slot.truncated[t, env] = True
             tally.end(env)
-        for env in group.resumed:
-            slot.valid[t, env] = False
-            slot.is_first[t + 1, env] = True
-            tally.start(env)
 
 
 def _row(slot: Slot, t: int) -> dict[str, Array]:

@@ -11,7 +11,6 @@ from sfactory.actor.decorrelation import warm_up
 from sfactory.actor.env_group import EnvGroup
 from sfactory.actor.split import Split
 from sfactory.env.api import EnvFactory
-from sfactory.env.close import close_env
 from sfactory.layout import Layout
 from sfactory.messages import ToActor, ToLearner, ToMain, ToPolicy
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at
@@ -73,28 +72,43 @@ class ActorSetup:
 def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     """Make all envs of the actor, then reset each for the first time; ``row`` tells since when it is at one of them."""
     layout = setup.layout
-    splits = []
-    for index in range(layout.splits):
-        envs: list[gymnasium.Env[Any, Any]] = []
-        for _ in range(layout.rows):
-            row.begin_work()
-            envs.append(setup.factory())
-        spaces = envs[0].observation_space, envs[0].action_space
-        splits.append(Split(index, EnvGroup(envs), setup.spec, *spaces, layout.rollout))
+    make = _vector_split if setup.factory.makes_vectors else _split_of_envs
+    splits = [make(setup, index, row) for index in range(layout.splits)]
     row.set("state", State.RESETTING)
     for split in splits:
         first = split.index * layout.rows
         seeds = [setup.env_seed(first + env) for env in range(layout.rows)]
         split.reset(seeds, f"actor {setup.actor}", before_each=row.begin_work)
     if setup.decorrelate_envs:
-        for env in range(layout.splits * layout.rows):
-            split, place = splits[env // layout.rows], env % layout.rows
-            warm_up(split, place, env * layout.rollout, setup.acting_seed(env), setup.control, row)
+        _decorrelate(setup, splits, row)
     return splits
 
 
 def close_envs(splits: list[Split]) -> None:
     """Close every env of the actor; one whose close() raises is told of and keeps no other from being closed."""
     for split in splits:
-        for index, env in enumerate(split.group.envs):
-            close_env(env, f"env {index} of split {split.index}")
+        split.group.close(f"split {split.index}")
+
+
+def _split_of_envs(setup: ActorSetup, index: int, row: StatusRow) -> Split:
+    envs: list[gymnasium.Env[Any, Any]] = []
+    for _ in range(setup.layout.rows):
+        row.begin_work()
+        envs.append(setup.factory())
+    return Split.of_envs(index, envs, setup.spec, setup.layout.rollout)
+
+
+def _vector_split(setup: ActorSetup, index: int, row: StatusRow) -> Split:
+    row.begin_work()
+    rows = setup.layout.rows
+    env = setup.factory.vector(rows, setup.env_seed(index * rows))
+    return Split.of_vector(index, env, setup.spec, setup.layout.rollout)
+
+
+def _decorrelate(setup: ActorSetup, splits: list[Split], row: StatusRow) -> None:
+    """Put the envs at different moments of their episodes; those of a vector env cannot be stepped one by one."""
+    layout = setup.layout
+    for env in range(layout.splits * layout.rows):
+        split, place = splits[env // layout.rows], env % layout.rows
+        if isinstance(split.group, EnvGroup):
+            warm_up(split, place, env * layout.rollout, setup.acting_seed(env), setup.control, row)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import getitem
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -25,20 +25,30 @@ class BadObservation(SFactoryError):
     """An observation does not have the shape or dtype that the env's observation space promises."""
 
 
-def _leaf_paths(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def leaf_paths(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Index paths of the leaves, in the order of ``EnvSpec.obs``."""
     if isinstance(space, spaces.Dict):
-        return [leaf for name, child in space.spaces.items() for leaf in _leaf_paths(child, (*path, name))]
+        return [leaf for name, child in space.spaces.items() for leaf in leaf_paths(child, (*path, name))]
     if isinstance(space, spaces.Tuple):
-        return [leaf for index, child in enumerate(space.spaces) for leaf in _leaf_paths(child, (*path, index))]
+        return [leaf for index, child in enumerate(space.spaces) for leaf in leaf_paths(child, (*path, index))]
     return [path]
+
+
+class Writer(Protocol):
+    """Writes the observations of N envs, in the form that a group of envs gives them, into one row per key."""
+
+    def write(self, observations: Any, rows: Rows) -> None:
+        """Copy ``observations`` into ``rows`` {key: [N, ...]}; raises BadObservation if they do not fit."""
+
+    def check_all(self, observations: Any, size: int, where: str) -> None:
+        """Raise BadObservation unless ``observations`` of ``size`` envs have the promised shapes and dtypes."""
 
 
 class ObsWriter:
     """Writes the observations of N envs into one row block per key."""
 
     def __init__(self, spec: EnvSpec, space: spaces.Space[Any]) -> None:
-        self._leaves = list(zip((key for key, _ in spec.obs), _leaf_paths(space), strict=True))
+        self._leaves = list(zip((key for key, _ in spec.obs), leaf_paths(space), strict=True))
         self._specs = dict(spec.obs)
 
     def write(self, observations: Sequence[Any], rows: Rows) -> None:
@@ -61,6 +71,11 @@ class ObsWriter:
                 row[:] = leaf
             else:
                 np.concatenate(leaf, out=row.reshape(-1, *row.shape[2:]), casting="same_kind")
+
+    def check_all(self, observations: Sequence[Any], size: int, where: str) -> None:
+        """``check`` for each of the ``size`` observations."""
+        for env, obs in enumerate(observations):
+            self.check(obs, f"{where}, env {env}")
 
     def check(self, obs: Any, where: str) -> None:
         """Raise BadObservation unless ``obs`` has the promised shapes and castable dtypes."""

@@ -12,7 +12,7 @@ from sfactory.errors import named
 _log = logging.getLogger(__name__)
 
 
-def close_env(env: gymnasium.Env[Any, Any], name: str) -> None:
+def close_env(env: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any], name: str) -> None:
     """Close ``env``, called ``name``. What it raises is only logged: its work is done, and that is not undone."""
     try:
         env.close()

@@ -25,6 +25,7 @@ from sfactory.env.adapt import ObsWriter, action_reader
 from sfactory.env.api import EnvFactory
 from sfactory.errors import EnvError, SFactoryError
 from sfactory.run.child import leave, prepare_process
+from sfactory.run.examine_vector import examine_vector
 from sfactory.run.nursery import Nursery
 from sfactory.run.stack import StackFile
 from sfactory.spec import EnvSpec
@@ -98,6 +99,8 @@ def _probe_child(factory: EnvFactory, gpus: tuple[int, ...], stack: StackFile, s
 
 def examine(factory: EnvFactory) -> EnvSpec:
     """Make, reset and step an env once, holding it to the interface; returns its spec."""
+    if factory.makes_vectors:
+        return examine_vector(factory)
     name = f"--env={factory.name}"
     env = factory()
     if not isinstance(env, gymnasium.Env):

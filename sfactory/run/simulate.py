@@ -6,14 +6,17 @@ The same envs in the same number of processes, random actions drawn beforehand, 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
+from gymnasium.vector.utils import batch_space
+
 from sfactory.actor.gpus import see_gpu_of
 from sfactory.clock import Deadline, now
 from sfactory.env.api import EnvFactory
+from sfactory.env.vector import VectorEnv, single_spaces
 from sfactory.errors import WorkerDied
 from sfactory.run.child import leave, prepare_process
 from sfactory.run.nursery import Nursery
@@ -86,15 +89,28 @@ def _simulate(
     see_gpu_of(worker, gpus)
     if core is not None:
         os.sched_setaffinity(0, {core})
+    measure = (_vector_env if factory.makes_vectors else _plain_envs)(factory, worker, count)
+    sender.send(0.0)
+    if start_gate.wait(_BOOT_S):
+        sender.send(measure(seconds))
+    sender.close()
+    leave(0)
+
+
+def _plain_envs(factory: EnvFactory, worker: int, count: int) -> Callable[[float], float]:
+    """Make and reset ``count`` envs; returns what measures them."""
     envs = [factory() for _ in range(count)]
     for index, env in enumerate(envs):
         env.reset(seed=1000 * worker + index)
     envs[0].action_space.seed(worker)
-    sender.send(0.0)
-    if start_gate.wait(_BOOT_S):
-        sender.send(steps_per_second(envs, seconds))
-    sender.close()
-    leave(0)
+    return lambda seconds: steps_per_second(envs, seconds)
+
+
+def _vector_env(factory: EnvFactory, worker: int, count: int) -> Callable[[float], float]:
+    """Make and reset one vector env of ``count``; returns what measures it."""
+    env = factory.vector(count, seed=1000 * worker)
+    env.reset(seed=1000 * worker)
+    return lambda seconds: vector_steps_per_second(env, worker, seconds)
 
 
 def steps_per_second(envs: list[Any], seconds: float) -> float:
@@ -112,4 +128,17 @@ def steps_per_second(envs: list[Any], seconds: float) -> float:
                     env.reset()
         steps += _SWEEPS * len(envs)
         position = (position + _SWEEPS) % _ACTIONS
+    return steps / (now() - start)
+
+
+def vector_steps_per_second(env: VectorEnv, seed: int, seconds: float) -> float:
+    """Step a vector env with random actions for ``seconds``; it resets what ends by itself."""
+    actions = batch_space(single_spaces(env)[1], env.num_envs)
+    actions.seed(seed)
+    batches = [actions.sample() for _ in range(_SWEEPS)]
+    steps, start = 0, now()
+    while now() - start < seconds:
+        for batch in batches:
+            env.step(batch)
+        steps += _SWEEPS * env.num_envs
     return steps / (now() - start)

@@ -11,23 +11,33 @@ import torch
 from sfactory.config.schema import Config, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.counting import FIELD_LIMIT, Counting, CountingRules, decode
-from tests.support.counting_check import Column, Tally, check_columns
+from tests.support.counting_check import Column, Resets, Tally, check_columns
 from tests.support.parts import evaluate
 from tests.support.sampling import Array, Sampler, Sampling, SerialSampler, WitnessStaging, columns_by_env
 
 ACTORS, ENVS = 2, 10
+COUNTING = "sfactory_envs.synthetic.counting:Counting"
+COUNTING_VECTOR = "sfactory_envs.synthetic.counting_vector:counting_vector"
 SPEC = EnvSpec.of_spaces(Counting().observation_space, Counting().action_space)
 DATASET_ROWS = 7  # no multiple of the rows of a slot: slots are cut, and cut in all places
 
 
 def counting_config(
-    inference: Literal["central", "local"], rollout: int, ends: str, *, synchronous: bool = False, recurrence: int = 0
+    inference: Literal["central", "local"],
+    rollout: int,
+    ends: str,
+    *,
+    synchronous: bool = False,
+    recurrence: int = 0,
+    resets: Resets = "trainer",
 ) -> Config:
     """``recurrence``: steps between two recorded states of a GRU; 0 is a policy without memory."""
     rows = ACTORS * ENVS if synchronous else DATASET_ROWS
-    env_kwargs = {"min_length": 1, "max_length": 2 * rollout + 1, "ends": ends}
+    env_kwargs: dict[str, object] = {"min_length": 1, "max_length": 2 * rollout + 1, "ends": ends}
+    if resets != "trainer":
+        env_kwargs["autoreset_mode"] = resets
     return Config(
-        run=RunConfig(env="sfactory_envs.synthetic.counting:Counting", env_kwargs=env_kwargs, device="cpu"),
+        run=RunConfig(env=COUNTING if resets == "trainer" else COUNTING_VECTOR, env_kwargs=env_kwargs, device="cpu"),
         sampling=SamplingConfig(
             num_workers=ACTORS, num_envs_per_worker=ENVS, inference=inference, rollout=rollout, async_rl=not synchronous
         ),
@@ -123,7 +133,9 @@ def test_every_transition_arrives_once_in_order_and_whole(
     check_layout(Sampler(counting_config(inference, rollout, ends), SPEC), rules, transitions)
 
 
-def check_layout(sampler: Sampler | SerialSampler, rules: CountingRules, transitions: int) -> list[dict[str, Array]]:
+def check_layout(
+    sampler: Sampler | SerialSampler, rules: CountingRules, transitions: int, resets: Resets = "trainer"
+) -> list[dict[str, Array]]:
     """Sample that many transitions and check them all; returns the datasets."""
     rollout, inference = sampler.layout.rollout, sampler.layout.inference
     with sampler:
@@ -134,7 +146,7 @@ def check_layout(sampler: Sampler | SerialSampler, rules: CountingRules, transit
 
     by_env = columns_by_env(datasets, lambda obs: decode(obs).identity)
     columns = [as_column(rollouts, rollout) for rollouts in by_env.values()]
-    tallies: list[Tally] = check_columns(columns, rules)
+    tallies: list[Tally] = check_columns(columns, rules, resets)
     delivered = sum(tally.transitions for tally in tallies)
     assert len(tallies) == ACTORS * ENVS
     assert delivered >= transitions
@@ -212,3 +224,18 @@ def test_with_memory_recorded_states_are_those_of_the_whole_life_of_an_env(
     config = counting_config(inference, rollout, "mixed", recurrence=recurrence)
 
     check_layout((SerialSampler if serial else Sampler)(config, SPEC), rules, 4_000)
+
+
+@pytest.mark.parametrize("inference", INFERENCES)
+@pytest.mark.parametrize("resets", ["NextStep", "SameStep"])
+@pytest.mark.parametrize(
+    ("rollout", "ends", "recurrence"), [(5, "mixed", 0), (1, "mixed", 0), (3, "truncated", 0), (6, "mixed", 2)]
+)
+def test_a_vector_env_is_recorded_as_plain_envs_are_whichever_way_it_resets(
+    inference: Literal["central", "local"], resets: Resets, rollout: int, ends: Any, recurrence: int
+) -> None:
+    torch.manual_seed(rollout)
+    rules = CountingRules(max_length=2 * rollout + 1, ends=ends)
+    config = counting_config(inference, rollout, ends, recurrence=recurrence, resets=resets)
+
+    check_layout(Sampler(config, SPEC), rules, 4_000, resets)

@@ -1,20 +1,24 @@
 """Room: the proof that one env's recorded rows are exactly what the Counting env did.
 
 In: the rows of one column (one env) in time order, over as many slots as wanted. Out: nothing, or an AssertionError
-that names the row and what is wrong with it. The rules of rows are those of NOTE [Row life].
+that names the row and what is wrong with it. The rules of rows are those of NOTE [Row life]; for envs that reset by
+themselves they depend on when they do (``Resets``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy.typing as npt
 
 from sfactory_envs.synthetic.counting import CountingRules, Position, decode
 
 Array = npt.NDArray[Any]
+
+# Who resets an env whose episode has ended: the trainer, or the vector env itself, with the next or the same step.
+Resets = Literal["trainer", "NextStep", "SameStep"]
 
 
 @dataclass(frozen=True)
@@ -44,56 +48,68 @@ class Column:
 
 @dataclass(frozen=True)
 class Tally:
-    """What a checked column held. Invalid rows are truncation rows; ``ends`` counts episodes that ended in it."""
+    """What a checked column held; ``ends`` counts episodes that ended in it.
+
+    invalid_rows: truncation rows or, where an env resets in the same step, steps that were truncated.
+    """
 
     identity: int
     transitions: int
-    truncation_rows: int
+    invalid_rows: int
     ends: int
     last: Position
 
 
-def check_column(column: Column, rules: CountingRules, *, start: tuple[int, int] | None = None) -> Tally:
+def check_column(
+    column: Column, rules: CountingRules, *, start: tuple[int, int] | None = None, resets: Resets = "trainer"
+) -> Tally:
     """Assert that every transition is there once, in order, whole, with its own action, flags and reward.
 
     ``start``: the (episode, step) the first row must have; None takes what it finds.
     """
     _check_shapes(column)
     first = _decode(column.obs[0], 0, "obs")
-    assert bool(column.valid[0]), "row 0: a column cannot begin with a truncation row"
+    assert bool(column.valid[0]) or resets == "SameStep", "row 0: a column cannot begin with a truncation row"
     if start is not None:
         assert (first.episode, first.step) == start, f"row 0: is at {first}, not at (episode, step) {start}"
     expected = first
-    truncation_row_due = False
-    truncation_rows = 0
+    reset_row_due = False
+    invalid_rows = 0
     ends = 0
     for row in range(len(column.obs)):
         _check_obs(column, row, expected)
-        if truncation_row_due:
-            _check_truncation_row(column, row)
-            truncation_rows += 1
-            truncation_row_due = False
-            expected = Position(expected.identity, expected.episode + 1, 0)
+        if reset_row_due:
+            _check_reset_row(column, row)
+            invalid_rows += 1
+            reset_row_due = False
+            expected = _next_episode(expected)
         else:
-            _check_transition(column, row, expected, rules)
-            terminated, truncation_row_due = bool(column.terminated[row]), bool(column.truncated[row])
-            ends += terminated or truncation_row_due
-            if terminated:
-                expected = Position(expected.identity, expected.episode + 1, 0)
+            _check_transition(column, row, expected, rules, resets)
+            terminated, truncated = bool(column.terminated[row]), bool(column.truncated[row])
+            ends += terminated or truncated
+            invalid_rows += not column.valid[row]
+            # Rows in which nothing is stepped follow a truncation or, where the vector env gives them, every end.
+            reset_row_due = resets != "SameStep" and (truncated or (terminated and resets == "NextStep"))
+            if (terminated or truncated) and not reset_row_due:
+                expected = _next_episode(expected)
             else:
                 expected = Position(expected.identity, expected.episode, expected.step + 1)
         if _is_slot_end(column, row):
             _check_slot_end(column, row, expected)
-            if truncation_row_due:
+            if reset_row_due and resets == "trainer":
                 # The final observation stands in obs[T]; the next slot starts with the truncation over.
-                truncation_row_due = False
-                expected = Position(expected.identity, expected.episode + 1, 0)
-    return Tally(first.identity, len(column.obs) - truncation_rows, truncation_rows, ends, expected)
+                reset_row_due = False
+                expected = _next_episode(expected)
+    return Tally(first.identity, len(column.obs) - invalid_rows, invalid_rows, ends, expected)
 
 
-def check_columns(columns: Sequence[Column], rules: CountingRules) -> list[Tally]:
+def _next_episode(position: Position) -> Position:
+    return Position(position.identity, position.episode + 1, 0)
+
+
+def check_columns(columns: Sequence[Column], rules: CountingRules, resets: Resets = "trainer") -> list[Tally]:
     """``check_column`` for every column of a run from its start; identities must be distinct."""
-    tallies = [check_column(column, rules, start=(0, 0)) for column in columns]
+    tallies = [check_column(column, rules, start=(0, 0), resets=resets) for column in columns]
     identities = [tally.identity for tally in tallies]
     assert len(set(identities)) == len(identities), f"two columns are of the same env: identities {identities}"
     return tallies
@@ -126,14 +142,16 @@ def _check_obs(column: Column, row: int, expected: Position) -> None:
     assert first == (expected.step == 0), f"row {row}: is_first is {first} at step {expected.step}"
 
 
-def _check_truncation_row(column: Column, row: int) -> None:
-    assert not bool(column.valid[row]), f"row {row}: follows a truncation, but is marked valid"
+def _check_reset_row(column: Column, row: int) -> None:
+    assert not bool(column.valid[row]), f"row {row}: nothing was stepped in it, but it is marked valid"
     for name in ("terminated", "truncated"):
-        assert not bool(getattr(column, name)[row]), f"row {row}: a truncation row is marked {name}"
+        assert not bool(getattr(column, name)[row]), f"row {row}: a row in which nothing was stepped is marked {name}"
 
 
-def _check_transition(column: Column, row: int, position: Position, rules: CountingRules) -> None:
-    assert bool(column.valid[row]), f"row {row}: the transition at {position} is marked invalid"
+def _check_transition(column: Column, row: int, position: Position, rules: CountingRules, resets: Resets) -> None:
+    # Where the same step resets, the value after a truncation is not to be had, and the step teaches nothing.
+    learned = not (resets == "SameStep" and bool(column.truncated[row]))
+    assert bool(column.valid[row]) == learned, f"row {row}: valid is {not learned} for the transition at {position}"
     action = int(column.action[row])
     assert 0 <= action < rules.num_actions, f"row {row}: action {action} is not in [0, {rules.num_actions})"
     due = rules.reward(position, action)

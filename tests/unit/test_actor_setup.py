@@ -107,7 +107,7 @@ LAYOUT = small_layout(splits=2, rows=3, rollout=4)
 def test_all_envs_are_made_before_the_first_is_reset(diary: Diary) -> None:
     splits = make_splits(*setup_of(LAYOUT, diary))
 
-    assert [len(split.group.envs) for split in splits] == [3, 3]
+    assert [split.group.size for split in splits] == [3, 3]
     assert [what for what, _, _ in diary.events] == ["made"] * 6 + ["reset"] * 6
     assert diary.states("made") == {State.STARTING}
     assert diary.states("reset") == {State.RESETTING}

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from sfactory.actor.decorrelation import FirstWait, warm_up
-from sfactory.actor.env_group import EnvGroup
 from sfactory.actor.split import Split
 from sfactory.clock import BLOCK_S
 from sfactory.shared.control import Control, Stop
@@ -25,14 +24,14 @@ def row() -> StatusRow:
 
 def fresh_split(*scripts: list[Episode]) -> tuple[Split, list[ScriptedEnv]]:
     envs = [ScriptedEnv(script) for script in scripts]
-    split = Split(0, EnvGroup(envs), SCALAR, envs[0].observation_space, envs[0].action_space, T)
+    split = Split.of_envs(0, envs, SCALAR, T)
     split.reset(list(range(len(envs))), "actor 0")
     return split, envs
 
 
 def play_one_slot(split: Split) -> np.ndarray:
     """Fill a slot; returns its is_first [T+1, N]."""
-    layout = small_layout(rows=len(split.group.envs), rollout=T)
+    layout = small_layout(rows=split.group.size, rollout=T)
     slot = TrajectoryBuffer(SCALAR, layout).slot(0)
     split.begin(slot)
     for t in range(T):

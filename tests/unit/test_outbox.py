@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from sfactory.actor.env_group import EnvGroup
 from sfactory.actor.outbox import Outbox
 from sfactory.actor.split import Split
 from sfactory.config.schema import Config, ReportConfig
@@ -54,9 +53,8 @@ class Desk:
         self.to_main: Channel[ToMain] = Channel("main", TO_MAIN, room, MAX_REPORT_BYTES)
         self.outbox = Outbox(1, TrajectoryBuffer(SCALAR, layout), self.table, self.to_learner, self.to_main, in_flight)
         # What the envs themselves end, if not given: an episode of 3 steps in the first, none in the second.
-        group = EnvGroup(envs or [ScriptedEnv([(3, "terminated")]), ScriptedEnv([])])
-        observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
-        self.split = Split(0, group, SCALAR, observation_space, spaces.Discrete(10), ROLLOUT)
+        own = [ScriptedEnv([(3, "terminated")]), ScriptedEnv([])]
+        self.split = Split.of_envs(0, envs or own, SCALAR, ROLLOUT)
         self.split.reset([1, 2], "test")
         self._ended = 0
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from sfactory.actor.env_group import EnvGroup
 from sfactory.actor.split import Split
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from tests.support.parts import SCALAR, small_layout
@@ -160,7 +159,7 @@ SHORT = {name: story for name, story in STORIES.items() if len(story.slots) == 2
 
 def make_split(scripts: list[list[Episode]]) -> tuple[Split, list[ScriptedEnv], list[Slot]]:
     envs = [ScriptedEnv(script) for script in scripts]
-    split = Split(0, EnvGroup(envs), SCALAR, envs[0].observation_space, envs[0].action_space, T)
+    split = Split.of_envs(0, envs, SCALAR, T)
     split.reset(list(range(len(envs))), "actor 0")
     slots = TrajectoryBuffer(SCALAR, small_layout(num_actors=1, rows=len(envs), slots_per_split=3)).slots()
     for slot in slots:
@@ -294,7 +293,7 @@ def test_the_first_observation_is_held_to_the_space() -> None:
             return np.zeros(2, np.float32), {}
 
     envs = [ScriptedEnv([]), Liar([])]
-    split = Split(1, EnvGroup(envs), SCALAR, envs[0].observation_space, envs[0].action_space, T)
+    split = Split.of_envs(1, envs, SCALAR, T)
 
-    with pytest.raises(Exception, match=r"actor 3, env 1 of split 1, first reset: .*shape \(2,\)"):
+    with pytest.raises(Exception, match=r"actor 3, first reset of split 1, env 1: .*shape \(2,\)"):
         split.reset([0, 1], "actor 3")

@@ -119,11 +119,11 @@ def test_rows_recorded_by_the_rules_pass(ends: Any, rollout: int) -> None:
     tallies = check_columns(columns, envs[0].rules)
 
     for tally in tallies:
-        assert tally.transitions + tally.truncation_rows == 70 * rollout
+        assert tally.transitions + tally.invalid_rows == 70 * rollout
         assert tally.ends > 70 * rollout // 20
         # With one-step slots every truncation falls on a slot's end, and none needs a row of its own.
         has_rows = ends in ("mixed", "truncated") and rollout > 1
-        assert (tally.truncation_rows > 0) == has_rows
+        assert (tally.invalid_rows > 0) == has_rows
 
 
 def test_rows_pass_where_only_part_of_the_facts_is_given() -> None:

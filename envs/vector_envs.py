@@ -1,0 +1,127 @@
+"""Room: environments that come many at a time. In: ``vector:ID`` or ``envpool:ID``. Out: vector envs, and their flags.
+
+``vector:CartPole-v1`` or ``vector:ALE/Breakout-v5`` are what Gymnasium has registered as the id's own vectorized form
+(its ``vector_entry_point``), ``envpool:Breakout-v5`` is EnvPool's. The flags with which an environment learns are
+those of the family that has it one by one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sfactory.errors import EnvError
+
+from .atari import FAMILY as ATARI
+from .atari.games import rom_of
+from .classic_control import FAMILY as CLASSIC_CONTROL
+
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
+
+_VECTOR, _ENVPOOL = "vector:", "envpool:"
+# What is rewarded is told as it is: clipping is for the learner to do. One thread, since actors share the cores.
+_ALE_KWARGS: Mapping[str, object] = {"reward_clipping": False, "num_threads": 1}
+
+
+def _rom_of(env_id: str) -> str | None:
+    """The ROM of an id as Gymnasium or EnvPool write it; None for all else."""
+    return rom_of(env_id) or rom_of(f"ALE/{env_id}")
+
+
+def _defaults_of(env_id: str) -> Mapping[str, object]:
+    if _rom_of(env_id) is not None:
+        return ATARI.defaults(env_id)
+    return CLASSIC_CONTROL.defaults(env_id) if CLASSIC_CONTROL.matches(env_id) else {}
+
+
+def _skipping(env_name: str, env_id: str, option: str, env_frameskip: int) -> dict[str, object]:
+    """How the vector env is told ``env_frameskip``: games are, others take every frame."""
+    if _rom_of(env_id) is not None:
+        return {option: env_frameskip}
+    if env_frameskip != 1:
+        raise EnvError(f"--env={env_name}: takes every frame; leave out --env_frameskip={env_frameskip}")
+    return {}
+
+
+@dataclass(frozen=True)
+class RegisteredVectors:
+    """The family of vector envs that are registered with Gymnasium."""
+
+    name: str = "vector"
+
+    def names(self) -> Sequence[str]:
+        """Some that are always there."""
+        return (f"{_VECTOR}CartPole-v1", f"{_VECTOR}ALE/Breakout-v5")
+
+    def matches(self, env_name: str) -> bool:
+        """Whether ``env_name`` is ``vector:`` and an id."""
+        return env_name.startswith(_VECTOR)
+
+    def make(
+        self, env_name: str, *, num_envs: int, env_frameskip: int = 1, **kwargs: object
+    ) -> VectorEnv[Any, Any, Any]:
+        """``num_envs`` of them in one. Raises EnvError if the id has no vectorized form."""
+        import gymnasium
+
+        env_id = env_name.removeprefix(_VECTOR)
+        if _rom_of(env_id) is not None:
+            gymnasium.register_envs(_module(env_name, "ale_py", "pip install -e '.[atari]' in the folder of sfactory"))
+        if gymnasium.spec(env_id).vector_entry_point is None:
+            raise EnvError(
+                f"--env={env_name}: Gymnasium has no vectorized form of {env_id}; --env={env_id} steps them one by one"
+            )
+        options: dict[str, Any] = {**_ALE_KWARGS} if _rom_of(env_id) else {}
+        options |= {**_skipping(env_name, env_id, "frameskip", env_frameskip), **kwargs}
+        return gymnasium.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **options)
+
+    def defaults(self, env_name: str) -> Mapping[str, object]:
+        """Flags with which the environment learns."""
+        return _defaults_of(env_name.removeprefix(_VECTOR))
+
+
+@dataclass(frozen=True)
+class EnvPool:
+    """The family of EnvPool's environments."""
+
+    name: str = "envpool"
+
+    def names(self) -> Sequence[str]:
+        """Some of the many."""
+        return (f"{_ENVPOOL}CartPole-v1", f"{_ENVPOOL}Breakout-v5")
+
+    def matches(self, env_name: str) -> bool:
+        """Whether ``env_name`` is ``envpool:`` and an id."""
+        return env_name.startswith(_ENVPOOL)
+
+    def make(
+        self, env_name: str, *, num_envs: int, seed: int = 0, env_frameskip: int = 1, **kwargs: object
+    ) -> VectorEnv[Any, Any, Any]:
+        """``num_envs`` of them in one pool with one thread. Raises EnvError if EnvPool is missing or has no such id."""
+        envpool = _module(env_name, "envpool", "pip install envpool")
+        env_id = env_name.removeprefix(_ENVPOOL)
+        if env_id not in envpool.list_all_envs():
+            raise EnvError(f"--env={env_name}: EnvPool has no {env_id}; envpool.list_all_envs() names what it has")
+        options: dict[str, Any] = {"num_threads": 1, **_skipping(env_name, env_id, "frame_skip", env_frameskip)}
+        pool: VectorEnv[Any, Any, Any] = envpool.make(
+            env_id, env_type="gymnasium", num_envs=num_envs, seed=seed, **{**options, **kwargs}
+        )
+        return pool
+
+    def defaults(self, env_name: str) -> Mapping[str, object]:
+        """Flags with which the environment learns."""
+        return _defaults_of(env_name.removeprefix(_ENVPOOL))
+
+
+def _module(env_name: str, module: str, advice: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise EnvError(
+            f"--env={env_name}: needs {module}, which cannot be imported ({error}); run: {advice}"
+        ) from error
+
+
+VECTOR, ENVPOOL = RegisteredVectors(), EnvPool()

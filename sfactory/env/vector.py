@@ -1,0 +1,99 @@
+"""Room: facts about vector envs. In: a ``gymnasium.vector.VectorEnv``. Out: spaces, rules, infos of one of its envs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import gymnasium.spaces as spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from sfactory.errors import EnvError
+
+VectorEnv = gymnasium.vector.VectorEnv[Any, Any, Any]
+
+
+def single_spaces(env: VectorEnv) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    """Observation and action space of one env. EnvPool's have no others than these, under the plain names."""
+    observations = getattr(env, "single_observation_space", None) or env.observation_space
+    actions = getattr(env, "single_action_space", None) or env.action_space
+    return observations, actions
+
+
+def autoreset_mode(env: VectorEnv) -> AutoresetMode:
+    """When ``env`` resets envs whose episode has ended; one that does not say so does it with the next step.
+
+    Raises EnvError for a mode in which nobody but the caller resets.
+    """
+    told = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    try:
+        mode = AutoresetMode(told)
+    except ValueError:
+        raise EnvError(
+            f'its metadata["autoreset_mode"] is {told!r}, which is no gymnasium.vector.AutoresetMode'
+        ) from None
+    if mode is AutoresetMode.DISABLED:
+        raise EnvError("it does not reset its envs (AutoresetMode.DISABLED); let it do so, best with NEXT_STEP")
+    return mode
+
+
+def info_of(infos: Any, env: int) -> dict[str, Any]:
+    """What the infos of a vector env tell of ``env``: each key has a mask of the envs it is there for, as ``_key``."""
+    if not isinstance(infos, Mapping):
+        return {}
+    info: dict[str, Any] = {}
+    for key, values in infos.items():
+        mask = infos.get(f"_{key}")
+        if isinstance(values, Mapping):
+            if mask is None or mask[env]:
+                info[key] = info_of(values, env)
+        elif mask is not None and mask[env]:
+            info[key] = values[env]
+    return info
+
+
+def info_of_end(infos: Mapping[str, Any], env: int) -> dict[str, Any]:
+    """What is told of ``env`` by the step that ended its episode; in SAME_STEP mode it stands apart."""
+    return info_of(infos.get("final_info", infos), env)
+
+
+class SoleEnv(gymnasium.Env[Any, Any]):
+    """A vector env of one as a plain env. It is reset by ``reset`` alone: what ends must be reset before it is stepped.
+
+    In SAME_STEP mode the observation that a truncated or terminated step gives is that of the next episode.
+    """
+
+    def __init__(self, env: VectorEnv) -> None:
+        self._env = env
+        self.observation_space, self.action_space = single_spaces(env)
+        self.metadata = env.metadata
+        self.render_mode = env.render_mode
+        self._observations = batch_space(self.observation_space, 1)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        observations, infos = self._env.reset(seed=seed, options=options)
+        return self._only(observations), info_of(infos, 0)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step the one env."""
+        actions: Any = create_empty_array(self.action_space, 1)
+        actions = concatenate(self.action_space, [action], actions)
+        observations, rewards, terminated, truncated, infos = self._env.step(actions)
+        over = bool(terminated[0]), bool(truncated[0])
+        info = info_of_end(infos, 0) if any(over) else info_of(infos, 0)
+        return self._only(observations), float(rewards[0]), *over, info
+
+    def render(self) -> Any:
+        """The frame of the one env."""
+        frames = self._env.render()
+        return None if frames is None else frames[0]
+
+    def close(self) -> None:
+        """Close the vector env."""
+        self._env.close()
+
+    def _only(self, observations: Any) -> Any:
+        return next(iter(iterate(self._observations, observations)))
