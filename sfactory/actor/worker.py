@@ -31,8 +31,9 @@ class ActorWorker:
             if split.recorder.waiting_for_slot:
                 self._begin(split)
         self._watch.before_wait()
-        messages = self._setup.inbox.get(timeout)
+        messages = list(self._setup.inbox.get(timeout))
         self._watch.after_wait()
+        self._row.count_depth(len(messages))
         for message in messages:
             if type(message) is ActReply:
                 self.step(self._splits[message.split], message.t)

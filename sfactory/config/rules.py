@@ -71,6 +71,19 @@ def _sampler_only_is_a_benchmark(config: Config) -> str | None:
     return "only a benchmark samples without training: add --benchmark=True"
 
 
+def _a_stage_is_of_a_benchmark(config: Config) -> str | None:
+    if config.benchmark.benchmark or config.benchmark.benchmark_stage == "full":
+        return None
+    return "only a benchmark measures a stage: add --benchmark=True"
+
+
+def _one_stage_is_measured(config: Config) -> str | None:
+    stage = config.benchmark.benchmark_stage
+    if not config.benchmark.sampler_only or stage in ("sample", "full"):
+        return None
+    return "contradicts --sampler_only=True, which is --benchmark_stage=sample: leave one of them out"
+
+
 def _decay_has_an_end(config: Config) -> str | None:
     values = values_of(config)
     limits = ("train_for_env_steps", "train_for_frames")
@@ -175,6 +188,8 @@ RULES = (
     Rule(("num_envs_per_worker", "worker_num_splits"), _envs_fill_splits),
     Rule(("batch_size", "rollout"), _batch_is_whole_rollouts),
     Rule(("sampler_only", "benchmark"), _sampler_only_is_a_benchmark),
+    Rule(("benchmark_stage", "benchmark"), _a_stage_is_of_a_benchmark),
+    Rule(("benchmark_stage", "sampler_only"), _one_stage_is_measured),
     Rule(("lr_schedule", "train_for_env_steps", "train_for_frames"), _decay_has_an_end),
     Rule(("policy_workers_per_policy", "inference"), _local_inference_has_no_policy_workers),
     Rule(("policy_workers_per_policy", "num_workers", "inference"), _policy_workers_have_actors),

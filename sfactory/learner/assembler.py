@@ -13,6 +13,7 @@ from sfactory.learner.staging import Staging
 from sfactory.messages import SlotFreed, ToActor, ToLearner
 from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotTable
+from sfactory.shared.status import StatusRow
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 
 
@@ -33,11 +34,12 @@ class Assembler:
         table: SlotTable,
         inbox: Channel[ToLearner],
         to_actors: list[Channel[ToActor]],
+        row: StatusRow,
     ) -> None:
         self._until_trained = trajectories.layout.slots_until_trained
         self._copied: list[Slot] = []  # not free yet, see NOTE [Collection waits]
         self._policy, self._table, self._inbox = policy, table, inbox
-        self._to_actors = to_actors
+        self._to_actors, self._row = to_actors, row
         self._slots = trajectories.slots()
         self._waiting: list[_Rest] = []
 
@@ -60,7 +62,9 @@ class Assembler:
 
     def receive(self, timeout: float) -> None:
         """Wait for announced slots, up to ``timeout`` seconds."""
-        self._waiting += [_Rest(self._slots[message.slot], 0) for message in self._inbox.get(timeout)]
+        arrived = [_Rest(self._slots[message.slot], 0) for message in self._inbox.get(timeout)]
+        self._row.count_depth(len(arrived))
+        self._waiting += arrived
 
     def discard(self) -> None:
         """Free every slot that has been announced without copying it, as in sampler-only benchmarks."""

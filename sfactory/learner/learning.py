@@ -93,6 +93,11 @@ class Learning:
             self.report()
         self.keeper.after_dataset()
 
+    @property
+    def train_step(self) -> int:
+        """Minibatch updates so far, those of earlier sessions included."""
+        return self._trainer.train_step
+
     def publish(self) -> None:
         """Publish the weights; raises DivergedError instead if they are not finite."""
         if not self._flat.is_finite():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from sfactory.config.schema import AlgoConfig, CheckpointConfig, LearnerConfig, ModelConfig, OptimConfig, RunConfig
 from sfactory.layout import Layout
@@ -42,7 +43,7 @@ class LearnerSetup:
     seed: int
     device: str
     threads: int
-    sampler_only: bool
+    stage: Literal["sample", "learn", "full"]
     checkpoint_dir: str | None
     limits: Limits
     spec: EnvSpec

@@ -28,12 +28,14 @@ class LearnerWorker:
         self._watch = Stopwatch(row)
         self._own_area: Staging | None = None
         self._copying = CopyThreads(setup.learner.learner_main_loop_num_cores)
-        self._assembler = Assembler(setup.policy, setup.trajectories, setup.table, setup.inbox, setup.to_actors)
+        self._assembler = Assembler(setup.policy, setup.trajectories, setup.table, setup.inbox, setup.to_actors, row)
 
     def run(self) -> None:
         """Work until a limit is reached or a stop is ordered."""
-        if self._setup.sampler_only:
+        if self._setup.stage == "sample":
             self._discard()
+        elif self._setup.stage == "learn":
+            self._learn_again_and_again()
         elif self._setup.learner.train_in_background_thread and not self._setup.layout.slots_until_trained:
             self._run_beside_thread()
         else:
@@ -81,6 +83,16 @@ class LearnerWorker:
 
             while (staging := thread.free_staging()) is not None and self._assembler.fill(staging, give_up):
                 thread.submit(staging)
+
+    def _learn_again_and_again(self) -> None:
+        """From one dataset, as if it were a new one each time; nothing more is taken in."""
+        area = self._area()
+        while not self.over():
+            if area.full or self.assemble(BLOCK_S):
+                area.scalars["policy_version"].fill_(self._learning.train_step)
+                self._watch.before_wait()
+                self._watch.after_wait()
+                self._learning.learn(area)
 
     def _discard(self) -> None:
         while not self._setup.control.stopping:

@@ -53,7 +53,7 @@ class PolicyWorker:
     def __init__(self, setup: PolicySetup, policy: ActingPolicy, row: StatusRow) -> None:
         layout = setup.layout
         rows = layout.num_actors * layout.splits * layout.rows
-        self._setup, self._policy = setup, policy
+        self._setup, self._policy, self._row = setup, policy, row
         self._watch = Stopwatch(row)
         slots = setup.trajectories.slots()
         self._gather = Gather(setup.spec, slots, rows, policy.device)
@@ -72,6 +72,7 @@ class PolicyWorker:
         self._watch.after_wait()
         if not requests:
             return
+        self._row.count_depth(len(requests))
         policy.refresh()
         acted = policy.act(gather.obs(requests), states.before(requests))
         gather.scatter(requests, acted, policy.version)

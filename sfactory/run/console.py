@@ -28,7 +28,10 @@ else:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands. Rates are per second, None while there is no such number."""
+    """Where training stands. Rates are per second, None while there is no such number.
+
+    busy: share of time by kind of process. bound_by: who sets the pace, see ``Load``.
+    """
 
     env_steps: int
     train_seconds: float
@@ -42,6 +45,8 @@ class Progress:
     length_mean: float | None = None
     lag: PolicyLag = field(default_factory=PolicyLag)
     losses: Mapping[str, float] = field(default_factory=dict)
+    busy: Mapping[str, float] = field(default_factory=dict)
+    bound_by: str | None = None
 
 
 class _Bar(_Tqdm):
@@ -223,6 +228,8 @@ def _pairs(progress: Progress, seconds_left: float | None) -> str:
         "lag": "/".join(_text(value, 1) for value in (progress.lag.min, progress.lag.mean, progress.lag.max)),
         "updates": str(progress.updates),
         **{name: f"{value:.4g}" for name, value in progress.losses.items()},
+        **({"busy": ",".join(f"{kind}:{share:.2f}" for kind, share in progress.busy.items())} if progress.busy else {}),
+        **({} if progress.bound_by is None else {"bound_by": progress.bound_by}),
         "left": _duration(seconds_left),
     }
     return " ".join(f"{key}={value}" for key, value in pairs.items())

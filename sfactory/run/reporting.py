@@ -5,10 +5,14 @@ The same for all layouts of processes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sfactory.clock import Every, now
 from sfactory.config.schema import Config
+from sfactory.cores import Cores
 from sfactory.errors import SFactoryError
 from sfactory.run.console import Console
+from sfactory.run.load import LoadMeter
 from sfactory.run.outcome import Outcome
 from sfactory.run.reports import Reports
 from sfactory.run.resumed import Resumed
@@ -38,6 +42,10 @@ class Reporting:
         self._line_due = Every(report.report_interval_sec)
         self._row_due = Every(report.experiment_summaries_interval)
         self._announced = False
+        # In one process rooms take turns, and the time between two turns is nobody's.
+        cores = None if config.run.serial_mode else Cores.available().count
+        self._line_load, self._row_load = (cores and LoadMeter(wiring.status, cores) for _ in range(2))
+        self._advised: str | None = None
 
     def beat(self) -> None:
         """Look at the counters, and report what is due. Called a few times a second."""
@@ -45,12 +53,14 @@ class Reporting:
         reports.sample()
         if not self._announced and reports.sampled_env_steps:
             self._announced = True
+            if self._line_load:
+                self._line_load.take()  # start-up is no part of any share
             self._console.message(f"first env step {now() - self._process_started_at:.1f} s after the start")
         mean = reports.window_mean()
         if mean is not None:
             self._control.tell_objective(0, mean)
         if self._line_due.due():
-            self._console.line(reports.progress())
+            self._write_line()
         if self._row_due.due():
             self._write_row()
 
@@ -67,5 +77,17 @@ class Reporting:
         """Close the files of metrics; closing twice is harmless."""
         self._writers.close()
 
+    def _write_line(self) -> None:
+        progress = self.reports.progress()
+        if self._line_load and self._announced:
+            load = self._line_load.take()
+            progress = replace(progress, busy=load.busy, bound_by=load.bound_by)
+            # Whoever sets the pace is told of once, and again when it is another for a whole interval.
+            if load.advice is not None and load.bound_by != self._advised:
+                self._advised = load.bound_by
+                self._console.message(load.advice)
+        self._console.line(progress)
+
     def _write_row(self) -> None:
-        self._writers.write(self.reports.trained_env_steps, self.reports.scalars())
+        load = self._row_load.take().scalars() if self._row_load else {}
+        self._writers.write(self.reports.trained_env_steps, self.reports.scalars() | load)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sfactory.actor.setup import ActorSetup
 from sfactory.config.schema import Config
 from sfactory.env.api import EnvFactory
@@ -110,20 +112,24 @@ class Wiring:
         self, policy: int, config: Config, seed: int, device: str, threads: int, checkpoint_dir: str | None
     ) -> LearnerSetup:
         """What the learner of ``policy`` is given."""
-        benchmark = config.benchmark.benchmark
+        benchmark, stage = config.benchmark.benchmark, config.benchmark.stage
+        assert stage != "env", "without a learner"
         return LearnerSetup(
             policy=policy,
             seed=seed,
             device=device,
             threads=threads,
-            sampler_only=config.benchmark.sampler_only,
+            stage=stage,
             checkpoint_dir=checkpoint_dir,
             limits=_NO_LIMITS if benchmark else Limits.of(config.run, config.sampling.env_frameskip),
             spec=self.spec,
             layout=self.layout,
             model=config.model,
             algo=config.algo,
-            optim=config.optim,
+            # What is learned again and again would go astray; a rate of 0 costs as much.
+            optim=replace(config.optim, learning_rate=0.0, lr_schedule="constant")
+            if stage == "learn"
+            else config.optim,
             learner=config.learner,
             checkpoint=config.checkpoint,
             trajectories=self.trajectories,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from enum import IntEnum
 
+import numpy as np
+import numpy.typing as npt
+
 from sfactory.clock import now
 from sfactory.shared.memory import SharedArrays
 from sfactory.spec import TensorSpec
@@ -22,6 +25,8 @@ class State(IntEnum):
 
 _FLOATS = ("heartbeat", "busy_since", "busy_s", "waiting_s", "first_step_at", "train_seconds")
 _INTS = ("pid", "state", "env_steps", "agent_steps", "updates", "saved_env_steps")
+_DEPTHS = "depths"
+MAX_DEPTH = 255  # what is deeper counts as this
 
 
 class StatusRow:
@@ -29,6 +34,7 @@ class StatusRow:
 
     def __init__(self, board: SharedArrays, row: int) -> None:
         self._arrays = {name: board[name] for name in (*_FLOATS, *_INTS)}
+        self._depths = board[_DEPTHS][row]
         self._row = row
 
     def get(self, name: str) -> float:
@@ -48,6 +54,11 @@ class StatusRow:
         if not self._arrays["first_step_at"][self._row]:
             self._arrays["first_step_at"][self._row] = now()
         self._arrays["env_steps"][self._row] += steps
+
+    def count_depth(self, messages: int) -> None:
+        """The process found so many messages in its ring; no messages are no reading."""
+        if messages:
+            self._depths[min(messages, MAX_DEPTH)] += 1
 
     def start(self) -> None:
         """Write pid and state at the start of a process."""
@@ -100,6 +111,7 @@ class StatusBoard:
         rows = (len(names),)
         fields = {name: TensorSpec(rows, "float64") for name in _FLOATS}
         fields |= {name: TensorSpec(rows, "int64") for name in _INTS}
+        fields[_DEPTHS] = TensorSpec((*rows, MAX_DEPTH + 1), "int64")
         self._shared = SharedArrays("status", fields)
 
     def row(self, name: str) -> StatusRow:
@@ -115,3 +127,9 @@ class StatusBoard:
         """A field of all processes whose name starts with ``prefix``."""
         values = self._shared[field]
         return [float(values[row]) for row, name in enumerate(self.names) if name.startswith(prefix)]
+
+    def depths(self, prefix: str) -> npt.NDArray[np.int64]:
+        """[MAX_DEPTH + 1]: how often the rings of all processes whose name starts with ``prefix`` were that deep."""
+        rows = [row for row, name in enumerate(self.names) if name.startswith(prefix)]
+        total: npt.NDArray[np.int64] = self._shared[_DEPTHS][rows].sum(axis=0)
+        return total

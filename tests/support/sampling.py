@@ -52,7 +52,12 @@ class Sampling:
         self.flat = FlatState(self.model)
         self.wiring = Wiring(spec, self.layout, self.flat.block.numel())
         self.assembler = Assembler(
-            0, self.wiring.trajectories, self.wiring.table, self.wiring.to_learners[0], self.wiring.to_actors
+            0,
+            self.wiring.trajectories,
+            self.wiring.table,
+            self.wiring.to_learners[0],
+            self.wiring.to_actors,
+            self.wiring.status.row(self.layout.learner_names[0]),
         )
 
     def fill(self, staging: Staging) -> None:

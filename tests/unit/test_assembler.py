@@ -12,6 +12,7 @@ from sfactory.learner.staging import Staging
 from sfactory.messages import TO_ACTOR, TO_LEARNER, SlotFreed, ToActor, ToLearner, TrajectoryReady
 from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotState, SlotTable
+from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
 from tests.support.parts import VECTOR, small_layout
 
@@ -28,7 +29,14 @@ class Bench:
         self.table = SlotTable(2, 1, 3, 1)
         self.inbox: Channel[ToLearner] = Channel("learner", TO_LEARNER, 20)
         self.to_actors: list[Channel[ToActor]] = [Channel(f"actor {i}", TO_ACTOR, 20) for i in range(2)]
-        self.assembler = Assembler(0, self.trajectories, self.table, self.inbox, self.to_actors)
+        self.assembler = Assembler(
+            0,
+            self.trajectories,
+            self.table,
+            self.inbox,
+            self.to_actors,
+            StatusBoard(["sf-learner-0"]).row("sf-learner-0"),
+        )
         self.staging = Staging(VECTOR, layout, pin=False)
 
     def send(self, *slots: int) -> None:

@@ -30,6 +30,7 @@ from sfactory.model.flat_state import flat_bytes
 from sfactory.run.wiring import Wiring
 from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotState, SlotTable
+from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
 from tests.support.parts import VECTOR
 from tests.support.recorded import play
@@ -109,7 +110,14 @@ class Hall:
         self.to_actors: list[Channel[ToActor]] = [
             Channel(name, TO_ACTOR, 2 * layout.slots_per_actor + 8) for name in layout.actor_names
         ]
-        self.assembler = Assembler(0, self.trajectories, self.table, self.inbox, self.to_actors)
+        self.assembler = Assembler(
+            0,
+            self.trajectories,
+            self.table,
+            self.inbox,
+            self.to_actors,
+            StatusBoard(["sf-learner-0"]).row("sf-learner-0"),
+        )
         self.staging = Staging(VECTOR, layout, pin=False)
         self.sent: list[float] = []
 

@@ -28,6 +28,8 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("num_envs_per_worker", {"num_envs_per_worker": 3}),
     ("batch_size", {"batch_size": 33}),
     ("sampler_only", {"sampler_only": True}),
+    ("benchmark_stage", {"benchmark_stage": "learn"}),
+    ("benchmark_stage", {"benchmark": True, "benchmark_stage": "learn", "sampler_only": True}),
     ("lr_schedule", {"lr_schedule": "linear_decay"}),
     ("policy_workers_per_policy", {"num_workers": 2, "policy_workers_per_policy": 2, "inference": "local"}),
     ("policy_workers_per_policy", {"num_workers": 2, "policy_workers_per_policy": 3}),

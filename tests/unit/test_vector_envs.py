@@ -1,0 +1,166 @@
+"""Environments that come many at a time are made, looked at and played like any other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from sfactory.env.api import EnvFactory, find_family, make_env, make_vector_env
+from sfactory.errors import EnvError
+from sfactory.run.probe import examine
+from sfactory.run.simulate import vector_steps_per_second
+from sfactory.spec import EnvSpec
+from tests.support.scripted_env import ScriptedEnv
+
+HERE = "tests.unit.test_vector_envs"
+COUNTING = "sfactory_envs.synthetic.counting_vector:counting_vector"
+
+
+def scripted(num_envs: int, autoreset_mode: str = "NextStep") -> SyncVectorEnv:
+    makers = [lambda: ScriptedEnv([(2, "truncated"), (3, "terminated")])] * num_envs
+    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode(autoreset_mode))
+
+
+def plain(num_envs: int) -> ScriptedEnv:
+    return ScriptedEnv([])
+
+
+def one_more(num_envs: int) -> SyncVectorEnv:
+    return scripted(num_envs + 1)
+
+
+def unhelpful(num_envs: int) -> SyncVectorEnv:
+    return scripted(num_envs, "Disabled")
+
+
+class Odd(SyncVectorEnv):
+    """Breaks one promise in its steps."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__([lambda: ScriptedEnv([])] * 2)
+        self._what = what
+
+    def step(self, actions: Any) -> Any:
+        """As SyncVectorEnv, but for what is odd."""
+        obs, rewards, *rest = super().step(actions)
+        odd = {
+            "one reward": (obs, 1.0, *rest),
+            "NaN reward": (obs, rewards * np.nan, *rest),
+            "NaN observation": (obs * np.nan, rewards, *rest),
+            "four values": (obs, rewards, *rest[:2]),
+        }
+        return odd[self._what]
+
+
+def odd(num_envs: int, what: str) -> Odd:
+    assert num_envs == 2
+    return Odd(what)
+
+
+def test_what_takes_num_envs_makes_vectors() -> None:
+    assert EnvFactory(f"{HERE}:scripted").makes_vectors
+    assert EnvFactory("vector:CartPole-v1").makes_vectors
+    assert not EnvFactory("CartPole-v1").makes_vectors
+    assert not EnvFactory("tests.support.scripted_env:ScriptedEnv").makes_vectors
+
+
+def test_the_vector_form_of_an_id_has_the_flags_that_the_id_is_learned_with() -> None:
+    env = make_vector_env("vector:CartPole-v1", {}, num_envs=3, seed=1)
+
+    assert env.num_envs == 3
+    assert type(env).__name__ == "CartPoleVectorEnv"
+    families = {name: find_family(name) for name in ("vector:CartPole-v1", "CartPole-v1", "envpool:Breakout-v5")}
+    defaults = {name: family.defaults(name) for name, family in families.items() if family is not None}
+    assert defaults["vector:CartPole-v1"] == defaults["CartPole-v1"]
+    assert defaults["envpool:Breakout-v5"]["env_frameskip"] == 4
+
+
+def test_games_come_with_raw_rewards_and_the_frameskip_of_the_flag() -> None:
+    env = make_vector_env("vector:ALE/MsPacman-v5", {}, num_envs=2, seed=1, env_frameskip=2)
+    assert env.single_observation_space.shape == (4, 84, 84)
+    env.reset(seed=1)
+    env.action_space.seed(1)
+
+    steps = [env.step(env.action_space.sample()) for _ in range(300)]
+
+    assert max(rewards.max() for _, rewards, *_ in steps) == 10  # a dot; clipped it would be 1
+    frames = steps[-1][4]["episode_frame_number"] - steps[-2][4]["episode_frame_number"]
+    assert frames.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "frameskip", "words"),
+    [
+        ("vector:MountainCarContinuous-v0", 1, "no vectorized form of MountainCarContinuous-v0; --env=Mountain"),
+        ("vector:CartPole-v1", 4, "leave out --env_frameskip=4"),
+        (f"{HERE}:plain", 1, "takes num_envs, and returned a .*ScriptedEnv; it must return"),
+        (f"{HERE}:one_more", 1, "was asked for num_envs=2, and returned 3"),
+    ],
+)
+def test_what_cannot_be_had_is_said_in_plain_words(name: str, frameskip: int, words: str) -> None:
+    with pytest.raises(EnvError, match=f"--env={name}.*{words}"):
+        make_vector_env(name, {}, num_envs=2, seed=1, env_frameskip=frameskip)
+
+
+def test_without_envpool_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "envpool", None)
+
+    with pytest.raises(EnvError, match=r"needs envpool, .*pip install envpool"):
+        make_vector_env("envpool:CartPole-v1", {}, num_envs=2, seed=1)
+
+
+def test_a_vector_env_is_looked_at_before_training_and_its_spec_is_that_of_one_env() -> None:
+    env = ScriptedEnv([])
+
+    spec = examine(EnvFactory(f"{HERE}:scripted"))
+
+    assert spec == EnvSpec.of_spaces(env.observation_space, env.action_space)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("one reward", r"rewards of shape \(\) for 2 envs"),
+        ("NaN reward", "rewards must be finite"),
+        ("NaN observation", r"step\(\): observation 'obs' holds NaN"),
+        ("four values", r"step\(\) must return \(observations, rewards, terminated, truncated, infos\)"),
+    ],
+)
+def test_what_is_wrong_with_a_vector_env_is_named(what: str, words: str) -> None:
+    with pytest.raises(EnvError, match=words):
+        examine(EnvFactory(f"{HERE}:odd", {"what": what}))
+
+
+def test_a_vector_env_that_nobody_resets_is_refused_before_training() -> None:
+    with pytest.raises(EnvError, match=f"--env={HERE}:unhelpful: it does not reset its envs"):
+        examine(EnvFactory(f"{HERE}:unhelpful"))
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_one_of_many_is_played_as_a_plain_env(mode: str) -> None:
+    env = make_env(f"{HERE}:scripted", {"autoreset_mode": mode})
+    assert isinstance(env, gymnasium.Env)
+
+    obs, _ = env.reset(seed=3)
+    rewards, ended = [], (False, False)
+    while not any(ended):
+        obs, reward, *ended_, _ = env.step(1)
+        rewards.append(reward)
+        ended = (ended_[0], ended_[1])
+
+    assert rewards == [0.5, 1.5]
+    assert ended == (False, True)
+    assert obs.shape == (1,)
+    assert env.reset()[0].shape == (1,)
+    env.close()
+
+
+def test_pure_simulation_of_a_vector_env_counts_all_its_envs() -> None:
+    env = make_vector_env(COUNTING, {}, num_envs=4, seed=1)
+    env.reset(seed=1)
+
+    assert vector_steps_per_second(env, seed=1, seconds=0.05) > 4 * 64
