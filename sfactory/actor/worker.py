@@ -31,7 +31,7 @@ class ActorWorker:
             if split.recorder.waiting_for_slot:
                 self._begin(split)
         self._watch.before_wait()
-        messages = list(self._setup.inbox.get(timeout))
+        messages = self._setup.inbox.get(timeout)
         self._watch.after_wait()
         self._row.count_depth(len(messages))
         for message in messages:

@@ -68,7 +68,7 @@ class PolicyWorker:
         """Wait up to ``timeout`` seconds for requests, and answer all that are there."""
         setup, policy, gather, states = self._setup, self._policy, self._gather, self._states
         self._watch.before_wait()
-        requests = list(setup.inbox.get(timeout))
+        requests = setup.inbox.get(timeout)
         self._watch.after_wait()
         if not requests:
             return

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sfactory.env.adapt import Writer
 from sfactory.env.api import EnvFactory
 from sfactory.env.blocks import BlockWriter, block_reader
 from sfactory.env.close import close_env
@@ -43,13 +44,18 @@ def examine_vector(factory: EnvFactory) -> EnvSpec:
     return spec
 
 
-def _check(writer: BlockWriter, spec: EnvSpec, observations: Any, where: str) -> None:
-    writer.check_all(observations, _ENVS, where)
-    rows = {key: np.zeros((_ENVS, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
+def require_finite(writer: Writer, spec: EnvSpec, observations: Any, size: int, where: str) -> None:
+    """Raise EnvError if one of the ``size`` observations, in the form that ``writer`` takes, is not finite."""
+    rows = {key: np.zeros((size, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
     writer.write(observations, rows)
     for key, row in rows.items():
         if row.dtype.kind == "f" and not np.isfinite(row).all():
             raise EnvError(f"{where}: observation {key!r} holds NaN or infinity; observations must be finite")
+
+
+def _check(writer: BlockWriter, spec: EnvSpec, observations: Any, where: str) -> None:
+    writer.check_all(observations, _ENVS, where)
+    require_finite(writer, spec, observations, _ENVS, where)
 
 
 def _some_actions(spec: EnvSpec, env: VectorEnv) -> Any:

@@ -25,7 +25,7 @@ from sfactory.env.adapt import ObsWriter, action_reader
 from sfactory.env.api import EnvFactory
 from sfactory.errors import EnvError, SFactoryError
 from sfactory.run.child import leave, prepare_process
-from sfactory.run.examine_vector import examine_vector
+from sfactory.run.examine_vector import examine_vector, require_finite
 from sfactory.run.nursery import Nursery
 from sfactory.run.stack import StackFile
 from sfactory.spec import EnvSpec
@@ -119,7 +119,7 @@ def examine(factory: EnvFactory) -> EnvSpec:
         raise EnvError(f"{name}: step() must return (observation, reward, terminated, truncated, info)")
     writer.check(step[0], f"{name}, step()")
     for where, obs in (("reset()", reset[0]), ("step()", step[0])):
-        _require_finite(writer, spec, obs, f"{name}, {where}")
+        require_finite(writer, spec, [obs], 1, f"{name}, {where}")
     try:
         reward = float(step[1])
     except (TypeError, ValueError):
@@ -128,14 +128,6 @@ def examine(factory: EnvFactory) -> EnvSpec:
         raise EnvError(f"{name}: step() returned the reward {reward}; rewards must be finite")
     env.close()
     return spec
-
-
-def _require_finite(writer: ObsWriter, spec: EnvSpec, obs: Any, where: str) -> None:
-    rows = {key: np.zeros((1, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
-    writer.write([obs], rows)
-    for key, row in rows.items():
-        if row.dtype.kind == "f" and not np.isfinite(row).all():
-            raise EnvError(f"{where}: observation {key!r} holds NaN or infinity; observations must be finite")
 
 
 def _some_action(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Any:

@@ -11,7 +11,7 @@ replacement for a dead reader is given a ring of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from queue import Empty, Full
 from typing import Generic, TypeVar
 
@@ -55,10 +55,10 @@ class Channel(Generic[M]):
             return False
         return True
 
-    def get(self, timeout: float) -> Iterable[M]:
+    def get(self, timeout: float) -> Sequence[M]:
         """All messages that have arrived, in order; blocks up to ``timeout`` seconds for the first, () if none."""
         try:
-            messages: Iterable[M] = self._queue.get_many(block=timeout > 0, timeout=max(0.0, timeout))
+            messages: list[M] = self._queue.get_many(block=timeout > 0, timeout=max(0.0, timeout))
         except Empty:
             return ()
         return messages
