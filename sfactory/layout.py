@@ -6,7 +6,7 @@ Derived sizes are computed here and nowhere else, and so are the names of proces
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sfactory.config.schema import LearnerConfig, SamplingConfig
 
@@ -17,12 +17,42 @@ ACTORS = "sf-actor-"
 POLICY_WORKERS = "sf-policy-"
 LEARNERS = "sf-learner-"
 
+_LITTLE = 0.25  # of an env's step: what choosing its action may cost an actor, so that the GPU is the learner's alone
 
-def choose_inference(wanted: Literal["central", "local", "auto"], on_gpu: bool) -> Inference:
-    """Resolve ``auto``: central where policy workers have a GPU, local where actors' CPUs must do it anyway."""
-    if wanted == "auto":
-        return "central" if on_gpu else "local"
-    return wanted
+
+class ActingCost(NamedTuple):
+    """Microseconds of an actor's core for one env's step: of the env itself, and of a forward pass of the policy."""
+
+    env_step_us: float
+    forward_us: float
+
+
+class Choice(NamedTuple):
+    """Where inference happens. why: what decided, for people to read; "" where the flag did."""
+
+    inference: Inference
+    why: str = ""
+
+
+def choose_inference(
+    wanted: Literal["central", "local", "auto"], on_gpu: bool, cost: ActingCost | None = None
+) -> Choice:
+    """Resolve ``auto``: local where actors' cores must choose actions anyway, or where that costs them little.
+
+    cost: where it is unknown, as of a vector env, a GPU is worth its messages.
+    """
+    if wanted != "auto":
+        return Choice(wanted)
+    if not on_gpu:
+        return Choice("local", "without a GPU the same cores choose actions either way, and local sends no messages")
+    if cost is None:
+        return Choice("central", "policy workers have a GPU, and what actors would pay instead is not known")
+    cheap = cost.forward_us < _LITTLE * cost.env_step_us
+    figures = (
+        f"on an actor's core a step of the environment costs {cost.env_step_us:.3g} us and choosing its action "
+        f"{cost.forward_us:.3g} us"
+    )
+    return Choice("local" if cheap else "central", f"{figures}, {'less' if cheap else 'no less'} than a quarter of it")
 
 
 @dataclass(frozen=True)

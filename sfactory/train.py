@@ -126,7 +126,7 @@ def _run(arguments: list[str], interrupts: Interrupts) -> int:
 
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", datefmt="%H:%M:%S")
     if resolved.config.benchmark.benchmark:
-        return session.benchmark(resolved, nursery, interrupts)
+        return session.benchmark(resolved, arguments, nursery, interrupts)
     return session.train(resolved, arguments, nursery, interrupts, _STARTED_AT)
 
 

@@ -2,7 +2,8 @@
 
 NOTE [Layers]: a value comes from the strongest of these sources that gives one: command line, config file,
 the saved run that is being resumed, defaults of the env family, defaults of the schema. A benchmark resumes
-nothing, and neither does a run that begins anew under an old name, so these have no saved run.
+nothing, and neither does a run that begins anew under an old name, so these have no saved run. Of a saved run, what
+autotune had chosen keeps that as its source.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from sfactory.config.argv import CommandLine, scan
 from sfactory.config.check import check_env_name, find_problems
 from sfactory.config.config_file import ConfigFile, read_config_file
 from sfactory.config.families import EnvFamily, search_families
-from sfactory.config.flags import all_flags, assigned, coerce, config_of, value_text
+from sfactory.config.flags import all_flags, assigned, coerce, config_of, value_text, values_of
 from sfactory.config.help import help_text
 from sfactory.config.saved import NOT_RESUMED, SavedConfig, check_resume, read_config
 from sfactory.config.schema import Config
@@ -23,6 +24,7 @@ from sfactory.errors import ConfigError
 
 DEFAULT = "default"
 SAVED_RUN = "saved run"
+AUTOTUNE = "autotune"
 CONFIG_FILE = "config file"
 COMMAND_LINE = "command line"
 
@@ -32,11 +34,21 @@ _NOT_FOR_FAMILIES = NOT_RESUMED | {"env", "env_kwargs"}
 
 @dataclass(frozen=True)
 class Resolved:
-    """A config that passed every check, the source of each value by flag name, and lines worth logging."""
+    """A config that passed every check, the source of each value by flag name, and lines worth logging.
+
+    given: names of the flags that somebody set, on the command line or in a config file, now or when the run that is
+    resumed was last started.
+    """
 
     config: Config
     sources: Mapping[str, str]
     warnings: list[str]
+    given: frozenset[str] = frozenset()
+
+    @property
+    def tuned(self) -> dict[str, object]:
+        """What autotune had chosen for the run that is resumed, by flag name."""
+        return {name: value for name, value in values_of(self.config).items() if self.sources[name] == AUTOTUNE}
 
 
 @dataclass
@@ -69,7 +81,7 @@ def read_command_line(argv: Sequence[str], *, prog: str) -> Resolved:
     _check(config, saved, sources, findings)
     if findings.problems:
         raise ConfigError(findings.problems)
-    return Resolved(config, sources, findings.warnings)
+    return Resolved(config, sources, findings.warnings, frozenset(given) | _given_before(saved))
 
 
 def _layers(
@@ -83,7 +95,22 @@ def _layers(
     findings.warnings += search.warnings
     if search.family is not None:
         layers[f"env family {search.family.name}"] = _family_defaults(search.family, env, findings)
-    return {**layers, SAVED_RUN: resumed, CONFIG_FILE: file.values, COMMAND_LINE: line.values}
+    return {
+        **layers,
+        SAVED_RUN: resumed,
+        AUTOTUNE: {} if saved is None else _of_sources(saved, AUTOTUNE),
+        CONFIG_FILE: file.values,
+        COMMAND_LINE: line.values,
+    }
+
+
+def _given_before(saved: SavedConfig | None) -> frozenset[str]:
+    return frozenset() if saved is None else frozenset(_of_sources(saved, CONFIG_FILE, COMMAND_LINE))
+
+
+def _of_sources(saved: SavedConfig, *sources: str) -> dict[str, object]:
+    """The values that a resumed run takes over and that had one of ``sources``."""
+    return {name: value for name, value in saved.resumable.items() if saved.sources.get(name) in sources}
 
 
 def _saved_run(given: Mapping[str, object], findings: _Findings) -> SavedConfig | None:

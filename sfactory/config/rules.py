@@ -181,6 +181,28 @@ def _serial_mode_has_one_process(config: Config) -> str | None:
     return "must be 1 in serial mode, where everything runs one after the other"
 
 
+def _processes_are_tuned(config: Config) -> str | None:
+    if not (config.tuning.autotune and config.run.serial_mode):
+        return None
+    return "with --serial_mode=True everything is one process, so there is nothing to tune: leave one of the two out"
+
+
+def _a_run_or_its_sampling_is_tuned(config: Config) -> str | None:
+    stage = config.benchmark.stage
+    if not config.tuning.autotune or stage in ("full", "sample"):
+        return None
+    return (
+        f"finds settings for whole runs and for sampling, and --benchmark_stage={stage} measures neither: leave one of "
+        "the two out"
+    )
+
+
+def _batches_are_tuned_with_the_rest(config: Config) -> str | None:
+    if config.tuning.autotune or not config.tuning.autotune_batch:
+        return None
+    return "only autotune tries batch sizes: add --autotune=True"
+
+
 RULES = (
     Rule(("env",), _env_is_given),
     Rule(("experiment",), _experiment_is_a_plain_name),
@@ -208,4 +230,7 @@ RULES = (
     Rule(("save_milestones_sec",), _milestones_are_off_or_apart),
     Rule(("serial_mode", "benchmark"), _benchmarks_have_processes),
     Rule(("policy_workers_per_policy", "serial_mode"), _serial_mode_has_one_process),
+    Rule(("autotune", "serial_mode"), _processes_are_tuned),
+    Rule(("autotune", "benchmark_stage", "sampler_only"), _a_run_or_its_sampling_is_tuned),
+    Rule(("autotune_batch", "autotune"), _batches_are_tuned_with_the_rest),
 )

@@ -14,7 +14,15 @@ from pathlib import Path
 
 from sfactory import atomic
 from sfactory.config.flags import all_flags, assigned, coerce, strict_json, value_text, values_of
-from sfactory.config.schema import AlgoConfig, BenchmarkConfig, Config, LearnerConfig, ModelConfig, OptimConfig
+from sfactory.config.schema import (
+    AlgoConfig,
+    BenchmarkConfig,
+    Config,
+    LearnerConfig,
+    ModelConfig,
+    OptimConfig,
+    TuningConfig,
+)
 from sfactory.errors import ConfigError, ResourceError
 
 CONFIG_NAME = "config.json"
@@ -29,8 +37,12 @@ FROZEN = _names(ModelConfig) | {"env"}
 NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig) | {"env_kwargs"}
 # How one start begins is no setting of the run: the next start, from this run's config.json too, simply goes on.
 OF_ONE_START = frozenset({"load_checkpoint_kind", "restart_behavior"})
+# A run keeps the settings that it was tuned to, not the wish to be tuned. The command that resumes it may repeat the
+# wish: it is heard again only if a tuning was cut short.
+OF_TUNING = _names(TuningConfig)
+NOT_SAVED = OF_ONE_START | OF_TUNING
 # Where a run lies is known from where it was found (it may have been moved), and measuring is not part of it.
-NOT_RESUMED = _names(BenchmarkConfig) | OF_ONE_START | {"experiment", "train_dir"}
+NOT_RESUMED = _names(BenchmarkConfig) | NOT_SAVED | {"experiment", "train_dir"}
 
 
 @dataclass(frozen=True)
@@ -49,13 +61,13 @@ class SavedConfig:
 
 
 def write_config(run_dir: Path, config: Config, sources: Mapping[str, str]) -> Path:
-    """Write config.json into ``run_dir``, which exists; returns its path. What is OF_ONE_START is left at its default.
+    """Write config.json into ``run_dir``, which exists; returns its path. What is NOT_SAVED is left at its default.
 
     The file is whole or as it was before, whatever happens meanwhile. Raises ResourceError if it cannot be written.
     """
     path = run_dir / CONFIG_NAME
-    values = values_of(config) | {name: all_flags()[name].default for name in OF_ONE_START}
-    kept = {name: source for name, source in sources.items() if name not in OF_ONE_START}
+    values = values_of(config) | {name: all_flags()[name].default for name in NOT_SAVED}
+    kept = {name: source for name, source in sources.items() if name not in NOT_SAVED}
     try:
         atomic.write_json(path, {"format_version": FORMAT_VERSION, "config": values, "sources": kept})
     except OSError as error:

@@ -98,7 +98,9 @@ class SamplingConfig:
         le=64,
     )
     inference: Literal["central", "local", "auto"] = flag(
-        "central", "central: policy workers serve all actors; local: each actor owns a CPU copy of the policy"
+        "central",
+        "central: policy workers serve all actors; local: each actor owns a CPU copy of the policy; auto: local, or "
+        "central where there is a GPU and choosing an action would cost an actor a quarter of an environment's step",
     )
     policy_workers_per_policy: int = flag(1, "inference processes per policy (central inference)", ge=1, le=64)
     async_rl: bool = flag(
@@ -315,6 +317,22 @@ class BenchmarkConfig:
 
 
 @dataclass(frozen=True)
+class TuningConfig:
+    """Finding fast settings before the run."""
+
+    autotune: bool = flag(
+        False,
+        "find fast settings for this machine and environment by short measured trials, and keep them for the run: "
+        "num_workers, num_envs_per_worker, worker_num_splits, inference and learner_num_threads, except those that the "
+        "command line or the config file sets",
+    )
+    autotune_seconds: float = flag(3.0, "length of each trial's measurement, start-up and warm-up apart", ge=0.1, le=60)
+    autotune_batch: bool = flag(
+        False, "with autotune: try larger and smaller batch_size, too, which changes what is learned from each step"
+    )
+
+
+@dataclass(frozen=True)
 class Config:
     """All sections. Rooms are handed the sections they need, never the whole."""
 
@@ -327,3 +345,4 @@ class Config:
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     report: ReportConfig = dataclasses.field(default_factory=ReportConfig)
     benchmark: BenchmarkConfig = dataclasses.field(default_factory=BenchmarkConfig)
+    tuning: TuningConfig = dataclasses.field(default_factory=TuningConfig)

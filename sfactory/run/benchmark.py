@@ -9,26 +9,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from sfactory.clock import now
 from sfactory.config.schema import Config
 from sfactory.env.api import EnvFactory
-from sfactory.errors import SFactoryError
-from sfactory.layout import ACTORS, LEARNERS
 from sfactory.run.console import Console
-from sfactory.run.crew import Crew
-from sfactory.run.load import Load, LoadMeter
 from sfactory.run.nursery import Nursery
 from sfactory.run.plan import Plan
-from sfactory.run.reports import Reports
-from sfactory.run.signals import Interrupted, Interrupts
+from sfactory.run.signals import Interrupts
 from sfactory.run.simulate import pure_simulation
-from sfactory.run.supervision import Supervision
-from sfactory.run.wiring import Wiring
-from sfactory.shared.status import State, StatusBoard
+from sfactory.run.trial import Measured, Timing, Trial
 
-_MIN_WARMUP_S = 2.0
+_MIN_WARM_UP_S = 2.0
+_MIN_PATIENCE_S = 30.0
 _MODES: Mapping[str, Literal["train", "sampler_only", "learn"]] = MappingProxyType(
     {"full": "train", "sample": "sampler_only", "learn": "learn"}
 )
@@ -54,13 +47,6 @@ class BenchmarkResult:
         return json.dumps(asdict(self), allow_nan=False)
 
 
-class _Mark(NamedTuple):
-    """The counter at one moment."""
-
-    at: float
-    steps: float
-
-
 class Benchmark:
     """One measurement of one configuration."""
 
@@ -68,37 +54,15 @@ class Benchmark:
         self._config, self._plan, self._console = config, plan, console
         self._stage = config.benchmark.stage
         self._seconds = config.benchmark.benchmark_seconds
-        self._counted = ACTORS if self._stage == "sample" else LEARNERS
-        self._warm_until: float | None = None
-        self._begin: _Mark | None = None
-        self._end: _Mark | None = None
-        self._meter: LoadMeter | None = None
-        self._load: Load | None = None
 
     def run(self, nursery: Nursery, interrupts: Interrupts, seed: int) -> BenchmarkResult:
         """Measure; raises the fault that ended the run early, if one did, and Interrupted after a signal."""
         simulated = self._simulate(nursery)
         if self._stage == "env":
             return self._env_result(simulated)
-        config, plan = self._config, self._plan
-        wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes)
-        reports = Reports(config, wiring.to_main, wiring.status)
-        crew = Crew(nursery, wiring)
-        limit_s = config.sampling.reset_timeout_seconds
-        supervision = Supervision(crew, wiring.control, wiring.status, interrupts, limit_s)
-        interrupts.raising = False
-        try:
-            crew.start(config, seed, 0, plan.device, plan.cores, [None])
-            reports.start()
-            supervision.run(lambda: self._beat(wiring.status))
-        finally:
-            crew.kill()
-            reports.stop()
-        if supervision.failure is not None:
-            raise supervision.failure
-        if interrupts.count:
-            raise Interrupted(interrupts.signum)
-        return self._result(simulated)
+        timing = Timing(max(_MIN_WARM_UP_S, 0.1 * self._seconds), self._seconds, max(_MIN_PATIENCE_S, self._seconds))
+        trial = Trial(self._config, self._plan, timing)
+        return self._result(simulated, trial.run(nursery, interrupts, seed, self._tell_of_warm_up))
 
     def _simulate(self, nursery: Nursery) -> float:
         sampling, plan = self._config.sampling, self._plan
@@ -112,42 +76,21 @@ class Benchmark:
         envs, gpus = sampling.num_envs_per_worker, sampling.actor_worker_gpus
         return pure_simulation(nursery, factory, workers, envs, cores, seconds, gpus)
 
-    def _beat(self, status: StatusBoard) -> bool:
-        """Called a few times a second; True once everything is measured."""
-        if self._end is not None:
-            return True  # what comes later is the end of the run
-        if self._warm_until is None:
-            ready = min(status.values("state", ACTORS)) >= State.RUNNING  # they are started in stages
-            if ready and status.total("env_steps", self._counted):
-                self._warm_until = now() + max(_MIN_WARMUP_S, 0.1 * self._seconds)
-                self._console.message(f"warmed up in a moment, then {self._seconds:g} s of measurement")
-        elif self._begin is None:
-            if now() >= self._warm_until:
-                self._meter = LoadMeter(status, self._plan.cores.count)
-                self._begin = _Mark(now(), status.total("env_steps", self._counted))
-        elif now() >= self._begin.at + self._seconds:
-            self._end = _Mark(now(), status.total("env_steps", self._counted))
-            assert self._meter is not None
-            self._load = self._meter.take()
-            return True
-        return False
+    def _tell_of_warm_up(self) -> None:
+        self._console.message(f"warmed up in a moment, then {self._seconds:g} s of measurement")
 
-    def _result(self, simulated: float) -> BenchmarkResult:
-        begin, end, load = self._begin, self._end, self._load
-        if begin is None or end is None or load is None:
-            raise SFactoryError("the benchmark was stopped before it had measured anything")
-        seconds = end.at - begin.at
-        rate = (end.steps - begin.steps) / seconds
+    def _result(self, simulated: float, measured: Measured) -> BenchmarkResult:
+        load = measured.load
         if load.advice is not None:
             self._console.message(load.advice)
         return BenchmarkResult(
             env=self._config.run.env,
             mode=_MODES[self._stage],
             inference=self._plan.layout.inference,
-            env_steps_per_second=round(rate, 1),
+            env_steps_per_second=round(measured.rate, 1),
             pure_simulation_steps_per_second=round(simulated, 1),
-            percent_of_pure_simulation=round(100.0 * rate / simulated, 2),
-            seconds=round(seconds, 3),
+            percent_of_pure_simulation=round(100.0 * measured.rate / simulated, 2),
+            seconds=round(measured.seconds, 3),
             busy=_rounded(load.busy),
             waiting=_rounded(load.waiting),
             bound_by=load.bound_by,

@@ -175,6 +175,7 @@ class Crew:
         """SIGKILL whoever is left, and wait until they are gone; returns their names. Nobody is started any more."""
         names = list(self._children)
         self._waiting.clear()
+        self._start_actor = _not_yet  # which holds this crew, and with it all that is shared
         for child in self._children.values():
             child.process.kill()
         deadline = Deadline(_REAP_S)
@@ -186,4 +187,4 @@ class Crew:
 
 
 def _not_yet(actor: int) -> None:
-    raise AssertionError(f"actor {actor} cannot be started before the crew is")
+    raise AssertionError(f"actor {actor} cannot be started before the crew is, or after its end")

@@ -10,11 +10,12 @@ from sfactory.config.flags import assigned
 from sfactory.config.schema import Config
 from sfactory.cores import Cores
 from sfactory.errors import ConfigError
-from sfactory.layout import Layout, choose_inference
+from sfactory.layout import ActingCost, Choice, Layout, choose_inference
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.distributions import require_discrete
 from sfactory.model.flat_state import flat_bytes
 from sfactory.model.normalizer import UnknownKeys
+from sfactory.run.acting_cost import forward_us
 from sfactory.run.resources import raise_file_limit, require_memory, warn_of_niceness
 from sfactory.shared.rnn_states import RnnStates
 from sfactory.shared.trajectories import TrajectoryBuffer
@@ -23,13 +24,14 @@ from sfactory.spec import EnvSpec
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is decided before processes start."""
+    """Everything that is decided before processes start. why_inference: what decided on ``--inference=auto``."""
 
     spec: EnvSpec
     layout: Layout
     device: str
     cores: Cores
     weight_bytes: int
+    why_inference: str = ""
 
 
 def choose_device(wanted: str) -> str:
@@ -63,15 +65,36 @@ def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:
         raise ConfigError([f"{assigned('normalize_input_keys', config.model.normalize_input_keys)}: {error}"]) from None
 
 
-def plan_run(config: Config, spec: EnvSpec) -> Plan:
-    """Decide sizes and devices; raises ConfigError or ResourceError."""
+def steps_are_timed(config: Config) -> bool:
+    """Whether ``plan_run`` wants to know what a step of the env costs; raises ConfigError as ``choose_device`` does."""
+    return config.sampling.inference == "auto" and choose_device(config.run.device) != "cpu"
+
+
+def _inference(config: Config, spec: EnvSpec, device: str, env_step_us: float | None) -> Choice:
+    sampling, cost = config.sampling, None
+    if env_step_us is not None and steps_are_timed(config):
+        cost = ActingCost(env_step_us, forward_us(spec, config.model, sampling.num_envs_per_worker))
+    return choose_inference(sampling.inference, device != "cpu", cost)
+
+
+def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:
+    """Decide sizes and devices; raises ConfigError or ResourceError.
+
+    env_step_us: microseconds of an env's step on one core, if that is known, for ``--inference=auto``.
+    """
     device = choose_device(config.run.device)
-    inference = choose_inference(config.sampling.inference, device != "cpu")
     model = _blueprint(config, spec)
+    inference, why = _inference(config, spec, device, env_step_us)
     layout = Layout.plan(config.sampling, config.learner, inference, model.state_size)
     weight_bytes = flat_bytes(model)
     require_memory(_planned_bytes(spec, layout, weight_bytes))
+    return Plan(spec, layout, device, Cores.available(), weight_bytes, why)
+
+
+def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:
+    """As ``plan_sizes``; and take from the machine what a run needs, with a warning for what it may do without."""
+    plan = plan_sizes(config, spec, env_step_us)
     raise_file_limit()
     if not config.run.serial_mode:  # which has no processes to be nice
         warn_of_niceness(config.sampling.default_niceness)
-    return Plan(spec, layout, device, Cores.available(), weight_bytes)
+    return plan

@@ -1,4 +1,4 @@
-"""Room: looking at an env before training. In: a factory. Out: EnvSpec and spaces, or a teaching EnvError.
+"""Room: looking at an env before training. In: a factory. Out: its spec, or a teaching EnvError.
 
 The env is made, reset and stepped once in a throw-away process: an env that crashes, hangs or starts threads
 does so there, and before anything else was started.
@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -24,6 +24,7 @@ from sfactory.clock import Deadline
 from sfactory.env.adapt import ObsWriter, action_reader
 from sfactory.env.api import EnvFactory
 from sfactory.errors import EnvError, SFactoryError
+from sfactory.run.acting_cost import env_step_us
 from sfactory.run.child import leave, prepare_process
 from sfactory.run.examine_vector import examine_vector, require_finite
 from sfactory.run.nursery import Nursery
@@ -35,16 +36,26 @@ log = logging.getLogger(__name__)
 _STACK_S = 0.5  # for the answer of a process that hangs
 
 
-def probe_env(nursery: Nursery, factory: EnvFactory, timeout_s: float, gpus: Sequence[int] = ()) -> EnvSpec:
-    """The spec of the env that ``factory`` makes; raises EnvError naming what is wrong with it.
+class Probed(NamedTuple):
+    """What is known of an env. step_us: microseconds of a step; None if that was not asked for, and of vector envs,
+    where it depends on how many there are."""
 
-    gpus: as ``--actor_worker_gpus``; the env sees what those of the first actor will see.
+    spec: EnvSpec
+    step_us: float | None = None
+
+
+def probe_env(
+    nursery: Nursery, factory: EnvFactory, timeout_s: float, gpus: Sequence[int] = (), timed: bool = False
+) -> Probed:
+    """Look at the env that ``factory`` makes; raises EnvError naming what is wrong with it.
+
+    gpus: as ``--actor_worker_gpus``; the env sees what those of the first actor will see. timed: measure its steps.
     """
     for worker in range(len(gpus)):
         see_gpu_of(worker, gpus, dict(os.environ))  # refuses those that are not there
     receiver, sender = nursery.pipe()
     stack = StackFile()
-    process = nursery.start_plain(_probe_child, factory, tuple(gpus), stack, sender)
+    process = nursery.start_plain(_probe_child, factory, tuple(gpus), timed, stack, sender)
     sender.close()
     deadline = Deadline(timeout_s)
     try:
@@ -68,7 +79,7 @@ def probe_env(nursery: Nursery, factory: EnvFactory, timeout_s: float, gpus: Seq
         receiver.close()
     if isinstance(answer, str):
         raise EnvError(answer)
-    assert isinstance(answer, EnvSpec)
+    assert isinstance(answer, Probed)
     return answer
 
 
@@ -82,11 +93,11 @@ def _died(factory: EnvFactory, exit_code: int | None) -> str:
     return f"--env={factory.name}: its process died while the env was made, reset or stepped (exit code {exit_code})"
 
 
-def _probe_child(factory: EnvFactory, gpus: tuple[int, ...], stack: StackFile, sender: Any) -> None:
+def _probe_child(factory: EnvFactory, gpus: tuple[int, ...], timed: bool, stack: StackFile, sender: Any) -> None:
     prepare_process("sf-probe", stack)
     try:
         see_gpu_of(0, gpus)
-        answer: EnvSpec | str = examine(factory)
+        answer: Probed | str = examine(factory, timed)
     except SFactoryError as error:
         answer = str(error)
     except BaseException as error:
@@ -97,10 +108,10 @@ def _probe_child(factory: EnvFactory, gpus: tuple[int, ...], stack: StackFile, s
     leave(0)
 
 
-def examine(factory: EnvFactory) -> EnvSpec:
-    """Make, reset and step an env once, holding it to the interface; returns its spec."""
+def examine(factory: EnvFactory, timed: bool = False) -> Probed:
+    """Make, reset and step an env once, holding it to the interface; ``timed``: then step it for a moment."""
     if factory.makes_vectors:
-        return examine_vector(factory)
+        return Probed(examine_vector(factory))
     name = f"--env={factory.name}"
     env = factory()
     if not isinstance(env, gymnasium.Env):
@@ -126,8 +137,9 @@ def examine(factory: EnvFactory) -> EnvSpec:
         raise EnvError(f"{name}: step() returned the reward {step[1]!r}, which is no number") from None
     if not math.isfinite(reward):
         raise EnvError(f"{name}: step() returned the reward {reward}; rewards must be finite")
+    step_us = env_step_us(env) if timed else None
     env.close()
-    return spec
+    return Probed(spec, step_us)
 
 
 def _some_action(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Any:

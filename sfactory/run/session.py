@@ -8,20 +8,22 @@ import secrets
 from collections.abc import Mapping
 
 from sfactory.clock import now
-from sfactory.config.cli import CONFIG_FILE, Resolved
+from sfactory.config.cli import AUTOTUNE, CONFIG_FILE, Resolved
+from sfactory.config.flags import assigned
 from sfactory.config.saved import write_config
 from sfactory.config.schema import Config
 from sfactory.env.api import EnvFactory
 from sfactory.errors import CannotSaveError, CheckpointError, ExitCode
 from sfactory.learner.setup import Limits
 from sfactory.run.aside import move_aside
+from sfactory.run.autotune import Autotune
 from sfactory.run.benchmark import Benchmark
-from sfactory.run.commands import resume_command
+from sfactory.run.commands import resume_command, tuned_command
 from sfactory.run.console import Console
 from sfactory.run.nursery import Nursery
 from sfactory.run.outcome import Outcome
 from sfactory.run.parallel import ParallelRun
-from sfactory.run.plan import Plan, plan_run
+from sfactory.run.plan import Plan, plan_run, steps_are_timed
 from sfactory.run.probe import probe_env
 from sfactory.run.resumed import Resumed
 from sfactory.run.rundir import RunDir
@@ -37,23 +39,37 @@ _ENDLESS = 10**9  # limits beyond this are the defaults, which nobody waits for
 def _plan(config: Config, nursery: Nursery) -> Plan:
     sampling = config.sampling
     factory = EnvFactory.of(config.run, sampling)
-    return plan_run(config, probe_env(nursery, factory, sampling.reset_timeout_seconds, sampling.actor_worker_gpus))
+    limit_s, gpus = sampling.reset_timeout_seconds, sampling.actor_worker_gpus
+    probed = probe_env(nursery, factory, limit_s, gpus, timed=steps_are_timed(config))
+    plan = plan_run(config, probed.spec, probed.step_us)
+    if plan.why_inference:
+        _log.info("--inference=auto is %s: %s", plan.layout.inference, plan.why_inference)
+    return plan
 
 
-def _with_seed(resolved: Resolved) -> tuple[Config, dict[str, str]]:
-    """The config with a seed drawn if none was given, and the sources of its values."""
-    config, sources = resolved.config, dict(resolved.sources)
-    if config.run.seed is None:
-        run = dataclasses.replace(config.run, seed=secrets.randbits(31))
-        config, sources["seed"] = dataclasses.replace(config, run=run), "drawn at random"
-    return config, sources
+def _with_seed(resolved: Resolved) -> Resolved:
+    """The same with a seed drawn if none was given."""
+    config = resolved.config
+    if config.run.seed is not None:
+        return resolved
+    run = dataclasses.replace(config.run, seed=secrets.randbits(31))
+    return dataclasses.replace(
+        resolved,
+        config=dataclasses.replace(config, run=run),
+        sources={**resolved.sources, "seed": "drawn at random"},
+    )
+
+
+def _seed_of(config: Config) -> int:
+    assert config.run.seed is not None, "a seed was drawn"
+    return config.run.seed
 
 
 def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts: Interrupts, started_at: float) -> int:
     """Train; returns the exit code. Raises SFactoryError if the run was refused before it started."""
-    config, sources = _with_seed(resolved)
-    seed = config.run.seed
-    assert seed is not None, "a seed was drawn"
+    resolved = _with_seed(resolved)
+    config = resolved.config
+    seed = _seed_of(config)
     with RunDir.open(config.run.train_dir, config.run.experiment) as rundir:
         resumed: Resumed | None = None
         began = False
@@ -67,7 +83,10 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
             if resumed is not None and resumed.finished(config):
                 outcome = _already_finished(config, resumed)
             else:
-                write_config(rundir.path, config, sources)
+                if config.tuning.autotune:
+                    resolved, plan = _tuned(resolved, plan, arguments, nursery, interrupts, console)
+                    config, started_at = resolved.config, now()
+                write_config(rundir.path, config, resolved.sources)
                 began = True
                 rundir.write_run_json("running", argv=arguments, seed=seed)
                 _announce(config, plan, resumed, rundir)
@@ -88,7 +107,31 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
             raise
         _record(outcome, rundir)
         rundir.write_run_json(outcome.status, argv=arguments, seed=seed)
-        return _conclude(outcome, resume_command(arguments, _from_file(sources)), interrupts, console)
+        return _conclude(outcome, resume_command(arguments, _from_file(resolved.sources)), interrupts, console)
+
+
+def _tuned(
+    resolved: Resolved,
+    plan: Plan,
+    arguments: list[str],
+    nursery: Nursery,
+    interrupts: Interrupts,
+    console: Console,
+) -> tuple[Resolved, Plan]:
+    """The settings that trials find fastest, and their plan; a run that was tuned before keeps what it has."""
+    if resolved.tuned:
+        kept = " ".join(assigned(name, value) for name, value in resolved.tuned.items())
+        console.message(
+            f"autotune: this run keeps the settings that it was tuned to: {kept}; to tune again, begin anew with "
+            "another --experiment or --restart_behavior=restart"
+        )
+        return resolved, plan
+    tuning = Autotune(resolved.config, resolved.given, plan, _seed_of(resolved.config), console)
+    tuned = tuning.run(nursery, interrupts)
+    command = tuned_command(arguments, tuned.chosen, _from_file(resolved.sources))
+    console.message(f"autotune: the same without it: {command}")
+    sources = {**resolved.sources, **dict.fromkeys(tuned.chosen, AUTOTUNE)}
+    return dataclasses.replace(resolved, config=tuned.config, sources=sources), tuned.plan
 
 
 def _make_way(config: Config, rundir: RunDir, nursery: Nursery) -> Plan | None:
@@ -120,13 +163,16 @@ def _record(outcome: Outcome, rundir: RunDir) -> None:
         _log.error("%s", error)
 
 
-def benchmark(resolved: Resolved, nursery: Nursery, interrupts: Interrupts) -> int:
+def benchmark(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts: Interrupts) -> int:
     """Measure throughput and print the result; returns the exit code."""
-    config, _ = _with_seed(resolved)
-    seed = config.run.seed
-    assert seed is not None, "a seed was drawn"
+    resolved = _with_seed(resolved)
+    config = resolved.config
+    seed = _seed_of(config)
     console = Console(None, None)
     plan = _plan(config, nursery)
+    if config.tuning.autotune:
+        resolved, plan = _tuned(resolved, plan, arguments, nursery, interrupts, console)
+        config = resolved.config
     started = now()
     result = Benchmark(config, plan, console).run(nursery, interrupts, seed)
     console.close(f"RESULT done benchmark of {now() - started:.0f} s")

@@ -31,6 +31,7 @@ class Supervision:
     failure: the first fault, if any. done: every learner reached its limit, or a beat said that it was
     enough.
     ``boot_limit_s``: bound on making one env and on one env's first reset, see Boot.
+    ``saves``: whether there is anything to save at a stop; a measurement has nothing.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class Supervision:
         status: StatusBoard,
         interrupts: Interrupts,
         boot_limit_s: float,
+        saves: bool = True,
     ) -> None:
         self._crew, self._control, self._status, self._interrupts = crew, control, status, interrupts
+        self._stop = Stop.SAVE if saves else Stop.NOW
         self._boot = Boot(crew, status, boot_limit_s)
         self._grace: Deadline | None = None
         self.failure: SFactoryError | None = None
@@ -59,7 +62,7 @@ class Supervision:
                 next_beat = now() + BEAT_S
                 if on_beat() and not self._control.stopping:
                     self.done = True
-                    self._order(Stop.SAVE)
+                    self._order(self._stop)
                 self._check_boot()
             if self._grace is not None and self._grace.passed:
                 self._kill_rest()
@@ -81,8 +84,9 @@ class Supervision:
     def _on_signals(self) -> None:
         count = self._interrupts.count
         if count == 1 and self._control.stop is Stop.NO:
-            log.info("stopping and saving; a second signal ends the run at once, without saving")
-            self._order(Stop.SAVE)
+            if self._stop is Stop.SAVE:
+                log.info("stopping and saving; a second signal ends the run at once, without saving")
+            self._order(self._stop)
         if count >= 2:
             self._order(Stop.NOW)
             self._crew.kill()

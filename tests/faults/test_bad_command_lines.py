@@ -49,6 +49,8 @@ RANGES = [
     case("negative seed", CARTPOLE, "--seed=-1", says=("--seed=-1", "at least 0")),
     case("layer of no units", CARTPOLE, "--encoder_mlp_layers", "64", "0", says=("--encoder_mlp_layers 64 0", "1")),
     case("unknown choice", CARTPOLE, "--nonlinearity=selu", says=("--nonlinearity=selu", "elu, relu, tanh")),
+    case("trials of no time", CARTPOLE, "--autotune_seconds=0", says=("--autotune_seconds=0.0", "at least 0.1")),
+    case("trials of hours", CARTPOLE, "--autotune_seconds=3600", says=("--autotune_seconds=3600.0", "at most 60")),
     case("no number", CARTPOLE, "--num_workers=many", says=("--num_workers=many", "whole number")),
 ]
 
@@ -83,6 +85,24 @@ RULES = [
         "--inference=local",
         "--policy_workers_per_policy=2",
         says=("--policy_workers_per_policy=2", "--inference=central"),
+    ),
+    case(
+        "tuning one process",
+        CARTPOLE,
+        "--autotune=True",
+        "--serial_mode=True",
+        says=("--autotune=True", "--serial_mode=True", "nothing to tune"),
+    ),
+    case(
+        "tuning a stage that is none",
+        CARTPOLE,
+        "--autotune=True",
+        "--benchmark=True",
+        "--benchmark_stage=learn",
+        says=("--autotune=True", "--benchmark_stage=learn"),
+    ),
+    case(
+        "batches without tuning", CARTPOLE, "--autotune_batch=True", says=("--autotune_batch=True", "--autotune=True")
     ),
 ]
 

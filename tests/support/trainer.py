@@ -47,9 +47,11 @@ CHEAP: Mapping[str, object] = {
 
 
 def to_argv(flags: Mapping[str, object]) -> list[str]:
-    """Flags as a user types them: --name=value, lists separated by spaces, mappings as JSON."""
+    """Flags as a user types them: --name=value, lists separated by spaces, mappings as JSON; None: not at all."""
     argv: list[str] = []
     for name, value in flags.items():
+        if value is None:
+            continue
         if isinstance(value, tuple):
             argv += [f"--{name}", *map(str, value)]
         else:

@@ -301,6 +301,45 @@ def test_how_the_last_start_began_is_not_how_the_next_one_does() -> None:
         assert config.checkpoint.load_checkpoint_kind == "latest"
 
 
+def tuned_run() -> None:
+    """A saved run for which autotune has chosen the number of workers, and the command line that of envs."""
+    resolved = read("--env=CartPole-v1", "--experiment=old", "--num_workers=7", "--num_envs_per_worker=6")
+    run_dir = Path("train_dir") / "old"
+    run_dir.mkdir(parents=True)
+    write_config(run_dir, resolved.config, {**resolved.sources, "num_workers": "autotune"})
+
+
+def test_a_run_that_was_tuned_keeps_that_as_the_source_of_its_settings_however_often_it_is_resumed() -> None:
+    tuned_run()
+
+    for _ in range(2):
+        resolved = read("--experiment=old", "--autotune=True")
+
+        assert resolved.tuned == {"num_workers": 7}
+        assert resolved.config.tuning.autotune
+        write_config(Path("train_dir") / "old", resolved.config, resolved.sources)
+    assert not read("--experiment=old").config.tuning.autotune
+
+
+def test_a_benchmark_and_a_run_that_begins_anew_were_never_tuned() -> None:
+    tuned_run()
+
+    for more in ("--benchmark=True", "--restart_behavior=restart"):
+        assert read("--env=CartPole-v1", "--experiment=old", "--autotune=True", more).tuned == {}
+
+
+def test_a_flag_is_given_by_the_command_line_or_a_file_now_or_when_the_run_was_started() -> None:
+    tuned_run()
+    Path("flags.yaml").write_text("rollout: 8\n")
+
+    resolved = read("--experiment=old", "--config=flags.yaml", "--seed=3")
+
+    assert {"rollout", "seed", "num_envs_per_worker", "experiment"} <= resolved.given
+    assert not {"num_workers", "batch_size", "gamma"} & resolved.given
+    assert resolved.tuned == {"num_workers": 7}
+    assert read("--experiment=old", "--num_workers=2").tuned == {}
+
+
 def test_a_run_that_was_moved_is_resumed_where_it_is_found() -> None:
     saved_run(PLAIN_ENV)
     Path("train_dir").rename("elsewhere")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sfactory.config.cli import CONFIG_FILE, read_command_line
-from sfactory.run.commands import resume_command, train_command
+from sfactory.run.commands import resume_command, train_command, tuned_command
 
 BEFORE, AFTER = ["--env=CartPole-v1", "--encoder_mlp_layers", "64", "32"], ["--env_kwargs", '{"a b": 1}', "--seed=1"]
 
@@ -55,3 +55,35 @@ def test_a_config_file_that_restarts_does_not_make_the_resume_command_restart(
 
     assert read_command_line(words_of(command), prog="p").config.run.restart_behavior == "resume"
     assert read_command_line(words_of(command), prog="p").config.checkpoint.load_checkpoint_kind == "latest"
+
+
+CHOSEN = {"inference": "local", "num_workers": 4}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--autotune=True"],
+        ["--autotune", "True", "--autotune_seconds=0.5"],
+        ["--autotune-batch=True", "--autotune-seconds", "5", "--autotune=True"],
+    ],
+)
+def test_the_command_without_tuning_sets_what_was_chosen_and_keeps_the_rest(given: list[str]) -> None:
+    words = words_of(tuned_command([*BEFORE, *given, *AFTER], CHOSEN))
+
+    assert words == [*BEFORE, *AFTER, "--inference=local", "--num_workers=4"]
+
+
+def test_a_config_file_that_tunes_does_not_make_the_command_without_tuning_tune(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("flags.yaml").write_text("env: Taxi-v4\nautotune: true\nautotune_batch: true\nautotune_seconds: 1\n")
+    arguments = ["--config=flags.yaml", "--seed=1"]
+    sources = read_command_line(arguments, prog="p").sources
+
+    command = tuned_command(arguments, CHOSEN, [name for name, source in sources.items() if source == CONFIG_FILE])
+
+    config = read_command_line(words_of(command), prog="p").config
+    assert not config.tuning.autotune
+    assert (config.sampling.inference, config.sampling.num_workers, config.run.seed) == ("local", 4, 1)

@@ -42,6 +42,10 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("save_milestones_sec", {"save_milestones_sec": 0.0}),
     ("serial_mode", {"serial_mode": True, "benchmark": True}),
     ("policy_workers_per_policy", {"serial_mode": True, "num_workers": 2, "policy_workers_per_policy": 2}),
+    ("autotune", {"autotune": True, "serial_mode": True}),
+    ("autotune", {"autotune": True, "benchmark": True, "benchmark_stage": "env"}),
+    ("autotune", {"autotune": True, "benchmark": True, "benchmark_stage": "learn"}),
+    ("autotune_batch", {"autotune_batch": True}),
 ]
 
 

@@ -87,6 +87,18 @@ def test_a_damaged_config_json_is_refused_by_name_and_with_advice(tmp_path: Path
     assert "another --experiment" in caught.value.problems[0]
 
 
+def test_a_run_keeps_no_wish_to_be_tuned(tmp_path: Path) -> None:
+    config = config_of({**values_of(CONFIG), "autotune": True, "autotune_seconds": 1.0, "num_workers": 7})
+    write_config(tmp_path, config, {"autotune": "command line", "num_workers": "autotune"})
+
+    saved = read_config(tmp_path)
+
+    assert saved is not None
+    assert (saved.values["autotune"], saved.values["autotune_seconds"], saved.values["num_workers"]) == (False, 3.0, 7)
+    assert saved.sources == {"num_workers": "autotune"}
+    assert "autotune" not in saved.resumable
+
+
 def test_diff_lists_old_and_new_values() -> None:
     new = values_of(config_of({**values_of(CONFIG), "gamma": 0.5, "seed": None}))
 

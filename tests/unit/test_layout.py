@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from sfactory.config.schema import LearnerConfig, SamplingConfig
-from sfactory.layout import Layout, choose_inference, is_actor, is_learner
+from sfactory.layout import ActingCost, Layout, choose_inference, is_actor, is_learner
 from tests.support.parts import small_layout
 
 SAMPLING = SamplingConfig(
@@ -54,17 +56,32 @@ def test_processes_are_named_as_the_kernel_can_keep_them() -> None:
     assert max(len(name) for name in small_layout(num_actors=4096).process_names) <= 15
 
 
+@pytest.mark.parametrize("wanted", ["central", "local"])
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_a_layout_of_inference_that_was_chosen_is_the_one_and_needs_no_reason(
+    wanted: Literal["central", "local"], on_gpu: bool
+) -> None:
+    assert choose_inference(wanted, on_gpu, ActingCost(1000.0, 1.0)) == (wanted, "")
+
+
 @pytest.mark.parametrize(
-    ("wanted", "on_gpu", "chosen"),
+    ("on_gpu", "cost", "chosen", "why"),
     [
-        ("central", False, "central"),
-        ("local", True, "local"),
-        ("auto", True, "central"),
-        ("auto", False, "local"),
+        (False, None, "local", "without a GPU"),
+        (False, ActingCost(1.0, 100.0), "local", "without a GPU"),
+        (True, None, "central", "not known"),
+        (True, ActingCost(100.0, 24.9), "local", "costs 100 us and choosing its action 24.9 us, less than a quarter"),
+        (True, ActingCost(100.0, 25.0), "central", "choosing its action 25 us, no less than a quarter"),
+        (True, ActingCost(3.2, 2.0), "central", "costs 3.2 us and choosing its action 2 us, no less"),
     ],
 )
-def test_auto_takes_central_inference_where_there_is_a_gpu(wanted: str, on_gpu: bool, chosen: str) -> None:
-    assert choose_inference(wanted, on_gpu) == chosen  # type: ignore[arg-type]
+def test_auto_takes_the_gpu_only_where_choosing_actions_would_cost_actors_much(
+    on_gpu: bool, cost: ActingCost | None, chosen: str, why: str
+) -> None:
+    choice = choose_inference("auto", on_gpu, cost)
+
+    assert choice.inference == chosen
+    assert why in choice.why
 
 
 def test_the_kind_of_a_process_is_told_by_its_name() -> None:

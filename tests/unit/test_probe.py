@@ -94,10 +94,22 @@ def factory_of(name: str, **kwargs: object) -> EnvFactory:
 
 
 def test_a_good_env_is_described(nursery: Nursery) -> None:
-    spec = probe_env(nursery, factory_of("well_behaved"), BOUND_S)
+    spec, step_us = probe_env(nursery, factory_of("well_behaved"), BOUND_S)
 
+    assert step_us is None  # measuring takes a moment, and is not asked for
     assert [key for key, _ in spec.obs] == ["obs"]
     assert [(head.key, getattr(head, "start", None)) for head in spec.actions] == [("action", 2)]
+
+
+def test_the_steps_of_an_env_are_timed_if_that_is_asked_for(nursery: Nursery) -> None:
+    step_us = probe_env(nursery, EnvFactory("CartPole-v1"), BOUND_S, timed=True).step_us
+
+    assert step_us is not None
+    assert 0.1 < step_us < 10_000
+
+
+def test_the_steps_of_a_vector_env_are_not_timed_since_it_is_not_known_how_many_there_will_be() -> None:
+    assert examine(EnvFactory("vector:CartPole-v1"), timed=True).step_us is None
 
 
 def test_what_an_env_prints_does_not_reach_stdout(nursery: Nursery, capfd: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +144,7 @@ def test_an_env_that_hangs_is_refused_when_its_time_is_up_and_the_place_is_shown
     ("gpus", "seen"), [((), "['', None, None]"), ((3, 1), "['3', '3', '3']"), ((0,), "['0', '0', '0']")]
 )
 def test_the_probed_env_sees_the_gpu_of_the_first_actor(nursery: Nursery, gpus: tuple[int, ...], seen: str) -> None:
-    assert probe_env(nursery, factory_of("seeing", expected=seen), BOUND_S, gpus).actions
+    assert probe_env(nursery, factory_of("seeing", expected=seen), BOUND_S, gpus).spec.actions
 
 
 def test_gpus_beyond_those_that_are_visible_are_refused_before_anything_starts(

@@ -100,7 +100,13 @@ def test_eventually_tells_whether_it_came_true() -> None:
 
 
 def test_flags_are_typed_as_a_user_would() -> None:
-    flags = {"seed": 3, "with_tensorboard": False, "encoder_mlp_layers": (16, 8), "env_kwargs": {"raise_at": 2}}
+    flags = {
+        "seed": 3,
+        "with_tensorboard": False,
+        "encoder_mlp_layers": (16, 8),
+        "env_kwargs": {"raise_at": 2},
+        "resume": None,
+    }
 
     assert to_argv(flags) == [
         "--seed=3",

@@ -116,7 +116,7 @@ def test_without_envpool_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPa
 def test_a_vector_env_is_looked_at_before_training_and_its_spec_is_that_of_one_env() -> None:
     env = ScriptedEnv([])
 
-    spec = examine(EnvFactory(f"{HERE}:scripted"))
+    spec = examine(EnvFactory(f"{HERE}:scripted")).spec
 
     assert spec == EnvSpec.of_spaces(env.observation_space, env.action_space)
 

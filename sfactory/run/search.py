@@ -1,0 +1,265 @@
+"""Room: which settings to try, and which to keep. In: starting settings, a way to measure. Out: trials and the best.
+
+One setting at a time, in the order in which they usually matter, from the best so far: a ladder is climbed as long as
+each rung gains. Nothing here knows how settings are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from sfactory.errors import ConfigError, ResourceError, SFactoryError
+from sfactory.layout import Inference
+
+GAIN = 0.03  # what a challenger must be faster by
+NOISE = 0.05  # differences up to this are looked at twice
+MOST_TRIALS = 20
+_DUEL = 2  # trials, kept for the end
+_LOOKS = 3  # trials that one challenger may take
+_HOPELESS = 3  # trials that fail before one has succeeded
+_BATCH_RUNGS = 3
+_MOST_ENVS = 2**16  # per worker
+_SPLITS = (1, 2, 4)
+
+# What the machine may have no room for, or do wrong, with one setting and not with another.
+_PASSED_OVER = (SFactoryError, OSError, MemoryError)
+_REFUSALS = (ConfigError, ResourceError)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One value for each flag that may be varied; field names are the flags' names."""
+
+    inference: Inference
+    num_workers: int
+    num_envs_per_worker: int
+    worker_num_splits: int
+    learner_num_threads: int
+    batch_size: int
+
+    @property
+    def envs(self) -> int:
+        """Of all workers."""
+        return self.num_workers * self.num_envs_per_worker
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of settings that were tried. rate: env steps per second; None if there is none, and ``why``."""
+
+    settings: Settings
+    rate: float | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The end of a search. gain: of ``best`` over the start, measured side by side; 1.0 if the start is best.
+
+    None if the start could not be measured.
+    """
+
+    best: Settings
+    rate: float
+    gain: float | None
+    trials: list[Tried]
+
+
+@dataclass
+class _Best:
+    settings: Settings
+    rate: float
+
+
+@dataclass
+class Search:
+    """A search of the settings named in ``free`` (fields of Settings) that starts at ``start``.
+
+    cores: of this machine. measure: env steps per second, or an SFactoryError, OSError or MemoryError for settings
+    that are to be passed over. tell: is shown each trial.
+    """
+
+    start: Settings
+    free: Collection[str]
+    cores: int
+    measure: Callable[[Settings], float]
+    tell: Callable[[Tried], None] = lambda tried: None
+    trials: list[Tried] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._best: _Best | None = None
+        self._spent = 0  # trials that took time
+        self._first_error: BaseException | None = None
+
+    def run(self) -> Found:
+        """Search; raises the first error if nothing could be measured."""
+        self._wins(self.start)
+        self._climb("batch_size", self._batches(1), self._batches(-1))
+        self._climb("num_envs_per_worker", self._envs(1), self._envs(-1))
+        if "inference" in self.free and self._wins(self._with_other_inference()):
+            self._climb("num_envs_per_worker", self._envs(1), self._envs(-1))
+        self._climb("num_workers", *self._up_and_down(self._worker_counts(), self._now.num_workers, self._with_workers))
+        if self._now.inference == "central":
+            splits = [n for n in _SPLITS if self._now.num_envs_per_worker % n == 0]
+            self._climb("worker_num_splits", *self._up_and_down(splits, self._now.worker_num_splits, self._with_splits))
+        self._climb("learner_num_threads", *self._up_and_down(self._threads(), self._threads_now, self._with_threads))
+        gain = self._duel()
+        if self._best is None:
+            assert self._first_error is not None
+            raise self._first_error
+        return Found(self._best.settings, self._best.rate, gain, self.trials)
+
+    @property
+    def _now(self) -> Settings:
+        return self.start if self._best is None else self._best.settings
+
+    def _climb(self, name: str, *directions: Iterable[Settings]) -> None:
+        """Go on in the first direction that gains as long as it does, if the setting ``name`` is free."""
+        for direction in directions if name in self.free else ():
+            before = self._best
+            for challenger in direction:
+                if not self._wins(challenger):
+                    break
+            if self._best is not before:
+                return
+
+    def _wins(self, challenger: Settings) -> bool:
+        """Measure ``challenger``, which becomes the best if it gains enough. What does not fit any more loses."""
+        if self._spent > MOST_TRIALS - _DUEL - _LOOKS:
+            return False
+        rate = self._try(challenger)
+        if rate is None:
+            return False
+        best = self._best
+        if best is not None and abs(rate / best.rate - 1.0) <= NOISE:
+            rate = self._look_again(challenger, rate, best)
+        if best is not None and rate <= (1.0 + GAIN) * best.rate:
+            return False
+        self._best = _Best(challenger, rate)
+        return True
+
+    def _look_again(self, challenger: Settings, rate: float, best: _Best) -> float:
+        """Measure ``best`` anew, since the machine may have changed; and ``challenger``, if it owes its gain to that.
+
+        Returns the rate of ``challenger``.
+        """
+        best.rate = self._try(best.settings) or best.rate
+        if rate <= (1.0 + GAIN) * best.rate:
+            return rate
+        return self._try(challenger) or 0.0
+
+    def _try(self, settings: Settings) -> float | None:
+        rate, why, spent = None, "", 1
+        try:
+            rate = self.measure(settings)
+        except _PASSED_OVER as error:
+            self._first_error = self._first_error or error
+            why, spent = _in_one_line(error), 0 if isinstance(error, _REFUSALS) else 1
+        self._spent += spent
+        self.trials.append(Tried(settings, rate, why))
+        self.tell(self.trials[-1])
+        if self._best is None and rate is None and self._spent >= _HOPELESS:
+            assert self._first_error is not None
+            raise self._first_error
+        return rate
+
+    def _duel(self) -> float | None:
+        """Measure the start and the best once more, one after the other: the start stays if it is no slower.
+
+        Returns the gain over the start; None if there is no such figure.
+        """
+        best = self._best
+        if best is None or best.settings == self.start:
+            return 1.0
+        if self.trials[0].rate is None:
+            return None
+        start_rate, best_rate = self._try(self.start), self._try(best.settings)
+        if start_rate is None or best_rate is None:
+            return None if start_rate is None else self._back_to_start(start_rate)
+        if best_rate <= start_rate:
+            return self._back_to_start(start_rate)
+        best.rate = best_rate
+        return best_rate / start_rate
+
+    def _back_to_start(self, rate: float) -> float:
+        self._best = _Best(self.start, rate)
+        return 1.0
+
+    # Ladders. Each begins at what is best when it is asked for its first rung.
+
+    def _batches(self, direction: int) -> Iterator[Settings]:
+        origin = self._now
+        for rung in range(1, _BATCH_RUNGS + 1):
+            size = _doubled(origin.batch_size, direction * rung)
+            if size is None:
+                return
+            yield replace(origin, batch_size=size)
+
+    def _envs(self, direction: int) -> Iterator[Settings]:
+        origin, rung = self._now, 0
+        while True:
+            rung += 1
+            envs = _doubled(origin.num_envs_per_worker, direction * rung)
+            if envs is None or envs > _MOST_ENVS or envs % origin.worker_num_splits:
+                return
+            yield replace(origin, num_envs_per_worker=envs)
+
+    def _with_other_inference(self) -> Settings:
+        return replace(self._now, inference="local" if self._now.inference == "central" else "central")
+
+    def _worker_counts(self) -> list[int]:
+        counts = {1, self.cores // 2, self.cores, 2 * self.cores}
+        doubled = 2 * self._now.num_workers
+        while doubled < 2 * self.cores:
+            counts.add(doubled)
+            doubled *= 2
+        return [count for count in sorted(counts) if count]
+
+    def _with_workers(self, origin: Settings, count: int) -> Settings:
+        """``count`` workers with as many envs in all, where their number is free."""
+        envs, splits = origin.num_envs_per_worker, origin.worker_num_splits
+        if "num_envs_per_worker" in self.free:
+            envs = max(splits, origin.envs // count // splits * splits)
+        return replace(origin, num_workers=count, num_envs_per_worker=envs)
+
+    def _with_splits(self, origin: Settings, count: int) -> Settings:
+        return replace(origin, worker_num_splits=count)
+
+    @property
+    def _threads_now(self) -> int:
+        return self._now.learner_num_threads or max(1, self.cores - self._now.num_workers)
+
+    def _threads(self) -> list[int]:
+        counts, doubled = {self.cores}, 1
+        while doubled < self.cores:
+            counts.add(doubled)
+            doubled *= 2
+        return sorted(counts)
+
+    def _with_threads(self, origin: Settings, count: int) -> Settings:
+        return replace(origin, learner_num_threads=count)
+
+    def _up_and_down(
+        self, values: Collection[int], now: int, with_value: Callable[[Settings, int], Settings]
+    ) -> tuple[Iterable[Settings], Iterable[Settings]]:
+        """The ladders of ``values`` above ``now``, and below it."""
+        origin = self._now
+        above = sorted(value for value in values if value > now)
+        below = sorted((value for value in values if value < now), reverse=True)
+        return [with_value(origin, value) for value in above], [with_value(origin, value) for value in below]
+
+
+def _doubled(value: int, times: int) -> int | None:
+    """``value`` x 2^times; None where that is no whole number."""
+    if times >= 0:
+        return value << times
+    return value >> -times if value % (1 << -times) == 0 else None
+
+
+def _in_one_line(error: BaseException) -> str:
+    """What an error says first, or last, if it holds the traceback of another process."""
+    if isinstance(error, ConfigError):
+        return error.problems[0]
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,113 @@
+"""What a step costs an actor's core is measured with the env and the model themselves, and leaves no trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+
+from sfactory.config.flags import config_of
+from sfactory.run import acting_cost
+from sfactory.run.acting_cost import env_step_us, forward_us
+from sfactory.run.plan import plan_sizes, steps_are_timed
+from tests.support.parts import TINY, VECTOR
+from tests.support.scripted_env import ScriptedEnv
+
+STEP_S = 0.004
+
+
+class TimedEnv(ScriptedEnv):
+    """Moves its own clock: by STEP_S for a step, far more for a reset. Episodes of two steps."""
+
+    def __init__(self) -> None:
+        super().__init__([(2, "terminated")] * 100)
+        self.at = 0.0
+
+    def now(self) -> float:
+        """What its clock shows."""
+        return self.at
+
+    def reset(self, **given: Any) -> Any:
+        """As ever."""
+        self.at += 10 * STEP_S
+        return super().reset(**given)
+
+    def step(self, action: int) -> Any:
+        """As ever."""
+        self.at += STEP_S
+        return super().step(action)
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.2, 10), (0.0, 1)])
+def test_the_time_of_steps_is_measured_without_that_of_resets_and_at_least_one_step_is(
+    seconds: float, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = TimedEnv()
+    monkeypatch.setattr(acting_cost, "now", env.now)
+
+    cost = env_step_us(env, seconds)
+
+    assert cost == pytest.approx(1e6 * STEP_S)
+    assert len(env.taken) == steps
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_gymnasium_envs_of_discrete_and_box_actions_can_be_measured(env_id: str) -> None:
+    env: gymnasium.Env[Any, Any] = gymnasium.make(env_id)
+
+    assert env_step_us(env, 0.02) > 0
+
+
+def test_a_forward_pass_is_measured_per_row() -> None:
+    narrow, wide = forward_us(VECTOR, TINY, 1, 0.05), forward_us(VECTOR, TINY, 256, 0.05)
+
+    # What a pass costs beside its arithmetic is shared by its rows.
+    assert 0 < wide < narrow / 4
+
+
+def test_measuring_a_forward_pass_leaves_random_numbers_and_threads_as_they_were() -> None:
+    threads, state = torch.get_num_threads(), torch.random.get_rng_state()
+
+    forward_us(VECTOR, TINY, 4, 0.0)
+
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpu", "timed"),
+    [
+        ({"inference": "auto"}, True, True),
+        ({"inference": "auto"}, False, False),
+        ({"inference": "auto", "device": "cpu"}, True, False),
+        ({"inference": "central"}, True, False),
+        ({"inference": "local"}, True, False),
+    ],
+)
+def test_steps_are_timed_only_where_their_cost_decides(
+    flags: dict[str, object], gpu: bool, timed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+
+    assert steps_are_timed(config_of(flags)) == timed
+
+
+@pytest.mark.parametrize(
+    ("env_step_us", "chosen", "why"),
+    [
+        (1e6, "local", "a step of the environment costs 1e+06 us"),
+        (1e-3, "central", "a step of the environment costs 0.001 us"),
+        (None, "central", "not known"),
+    ],
+)
+def test_with_a_gpu_the_plan_weighs_an_env_step_against_a_forward_pass(
+    env_step_us: float | None, chosen: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    plan = plan_sizes(config_of({"inference": "auto", "encoder_mlp_layers": (8,)}), VECTOR, env_step_us)
+
+    assert plan.layout.inference == chosen
+    assert why in plan.why_inference

@@ -1,0 +1,102 @@
+"""A measurement begins once everybody works and is warm, counts whole datasets, and has an end."""
+
+from __future__ import annotations
+
+import pytest
+
+import sfactory.run.trial as trial_module
+from sfactory.run.trial import Measured, Measurement, Timing
+from sfactory.shared.status import State, StatusBoard
+
+ACTORS, LEARNER = ("sf-actor-0", "sf-actor-1"), "sf-learner-0"
+TIMING = Timing(warm_up=1.0, measured=3.0, patience=10.0, boot=60.0)
+BEAT_S = 0.25
+
+
+class Machine:
+    """A run on a clock of its own. ``dataset_s``: seconds of a dataset of 1000 steps. Actors take 100 steps a beat."""
+
+    def __init__(self, dataset_s: float, ready_at: float = 0.0) -> None:
+        self.status = StatusBoard([LEARNER, *ACTORS])
+        self.at = 100.0
+        self._dataset_s, self._ready_at, self._start = dataset_s, self.at + ready_at, self.at
+        self.warm_ups: list[float] = []
+
+    def now(self) -> float:
+        return self.at
+
+    def warm(self) -> None:
+        self.warm_ups.append(self.at - self._start)
+
+    def beat(self) -> None:
+        """A moment passes."""
+        self.at += BEAT_S
+        for actor in ACTORS:
+            row = self.status.row(actor)
+            row.set("state", State.RUNNING if self.at >= self._ready_at else State.RESETTING)
+            row.add("env_steps", 50)
+        datasets = (self.at - self._start) // self._dataset_s
+        learner = self.status.row(LEARNER)
+        learner.set("env_steps", 1000 * datasets)
+        learner.set("train_seconds", datasets * self._dataset_s)
+
+
+def measure(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, of_learners: bool = True, timing: Timing = TIMING
+) -> Measured | None:
+    monkeypatch.setattr(trial_module, "now", machine.now)
+    measurement = Measurement(machine.status, 2, of_learners, timing, machine.warm)
+    for _ in range(1000):
+        machine.beat()
+        if measurement.look():
+            return measurement.measured
+    raise AssertionError("a measurement without end")
+
+
+@pytest.mark.parametrize("dataset_s", [0.01, 0.7, 2.0, 5.0])
+def test_the_rate_is_that_of_whole_datasets_however_long_one_takes(
+    dataset_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = measure(Machine(dataset_s), monkeypatch)
+
+    assert measured is not None
+    assert measured.rate == pytest.approx(1000.0 / dataset_s)
+    assert TIMING.measured <= measured.seconds <= TIMING.measured + max(dataset_s, BEAT_S)
+
+
+def test_where_sampling_is_measured_steps_of_actors_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = measure(Machine(1000.0), monkeypatch, of_learners=False)
+
+    assert measured is not None
+    assert measured.rate == pytest.approx(100 / BEAT_S)
+    assert measured.seconds == TIMING.measured
+
+
+def test_the_warm_up_begins_once_all_actors_work_and_something_was_learned_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late_actor, late_learner = Machine(0.5, ready_at=7.0), Machine(9.0)
+
+    for machine in (late_actor, late_learner):
+        assert measure(machine, monkeypatch) is not None
+    assert late_actor.warm_ups == [7.0]
+    assert late_learner.warm_ups == [9.0]
+
+
+@pytest.mark.parametrize(("dataset_s", "ended_at"), [(1000.0, 60.25), (30.0, 30.0 + 1.0 + 13.0 + BEAT_S)])
+def test_who_learns_from_too_little_in_time_is_not_measured(
+    dataset_s: float, ended_at: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(dataset_s)
+
+    assert measure(machine, monkeypatch) is None
+    assert machine.at - 100.0 == ended_at
+
+
+def test_a_measurement_that_has_waited_long_enough_takes_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = measure(Machine(2.5), monkeypatch, timing=Timing(1.0, 3.0, 0.0))
+
+    # It begins with the dataset that ended at 2.5 s; the next ends at 5 s, and the one after that too late.
+    assert measured is not None
+    assert measured.rate == pytest.approx(400.0)
+    assert measured.seconds == pytest.approx(2.5)
