@@ -20,7 +20,7 @@ from sfactory.messages import (
     ExtrasRefused,
 )
 
-_EXTRAS = "episode_extra_stats"
+EXTRA_STATS = "episode_extra_stats"
 
 
 class EpisodeTally:
@@ -87,7 +87,7 @@ class ExtraTally:
             if isinstance(info, Mapping):
                 self._add_all(info)
         except Exception as error:  # the env's own objects may raise whatever they like when they are read
-            self._refuse(f"{_EXTRAS} cannot be read: {type(error).__name__}")
+            self._refuse(f"{EXTRA_STATS} cannot be read: {type(error).__name__}")
 
     def send(self, actor: int, put: Callable[[EpisodeExtras | ExtrasRefused], bool]) -> bool:
         """Hand everything to ``put``; False as soon as that has no room, and the rest stays here."""
@@ -106,11 +106,11 @@ class ExtraTally:
         has_objective = TRUE_OBJECTIVE in info
         if has_objective:
             self._add(TRUE_OBJECTIVE, info[TRUE_OBJECTIVE])
-        stats = info.get(_EXTRAS)
+        stats = info.get(EXTRA_STATS)
         if stats is None:
             return
         if not isinstance(stats, Mapping):
-            self._refuse(f"{_EXTRAS} is of type {type(stats).__name__}, not a mapping of names to numbers")
+            self._refuse(f"{EXTRA_STATS} is of type {type(stats).__name__}, not a mapping of names to numbers")
             return
         # One more than there may be, so that too many are noticed, and an endless mapping does no harm.
         for name, value in islice(stats.items(), MAX_STAT_NAMES + 2):

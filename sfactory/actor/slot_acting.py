@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sfactory.inference.acting import ActingPolicy
+from sfactory.inference.rows import ObsRows
 from sfactory.shared.trajectories import Slot
 
 
@@ -19,6 +20,7 @@ class SlotActing:
         """``recurrence``: steps between two states that are recorded."""
         self.policy = policy
         self._recurrence = recurrence
+        self._rows = ObsRows()
 
     def act(self, slot: Slot, t: int, state: Tensor) -> Tensor:
         """Act on row ``t`` of ``slot``, and write what belongs there beside it.
@@ -28,7 +30,7 @@ class SlotActing:
         policy = self.policy
         if policy.state_size:
             state = self._remembered(slot, t, state)
-        acted = policy.act({key: torch.from_numpy(block[t]) for key, block in slot.obs.items()}, state)
+        acted = policy.act(self._rows.row(slot, t), state)
         for key, block in slot.actions.items():
             block[t] = acted.actions[key].numpy()
         slot.log_prob[t] = acted.log_prob.numpy()

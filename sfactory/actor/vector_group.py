@@ -21,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from sfactory.actor.episodes import ExtraTally
+from sfactory.actor.episodes import EXTRA_STATS, ExtraTally
 from sfactory.actor.group import BeforeEach
 from sfactory.env.close import close_env
-from sfactory.env.vector import VectorEnv, autoreset_mode, info_of_end
+from sfactory.env.vector import VectorEnv, autoreset_mode, info_of_end, infos_of_ends
+from sfactory.messages import TRUE_OBJECTIVE
 
 
 class VectorGroup:
@@ -78,8 +79,10 @@ class VectorGroup:
         close_env(self.env, name)
 
     def _add_extras(self, infos: Mapping[str, Any]) -> None:
-        for env in self.terminated + self.truncated:
-            self.extras.add(info_of_end(infos, env))
+        told = infos_of_ends(infos)
+        if EXTRA_STATS in told or TRUE_OBJECTIVE in told:  # else nobody need look at what each env tells
+            for env in self.terminated + self.truncated:
+                self.extras.add(info_of_end(infos, env))
 
 
 def _where(mask: npt.ArrayLike) -> list[int]:

@@ -264,6 +264,11 @@ class ModelConfig:
     normalize_returns: bool = flag(
         True, "the value function predicts returns shifted and scaled to mean 0 and deviation 1, with V-trace, too"
     )
+    amp: Literal["off", "bf16", "fp16", "auto"] = flag(
+        "off",
+        "encoders and decoders compute in bfloat16 or float16; all else, weights and checkpoints included, stays "
+        "float32; auto: bf16 where the device has units for it",
+    )
     obs_subtract_mean: float = flag(0.0, "observations that are not normalised are (obs - this) / obs_scale")
     obs_scale: float = flag(1.0, "observations that are not normalised are (obs - obs_subtract_mean) / this", gt=0)
 

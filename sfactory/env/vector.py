@@ -54,9 +54,15 @@ def info_of(infos: Any, env: int) -> dict[str, Any]:
     return info
 
 
-def info_of_end(infos: Mapping[str, Any], env: int) -> dict[str, Any]:
-    """What is told of ``env`` by the step that ended its episode; in SAME_STEP mode it stands apart."""
-    return info_of(infos.get("final_info", infos), env)
+def infos_of_ends(infos: Any) -> Mapping[str, Any]:
+    """What is told of the envs whose episode the step has ended; in SAME_STEP mode it stands apart."""
+    told = infos.get("final_info", infos) if isinstance(infos, Mapping) else {}
+    return told if isinstance(told, Mapping) else {}
+
+
+def info_of_end(infos: Any, env: int) -> dict[str, Any]:
+    """``infos_of_ends`` of ``env`` alone."""
+    return info_of(infos_of_ends(infos), env)
 
 
 class SoleEnv(gymnasium.Env[Any, Any]):

@@ -12,6 +12,7 @@ from sfactory.clock import BLOCK_S
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.model.flat_state import FlatState
+from sfactory.model.precision import ActingTwin, allow_tf32, compute_dtype
 from sfactory.shared.control import Control
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import EnvSpec
@@ -22,8 +23,13 @@ class ActingPolicy:
 
     def __init__(self, spec: EnvSpec, config: ModelConfig, weights: SharedWeights, device: torch.device) -> None:
         self.device = device
-        self._model = ActorCritic(spec, config).to(device).eval()
+        dtype = compute_dtype(config.amp, device)
+        allow_tf32(config.amp, device)
+        self._model = ActorCritic(spec, config, dtype).to(device).eval()
         self._flat = FlatState(self._model)
+        self._twin = None if dtype is torch.float32 else ActingTwin(self._model)
+        if self._twin is not None:
+            self._model = self._twin.model
         self._weights = weights
         on_cpu = device.type == "cpu"
         # On the CPU published bytes are copied straight into the model; a GPU takes them from pinned memory.
@@ -52,6 +58,8 @@ class ActingPolicy:
             self._flat.adopt(self._host)
             # The pinned block is overwritten by the next refresh, so the copy must be over by then.
             torch.cuda.current_stream(self.device).synchronize()
+        if self._twin is not None:
+            self._twin.refresh()
 
     @property
     def state_size(self) -> int:

@@ -16,6 +16,7 @@ from sfactory.learner.trainer import Trainer
 from sfactory.messages import TrainStats
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
+from sfactory.model.precision import allow_tf32, compute_dtype
 from sfactory.shared.status import State, StatusRow
 
 _STATS_EVERY_S = 0.25
@@ -50,7 +51,9 @@ class Learning:
     def __init__(self, setup: LearnerSetup, row: StatusRow) -> None:
         self._setup, self._row = setup, row
         self._device = torch.device(setup.device)
-        model = ActorCritic(setup.spec, setup.model).to(self._device)
+        dtype = compute_dtype(setup.model.amp, self._device)
+        allow_tf32(setup.model.amp, self._device)
+        model = ActorCritic(setup.spec, setup.model, dtype).to(self._device)
         self._flat = FlatState(model)
         self._trainer = Trainer(
             model,
@@ -85,7 +88,7 @@ class Learning:
         if self._device.type != "cpu":
             # The staging area is filled anew once this call returns: its copies to the device must be over.
             torch.cuda.current_stream(self._device).synchronize()
-        self._lags.add(batch.lag, staging.scalars["valid"])
+        self._lags.add(trainer.train_step - staging.scalars["policy_version"], staging.scalars["valid"])
         progress.env_steps += trainer.train(batch, lambda: setup.control.stopping)
         self.publish()
         self._write_row()

@@ -108,17 +108,22 @@ class ActorCritic(nn.Module):
     """Policy and value function over one EnvSpec, with one tower for both or one each.
 
     state_size: S, the memory of one row as one flat vector (the actor's, then the critic's); 0 without memory.
+    computes_in: the dtype of encoders and decoders.
     """
 
-    def __init__(self, spec: EnvSpec, config: ModelConfig) -> None:
-        """Raises ValueError if ``normalize_input_keys`` names an observation that the spec does not have."""
+    def __init__(self, spec: EnvSpec, config: ModelConfig, dtype: torch.dtype = torch.float32) -> None:
+        """``dtype``: what encoders and decoders compute in, see sfactory/model/precision.py; parameters are float32.
+
+        Raises ValueError if ``normalize_input_keys`` names an observation that the spec does not have.
+        """
         super().__init__()
         self.heads = spec.actions
+        self.computes_in = dtype
         keys = config.normalize_input_keys or None
         self.obs_normalizer = ObsNormalizer(spec.obs, keys) if config.normalize_input else None
         normalized = frozenset(() if self.obs_normalizer is None else self.obs_normalizer.keys)
-        self.tower = Tower(spec.obs, config, normalized)
-        self.critic_tower = None if config.actor_critic_share_weights else Tower(spec.obs, config, normalized)
+        self.tower = Tower(spec.obs, config, normalized, dtype)
+        self.critic_tower = None if config.actor_critic_share_weights else Tower(spec.obs, config, normalized, dtype)
         self.policy_head = PolicyHead(self.tower.out_size, spec.actions, config)
         self.value_head = ValueHead(self.tower.out_size, config)
         self.state_size = self.tower.state_size * (1 if self.critic_tower is None else 2)

@@ -19,6 +19,7 @@ from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError
 from sfactory.model.activations import ACTIVATIONS, GAINS
 from sfactory.model.encoders import initialize, linear_layers
+from sfactory.model.precision import Conv2d
 from sfactory.spec import TensorSpec
 
 
@@ -67,16 +68,16 @@ def image_shape(spec: TensorSpec) -> ImageShape:
 class PlainStack(nn.Module):
     """Convolutions, each followed by the activation. ``out_shape`` is what they make of ``shape``."""
 
-    def __init__(self, shape: ImageShape, config: ModelConfig) -> None:
+    def __init__(self, shape: ImageShape, config: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
         self._activation = ACTIVATIONS[config.nonlinearity]
         gain = config.policy_init_gain * GAINS[config.nonlinearity]
-        layers: list[nn.Conv2d] = []
+        layers: list[Conv2d] = []
         channels, height, width = shape
         for layer, (out_channels, kernel, stride) in enumerate(PLAIN_STACKS[config.encoder_conv_architecture], 1):
             if min(height, width) < kernel:
                 raise _TooSmall(layer, kernel, height, width)
-            layers.append(_conv(channels, out_channels, kernel, stride, 0, config, gain))
+            layers.append(_conv(channels, out_channels, kernel, stride, 0, config, gain, dtype))
             channels = out_channels
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
         # As in MLPEncoder: forward goes around the call of modules.
@@ -85,9 +86,9 @@ class PlainStack(nn.Module):
         self.out_shape = ImageShape(channels, height, width)
 
     def forward(self, x: Tensor, factor: float) -> Tensor:
-        """[B, C', H', W'] float32 of ``factor`` times the images x: [B, C, H, W] float32."""
+        """[B, C', H', W'] of ``factor`` times the images x: [B, C, H, W]."""
         for layer in self._convs:
-            x = self._activation(_apply(layer, x, factor))
+            x = self._activation(layer.scaled(x, factor))
             factor = 1.0
         return x
 
@@ -95,22 +96,26 @@ class PlainStack(nn.Module):
 class ResidualStage(nn.Module):
     """A convolution, a max-pool that halves the image, and two residual blocks of two convolutions each."""
 
-    def __init__(self, in_channels: int, channels: int, config: ModelConfig) -> None:
+    def __init__(self, in_channels: int, channels: int, config: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
         self._activation = ACTIVATIONS[config.nonlinearity]
         gain = config.policy_init_gain
         inner = gain * GAINS[config.nonlinearity]
         # The sum over all blocks of the network then grows no larger than one branch (as in Fixup, Zhang et al. 2019).
         outer = gain / math.sqrt(_BLOCKS_PER_STAGE * len(_RESIDUAL_CHANNELS))
-        self.entry = _conv(in_channels, channels, 3, 1, 1, config, gain)
-        self.inner = nn.ModuleList(_conv(channels, channels, 3, 1, 1, config, inner) for _ in range(_BLOCKS_PER_STAGE))
-        self.outer = nn.ModuleList(_conv(channels, channels, 3, 1, 1, config, outer) for _ in range(_BLOCKS_PER_STAGE))
-        self._blocks = tuple(zip(self.inner, self.outer, strict=True))
+        self.entry = _conv(in_channels, channels, 3, 1, 1, config, gain, dtype)
+        pairs = [
+            [_conv(channels, channels, 3, 1, 1, config, gain, dtype) for gain in (inner, outer)]
+            for _ in range(_BLOCKS_PER_STAGE)
+        ]
+        self.inner = nn.ModuleList(pair[0] for pair in pairs)
+        self.outer = nn.ModuleList(pair[1] for pair in pairs)
+        self._blocks = tuple(pairs)
 
     def forward(self, x: Tensor, factor: float) -> Tensor:
         """[B, channels, ceil(H / 2), ceil(W / 2)] of ``factor`` times x: [B, in_channels, H, W]."""
         act = self._activation
-        x = F.max_pool2d(_apply(self.entry, x, factor), kernel_size=3, stride=2, padding=1)
+        x = F.max_pool2d(self.entry.scaled(x, factor), kernel_size=3, stride=2, padding=1)
         for inner, outer in self._blocks:
             # A copy, since activations overwrite what they are given and the sum still needs x.
             x = x + outer(act(inner(act(x.clone()))))
@@ -120,19 +125,19 @@ class ResidualStage(nn.Module):
 class ResidualStack(nn.Module):
     """The deep network of Espeholt et al. 2018 (IMPALA, figure 3) without its memory. Takes images of any size."""
 
-    def __init__(self, shape: ImageShape, config: ModelConfig) -> None:
+    def __init__(self, shape: ImageShape, config: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
         self._activation = ACTIVATIONS[config.nonlinearity]
         channels, height, width = shape
         stages: list[ResidualStage] = []
         for out_channels in _RESIDUAL_CHANNELS:
-            stages.append(ResidualStage(channels, out_channels, config))
+            stages.append(ResidualStage(channels, out_channels, config, dtype))
             channels, height, width = out_channels, (height + 1) // 2, (width + 1) // 2
         self.stages = nn.ModuleList(stages)
         self.out_shape = ImageShape(channels, height, width)
 
     def forward(self, x: Tensor, factor: float) -> Tensor:
-        """[B, C', H', W'] float32 of ``factor`` times the images x: [B, C, H, W] float32."""
+        """[B, C', H', W'] of ``factor`` times the images x: [B, C, H, W]."""
         for stage in self.stages:
             x = stage(x, factor)
             factor = 1.0
@@ -146,10 +151,17 @@ class ConvEncoder(nn.Module):
     ``out_size`` is the number of features. Raises EnvError if the images are too small for the architecture.
     """
 
-    def __init__(self, path: str, spec: TensorSpec, config: ModelConfig, normalized: bool = False) -> None:
-        """``normalized``: the images come normalized, and are not scaled again."""
+    def __init__(
+        self,
+        path: str,
+        spec: TensorSpec,
+        config: ModelConfig,
+        normalized: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """``normalized``: the images come normalized, and are not scaled again. ``dtype``: what layers compute in."""
         super().__init__()
-        self._path = path
+        self._path, self._dtype = path, dtype
         self._permute = is_channels_last(spec.shape)
         self._subtract_mean = 0.0 if normalized else config.obs_subtract_mean
         self._factor = 1.0 if normalized else 1.0 / config.obs_scale
@@ -157,34 +169,35 @@ class ConvEncoder(nn.Module):
         shape, architecture = image_shape(spec), config.encoder_conv_architecture
         stack = ResidualStack if architecture == "resnet_impala" else PlainStack
         try:
-            self.stack = stack(shape, config)
+            self.stack = stack(shape, config, dtype)
         except _TooSmall as error:
             raise EnvError(
                 f"observation {path!r} of shape {spec.shape} is too small for "
                 f"--encoder_conv_architecture={architecture}: {error}; use --encoder_conv_architecture=resnet_impala, "
                 "which takes images of any size, or let the env give larger images"
             ) from None
-        self._linears = linear_layers([math.prod(self.stack.out_shape), *config.encoder_conv_mlp_layers], config)
+        self._linears = linear_layers([math.prod(self.stack.out_shape), *config.encoder_conv_mlp_layers], config, dtype)
         self.layers = nn.ModuleList(self._linears)
         self.out_size = self._linears[-1].out_features if self._linears else math.prod(self.stack.out_shape)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        """Features [B, out_size] float32 of obs {path: [B, *shape] any numeric dtype}; ``obs`` is left as it is."""
+        """Features [B, out_size] of obs {path: [B, *shape] any numeric dtype}; ``obs`` is left as it is."""
         # The stack scales by its first weights, which are far fewer numbers than the images.
         x = self.stack.forward(self._images(obs[self._path]), self._factor).flatten(1)
         for layer in self._linears:
-            x = self._activation(F.linear(x, layer.weight, layer.bias))
+            x = self._activation(layer.forward(x))
         return x
 
     def _images(self, leaf: Tensor) -> Tensor:
-        """[B, C, H, W] float32, less the mean; not yet scaled."""
+        """[B, C, H, W] of the dtype computed in, less the mean; not yet scaled."""
         x = leaf.permute(0, 3, 1, 2) if self._permute else leaf
         if x.device.type == "cpu" and torch.is_grad_enabled():
             # Training on a CPU gains 40 % and more by it, acting with one thread loses 8 %. uint8 is the
             # cheaper dtype to rearrange, so this comes first.
             x = x.contiguous(memory_format=torch.channels_last)
-        x = x.to(torch.float32)
-        return x if self._subtract_mean == 0.0 else x - self._subtract_mean
+        if self._subtract_mean == 0.0:
+            return x.to(self._dtype)  # the 256 values of a pixel are told apart by any of the formats
+        return x.to(torch.float32) - self._subtract_mean
 
 
 class _TooSmall(Exception):
@@ -195,14 +208,15 @@ class _TooSmall(Exception):
 
 
 def _conv(
-    in_channels: int, out_channels: int, kernel: int, stride: int, padding: int, config: ModelConfig, gain: float
-) -> nn.Conv2d:
-    layer = nn.Conv2d(in_channels, out_channels, kernel, stride, padding)
+    in_channels: int,
+    out_channels: int,
+    kernel: int,
+    stride: int,
+    padding: int,
+    config: ModelConfig,
+    gain: float,
+    dtype: torch.dtype,
+) -> Conv2d:
+    layer = Conv2d(in_channels, out_channels, kernel, stride, padding, dtype)
     initialize(layer, config.policy_initialization, gain)
     return layer
-
-
-def _apply(layer: nn.Conv2d, x: Tensor, factor: float) -> Tensor:
-    """The convolution of ``factor * x``."""
-    weight = layer.weight if factor == 1.0 else layer.weight * factor
-    return F.conv2d(x, weight, layer.bias, layer.stride, layer.padding)

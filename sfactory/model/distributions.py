@@ -51,9 +51,9 @@ class Categorical:
         """[B] int64 - by inverting the cumulative distribution: one random number a row, whatever n is."""
         cumulative = self.log_probs.detach().exp().cumsum_(-1)
         total = cumulative[:, -1:]
-        # u in (0, 1] and a strict comparison: neither rounding of the total nor a choice of probability 0
-        # at either end can yield an index that is out of range or impossible.
-        threshold = (1.0 - torch.rand_like(total)) * total
+        # total x (1 - u) with u in [0, 1), and a strict comparison: neither rounding of the total nor a choice of
+        # probability 0 at either end can yield an index that is out of range or impossible.
+        threshold = torch.addcmul(total, total, torch.rand_like(total), value=-1)
         return (cumulative < threshold).sum(-1)
 
     def mode(self) -> Tensor:

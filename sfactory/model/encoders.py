@@ -12,11 +12,11 @@ from itertools import pairwise
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
 from sfactory.model.activations import ACTIVATIONS, GAINS
+from sfactory.model.precision import Linear
 from sfactory.spec import TensorSpec
 
 Initialization = Literal["orthogonal", "xavier_uniform", "torch_default"]
@@ -31,7 +31,14 @@ class MLPEncoder(nn.Module):
     ``normalized`` come normalized, and are not scaled again.
     """
 
-    def __init__(self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        obs: ObsSpec,
+        config: ModelConfig,
+        normalized: frozenset[str] = frozenset(),
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """``dtype``: what all layers but the first compute in, which sees numbers of any size."""
         super().__init__()
         self._leaves = tuple((path, math.prod(spec.shape)) for path, spec in obs)
         self._subtract_mean = config.obs_subtract_mean
@@ -41,15 +48,15 @@ class MLPEncoder(nn.Module):
         self._activation = ACTIVATIONS[config.nonlinearity]
         sizes = [sum(size for _, size in self._leaves), *config.encoder_mlp_layers]
         # Calling a module costs as much as the smallest layers themselves: forward goes around it.
-        self._linears = linear_layers(sizes, config)
+        self._linears = (*linear_layers(sizes[:2], config), *linear_layers(sizes[1:], config, dtype))
         self.layers = nn.ModuleList(self._linears)
         self.out_size = sizes[-1]
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        """Features [B, out_size] float32 of obs {path: [B, *shape] any numeric dtype}; ``obs`` is left as it is."""
+        """Features [B, out_size] of obs {path: [B, *shape] any numeric dtype}; ``obs`` is left as it is."""
         x = self._inputs(obs)
         for layer in self._linears:
-            x = self._activation(F.linear(x, layer.weight, layer.bias))
+            x = self._activation(layer.forward(x))
         return x
 
     def _inputs(self, obs: dict[str, Tensor]) -> Tensor:
@@ -67,9 +74,9 @@ class MLPEncoder(nn.Module):
         return leaf if leaf.dim() == 2 else leaf.reshape(leaf.shape[0], size)
 
 
-def linear_layers(sizes: Sequence[int], config: ModelConfig) -> tuple[nn.Linear, ...]:
+def linear_layers(sizes: Sequence[int], config: ModelConfig, dtype: torch.dtype = torch.float32) -> tuple[Linear, ...]:
     """A layer from each of ``sizes`` to the next, initialized to be followed by the activation."""
-    layers = tuple(nn.Linear(*pair) for pair in pairwise(sizes))
+    layers = tuple(Linear(*pair, dtype) for pair in pairwise(sizes))
     for layer in layers:
         initialize(layer, config.policy_initialization, config.policy_init_gain * GAINS[config.nonlinearity])
     return layers

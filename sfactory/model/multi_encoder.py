@@ -18,36 +18,40 @@ class MultiEncoder(nn.Module):
     Images come first, in the order of the spec. ``out_size`` is the number of features.
     """
 
-    def __init__(self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str], dtype: torch.dtype = torch.float32
+    ) -> None:
         super().__init__()
         images = [leaf for leaf in obs if len(leaf[1].shape) == _IMAGE_DIMENSIONS]
         others = tuple(leaf for leaf in obs if len(leaf[1].shape) != _IMAGE_DIMENSIONS)
         parts: list[ConvEncoder | MLPEncoder] = [
-            ConvEncoder(path, spec, config, path in normalized) for path, spec in images
+            ConvEncoder(path, spec, config, path in normalized, dtype) for path, spec in images
         ]
         if others:
-            parts.append(MLPEncoder(others, config, normalized))
+            parts.append(MLPEncoder(others, config, normalized, dtype))
         self._parts = tuple(parts)
         self.parts = nn.ModuleList(parts)
         self.out_size = sum(part.out_size for part in parts)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        """Features [B, out_size] float32 of obs {path: [B, *shape] any numeric dtype}; ``obs`` is left as it is."""
+        """Features [B, out_size] of obs {path: [B, *shape] any numeric dtype}; ``obs`` is left as it is."""
         return torch.cat([part.forward(obs) for part in self._parts], dim=1)
 
 
 Encoder = MLPEncoder | ConvEncoder | MultiEncoder
 
 
-def make_encoder(obs: ObsSpec, config: ModelConfig, normalized: frozenset[str] = frozenset()) -> Encoder:
+def make_encoder(
+    obs: ObsSpec, config: ModelConfig, normalized: frozenset[str] = frozenset(), dtype: torch.dtype = torch.float32
+) -> Encoder:
     """The simplest encoder that can read ``obs``; a leaf of three dimensions is an image.
 
-    ``normalized``: paths of the leaves that come normalized. Raises EnvError if an image is too small for the
-    convolutions.
+    ``normalized``: paths of the leaves that come normalized. ``dtype``: what it computes in.
+    Raises EnvError if an image is too small for the convolutions.
     """
     if all(len(spec.shape) != _IMAGE_DIMENSIONS for _, spec in obs):
-        return MLPEncoder(obs, config, normalized)
+        return MLPEncoder(obs, config, normalized, dtype)
     if len(obs) == 1:
         path, spec = obs[0]
-        return ConvEncoder(path, spec, config, path in normalized)
-    return MultiEncoder(obs, config, normalized)
+        return ConvEncoder(path, spec, config, path in normalized, dtype)
+    return MultiEncoder(obs, config, normalized, dtype)

@@ -6,7 +6,6 @@ A tower is an encoder, a core (the memory, if any) and a decoder. Actor and crit
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
@@ -20,13 +19,15 @@ from sfactory.model.multi_encoder import make_encoder
 class Tower(nn.Module):
     """Encoder, core and decoder. ``out_size``: features. ``state_size``: S, 0 without memory."""
 
-    def __init__(self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str]) -> None:
-        """``normalized``: paths of the leaves that come normalized."""
+    def __init__(
+        self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str], dtype: torch.dtype = torch.float32
+    ) -> None:
+        """``normalized``: paths of the leaves that come normalized. ``dtype``: what encoder and decoder compute in."""
         super().__init__()
-        self.encoder = make_encoder(obs, config, normalized)
+        self.encoder = make_encoder(obs, config, normalized, dtype)
         self.core = make_core(self.encoder.out_size, config)
         self._activation = ACTIVATIONS[config.nonlinearity]
-        self._decoders = linear_layers([self.core.out_size, *config.decoder_mlp_layers], config)
+        self._decoders = linear_layers([self.core.out_size, *config.decoder_mlp_layers], config, dtype)
         self.decoder = nn.ModuleList(self._decoders)
         self.out_size = self._decoders[-1].out_features if self._decoders else self.core.out_size
         self.state_size = self.core.state_size
@@ -34,18 +35,18 @@ class Tower(nn.Module):
         self._stages = self.encoder, self.core
 
     def step(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """Features [B, H] of obs {path: [B, ...]}, and the state [B, S] after it.
+        """Features [B, H] float32 of obs {path: [B, ...]}, and the state [B, S] after it.
 
         ``state`` [B, S] is zero in the rows that start an episode.
         """
         encoder, core = self._stages
         features = encoder.forward(obs)
         if self.state_size:
-            features, state = core.step(features, state)
-        return (self._decode(features) if self._decoders else features), state
+            features, state = core.step(features.float(), state)
+        return (self._decode(features) if self._decoders else features).float(), state
 
     def unroll(self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int) -> Tensor:
-        """Features [T * B, H] of a rollout of T = K x ``recurrence`` steps, or [(T+1) * B, H] with the step after it.
+        """Features [T * B, H] float32 of a rollout of T = K x ``recurrence`` steps, or [(T+1) * B, H] with one more.
 
         obs: {path: [T or T+1, B, ...]}. is_first: [T or T+1, B] bool - the state is zeroed before the step.
         states: [K, B, S] float32 - as recorded before each chunk of ``recurrence`` steps; gradients stop there.
@@ -54,8 +55,10 @@ class Tower(nn.Module):
         features = self.encoder.forward({path: leaf.flatten(0, 1) for path, leaf in obs.items()})
         if self.state_size:
             steps, rows = is_first.shape
-            features = self._remember(features.view(steps, rows, -1), states, is_first, recurrence).flatten(0, 1)
-        return self._decode(features)
+            features = self._remember(features.float().view(steps, rows, -1), states, is_first, recurrence).flatten(
+                0, 1
+            )
+        return self._decode(features).float()
 
     def _remember(self, features: Tensor, states: Tensor, is_first: Tensor, recurrence: int) -> Tensor:
         """The core over features [T or T+1, B, F]."""
@@ -72,5 +75,5 @@ class Tower(nn.Module):
 
     def _decode(self, x: Tensor) -> Tensor:
         for layer in self._decoders:
-            x = self._activation(F.linear(x, layer.weight, layer.bias))
+            x = self._activation(layer.forward(x))
         return x

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from sfactory.inference.rows import ObsRows
 from sfactory.messages import ActRequest
 from sfactory.model.actor_critic import Acted
 from sfactory.model.dtypes import torch_dtype
@@ -18,7 +19,7 @@ class Gather:
     """Reusable host memory for up to ``max_rows`` observations, and the copies to and from slots."""
 
     def __init__(self, spec: EnvSpec, slots: Sequence[Slot], max_rows: int, device: torch.device) -> None:
-        self._slots, self._device = slots, device
+        self._slots, self._device, self._rows = slots, device, ObsRows()
         on_gpu = device.type != "cpu"
         self._staging = {
             key: torch.empty((max_rows, *tensor.shape), dtype=torch_dtype(tensor.dtype), pin_memory=on_gpu)
@@ -30,8 +31,7 @@ class Gather:
         """{key: [B, ...]} on the device: the requested rows of all requests, one after the other."""
         if len(requests) == 1 and self._device.type == "cpu":
             request = requests[0]
-            slot = self._slots[request.slot]
-            return {key: torch.from_numpy(block[request.t]) for key, block in slot.obs.items()}
+            return self._rows.row(self._slots[request.slot], request.t)
         end = 0
         for request in requests:
             slot = self._slots[request.slot]

@@ -6,6 +6,8 @@ during a pass make up the next batch, so batches grow by themselves when the pol
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +16,7 @@ from sfactory.clock import BLOCK_S
 from sfactory.config.schema import ModelConfig
 from sfactory.inference.acting import ActingPolicy
 from sfactory.layout import Layout
-from sfactory.messages import ActReply, ToActor, ToPolicy
+from sfactory.messages import ActReply, ActRequest, ToActor, ToPolicy
 from sfactory.policy.gather import Gather
 from sfactory.policy.state_gather import StateGather
 from sfactory.seeds import Branch, seed_at
@@ -67,9 +69,7 @@ class PolicyWorker:
     def turn(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for requests, and answer all that are there."""
         setup, policy, gather, states = self._setup, self._policy, self._gather, self._states
-        self._watch.before_wait()
-        requests = setup.inbox.get(timeout)
-        self._watch.after_wait()
+        requests = self._requests(timeout)
         if not requests:
             return
         self._row.count_depth(len(requests))
@@ -79,6 +79,19 @@ class PolicyWorker:
         states.after(requests, acted.state)
         for request in requests:
             setup.to_actors[request.actor].put(ActReply(request.split, request.t))
+
+    def _requests(self, timeout: float) -> Sequence[ActRequest]:
+        """All that are waiting, once there is one."""
+        inbox = self._setup.inbox
+        self._watch.before_wait()
+        requests = inbox.get(timeout)
+        self._watch.after_wait()
+        if not requests:
+            return ()
+        # Where cores are scarce, whoever is about to ask waits for this one; a pass for two costs little more than a
+        # pass for one. Where nobody waits for the core, this returns at once.
+        os.sched_yield()
+        return [*requests, *inbox.get(0)]
 
 
 def run_policy_worker(setup: PolicySetup, row: StatusRow) -> None:

@@ -1,0 +1,124 @@
+"""Room: the precision of the network's large products. In: ``--amp``, a device. Out: layers that compute in it.
+
+Encoders and decoders, where nearly all of the arithmetic is, compute in a short format where one is chosen. Their
+weights are kept, learned, saved and published in float32, and cast when they are used. What is sensitive stays in
+float32: the first layer over plain numbers, memory, heads, distributions, targets and losses. So do checkpoints.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Amp = Literal["off", "bf16", "fp16", "auto"]
+
+_DTYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_AMPERE = 8  # the first CUDA architecture with bfloat16 units
+_CPU_FLAGS = frozenset(("avx512_bf16", "amx_bf16"))
+
+
+@cache
+def cpu_has_bf16() -> bool:
+    """Whether the processor multiplies bfloat16 itself. Elsewhere it is emulated, slower than float32."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return False
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return not _CPU_FLAGS.isdisjoint(flags.split())
+
+
+def compute_dtype(amp: Amp, device: torch.device) -> torch.dtype:
+    """What encoders compute in on ``device``: ``auto`` is bfloat16 where the device has units for it."""
+    if amp != "auto":
+        return _DTYPES[amp]
+    if device.type == "cuda":
+        fast = torch.cuda.get_device_capability(device)[0] >= _AMPERE
+    else:
+        fast = device.type == "cpu" and cpu_has_bf16()
+    return torch.bfloat16 if fast else torch.float32
+
+
+def allow_tf32(amp: Amp, device: torch.device) -> None:
+    """Let what stays float32 on a GPU be multiplied in its 19-bit format, unless ``amp`` is off."""
+    if amp != "off" and device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+
+
+class Linear(nn.Linear):
+    """A linear layer that computes in ``dtype``, whatever it is given and whatever its weights are kept in."""
+
+    def __init__(self, in_size: int, out_size: int, dtype: torch.dtype) -> None:
+        super().__init__(in_size, out_size)
+        self.compute_dtype = dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, out_size] ``dtype`` of x: [B, in_size]."""
+        dtype = self.compute_dtype
+        if dtype is torch.float32:  # the rest, though it would do nothing, costs as much as the smallest layers
+            return F.linear(x, self.weight, self.bias)
+        return F.linear(x.to(dtype), self.weight.to(dtype), self.bias.to(dtype))
+
+
+class Conv2d(nn.Conv2d):
+    """A convolution that computes in ``dtype``, whatever it is given and whatever its weights are kept in."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel: int, stride: int, padding: int, dtype: torch.dtype
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel, stride, padding)
+        self.compute_dtype = dtype
+
+    def scaled(self, x: Tensor, factor: float) -> Tensor:
+        """[B, C', H', W'] ``dtype``: the convolution of ``factor`` times x: [B, C, H, W]."""
+        dtype, bias = self.compute_dtype, self.bias
+        assert bias is not None
+        # Weights are far fewer numbers than images.
+        weight = self.weight if factor == 1.0 else self.weight * factor
+        if dtype is torch.float32:
+            return F.conv2d(x, weight, bias, self.stride, self.padding)
+        return F.conv2d(x.to(dtype), weight.to(dtype), bias.to(dtype), self.stride, self.padding)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``scaled`` by 1."""
+        return self.scaled(x, 1.0)
+
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+class ActingTwin(Generic[Model]):
+    """A model as it acts: what its layers would cast their weights to at every step is kept, cast once.
+
+    ``model`` acts; it shares everything else with the model it was made of.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._cast: list[tuple[Tensor, Tensor]] = []
+        self.model = copy.deepcopy(model)
+        for mine, theirs in zip(self.model.modules(), model.modules(), strict=True):
+            self._adopt(mine, theirs)
+        self.refresh()
+
+    def _adopt(self, mine: nn.Module, theirs: nn.Module) -> None:
+        short = isinstance(mine, Linear | Conv2d)
+        tensors = [*mine.named_parameters(recurse=False), *mine.named_buffers(recurse=False)]
+        for name, tensor in tensors:
+            source: Tensor = getattr(theirs, name)
+            if short:
+                tensor.data = torch.empty_like(source, dtype=mine.compute_dtype)  # type: ignore[arg-type]
+                self._cast.append((tensor.data, source.data))
+            else:
+                tensor.data = source.data
+
+    def refresh(self) -> None:
+        """Take over the weights that the other model has by now."""
+        with torch.inference_mode():
+            for mine, theirs in self._cast:
+                mine.copy_(theirs)

@@ -1,0 +1,160 @@
+"""Encoders compute in short formats where that is chosen; what is sensitive, and what is kept, stays float32."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
+from sfactory.inference.acting import ActingPolicy
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.conv_encoders import ConvEncoder
+from sfactory.model.flat_state import FlatState, flat_bytes
+from sfactory.model.precision import ActingTwin, Amp, compute_dtype, cpu_has_bf16
+from sfactory.shared.weights import SharedWeights
+from sfactory.spec import EnvSpec
+from tests.support.parts import random_batch, trainer_for
+
+CPU = torch.device("cpu")
+PIXELS = EnvSpec.of_spaces(Box(0, 255, (4, 36, 36), np.uint8), Discrete(3))
+NUMBERS = EnvSpec.of_spaces(Box(-np.inf, np.inf, (3,), np.float32), Discrete(3))
+SMALL = ModelConfig(
+    encoder_conv_architecture="convnet_atari",
+    encoder_conv_mlp_layers=(32,),
+    encoder_mlp_layers=(16, 16),
+    decoder_mlp_layers=(16,),
+    obs_scale=255.0,
+    normalize_input=False,
+    normalize_returns=False,
+    rnn_size=8,
+)
+SHORT = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 3e-2), (torch.float16, 3e-3)])
+
+
+def images(rows: int = 6) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return {"obs": torch.randint(0, 256, (rows, 4, 36, 36), dtype=torch.uint8, generator=generator)}
+
+
+def model_in(dtype: torch.dtype, spec: EnvSpec = PIXELS, config: ModelConfig = SMALL) -> ActorCritic:
+    torch.manual_seed(0)
+    return ActorCritic(spec, config, dtype)
+
+
+@pytest.mark.parametrize(("amp", "dtype"), [("off", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_a_format_that_is_named_is_the_one_computed_in(amp: Amp, dtype: torch.dtype) -> None:
+    assert compute_dtype(amp, CPU) is dtype
+
+
+def test_auto_is_bfloat16_where_the_processor_has_units_for_it() -> None:
+    assert compute_dtype("auto", CPU) is (torch.bfloat16 if cpu_has_bf16() else torch.float32)
+
+
+@SHORT
+@pytest.mark.parametrize("use_rnn", [False, True])
+@pytest.mark.parametrize("architecture", ["convnet_atari", "resnet_impala"])
+def test_outputs_are_float32_and_near_those_of_float32(
+    dtype: torch.dtype, tolerance: float, use_rnn: bool, architecture: str
+) -> None:
+    config = dataclasses.replace(SMALL, use_rnn=use_rnn, encoder_conv_architecture=architecture)  # type: ignore[arg-type]
+    exact, short = model_in(torch.float32, config=config), model_in(dtype, config=config)
+
+    expected, output = exact(images()), short(images())
+
+    assert {tensor.dtype for tensor in output} == {torch.float32}
+    torch.testing.assert_close(output.value, expected.value, rtol=tolerance, atol=tolerance)
+    assert not torch.equal(output.value, expected.value)  # or nothing was computed in it
+
+
+@SHORT
+def test_weights_and_their_gradients_stay_float32(dtype: torch.dtype, tolerance: float) -> None:
+    exact, short = model_in(torch.float32), model_in(dtype)
+
+    for model in (exact, short):
+        model(images()).value.square().sum().backward()
+
+    for mine, theirs in zip(short.tower.parameters(), exact.tower.parameters(), strict=True):
+        assert mine.dtype is torch.float32
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        assert mine.grad.dtype is torch.float32
+        error = (mine.grad - theirs.grad).norm() / theirs.grad.norm()
+        assert error < 3 * tolerance
+    assert flat_bytes(short) == flat_bytes(exact)
+
+
+def test_plain_numbers_are_told_apart_beyond_the_precision_of_the_format() -> None:
+    model = model_in(torch.bfloat16, NUMBERS)
+    near = torch.tensor([[100.0, 0.0, 0.0], [100.25, 0.0, 0.0]])  # the same number in bfloat16
+    assert near[0, 0].bfloat16() == near[1, 0].bfloat16()
+
+    values = model({"obs": near}).value
+
+    assert values[0] != values[1]
+
+
+@SHORT
+def test_a_twin_acts_as_its_model_with_weights_cast_once(dtype: torch.dtype, tolerance: float) -> None:
+    model = model_in(dtype)
+    FlatState(model)  # as in ActingPolicy: weights become views of one block
+    twin = ActingTwin(model)
+
+    def differ() -> float:
+        with torch.inference_mode():
+            return float((twin.model(images()).value - model(images()).value).abs().max())
+
+    assert differ() < tolerance
+
+    with torch.no_grad():
+        for parameter in model.tower.parameters():
+            parameter.add_(0.05)
+
+    assert differ() > 10 * tolerance
+    twin.refresh()
+    assert differ() < 10 * tolerance * float(model(images()).value.detach().abs().max())
+    encoder = twin.model.tower.encoder
+    assert isinstance(encoder, ConvEncoder)
+    assert {parameter.dtype for parameter in encoder.parameters()} == {dtype}
+
+
+@pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
+def test_a_policy_acts_with_what_was_published_whatever_it_computes_in(amp: Amp) -> None:
+    learned = model_in(torch.float32)
+    flat = FlatState(learned)
+    weights = SharedWeights(flat.block.numel())
+    policy = ActingPolicy(PIXELS, dataclasses.replace(SMALL, amp=amp), weights, CPU)
+    no_memory = torch.zeros(6, 0)
+
+    for version in (1, 2):
+        with torch.no_grad():
+            learned.value_head.linear.bias.add_(1.0)
+            for parameter in learned.tower.parameters():
+                parameter.mul_(1.1)
+        weights.publish(flat.to_host(), version)
+        policy.refresh()
+        value = policy.act(images(), no_memory).value
+        torch.testing.assert_close(value, learned(images()).value, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_update_has_the_gradient_of_float32_whatever_the_loss_was_scaled_by(dtype: torch.dtype) -> None:
+    norms = {}
+    for computed_in in (torch.float32, dtype):
+        torch.manual_seed(0)
+        model = ActorCritic(
+            EnvSpec.of_spaces(Box(-1, 1, (3,), np.float32), Discrete(3)),
+            dataclasses.replace(SMALL, nonlinearity="tanh"),
+            computed_in,
+        )
+        trainer = trainer_for(model, AlgoConfig(), OptimConfig(learning_rate=1e-3), LearnerConfig())
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        trainer.train(random_batch(model))
+        norms[computed_in] = trainer.statistics()["grad_norm"]
+        assert (trainer.train_step, trainer.skipped) == (1, 0)
+        assert any(not torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+    assert norms[dtype] == pytest.approx(norms[torch.float32], rel=5e-2)
