@@ -1,0 +1,74 @@
+"""The workloads of bench.py by name: an environment, a network, and sizes that suit them.
+
+It has no command of its own. Everything that a family of environments would set by itself and that matters for speed
+is given, so that the same flags mean the same with every environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+INFERENCES = ("local", "central")
+
+_COMMON = (
+    "--device=cpu --rollout=32 --num_epochs=1 --with_vtrace=True --worker_num_splits=2 "
+    "--normalize_input=False --normalize_returns=False"
+)
+_SMALL = "--encoder_mlp_layers 64 64 --nonlinearity=tanh --num_batches_per_epoch=1"
+_NATURE = (
+    "--encoder_conv_architecture=convnet_atari --encoder_conv_mlp_layers 512 --nonlinearity=relu --obs_scale=255 "
+    "--num_envs_per_worker=32 --batch_size=256 --num_batches_per_epoch=4"
+)
+_WIDE = "--num_envs_per_worker=512 --batch_size=16384"
+_MEMORY = "--use_rnn=True --rnn_size=64"
+_ZERO_COST = "--env=sfactory_envs.synthetic.costfree:CostFree"
+_PIXELS = '--env_kwargs={"obs_shape":[4,84,84],"obs_dtype":"uint8"}'
+# 128 envs in each split: local inference has one, central inference two.
+_SPLITS_OF_128 = {"local": "--num_envs_per_worker=128", "central": "--num_envs_per_worker=256"}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Flags without those of the layout. ``peers``: what compare_peers calls it, if peers can run it, too."""
+
+    about: str
+    flags: str
+    of_inference: Mapping[str, str] = field(default_factory=dict)
+    peers: str | None = None
+    in_bench: bool = False  # its env lies in the bench folder
+
+    def arguments(self, inference: str, workers: int) -> list[str]:
+        """All flags for one kind of inference with so many actors."""
+        layout = f"--num_workers={workers} --inference={inference} {self.of_inference.get(inference, '')}"
+        return [*self.flags.split(), *_COMMON.split(), *layout.split()]
+
+
+def workloads(bench: Path | None) -> dict[str, Workload]:
+    """All workloads; with the bench folder, its environments are used, which peers can run as well."""
+    plain = bench is not None
+    pole = "--env=envs:CartPole" if plain else "--env=CartPole-v1"
+    breakout = "--env=envs:Atari" if plain else "--env=atari_breakout"
+    known = {
+        "cartpole": Workload("CartPole-v1, MLP 64x64", f"--env=CartPole-v1 {_SMALL} {_WIDE}"),
+        "breakout": Workload("Breakout, Nature CNN", f"{breakout} {_NATURE}", peers="breakout", in_bench=plain),
+        "breakout_bf16": Workload(
+            "Breakout, Nature CNN in bfloat16", f"{breakout} {_NATURE} --amp=bf16", in_bench=plain
+        ),
+        "recurrent": Workload(
+            "CartPole, MLP 64x64 and GRU 64",
+            f"{pole} {_SMALL} {_MEMORY} {_WIDE}",
+            peers="cartpole_gru",
+            in_bench=plain,
+        ),
+        "zero_cost": Workload(
+            "steps for nothing, MLP 64x64", f"{_ZERO_COST} {_SMALL} --batch_size=8192", _SPLITS_OF_128
+        ),
+        "zero_cost_pixels": Workload("images for nothing, Nature CNN", f"{_ZERO_COST} {_PIXELS} {_NATURE}"),
+    }
+    if plain:
+        about = "cart and pole in plain floats, MLP 64x64"
+        flags = f"{pole} {_SMALL} {_WIDE}"
+        known["cartpole_plain"] = Workload(about, flags, peers="cartpole", in_bench=True)
+    return known
