@@ -78,7 +78,7 @@ def _draw_throughput(axes: Any, lines: Mapping[tuple[str, int], Line], colormaps
         colour = colormaps[COLOURS[inference]](0.35 + 0.6 * (sizes.index(envs) + 1) / len(sizes))
         workers, rates = zip(*line, strict=True)
         thousands = [rate / 1000 for rate in rates]
-        label = f"{inference}, {envs:,} envs"
+        label = f"{inference}, {envs:,} envs each"
         axes.plot(workers, thousands, color=colour, marker=MARKERS[inference], markersize=3, linewidth=1.2, label=label)
     axes.set(title="throughput", ylabel="trained env steps per second (thousands)")
     axes.set_ylim(bottom=0)

@@ -44,7 +44,7 @@ COMPARED = (2, 16)  # workers
 
 @dataclass(frozen=True)
 class Cell:
-    """One layout. ``envs`` are those of all workers."""
+    """One layout. ``envs`` are those of each worker."""
 
     inference: str
     workers: int
@@ -58,12 +58,12 @@ class Cell:
     @property
     def possible(self) -> bool:
         """Whether every split of every worker has an env, and all have as many."""
-        return self.envs % (self.workers * self.splits) == 0
+        return self.envs % self.splits == 0
 
     @property
     def shown(self) -> str:
         """The layout in words."""
-        return f"{self.inference:7} {self.workers:2} workers, {self.envs:4} envs"
+        return f"{self.inference:7} {self.workers:2} workers, {self.envs:4} envs each"
 
     def flags(self, env: str) -> list[str]:
         """The flags of a run with this layout."""
@@ -71,7 +71,7 @@ class Cell:
             f"--env={env}",
             f"--inference={self.inference}",
             f"--num_workers={self.workers}",
-            f"--num_envs_per_worker={self.envs // self.workers}",
+            f"--num_envs_per_worker={self.envs}",
             f"--worker_num_splits={self.splits}",
             *FLAGS.split(),
         ]
@@ -112,7 +112,7 @@ def _median(values: Sequence[float]) -> float:
 
 def cells(inference: Iterable[str], workers: Sequence[int], envs: Sequence[int]) -> list[Cell]:
     """All layouts that are possible."""
-    every = [Cell(where, count, total) for total in envs for count in workers for where in inference]
+    every = [Cell(where, count, each) for each in envs for count in workers for where in inference]
     return [cell for cell in every if cell.possible]
 
 
@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--bench", type=Path, help="a folder with an envs.py that has the plain CartPole")
     parser.add_argument("--workers", type=int, nargs="+", default=WORKERS)
-    parser.add_argument("--envs", type=int, nargs="+", default=ENVS, help="of all workers together")
+    parser.add_argument("--envs", type=int, nargs="+", default=ENVS, help="of each worker")
     parser.add_argument("--inference", nargs="+", choices=INFERENCE, default=INFERENCE)
     given = parser.parse_args()
 
