@@ -33,8 +33,8 @@ def _names(*sections: type) -> frozenset[str]:
     return frozenset(field.name for section in sections for field in dataclasses.fields(section))
 
 
-# What the network computes in is not among it: its weights are float32 all the same.
-FROZEN = _names(ModelConfig) - {"amp"} | {"env"}
+# How the network computes is not among it: its weights are the same float32 ones.
+FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | {"env"}
 NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig) | {"env_kwargs"}
 # How one start begins is no setting of the run: the next start, from this run's config.json too, simply goes on.
 OF_ONE_START = frozenset({"load_checkpoint_kind", "restart_behavior"})

@@ -269,6 +269,10 @@ class ModelConfig:
         "encoders and decoders compute in bfloat16 or float16; all else, weights and checkpoints included, stays "
         "float32; auto: bf16 where the device has units for it",
     )
+    cuda_graphs: bool = flag(
+        False,
+        "central inference on a GPU replays recorded passes over batches padded to a few sizes; no effect on a CPU",
+    )
     obs_subtract_mean: float = flag(0.0, "observations that are not normalised are (obs - this) / obs_scale")
     obs_scale: float = flag(1.0, "observations that are not normalised are (obs - obs_subtract_mean) / this", gt=0)
 

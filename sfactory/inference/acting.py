@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sfactory.clock import BLOCK_S
 from sfactory.config.schema import ModelConfig
+from sfactory.inference.graphs import FixedShapes
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.model.precision import ActingTwin, allow_tf32, compute_dtype
@@ -30,6 +31,8 @@ class ActingPolicy:
         self._twin = None if dtype is torch.float32 else ActingTwin(self._model)
         if self._twin is not None:
             self._model = self._twin.model
+        graphs = config.cuda_graphs and device.type == "cuda"
+        self._act = FixedShapes(self._model.act).act if graphs else self._model.act
         self._weights = weights
         on_cpu = device.type == "cpu"
         # On the CPU published bytes are copied straight into the model; a GPU takes them from pinned memory.
@@ -71,6 +74,9 @@ class ActingPolicy:
         return self._model.fresh_state(rows)
 
     def act(self, obs: dict[str, Tensor], state: Tensor) -> Acted:
-        """Sample actions for obs {key: [B, ...]} and state [B, S] on this policy's device."""
+        """Sample actions for obs {key: [B, ...]} and state [B, S] on this policy's device.
+
+        With CUDA graphs, what is returned holds until the next call.
+        """
         with torch.inference_mode():
-            return self._model.act(obs, state)
+            return self._act(obs, state)

@@ -22,6 +22,7 @@ WAYS = {
     "GAE, LSTM, gradients through 8 steps": [
         *("--with_vtrace=False", "--use_rnn=True", "--rnn_type=lstm", "--rnn_size=64", "--recurrence=8")
     ],
+    "V-trace, bf16": ["--amp=bf16", "--inference=local"],
     "V-trace, separate actor and critic": ["--actor_critic_share_weights=False"],
 }
 # One seed of these ways is part of every test run; the others take as long again each.

@@ -1,0 +1,103 @@
+"""Room: acting in fixed shapes, so that a GPU can replay a recorded pass. In: obs and states of any number of rows.
+
+Launching the small kernels of a forward pass takes longer than running them; a CUDA graph launches them at once, but
+always over the same memory. So batches are padded to a few sizes, each with memory and a recording of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sfactory.model.actor_critic import Acted
+
+Act = Callable[[dict[str, Tensor], Tensor], Acted]
+
+_WARM_UPS = 3  # passes before a recording: libraries choose their kernels and allocate workspaces in the first ones
+
+
+class Pass(Protocol):
+    """A forward pass over memory of its own: ``obs`` and ``state`` are written before ``run``, which gives the same
+    tensors every time, overwritten."""
+
+    obs: dict[str, Tensor]
+    state: Tensor
+
+    def run(self) -> Acted:
+        """Act on what is in ``obs`` and ``state``."""
+
+
+class PlainPass:
+    """A pass that is computed anew each time; for devices without graphs."""
+
+    def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor) -> None:
+        self.obs, self.state, self._act = obs, state, act
+
+    def run(self) -> Acted:
+        """As Pass."""
+        return self._act(self.obs, self.state)
+
+
+class GraphPass:
+    """A pass that is recorded once and replayed. Random numbers are new ones in each replay."""
+
+    def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor) -> None:
+        self.obs, self.state = obs, state
+        aside = torch.cuda.Stream(state.device)  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream(state.device))
+        with torch.cuda.stream(aside):
+            for _ in range(_WARM_UPS):
+                act(obs, state)
+        torch.cuda.current_stream(state.device).wait_stream(aside)
+        self._graph = torch.cuda.CUDAGraph()
+        # Other threads and processes go on using the device meanwhile.
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            self._acted = act(obs, state)
+
+    def run(self) -> Acted:
+        """As Pass."""
+        self._graph.replay()
+        return self._acted
+
+
+def padded_rows(rows: int) -> int:
+    """The size that a batch of ``rows`` is padded to: the next power of two, or three quarters of it."""
+    power = 1 << max(0, rows - 1).bit_length()
+    less = 3 * power // 4
+    return less if rows <= less else power
+
+
+class FixedShapes:
+    """Acts as ``act`` does, by passes of few sizes. What it returns holds until the next call."""
+
+    def __init__(self, act: Act, make_pass: Callable[[Act, dict[str, Tensor], Tensor], Pass] = GraphPass) -> None:
+        self._act, self._make_pass = act, make_pass
+        self._passes: dict[int, Pass] = {}
+
+    def act(self, obs: dict[str, Tensor], state: Tensor) -> Acted:
+        """Sample actions for obs {key: [B, ...]} and state [B, S], as ``ActorCritic.act``."""
+        rows = len(state)
+        size = padded_rows(rows)
+        if size not in self._passes:
+            self._passes[size] = self._make_pass(self._act, *_zeros_like(obs, state, size))
+        chosen = self._passes[size]
+        for key, tensor in obs.items():
+            chosen.obs[key][:rows].copy_(tensor, non_blocking=True)
+        chosen.state[:rows].copy_(state, non_blocking=True)
+        acted = chosen.run()
+        return Acted(
+            actions={key: tensor[:rows] for key, tensor in acted.actions.items()},
+            log_prob=acted.log_prob[:rows],
+            value=acted.value[:rows],
+            state=acted.state[:rows],
+        )
+
+
+def _zeros_like(obs: dict[str, Tensor], state: Tensor, rows: int) -> tuple[dict[str, Tensor], Tensor]:
+    """Memory for ``rows`` rows of such observations and states."""
+    return {key: tensor.new_zeros(rows, *tensor.shape[1:]) for key, tensor in obs.items()}, state.new_zeros(
+        rows, state.shape[1]
+    )

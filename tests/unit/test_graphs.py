@@ -1,0 +1,85 @@
+"""Batches are padded to a few sizes, and what comes back is what an unpadded pass gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sfactory.inference.graphs import Act, FixedShapes, GraphPass, PlainPass, padded_rows
+from sfactory.model.actor_critic import Acted
+from tests.support.models import model_of
+
+no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
+
+
+def batch(rows: int, seed: int = 1) -> tuple[dict[str, Tensor], Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {"obs": torch.randn(rows, 3, generator=generator)}, torch.randn(rows, 6, generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("rows", "size"), [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 6), (7, 8), (64, 64), (65, 96), (97, 128)]
+)
+def test_sizes_are_powers_of_two_and_three_quarters_of_them(rows: int, size: int) -> None:
+    assert padded_rows(rows) == size
+
+
+def test_no_batch_grows_by_more_than_a_half_and_few_sizes_serve_all() -> None:
+    sizes = {padded_rows(rows) for rows in range(1, 1025)}
+
+    assert all(rows <= padded_rows(rows) <= rows * 3 / 2 for rows in range(1, 1025))
+    assert len(sizes) == 20
+
+
+@pytest.mark.parametrize("rows", [1, 5, 8])
+def test_rows_are_acted_on_as_without_padding(rows: int) -> None:
+    model = model_of(use_rnn=True)
+    obs, state = batch(rows)
+
+    with torch.inference_mode():
+        padded = FixedShapes(model.act, PlainPass).act(obs, state)
+        expected = model(obs, state)
+
+    assert padded.actions["action"].shape == padded.log_prob.shape == (rows,)
+    torch.testing.assert_close(padded.value, expected.value)
+    torch.testing.assert_close(padded.state, expected.state)
+    log_prob = model.distribution(expected.dist_params).log_prob(padded.actions)
+    torch.testing.assert_close(padded.log_prob, log_prob)
+
+
+def test_batches_of_one_size_share_a_pass_and_do_not_see_each_other() -> None:
+    model = model_of(use_rnn=True)
+    made: list[int] = []
+
+    def make(act: Act, obs: dict[str, Tensor], state: Tensor) -> PlainPass:
+        made.append(len(state))
+        return PlainPass(act, obs, state)
+
+    shapes = FixedShapes(model.act, make)
+    with torch.inference_mode():
+        for rows, seed in ((8, 1), (7, 2), (3, 3), (8, 4)):
+            obs, state = batch(rows, seed)
+            torch.testing.assert_close(shapes.act(obs, state).value, model(obs, state).value)
+
+    assert made == [8, 3]
+
+
+@no_gpu
+def test_a_replayed_pass_follows_the_weights_and_draws_anew() -> None:
+    device = torch.device("cuda")
+    model = model_of(use_rnn=True).to(device)
+    shapes = FixedShapes(model.act, GraphPass)
+    obs, state = ({"obs": torch.randn(512, 3, device=device)}, torch.zeros(512, 6, device=device))
+
+    def play() -> Acted:
+        acted = shapes.act(obs, state)
+        return Acted({"action": acted.actions["action"].clone()}, *(tensor.clone() for tensor in acted[1:]))
+
+    with torch.inference_mode():
+        first, second = play(), play()
+        torch.testing.assert_close(first.value, model(obs, state).value)
+        assert torch.equal(first.value, second.value)
+        assert not torch.equal(first.actions["action"], second.actions["action"])
+        model.value_head.linear.bias.add_(1.0)
+        torch.testing.assert_close(play().value, model(obs, state).value)
