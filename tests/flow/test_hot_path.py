@@ -1,0 +1,135 @@
+"""A step of a split pickles nothing, takes no lock, and leaves nothing in memory, whoever chooses its actions."""
+
+from __future__ import annotations
+
+import copy
+import json
+import multiprocessing
+import pickle
+import threading
+from collections.abc import Callable
+
+import pytest
+from faster_fifo import Queue
+
+from scripts.hot_path import (
+    DECODED,
+    ENCODED,
+    FENCE,
+    LOCKS,
+    PICKLING,
+    ROLLOUT,
+    STEPS_OF_A_DATASET,
+    Growth,
+    HotPath,
+    Inference,
+    called,
+    growth,
+    profiled,
+)
+
+ENVS = 8  # of a split: what costs most is a step of an env, and nothing here depends on how many there are
+WARM_UP = 10 * STEPS_OF_A_DATASET
+PROFILED = 8 * STEPS_OF_A_DATASET
+FEW, MANY = 40 * STEPS_OF_A_DATASET, 160 * STEPS_OF_A_DATASET
+# A leak of one object per slot is one block per ROLLOUT split steps. Half of that is far more than caches take.
+STEPS_PER_BLOCK = 2 * ROLLOUT
+BYTES_PER_STEP = 32  # of C's heap; a tensor of one number takes hundreds
+BOTH = pytest.mark.parametrize("inference", ["central", "local"])
+
+
+def grew(path: HotPath) -> tuple[Growth, int]:
+    """How much more stays of MANY split steps than of FEW, and the blocks that would be too many."""
+    few, many = growth(path, FEW), growth(path, MANY)
+    more = Growth(
+        steps=many.steps - few.steps,
+        cpu_s=many.cpu_s - few.cpu_s,
+        blocks=many.blocks - few.blocks,
+        heap_bytes=many.heap_bytes - few.heap_bytes,
+        cyclic=many.cyclic - few.cyclic,
+    )
+    return more, more.steps // STEPS_PER_BLOCK
+
+
+def take_multiprocessing_lock() -> None:
+    with multiprocessing.get_context("fork").Lock():
+        pass
+
+
+def take_lock() -> None:
+    with threading.Lock():
+        pass
+
+
+@BOTH
+def test_no_step_pickles_or_takes_a_lock(inference: Inference) -> None:
+    with HotPath(inference, ENVS) as path:
+        path.run(WARM_UP)
+        calls = profiled(lambda: path.run(PROFILED))
+
+    slots = PROFILED // ROLLOUT
+    # Per step a request and a reply, if somebody else answers; per slot the news that it is complete, and free.
+    messages = 2 * slots + (2 * PROFILED if inference == "central" else 0)
+    assert called(calls, r"actor\.split:Split\.step$") == PROFILED
+    assert called(calls, ENCODED) >= messages
+    assert called(calls, DECODED) >= messages
+    assert called(calls, ENCODED) == called(calls, r"channel:Channel\.try_put$"), "something is sent by another way"
+    assert {name: called(calls, pattern) for name, pattern in PICKLING.items()} == dict.fromkeys(PICKLING, 0)
+    assert called(calls, LOCKS) == called(calls, FENCE) > 0, "a lock other than the fence of published weights"
+
+
+@BOTH
+def test_what_stays_does_not_grow_with_the_steps(inference: Inference) -> None:
+    with HotPath(inference, ENVS) as path:
+        path.run(WARM_UP)
+        more, too_many = grew(path)
+
+    assert more.blocks < too_many
+    assert more.cyclic < too_many
+    assert more.heap_bytes < BYTES_PER_STEP * more.steps
+
+
+def test_what_stays_is_seen() -> None:
+    class Keeper:
+        def __init__(self) -> None:
+            self.kept: list[object] = []
+
+        def turn(self, timeout: float) -> None:
+            self.kept.append(object())
+            circle: list[object] = []
+            circle.append(circle)
+
+    with HotPath("central", ENVS) as path:
+        path.rooms.append(Keeper())
+        path.run(WARM_UP)
+        more, too_many = grew(path)
+
+    assert more.blocks >= too_many
+    assert more.cyclic >= too_many
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: pickle.dumps(1),
+        lambda: pickle.loads(b"I1\n."),
+        lambda: pickle.dumps(PICKLING.keys),
+        lambda: Queue(4096).put(1),
+        lambda: json.dumps(1),
+        lambda: copy.deepcopy([1]),
+    ],
+    ids=["dumps", "loads", "reduce", "faster-fifo by itself", "json", "deepcopy"],
+)
+def test_what_pickles_is_seen(work: Callable[[], object]) -> None:
+    calls = profiled(work)
+
+    assert sum(called(calls, pattern) for pattern in PICKLING.values()) > 0
+
+
+@pytest.mark.parametrize(
+    "work",
+    [take_lock, take_multiprocessing_lock, lambda: threading.Lock().acquire(), lambda: threading.Event().is_set()],
+    ids=["with", "multiprocessing", "acquire", "threading"],
+)
+def test_a_lock_is_seen(work: Callable[[], object]) -> None:
+    assert called(profiled(work), LOCKS) > 0
