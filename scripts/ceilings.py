@@ -15,6 +15,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -69,7 +70,7 @@ class Subject:
         trainer = Trainer(
             self._model,
             config.algo,
-            config.optim,
+            replace(config.optim, learning_rate=0.0, lr_schedule="constant"),  # one dataset, again and again
             config.learner,
             seed=0,
             policy=0,

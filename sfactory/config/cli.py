@@ -24,6 +24,7 @@ from sfactory.errors import ConfigError
 
 DEFAULT = "default"
 SAVED_RUN = "saved run"
+GIVEN_EARLIER = "given at an earlier start"
 AUTOTUNE = "autotune"
 CONFIG_FILE = "config file"
 COMMAND_LINE = "command line"
@@ -81,7 +82,7 @@ def read_command_line(argv: Sequence[str], *, prog: str) -> Resolved:
     _check(config, saved, sources, findings)
     if findings.problems:
         raise ConfigError(findings.problems)
-    return Resolved(config, sources, findings.warnings, frozenset(given) | _given_before(saved))
+    return Resolved(config, sources, findings.warnings, frozenset(given) | _given_before(saved).keys())
 
 
 def _layers(
@@ -98,14 +99,16 @@ def _layers(
     return {
         **layers,
         SAVED_RUN: resumed,
+        GIVEN_EARLIER: _given_before(saved),
         AUTOTUNE: {} if saved is None else _of_sources(saved, AUTOTUNE),
         CONFIG_FILE: file.values,
         COMMAND_LINE: line.values,
     }
 
 
-def _given_before(saved: SavedConfig | None) -> frozenset[str]:
-    return frozenset() if saved is None else frozenset(_of_sources(saved, CONFIG_FILE, COMMAND_LINE))
+def _given_before(saved: SavedConfig | None) -> dict[str, object]:
+    """What the user has set at any start of the resumed run so far."""
+    return {} if saved is None else _of_sources(saved, CONFIG_FILE, COMMAND_LINE, GIVEN_EARLIER)
 
 
 def _of_sources(saved: SavedConfig, *sources: str) -> dict[str, object]:

@@ -100,7 +100,7 @@ class SamplingConfig:
     inference: Literal["central", "local", "auto"] = flag(
         "central",
         "central: policy workers serve all actors; local: each actor owns a CPU copy of the policy; auto: local, or "
-        "central where there is a GPU and choosing an action would cost an actor a quarter of an environment's step",
+        "central where there is a GPU and choosing an action costs an actor a quarter or more of an environment's step",
     )
     policy_workers_per_policy: int = flag(1, "inference processes per policy (central inference)", ge=1, le=64)
     async_rl: bool = flag(
@@ -266,8 +266,9 @@ class ModelConfig:
     )
     amp: Literal["off", "bf16", "fp16", "auto"] = flag(
         "off",
-        "encoders and decoders compute in bfloat16 or float16; all else, weights and checkpoints included, stays "
-        "float32; auto: bf16 where the device has units for it",
+        "encoders and decoders compute in bfloat16 or float16; the first layer over plain numbers and all else, "
+        "weights and checkpoints included, stay float32 (which a GPU then multiplies as TF32); auto: bf16 where the "
+        "device has units for it",
     )
     cuda_graphs: bool = flag(
         False,

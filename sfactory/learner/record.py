@@ -17,7 +17,7 @@ from sfactory.learner.updater import Applied
 log = logging.getLogger(__name__)
 
 _MAX_BAD_IN_A_ROW = 10
-_VALID_STEPS, _TAKEN, _FIRST = 0, 1, 2
+_VALID_STEPS, _TAKEN, _EXCUSED, _FIRST = 0, 1, 2, 3
 _POLICY_LOSS = _FIRST + STATISTICS.index("policy_loss")
 _NAMES = (*STATISTICS, "grad_norm")
 
@@ -30,6 +30,7 @@ def row_of(valid_steps: Tensor, loss: Loss, applied: Applied) -> Tensor:
         (
             valid_steps.reshape(1).double(),
             applied.taken.reshape(1).double(),
+            applied.excused.reshape(1).double(),
             loss.statistics.double(),
             applied.norm.reshape(1).double(),
         )
@@ -80,16 +81,19 @@ class UpdateRecord:
                 self.updates += 1
             elif row[_VALID_STEPS]:
                 self.train_step += 1
-                self._skip()
+                self._skip(excused=bool(row[_EXCUSED]))
 
     def means(self) -> dict[str, float]:
         """By the names in STATISTICS and "grad_norm", over ``updates``, of which there must be some."""
         return dict(zip(_NAMES, (self._sums / self.updates).tolist(), strict=True))
 
-    def _skip(self) -> None:
-        """A loss or gradient that is not finite changed nothing; too many in a row end the run."""
+    def _skip(self, excused: bool) -> None:
+        """A loss or gradient that is not finite changed nothing; too many in a row end the run.
+
+        ``excused``: its format may have been to blame, which has been seen to.
+        """
         self.skipped += 1
-        self._bad_in_a_row += 1
+        self._bad_in_a_row += not excused
         log.warning("update %d skipped: its loss or gradient is not finite (%d so far)", self.train_step, self.skipped)
         if self._bad_in_a_row >= _MAX_BAD_IN_A_ROW:
             raise DivergedError(

@@ -8,6 +8,7 @@ float32: the first layer over plain numbers, memory, heads, distributions, targe
 from __future__ import annotations
 
 import copy
+import logging
 from functools import cache
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
@@ -16,11 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+_log = logging.getLogger(__name__)
+
 Amp = Literal["off", "bf16", "fp16", "auto"]
 
 _DTYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _AMPERE = 8  # the first CUDA architecture with bfloat16 units
-_CPU_FLAGS = frozenset(("avx512_bf16", "amx_bf16"))
+_CPU_FLAGS = frozenset(("avx512_bf16", "amx_bf16", "bf16"))  # the last is ARM's
 
 
 @cache
@@ -30,7 +33,7 @@ def cpu_has_bf16() -> bool:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return False
-    flags = next((line for line in lines if line.startswith("flags")), "")
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return not _CPU_FLAGS.isdisjoint(flags.split())
 
 
@@ -45,8 +48,17 @@ def compute_dtype(amp: Amp, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if fast else torch.float32
 
 
+def warn_of_emulation(amp: Amp, device: str) -> None:
+    """Warn if ``amp`` names a format for which the CPU has no units."""
+    if device == "cpu" and (amp == "fp16" or (amp == "bf16" and not cpu_has_bf16())):
+        _log.warning("--amp=%s: this processor emulates the format, slower than float32; --amp=auto avoids that", amp)
+
+
 def allow_tf32(amp: Amp, device: torch.device) -> None:
-    """Let what stays float32 on a GPU be multiplied in its 19-bit format, unless ``amp`` is off."""
+    """Let matrices that stay float32 on a GPU be multiplied in its 19-bit format, unless ``amp`` is off.
+
+    Convolutions do so by torch's default, whatever ``amp`` is.
+    """
     if amp != "off" and device.type == "cuda":
         torch.set_float32_matmul_precision("high")
 
@@ -77,13 +89,14 @@ class Conv2d(nn.Conv2d):
 
     def scaled(self, x: Tensor, factor: float) -> Tensor:
         """[B, C', H', W'] ``dtype``: the convolution of ``factor`` times x: [B, C, H, W]."""
-        dtype, bias = self.compute_dtype, self.bias
+        dtype, weight, bias = self.compute_dtype, self.weight, self.bias
         assert bias is not None
-        # Weights are far fewer numbers than images.
-        weight = self.weight if factor == 1.0 else self.weight * factor
-        if dtype is torch.float32:
-            return F.conv2d(x, weight, bias, self.stride, self.padding)
-        return F.conv2d(x.to(dtype), weight.to(dtype), bias.to(dtype), self.stride, self.padding)
+        if dtype is not torch.float32:
+            # Cast, then scaled, by learner and twin alike: the other way round, only one of them rounds twice.
+            x, weight, bias = x.to(dtype), weight.to(dtype), bias.to(dtype)
+        if factor != 1.0:
+            weight = weight * factor  # far fewer numbers than the images
+        return F.conv2d(x, weight, bias, self.stride, self.padding)
 
     def forward(self, x: Tensor) -> Tensor:
         """``scaled`` by 1."""

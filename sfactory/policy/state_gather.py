@@ -22,13 +22,14 @@ class StateGather:
         rows = layout.num_splits * layout.rows
         self._staging = torch.zeros((rows, layout.state_size), pin_memory=device.type != "cpu")
         self._view = self._staging.numpy()
+        self._no_states = torch.zeros((rows, 0), device=device)
         self._remembers = layout.state_size > 0
 
     def before(self, requests: Sequence[ActRequest]) -> Tensor:
         """[B, S] on the device: the state before each requested row, zeros where it starts an episode."""
         end = len(requests) * self._rows
         if not self._remembers:
-            return self._staging[:end]
+            return self._no_states[:end]
         for position, request in enumerate(requests):
             slot, t = self._slots[request.slot], request.t
             rows = self._view[position * self._rows : (position + 1) * self._rows]

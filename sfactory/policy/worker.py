@@ -85,13 +85,13 @@ class PolicyWorker:
         inbox = self._setup.inbox
         self._watch.before_wait()
         requests = inbox.get(timeout)
+        if requests:
+            # Where cores are scarce, whoever is about to ask waits for this one; a pass for two costs little more than
+            # a pass for one. Where nobody waits for the core, this returns at once.
+            os.sched_yield()
+            requests = [*requests, *inbox.get(0)]
         self._watch.after_wait()
-        if not requests:
-            return ()
-        # Where cores are scarce, whoever is about to ask waits for this one; a pass for two costs little more than a
-        # pass for one. Where nobody waits for the core, this returns at once.
-        os.sched_yield()
-        return [*requests, *inbox.get(0)]
+        return requests
 
 
 def run_policy_worker(setup: PolicySetup, row: StatusRow) -> None:

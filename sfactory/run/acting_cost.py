@@ -16,6 +16,7 @@ import torch
 from sfactory.clock import now
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.precision import ActingTwin, compute_dtype
 from sfactory.spec import EnvSpec
 
 MEASURED_S = 0.25
@@ -42,7 +43,8 @@ def env_step_us(env: gymnasium.Env[Any, Any], seconds: float = MEASURED_S) -> fl
 def forward_us(spec: EnvSpec, config: ModelConfig, rows: int, seconds: float = MEASURED_S) -> float:
     """Microseconds per row of acting on ``rows`` rows at once on one core, the mean over ``seconds``."""
     with torch.random.fork_rng(devices=[]), _one_thread(), torch.inference_mode():
-        model = ActorCritic(spec, config).eval()
+        dtype = compute_dtype(config.amp, torch.device("cpu"))
+        model = ActingTwin(ActorCritic(spec, config, dtype).eval()).model
         obs = {key: torch.from_numpy(np.zeros((rows, *tensor.shape), tensor.dtype)) for key, tensor in spec.obs}
         state = model.fresh_state(rows)
         model.act(obs, state)  # the first pass allocates what later ones use again

@@ -26,7 +26,7 @@ from sfactory.run.trial import Timing, Trial
 MOST_DATASETS_A_ROUND = 2.0
 _WARM_UP_S = 1.0
 _PATIENCE_S = 30.0
-_BOOT_S = 90.0
+_BOOT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class Autotune:
         plan = plan_sizes(config, self._plan.spec)
         if config.benchmark.stage != "sample":
             self._require_short_lag(plan.layout)
-        timing = Timing(_WARM_UP_S, config.tuning.autotune_seconds, _PATIENCE_S, _BOOT_S)
+        boot = max(_BOOT_S, config.sampling.reset_timeout_seconds + _PATIENCE_S)
+        timing = Timing(_WARM_UP_S, config.tuning.autotune_seconds, _PATIENCE_S, boot)
         try:
             return Trial(config, plan, timing).run(nursery, interrupts, self._seed).rate
         finally:

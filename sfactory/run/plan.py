@@ -15,6 +15,7 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.distributions import require_discrete
 from sfactory.model.flat_state import flat_bytes
 from sfactory.model.normalizer import UnknownKeys
+from sfactory.model.precision import warn_of_emulation
 from sfactory.run.acting_cost import forward_us
 from sfactory.run.resources import raise_file_limit, require_memory, warn_of_niceness
 from sfactory.shared.rnn_states import RnnStates
@@ -67,7 +68,8 @@ def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:
 
 def steps_are_timed(config: Config) -> bool:
     """Whether ``plan_run`` wants to know what a step of the env costs; raises ConfigError as ``choose_device`` does."""
-    return config.sampling.inference == "auto" and choose_device(config.run.device) != "cpu"
+    timed = config.sampling.inference == "auto" and not config.run.serial_mode  # which has to be repeatable
+    return timed and choose_device(config.run.device) != "cpu"
 
 
 def _inference(config: Config, spec: EnvSpec, device: str, env_step_us: float | None) -> Choice:
@@ -95,6 +97,7 @@ def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None) ->
     """As ``plan_sizes``; and take from the machine what a run needs, with a warning for what it may do without."""
     plan = plan_sizes(config, spec, env_step_us)
     raise_file_limit()
+    warn_of_emulation(config.model.amp, plan.device)
     if not config.run.serial_mode:  # which has no processes to be nice
         warn_of_niceness(config.sampling.default_niceness)
     return plan

@@ -154,7 +154,7 @@ class Search:
         try:
             rate = self.measure(settings)
         except _PASSED_OVER as error:
-            self._first_error = self._first_error or error
+            self._first_error = self._first_error or error.with_traceback(None)  # whose frames hold the trial's memory
             why, spent = _in_one_line(error), 0 if isinstance(error, _REFUSALS) else 1
         self._spent += spent
         self.trials.append(Tried(settings, rate, why))

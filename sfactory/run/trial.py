@@ -140,13 +140,19 @@ class Trial:
         finally:
             crew.kill()
             reports.stop()
-        if supervision.failure is not None:
-            raise supervision.failure
+        failure, supervision.failure = supervision.failure, None
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                # Who keeps the failure keeps this frame; it must not keep the slots of a trial that is over.
+                del failure, supervision, measurement, crew, reports, wiring
         if interrupts.count:
             raise Interrupted(interrupts.signum)
         if measurement.measured is None:
             raise SFactoryError(
                 f"nothing could be measured: too few steps were {'learned from' if of_learners else 'taken'} within "
-                f"{now() - measurement.started_at:.0f} s"
+                f"{now() - measurement.started_at:.0f} s; --reset_timeout_seconds bounds the start of environments, "
+                "and smaller datasets (--batch_size, --num_batches_per_epoch) are sooner learned from"
             )
         return measurement.measured

@@ -236,7 +236,7 @@ def test_a_resumed_run_takes_over_its_saved_values() -> None:
 
     assert resolved.config.run.env == "CartPole-v1"
     assert resolved.config.algo.gamma == 0.8
-    assert resolved.sources["gamma"] == "saved run"
+    assert (resolved.sources["gamma"], resolved.sources["rollout"]) == ("given at an earlier start", "saved run")
     assert resolved.config.optim.learning_rate == 0.02
     assert len(resolved.warnings) == 1
     assert "--learning_rate=0.02" in resolved.warnings[0]
@@ -316,6 +316,7 @@ def test_a_run_that_was_tuned_keeps_that_as_the_source_of_its_settings_however_o
         resolved = read("--experiment=old", "--autotune=True")
 
         assert resolved.tuned == {"num_workers": 7}
+        assert "num_envs_per_worker" in resolved.given
         assert resolved.config.tuning.autotune
         write_config(Path("train_dir") / "old", resolved.config, resolved.sources)
     assert not read("--experiment=old").config.tuning.autotune
@@ -333,7 +334,6 @@ def test_a_flag_is_given_by_the_command_line_or_a_file_now_or_when_the_run_was_s
     Path("flags.yaml").write_text("rollout: 8\n")
 
     resolved = read("--experiment=old", "--config=flags.yaml", "--seed=3")
-
     assert {"rollout", "seed", "num_envs_per_worker", "experiment"} <= resolved.given
     assert not {"num_workers", "batch_size", "gamma"} & resolved.given
     assert resolved.tuned == {"num_workers": 7}
@@ -349,7 +349,7 @@ def test_a_run_that_was_moved_is_resumed_where_it_is_found() -> None:
 
     assert resolved.config.run.train_dir == "elsewhere"
     assert resolved.config.run.experiment == "renamed"
-    assert resolved.sources["env"] == "saved run"
+    assert resolved.sources["env"] == "given at an earlier start"
 
 
 def test_a_directory_without_config_json_is_a_fresh_run() -> None:

@@ -11,10 +11,12 @@ from gymnasium.spaces import Box, Discrete
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
 from sfactory.inference.acting import ActingPolicy
+from sfactory.learner.updater import LossScale
+from sfactory.model import precision
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.conv_encoders import ConvEncoder
 from sfactory.model.flat_state import FlatState, flat_bytes
-from sfactory.model.precision import ActingTwin, Amp, compute_dtype, cpu_has_bf16
+from sfactory.model.precision import ActingTwin, Amp, compute_dtype, warn_of_emulation
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import EnvSpec
 from tests.support.parts import random_batch, trainer_for
@@ -50,8 +52,33 @@ def test_a_format_that_is_named_is_the_one_computed_in(amp: Amp, dtype: torch.dt
     assert compute_dtype(amp, CPU) is dtype
 
 
-def test_auto_is_bfloat16_where_the_processor_has_units_for_it() -> None:
-    assert compute_dtype("auto", CPU) is (torch.bfloat16 if cpu_has_bf16() else torch.float32)
+@pytest.mark.parametrize(("units", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_auto_is_bfloat16_where_the_processor_has_units_for_it(
+    units: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "cpu_has_bf16", lambda: units)
+
+    assert compute_dtype("auto", CPU) is dtype
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [((7, 5), torch.float32), ((8, 0), torch.bfloat16)])
+def test_auto_is_bfloat16_on_gpus_that_have_units_for_it(
+    capability: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+
+    assert compute_dtype("auto", torch.device("cuda")) is dtype
+
+
+@pytest.mark.parametrize(("amp", "units", "warned"), [("off", False, 0), ("bf16", True, 0), ("bf16", False, 1)])
+def test_a_format_that_the_processor_only_emulates_is_warned_of(
+    amp: Amp, units: bool, warned: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(precision, "cpu_has_bf16", lambda: units)
+
+    warn_of_emulation(amp, "cpu")
+
+    assert caplog.text.count("--amp=bf16: this processor emulates") == warned
 
 
 @SHORT
@@ -158,3 +185,25 @@ def test_an_update_has_the_gradient_of_float32_whatever_the_loss_was_scaled_by(d
         assert any(not torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
     assert norms[dtype] == pytest.approx(norms[torch.float32], rel=5e-2)
+
+
+def test_images_of_large_numbers_are_scaled_before_they_become_short() -> None:
+    deep = EnvSpec.of_spaces(Box(0, 65535, (1, 36, 36), np.uint16), Discrete(3))
+    config = dataclasses.replace(SMALL, obs_scale=65535.0)
+    exact, short = model_in(torch.float32, deep, config), model_in(torch.float16, deep, config)
+    depth = {"obs": torch.linspace(0, 65535, 2 * 36 * 36).view(2, 1, 36, 36).to(torch.uint16)}
+
+    torch.testing.assert_close(short(depth).value, exact(depth).value, rtol=1e-2, atol=1e-2)
+
+
+def test_the_scale_of_losses_halves_down_to_one_and_grows_again() -> None:
+    scale, one = LossScale(CPU), torch.tensor(1.0)
+    bad, good = torch.tensor(False), torch.tensor(True)
+
+    excused = [bool(scale.after(bad)) for _ in range(12)]
+
+    # 1,024 can be halved ten times; after that the format is not to blame.
+    assert excused == [True] * 10 + [False] * 2
+    assert float(scale.scaled(one)) == 1.0
+    assert not any(bool(scale.after(good)) for _ in range(2000))
+    assert float(scale.scaled(one)) == 2.0
