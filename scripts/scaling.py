@@ -19,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -161,8 +161,15 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return found
 
 
-def run_all(order: Sequence[Cell], env: str, seconds: float, rounds: int, cwd: Path) -> dict[Cell, Figures]:
-    """Measure all cells in so many rounds, every other one backwards."""
+def run_all(
+    order: Sequence[Cell],
+    env: str,
+    seconds: float,
+    rounds: int,
+    cwd: Path,
+    keep: Callable[[Mapping[Cell, Figures]], object],
+) -> None:
+    """Measure all cells in so many rounds, every other one backwards; ``keep`` is given what there is after each."""
     figures = {cell: Figures() for cell in order}
     for round_ in range(rounds):
         for cell in order if round_ % 2 == 0 else reversed(order):
@@ -170,7 +177,7 @@ def run_all(order: Sequence[Cell], env: str, seconds: float, rounds: int, cwd: P
             measure(cell, env, seconds, cwd, into)
             start_up(cell, env, cwd, into)
             print(f"round {round_ + 1}: {cell.shown}: {into.latest}", flush=True)
-    return figures
+            keep(figures)
 
 
 def main() -> None:
@@ -187,15 +194,19 @@ def main() -> None:
 
     env, cwd = ("CartPole-v1", ROOT) if given.bench is None else ("envs:CartPole", given.bench)
     order = cells(given.inference, given.workers, given.envs)
-    figures = run_all(order, env, given.seconds, given.rounds, cwd)
-    rows = [figures[cell].row(cell) for cell in order]
     benchmark = f"--benchmark=True --benchmark_seconds={given.seconds:g}"
     python = "python -m sfactory.train" if given.bench is None else "cd BENCH && python -m sfactory.train"
     commands = [f"{python} {' '.join(cell.flags(env))} {benchmark}" for cell in order]
-    comes_to = summary(rows)
-    facts = {**machine(), "env": env, "seconds": given.seconds, "rounds": given.rounds, "summary": comes_to}
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({**facts, "cells": rows, "commands": commands}, indent=1) + "\n")
+    comes_to: dict[str, float] = {}
+
+    def keep(figures: Mapping[Cell, Figures]) -> None:
+        rows = [of_cell.row(cell) for cell, of_cell in figures.items() if of_cell.first_env_step_s]
+        comes_to.update(summary(rows))
+        facts = {**machine(), "env": env, "seconds": given.seconds, "rounds": given.rounds, "summary": comes_to}
+        given.out.write_text(json.dumps({**facts, "cells": rows, "commands": commands}, indent=1) + "\n")
+
+    run_all(order, env, given.seconds, given.rounds, cwd, keep)
     width = max(map(len, comes_to), default=0)
     print(*(f"{what:{width}}  {figure:g}" for what, figure in comes_to.items()), sep="\n")
 

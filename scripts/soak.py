@@ -276,13 +276,14 @@ def main() -> int:
     command = f"python -m sfactory.train {shlex.join(flags)} --train_for_seconds={60 * given.minutes:g}"
     facts: dict[str, object] = {**machine(), "command": command, **asdict(ending)}
     problems = ending.problems()
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(document({**facts, "problems": problems}, samples))  # whatever they may be judged to be
     if not ending.exit_code:  # sixths of a run that was cut short would not be those that are meant
         comparison = compare(samples, 60 * given.minutes)
         facts |= asdict(comparison)
         problems += comparison.problems()
         print(told(given.minutes, comparison))
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(document({**facts, "problems": problems}, samples))
+        given.out.write_text(document({**facts, "problems": problems}, samples))
     print(f"failed: {'; '.join(problems)}" if problems else "passed")
     return 1 if problems else 0
 
