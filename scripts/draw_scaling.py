@@ -66,7 +66,9 @@ def draw(measured: Mapping[str, Any], target: Path) -> None:
         axes.minorticks_off()
         axes.set_xlabel("workers")
         axes.grid(alpha=0.3)
-    figure.suptitle(f"{measured['env']}, {measured['cpus']} cores of {measured['cpu']}, {measured['date']}", fontsize=9)
+    figure.suptitle(
+        f"{measured['env']}, {measured['cores']} cores of {measured['cpu']}, {measured['date']}", fontsize=9
+    )
     figure.savefig(target, metadata={"Date": None})
     pyplot.close(figure)
 

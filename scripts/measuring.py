@@ -155,7 +155,7 @@ def machine() -> dict[str, object]:
         "cpu": cpu_model(Path("/proc/cpuinfo").read_text()),
         "cores": Cores.available().count,
         "python": platform.python_version(),
-        **{name: metadata.version(name) for name in ("torch", "numpy", "gymnasium")},
+        **{name: metadata.version(name) for name in ("torch", "numpy", "gymnasium", "sfactory")},
     }
 
 

@@ -19,12 +19,9 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-
-from sfactory.run.facts import session_facts
 
 SHM = Path("/dev/shm")
 _MARK = "SFACTORY_RUN_ID"
@@ -128,13 +125,6 @@ def shm_used_mb() -> float:
     """What /dev/shm holds, whoever has put it there."""
     state = os.statvfs(SHM)
     return round((state.f_blocks - state.f_bfree) * state.f_frsize / 2**20, 3)
-
-
-def machine() -> dict[str, object]:
-    """When and where something is measured, and with which versions."""
-    facts = session_facts([], None)
-    date = datetime.now(UTC).date().isoformat()
-    return {"date": date, **{name: facts[name] for name in ("cpu", "cpus", "platform", "versions")}}
 
 
 class Command:

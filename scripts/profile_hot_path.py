@@ -34,7 +34,7 @@ from scripts.hot_path import (
     profiled,
     traced,
 )
-from scripts.process_facts import machine
+from scripts.measuring import machine
 
 ROOT = Path(__file__).parents[1]
 INFERENCES: tuple[Inference, ...] = ("central", "local")
@@ -50,7 +50,7 @@ nothing in memory. `tests/flow/test_hot_path.py` holds the same. Written by
 
     python scripts/profile_hot_path.py --out docs/performance/hot_path.md
 
-on {date}: {cpus} cores of {cpu}, Python {python}, torch {torch}, numpy {numpy}, gymnasium {gymnasium}, sfactory
+on {date}: {cores} cores of {cpu}, Python {python}, torch {torch}, numpy {numpy}, gymnasium {gymnasium}, sfactory
 {sfactory}.
 
 The rooms of a run (`sfactory/run/wiring.py:Wiring`, `sfactory/actor/life.py:make_actor`,
@@ -213,8 +213,7 @@ def page(found: dict[Inference, Found]) -> str:
         tables="\n".join(time_table(inference, each) for inference, each in found.items()),
         memory=memory_table(found),
         lines=lines_of(found),
-        **{name: facts[name] for name in ("date", "cpu", "cpus")},
-        **facts["versions"],
+        **facts,
     )
 
 

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that this may be started as a file and imported as a module
-from scripts.process_facts import Command, machine, median_of, total
+from scripts.measuring import machine, write_json
+from scripts.process_facts import Command, median_of, total
 
 ROOT = Path(__file__).parents[1]
 WORKERS = (1, 2, 4, 8, 16)
@@ -197,14 +198,13 @@ def main() -> None:
     benchmark = f"--benchmark=True --benchmark_seconds={given.seconds:g}"
     python = "python -m sfactory.train" if given.bench is None else "cd BENCH && python -m sfactory.train"
     commands = [f"{python} {' '.join(cell.flags(env))} {benchmark}" for cell in order]
-    given.out.parent.mkdir(parents=True, exist_ok=True)
     comes_to: dict[str, float] = {}
 
     def keep(figures: Mapping[Cell, Figures]) -> None:
         rows = [of_cell.row(cell) for cell, of_cell in figures.items() if of_cell.first_env_step_s]
         comes_to.update(summary(rows))
         facts = {**machine(), "env": env, "seconds": given.seconds, "rounds": given.rounds, "summary": comes_to}
-        given.out.write_text(json.dumps({**facts, "cells": rows, "commands": commands}, indent=1) + "\n")
+        write_json(given.out, {**facts, "cells": rows, "commands": commands})
 
     run_all(order, env, given.seconds, given.rounds, cwd, keep)
     width = max(map(len, comes_to), default=0)

@@ -24,7 +24,8 @@ from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that this may be started as a file and imported as a module
-from scripts.process_facts import Command, Facts, machine, shm_left_since, shm_names, shm_used_mb, total
+from scripts.measuring import machine
+from scripts.process_facts import Command, Facts, shm_left_since, shm_names, shm_used_mb, total
 
 ROOT = Path(__file__).parents[1]
 EVERY_S = 10.0

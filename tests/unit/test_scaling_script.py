@@ -26,7 +26,7 @@ ROWS = [
     row("central", 16, 1024, 200_000.0),
     row("local", 2, 1024, 500_000.0, actor_mb=16.0),
 ]
-MEASURED = {"env": "CartPole-v1", "cpus": 2, "cpu": "some", "date": "2026-11-22", "cells": ROWS}
+MEASURED = {"env": "CartPole-v1", "cores": 2, "cpu": "some", "date": "2026-11-22", "cells": ROWS}
 
 
 def test_layouts_with_a_split_that_has_no_env_are_left_out() -> None:
