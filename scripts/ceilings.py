@@ -16,6 +16,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -35,6 +36,9 @@ from sfactory.model.flat_state import FlatState, flat_bytes
 from sfactory.model.precision import compute_dtype
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from scripts.measuring import split_flags
 
 _WARMUP_S = 1.0
 _SHARE_OF_ENDS = 0.01  # of steps that end an episode
@@ -129,9 +133,7 @@ def _make_up(staging: Staging, spec: EnvSpec) -> None:
 
 def main() -> None:
     """Measure, and print the result."""
-    own, flags = sys.argv[1:], []
-    if "--" in own:
-        own, flags = own[: own.index("--")], own[own.index("--") + 1 :]
+    own, flags = split_flags(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("forward", "train"))
     parser.add_argument("--threads", type=int, default=1)

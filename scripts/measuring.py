@@ -50,6 +50,15 @@ def folder(text: str) -> Path:
     return path
 
 
+def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is meant for a script, and the flags of a run, which stand behind ``--``."""
+    own = list(arguments)
+    if "--" not in own:
+        return own, []
+    at = own.index("--")
+    return own[:at], own[at + 1 :]
+
+
 def shown(command: Sequence[str], cwd: Path | None = None, peers: Path | None = None) -> str:
     """The command as one would type it from the repository's root, whatever the places on this machine are called.
 

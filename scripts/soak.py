@@ -24,7 +24,7 @@ from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that this may be started as a file and imported as a module
-from scripts.measuring import machine
+from scripts.measuring import machine, split_flags
 from scripts.process_facts import Command, Facts, shm_left_since, shm_names, shm_used_mb, total
 
 ROOT = Path(__file__).parents[1]
@@ -263,10 +263,7 @@ def told(minutes: float, found: Comparison) -> str:
 
 def main() -> int:
     """Read the command line, soak, write the JSON and say how it went."""
-    own, flags = sys.argv[1:], list[str]()
-    if "--" in own:
-        at = own.index("--")
-        own, flags = own[:at], own[at + 1 :]
+    own, flags = split_flags(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0, help="of training")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/performance/soak.json")

@@ -17,6 +17,7 @@ from sfactory.clock import now
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.precision import ActingTwin, compute_dtype
+from sfactory.run.simulate import random_actions
 from sfactory.spec import EnvSpec
 
 MEASURED_S = 0.25
@@ -25,9 +26,7 @@ _ACTIONS = 64
 
 def env_step_us(env: gymnasium.Env[Any, Any], seconds: float = MEASURED_S) -> float:
     """Microseconds of one ``env.step`` with random actions, the mean over ``seconds``; resets are not counted."""
-    actions = [env.action_space.sample() for _ in range(_ACTIONS)]
-    if getattr(actions[0], "shape", None) == ():
-        actions = [action.item() for action in actions]
+    actions = random_actions(env, _ACTIONS)
     env.reset()
     steps, spent, end = 0, 0.0, now() + seconds
     while not steps or now() < end:

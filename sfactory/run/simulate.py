@@ -113,11 +113,17 @@ def _vector_env(factory: EnvFactory, worker: int, count: int) -> Callable[[float
     return lambda seconds: vector_steps_per_second(env, worker, seconds)
 
 
-def steps_per_second(envs: list[Any], seconds: float) -> float:
-    """Step ``envs`` with random actions for ``seconds``, resetting those that end."""
-    actions = [envs[0].action_space.sample() for _ in range(_ACTIONS)]
+def random_actions(env: Any, count: int) -> list[Any]:
+    """So many random actions of ``env``; indices as Python's integers, which envs take faster than numpy's."""
+    actions = [env.action_space.sample() for _ in range(count)]
     if actions and getattr(actions[0], "shape", None) == ():
         actions = [action.item() for action in actions]
+    return actions
+
+
+def steps_per_second(envs: list[Any], seconds: float) -> float:
+    """Step ``envs`` with random actions for ``seconds``, resetting those that end."""
+    actions = random_actions(envs[0], _ACTIONS)
     steps, start = 0, now()
     position = 0
     while now() - start < seconds:
