@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from torch import Tensor
 
 from sfactory.clock import Every
-from sfactory.errors import DivergedError
+from sfactory.errors import DivergedError, SFactoryError
 from sfactory.learner.batch import Batch
 from sfactory.learner.keeper import CheckpointKeeper
 from sfactory.learner.progress import Progress
@@ -20,6 +22,7 @@ from sfactory.model.precision import allow_tf32, compute_dtype
 from sfactory.shared.status import State, StatusRow
 
 _STATS_EVERY_S = 0.25
+_END_S = 60.0
 
 
 class _LagStats:
@@ -46,7 +49,7 @@ class _LagStats:
 
 
 class Learning:
-    """The learner's model and everything that happens to it. Used by one thread at a time."""
+    """The learner's model and everything that happens to it. One thread learns; any may finish."""
 
     def __init__(self, setup: LearnerSetup, row: StatusRow) -> None:
         self._setup, self._row = setup, row
@@ -68,6 +71,7 @@ class Learning:
         self.keeper = CheckpointKeeper(setup, self._trainer, self.progress, row)
         self._lags = _LagStats()
         self._stats_due = Every(_STATS_EVERY_S)
+        self._changing = threading.Lock()
 
     def begin(self) -> None:
         """Load the checkpoint, if any, and publish the first weights."""
@@ -82,6 +86,10 @@ class Learning:
 
     def learn(self, staging: Staging) -> None:
         """Train on a full staging area, publish, and do what is due."""
+        with self._changing:
+            self._learn(staging)
+
+    def _learn(self, staging: Staging) -> None:
         setup, trainer, progress = self._setup, self._trainer, self.progress
         trainer.rate.at(progress.env_steps)
         batch = Batch.of(staging, setup.algo, trainer.train_step, setup.learner.max_policy_lag, self._device)
@@ -130,7 +138,9 @@ class Learning:
             lags.clear()
 
     def finish(self, save: bool) -> None:
-        """Last words: statistics, and the final checkpoint if ``save``."""
+        """Last words, after which nothing is learned any more: statistics, and the final checkpoint if ``save``."""
+        if not self._changing.acquire(timeout=_END_S):
+            raise SFactoryError(f"training did not come to a stop within {_END_S:.0f} s; nothing was saved")
         self.report()
         self._write_row()
         if save:

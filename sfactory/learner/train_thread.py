@@ -57,7 +57,7 @@ class TrainThread:
 
     def _run(self) -> None:
         try:
-            while not self._leaving.is_set() and not self._learning.over:
+            while not self._leaving.is_set() and not self._control.stopping and not self._learning.over:
                 self._watch.before_wait()
                 try:
                     staging = self._ready.get(timeout=BLOCK_S)

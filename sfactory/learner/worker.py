@@ -1,7 +1,7 @@
 """Room: the loop of a learner. In: READY slots. Out: published weights and checkpoints.
 
 get slots -> assemble a dataset -> learn from it -> publish. With ``--train_in_background_thread`` the last
-two run in a thread of their own, while this one assembles the next dataset.
+two run in a thread of their own, while this one assembles the next dataset. The main thread waits, and saves.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from sfactory.clock import BLOCK_S
 from sfactory.layout import ACTORS
 from sfactory.learner.assembler import Assembler
 from sfactory.learner.learning import Learning
+from sfactory.learner.ring_thread import RingThread
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.staging import CopyThreads, Staging
 from sfactory.learner.train_thread import TrainThread
@@ -108,5 +109,6 @@ def run_learner(setup: LearnerSetup, row: StatusRow) -> None:
     learning = Learning(setup, row)
     learning.begin()
     row.set("state", State.RUNNING)
-    LearnerWorker(setup, learning, row).run()
+    worker = LearnerWorker(setup, learning, row)
+    RingThread(worker.run).run(worker.over)  # see NOTE [Who saves waits on no ring]
     learning.finish(save=setup.control.stop is not Stop.NOW)

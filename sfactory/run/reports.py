@@ -1,6 +1,6 @@
 """Room: what children report, gathered. In: messages to main, status rows. Out: progress, rows, the summary.
 
-A thread of its own reads the ring, so that the thread that supervises never waits for a queue. A run without
+A thread of its own reads the rings, so that the thread that supervises never waits for a queue. A run without
 other processes starts no thread and calls ``poll``.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -44,15 +45,17 @@ class Reports:
     def __init__(
         self,
         config: Config,
-        inbox: Channel[ToMain],
+        inboxes: Sequence[Channel[ToMain]],
         status: StatusBoard,
         resumed: Resumed | None = None,
     ) -> None:
-        """``resumed``: where the sessions before have brought the run."""
+        """``inboxes``: that of the actors, where most comes in, then those of the learners. ``resumed``: where the
+        sessions before have brought the run.
+        """
         self._resumed = resumed or Resumed()
         earlier = self._resumed.summary
         self._earlier_episodes = 0 if earlier is None else earlier.episodes
-        self._config, self._inbox, self._status = config, inbox, status
+        self._config, self._inboxes, self._status = config, inboxes, status
         self._earlier_best = self._resumed.best_return
         self.episodes = EpisodeStats(config.report.stats_avg)
         self._extras = ExtraStats(config.report.stats_avg)
@@ -225,14 +228,14 @@ class Reports:
     def _take(self, timeout: float) -> bool:
         """Take in what arrives within ``timeout`` seconds; whether anything did."""
         warnings: list[str] = []
-        arrived = False
-        for message in self._inbox.get(timeout):
-            arrived = True
+        actors, *learners = self._inboxes
+        messages = [*actors.get(timeout), *(message for inbox in learners for message in inbox.get(0))]
+        for message in messages:
             with self._lock:
                 self._take_in(message, warnings)
         for warning in warnings:
             _log.warning("%s", warning)
-        return arrived
+        return bool(messages)
 
     def _take_in(self, message: ToMain, warnings: list[str]) -> None:
         match message:

@@ -43,6 +43,6 @@ def test_the_policy_lag_that_is_reported_covers_steps_that_are_too_old_to_learn_
     learning.learn(staging)
     learning.report()
 
-    (stats,) = [message for message in wiring.to_main.get(1) if isinstance(message, TrainStats)]
+    (stats,) = [message for message in wiring.to_main[1].get(1) if isinstance(message, TrainStats)]
     assert (stats.lag_min, stats.lag_mean, stats.lag_max) == (0.0, (0 + 1 + 3 + 7) / 4, 7.0)
     assert learning.progress.env_steps == 2 * 4

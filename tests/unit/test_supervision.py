@@ -35,6 +35,7 @@ from sfactory.shared.control import Stop
 from sfactory.shared.status import State
 from sfactory.spec import EnvSpec
 from tests.support.processes import eventually
+from tests.support.rings import lock_for_ever
 
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
 BASE = Config(
@@ -48,8 +49,11 @@ BASE = Config(
 class SmallRun:
     """Children of a run in the test's own hands."""
 
-    def __init__(self, folder: Path, interrupts: Interrupts, boot_limit_s: float = 90.0, **run: Any) -> None:
-        config = dataclasses.replace(BASE, run=dataclasses.replace(BASE.run, **run))
+    def __init__(
+        self, folder: Path, interrupts: Interrupts, boot_limit_s: float = 90.0, background: bool = True, **run: Any
+    ) -> None:
+        learner = dataclasses.replace(BASE.learner, train_in_background_thread=background)
+        config = dataclasses.replace(BASE, run=dataclasses.replace(BASE.run, **run), learner=learner)
         env = make_env(FAULTY, {})
         spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
         self.layout = Layout.plan(config.sampling, config.learner, "central")
@@ -179,6 +183,20 @@ def test_a_killed_worker_is_the_failure_and_the_learner_saves(start: Start, name
 
     assert isinstance(run.supervision.failure, WorkerDied)
     assert f"{name} was killed by SIGKILL" in str(run.supervision.failure)
+    assert run.saved_steps() == run.trained() > 0
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_the_learner_saves_although_a_killed_actor_has_left_its_ring_locked(start: Start, background: bool) -> None:
+    run = start(background=background)
+
+    def lock_and_kill() -> None:
+        lock_for_ever(run.wiring.to_learners[0])
+        run.kill("sf-actor-1")
+
+    run.supervision.run(run.until_trained(once(lock_and_kill)))
+
+    assert "sf-actor-1 was killed by SIGKILL" in str(run.supervision.failure)
     assert run.saved_steps() == run.trained() > 0
 
 
