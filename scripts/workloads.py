@@ -6,6 +6,7 @@ is given, so that the same flags mean the same with every environment.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ _NATURE = (
     "--encoder_conv_architecture=convnet_atari --encoder_conv_mlp_layers 512 --nonlinearity=relu --obs_scale=255 "
     "--num_envs_per_worker=32 --batch_size=256 --num_batches_per_epoch=4"
 )
+_SMALL_RELU = "--encoder_mlp_layers 64 64 --nonlinearity=relu --num_batches_per_epoch=1"
+_WIDEST = "--num_envs_per_worker=4096 --batch_size=131072"
 _WIDE = "--num_envs_per_worker=512 --batch_size=16384"
 _MEMORY = "--use_rnn=True --rnn_size=64"
 _ZERO_COST = "--env=sfactory_envs.synthetic.costfree:CostFree"
@@ -46,7 +49,7 @@ class Workload:
 
 
 def workloads(bench: Path | None) -> dict[str, Workload]:
-    """All workloads; with the bench folder, its environments are used, which peers can run as well."""
+    """All workloads that this machine can run; with the bench folder, its environments are used, as by the peers."""
     plain = bench is not None
     pole = "--env=envs:CartPole" if plain else "--env=CartPole-v1"
     breakout = "--env=envs:Atari" if plain else "--env=atari_breakout"
@@ -67,6 +70,11 @@ def workloads(bench: Path | None) -> dict[str, Workload]:
         ),
         "zero_cost_pixels": Workload("images for nothing, Nature CNN", f"{_ZERO_COST} {_PIXELS} {_NATURE}"),
     }
+    known["breakout_vector"] = Workload("Breakout by ale-py's vector env", f"--env=vector:ALE/Breakout-v5 {_NATURE}")
+    if importlib.util.find_spec("envpool") is not None:
+        known["cartpole_envpool"] = Workload(
+            "CartPole by EnvPool, MLP 64x64 with ReLU", f"--env=envpool:CartPole-v1 {_SMALL_RELU} {_WIDEST}"
+        )
     if plain:
         about = "cart and pole in plain floats, MLP 64x64"
         flags = f"{pole} {_SMALL} {_WIDE}"

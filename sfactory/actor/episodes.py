@@ -28,7 +28,7 @@ class EpisodeTally:
 
     def __init__(self, num_envs: int) -> None:
         self._returns = np.zeros(num_envs, np.float64)
-        self._started = [0] * num_envs
+        self._started = np.zeros(num_envs, np.int64)  # ticks
         self._tick = 0
         self.finished_returns: list[float] = []
         self.finished_lengths: list[int] = []
@@ -38,16 +38,16 @@ class EpisodeTally:
         self._tick += 1
         self._returns += rewards
 
-    def end(self, env: int) -> None:
-        """The episode of ``env`` ended with the step just added."""
-        self.finished_returns.append(float(self._returns[env]))
-        self.finished_lengths.append(self._tick - self._started[env])
-        self._returns[env] = 0.0
-        self._started[env] = self._tick
+    def end(self, envs: list[int]) -> None:
+        """The episodes of ``envs`` ended with the step just added."""
+        self.finished_returns += self._returns[envs].tolist()
+        self.finished_lengths += (self._tick - self._started[envs]).tolist()
+        self._returns[envs] = 0.0
+        self._started[envs] = self._tick
 
-    def start(self, env: int) -> None:
-        """``env`` was reset instead of stepped in the tick just added: its new episode starts after it."""
-        self._started[env] = self._tick
+    def start(self, envs: list[int]) -> None:
+        """``envs`` were reset instead of stepped in the tick just added: their new episodes start after it."""
+        self._started[envs] = self._tick
 
     def resume_episode(self, env: int, episode_return: float, length: int) -> None:
         """The running episode of ``env`` has gathered this much already, outside of the steps told here."""

@@ -34,8 +34,8 @@ class TrajectoryRecorder:
     def begin(self, slot: Slot) -> None:
         """Start ``slot`` with the current observations as its row 0."""
         resumed = self._group.reset_truncated()
-        for env in resumed:
-            self._tally.start(env)
+        if resumed:
+            self._tally.start(resumed)
         slot.terminated.fill(False)
         slot.truncated.fill(False)
         slot.valid.fill(True)
@@ -79,16 +79,18 @@ class TrajectoryRecorder:
     def _record_ends(self, slot: Slot, t: int) -> None:
         group, tally = self._group, self._tally
         slot.is_first[t + 1, group.first] = True
-        slot.valid[t, group.resumed] = False
-        slot.valid[t, group.lost] = False
-        slot.terminated[t, group.terminated] = True
-        slot.truncated[t, group.truncated] = True
-        for env in group.resumed:
-            tally.start(env)
-        for env in group.terminated:
-            tally.end(env)
-        for env in group.truncated:
-            tally.end(env)
+        # Indexing with an empty list costs as much as with a short one.
+        if group.resumed:
+            slot.valid[t, group.resumed] = False
+            tally.start(group.resumed)
+        if group.lost:
+            slot.valid[t, group.lost] = False
+        if group.terminated:
+            slot.terminated[t, group.terminated] = True
+            tally.end(group.terminated)
+        if group.truncated:
+            slot.truncated[t, group.truncated] = True
+            tally.end(group.truncated)
 
 
 def _row(slot: Slot, t: int) -> dict[str, Array]:

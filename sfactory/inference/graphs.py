@@ -30,17 +30,6 @@ class Pass(Protocol):
         """Act on what is in ``obs`` and ``state``."""
 
 
-class PlainPass:
-    """A pass that is computed anew each time; for devices without graphs."""
-
-    def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor) -> None:
-        self.obs, self.state, self._act = obs, state, act
-
-    def run(self) -> Acted:
-        """As Pass."""
-        return self._act(self.obs, self.state)
-
-
 class GraphPass:
     """A pass that is recorded once and replayed. Random numbers are new ones in each replay."""
 

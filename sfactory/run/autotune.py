@@ -101,7 +101,7 @@ class Autotune:
             raise ConfigError(problems)
         plan = plan_sizes(config, self._plan.spec)
         if config.benchmark.stage != "sample":
-            self._require_short_lag(plan.layout)
+            require_short_lag(plan.layout, self._most_datasets)
         boot = max(_BOOT_S, config.sampling.reset_timeout_seconds + _PATIENCE_S)
         timing = Timing(_WARM_UP_S, config.tuning.autotune_seconds, _PATIENCE_S, boot)
         try:
@@ -110,17 +110,6 @@ class Autotune:
             interrupts.raising = True  # which a trial switches off
             if interrupts.count:
                 raise Interrupted(interrupts.signum)
-
-    def _require_short_lag(self, layout: Layout) -> None:
-        datasets = datasets_a_round(layout)
-        if datasets > self._most_datasets:
-            raise ConfigError(
-                [
-                    f"{layout.num_splits * layout.rows} envs x {layout.rollout} steps would be {datasets:g} datasets, "
-                    f"more than {self._most_datasets:g}, and the policy would lag too far behind (a larger "
-                    "--batch_size makes room)"
-                ]
-            )
 
     def _tell(self, tried: Tried) -> None:
         self._tried += 1
@@ -137,18 +126,34 @@ class Autotune:
             rows.append([str(number), *map(str, self._shown(tried.settings).values()), _result(tried, "")])
         self._console.message(f"autotune: all trials\n{_table(rows)}")
         settings = " ".join(f"{name}={value}" for name, value in self._shown(found.best).items())
-        if found.best == self._start:
-            verdict = "the starting settings, which nothing beat"
-        elif found.gain is None:
-            verdict = "the starting settings do not work"
-        else:
-            verdict = f"{found.gain:.2f} times the starting settings, measured one after the other"
-        self._console.message(f"autotune: chosen: {settings}: {found.rate:,.0f} env steps/s, {verdict}")
+        self._console.message(f"autotune: chosen: {settings}: {found.rate:,.0f} env steps/s, {verdict(found)}")
 
 
 def datasets_a_round(layout: Layout) -> float:
     """How many datasets the steps are that all envs make in one rollout."""
     return layout.num_splits * layout.rows / layout.dataset_rows
+
+
+def require_short_lag(layout: Layout, most_datasets: float) -> None:
+    """Raise ConfigError if all envs make more datasets than that in one rollout."""
+    datasets = datasets_a_round(layout)
+    if datasets > most_datasets:
+        raise ConfigError(
+            [
+                f"{layout.num_splits * layout.rows} envs x {layout.rollout} steps would be {datasets:g} datasets, "
+                f"more than {most_datasets:g}, and the policy would lag too far behind (a larger "
+                "--batch_size makes room)"
+            ]
+        )
+
+
+def verdict(found: Found) -> str:
+    """What the best settings are beside those of the start, in words."""
+    if found.gain is None:
+        return "the starting settings do not work"
+    if found.best == found.trials[0].settings:
+        return "the starting settings, which nothing beat"
+    return f"{found.gain:.2f} times the starting settings, measured one after the other"
 
 
 def _with(config: Config, values: Mapping[str, object]) -> Config:

@@ -68,7 +68,7 @@ class Measurement:
         """``of_learners``: count steps that are learned from, not those that actors take."""
         self._status, self._cores, self._of_learners, self._timing = status, cores, of_learners, timing
         self._on_warm_up = on_warm_up
-        self.started_at = now()
+        self._started_at = now()
         self.measured: Measured | None = None
         self._warm_until: float | None = None
         self._begun_at = 0.0
@@ -93,7 +93,7 @@ class Measurement:
         if ready and self._mark().steps:
             self._warm_until = now() + self._timing.warm_up
             self._on_warm_up()
-        return now() - self.started_at > self._timing.boot
+        return now() - self._started_at > self._timing.boot
 
     def _measure(self, begin: _Mark, end: _Mark) -> bool:
         """End the measurement if it is long enough, or too long."""
@@ -124,14 +124,32 @@ class Trial:
 
         Signals are counted from here on, not raised. ``on_warm_up`` is called when the warm-up begins.
         """
+        interrupts.raising = False
+        of_learners = self._config.benchmark.stage != "sample"
+        started_at = now()
+        measured, failure = self._measure(nursery, interrupts, seed, of_learners, on_warm_up)
+        if failure is not None:
+            raise failure
+        if interrupts.count:
+            raise Interrupted(interrupts.signum)
+        if measured is None:
+            raise SFactoryError(
+                f"nothing could be measured: too few steps were {'learned from' if of_learners else 'taken'} within "
+                f"{now() - started_at:.0f} s; --reset_timeout_seconds bounds the start of environments, "
+                "and smaller datasets (--batch_size, --num_batches_per_epoch) are sooner learned from"
+            )
+        return measured
+
+    def _measure(
+        self, nursery: Nursery, interrupts: Interrupts, seed: int, of_learners: bool, on_warm_up: Callable[[], None]
+    ) -> tuple[Measured | None, SFactoryError | None]:
+        """What was measured and how it failed. A failure is not raised here: it would keep the slots of this trial."""
         config, plan = self._config, self._plan
         wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes)
         reports = Reports(config, wiring.to_main, wiring.status)
         crew = Crew(nursery, wiring)
         limit_s = config.sampling.reset_timeout_seconds
         supervision = Supervision(crew, wiring.control, wiring.status, interrupts, limit_s, saves=False)
-        of_learners = config.benchmark.stage != "sample"
-        interrupts.raising = False
         measurement = Measurement(wiring.status, plan.cores.count, of_learners, self._timing, on_warm_up)
         try:
             crew.start(config, seed, 0, plan.device, plan.cores, [None])
@@ -140,19 +158,4 @@ class Trial:
         finally:
             crew.kill()
             reports.stop()
-        failure, supervision.failure = supervision.failure, None
-        if failure is not None:
-            try:
-                raise failure
-            finally:
-                # Who keeps the failure keeps this frame; it must not keep the slots of a trial that is over.
-                del failure, supervision, measurement, crew, reports, wiring
-        if interrupts.count:
-            raise Interrupted(interrupts.signum)
-        if measurement.measured is None:
-            raise SFactoryError(
-                f"nothing could be measured: too few steps were {'learned from' if of_learners else 'taken'} within "
-                f"{now() - measurement.started_at:.0f} s; --reset_timeout_seconds bounds the start of environments, "
-                "and smaller datasets (--batch_size, --num_batches_per_epoch) are sooner learned from"
-            )
-        return measurement.measured
+        return measurement.measured, supervision.failure

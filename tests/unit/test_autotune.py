@@ -10,7 +10,7 @@ import pytest
 
 from sfactory.config.flags import config_of
 from sfactory.errors import ConfigError, ResourceError, WorkerDied
-from sfactory.run.autotune import MOST_DATASETS_A_ROUND, datasets_a_round, free_flags
+from sfactory.run.autotune import MOST_DATASETS_A_ROUND, datasets_a_round, free_flags, require_short_lag, verdict
 from sfactory.run.search import GAIN, MOST_TRIALS, Found, Search, Settings, Tried
 from tests.support.parts import small_layout
 
@@ -289,7 +289,27 @@ def test_what_makes_a_difference_and_was_not_given_is_free(
 
 
 def test_a_round_is_measured_in_datasets() -> None:
+    assert datasets_a_round(small_layout()) == 1.5  # 2 splits of 3 envs are 6 rows, a dataset takes 4
+    assert MOST_DATASETS_A_ROUND > 1  # a round that is one dataset is what synchronous training has
+
+
+def test_settings_with_which_the_policy_would_lag_too_far_behind_are_refused() -> None:
     layout = small_layout()
 
-    assert datasets_a_round(layout) == layout.num_splits * layout.rows / layout.dataset_rows
-    assert MOST_DATASETS_A_ROUND > 1  # a round that is one dataset is what synchronous training has
+    require_short_lag(layout, most_datasets=1.5)
+    with pytest.raises(ConfigError, match=r"6 envs x 4 steps would be 1\.5 datasets, more than 1.4"):
+        require_short_lag(layout, most_datasets=1.4)
+
+
+@pytest.mark.parametrize(
+    ("best", "gain", "said"),
+    [
+        (START, 1.0, "the starting settings, which nothing beat"),
+        (replace(START, num_workers=4), 1.254, "1.25 times the starting settings, measured one after the other"),
+        (replace(START, num_workers=4), None, "the starting settings do not work"),
+    ],
+)
+def test_the_verdict_says_what_was_gained(best: Settings, gain: float | None, said: str) -> None:
+    trials = [Tried(START, None if gain is None else 100.0), Tried(replace(START, num_workers=4), 125.4)]
+
+    assert verdict(Found(best, 125.4, gain, trials)) == said

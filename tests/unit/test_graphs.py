@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sfactory.inference.graphs import Act, FixedShapes, GraphPass, PlainPass, padded_rows
+from sfactory.inference.graphs import Act, FixedShapes, GraphPass, padded_rows
 from sfactory.model.actor_critic import Acted
 from tests.support.models import model_of
+from tests.support.passes import PlainPass
 
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
 

@@ -63,7 +63,7 @@ class Desk:
         tally = self.split.tally
         for _ in range(count):
             tally.step(np.array([float(self._ended), 0.0]))
-            tally.end(0)
+            tally.end([0])
             self._ended += 1
 
     def fill_slot(self) -> None:

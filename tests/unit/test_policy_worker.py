@@ -1,0 +1,70 @@
+"""A policy worker answers in one pass what is there when it begins, and what came while it gave way."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from sfactory.config.flags import config_of
+from sfactory.inference.acting import ActingPolicy
+from sfactory.layout import Layout
+from sfactory.messages import ActReply, ActRequest
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import FlatState
+from sfactory.policy.worker import PolicyWorker
+from sfactory.run.wiring import Wiring
+from tests.support.parts import VECTOR
+
+FLAGS = {"env": "any", "num_workers": 2, "num_envs_per_worker": 3, "worker_num_splits": 1, "rollout": 4}
+
+
+class Desk:
+    """A policy worker for two actors; ``passes`` are the batch sizes of its forward passes."""
+
+    def __init__(self) -> None:
+        config = config_of({**FLAGS, "batch_size": 4, "encoder_mlp_layers": (8,)})
+        layout = Layout.plan(config.sampling, config.learner, "central")
+        flat = FlatState(ActorCritic(VECTOR, config.model))
+        self.wiring = Wiring(VECTOR, layout, flat.block.numel())
+        self.wiring.weights[0].publish(flat.to_host(), 0)
+        policy = ActingPolicy(VECTOR, config.model, self.wiring.weights[0], torch.device("cpu"))
+        self.passes: list[int] = []
+        act = policy.act
+
+        def counted(obs: dict[str, torch.Tensor], state: torch.Tensor) -> object:
+            self.passes.append(len(state))
+            return act(obs, state)
+
+        policy.act = counted  # type: ignore[assignment, method-assign]
+        setup = self.wiring.policy_worker(0, 0, config, 1, 0, "cpu")
+        self.worker = PolicyWorker(setup, policy, self.wiring.status.row("sf-policy-0-0"))
+
+    def ask(self, actor: int) -> None:
+        """Request actions for the first step of an actor's first slot."""
+        self.wiring.to_policies[0].put(ActRequest(actor, 0, self.wiring.table.slots_of(actor)[0], 0, 0))
+
+    def replies(self, actor: int) -> list[object]:
+        """What has been sent to an actor."""
+        return list(self.wiring.to_actors[actor].get(0))
+
+
+def test_requests_that_come_while_it_gives_way_are_part_of_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    desk.ask(0)
+    monkeypatch.setattr(os, "sched_yield", lambda: desk.ask(1))
+
+    desk.worker.turn(1.0)
+
+    assert desk.passes == [6]
+    assert desk.replies(0) == desk.replies(1) == [ActReply(0, 0)]
+
+
+def test_a_turn_without_requests_runs_no_pass() -> None:
+    desk = Desk()
+
+    desk.worker.turn(0.01)
+
+    assert desk.passes == []
+    assert desk.replies(0) == []
