@@ -133,7 +133,7 @@ class HotPath:
         for _ in range(steps // STEPS_OF_A_DATASET):
             self._fill()
             self._publish()
-            self._wiring.to_main[0].get(0)
+            self._wiring.actors_to_main.get(0)
 
     def _fill(self) -> None:
         self._staging.clear()

@@ -49,7 +49,7 @@ class Workload:
 
 
 def workloads(bench: Path | None) -> dict[str, Workload]:
-    """All workloads that this machine can run; with the bench folder, its environments are used, as by the peers."""
+    """All workloads (EnvPool's where that is installed); with the bench folder, on the environments of the peers."""
     plain = bench is not None
     pole = "--env=envs:CartPole" if plain else "--env=CartPole-v1"
     breakout = "--env=envs:Atari" if plain else "--env=atari_breakout"
@@ -68,9 +68,9 @@ def workloads(bench: Path | None) -> dict[str, Workload]:
         "zero_cost": Workload(
             "steps for nothing, MLP 64x64", f"{_ZERO_COST} {_SMALL} --batch_size=8192", _SPLITS_OF_128
         ),
+        "breakout_vector": Workload("Breakout by ale-py's vector env", f"--env=vector:ALE/Breakout-v5 {_NATURE}"),
         "zero_cost_pixels": Workload("images for nothing, Nature CNN", f"{_ZERO_COST} {_PIXELS} {_NATURE}"),
     }
-    known["breakout_vector"] = Workload("Breakout by ale-py's vector env", f"--env=vector:ALE/Breakout-v5 {_NATURE}")
     if importlib.util.find_spec("envpool") is not None:
         known["cartpole_envpool"] = Workload(
             "CartPole by EnvPool, MLP 64x64 with ReLU", f"--env=envpool:CartPole-v1 {_SMALL_RELU} {_WIDEST}"

@@ -22,7 +22,7 @@ from sfactory.model.precision import allow_tf32, compute_dtype
 from sfactory.shared.status import State, StatusRow
 
 _STATS_EVERY_S = 0.25
-_END_S = 60.0
+_END_S = 600.0  # of one minibatch, or a save, that is under way at a limit; after a stop main waits for less
 
 
 class _LagStats:
@@ -72,6 +72,8 @@ class Learning:
         self._lags = _LagStats()
         self._stats_due = Every(_STATS_EVERY_S)
         self._changing = threading.Lock()
+        self._failure: BaseException | None = None
+        self._finished = False
 
     def begin(self) -> None:
         """Load the checkpoint, if any, and publish the first weights."""
@@ -87,7 +89,13 @@ class Learning:
     def learn(self, staging: Staging) -> None:
         """Train on a full staging area, publish, and do what is due."""
         with self._changing:
-            self._learn(staging)
+            if self._finished:
+                return
+            try:
+                self._learn(staging)
+            except BaseException as failure:
+                self._failure = failure  # what is left of a dataset that failed is not to be saved
+                raise
 
     def _learn(self, staging: Staging) -> None:
         setup, trainer, progress = self._setup, self._trainer, self.progress
@@ -97,7 +105,7 @@ class Learning:
             # The staging area is filled anew once this call returns: its copies to the device must be over.
             torch.cuda.current_stream(self._device).synchronize()
         self._lags.add(trainer.train_step - staging.scalars["policy_version"], staging.scalars["valid"])
-        progress.env_steps += trainer.train(batch, lambda: setup.control.stopping)
+        progress.env_steps += trainer.train(batch, lambda: setup.control.stopping or self.over)
         self.publish()
         self._write_row()
         if self._stats_due.due():
@@ -138,15 +146,24 @@ class Learning:
             lags.clear()
 
     def finish(self, save: bool) -> None:
-        """Last words, after which nothing is learned any more: statistics, and the final checkpoint if ``save``."""
+        """Last words, after which nothing is learned any more: statistics, and the final checkpoint if ``save``.
+
+        Waits for what is being learned. If that fails, its failure is raised, and nothing is saved.
+        """
         if not self._changing.acquire(timeout=_END_S):
             raise SFactoryError(f"training did not come to a stop within {_END_S:.0f} s; nothing was saved")
-        self.report()
-        self._write_row()
-        if save:
-            self.keeper.finish()
-        if self.over:
-            self._row.set("state", State.DONE)
+        try:
+            self._finished = True
+            if self._failure is not None:
+                raise self._failure
+            self.report()
+            self._write_row()
+            if save:
+                self.keeper.finish()
+            if self.over:
+                self._row.set("state", State.DONE)
+        finally:
+            self._changing.release()
 
     def _write_row(self) -> None:
         row, progress = self._row, self.progress

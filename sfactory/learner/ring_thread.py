@@ -2,8 +2,9 @@
 
 NOTE [Who saves waits on no ring]: the lock of a faster-fifo ring is not robust: a process that is killed while
 it puts or gets holds it for ever, and whoever uses that ring next is stuck in C code, deaf to every time limit.
-So the main thread of a learner, which saves, uses one ring only, that to main, which no other process writes; all
-others belong to a thread that it leaves behind if need be. ``Learning`` is guarded by a lock of its own.
+So the main thread of a learner, which saves at the end, uses one ring only, that to main, which no other process
+writes; all others belong to a thread that it leaves behind if need be. ``Learning`` has a lock of its own, so that
+nothing is saved while something is learned.
 """
 
 from __future__ import annotations
@@ -28,15 +29,26 @@ class RingThread:
         self._thread = threading.Thread(target=self._run, name="rings", daemon=True)
 
     def run(self, over: Callable[[], bool]) -> None:
-        """Block until ``work`` has ended, or is stuck though ``over()`` is true; raises what it raised."""
+        """Start, and block until ``work`` has ended or ``over()`` is true, and _LEAVE_S more for it to end then.
+
+        Raises what ``work`` has raised.
+        """
         self._thread.start()
         while self._thread.is_alive() and not over():
             self._thread.join(BLOCK_S)
         self._thread.join(_LEAVE_S)
-        if self._failure is not None:
-            raise self._failure
+        self._raise_failure()
+
+    def leave(self) -> None:
+        """Once there is nothing left to save: raises what ``work`` has raised meanwhile; tells of it if it is stuck."""
+        self._thread.join(BLOCK_S)
+        self._raise_failure()
         if self._thread.is_alive():
             _log.warning("left a thread behind that waits for a ring: a process was killed while it used that ring")
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _run(self) -> None:
         try:

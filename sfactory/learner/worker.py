@@ -1,7 +1,8 @@
 """Room: the loop of a learner. In: READY slots. Out: published weights and checkpoints.
 
 get slots -> assemble a dataset -> learn from it -> publish. With ``--train_in_background_thread`` the last
-two run in a thread of their own, while this one assembles the next dataset. The main thread waits, and saves.
+two run in a thread of their own, while the ring thread assembles the next dataset. The main thread waits, and saves
+at the end.
 """
 
 from __future__ import annotations
@@ -110,5 +111,7 @@ def run_learner(setup: LearnerSetup, row: StatusRow) -> None:
     learning.begin()
     row.set("state", State.RUNNING)
     worker = LearnerWorker(setup, learning, row)
-    RingThread(worker.run).run(worker.over)  # see NOTE [Who saves waits on no ring]
+    rings = RingThread(worker.run)  # see NOTE [Who saves waits on no ring]
+    rings.run(worker.over)
     learning.finish(save=setup.control.stop is not Stop.NOW)
+    rings.leave()

@@ -35,7 +35,7 @@ class Reporting:
         process_started_at: float,
     ) -> None:
         report = config.report
-        self.reports = Reports(config, wiring.to_main, wiring.status, resumed)
+        self.reports = Reports(config, wiring.actors_to_main, wiring.learners_to_main, wiring.status, resumed)
         self._control, self._console = wiring.control, console
         self._process_started_at = process_started_at
         self._writers = Writers(rundir.path, report.with_tensorboard, report.flush_summaries_interval)

@@ -45,17 +45,17 @@ class Reports:
     def __init__(
         self,
         config: Config,
-        inboxes: Sequence[Channel[ToMain]],
+        from_actors: Channel[ToMain],
+        from_learners: Sequence[Channel[ToMain]],
         status: StatusBoard,
         resumed: Resumed | None = None,
     ) -> None:
-        """``inboxes``: that of the actors, where most comes in, then those of the learners. ``resumed``: where the
-        sessions before have brought the run.
-        """
+        """``resumed``: where the sessions before have brought the run."""
         self._resumed = resumed or Resumed()
         earlier = self._resumed.summary
         self._earlier_episodes = 0 if earlier is None else earlier.episodes
-        self._config, self._inboxes, self._status = config, inboxes, status
+        self._config, self._status = config, status
+        self._from_actors, self._from_learners = from_actors, from_learners
         self._earlier_best = self._resumed.best_return
         self.episodes = EpisodeStats(config.report.stats_avg)
         self._extras = ExtraStats(config.report.stats_avg)
@@ -228,8 +228,9 @@ class Reports:
     def _take(self, timeout: float) -> bool:
         """Take in what arrives within ``timeout`` seconds; whether anything did."""
         warnings: list[str] = []
-        actors, *learners = self._inboxes
-        messages = [*actors.get(timeout), *(message for inbox in learners for message in inbox.get(0))]
+        messages = list(self._from_actors.get(timeout))
+        for inbox in self._from_learners:
+            messages += inbox.get(0)
         for message in messages:
             with self._lock:
                 self._take_in(message, warnings)

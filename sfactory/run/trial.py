@@ -143,10 +143,10 @@ class Trial:
     def _measure(
         self, nursery: Nursery, interrupts: Interrupts, seed: int, of_learners: bool, on_warm_up: Callable[[], None]
     ) -> tuple[Measured | None, SFactoryError | None]:
-        """What was measured and how it failed. A failure is not raised here: it would keep the slots of this trial."""
+        """What was measured, or how it failed. A failure is not raised here: it would keep the slots of this trial."""
         config, plan = self._config, self._plan
         wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes)
-        reports = Reports(config, wiring.to_main, wiring.status)
+        reports = Reports(config, wiring.actors_to_main, wiring.learners_to_main, wiring.status)
         crew = Crew(nursery, wiring)
         limit_s = config.sampling.reset_timeout_seconds
         supervision = Supervision(crew, wiring.control, wiring.status, interrupts, limit_s, saves=False)

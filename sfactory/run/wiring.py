@@ -57,9 +57,10 @@ class Wiring:
         self.to_learners: list[Channel[ToLearner]] = [
             Channel(name, TO_LEARNER, layout.num_slots + _SPARE) for name in layout.learner_names
         ]
-        # One for all actors, and one for each learner: see NOTE [Who saves waits on no ring].
-        self.to_main: list[Channel[ToMain]] = [
-            Channel("sf-main", TO_MAIN, _REPORTS_UNDER_WAY, MAX_REPORT_BYTES) for _ in range(1 + layout.num_policies)
+        self.actors_to_main: Channel[ToMain] = Channel("sf-main", TO_MAIN, _REPORTS_UNDER_WAY, MAX_REPORT_BYTES)
+        # One for each learner: see NOTE [Who saves waits on no ring].
+        self.learners_to_main: list[Channel[ToMain]] = [
+            Channel("sf-main", TO_MAIN, _REPORTS_UNDER_WAY) for _ in layout.learner_names
         ]
 
     def actor(self, actor: int, config: Config, seed: int, generation: int, attempt: int = 0) -> ActorSetup:
@@ -87,7 +88,7 @@ class Wiring:
             inbox=self.to_actors[actor],
             to_policy=self.to_policies[actor % len(self.to_policies)] if self.to_policies else None,
             to_learner=self.to_learners[0],
-            to_main=self.to_main[0],
+            to_main=self.actors_to_main,
         )
 
     def policy_worker(
@@ -142,7 +143,7 @@ class Wiring:
             weights=self.weights[policy],
             inbox=self.to_learners[policy],
             to_actors=self.to_actors,
-            to_main=self.to_main[1 + policy],
+            to_main=self.learners_to_main[policy],
         )
 
 

@@ -9,7 +9,8 @@ from faster_fifo import Queue
 
 from sfactory.shared.channel import Channel
 
-_QUEUE_BYTES = 208  # of faster-fifo's Queue struct on x86-64: six sizes and two flags, the mutex, two conditions
+# Of faster-fifo's Queue struct on x86-64: six sizes, two attributes, the mutex, two conditions and their counts.
+_QUEUE_BYTES = 208
 _MUTEX_AT = 56
 
 

@@ -89,7 +89,7 @@ def setup_of(layout: Layout, diary: Diary, **changes: Any) -> tuple[ActorSetup, 
         inbox=wiring.to_actors[1],
         to_policy=wiring.to_policies[0],
         to_learner=wiring.to_learners[0],
-        to_main=wiring.to_main[0],
+        to_main=wiring.actors_to_main,
     )
     diary.row = wiring.status.row("sf-actor-1")
     diary.row.start()

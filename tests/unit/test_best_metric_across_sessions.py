@@ -133,6 +133,6 @@ def test_the_best_return_of_earlier_sessions_is_a_return_whatever_policies_were_
     assert resumed is not None
     assert (resumed.env_steps, resumed.best_return) == (1000, best_return)
     wiring = Wiring(VECTOR, small_layout(), weight_bytes=8)
-    reports = Reports(config, wiring.to_main, wiring.status, resumed)
+    reports = Reports(config, wiring.actors_to_main, wiring.learners_to_main, wiring.status, resumed)
     assert reports.summary("done").best_episode_return_mean == best_return
     assert reports.scalars()["train/best_episode_return_mean"] == best_return

@@ -220,7 +220,9 @@ class Course:
             while self._learner.assemble(0):
                 self._learner.learn()
                 self._learning.report()
-                stats = [message for message in self._wiring.to_main[1].get(0) if isinstance(message, TrainStats)]
+                stats = [
+                    message for message in self._wiring.learners_to_main[0].get(0) if isinstance(message, TrainStats)
+                ]
                 found |= {lag for message in stats for lag in (message.lag_min, message.lag_max)}
         return found
 

@@ -111,7 +111,7 @@ def test_a_learner_decays_its_rate_by_the_env_steps_it_has_learned_from(frameski
         staging.obs["obs"].normal_()
         learning.learn(staging)
         learning.report()
-        rates += [m.learning_rate for m in wiring.to_main[1].get(1) if isinstance(m, TrainStats)]
+        rates += [m.learning_rate for m in wiring.learners_to_main[0].get(1) if isinstance(m, TrainStats)]
 
     # 20 of 100 steps are learned from in each dataset; a rate is that of the steps before its update.
     assert rates == pytest.approx([0.5, 0.4, 0.3, 0.2, 0.1])

@@ -262,7 +262,7 @@ def test_what_envs_tell_at_the_ends_of_episodes_arrives_in_the_rows_and_in_the_s
 ) -> None:
     desk = Desk(envs=[Hunter(1.0, with_objective), Hunter(10.0, with_objective)])
     status = StatusBoard(["sf-learner-0", "sf-actor-0", "sf-actor-1"])
-    reports = Reports(Config(report=ReportConfig(stats_avg=4)), [desk.to_main], status)
+    reports = Reports(Config(report=ReportConfig(stats_avg=4)), desk.to_main, [], status)
 
     # Two slots of 4 steps: episodes of 1, 2 and 3 steps in each env, the last two steps are of a fourth.
     for _ in range(2):

@@ -64,7 +64,7 @@ class Desk:
         config = dataclasses.replace(CONFIG, checkpoint=CheckpointConfig(save_best_metric=save_best_metric))
         self.inbox: Channel[ToMain] = Channel("sf-main", TO_MAIN, 64, MAX_REPORT_BYTES)
         self.status = StatusBoard(["sf-learner-0", "sf-actor-0", "sf-actor-1"])
-        self.reports = Reports(config, [self.inbox], self.status)
+        self.reports = Reports(config, self.inbox, [], self.status)
 
     def episodes(self, *returns: float, length: int = 10) -> None:
         self.inbox.put(EpisodesDone(0, np.array(returns, np.float64), np.full(len(returns), length)))
@@ -420,7 +420,7 @@ def test_a_resumed_run_tells_where_it_goes_on_from_before_its_learner_can(desk: 
     last = dataclasses.replace(desk.reports.summary("interrupted"), best_episode_return_mean=4.0)
     resumed = Resumed(env_steps=1000, train_seconds=20.0, updates=30, best_return=4.0, summary=last)
 
-    reports = Reports(CONFIG, [desk.inbox], StatusBoard(["sf-learner-0", "sf-actor-0"]), resumed)
+    reports = Reports(CONFIG, desk.inbox, [], StatusBoard(["sf-learner-0", "sf-actor-0"]), resumed)
 
     assert reports.progress().env_steps == 1000
     assert reports.scalars()["perf/train_seconds"] == 20.0

@@ -187,7 +187,10 @@ def test_a_killed_worker_is_the_failure_and_the_learner_saves(start: Start, name
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_the_learner_saves_although_a_killed_actor_has_left_its_ring_locked(start: Start, background: bool) -> None:
+def test_the_learner_saves_although_a_killed_actor_has_left_its_ring_locked(
+    start: Start, background: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision_module, "_SAVE_GRACE_S", 6.0)  # the other actor hangs in that ring all the time
     run = start(background=background)
 
     def lock_and_kill() -> None:
