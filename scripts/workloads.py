@@ -17,12 +17,12 @@ _COMMON = (
     "--device=cpu --rollout=32 --num_epochs=1 --with_vtrace=True --worker_num_splits=2 "
     "--normalize_input=False --normalize_returns=False"
 )
-_SMALL = "--encoder_mlp_layers 64 64 --nonlinearity=tanh --num_batches_per_epoch=1"
+_LAYERS = "--encoder_mlp_layers 64 64 --num_batches_per_epoch=1"
+_SMALL, _SMALL_RELU = (f"{_LAYERS} --nonlinearity={name}" for name in ("tanh", "relu"))
 _NATURE = (
     "--encoder_conv_architecture=convnet_atari --encoder_conv_mlp_layers 512 --nonlinearity=relu --obs_scale=255 "
     "--num_envs_per_worker=32 --batch_size=256 --num_batches_per_epoch=4"
 )
-_SMALL_RELU = "--encoder_mlp_layers 64 64 --nonlinearity=relu --num_batches_per_epoch=1"
 _WIDEST = "--num_envs_per_worker=4096 --batch_size=131072"
 _WIDE = "--num_envs_per_worker=512 --batch_size=16384"
 _MEMORY = "--use_rnn=True --rnn_size=64"
