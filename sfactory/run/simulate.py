@@ -11,12 +11,14 @@ from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
+import numpy as np
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from sfactory.actor.gpus import see_gpu_of
 from sfactory.clock import Deadline, now
 from sfactory.env.api import EnvFactory
-from sfactory.env.vector import VectorEnv, single_spaces
+from sfactory.env.vector import VectorEnv, autoreset_mode, single_spaces
 from sfactory.errors import WorkerDied
 from sfactory.run.child import leave, prepare_process
 from sfactory.run.nursery import Nursery
@@ -138,13 +140,19 @@ def steps_per_second(envs: list[Any], seconds: float) -> float:
 
 
 def vector_steps_per_second(env: VectorEnv, seed: int, seconds: float) -> float:
-    """Step a vector env with random actions for ``seconds``; it resets what ends by itself."""
+    """Step a vector env with random actions for ``seconds``; it resets what ends by itself.
+
+    Counted are env steps: an env that is reset by the step after its episode's end (NEXT_STEP) makes none in it.
+    """
     actions = batch_space(single_spaces(env)[1], env.num_envs)
     actions.seed(seed)
     batches = [actions.sample() for _ in range(_SWEEPS)]
-    steps, start = 0, now()
+    resets_next_step = autoreset_mode(env) is AutoresetMode.NEXT_STEP
+    steps, ended, start = 0, 0, now()
     while now() - start < seconds:
         for batch in batches:
-            env.step(batch)
-        steps += _SWEEPS * env.num_envs
+            _, _, terminated, truncated, _ = env.step(batch)
+            steps += env.num_envs - ended
+            if resets_next_step:
+                ended = int(np.count_nonzero(np.logical_or(terminated, truncated)))
     return steps / (now() - start)

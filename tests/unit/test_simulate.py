@@ -7,11 +7,13 @@ from typing import Any
 
 import gymnasium.spaces as spaces
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from sfactory.env.api import EnvFactory
 from sfactory.errors import WorkerDied
+from sfactory.run import simulate
 from sfactory.run.nursery import Nursery
-from sfactory.run.simulate import pure_simulation, steps_per_second
+from sfactory.run.simulate import pure_simulation, steps_per_second, vector_steps_per_second
 from tests.support.scripted_env import ScriptedEnv
 
 
@@ -44,6 +46,19 @@ def test_envs_are_stepped_with_legal_actions_and_reset_when_they_end(space: spac
     assert all(len(env.seeds) == 1 + len(env.taken) // 3 for env in envs)
     # Python ints where the space is Discrete, as envs that are stepped by sfactory get them.
     assert isinstance(space, spaces.Discrete) == all(type(action) is int for action in envs[0].taken)
+
+
+@pytest.mark.parametrize(("mode", "steps_each"), [(AutoresetMode.NEXT_STEP, 48), (AutoresetMode.SAME_STEP, 64)])
+def test_steps_in_which_a_vector_env_resets_are_not_counted(
+    mode: AutoresetMode, steps_each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Episodes of 3 steps: with NEXT_STEP, every fourth call of ``step`` resets.
+    env = SyncVectorEnv([lambda: CountedEnv(spaces.Discrete(2))] * 5, autoreset_mode=mode)
+    env.reset()
+    times = iter([0.0, 0.0, 1.0, 1.0])  # the start, one sweep of 64 calls, the end
+    monkeypatch.setattr(simulate, "now", lambda: next(times))
+
+    assert vector_steps_per_second(env, seed=0, seconds=0.5) == 5 * steps_each
 
 
 def test_rates_of_all_processes_add_up_and_none_is_left(nursery: Nursery) -> None:
