@@ -23,6 +23,8 @@ def read_version() -> str:
 ATARI = ["ale-py>=0.10", "opencv-python-headless"]
 # A static ffmpeg, and what Gymnasium's classic control tasks draw with.
 VIDEO = ["imageio-ffmpeg>=0.5", "gymnasium[classic-control]"]
+# LAMB and Muon.
+OPTIMIZERS = ["pytorch_optimizer>=4.1,<5"]
 ENV_PACKAGES = ["sfactory_envs", *(f"sfactory_envs.{name}" for name in find_packages("envs"))]
 
 setup(
@@ -52,9 +54,11 @@ setup(
         "video": VIDEO,
         "docs": ["matplotlib"],
         "envpool": ["envpool>=1.2"],
+        "optimizers": OPTIMIZERS,
         "dev": [
             *ATARI,
             *VIDEO,
+            *OPTIMIZERS,
             "hypothesis",
             "mypy",
             "psutil",

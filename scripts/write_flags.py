@@ -36,13 +36,13 @@ WORDS = {
 DEFAULTS_IN_WORDS = {"num_workers": "number of cores", "env": "required"}
 # Where a flag's origin is looked for: Sample Factory's two versions, side by side, and then the others.
 VERSIONS = {"sf_v1": "v1", "sf_v2": "v2"}
-OTHERS = {"appo": "early v1", "rllib_impala": "RLlib"}
+OTHERS = {"appo": "early v1", "rllib_impala": "RLlib", "rllib_appo": "RLlib APPO"}
 
 INTRODUCTION = f"""# Flags
 
 Every flag of sfactory, and what became of every flag of its ancestors: Sample Factory and RLlib's IMPALA.
-Written by `scripts/write_flags.py` from `sfactory/config/schema.py`, `sfactory/config/enjoy.py` and `docs/flags/`;
-`make flags` writes it anew, and a test fails where it is out of date.
+Written by `scripts/write_flags.py` from the sections of `sfactory/config/schema.py`, `sfactory/config/enjoy.py` and
+`docs/flags/`; `make flags` writes it anew, and a test fails where it is out of date.
 
 Flags are `--name=value` or `--name value`, with dashes or underscores; booleans are `True` or `False`; lists are
 separated by spaces; nothing is abbreviated. Families of environments have defaults of their own:

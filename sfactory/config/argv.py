@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sfactory.config.ancestor_flags import ancestor_hint
 from sfactory.config.flags import Flag, assigned, did_you_mean, parse_text, shown
 
 CONFIG_FLAG = "config"
@@ -104,6 +105,9 @@ def _value_advice(flag: Flag) -> str:
 
 
 def _unknown(typed: str, name: str, known: Sequence[str]) -> str:
+    hint = ancestor_hint(name, known, prefix="--")
+    if hint:
+        return f"--{shown(typed)}: {hint}"
     positive = name.removeprefix("no_")
     if positive != name and positive in known:
         return f"--{shown(typed)}: unknown flag; switch it off with --{positive}=False"

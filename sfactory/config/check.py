@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sfactory.config.families import load_families, search_families
+from sfactory.config.flag import FlagInfo
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
 from sfactory.config.rules import RULES
-from sfactory.config.schema import Config, FlagInfo
+from sfactory.config.schema import Config
 
 # Counters and shapes are 64-bit integers everywhere below.
 _LARGEST_INT = 2**63 - 1
@@ -31,16 +32,20 @@ class Problem:
     text: str
 
 
-def check(config: Config) -> list[str]:
-    """All problems of ``config``, one line each, of the form ``--gamma=1.5: must be at most 1.0``; [] if it is fine."""
-    return [problem.text for problem in find_problems(config)]
+def check(config: Config, chosen: Collection[str] = ()) -> list[str]:
+    """All problems of ``config``, one line each, of the form ``--gamma=1.5: must be at most 1.0``; [] if it is fine.
+
+    chosen: see ``find_problems``.
+    """
+    return [problem.text for problem in find_problems(config, chosen=chosen)]
 
 
-def find_problems(config: Config, skip: Collection[str] = ()) -> list[Problem]:
+def find_problems(config: Config, skip: Collection[str] = (), chosen: Collection[str] = ()) -> list[Problem]:
     """Like ``check``, with the flags that each problem is about.
 
     ``skip`` names flags whose value is known to be wrong already: neither they nor rules that need them are
-    checked, since a second complaint would be about a value that nobody chose.
+    checked, since a second complaint would be about a value that nobody chose. ``chosen`` names flags that somebody
+    set: of these alone it is a problem to have no effect, for the defaults of an env family suit several settings.
     """
     values = values_of(config)
     problems: list[Problem] = []
@@ -51,7 +56,8 @@ def find_problems(config: Config, skip: Collection[str] = ()) -> list[Problem]:
             problems.append(Problem((name,), f"{assigned(name, values[name])}: {text}"))
             bad.add(name)
     for rule in RULES:
-        text = None if bad.intersection(rule.flags) else rule.find(config)
+        passed_over = bad.intersection(rule.flags) or (rule.idle and rule.flags[0] not in chosen)
+        text = None if passed_over else rule.find(config)
         if text is not None:
             problems.append(Problem(rule.flags, f"{assigned(rule.flags[0], values[rule.flags[0]])}: {text}"))
     return problems

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sfactory.config.advice import warnings_of
 from sfactory.config.argv import CommandLine, scan
 from sfactory.config.check import check_env_name, find_problems
 from sfactory.config.config_file import ConfigFile, read_config_file
@@ -54,11 +55,12 @@ class Resolved:
 
 @dataclass
 class _Findings:
-    """What came up on the way. ``broken`` names flags whose value could not be read."""
+    """What came up on the way. ``broken`` names flags whose value could not be read, ``chosen`` what was typed now."""
 
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
+    chosen: set[str] = field(default_factory=set)
 
 
 def read_command_line(argv: Sequence[str], *, prog: str) -> Resolved:
@@ -74,6 +76,7 @@ def read_command_line(argv: Sequence[str], *, prog: str) -> Resolved:
         print(_help(prog, str(given.get("env", ""))), end="")
         raise SystemExit(0)
     findings = _Findings([*line.problems, *file.problems], [], line.broken | (file.broken - line.values.keys()))
+    findings.chosen.update(line.values, () if file.of_run else file.values)
     saved = _saved_run(given, findings)
     layers = _layers(line, file, saved, findings)
     values = {name: value for layer in layers.values() for name, value in layer.items()}
@@ -82,6 +85,7 @@ def read_command_line(argv: Sequence[str], *, prog: str) -> Resolved:
     _check(config, saved, sources, findings)
     if findings.problems:
         raise ConfigError(findings.problems)
+    findings.warnings += warnings_of(config)
     return Resolved(config, sources, findings.warnings, frozenset(given) | _given_before(saved).keys())
 
 
@@ -158,7 +162,7 @@ def _family_defaults(family: EnvFamily, env: str, findings: _Findings) -> dict[s
 
 def _check(config: Config, saved: SavedConfig | None, sources: Mapping[str, str], findings: _Findings) -> None:
     """Add the problems of the values themselves, of the environment's name, and of resuming."""
-    for problem in find_problems(config, findings.broken):
+    for problem in find_problems(config, findings.broken, findings.chosen):
         source = sources[problem.flags[0]]
         origin = "" if source in (DEFAULT, COMMAND_LINE) else f" (this value comes from: {source})"
         findings.problems.append(problem.text + origin)

@@ -10,6 +10,7 @@ from typing import get_type_hints
 
 import yaml
 
+from sfactory.config.ancestor_flags import ancestor_hint
 from sfactory.config.argv import CONFIG_FLAG
 from sfactory.config.flags import all_flags, assigned, coerce, did_you_mean, shown, strict_json, value_text
 from sfactory.config.schema import Config
@@ -17,11 +18,15 @@ from sfactory.config.schema import Config
 
 @dataclass
 class ConfigFile:
-    """What the file says. ``broken`` names the flags whose value could not be read."""
+    """What the file says. ``broken`` names the flags whose value could not be read.
+
+    of_run: it is the config.json of a run, which holds every flag, whether somebody chose it or not.
+    """
 
     values: dict[str, object] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
+    of_run: bool = False
 
 
 def read_config_file(path: str) -> ConfigFile:
@@ -39,13 +44,16 @@ def read_config_file(path: str) -> ConfigFile:
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())
         return ConfigFile(problems=[f"{where}: is not valid {'JSON' if path.endswith('.json') else 'YAML'}: {reason}"])
-    if isinstance(data, Mapping) and "format_version" in data and isinstance(data.get("config"), Mapping):
+    of_run = isinstance(data, Mapping) and "format_version" in data and isinstance(data.get("config"), Mapping)
+    if isinstance(data, Mapping) and of_run:
         data = data["config"]
     if data is None:
         return ConfigFile()
     if not isinstance(data, Mapping):
         return ConfigFile(problems=[f"{where}: must be a flat mapping of flag names, with lines like gamma: 0.99"])
-    return _read_mapping(where, data)
+    result = _read_mapping(where, data)
+    result.of_run = of_run
+    return result
 
 
 def _strict_yaml(text: str) -> object:
@@ -68,7 +76,9 @@ def _read_mapping(where: str, data: Mapping[object, object]) -> ConfigFile:
         if name in get_type_hints(Config) and name not in flags:
             result.problems.append(f"{where}: key {name!r} is a section; write its flags at the top level")
         elif name not in flags:
-            result.problems.append(f"{where}: unknown key {shown(str(key))!r}{did_you_mean(name, flags)}")
+            hint = ancestor_hint(name, flags)
+            advice = f"key {name!r} {hint}" if hint else f"unknown key {shown(str(key))!r}{did_you_mean(name, flags)}"
+            result.problems.append(f"{where}: {advice}")
         elif name in result.values or name in result.broken:
             result.problems.append(f"{where}: key {name!r} stands twice, with a dash and with an underscore")
         else:

@@ -17,8 +17,8 @@ from typing import Any, Literal, get_type_hints
 
 from sfactory.config.argv import scan
 from sfactory.config.check import find_problems, range_text, value_problem
+from sfactory.config.flag import flag, flag_info
 from sfactory.config.flags import Flag, assigned, config_of, type_text, value_text
-from sfactory.config.schema import flag, flag_info
 from sfactory.errors import ConfigError
 
 _WIDTH = 110

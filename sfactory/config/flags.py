@@ -1,6 +1,6 @@
 """Room: one flag: its name, its type, and the way between text, data and value.
 
-In: the sections of schema.py. Out: ``Flag``, from which the command line, config files, saved runs and
+In: the sections of ``Config``. Out: ``Flag``, from which the command line, config files, saved runs and
 ``--help`` all read and write values, so that a value means the same in all four places.
 """
 
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from sfactory.config.schema import Config, FlagInfo, flag_info
+from sfactory.config.flag import FlagInfo, flag_info
+from sfactory.config.schema import Config
 
 _SHOWN_CHARACTERS = 120
 # int(Decimal("1e999999999")) would build that many digits; nothing countable here needs more than these.
@@ -209,11 +210,11 @@ def _from_text(flag: Flag, kind: object, text: str) -> object:
 
 
 def _from_data(flag: Flag, kind: object, data: object) -> object:
+    if isinstance(data, str):
+        return _from_text(flag, kind, data)
     inner = _without_none(kind)
     if inner is not None:
         return None if data is None else _from_data(flag, inner, data)
-    if isinstance(data, str):
-        return _from_text(flag, kind, data)
     if get_origin(kind) is tuple:
         elements = data if isinstance(data, list | tuple) else (data,)
         return tuple(_from_data(flag, get_args(kind)[0], element) for element in elements)
@@ -245,7 +246,9 @@ def _boolean(flag: Flag, text: str) -> bool:
 
 
 def _integer(flag: Flag, text: str) -> int:
-    wrong = ValueError(f"must be a whole number, for example --{flag.name}{_joint(flag)}{flag.example()}")
+    wrong = ValueError(
+        f"must be a whole number{_or_none(flag)}, for example --{flag.name}{_joint(flag)}{flag.example()}"
+    )
     try:
         number = Decimal(text.replace("_", ""))
     except InvalidOperation:
@@ -263,7 +266,12 @@ def _real(flag: Flag, text: str) -> float:
     try:
         return float(text)
     except (ValueError, OverflowError):
-        raise ValueError(f"must be a number, for example --{flag.name}{_joint(flag)}{flag.example()}") from None
+        advice = f"for example --{flag.name}{_joint(flag)}{flag.example()}"
+        raise ValueError(f"must be a number{_or_none(flag)}, {advice}") from None
+
+
+def _or_none(flag: Flag) -> str:
+    return "" if _without_none(flag.type) is None else " or none"
 
 
 def _joint(flag: Flag) -> str:

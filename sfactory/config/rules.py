@@ -1,33 +1,23 @@
 """Room: what must hold between several flags. In: a ``Config`` whose values are right one by one. Out: ``RULES``.
 
-A rule says what is wrong and what would be right, or nothing.
+A rule says what is wrong and what would be right, or nothing. Here are those of the run and of sampling; learning has
+modules of its own.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 
+from sfactory.config.auxiliary_rules import AUXILIARY_RULES
 from sfactory.config.flags import all_flags, values_of
+from sfactory.config.learning_rules import LEARNING_RULES
+from sfactory.config.objective_rules import OBJECTIVE_RULES
+from sfactory.config.optimizer_rules import OPTIMIZER_RULES
+from sfactory.config.rule import Rule, nearest_multiples
 from sfactory.config.schema import Config
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A rule over several flags, the first of which is blamed. ``find`` says what is wrong, or returns None."""
-
-    flags: tuple[str, ...]
-    find: Callable[[Config], str | None]
-
-
-def nearest_multiples(value: int, of: int) -> str:
-    """The positive multiples of ``of`` next to ``value``, as text: "nearest are 62 and 64"."""
-    below = value // of * of
-    return f"nearest is {of}" if below == 0 else f"nearest are {below} and {below + of}"
 
 
 def _env_is_given(config: Config) -> str | None:
@@ -203,7 +193,7 @@ def _batches_are_tuned_with_the_rest(config: Config) -> str | None:
     return "only autotune tries batch sizes: add --autotune=True"
 
 
-RULES = (
+_RUN_RULES = (
     Rule(("env",), _env_is_given),
     Rule(("experiment",), _experiment_is_a_plain_name),
     Rule(("train_dir",), _train_dir_is_a_path),
@@ -234,3 +224,4 @@ RULES = (
     Rule(("autotune", "benchmark_stage", "sampler_only"), _a_run_or_its_sampling_is_tuned),
     Rule(("autotune_batch", "autotune"), _batches_are_tuned_with_the_rest),
 )
+RULES = (*_RUN_RULES, *LEARNING_RULES, *OBJECTIVE_RULES, *OPTIMIZER_RULES, *AUXILIARY_RULES)

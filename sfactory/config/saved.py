@@ -33,9 +33,9 @@ def _names(*sections: type) -> frozenset[str]:
     return frozenset(field.name for section in sections for field in dataclasses.fields(section))
 
 
-# How the network computes is not among it: its weights are the same float32 ones.
-FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | {"env"}
-NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig) | {"env_kwargs"}
+# How the network computes is not among it: its weights are the same float32 ones. The auxiliary loss brings weights.
+FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | {"env", "use_cpc"}
+NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig) - FROZEN | {"env_kwargs"}
 # How one start begins is no setting of the run: the next start, from this run's config.json too, simply goes on.
 OF_ONE_START = frozenset({"load_checkpoint_kind", "restart_behavior"})
 # A run keeps the settings that it was tuned to, not the wish to be tuned. The command that resumes it may repeat the

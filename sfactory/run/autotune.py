@@ -7,11 +7,11 @@ settings are tried is the business of ``Search``.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from sfactory.config.check import check
 from sfactory.config.flags import config_of, values_of
-from sfactory.config.schema import Config
+from sfactory.config.schema import Config, EvaluationConfig
 from sfactory.errors import ConfigError
 from sfactory.layout import Layout
 from sfactory.run.console import Console
@@ -94,7 +94,8 @@ class Autotune:
 
     def _measure(self, settings: Settings, nursery: Nursery, interrupts: Interrupts) -> float:
         config = _with(
-            self._config, {**asdict(settings), "benchmark": True, "autotune": False, "autotune_batch": False}
+            replace(self._config, evaluation=EvaluationConfig()),  # nobody plays beside a measurement
+            {**asdict(settings), "benchmark": True, "autotune": False, "autotune_batch": False},
         )
         problems = check(config)
         if problems:

@@ -22,7 +22,7 @@ from sfactory.config.flags import (
     value_text,
     values_of,
 )
-from sfactory.config.rules import nearest_multiples
+from sfactory.config.rule import nearest_multiples
 from sfactory.config.schema import Config
 
 INF = math.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -10,47 +11,21 @@ import pytest
 from sfactory.config.check import check
 from sfactory.config.flags import config_of
 from sfactory.config.rules import RULES
+from tests.support.broken_settings import BROKEN, SYNCHRONOUS
 
-# A round of 2 workers x 8 envs x 16 steps is 256 env steps.
-SYNCHRONOUS: dict[str, Any] = {
-    "async_rl": False,
-    "num_workers": 2,
-    "num_envs_per_worker": 8,
-    "rollout": 16,
-    "batch_size": 256,
-}
 
-# What to set so that each rule is broken, by the flag that is blamed.
-BROKEN: list[tuple[str, dict[str, Any]]] = [
-    ("env", {"env": ""}),
-    ("experiment", {"experiment": "a/b"}),
-    ("train_dir", {"train_dir": ""}),
-    ("num_envs_per_worker", {"num_envs_per_worker": 3}),
-    ("batch_size", {"batch_size": 33}),
-    ("sampler_only", {"sampler_only": True}),
-    ("benchmark_stage", {"benchmark_stage": "learn"}),
-    ("benchmark_stage", {"benchmark": True, "benchmark_stage": "learn", "sampler_only": True}),
-    ("lr_schedule", {"lr_schedule": "linear_decay"}),
-    ("policy_workers_per_policy", {"num_workers": 2, "policy_workers_per_policy": 2, "inference": "local"}),
-    ("policy_workers_per_policy", {"num_workers": 2, "policy_workers_per_policy": 3}),
-    ("recurrence", {"rollout": 16, "recurrence": 5}),
-    ("async_rl", {**SYNCHRONOUS, "batch_size": 144}),
-    ("max_sample_requests_in_flight_per_worker", {**SYNCHRONOUS, "max_sample_requests_in_flight_per_worker": 2}),
-    ("lr_adaptive_min", {"lr_adaptive_min": 0.5}),
-    ("continuous_tanh_scale", {"continuous_tanh_scale": 2.0}),
-    ("normalize_input_keys", {"normalize_input": False, "normalize_input_keys": ("obs",)}),
-    ("save_milestones_sec", {"save_milestones_sec": 0.0}),
-    ("serial_mode", {"serial_mode": True, "benchmark": True}),
-    ("policy_workers_per_policy", {"serial_mode": True, "num_workers": 2, "policy_workers_per_policy": 2}),
-    ("autotune", {"autotune": True, "serial_mode": True}),
-    ("autotune", {"autotune": True, "benchmark": True, "benchmark_stage": "env"}),
-    ("autotune", {"autotune": True, "benchmark": True, "benchmark_stage": "learn"}),
-    ("autotune_batch", {"autotune_batch": True}),
-]
+@pytest.fixture(autouse=True)
+def _no_extra_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
 
 
 def problems(**values: Any) -> list[str]:
-    return check(config_of({"env": "CartPole-v1", **values}))
+    return check(config_of({"env": "CartPole-v1", **values}), chosen=values)
+
+
+def is_idle(blamed: str, values: dict[str, Any]) -> bool:
+    config = config_of({"env": "CartPole-v1", **values})
+    return any(rule.idle and rule.flags[0] == blamed and rule.find(config) for rule in RULES)
 
 
 def numbers_in(text: str) -> set[int]:
@@ -63,7 +38,7 @@ def test_every_rule_speaks_alone_when_it_is_broken_and_blames_its_first_flag(
 ) -> None:
     config = config_of({"env": "CartPole-v1", **values})
 
-    found = check(config)
+    found = check(config, chosen=values)
 
     assert len(found) == 1, found
     assert re.match(rf"--{blamed}(=\S*| \S+)?: ", found[0]), found[0]
@@ -202,3 +177,14 @@ def test_a_synchronous_dataset_of_one_round_passes_however_it_is_cut(batches: in
 
 def test_the_size_of_datasets_is_free_where_collection_goes_on() -> None:
     assert problems(**{**SYNCHRONOUS, "async_rl": True, "batch_size": 144, "num_batches_per_epoch": 3}) == []
+
+
+IDLE = [(name, values) for name, values in BROKEN if is_idle(name, values)]
+
+
+@pytest.mark.parametrize(("blamed", "values"), IDLE, ids=[f"{i}-{name}" for i, (name, _) in enumerate(IDLE)])
+def test_a_value_without_effect_is_refused_only_where_somebody_chose_it(blamed: str, values: dict[str, Any]) -> None:
+    config = config_of({"env": "CartPole-v1", **values})
+
+    assert check(config, chosen=values.keys() - {blamed}) == []
+    assert "leave it out, or add --" in check(config, chosen={blamed})[0]

@@ -324,7 +324,7 @@ def test_every_problem_of_a_command_line_is_told_at_once(capsys: pytest.CaptureF
 
 
 def test_train_knows_none_of_the_flags_that_only_playing_needs() -> None:
-    own = {"max_num_episodes", "max_num_frames", "eval_deterministic"}
+    own = {"max_num_episodes", "max_num_frames", "checkpoint_env_steps"}
 
     assert own.isdisjoint(all_flags())
 

@@ -45,6 +45,7 @@ COUNTS = {
     "sf_launcher": 17,
     "rllib_impala": 33,
     "rllib_impala_code": 12,
+    "rllib_appo": 11,
     "microbatch": 2,
     "microbatch_statistics": 7,
     "learner_thread": 11,
@@ -162,6 +163,7 @@ def test_the_origin_of_a_flag_names_both_versions_where_they_differ() -> None:
         Ancestor("sf_v2", "v2", "", {"gamma": "0.99", "num_epochs": "1"}),
         Ancestor("appo", "appo", "", {"rollout": "32"}),
         Ancestor("rllib_impala", "RLlib", "", {}),
+        Ancestor("rllib_appo", "RLlib", "", {}),
     ]
     mapped = [
         Entry("gamma", ["sf_v1", "sf_v2"], SAME),

@@ -33,7 +33,7 @@ THRESHOLD = 0.008
 
 def adaptive(schedule: str, **fields: Any) -> OptimConfig:
     settings = {"learning_rate": TINY_RATE, "lr_adaptive_min": 1e-20, "lr_adaptive_max": 1.0, **fields}
-    return OptimConfig(lr_schedule=schedule, lr_schedule_kl_threshold=THRESHOLD, **settings)  # type: ignore[arg-type]
+    return OptimConfig(lr_schedule=schedule, lr_schedule_kl_threshold=THRESHOLD, **settings)
 
 
 def trainer_of(optim: OptimConfig, batches: int = 1, epochs: int = 1, seed: int = 0) -> Trainer:

@@ -1,0 +1,45 @@
+"""Room: schedules as flags write them. In: text such as ``0:5e-4,20e6:1e-6``. Out: points, or the reason why not.
+
+What lies between the points, and before and after them, is the business of whoever follows the schedule.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+LR_WORDS = ("constant", "linear_decay", "kl_adaptive_minibatch", "kl_adaptive_epoch")
+POINTS_FORM = "points as 0:5e-4,20e6:1e-6, which are trained env steps and the value there"
+
+
+def parse_points(text: str) -> tuple[tuple[float, float], ...]:
+    """The points (steps, value) of ``text``, by rising steps, of which the first are 0; at least one.
+
+    Raises ValueError with the reason if ``text`` holds no such points, or a value that is negative or not finite.
+    """
+    if not text.strip():
+        raise ValueError("holds no points")
+    points = tuple(_point(word.strip()) for word in text.split(","))
+    if points[0][0] != 0:
+        raise ValueError(f"the first point must be at step 0, and is at {points[0][0]:g}")
+    for (before, _), (after, _) in pairwise(points):
+        if before == after:
+            raise ValueError(f"step {after:g} stands twice")
+        if before > after:
+            raise ValueError(f"steps must rise, and {after:g} follows {before:g}")
+    return points
+
+
+def _point(word: str) -> tuple[float, float]:
+    steps_text, colon, value_text = word.partition(":")
+    try:
+        steps, value = float(steps_text), float(value_text)
+    except ValueError:
+        colon = ""
+    if not colon:
+        raise ValueError(f"{word!r} is no point STEPS:VALUE")
+    if not math.isfinite(steps) or not math.isfinite(value):
+        raise ValueError(f"both numbers of {word!r} must be finite")
+    if value < 0:
+        raise ValueError(f"the value of {word!r} must be at least 0")
+    return steps, value

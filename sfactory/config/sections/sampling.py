@@ -1,0 +1,77 @@
+"""Room: flags: how experience is collected. In: nothing. Out: ``SamplingConfig``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sfactory.config.flag import flag
+from sfactory.cores import Cores
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How experience is collected."""
+
+    num_workers: int = flag(Cores.available().count, "actor worker processes", ge=1, le=4096)
+    num_envs_per_worker: int = flag(
+        2, "environments stepped by each actor worker; a multiple of worker_num_splits", ge=1
+    )
+    worker_num_splits: int = flag(
+        2,
+        "groups of envs per worker: 2 steps one group while the other waits for actions; no effect with local "
+        "inference",
+        ge=1,
+        le=64,
+    )
+    inference: Literal["central", "local", "auto"] = flag(
+        "central",
+        "central: policy workers serve all actors; local: each actor owns a CPU copy of the policy; auto: local, or "
+        "central where there is a GPU and choosing an action costs an actor a quarter or more of an environment's step",
+    )
+    policy_workers_per_policy: int = flag(1, "inference processes per policy (central inference)", ge=1, le=64)
+    async_rl: bool = flag(
+        True,
+        "collect while learning; False collects a dataset, learns from it, and so on, with a policy lag of exactly 0",
+    )
+    rollout: int = flag(32, "steps per trajectory", ge=1)
+    min_traj_buffers_per_worker: int = flag(
+        2,
+        "trajectory slots for each split of a worker; more lets actors run further ahead; no effect where collection "
+        "waits for training (async_rl=False or num_batches_to_accumulate=0)",
+        ge=2,
+        le=1024,
+    )
+    max_sample_requests_in_flight_per_worker: int = flag(
+        0,
+        "most trajectories of a worker that are being filled or wait for the learner; 0: as many as it has slots",
+        ge=0,
+    )
+    decorrelate_experience_max_seconds: float = flag(
+        0.0,
+        "after its first trajectories worker i of N waits i/N of this time, so that workers are out of step; neither "
+        "serial mode nor a benchmark waits",
+        ge=0,
+    )
+    decorrelate_envs_on_one_worker: bool = flag(
+        False, "env i of a worker begins with i x rollout random steps, which are not learned from"
+    )
+    env_frameskip: int = flag(
+        1, "frames per env step; passed to envs that take it (Atari), accounting only for others", ge=1
+    )
+    set_workers_cpu_affinity: bool = flag(True, "pin actor workers to cores where workers do not outnumber cores")
+    force_envs_single_thread: bool = flag(False, "limit the native thread pools of environments to one thread")
+    default_niceness: int = flag(0, "niceness of the learner; policy workers add 2, actors add 10", ge=-20, le=9)
+    actor_worker_gpus: tuple[int, ...] = flag(
+        (), "GPUs that actor workers see, one each in turn, for environments that simulate or render there", ge=0
+    )
+    max_workers_starting: int = flag(
+        0,
+        "actor workers that make and reset their environments at the same time; 0: twice the cores, 8 at least",
+        ge=0,
+    )
+    reset_timeout_seconds: float = flag(
+        120.0,
+        "bound on making an environment and on its first reset; a worker that exceeds it in a reset is replaced",
+        gt=0,
+    )

@@ -1,0 +1,127 @@
+"""Room: what to set so that each rule is broken. In: nothing. Out: (the flag that is blamed, values by flag name)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Row = tuple[str, dict[str, Any]]
+
+# A round of 2 workers x 8 envs x 16 steps is 256 env steps.
+SYNCHRONOUS: dict[str, Any] = {
+    "async_rl": False,
+    "num_workers": 2,
+    "num_envs_per_worker": 8,
+    "rollout": 16,
+    "batch_size": 256,
+}
+REPLAY: dict[str, Any] = {"replay_proportion": 0.5, "replay_slots": 10}
+CPC: dict[str, Any] = {"use_cpc": True, "use_rnn": True}
+OWN_CRITIC: dict[str, Any] = {"separate_value_optimizer": True, "actor_critic_share_weights": False}
+
+_OF_THE_RUN: list[Row] = [
+    ("env", {"env": ""}),
+    ("experiment", {"experiment": "a/b"}),
+    ("train_dir", {"train_dir": ""}),
+    ("num_envs_per_worker", {"num_envs_per_worker": 3}),
+    ("batch_size", {"batch_size": 33}),
+    ("sampler_only", {"sampler_only": True}),
+    ("benchmark_stage", {"benchmark_stage": "learn"}),
+    ("benchmark_stage", {"benchmark": True, "benchmark_stage": "learn", "sampler_only": True}),
+    ("lr_schedule", {"lr_schedule": "linear_decay"}),
+    ("policy_workers_per_policy", {"num_workers": 2, "policy_workers_per_policy": 2, "inference": "local"}),
+    ("policy_workers_per_policy", {"num_workers": 2, "policy_workers_per_policy": 3}),
+    ("recurrence", {"rollout": 16, "recurrence": 5}),
+    ("async_rl", {**SYNCHRONOUS, "batch_size": 144}),
+    ("max_sample_requests_in_flight_per_worker", {**SYNCHRONOUS, "max_sample_requests_in_flight_per_worker": 2}),
+    ("lr_adaptive_min", {"lr_adaptive_min": 0.5}),
+    ("continuous_tanh_scale", {"continuous_tanh_scale": 2.0}),
+    ("normalize_input_keys", {"normalize_input": False, "normalize_input_keys": ("obs",)}),
+    ("save_milestones_sec", {"save_milestones_sec": 0.0}),
+    ("serial_mode", {"serial_mode": True, "benchmark": True}),
+    ("policy_workers_per_policy", {"serial_mode": True, "num_workers": 2, "policy_workers_per_policy": 2}),
+    ("autotune", {"autotune": True, "serial_mode": True}),
+    ("autotune", {"autotune": True, "benchmark": True, "benchmark_stage": "env"}),
+    ("autotune", {"autotune": True, "benchmark": True, "benchmark_stage": "learn"}),
+    ("autotune_batch", {"autotune_batch": True}),
+]
+
+_OF_LEARNING: list[Row] = [
+    ("minibatch_ring_size", {"minibatch_ring_size": 2}),
+    ("minibatch_ring_size", {"minibatch_ring_size": 2, "train_in_background_thread": False}),
+    ("num_batchers", {"num_batchers": 2, "num_workers": 4}),
+    ("num_batchers", {"num_batchers": 2, "num_workers": 4, "serial_mode": True}),
+    ("num_batchers", {"num_batchers": 3, "num_workers": 2, "num_batches_to_accumulate": 4}),
+    ("ring_warmup", {"ring_warmup": 3, "num_epochs": 2}),
+    ("learner_queue_policy", {"learner_queue_policy": "drop_oldest"}),
+    ("learner_queue_policy", {"learner_queue_policy": "drop_oldest", "train_in_background_thread": False}),
+    ("replay_proportion", {"replay_proportion": 0.5}),
+    ("replay_proportion", {**REPLAY, "with_vtrace": False}),
+    ("replay_proportion", {**REPLAY, "num_batches_to_accumulate": 0}),
+    ("replay_proportion", {**REPLAY, **SYNCHRONOUS}),
+    ("replay_proportion", {**REPLAY, "replay_proportion": 1.5, "batch_size": 64}),
+    ("microbatch_size", {"microbatch_size": 100}),
+    ("ring_nonblocking", {"ring_nonblocking": True}),
+    ("replay_slots", {"replay_slots": 10}),
+    ("replay_include_new", {"replay_include_new": True}),
+    ("max_replay_lag", {"max_replay_lag": 5}),
+    ("early_stop_kl", {"early_stop_kl": 0.1}),
+    ("learner_cores", {"learner_cores": 1, "set_workers_cpu_affinity": False}),
+]
+
+_OF_THE_OBJECTIVE: list[Row] = [
+    ("exploration_loss_coeff_schedule", {"exploration_loss_coeff_schedule": "5:0.1"}),
+    ("exploration_loss_coeff_schedule", {"exploration_loss_coeff_schedule": "0:0.1", "exploration_loss": "none"}),
+    ("vtrace_drop_last_ts", {"vtrace_drop_last_ts": True, "rollout": 1}),
+    ("kl_target", {"kl_target": 0.01}),
+    ("use_target_net", {"use_target_net": True, "policy_loss": "pg"}),
+    ("use_target_net", {"use_target_net": True, "with_vtrace": False}),
+    ("vtrace_rho", {"with_vtrace": False, "vtrace_rho": None}),
+    ("vtrace_pg_rho", {"with_vtrace": False, "vtrace_pg_rho": 2.0}),
+    ("vtrace_c", {"with_vtrace": False, "vtrace_c": 0.5}),
+    ("vtrace_lambda", {"with_vtrace": False, "vtrace_lambda": 0.5}),
+    ("vtrace_adv_weighting", {"with_vtrace": False, "vtrace_adv_weighting": "none"}),
+    ("vtrace_drop_last_ts", {"with_vtrace": False, "vtrace_drop_last_ts": True}),
+    ("target_update_interval", {"target_update_interval": 8}),
+    ("target_tau", {"target_tau": 0.5}),
+    ("target_worker_clip", {"target_worker_clip": 3.0}),
+]
+
+_OF_THE_OPTIMIZER: list[Row] = [
+    ("lr_schedule", {"lr_schedule": "warm_up"}),
+    ("lr_schedule", {"lr_schedule": "0:1e-3,5:-1e-3"}),
+    ("value_lr_schedule", {**OWN_CRITIC, "value_lr_schedule": "linear"}),
+    # The package is hidden while rules are tested.
+    ("optimizer", {"optimizer": "lamb"}),
+    ("optimizer", {"optimizer": "muon"}),
+    ("separate_value_optimizer", {"separate_value_optimizer": True}),
+    ("value_lr", {"value_lr": 0.1}),
+    ("value_lr_schedule", {"value_lr_schedule": "0:0.1"}),
+    ("adam_eps", {"optimizer": "rmsprop", "adam_eps": 0.1}),
+    ("adam_beta1", {"optimizer": "rmsprop", "adam_beta1": 0.1}),
+    ("adam_beta2", {"optimizer": "rmsprop", "adam_beta2": 0.1}),
+    ("rmsprop_alpha", {"rmsprop_alpha": 0.5}),
+    ("rmsprop_momentum", {"rmsprop_momentum": 0.5}),
+    ("rmsprop_eps", {"optimizer": "adamw", "rmsprop_eps": 0.5}),
+    ("rmsprop_tf_style", {"rmsprop_tf_style": True}),
+    ("weight_decay", {"weight_decay": 0.1}),
+    ("weight_decay", {"optimizer": "rmsprop", "weight_decay": 0.1}),
+]
+
+_OF_THE_REST: list[Row] = [
+    ("use_cpc", {"use_cpc": True}),
+    ("cpc_forward_steps", {**CPC, "cpc_forward_steps": 32}),
+    ("cpc_forward_subsample", {**CPC, "cpc_forward_subsample": 9}),
+    ("cpc_forward_steps", {"cpc_forward_steps": 4}),
+    ("cpc_time_subsample", {"cpc_time_subsample": 4}),
+    ("cpc_forward_subsample", {"cpc_forward_subsample": 4}),
+    ("aux_loss_coeff", {"aux_loss_coeff": 0.5}),
+    ("eval_interval_sec", {"eval_interval_sec": 60.0, "serial_mode": True}),
+    ("eval_interval_sec", {"eval_interval_sec": 60.0, "benchmark": True}),
+    ("eval_workers", {"eval_workers": 2}),
+    ("eval_episodes", {"eval_episodes": 5}),
+    ("eval_deterministic", {"eval_deterministic": False}),
+    ("observers", {"observers": ("my_hooks",)}),
+    ("after_train_step", {"after_train_step": ("my_hooks:look:twice",)}),
+]
+
+BROKEN: list[Row] = [*_OF_THE_RUN, *_OF_LEARNING, *_OF_THE_OBJECTIVE, *_OF_THE_OPTIMIZER, *_OF_THE_REST]
