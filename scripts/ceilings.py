@@ -15,7 +15,6 @@ import json
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -28,6 +27,7 @@ from sfactory.env.api import EnvFactory
 from sfactory.inference.acting import ActingPolicy
 from sfactory.layout import Layout
 from sfactory.learner.batch import Batch
+from sfactory.learner.coefficients import standing_still
 from sfactory.learner.staging import Staging
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
@@ -74,7 +74,7 @@ class Subject:
         trainer = Trainer(
             self._model,
             config.algo,
-            replace(config.optim, learning_rate=0.0, lr_schedule="constant"),  # one dataset, again and again
+            standing_still(config.optim),  # one dataset, again and again
             config.learner,
             seed=0,
             policy=0,

@@ -99,7 +99,7 @@ class Learning:
 
     def _learn(self, staging: Staging) -> None:
         setup, trainer, progress = self._setup, self._trainer, self.progress
-        trainer.rate.at(progress.env_steps)
+        trainer.coefficients.at(progress.env_steps)
         batch = Batch.of(staging, setup.algo, trainer.train_step, setup.learner.max_policy_lag, self._device)
         if self._device.type != "cpu":
             # The staging area is filled anew once this call returns: its copies to the device must be over.
@@ -135,7 +135,7 @@ class Learning:
         stats = TrainStats(
             policy=self._setup.policy,
             updates=trainer.updates,
-            learning_rate=trainer.rate.value,
+            learning_rate=trainer.coefficients.rates.policy,
             lag_min=lag[0],
             lag_mean=lag[1],
             lag_max=lag[2],

@@ -10,7 +10,8 @@ from sfactory.errors import CheckpointError
 from sfactory.learner.setup import Limits
 from sfactory.learner.trainer import Trainer
 
-PAYLOAD_VERSION = 2
+PAYLOAD_VERSION = 3
+READABLE_VERSIONS = (2, PAYLOAD_VERSION)  # 2 knew of one optimiser, Adam, and of no coefficient but its rate
 
 
 @dataclass
@@ -46,8 +47,8 @@ def payload_of(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     return {
         "payload_version": PAYLOAD_VERSION,
         "model": trainer.model.state_dict(),
-        "optimizer": trainer.optimizer.state_dict(),
-        "learning_rate": trainer.rate.state(),
+        **trainer.updater.state(),
+        "coefficients": trainer.coefficients.state(),
         "train_step": trainer.train_step,
         "env_steps": progress.env_steps,
         "agent_steps": progress.env_steps,
@@ -58,15 +59,19 @@ def payload_of(trainer: Trainer, progress: Progress) -> dict[str, Any]:
 
 
 def restore(payload: dict[str, Any], where: str, trainer: Trainer, progress: Progress) -> None:
-    """Continue from ``payload``; raises CheckpointError if it does not fit the model."""
-    if payload.get("payload_version") != PAYLOAD_VERSION:
+    """Continue from ``payload``; raises CheckpointError if it does not fit the model or its optimiser."""
+    if payload.get("payload_version") not in READABLE_VERSIONS:
         raise CheckpointError(f"{where} was written by another version of sfactory; use that, or a new --experiment")
     try:
         trainer.model.load_state_dict(payload["model"])
-        trainer.load_optimizer(payload["optimizer"])
     except (RuntimeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{where} does not fit the model of this configuration: {error}") from error
-    trainer.rate.restore(payload["learning_rate"])
+    try:
+        trainer.updater.load(payload)
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{where} does not fit the optimizer of this configuration: {error}") from error
+    earlier = {name: payload[name] for name in ("learning_rate",) if name in payload}
+    trainer.coefficients.restore(payload.get("coefficients", earlier))
     trainer.train_step = payload["train_step"]
     progress.env_steps = payload["env_steps"]
     progress.earlier_seconds = payload["train_seconds"]

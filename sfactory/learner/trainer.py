@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
-from sfactory.learner.learning_rate import LearningRate
+from sfactory.learner.coefficients import Coefficients
 from sfactory.learner.minibatches import Minibatch, Minibatches
 from sfactory.learner.objective import Objective
 from sfactory.learner.record import UpdateRecord, mean_policy_loss, on_host, row_of, steps_learned
@@ -35,21 +34,12 @@ class Trainer:
     ) -> None:
         """``seed`` and ``policy`` decide how minibatches are shuffled; ``total_env_steps``: where linear decay ends."""
         self.model = model
-        self.rate = LearningRate(optim, total_env_steps)
-        self._updater = Updater(model, optim)
+        self.coefficients = Coefficients(optim, algo, total_env_steps)
+        self.updater = Updater(model, optim)
         self._objective = Objective(model, algo)
         self._learner = learner
         self._seed, self._policy = seed, policy
         self._record = UpdateRecord()
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """Torch's optimiser, whose state is saved."""
-        return self._updater.optimizer
-
-    def load_optimizer(self, state: dict[str, Any]) -> None:
-        """Continue with the saved moments, under the hyperparameters of this configuration, not the saved ones."""
-        self._updater.load(state)
 
     @property
     def train_step(self) -> int:
@@ -114,7 +104,7 @@ class Trainer:
             learned = max(learned, steps_learned(done))
             if len(rows) < self._learner.num_batches_per_epoch:
                 break
-            self.rate.after_epoch()
+            self.coefficients.after_epoch()
             loss = mean_policy_loss(done)
             if abs(loss - last_loss) < self._learner.early_stop_loss_change:
                 break
@@ -127,12 +117,12 @@ class Trainer:
         valid_steps = batch.valid.sum()
         loss = self._objective(batch, minibatch.targets)
         # Adam's momentum would move the weights even where no step of the minibatch is valid.
-        applied = self._updater.apply(loss.total, self.rate.value, wanted=valid_steps > 0)
+        applied = self.updater.apply(loss.total, self.coefficients.rates, wanted=valid_steps > 0)
         if first and minibatch.targets is None:
             # V-trace makes its targets per minibatch; every step's is observed once.
             self.model.value_head.observe(loss.returns, batch.valid & applied.taken)
-        if self.rate.looks_at_updates and bool(applied.taken):
-            self.rate.after_update(self._objective.divergence(batch))
+        if self.coefficients.looks_at_updates and bool(applied.taken):
+            self.coefficients.after_update(self._objective.divergence(batch))
         return row_of(valid_steps, loss, applied)
 
     def _shuffling(self) -> torch.Generator | None:

@@ -1,4 +1,4 @@
-"""Room: one gradient step. In: a loss. Out: changed weights, or the same ones if the step would have harmed.
+"""Room: one gradient step. In: a loss, whole or in parts. Out: changed weights, or the same if it would have harmed.
 
 NOTE [No waiting for the device]: whether an update may be made is decided where the loss is. Python asks a GPU for
 nothing between two minibatches (unless the learning rate adapts to each): it reads once per epoch what became of all,
@@ -7,18 +7,29 @@ and so keeps the device supplied with work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sfactory.config.schema import OptimConfig
+from sfactory.learner.optimizers import GuardedOptimizer
 from sfactory.model.actor_critic import ActorCritic
 
 
+class Rates(NamedTuple):
+    """Learning rates of one update.
+
+    policy: that of all weights, or of all but the critic's. value: the critic's, if it has an optimiser of its own.
+    """
+
+    policy: float
+    value: float | None = None
+
+
 class Applied(NamedTuple):
-    """norm: 0-dim - of the gradient, before clipping. taken: 0-dim bool - weights were changed.
+    """norm: 0-dim - of the whole gradient, before clipping. taken: 0-dim bool - weights were changed.
 
     excused: 0-dim bool - the gradient may have been too large for float16 alone, and its scale has been halved.
     """
@@ -64,41 +75,84 @@ class LossScale:
 
 
 class Updater:
-    """The optimiser of a model. ``optimizer``: its torch object, to be saved."""
+    """The optimisers of a model: one, or with ``separate_value_optimizer`` one for the critic and one for all else.
 
-    def __init__(self, model: ActorCritic, config: OptimConfig) -> None:
-        self._config = config
-        self._parameters = list(model.parameters())
-        self.optimizer = torch.optim.Adam(self._parameters, fused=True, **self._settings())
+    An update is ``begin``, ``backward`` for each part of its loss, and ``step``; or ``apply``, for a loss in one part.
+    ``optimizer``: that of all weights, or of all but the critic's. ``value_optimizer``: the critic's own, if any.
+    """
+
+    def __init__(self, model: ActorCritic, config: OptimConfig, beside: Iterable[nn.Parameter] = ()) -> None:
+        """``beside``: weights that are learned along but not acted with, as those of an auxiliary loss."""
+        self._max_norm = config.max_grad_norm or torch.inf
+        extra, matrices = list(beside), frozenset(model.hidden_matrices())
+        self._parameters = [*model.parameters(), *extra]  # saved moments go by this order
+        mine, critic = self._parameters, model.critic_parameters()
+        self.value_optimizer: GuardedOptimizer | None = None
+        if config.separate_value_optimizer:
+            mine = [*model.actor_parameters(), *extra]
+            self.value_optimizer = GuardedOptimizer(critic, matrices, config, config.value_lr)
+        self.optimizer = GuardedOptimizer(mine, matrices, config, config.learning_rate)
         self._scale = LossScale(self._parameters[0].device) if model.computes_in is torch.float16 else None
 
-    def _settings(self) -> dict[str, Any]:
-        config = self._config
-        return {"lr": config.learning_rate, "betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_eps}
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of it: "optimizer" and, if the critic has its own, "value_optimizer"."""
+        state = {"optimizer": self.optimizer.state_dict()}
+        if self.value_optimizer is not None:
+            state["value_optimizer"] = self.value_optimizer.state_dict()
+        return state
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue with the saved moments, under the hyperparameters of this configuration, not the saved ones."""
-        self.optimizer.load_state_dict(dict(state))
-        for group in self.optimizer.param_groups:
-            group.update(self._settings())
+        """Continue from ``state``, which may hold more than what is looked for.
 
-    def apply(self, loss: Tensor, learning_rate: float, wanted: Tensor) -> Applied:
+        Hyperparameters are those of this configuration, not the saved ones. Raises ValueError if it does not fit.
+        """
+        saved, wanted = state.get("value_optimizer") is not None, self.value_optimizer is not None
+        if saved != wanted:
+            raise ValueError(f"it was saved with --separate_value_optimizer={saved}, which cannot become {wanted}")
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.value_optimizer is not None:
+            self.value_optimizer.load_state_dict(state["value_optimizer"])
+
+    def begin(self) -> None:
+        """Forget all gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def backward(self, loss_part: Tensor) -> None:
+        """Add the gradient of ``loss_part`` (0-dim): a loss is the sum of its parts."""
+        torch.autograd.backward(loss_part if self._scale is None else self._scale.scaled(loss_part))
+
+    def step(self, rates: Rates, wanted: Tensor) -> Applied:
+        """Descend along the gradients added up since ``begin``, if ``wanted`` (0-dim bool) and they are finite.
+
+        Otherwise nothing changes, moments included; nor does anything if only one of two optimisers' are not finite.
+        """
+        scale = self._scale
+        if scale is not None:
+            scale.unscale_([parameter.grad for parameter in self._parameters if parameter.grad is not None])
+        norm = self._clip()
+        finite = torch.isfinite(norm)
+        taken = finite & wanted
+        self.optimizer.step(rates.policy, taken)
+        if self.value_optimizer is not None:
+            assert rates.value is not None
+            self.value_optimizer.step(rates.value, taken)
+        excused = torch.zeros_like(taken) if scale is None else scale.after(finite)
+        return Applied(norm, taken, excused)
+
+    def apply(self, loss: Tensor, rates: Rates, wanted: Tensor) -> Applied:
         """Descend from ``loss`` (0-dim, with gradients), if ``wanted`` (0-dim bool) and its gradient is finite.
 
         Otherwise nothing changes, moments included.
         """
-        optimizer, scale = self.optimizer, self._scale
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss if scale is None else scale.scaled(loss))
-        if scale is not None:
-            scale.unscale_([parameter.grad for parameter in self._parameters if parameter.grad is not None])
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm or torch.inf)
-        finite = torch.isfinite(norm)
-        taken = finite & wanted
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate
-        # What fused optimisers of torch look at before they change anything; it is how gradient scaling skips a step.
-        optimizer.found_inf = (~taken).float()  # type: ignore[attr-defined]
-        optimizer.step()
-        excused = torch.zeros_like(taken) if scale is None else scale.after(finite)
-        return Applied(norm, taken, excused)
+        self.begin()
+        self.backward(loss)
+        return self.step(rates, wanted)
+
+    def _clip(self) -> Tensor:
+        """Clip each optimiser's gradients by their own norm; returns that of all, before clipping."""
+        norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self._max_norm)
+        if self.value_optimizer is None:
+            return norm
+        value_norm = torch.nn.utils.clip_grad_norm_(self.value_optimizer.parameters, self._max_norm)
+        return torch.hypot(norm, value_norm)

@@ -129,6 +129,21 @@ class ActorCritic(nn.Module):
         self.state_size = self.tower.state_size * (1 if self.critic_tower is None else 2)
         self._trunk = self.tower, self.policy_head, self.value_head  # as in Tower: looked up without a detour
 
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """Weights that serve the value function alone: its head and, if nothing is shared, its tower."""
+        tower = [] if self.critic_tower is None else list(self.critic_tower.parameters())
+        return [*tower, *self.value_head.parameters()]
+
+    def actor_parameters(self) -> list[nn.Parameter]:
+        """All other weights."""
+        critic = set(self.critic_parameters())
+        return [parameter for parameter in self.parameters() if parameter not in critic]
+
+    def hidden_matrices(self) -> list[nn.Parameter]:
+        """Weights of the towers that are matrices or kernels: neither biases nor anything of a head."""
+        towers = [tower for tower in (self.tower, self.critic_tower) if tower is not None]
+        return [parameter for tower in towers for parameter in tower.parameters() if parameter.ndim >= 2]
+
     def fresh_state(self, rows: int) -> Tensor:
         """[rows, S] zeros on the model's device: the state at the start of an episode."""
         return torch.zeros(rows, self.state_size, device=self.value_head.linear.weight.device)

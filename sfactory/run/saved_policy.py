@@ -18,7 +18,7 @@ from sfactory.config.saved import CONFIG_NAME, read_config
 from sfactory.config.schema import Config
 from sfactory.env.api import EnvFactory
 from sfactory.errors import CheckpointError, ConfigError, RunDirError
-from sfactory.learner.progress import PAYLOAD_VERSION
+from sfactory.learner.progress import READABLE_VERSIONS
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.spec import EnvSpec
 
@@ -62,7 +62,7 @@ class SavedPolicy:
         _check_policy(run_dir, choice.policy)
         directory = CheckpointDir(_policy_dir(run_dir, choice.policy), config.checkpoint.keep_checkpoints)
         loaded = _load(directory, choice)
-        if loaded.payload.get("payload_version") != PAYLOAD_VERSION:
+        if loaded.payload.get("payload_version") not in READABLE_VERSIONS:
             raise CheckpointError(
                 f"{loaded.path} was written by another version of sfactory; play it with the version that wrote it"
             )

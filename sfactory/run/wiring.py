@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sfactory.actor.setup import ActorSetup
 from sfactory.config.schema import Config
 from sfactory.env.api import EnvFactory
 from sfactory.layout import Layout
+from sfactory.learner.coefficients import standing_still
 from sfactory.learner.setup import LearnerSetup, Limits
 from sfactory.messages import (
     MAX_REPORT_BYTES,
@@ -131,9 +130,7 @@ class Wiring:
             model=config.model,
             algo=config.algo,
             # What is learned again and again would go astray; a rate of 0 costs as much.
-            optim=replace(config.optim, learning_rate=0.0, lr_schedule="constant")
-            if stage == "learn"
-            else config.optim,
+            optim=standing_still(config.optim) if stage == "learn" else config.optim,
             learner=config.learner,
             checkpoint=config.checkpoint,
             trajectories=self.trajectories,

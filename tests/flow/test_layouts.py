@@ -31,7 +31,7 @@ def what_was_learned(run_dir: Path) -> torch.Tensor:
     """Weights, normalizers, moments of the optimizer and counts of the newest checkpoint, as one row of numbers."""
     loaded = CheckpointDir(run_dir / "checkpoint_p0", keep=2).load()
     assert loaded is not None
-    kept = {name: loaded.payload[name] for name in ("model", "optimizer", "train_step", "env_steps", "learning_rate")}
+    kept = {name: loaded.payload[name] for name in ("model", "optimizer", "train_step", "env_steps", "coefficients")}
     return torch.cat(flat(kept))
 
 

@@ -22,6 +22,7 @@ UPDATES = 20
 GAE = {"with_vtrace": False}
 NORMALIZED = {"normalize_input": True, "normalize_returns": True}
 MEMORY = {"use_rnn": True, "rnn_type": "lstm"}
+APART, SEPARATE = {"actor_critic_share_weights": False}, {"separate_value_optimizer": True}
 CUT = {"num_batches_per_epoch": 2, "num_epochs": 2}
 SHUFFLED = {**CUT, "shuffle_minibatches": True}
 
@@ -57,6 +58,14 @@ RUNS = {
     "shuffled_rows": Run(learner=SHUFFLED),
     "shuffled_steps": Run(algo=GAE, learner=SHUFFLED),
     "linear_decay": Run(optim={"lr_schedule": "linear_decay"}),
+    "points": Run(optim={"lr_schedule": "0:0.01,100:0.005,400:0.001"}),
+    "adamw": Run(optim={"optimizer": "adamw", "weight_decay": 0.1}),
+    "rmsprop": Run(optim={"optimizer": "rmsprop", "rmsprop_momentum": 0.5}),
+    "rmsprop_of_tensorflow": Run(optim={"optimizer": "rmsprop", "rmsprop_tf_style": True}, learner=CUT),
+    "lamb": Run(optim={"optimizer": "lamb"}),
+    "muon": Run(model=MEMORY, optim={"optimizer": "muon"}),
+    "two_optimizers": Run(model=APART, optim={**SEPARATE, "value_lr_schedule": "0:0.01,100:0.005,400:0.001"}),
+    "two_of_muon": Run(model={**APART, **MEMORY}, optim={**SEPARATE, "optimizer": "muon"}, learner=CUT),
     "kl_adaptive_minibatch": Run(optim={"lr_schedule": "kl_adaptive_minibatch"}, learner=CUT),
     "kl_adaptive_epoch": Run(optim={"lr_schedule": "kl_adaptive_epoch"}, learner=CUT),
     "normalized_vtrace": Run(model=NORMALIZED, learner=CUT),
@@ -73,7 +82,7 @@ RUNS = {
 def learn(trainer: Trainer, progress: Progress, batches: list[Batch]) -> None:
     """Learn from one batch after the other, as Learning does."""
     for batch in batches:
-        trainer.rate.at(progress.env_steps)
+        trainer.coefficients.at(progress.env_steps)
         progress.env_steps += trainer.train(batch)
 
 
@@ -122,10 +131,10 @@ def test_ten_updates_a_resume_and_ten_more_equal_twenty(run: Run, tmp_path: Path
 
 
 def test_rates_of_the_runs_that_adapt_them_have_moved() -> None:
-    for name in ("linear_decay", "kl_adaptive_minibatch", "kl_adaptive_epoch"):
+    for name in ("linear_decay", "points", "kl_adaptive_minibatch", "kl_adaptive_epoch"):
         run = RUNS[name]
         trainer, progress = run.trainer(seed=0), Progress()
 
         learn(trainer, progress, run.batches()[:3])
 
-        assert trainer.rate.value != 0.01, name
+        assert trainer.coefficients.rates.policy != 0.01, name

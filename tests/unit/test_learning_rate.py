@@ -15,8 +15,8 @@ from sfactory.config.flags import config_of
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.layout import Layout
 from sfactory.learner.batch import Batch
+from sfactory.learner.coefficients import Coefficients
 from sfactory.learner.learning import Learning
-from sfactory.learner.learning_rate import LearningRate
 from sfactory.learner.progress import Progress, payload_of, restore
 from sfactory.learner.staging import Staging
 from sfactory.learner.trainer import Trainer
@@ -63,25 +63,27 @@ def _shift_of(divergence: float) -> float:
 
 def rate_in_use(trainer: Trainer) -> float:
     """What the last step was made with."""
-    return float(trainer.optimizer.param_groups[0]["lr"])
+    return float(trainer.updater.optimizer.param_groups[0]["lr"])
 
 
 def test_a_constant_rate_stays_whatever_happens() -> None:
-    rate = LearningRate(OptimConfig(learning_rate=0.5), total_env_steps=1000)
+    coefficients = Coefficients(OptimConfig(learning_rate=0.5), AlgoConfig(), total_env_steps=1000)
 
-    rate.at(900)
-    rate.after_epoch()
+    coefficients.at(900)
+    coefficients.after_update(10.0)
+    coefficients.after_epoch()
 
-    assert (rate.value, rate.looks_at_updates) == (0.5, False)
+    assert (coefficients.rates.policy, coefficients.looks_at_updates) == (0.5, False)
 
 
 @pytest.mark.parametrize(("env_steps", "expected"), [(0, 0.5), (250, 0.375), (999, 0.0005), (1000, 0.0), (5000, 0.0)])
 def test_linear_decay_falls_with_env_steps_to_0_at_their_limit(env_steps: int, expected: float) -> None:
-    rate = LearningRate(OptimConfig(learning_rate=0.5, lr_schedule="linear_decay"), total_env_steps=1000)
+    optim = OptimConfig(learning_rate=0.5, lr_schedule="linear_decay")
+    coefficients = Coefficients(optim, AlgoConfig(), total_env_steps=1000)
 
-    rate.at(env_steps)
+    coefficients.at(env_steps)
 
-    assert rate.value == pytest.approx(expected)
+    assert coefficients.rates.policy == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("frameskip", "limit"), [(1, {"train_for_env_steps": 100}), (4, {"train_for_frames": 400})])
@@ -121,12 +123,12 @@ def test_a_learner_decays_its_rate_by_the_env_steps_it_has_learned_from(frameski
 def test_a_resumed_trainer_goes_on_on_the_line_of_linear_decay() -> None:
     optim = OptimConfig(learning_rate=0.5, lr_schedule="linear_decay")
     first, resumed, progress = trainer_of(optim), trainer_of(optim, seed=1), Progress()
-    first.rate.at(400)
+    first.coefficients.at(400)
     first.train(random_batch(first.model))
     payload = copy.deepcopy(payload_of(first, Progress(env_steps=500)))
 
     restore(payload, "here", resumed, progress)
-    resumed.rate.at(progress.env_steps)
+    resumed.coefficients.at(progress.env_steps)
     resumed.train(random_batch(resumed.model))
 
     assert rate_in_use(first) == pytest.approx(0.3)
@@ -145,7 +147,7 @@ def test_the_rate_changes_after_every_minibatch_that_diverges_too_much_or_too_li
     trainer.train(batch_with_divergences(trainer, divergence, divergence))
 
     assert trainer.train_step == 6
-    assert trainer.rate.value / TINY_RATE == pytest.approx(factor**6)
+    assert trainer.coefficients.rates.policy / TINY_RATE == pytest.approx(factor**6)
     # A step is made with the rate that the minibatches before it have led to.
     assert rate_in_use(trainer) / TINY_RATE == pytest.approx(factor**5)
 
@@ -160,7 +162,7 @@ def test_the_rate_changes_after_every_epoch_that_diverges_too_much_or_too_little
 
     trainer.train(batch_with_divergences(trainer, divergence, divergence))
 
-    assert trainer.rate.value / TINY_RATE == pytest.approx(factor**3)
+    assert trainer.coefficients.rates.policy / TINY_RATE == pytest.approx(factor**3)
     assert rate_in_use(trainer) / TINY_RATE == pytest.approx(factor**2)
 
 
@@ -171,7 +173,7 @@ def test_an_epoch_counts_by_the_mean_of_its_minibatches(schedule: str, factor: f
     # One by one they say down, down, up; their mean of 5 / 3 says nothing.
     trainer.train(batch_with_divergences(trainer, 2.5 * THRESHOLD, 2.5 * THRESHOLD, 0.0))
 
-    assert trainer.rate.value / TINY_RATE == pytest.approx(factor)
+    assert trainer.coefficients.rates.policy / TINY_RATE == pytest.approx(factor)
 
 
 @pytest.mark.parametrize(("threshold", "factor"), [(0.02, 1 / 1.5), (0.05, 1.0), (0.2, 1.5)])
@@ -181,7 +183,7 @@ def test_the_threshold_is_what_divergences_are_held_against(threshold: float, fa
 
     trainer.train(batch_with_divergences(trainer, 0.05))
 
-    assert trainer.rate.value / TINY_RATE == pytest.approx(factor)
+    assert trainer.coefficients.rates.policy / TINY_RATE == pytest.approx(factor)
 
 
 @pytest.mark.parametrize("schedule", ["kl_adaptive_minibatch", "kl_adaptive_epoch"])
@@ -192,7 +194,7 @@ def test_an_adaptive_rate_stays_within_its_bounds(schedule: str, divergence: flo
 
     trainer.train(batch_with_divergences(trainer, divergence))
 
-    assert trainer.rate.value == rate_in_use(trainer) == bound
+    assert trainer.coefficients.rates.policy == rate_in_use(trainer) == bound
 
 
 @pytest.mark.parametrize("schedule", ["kl_adaptive_minibatch", "kl_adaptive_epoch"])
@@ -204,7 +206,7 @@ def test_an_update_that_was_skipped_says_nothing_about_the_rate(schedule: str) -
     trainer.train(batch)
 
     assert trainer.skipped == 1
-    assert trainer.rate.value == TINY_RATE
+    assert trainer.coefficients.rates.policy == TINY_RATE
 
 
 @pytest.mark.parametrize(
@@ -229,7 +231,7 @@ def test_a_resumed_run_takes_the_saved_rate_if_the_same_adaptive_schedule_saved_
 
     restore(copy.deepcopy(payload_of(first, Progress())), "here", resumed, Progress())
 
-    assert resumed.rate.value / expected == pytest.approx(1.0)
+    assert resumed.coefficients.rates.policy / expected == pytest.approx(1.0)
     resumed.train(batch)
     assert rate_in_use(resumed) / expected == pytest.approx(1.0)
 
@@ -242,7 +244,7 @@ def test_an_adaptive_rate_looks_at_what_an_update_has_done_and_so_needs_only_one
     trainer.train(batch_with_divergences(trainer, 0.0))
 
     assert trainer.statistics()["kl"] < 1e-6
-    assert trainer.rate.value == pytest.approx(1.0 / 1.5)
+    assert trainer.coefficients.rates.policy == pytest.approx(1.0 / 1.5)
 
 
 @pytest.mark.parametrize("schedule", ["kl_adaptive_minibatch", "kl_adaptive_epoch"])

@@ -14,6 +14,7 @@ from sfactory.learner.setup import Limits
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
+from tests.support.models import model_of
 from tests.support.parts import VECTOR, random_batch, tiny_model, trainer_for
 
 
@@ -96,12 +97,12 @@ def test_a_resumed_optimizer_keeps_its_moments_and_takes_the_new_settings() -> N
 
     restore(payload, "here", resumed, Progress())
 
-    groups = resumed.optimizer.param_groups
+    groups = resumed.updater.optimizer.param_groups
     assert [(group["lr"], group["eps"], group["betas"]) for group in groups] == [(0.125, 0.25, (0.5, 0.75))]
-    assert resumed.rate.value == 0.125
-    moments = resumed.optimizer.state_dict()["state"]
+    assert resumed.coefficients.rates.policy == 0.125
+    moments = resumed.updater.optimizer.state_dict()["state"]
     assert {int(moment["step"]) for moment in moments.values()} == {1}
-    for index, moment in first.optimizer.state_dict()["state"].items():
+    for index, moment in first.updater.optimizer.state_dict()["state"].items():
         assert torch.equal(moments[index]["exp_avg"], moment["exp_avg"])
 
 
@@ -136,6 +137,62 @@ def test_a_payload_of_another_version_is_refused() -> None:
 
     with pytest.raises(CheckpointError, match="checkpoint_7 was written by another version"):
         restore(payload, "checkpoint_7", trainer_of(), Progress())
+
+
+def test_a_payload_from_before_there_was_a_choice_of_optimizers_is_gone_on_from() -> None:
+    optim = OptimConfig(learning_rate=1e-3, lr_schedule="kl_adaptive_epoch")
+    first, resumed = (trainer_for(tiny_model(seed), AlgoConfig(), optim, LearnerConfig()) for seed in (0, 7))
+    batch = random_batch(first.model)
+    first.train(batch)
+    payload = copy.deepcopy(payload_of(first, Progress(env_steps=60)))
+    # As version 2 wrote it.
+    optimizer = {key: payload["optimizer"][key] for key in ("state", "param_groups")}
+    rate = payload.pop("coefficients")["learning_rate"]
+    payload |= {"payload_version": 2, "optimizer": optimizer, "learning_rate": rate}
+
+    restore(payload, "here", resumed, Progress())
+    for trainer in (first, resumed):
+        trainer.train(batch)
+
+    assert resumed.coefficients.rates == first.coefficients.rates
+    for mine, other in zip(first.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"optimizer": "rmsprop"}, "saved with --optimizer=adam, and --optimizer=rmsprop has other moments"),
+        ({"separate_value_optimizer": True}, "saved with --separate_value_optimizer=False, which cannot become True"),
+    ],
+)
+def test_a_payload_of_another_optimizer_is_refused(fields: dict[str, object], reason: str) -> None:
+    optim = OptimConfig(**fields)  # type: ignore[arg-type]
+    resumed = trainer_for(tiny_model(), AlgoConfig(), optim, LearnerConfig())
+
+    with pytest.raises(CheckpointError, match=f"checkpoint_7 does not fit the optimizer .*{reason}"):
+        restore(payload_of(trainer_of(), Progress()), "checkpoint_7", resumed, Progress())
+
+
+@pytest.mark.parametrize("kind", ["adamw", "rmsprop", "lamb", "muon"])
+def test_every_optimizer_resumes_from_a_file_as_if_it_had_not_stopped(kind: str, tmp_path: object) -> None:
+    optim = OptimConfig(optimizer=kind, learning_rate=0.01, separate_value_optimizer=True)  # type: ignore[arg-type]
+    first, resumed = (
+        trainer_for(model_of(seed=seed, actor_critic_share_weights=False), AlgoConfig(), optim, LearnerConfig())
+        for seed in (0, 7)
+    )
+    batch = random_batch(first.model)
+    for _ in range(2):
+        first.train(batch)
+    path = f"{tmp_path}/payload.pth"
+    torch.save(payload_of(first, Progress()), path)
+
+    restore(torch.load(path, weights_only=True), "here", resumed, Progress())
+    for trainer in (first, resumed):
+        trainer.train(batch)
+
+    for mine, other in zip(first.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(mine, other)
 
 
 def test_a_payload_of_another_model_is_refused() -> None:

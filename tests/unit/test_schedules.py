@@ -1,4 +1,4 @@
-"""Learning rates follow their rules exactly."""
+"""Learning rates and coefficients follow their rules exactly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from sfactory.algo.schedules import KlAdaptive, linear_decay
+from sfactory.algo.schedules import KlAdaptive, KlCoefficient, PiecewiseLinear, linear_decay
 
 ADAPTIVE = KlAdaptive(threshold=0.008, minimum=1e-6, maximum=1e-2)
 
@@ -56,3 +56,61 @@ def test_a_rate_that_has_fallen_rises_again_by_the_same_factor() -> None:
 
     assert fallen == pytest.approx(4e-4, rel=1e-12)
     assert ADAPTIVE.next(ADAPTIVE.next(fallen, 0.0), 0.0) == pytest.approx(9e-4, rel=1e-12)
+
+
+POINTS = PiecewiseLinear(((0, 5e-4), (3, 0.1), (20e6, 1e-6)))
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [(0, 5e-4), (3, 0.1), (20e6, 1e-6)],
+)
+def test_a_schedule_of_points_has_exactly_their_values_where_they_stand(at: float, expected: float) -> None:
+    assert POINTS.value(at) == expected
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [(1.5, 0.05025), (1, 5e-4 + 0.0995 / 3), (3 + (20e6 - 3) / 2, 0.0500005), (3 + (20e6 - 3) / 4, 0.07500025)],
+)
+def test_a_schedule_of_points_is_a_line_between_two_of_them(at: float, expected: float) -> None:
+    assert POINTS.value(at) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("at", "expected"), [(-1, 5e-4), (-1e9, 5e-4), (20e6 + 1, 1e-6), (1e12, 1e-6)])
+def test_before_the_first_point_and_behind_the_last_their_values_hold(at: float, expected: float) -> None:
+    assert POINTS.value(at) == expected
+
+
+def test_a_single_point_is_a_constant() -> None:
+    single = PiecewiseLinear(((0, 0.25),))
+
+    assert [single.value(at) for at in (-1, 0, 0.5, 1e9)] == [0.25] * 4
+
+
+@pytest.mark.parametrize(
+    ("kl", "expected"),
+    [
+        (0.0201, 0.3),  # just over twice the target
+        (0.02, 0.2),
+        (0.01, 0.2),
+        (0.005, 0.2),
+        (0.0049, 0.1),  # just under half of it
+        (0.0, 0.1),
+        (math.inf, 0.3),
+        (math.nan, 0.2),
+    ],
+)
+def test_the_penalty_on_divergence_weighs_more_after_too_much_of_it_and_less_after_too_little(
+    kl: float, expected: float
+) -> None:
+    assert KlCoefficient(target=0.01).next(0.2, kl) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_weight_of_the_penalty_stays_within_its_bounds() -> None:
+    rule, low, high = KlCoefficient(target=0.01), 1.0, 1.0
+    for _ in range(50):
+        low, high = rule.next(low, 0.0), rule.next(high, 1.0)
+
+    assert (low, high) == (1e-4, 1e2)
+    assert (rule.bounded(0.0), rule.bounded(1e3), rule.bounded(0.5)) == (1e-4, 1e2, 0.5)

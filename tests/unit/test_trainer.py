@@ -29,7 +29,7 @@ def trainer_of(
 
 def state_of(trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Copies of all weights and of the optimizer's state."""
-    return copy.deepcopy((trainer.model.state_dict(), trainer.optimizer.state_dict()))
+    return copy.deepcopy((trainer.model.state_dict(), trainer.updater.optimizer.state_dict()))
 
 
 def assert_same_state(trainer: Trainer, before: tuple[dict[str, Tensor], dict[str, Any]]) -> None:
@@ -65,7 +65,9 @@ def test_every_epoch_has_an_update_for_every_minibatch(batches: int, epochs: int
     assert trainer.train_step == batches * epochs
     assert trainer.skipped == 0
     assert any(not torch.equal(before[name], tensor) for name, tensor in trainer.model.state_dict().items())
-    assert {int(moment["step"]) for moment in trainer.optimizer.state_dict()["state"].values()} == {batches * epochs}
+    assert {int(moment["step"]) for moment in trainer.updater.optimizer.state_dict()["state"].values()} == {
+        batches * epochs
+    }
 
 
 def test_minibatches_cut_a_dataset_into_columns_without_rest() -> None:
@@ -276,20 +278,20 @@ def test_statistics_are_means_since_they_were_last_cleared() -> None:
 
 
 def test_the_learning_rate_is_in_force_from_the_next_step_on() -> None:
-    trainer = trainer_of(optim=OptimConfig(learning_rate=0.5))
+    trainer = trainer_for(tiny_model(), optim=OptimConfig(lr_schedule="0:0.5,1000:0"))
     before = state_of(trainer)[0]
 
-    trainer.rate.value = 0.0
+    trainer.coefficients.at(1000)
     trainer.train(random_batch(trainer.model))
 
-    assert trainer.optimizer.param_groups[0]["lr"] == 0.0
+    assert trainer.updater.optimizer.param_groups[0]["lr"] == 0.0
     assert all(torch.equal(before[name], tensor) for name, tensor in trainer.model.state_dict().items())
 
 
 def test_adam_is_made_of_its_flags() -> None:
     optim = OptimConfig(learning_rate=0.25, adam_eps=0.125, adam_beta1=0.5, adam_beta2=0.75)
 
-    group = trainer_of(optim=optim).optimizer.param_groups[0]
+    group = trainer_of(optim=optim).updater.optimizer.param_groups[0]
 
     assert (group["lr"], group["eps"], group["betas"]) == (0.25, 0.125, (0.5, 0.75))
 

@@ -1,0 +1,113 @@
+"""Room: what changes over the training of one policy: rates and weights of terms of the loss.
+
+In: progress, divergences of updates and datasets. Out: the values in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sfactory.algo.schedules import KlAdaptive, KlCoefficient, PiecewiseLinear, linear_decay
+from sfactory.config.schedule_text import LR_WORDS, parse_points
+from sfactory.config.schema import AlgoConfig, OptimConfig
+from sfactory.learner.updater import Rates
+
+_KL_ADAPTIVE = ("kl_adaptive_minibatch", "kl_adaptive_epoch")
+
+
+class Coefficients:
+    """The values that flags and schedules set. Points of schedules stand at env steps this policy was trained on.
+
+    exploration: ``exploration_loss_coeff``, or what its schedule says. kl: ``kl_loss_coeff``, or with ``kl_target``
+    what it has become.
+    """
+
+    def __init__(self, optim: OptimConfig, algo: AlgoConfig, total_env_steps: int) -> None:
+        """``total_env_steps``: where linear decay ends."""
+        self._optim, self._algo, self._total = optim, algo, total_env_steps
+        self._adaptive = KlAdaptive(optim.lr_schedule_kl_threshold, optim.lr_adaptive_min, optim.lr_adaptive_max)
+        self._rate_points = None if optim.lr_schedule in LR_WORDS else _points(optim.lr_schedule)
+        self._value_points = _points(optim.value_lr_schedule)
+        self._exploration_points = _points(algo.exploration_loss_coeff_schedule)
+        self._divergences: list[float] = []  # of the present epoch's updates
+        self._rate, self._value_rate = optim.learning_rate, optim.value_lr
+        self.exploration = algo.exploration_loss_coeff
+        self._kl_rule = KlCoefficient(algo.kl_target) if algo.kl_target else None
+        self.kl = algo.kl_loss_coeff if self._kl_rule is None else self._kl_rule.bounded(algo.kl_loss_coeff)
+        self.at(0)
+
+    @property
+    def rates(self) -> Rates:
+        """What to step with."""
+        return Rates(self._rate, self._value_rate if self._optim.separate_value_optimizer else None)
+
+    @property
+    def looks_at_updates(self) -> bool:
+        """Whether ``after_update`` wants to be told; measuring what it wants costs a forward pass."""
+        return self._optim.lr_schedule in _KL_ADAPTIVE
+
+    @property
+    def looks_at_datasets(self) -> bool:
+        """Whether ``after_dataset`` wants to be told."""
+        return self._kl_rule is not None
+
+    def at(self, env_steps: int) -> None:
+        """Training stands at ``env_steps``."""
+        if self._optim.lr_schedule == "linear_decay":
+            self._rate = linear_decay(self._optim.learning_rate, env_steps, self._total)
+        if self._rate_points is not None:
+            self._rate = self._rate_points.value(env_steps)
+        if self._value_points is not None:
+            self._value_rate = self._value_points.value(env_steps)
+        if self._exploration_points is not None:
+            self.exploration = self._exploration_points.value(env_steps)
+
+    def after_update(self, kl: float) -> None:
+        """After an update the policy has diverged by ``kl`` from the one that acted, on the update's own minibatch."""
+        if self._optim.lr_schedule == "kl_adaptive_minibatch":
+            self._rate = self._adaptive.next(self._rate, kl)
+        elif self._optim.lr_schedule == "kl_adaptive_epoch":
+            self._divergences.append(kl)
+
+    def after_epoch(self) -> None:
+        """An epoch is over."""
+        if self._divergences:
+            self._rate = self._adaptive.next(self._rate, sum(self._divergences) / len(self._divergences))
+            self._divergences.clear()
+
+    def after_dataset(self, kl: float) -> None:
+        """A dataset has been learned from, and the policy has diverged by ``kl`` from the one that acted."""
+        if self._kl_rule is not None:
+            self.kl = self._kl_rule.next(self.kl, kl)
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """What a resumed run needs to go on: plain values."""
+        optim, algo = self._optim, self._algo
+        return {
+            "learning_rate": {"schedule": optim.lr_schedule, "initial": optim.learning_rate, "value": self._rate},
+            "kl": {"adaptive": self._kl_rule is not None, "initial": algo.kl_loss_coeff, "value": self.kl},
+        }
+
+    def restore(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on from where adaptive values were, within the bounds of now, unless another start is wanted now.
+
+        All others follow the configuration. What ``state`` does not know of begins anew.
+        """
+        now, rate, kl = self.state(), state["learning_rate"], state.get("kl")
+        same = all(rate[key] == now["learning_rate"][key] for key in ("schedule", "initial"))
+        if self.looks_at_updates and same:
+            self._rate = self._adaptive.bounded(float(rate["value"]))
+        if self._kl_rule is not None and kl is not None:
+            same = all(kl[key] == now["kl"][key] for key in ("adaptive", "initial"))
+            self.kl = self._kl_rule.bounded(float(kl["value"])) if same else self.kl
+
+
+def standing_still(config: OptimConfig) -> OptimConfig:
+    """``config`` with rates of 0: updates cost as much as ever, and change no weight."""
+    return replace(config, learning_rate=0.0, lr_schedule="constant", value_lr=0.0, value_lr_schedule="")
+
+
+def _points(text: str) -> PiecewiseLinear | None:
+    return PiecewiseLinear(parse_points(text)) if text else None
