@@ -21,6 +21,8 @@ def read_version() -> str:
 
 # Before 0.10 ale-py came without the games and without Gymnasium 1.
 ATARI = ["ale-py>=0.10", "opencv-python-headless"]
+# LAMB and Muon.
+OPTIMIZERS = ["pytorch-optimizer>=4.1"]
 # A static ffmpeg, and what Gymnasium's classic control tasks draw with.
 VIDEO = ["imageio-ffmpeg>=0.5", "gymnasium[classic-control]"]
 # LAMB and Muon.
@@ -51,14 +53,14 @@ setup(
     ],
     extras_require={
         "atari": ATARI,
+        "optimizers": OPTIMIZERS,
         "video": VIDEO,
         "docs": ["matplotlib"],
         "envpool": ["envpool>=1.2"],
-        "optimizers": OPTIMIZERS,
         "dev": [
             *ATARI,
-            *VIDEO,
             *OPTIMIZERS,
+            *VIDEO,
             "hypothesis",
             "mypy",
             "psutil",

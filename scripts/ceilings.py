@@ -80,7 +80,7 @@ class Subject:
             policy=0,
             total_env_steps=config.run.train_for_env_steps,
         )
-        batch = Batch.of(staging, config.algo, trainer.train_step, config.learner.max_policy_lag, _CPU)
+        batch = Batch.of(staging, config.algo, config.learner, trainer.train_step, _CPU)
         return lambda: trainer.train(batch), layout.rollout * layout.dataset_rows
 
 

@@ -28,6 +28,7 @@ from sfactory.env.api import EnvFactory
 from sfactory.inference.acting import ActingPolicy
 from sfactory.layout import Layout
 from sfactory.learner.assembler import Assembler
+from sfactory.learner.inbox import Inbox
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
@@ -101,7 +102,7 @@ class HotPath:
         self._wiring = wiring = Wiring(spec, layout, len(self._weights))
         row = wiring.status.row(layout.learner_names[0])
         inbox, to_actors = wiring.to_learners[0], wiring.to_actors
-        self._assembler = Assembler(0, wiring.trajectories, wiring.table, inbox, to_actors, row)
+        self._assembler = Assembler(Inbox(0, wiring.trajectories, wiring.table, inbox, to_actors, row), False)
         self._staging = Staging(spec, layout, pin=False)
         self._splits: list[Split] = []
         self._updates = 0

@@ -10,8 +10,8 @@ class ExitCode(IntEnum):
 
     DONE = 0
     REFUSED = 2  # configuration, environment or resources refused before anything started
-    FAULTS = 3  # an actor or a policy worker failed, and nobody could take its place
-    LEARNER = 70
+    FAULTS = 3  # an actor, a policy worker or an evaluator failed, and nobody could take its place
+    LEARNER = 70  # the learner failed, or what a user had it or main call
     DIVERGED = 71
     CANNOT_SAVE = 74
     SIGINT = 130
@@ -76,6 +76,24 @@ class WorkerDied(SFactoryError):
 
 class LearnerDied(SFactoryError):
     """The learner process died or raised; the text carries its traceback or its signal."""
+
+    exit_code = ExitCode.LEARNER
+
+
+class Starved(SFactoryError):
+    """A learner waits for datasets that nobody will ever fill; the text says who waits for whom."""
+
+    exit_code = ExitCode.LEARNER
+
+
+class HookFailed(SFactoryError):
+    """A function that the learner calls after each dataset raised; its own exception is the cause."""
+
+    exit_code = ExitCode.LEARNER
+
+
+class ObserverFailed(SFactoryError):
+    """An observer raised, or gave what is no summary; the text carries its traceback and names it and its method."""
 
     exit_code = ExitCode.LEARNER
 

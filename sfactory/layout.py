@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from sfactory.config.schema import LearnerConfig, SamplingConfig
+from sfactory.config.schema import EvaluationConfig, LearnerConfig, SamplingConfig
 
 Inference = Literal["central", "local"]
 
@@ -16,6 +16,7 @@ Inference = Literal["central", "local"]
 ACTORS = "sf-actor-"
 POLICY_WORKERS = "sf-policy-"
 LEARNERS = "sf-learner-"
+EVALUATORS = "sf-eval-"
 
 _LITTLE = 0.25  # of an env's step: what choosing its action may cost an actor, so that the GPU is the learner's alone
 
@@ -80,9 +81,16 @@ class Layout:
     minibatch_rows: int  # B
     dataset_rows: int
     datasets: int  # staging areas of the learner
+    evaluators: int = 0  # see num_evaluators
 
     @staticmethod
-    def plan(sampling: SamplingConfig, learner: LearnerConfig, inference: Inference, state_size: int = 0) -> Layout:
+    def plan(
+        sampling: SamplingConfig,
+        learner: LearnerConfig,
+        inference: Inference,
+        state_size: int = 0,
+        evaluators: int = 0,
+    ) -> Layout:
         """Compute all sizes; the configuration was checked before, so nothing here can fail."""
         # With local inference no split ever waits for another process, so one wide split is best.
         splits = 1 if inference == "local" else sampling.worker_num_splits
@@ -110,6 +118,7 @@ class Layout:
             minibatch_rows=minibatch_rows,
             dataset_rows=dataset_rows,
             datasets=learner.num_batches_to_accumulate if background else 1,
+            evaluators=evaluators,
         )
 
     @property
@@ -143,9 +152,24 @@ class Layout:
         return [learner_name(policy) for policy in range(self.num_policies)]
 
     @property
+    def evaluator_names(self) -> list[str]:
+        """Process names of the evaluators."""
+        return [evaluator_name(evaluator) for evaluator in range(self.evaluators)]
+
+    @property
     def process_names(self) -> list[str]:
         """All child processes, learners first (they have most to do before the first step)."""
-        return [*self.learner_names, *self.policy_worker_names, *self.actor_names]
+        return [*self.learner_names, *self.policy_worker_names, *self.actor_names, *self.evaluator_names]
+
+
+def num_evaluators(evaluation: EvaluationConfig) -> int:
+    """How many processes play beside training: none without an interval, and no more than there are episodes."""
+    return min(evaluation.eval_workers, evaluation.eval_episodes) if evaluation.eval_interval_sec > 0 else 0
+
+
+def episodes_of(evaluator: int, evaluators: int, episodes: int) -> int:
+    """How many of an evaluation's episodes are ``evaluator``'s; shares differ by one at most."""
+    return episodes // evaluators + (evaluator < episodes % evaluators)
 
 
 def _slots_of_a_dataset(dataset_rows: int, rows: int, splits: int) -> int:
@@ -170,6 +194,11 @@ def policy_name(policy: int, worker: int) -> str:
 def learner_name(policy: int) -> str:
     """Name of a learner's process."""
     return f"{LEARNERS}{policy}"
+
+
+def evaluator_name(evaluator: int) -> str:
+    """Name of an evaluator's process."""
+    return f"{EVALUATORS}{evaluator}"
 
 
 def is_actor(name: str) -> bool:

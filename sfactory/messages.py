@@ -73,8 +73,32 @@ class ExtrasRefused(NamedTuple):
     reason: str
 
 
+class EvaluationPart(NamedTuple):
+    """Evaluator -> main: what its episodes of the evaluation ``number`` have come to.
+
+    Returns are raw. Least, greatest and sum are over the ``finite`` ones, and inf, -inf and 0 if there are none;
+    objectives: how many episodes told a finite true objective.
+    """
+
+    evaluator: int
+    number: int
+    policy_version: int
+    episodes: int
+    finite: int
+    return_sum: float
+    return_min: float
+    return_max: float
+    length_sum: int
+    objectives: int
+    objective_sum: float
+
+
 class TrainStats(NamedTuple):
-    """Learner -> main: means over the minibatches since the last report. Lag in updates."""
+    """Learner -> main: means over the updates since the last report, and the coefficients in force.
+
+    This is the only list of what is told of training; TRAIN_STATISTICS and whoever makes or shows them follow it.
+    ``updates``: how many there were. A number that none of them had is NaN. Lag in updates.
+    """
 
     policy: int
     updates: float
@@ -82,20 +106,52 @@ class TrainStats(NamedTuple):
     value_loss: float
     entropy: float
     kl: float
+    replay_kl: float
     clip_fraction: float
-    grad_norm: float
+    ratio_mean: float
+    explained_variance: float
     value_mean: float
-    learning_rate: float
+    advantage_std: float
     valid_fraction: float
+    replayed_fraction: float
+    aux_loss: float
+    grad_norm: float
+    learning_rate: float
+    value_learning_rate: float
+    exploration_coeff: float
+    kl_coeff: float
     lag_min: float
     lag_mean: float
     lag_max: float
 
 
+# What a learner tells of its updates, by name.
+TRAIN_STATISTICS = tuple(
+    name for name in TrainStats._fields if name not in ("policy", "updates", "lag_min", "lag_mean", "lag_max")
+)
+
+
+class LearnerTimes(NamedTuple):
+    """Learner -> main: mean milliseconds since the last report; NaN of what there was none.
+
+    grad_ms: a pass over a dataset. update_ms: an update, its share of the passes. load_ms: a dataset on its way to the
+    device. load_wait_ms: training waited for a dataset. dequeue_ms: a dataset was assembled, waits for slots included.
+    publish_ms: weights were published, if they were due.
+    """
+
+    policy: int
+    grad_ms: float
+    update_ms: float
+    load_ms: float
+    load_wait_ms: float
+    dequeue_ms: float
+    publish_ms: float
+
+
 ToPolicy = ActRequest
 ToActor = ActReply | SlotFreed
 ToLearner = TrajectoryReady
-ToMain = EpisodesDone | EpisodeExtras | ExtrasRefused | TrainStats
+ToMain = EpisodesDone | EpisodeExtras | ExtrasRefused | TrainStats | LearnerTimes | EvaluationPart
 
 M = TypeVar("M")
 
@@ -108,7 +164,9 @@ class Codec(Generic[M]):
         ActReply: struct.Struct("<BHI"),
         SlotFreed: struct.Struct("<BI"),
         TrajectoryReady: struct.Struct("<BHI"),
-        TrainStats: struct.Struct("<BH13d"),
+        EvaluationPart: struct.Struct("<BHIqIIdddqId"),
+        TrainStats: struct.Struct(f"<BH{len(TrainStats._fields) - 1}d"),
+        LearnerTimes: struct.Struct(f"<BH{len(LearnerTimes._fields) - 1}d"),
     }
 
     def __init__(self, *types: type) -> None:
@@ -206,4 +264,4 @@ _VARIABLE: dict[type, tuple[Callable[[int, Any], bytes], Callable[[bytes], Any]]
 TO_POLICY: Codec[ToPolicy] = Codec(ActRequest)
 TO_ACTOR: Codec[ToActor] = Codec(ActReply, SlotFreed)
 TO_LEARNER: Codec[ToLearner] = Codec(TrajectoryReady)
-TO_MAIN: Codec[ToMain] = Codec(EpisodesDone, EpisodeExtras, ExtrasRefused, TrainStats)
+TO_MAIN: Codec[ToMain] = Codec(EpisodesDone, EpisodeExtras, ExtrasRefused, TrainStats, LearnerTimes, EvaluationPart)

@@ -25,6 +25,9 @@ class Branch(IntEnum):
     SHUFFLE = 4  # policy, train step: minibatches of the dataset that is begun at that step
     PLAY = 5  # none: the env of a play, whose actions are drawn by the seed itself
     LIBRARIES = 6  # actor, generation (two parts): what envs draw from random, numpy and torch without asking
+    REPLAY = 7  # policy, train step at birth: which trajectories are replayed
+    AUXILIARY = 8  # policy, train step: what an auxiliary loss draws over the dataset that is begun at that step
+    EVALUATION = 9  # evaluator, generation, number (0 while its env is made): a play beside training
 
 
 def seed_at(seed: int, branch: Branch, *place: int, bits: int = 63) -> int:

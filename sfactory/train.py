@@ -104,7 +104,7 @@ def _refuse(problems: Sequence[str], code: int, arguments: Sequence[str]) -> int
         env_steps=0,
         return_mean=None,
         resume_command=train_command(arguments),
-        cause=problems[0],
+        cause=(problems[0].splitlines() or [""])[-1],
     )
     print(line, file=sys.stderr, flush=True)
     return int(code)

@@ -25,12 +25,12 @@ class Actor(Protocol):
         """Do what can be done, waiting up to ``timeout`` seconds for what it needs."""
 
 
-def run_actor(setup: ActorSetup, model: ModelConfig, core: int | None, row: StatusRow) -> None:
-    """Make the envs, then work until a stop is ordered. ``core``: the core to stay on, if any."""
+def run_actor(setup: ActorSetup, model: ModelConfig, cores: frozenset[int] | None, row: StatusRow) -> None:
+    """Make the envs, then work until a stop is ordered. ``cores``: those to stay on, if not all."""
     row.begin_work()
     see_gpu_of(setup.actor, setup.gpus)
-    if core is not None:
-        os.sched_setaffinity(0, {core})
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
     _limit_threads(setup)
     seed_libraries(setup.libraries_seed())
     splits = make_splits(setup, row)

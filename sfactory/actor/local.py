@@ -36,19 +36,19 @@ class LocalActor:
 
     def _begin(self, split: Split, timeout: float) -> bool:
         """Wait for a free slot; False if none came in time."""
-        self._watch.before_wait()
         self._setup.inbox.get(0)  # wake-ups of slots that were freed while this actor was busy
-        begun = self._outbox.begin(split)
-        if not begun:
-            self._setup.inbox.get(timeout)
-            begun = self._outbox.begin(split)
+        if self._outbox.begin(split):
+            return True
+        self._watch.before_wait()
+        self._setup.inbox.get(timeout)
         self._watch.after_wait()
-        return begun
+        return self._outbox.begin(split)
 
     def _fill(self, split: Split) -> None:
         recorder, acting, control = split.recorder, self._acting, self._setup.control
         slot = recorder.slot
         while not recorder.completed:
+            self._watch.lap()  # a rollout may take long without a wait in it
             states = self._states
             states[split.index] = acting.act(slot, recorder.t, states[split.index])
             self._row.count_env_steps(split.step())

@@ -1,17 +1,17 @@
-"""Room: the terms of the objective, each a mean over the valid cells of a minibatch.
+"""Room: the terms of the objective, one number for each cell of a minibatch.
 
-In: what the network says now, what was recorded, and the targets; all [T, B], or flattened alike.
-Out: 0-dim tensors to be minimized (losses), maximized (bonus), or reported. Advantages, targets
-and recorded numbers are constants here: no gradient reaches them. A minibatch without a valid cell
-gives exactly 0 everywhere, with zero gradients.
+In: what the network says now, what was recorded, and the targets; all [T, B], or flattened alike. Out: cells of the
+same shape, whose mean or sum over the valid ones is to be minimized (losses, penalties), maximized (entropy), or
+reported. Invalid cells are exactly 0, whatever they were made of (NaN included), and send no gradient. Advantages,
+targets and recorded numbers are constants here: no gradient reaches them.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
-
-from sfactory.algo.masking import masked_mean
 
 # exp() of more overflows into inf, and inf times the zero gradient of a clipped branch is NaN.
 _MAX_LOG_RATIO = 20.0
@@ -29,32 +29,39 @@ def log_ratio(log_prob: Tensor, behavior_log_prob: Tensor, valid: Tensor) -> Ten
     return difference.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
 
 
-def ppo_clip_loss(
-    *, log_prob: Tensor, behavior_log_prob: Tensor, advantages: Tensor, valid: Tensor, clip_ratio: float
-) -> Tensor:
-    """Clipped surrogate -mean(min(R A, clip(R) A)), with the ratio R clipped to [1 / (1 + e), 1 + e].
+def impact_log_prob(*, target_log_prob: Tensor, behavior_log_prob: Tensor, worker_clip: float) -> Tensor:
+    """What takes the place of log mu in the ratio of IMPACT: log max(pi', mu / worker_clip), for a target policy pi'.
 
-    log_prob, behavior_log_prob, advantages: [T, B] float. valid: [T, B] bool. clip_ratio: e > 0.
+    target_log_prob, behavior_log_prob: [T, B] float. worker_clip: > 0. With it, ``log_ratio`` is the log of
+    min(mu / pi', worker_clip) pi / mu. Source: Luo et al. 2020, "IMPACT", section 3.1.
+    """
+    return torch.maximum(target_log_prob, behavior_log_prob - math.log(worker_clip))
+
+
+def ppo_clip_loss(*, log_ratios: Tensor, advantages: Tensor, valid: Tensor, clip_ratio: float) -> Tensor:
+    """Clipped surrogate -min(R A, clip(R) A), with the ratio R clipped to [1 / (1 + e), 1 + e].
+
+    log_ratios: [T, B] float - of ``log_ratio``. advantages: [T, B] float. valid: [T, B] bool. clip_ratio: e > 0.
     Source: Schulman et al. 2017, "PPO", eq. 7, with a range that is symmetric in log space.
     """
-    ratio = log_ratio(log_prob, behavior_log_prob, valid).exp()
+    ratio = log_ratios.exp()
     clipped = ratio.clamp(1.0 / (1.0 + clip_ratio), 1.0 + clip_ratio)
-    advantages = advantages.detach()
-    return -masked_mean(torch.minimum(ratio * advantages, clipped * advantages), valid)
+    advantages = torch.where(valid, advantages.detach(), 0.0)
+    return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
 def pg_loss(*, log_prob: Tensor, advantages: Tensor, valid: Tensor) -> Tensor:
-    """Plain policy gradient -mean(log pi(a) A); off-policy, A must already carry its importance weight.
+    """Plain policy gradient -log pi(a) A; off-policy, A must already carry its importance weight.
 
     log_prob, advantages: [T, B] float. valid: [T, B] bool. Source: Espeholt et al. 2018, section 4.2.
     """
-    return -masked_mean(torch.where(valid, log_prob, 0.0) * advantages.detach(), valid)
+    return -torch.where(valid, log_prob, 0.0) * torch.where(valid, advantages.detach(), 0.0)
 
 
 def value_loss(
     *, values: Tensor, targets: Tensor, behavior_values: Tensor, valid: Tensor, clip_value: float | None
 ) -> Tensor:
-    """Mean of max((V - t)^2, (V_old + clip(V - V_old, -c, c) - t)^2); without a clip, of (V - t)^2.
+    """max((V - t)^2, (V_old + clip(V - V_old, -c, c) - t)^2); without a clip, (V - t)^2.
 
     values, targets, behavior_values: [T, B] float. valid: [T, B] bool. clip_value: c; None or 0 is off.
     The maximum is pessimistic: moving V further than c from the recorded value cannot lower the loss.
@@ -64,28 +71,28 @@ def value_loss(
     if clip_value:
         near = behavior_values + (values - behavior_values).clamp(-clip_value, clip_value)
         squared = torch.maximum(squared, torch.where(valid, near - targets, 0.0).square())
-    return masked_mean(squared, valid)
+    return squared
 
 
 def entropy_bonus(*, entropy: Tensor, valid: Tensor) -> Tensor:
-    """Mean entropy of the policy, to be subtracted from the loss. entropy: [T, B] float. valid: [T, B] bool."""
-    return masked_mean(entropy, valid)
+    """Entropy of the policy, to be subtracted from the loss. entropy: [T, B] float. valid: [T, B] bool."""
+    return torch.where(valid, entropy, 0.0)
 
 
 def symmetric_kl_to_uniform(*, symmetric_kl: Tensor, valid: Tensor) -> Tensor:
-    """Mean symmetric divergence of the policy from the uniform one, each cell's bounded by 30: to be minimized.
+    """Symmetric divergence of the policy from the uniform one, bounded by 30: to be minimized.
 
     symmetric_kl: [T, B] float - (KL(pi || u) + KL(u || pi)) / 2, as ``ActionDistribution.symmetric_kl_to_uniform``
     computes it. valid: [T, B] bool. Unlike entropy, it punishes a single neglected choice ever more. Beyond the
     bound a cell gives no gradient.
     """
-    return masked_mean(torch.where(valid, symmetric_kl, 0.0).clamp(max=_MAX_SYMMETRIC_KL), valid)
+    return torch.where(valid, symmetric_kl, 0.0).clamp(max=_MAX_SYMMETRIC_KL)
 
 
-def kl_penalty(*, log_prob: Tensor, behavior_log_prob: Tensor, valid: Tensor) -> Tensor:
-    """Estimate of KL(pi || mu) from the actions taken by mu, to be minimized: the mean of R log R - (R - 1).
+def kl_penalty(*, log_ratios: Tensor) -> Tensor:
+    """Estimate of KL(pi || mu) from the actions taken by mu, to be minimized: R log R - (R - 1).
 
-    log_prob, behavior_log_prob: [T, B] float. valid: [T, B] bool.
+    log_ratios: [T, B] float - of ``log_ratio``, with mu itself.
 
     With R = pi(a) / mu(a) and a ~ mu: E[R log R] = E_pi[log R] = KL(pi || mu), and E[R - 1] = 0, so the value is
     right in expectation; as f(R) = R log R - R + 1 is never negative and 0 only at R = 1, its variance is small
@@ -95,29 +102,26 @@ def kl_penalty(*, log_prob: Tensor, behavior_log_prob: Tensor, valid: Tensor) ->
 
     Cells whose log R is beyond +-20 are held there and give no gradient.
     """
-    logs = log_ratio(log_prob, behavior_log_prob, valid)
     # R log R - (R - 1) without R itself, whose rounding would swamp the small divergences near R = 1.
-    excess = logs.expm1()
-    return masked_mean(excess * logs + (logs - excess), valid)
+    excess = log_ratios.expm1()
+    return excess * log_ratios + (log_ratios - excess)
 
 
 @torch.no_grad()
-def approx_kl(*, log_prob: Tensor, behavior_log_prob: Tensor, valid: Tensor) -> Tensor:
-    """Estimate of KL(mu || pi) from the actions taken by mu: the mean of (R - 1) - log R, never negative.
+def approx_kl(*, log_ratios: Tensor) -> Tensor:
+    """Estimate of KL(mu || pi) from the actions taken by mu: (R - 1) - log R, never negative.
 
-    log_prob, behavior_log_prob: [T, B] float. valid: [T, B] bool. For reporting; carries no gradient.
+    log_ratios: [T, B] float - of ``log_ratio``, with mu itself. For reporting; carries no gradient.
     Source: Schulman 2020, "Approximating KL divergence", estimator k3.
     """
-    logs = log_ratio(log_prob, behavior_log_prob, valid)
-    return masked_mean(logs.expm1() - logs, valid)
+    return log_ratios.expm1() - log_ratios
 
 
 @torch.no_grad()
-def clip_fraction(*, log_prob: Tensor, behavior_log_prob: Tensor, valid: Tensor, clip_ratio: float) -> Tensor:
-    """Share of valid cells whose ratio lies outside [1 / (1 + e), 1 + e]. For reporting; carries no gradient.
+def outside_clip(*, log_ratios: Tensor, clip_ratio: float) -> Tensor:
+    """1 where the ratio lies outside [1 / (1 + e), 1 + e], 0 elsewhere. For reporting; carries no gradient.
 
-    log_prob, behavior_log_prob: [T, B] float. valid: [T, B] bool. clip_ratio: e > 0.
+    log_ratios: [T, B] float - of ``log_ratio``. clip_ratio: e > 0.
     """
-    ratio = log_ratio(log_prob, behavior_log_prob, valid).exp()
-    outside = (ratio < 1.0 / (1.0 + clip_ratio)) | (ratio > 1.0 + clip_ratio)
-    return masked_mean(outside.to(ratio.dtype), valid)
+    ratio = log_ratios.exp()
+    return ((ratio < 1.0 / (1.0 + clip_ratio)) | (ratio > 1.0 + clip_ratio)).to(log_ratios.dtype)

@@ -28,6 +28,28 @@ def _predicted_steps_are_of_those_ahead(config: Config) -> str | None:
     return f"must be at most cpc_forward_steps ({steps}), of which so many are drawn"
 
 
+def _predictions_begin_within_the_rollout(config: Config) -> str | None:
+    starts, rollout = config.algo.cpc_time_subsample, config.sampling.rollout
+    if not config.algo.use_cpc or starts < rollout:
+        return None
+    return f"must be less than rollout ({rollout}): from its last step nothing can be predicted"
+
+
+def _predictions_count(config: Config) -> str | None:
+    if not config.algo.use_cpc or config.algo.aux_loss_coeff:
+        return None
+    return "nothing would be learned from what --use_cpc=True computes: leave it out, or give it a weight, such as 0.1"
+
+
+def _predictions_see_whole_minibatches(config: Config) -> str | None:
+    if not config.algo.use_cpc or not config.learner.microbatch_size:
+        return None
+    return (
+        "futures are told from others of the whole minibatch, so parts of it have another gradient: leave "
+        "--microbatch_size out"
+    )
+
+
 def _evaluation_has_processes(config: Config) -> str | None:
     if not (config.evaluation.eval_interval_sec and config.run.serial_mode):
         return None
@@ -64,6 +86,9 @@ AUXILIARY_RULES = (
     Rule(("use_cpc", "use_rnn"), _predictions_have_memory),
     Rule(("cpc_forward_steps", "rollout", "use_cpc"), _predictions_stay_in_the_rollout),
     Rule(("cpc_forward_subsample", "cpc_forward_steps", "use_cpc"), _predicted_steps_are_of_those_ahead),
+    Rule(("cpc_time_subsample", "rollout", "use_cpc"), _predictions_begin_within_the_rollout),
+    Rule(("aux_loss_coeff", "use_cpc"), _predictions_count),
+    Rule(("use_cpc", "microbatch_size"), _predictions_see_whole_minibatches),
     *idle_unless(
         ("cpc_forward_steps", "cpc_time_subsample", "cpc_forward_subsample", "aux_loss_coeff"),
         ("use_cpc",),

@@ -114,6 +114,17 @@ def _datasets_hold_something_new(config: Config) -> str | None:
     )
 
 
+def _what_collection_waits_for_is_published(config: Config) -> str | None:
+    if config.learner.publish_interval == 1:
+        return None
+    if config.sampling.async_rl and config.learner.num_batches_to_accumulate:
+        return None
+    return (
+        "must be 1 where collection waits for training (async_rl=False or num_batches_to_accumulate=0): what it waits "
+        "for is the weights"
+    )
+
+
 def _microbatches_fill_a_minibatch(config: Config) -> str | None:
     size, batch, rollout = config.learner.microbatch_size, config.learner.batch_size, config.sampling.rollout
     if size == 0 or batch % rollout:
@@ -146,6 +157,10 @@ LEARNING_RULES = (
     Rule(("replay_proportion", "with_vtrace"), _replay_is_corrected),
     Rule(("replay_proportion", "async_rl", "num_batches_to_accumulate"), _replay_goes_with_asynchrony),
     Rule(("replay_proportion", "batch_size", "rollout", "num_batches_per_epoch"), _datasets_hold_something_new),
+    Rule(
+        ("publish_interval", "async_rl", "num_batches_to_accumulate"),
+        _what_collection_waits_for_is_published,
+    ),
     Rule(("microbatch_size", "batch_size", "rollout", "with_vtrace", "use_rnn"), _microbatches_fill_a_minibatch),
     *idle_unless(
         ("ring_nonblocking",),

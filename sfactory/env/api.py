@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sfactory.config.families import EnvFamily, find_family
+from sfactory.config.references import described
 from sfactory.config.schema import RunConfig, SamplingConfig
-from sfactory.env.maker import Maker, described, find_maker, make_gymnasium_env
+from sfactory.env.maker import Maker, find_maker, make_gymnasium_env
 from sfactory.errors import EnvError, named
 
 if TYPE_CHECKING:

@@ -6,18 +6,16 @@ A name is looked up in this order: an env family, ``module:function``, a Gymnasi
 from __future__ import annotations
 
 import copy
-import difflib
 import functools
 import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfactory.config.families import find_family
-from sfactory.errors import EnvError, named
+from sfactory.config.references import Unresolved, find_callable, import_current_directory
+from sfactory.errors import EnvError
 
 if TYPE_CHECKING:
     import gymnasium
@@ -47,9 +45,9 @@ def find_maker(env_name: str) -> Maker:
     if family is not None:
         make = functools.partial(family.make, env_name)
         return Maker(f"env family {family.name!r}", make, _parameters(family.make), own_parameters=False)
-    module, colon, function = env_name.partition(":")
+    _, colon, function = env_name.partition(":")
     if colon and function.isidentifier():
-        factory = _find_factory(module, function)
+        factory = _find_factory(env_name)
         return Maker(env_name, factory, _parameters(factory), own_parameters=True)
     return Maker("gymnasium.make", functools.partial(make_gymnasium_env, env_name), {}, own_parameters=False)
 
@@ -63,7 +61,7 @@ def make_gymnasium_env(env_id: str, **kwargs: object) -> Env:
     """
     import gymnasium
 
-    _import_current_directory()
+    import_current_directory()
     module, colon, bare_id = env_id.rpartition(":")
     if colon:
         importlib.import_module(module)
@@ -82,31 +80,11 @@ def _with_version(env_id: str) -> str:
     return get_env_id(namespace, bare, find_highest_version(namespace, bare) if version is None else version)
 
 
-def _find_factory(module: str, function: str) -> Callable[..., object]:
-    name = f"{module}:{function}"
-    _import_current_directory()
+def _find_factory(name: str) -> Callable[..., object]:
     try:
-        holder = importlib.import_module(module)
-    # The user's module may raise anything while it is imported, and may even call sys.exit.
-    except (Exception, SystemExit) as error:
-        advice = "mend the module"
-        if isinstance(error, ModuleNotFoundError):
-            missing = error.name or module
-            own = module == missing or module.startswith(f"{missing}.")
-            advice = "run the command in the folder that holds it" if own else f"install {missing!r}, which it imports"
-        raise EnvError(
-            f"--env={name}: module {module!r} cannot be imported from {os.getcwd()}: {named(error)}; {advice}"
-        ) from error
-    factory = getattr(holder, function, None)
-    if callable(factory):
-        return factory  # type: ignore[no-any-return]
-    if factory is not None:
-        raise EnvError(f"--env={name}: {function!r} is {described(factory)}; it must be a function or class")
-    near = difflib.get_close_matches(function, [n for n in vars(holder) if callable(getattr(holder, n))], n=1)
-    raise EnvError(
-        f"--env={name}: module {module!r} ({getattr(holder, '__file__', None) or 'no file'}) has no {function!r}"
-        + (f"; did you mean {module}:{near[0]}?" if near else "; name a function or class that makes an env")
-    )
+        return find_callable(name)
+    except Unresolved as error:
+        raise EnvError(f"--env={name}: {error}") from error.__cause__
 
 
 def _parameters(factory: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
@@ -117,15 +95,3 @@ def _parameters(factory: Callable[..., object]) -> Mapping[str, inspect.Paramete
         # Some builtins have no signature; then nothing tells what they take.
         return {}
     return {name: parameter for name, parameter in parameters.items() if parameter.kind in _BY_NAME}
-
-
-def _import_current_directory() -> None:
-    """Make the user's own modules importable, ahead of installed ones, as with ``python -m``."""
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-
-
-def described(value: object) -> str:
-    """What ``value`` is, for an error."""
-    return "None" if value is None else f"a {type(value).__module__}.{type(value).__qualname__}"

@@ -28,7 +28,8 @@ class ActingPolicy:
         allow_tf32(config.amp, device)
         self._model = ActorCritic(spec, config, dtype).to(device).eval()
         self._flat = FlatState(self._model)
-        self._twin = None if dtype is torch.float32 else ActingTwin(self._model)
+        plain = dtype is torch.float32 and not config.use_spectral_norm  # there is nothing to be made of weights
+        self._twin = None if plain else ActingTwin(self._model)
         if self._twin is not None:
             self._model = self._twin.model
         graphs = config.cuda_graphs and device.type == "cuda"
@@ -73,10 +74,12 @@ class ActingPolicy:
         """[rows, S]: the state of rows that start an episode."""
         return self._model.fresh_state(rows)
 
-    def act(self, obs: dict[str, Tensor], state: Tensor) -> Acted:
-        """Sample actions for obs {key: [B, ...]} and state [B, S] on this policy's device.
+    def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Acted:
+        """Sample actions for obs {key: [B, ...]} and state [B, S] on this policy's device, or take the mode.
 
         With CUDA graphs, what is returned holds until the next call.
         """
         with torch.inference_mode():
+            if deterministic:
+                return self._model.act(obs, state, deterministic=True)  # none of those that a graph has recorded
             return self._act(obs, state)

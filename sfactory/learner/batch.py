@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sfactory.config.schema import AlgoConfig
-from sfactory.learner.staging import Staging
+from sfactory.config.schema import AlgoConfig, LearnerConfig
+from sfactory.learner.columns import REPLAYED, Columns
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,11 @@ class Batch:
     behavior_log_prob, behavior_value: [T, R] float32, as recorded when acting
     rewards: [T, R] float32, scaled and clipped
     discounts: [T, R] float32 - gamma, or 0 where the step terminated
+    taken: [T, R] bool - the step was really taken
     valid: [T, R] bool - the step may teach: it was taken, and its policy is not too old
-    lag: [T, R] int32 - learner updates since the weights that took the step
+    replayed: [T, R] bool - the step has been in a dataset before: it teaches, but no statistics count it again
+    policy_version: [T, R] int32 - of the weights that took the step
+    lag: [T, R] int32 - learner updates since then
     is_first: [T+1, R] bool - obs is the first of an episode: memory is zeroed before it
     rnn_states: [K+1, R, S] float32 - memory as recorded before each of K chunks and after the last step; S may be 0
 
@@ -34,33 +37,61 @@ class Batch:
     behavior_value: Tensor
     rewards: Tensor
     discounts: Tensor
+    taken: Tensor
     valid: Tensor
+    replayed: Tensor
+    policy_version: Tensor
     lag: Tensor
     is_first: Tensor
     rnn_states: Tensor
 
     @staticmethod
-    def of(staging: Staging, algo: AlgoConfig, train_step: int, max_lag: int, device: torch.device) -> Batch:
-        """Move a full staging area to ``device``; ``train_step`` is the learner's present version."""
+    def of(columns: Columns, algo: AlgoConfig, learner: LearnerConfig, train_step: int, device: torch.device) -> Batch:
+        """Move a full dataset to ``device``, where it is not there yet; ``train_step``: the learner's present version.
+
+        With ``vtrace_drop_last_ts`` the last step of each rollout counts as not taken: that alone makes V-trace
+        bootstrap from its value.
+        """
 
         def move(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=True)
 
-        scalars = {name: move(tensor) for name, tensor in staging.scalars.items()}
-        lag = train_step - scalars["policy_version"]
+        scalars = {name: move(tensor) for name, tensor in columns.scalars.items()}
+        taken, version = scalars["valid"], scalars["policy_version"]
+        if algo.with_vtrace and algo.vtrace_drop_last_ts:
+            taken = torch.cat((taken[:-1], torch.zeros_like(taken[-1:])))
+        replayed = scalars[REPLAYED] if REPLAYED in scalars else torch.zeros_like(taken)
         rewards = (scalars["reward"] * algo.reward_scale).clamp(-algo.reward_clip, algo.reward_clip)
-        return Batch(
-            obs={key: move(tensor) for key, tensor in staging.obs.items()},
-            actions={key: move(tensor) for key, tensor in staging.actions.items()},
+        batch = Batch(
+            obs={key: move(tensor) for key, tensor in columns.obs.items()},
+            actions={key: move(tensor) for key, tensor in columns.actions.items()},
             behavior_log_prob=scalars["log_prob"],
             behavior_value=scalars["value"],
             rewards=rewards,
             discounts=torch.where(scalars["terminated"], 0.0, algo.gamma),
-            valid=scalars["valid"] & (lag < max_lag),
-            lag=lag,
-            is_first=move(staging.is_first),
-            rnn_states=move(staging.rnn_states),
+            taken=taken,
+            valid=taken,
+            replayed=replayed,
+            policy_version=version,
+            lag=version,
+            is_first=move(columns.is_first),
+            rnn_states=move(columns.rnn_states),
         )
+        return batch.aged(train_step, learner.max_policy_lag, learner.max_replay_lag)
+
+    def aged(self, train_step: int, max_policy_lag: int, max_replay_lag: int) -> Batch:
+        """The same batch at ``train_step``: ``lag`` as it is then, ``valid`` where it is below its limit.
+
+        Steps that are replayed have a limit of their own: they are old by design.
+        """
+        lag = train_step - self.policy_version
+        young = torch.where(self.replayed, lag < max_replay_lag, lag < max_policy_lag)
+        return replace(self, lag=lag, valid=self.taken & young)
+
+    @property
+    def fresh(self) -> Tensor:
+        """[T, R] bool - valid, and here for the first time: what statistics and normalizers may count."""
+        return self.valid & ~self.replayed
 
     @property
     def rows(self) -> int:
@@ -92,7 +123,10 @@ class Batch:
             behavior_value=change(self.behavior_value),
             rewards=change(self.rewards),
             discounts=change(self.discounts),
+            taken=change(self.taken),
             valid=change(self.valid),
+            replayed=change(self.replayed),
+            policy_version=change(self.policy_version),
             lag=change(self.lag),
             is_first=change(self.is_first),
             rnn_states=change(self.rnn_states),

@@ -43,6 +43,16 @@ class Coefficients:
         """What to step with."""
         return Rates(self._rate, self._value_rate if self._optim.separate_value_optimizer else None)
 
+    def by_name(self) -> dict[str, float]:
+        """All that are in force, by their names in TRAIN_STATISTICS."""
+        rates = self.rates
+        return {
+            "learning_rate": rates.policy,
+            "value_learning_rate": rates.policy if rates.value is None else rates.value,
+            "exploration_coeff": self.exploration,
+            "kl_coeff": self.kl,
+        }
+
     @property
     def looks_at_updates(self) -> bool:
         """Whether ``after_update`` wants to be told; measuring what it wants costs a forward pass."""

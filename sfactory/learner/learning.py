@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from sfactory.clock import Every
-from sfactory.errors import DivergedError, SFactoryError
+from sfactory.errors import SFactoryError
+from sfactory.learner.auxiliary import make_auxiliary
 from sfactory.learner.batch import Batch
+from sfactory.learner.columns import REPLAYED, Columns
+from sfactory.learner.dataset import Dataset
+from sfactory.learner.hook import Hooks
 from sfactory.learner.keeper import CheckpointKeeper
 from sfactory.learner.progress import Progress
+from sfactory.learner.publisher import Publisher
 from sfactory.learner.setup import LearnerSetup
-from sfactory.learner.staging import Staging
+from sfactory.learner.timings import Timings
 from sfactory.learner.trainer import Trainer
 from sfactory.messages import TrainStats
 from sfactory.model.actor_critic import ActorCritic
@@ -57,7 +65,9 @@ class Learning:
         dtype = compute_dtype(setup.model.amp, self._device)
         allow_tf32(setup.model.amp, self._device)
         model = ActorCritic(setup.spec, setup.model, dtype).to(self._device)
-        self._flat = FlatState(model)
+        auxiliary = make_auxiliary(model, setup.algo)
+        unpublished = None if auxiliary is None else FlatState(auxiliary.to(self._device))
+        self._publisher = Publisher(FlatState(model), setup.weights, setup.learner.publish_interval, unpublished)
         self._trainer = Trainer(
             model,
             setup.algo,
@@ -66,14 +76,19 @@ class Learning:
             seed=setup.seed,
             policy=setup.policy,
             total_env_steps=setup.limits.env_steps,
+            auxiliary=auxiliary,
+            evidence=None if setup.checkpoint_dir is None else Path(setup.checkpoint_dir),
         )
         self.progress = Progress(best_metric=setup.checkpoint.save_best_metric)
         self.keeper = CheckpointKeeper(setup, self._trainer, self.progress, row)
+        self._hooks = Hooks.of(setup.after_train_step)
         self._lags = _LagStats()
         self._stats_due = Every(_STATS_EVERY_S)
         self._changing = threading.Lock()
         self._failure: BaseException | None = None
         self._finished = False
+        self._open = 0  # datasets
+        self.timings = Timings()
 
     def begin(self) -> None:
         """Load the checkpoint, if any, and publish the first weights."""
@@ -82,35 +97,88 @@ class Learning:
         self.publish()
 
     @property
-    def over(self) -> bool:
-        """True once a limit is reached."""
-        return self.progress.reached(self._setup.limits)
+    def wants_no_more(self) -> bool:
+        """True once no further dataset is to be opened: a limit is reached, or a hook has failed."""
+        return self._finished or self._hooks.failed or self.progress.reached(self._setup.limits)
 
-    def learn(self, staging: Staging) -> None:
-        """Train on a full staging area, publish, and do what is due."""
-        with self._changing:
+    @property
+    def over(self) -> bool:
+        """True once no more datasets are wanted and none is open; a limit of seconds, or the end, waits for no pass."""
+        if self._finished or self.progress.train_seconds >= self._setup.limits.seconds:
+            return True
+        return not self._open and self.wants_no_more
+
+    def learn(self, columns: Columns) -> None:
+        """Every pass over one dataset, from open to close."""
+        dataset = self.open(columns)
+        for _ in range(self._setup.learner.num_epochs):
+            if not self.one_pass(dataset):
+                break
+        self.close(dataset)
+
+    def open(self, columns: Columns) -> Dataset:
+        """A dataset is to be learned from. ``columns`` stay as they are until it is closed."""
+        with self._changing_model():
+            setup, trainer = self._setup, self._trainer
+            batch = Batch.of(columns, setup.algo, setup.learner, trainer.train_step, self._device)
+            self._look_at(columns)
+            trainer.coefficients.at(self.progress.env_steps)
+            self._open += 1
+            self._row.add("datasets", 1)
+            return trainer.open(batch)
+
+    def one_pass(self, dataset: Dataset) -> bool:
+        """Learn from every minibatch of ``dataset`` once, publish, do what is due; whether another pass makes sense.
+
+        Steps count once the first pass over them is done.
+        """
+        with self._changing_model():
+            if self._finished:
+                return False
+            trainer, progress, before = self._trainer, self.progress, dataset.learned
+            with self.timings.stretch("grad"):
+                more = trainer.learn(dataset, self._stopping)
+            progress.env_steps += dataset.learned - before
+            with self.timings.stretch("publish"):
+                self._publisher.after_updates(trainer.train_step)
+            self._write_row()
+            return more
+
+    def close(self, dataset: Dataset) -> None:
+        """After the last pass over ``dataset``."""
+        with self._changing_model():
+            self._open -= 1
             if self._finished:
                 return
+            trainer, setup = self._trainer, self._setup
+            trainer.close(dataset)
+            self._write_row()
+            self._hooks.after_dataset(trainer, setup.policy, self.progress.env_steps)
+            if self._stats_due.due():
+                self.report()
+            self.keeper.after_dataset()
+
+    def _look_at(self, columns: Columns) -> None:
+        """Lags of what came new, and how much did not."""
+        scalars = columns.scalars
+        taken = scalars["valid"]
+        if REPLAYED in scalars:
+            self._row.add("replayed_steps", int((taken & scalars[REPLAYED]).sum()))
+            taken = taken & ~scalars[REPLAYED]
+        self._lags.add(self._trainer.train_step - scalars["policy_version"], taken)
+
+    def _stopping(self) -> bool:
+        """Whether a pass is to be broken off. A limit of env steps is no reason: what is open is learned from whole."""
+        return self._setup.control.stopping or self.progress.train_seconds >= self._setup.limits.seconds
+
+    @contextlib.contextmanager
+    def _changing_model(self) -> Iterator[None]:
+        with self._changing:
             try:
-                self._learn(staging)
+                yield
             except BaseException as failure:
                 self._failure = failure  # what is left of a dataset that failed is not to be saved
                 raise
-
-    def _learn(self, staging: Staging) -> None:
-        setup, trainer, progress = self._setup, self._trainer, self.progress
-        trainer.coefficients.at(progress.env_steps)
-        batch = Batch.of(staging, setup.algo, trainer.train_step, setup.learner.max_policy_lag, self._device)
-        if self._device.type != "cpu":
-            # The staging area is filled anew once this call returns: its copies to the device must be over.
-            torch.cuda.current_stream(self._device).synchronize()
-        self._lags.add(trainer.train_step - staging.scalars["policy_version"], staging.scalars["valid"])
-        progress.env_steps += trainer.train(batch, lambda: setup.control.stopping or self.over)
-        self.publish()
-        self._write_row()
-        if self._stats_due.due():
-            self.report()
-        self.keeper.after_dataset()
 
     @property
     def train_step(self) -> int:
@@ -119,12 +187,7 @@ class Learning:
 
     def publish(self) -> None:
         """Publish the weights; raises DivergedError instead if they are not finite."""
-        if not self._flat.is_finite():
-            raise DivergedError(
-                f"weights are not finite after update {self._trainer.train_step}; they were not published or "
-                "saved; lower --learning_rate, or look for extreme rewards or observations"
-            )
-        self._setup.weights.publish(self._flat.to_host(), self._trainer.train_step)
+        self._publisher.publish(self._trainer.train_step)
 
     def report(self) -> None:
         """Send statistics since the last report to main; if main is behind, they go with the next."""
@@ -135,20 +198,23 @@ class Learning:
         stats = TrainStats(
             policy=self._setup.policy,
             updates=trainer.updates,
-            learning_rate=trainer.coefficients.rates.policy,
             lag_min=lag[0],
             lag_mean=lag[1],
             lag_max=lag[2],
             **trainer.statistics(),
         )
         if self._setup.to_main.try_put(stats):
+            times = self.timings.message(self._setup.policy, trainer.updates)
             trainer.clear_statistics()
             lags.clear()
+            if self._setup.to_main.try_put(times):
+                self.timings.clear()
 
     def finish(self, save: bool) -> None:
         """Last words, after which nothing is learned any more: statistics, and the final checkpoint if ``save``.
 
-        Waits for what is being learned. If that fails, its failure is raised, and nothing is saved.
+        Waits for what is being learned. If that fails, its failure is raised, and nothing is saved. That of a hook is
+        raised, too, but what was learned before it is whole, and is saved first.
         """
         if not self._changing.acquire(timeout=_END_S):
             raise SFactoryError(f"training did not come to a stop within {_END_S:.0f} s; nothing was saved")
@@ -159,7 +225,9 @@ class Learning:
             self.report()
             self._write_row()
             if save:
+                self._publisher.check(self._trainer.train_step)
                 self.keeper.finish()
+            self._hooks.raise_failure()
             if self.over:
                 self._row.set("state", State.DONE)
         finally:
@@ -171,3 +239,6 @@ class Learning:
         row.set("agent_steps", progress.env_steps)
         row.set("updates", self._trainer.train_step)
         row.set("train_seconds", progress.train_seconds)
+        row.set("publications", self._setup.weights.publications)
+        if self._trainer.target is not None:
+            row.set("target_updates", int(self._trainer.target.moves))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from sfactory.learner.batch import Batch
-from sfactory.learner.objective import Targets
+from sfactory.learner.targets import Targets
 
 
 class Minibatch(NamedTuple):
@@ -20,6 +20,22 @@ class Minibatch(NamedTuple):
 
     batch: Batch
     targets: Targets | None
+
+    def cut(self, steps: int) -> tuple[Minibatch, list[slice]]:
+        """The minibatch, and the columns of its parts of ``steps`` steps each; 0: one part.
+
+        Parts are whole rows, unless that many steps are no whole rows: the minibatch then becomes one of single steps,
+        which is possible with targets and without memory alone.
+        """
+        length, rows = self.batch.valid.shape
+        if not steps or steps >= length * rows:
+            return self, [slice(0, rows)]
+        minibatch = self
+        if steps % length:
+            assert self.targets is not None, "V-trace needs whole rows; rules.py refuses such a microbatch_size"
+            minibatch, length, rows = Minibatch(self.batch.steps(), self.targets.steps()), 1, length * rows
+        width = steps // length
+        return minibatch, [slice(start, min(start + width, rows)) for start in range(0, rows, width)]
 
 
 class Minibatches:
@@ -31,6 +47,10 @@ class Minibatches:
         self._batch = batch.steps() if by_steps else batch
         self._targets = targets.steps() if by_steps and targets is not None else targets
         self._count, self._generator = count, generator
+
+    def age(self, train_step: int, max_policy_lag: int, max_replay_lag: int) -> None:
+        """Let the next epochs see the batch as it is at ``train_step``, see Batch.aged."""
+        self._batch = self._batch.aged(train_step, max_policy_lag, max_replay_lag)
 
     def epoch(self) -> Iterator[Minibatch]:
         """Every row once."""

@@ -1,171 +1,242 @@
-"""Room: the loss of one minibatch. In: model, batch, coefficients. Out: a scalar with gradients, and statistics.
+"""Room: the loss of one minibatch. In: model, minibatch, coefficients. Out: losses with gradients, and what they saw.
 
-The equations are in sfactory/algo; here they are put together. With V-trace, targets are computed anew for
-every minibatch from the present values and policy. With GAE they are computed once per dataset, from the
-values recorded when acting, with V(obs[T]) by the present weights. Targets and recorded values are in the unit
-of rewards; the value loss alone compares normalized ones, if returns are normalized.
+The equations are in sfactory/algo, targets in sfactory/learner/targets.py; here they are put together. A minibatch may
+be taken in parts, whose gradients add up to those of the whole: everything that one step needs of the others (targets,
+importance weights, the normalization of advantages, the number of valid steps) is made of the whole minibatch first.
+Targets and recorded values are in the unit of rewards; the value loss alone compares normalized ones, if returns are
+normalized.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from sfactory.algo import losses
-from sfactory.algo.gae import gae
-from sfactory.algo.masking import masked_mean, normalize
-from sfactory.algo.vtrace import vtrace
+from sfactory.algo.masking import normalize
 from sfactory.config.schema import AlgoConfig
+from sfactory.learner.auxiliary import AuxiliaryTask
 from sfactory.learner.batch import Batch
-from sfactory.model.actor_critic import ActorCritic
+from sfactory.learner.minibatches import Minibatch
+from sfactory.learner.statistics import Cells
+from sfactory.learner.target_network import TargetNetwork
+from sfactory.learner.targets import Targets, gae_targets, vtrace_targets
+from sfactory.model.actor_critic import ActorCritic, Unrolled
 from sfactory.model.distributions import ActionDistribution
 
-STATISTICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "value_mean", "valid_fraction")
+
+class Weights(NamedTuple):
+    """Coefficients that change as training goes on. exploration: of the exploration loss. kl: of the KL penalty."""
+
+    exploration: float
+    kl: float
 
 
-class Targets(NamedTuple):
-    """returns: [T, R] - what values should be. advantages: [T, R] - what the policy is weighted with."""
+class Part(NamedTuple):
+    """A part of a minibatch, judged.
+
+    loss: 0-dim, with gradients - its share of the minibatch's loss: the shares of all parts add up to that.
+    cells: what it was made of. auxiliary: 0-dim - its auxiliary loss, times its valid steps.
+    """
+
+    loss: Tensor
+    cells: Cells
+    auxiliary: Tensor
+
+
+class _Judged(NamedTuple):
+    """What a model says of recorded steps.
+
+    unrolled: as it came. distribution: [T * R] - at every step. log_prob: [T, R] - of what was done.
+    values: [T or T+1, R] - as ValueHead gives them.
+    """
+
+    unrolled: Unrolled
+    distribution: ActionDistribution
+    log_prob: Tensor
+    values: Tensor
+
+
+class _Seen(NamedTuple):
+    """What of a whole minibatch is known before any gradient, as far as it is needed.
+
+    log_prob: [T, R], values: [T+1, R] - by the present weights. target_log_prob: [T, R] - by the target network.
+    """
+
+    log_prob: Tensor | None
+    values: Tensor | None
+    target_log_prob: Tensor | None
+
+
+class _Aims(NamedTuple):
+    """What a minibatch is to learn, each [T, R].
+
+    returns: what values should be. advantages: in the unit of rewards. weights: the same as the policy loss takes them.
+    reference: log-probabilities that the ratio of the policy loss compares the present ones with.
+    """
 
     returns: Tensor
     advantages: Tensor
+    weights: Tensor
+    reference: Tensor
 
-    def columns(self, which: slice | Tensor) -> Targets:
-        """The rows ``which``, as Batch.columns."""
-        return Targets(self.returns[:, which], self.advantages[:, which])
-
-    def steps(self) -> Targets:
-        """All steps as rows of one step each, as Batch.steps."""
-        return Targets(self.returns.reshape(1, -1), self.advantages.reshape(1, -1))
-
-
-class Loss(NamedTuple):
-    """total: 0-dim with gradients. statistics: [len(STATISTICS)], detached. returns: [T, R] - the value targets."""
-
-    total: Tensor
-    statistics: Tensor
-    returns: Tensor
+    def columns(self, which: slice) -> _Aims:
+        return _Aims(*(tensor[:, which] for tensor in self))
 
 
 class Objective:
     """The loss that ``AlgoConfig`` describes."""
 
-    def __init__(self, model: ActorCritic, config: AlgoConfig) -> None:
+    def __init__(
+        self,
+        model: ActorCritic,
+        config: AlgoConfig,
+        target: TargetNetwork | None = None,
+        auxiliary: AuxiliaryTask | None = None,
+    ) -> None:
+        """``target``: the policy that V-trace and the ratio look at with ``use_target_net``."""
         self._model, self._config = model, config
+        self._target, self._auxiliary = target, auxiliary
 
     def gae_targets(self, batch: Batch) -> Targets | None:
         """Targets of a whole dataset under GAE; None with V-trace, which makes its own per minibatch."""
-        config = self._config
-        if config.with_vtrace:
-            return None
-        with torch.no_grad():
-            state = torch.where(batch.is_first[-1].unsqueeze(-1), 0.0, batch.rnn_states[-1])
-            bootstrap = self._model({key: obs[-1] for key, obs in batch.obs.items()}, state).value
-        result = gae(
-            discounts=batch.discounts,
-            rewards=batch.rewards,
-            values=batch.behavior_value,
-            bootstrap_value=bootstrap,
-            valid=batch.valid,
-            lambda_=config.gae_lambda,
-        )
-        return Targets(result.returns, result.advantages)
+        return None if self._config.with_vtrace else gae_targets(self._model, self._config, batch)
 
     @torch.no_grad()
-    def divergence(self, batch: Batch) -> float:
-        """KL of the behavior policy and the present one, as ``kl`` of the statistics, by a pass of its own."""
-        log_prob = self._unrolled(batch, ahead=0)[1]
-        behavior = batch.behavior_log_prob
-        return float(losses.approx_kl(log_prob=log_prob, behavior_log_prob=behavior, valid=batch.valid))
+    def divergence(self, minibatch: Minibatch, microbatch_size: int) -> float:
+        """KL of the behavior policy and the present one over fresh steps, as ``kl`` of the statistics, by a pass of its
+        own, in parts as ``parts`` takes them; NaN without a fresh step. Waits for the device.
+        """
+        minibatch, columns = minibatch.cut(microbatch_size)
+        total = torch.zeros((), device=minibatch.batch.valid.device)
+        for which in columns:
+            batch = minibatch.batch.columns(which)
+            log_ratios = losses.log_ratio(_log_prob(self._model, batch), batch.behavior_log_prob, batch.fresh)
+            total = total + losses.approx_kl(log_ratios=log_ratios).sum()
+        return float(total / minibatch.batch.fresh.sum())
 
-    def _unrolled(self, batch: Batch, ahead: int) -> tuple[ActionDistribution, Tensor, Tensor]:
-        """The distribution [T * R] at every step, log-probs [T, R] of what was done, and values [T + ``ahead``, R]."""
-        steps = batch.valid.shape[0] + ahead
-        obs = {key: tensor[:steps] for key, tensor in batch.obs.items()}
-        unrolled = self._model.unroll(obs, batch.rnn_states[:-1], batch.is_first[:steps], batch.recurrence)
-        distribution = self._model.distribution(unrolled.dist_params)
-        actions = {key: tensor.flatten(0, 1) for key, tensor in batch.actions.items()}
-        return distribution, distribution.log_prob(actions).view_as(batch.valid), unrolled.values
+    def parts(self, minibatch: Minibatch, microbatch_size: int, weights: Weights) -> Iterator[Part]:
+        """The loss of a minibatch, in parts of ``microbatch_size`` steps (0: one part).
 
-    def __call__(self, batch: Batch, targets: Targets | None) -> Loss:
-        """Loss of a minibatch. ``targets``: its columns of ``gae_targets``, or None with V-trace."""
-        config, valid = self._config, batch.valid
-        # V-trace wants V(obs[T]), too.
-        distribution, log_prob, all_values = self._unrolled(batch, ahead=1 if targets is None else 0)
-        entropy = distribution.entropy().view_as(valid)
-        head = self._model.value_head
-        values = all_values[: valid.shape[0]]
+        Take the gradient of each before asking for the next one: only so do parts save memory.
+        """
+        minibatch, columns = minibatch.cut(microbatch_size)
+        batch = minibatch.batch
+        steps = batch.valid.sum()
+        # What each cell's share is divided by.
+        divisor = steps.clamp(min=1) if self._config.loss_reduction == "mean" else torch.ones_like(steps)
+        if len(columns) == 1:
+            # V-trace wants V(obs[T]), too.
+            judged = _judge(self._model, batch, ahead=1 if minibatch.targets is None else 0)
+            seen = _Seen(judged.log_prob.detach(), judged.values.detach(), self._target_log_prob(batch))
+            yield self._part(batch, self._aims(minibatch, seen), judged, divisor, weights)
+            return
+        aims = self._aims(minibatch, self._seen(minibatch, columns))
+        for which in columns:
+            part = batch.columns(which)
+            yield self._part(part, aims.columns(which), _judge(self._model, part, ahead=0), divisor, weights)
+
+    @torch.no_grad()
+    def _seen(self, minibatch: Minibatch, columns: list[slice]) -> _Seen:
+        """By passes without gradients over one part after the other."""
+        parts = [minibatch.batch.columns(which) for which in columns]
+        log_prob = values = target_log_prob = None
+        if minibatch.targets is None:
+            judged = [_judge(self._model, part, ahead=1) for part in parts]
+            log_prob = torch.cat([one.log_prob for one in judged], dim=1)
+            values = torch.cat([one.values for one in judged], dim=1)
+        if self._target is not None:
+            target_log_prob = torch.cat([_log_prob(self._target.model, part) for part in parts], dim=1)
+        return _Seen(log_prob, values, target_log_prob)
+
+    def _target_log_prob(self, batch: Batch) -> Tensor | None:
+        return None if self._target is None else _log_prob(self._target.model, batch)
+
+    @torch.no_grad()
+    def _aims(self, minibatch: Minibatch, seen: _Seen) -> _Aims:
+        config, batch, targets = self._config, minibatch.batch, minibatch.targets
+        reference = batch.behavior_log_prob
+        if seen.target_log_prob is not None:
+            reference = losses.impact_log_prob(
+                target_log_prob=seen.target_log_prob,
+                behavior_log_prob=batch.behavior_log_prob,
+                worker_clip=config.target_worker_clip,
+            )
         if targets is None:
-            targets = self._vtrace_targets(batch, log_prob, head.denormalize(all_values.detach()))
+            corrected_for = seen.log_prob if seen.target_log_prob is None else seen.target_log_prob
+            assert corrected_for is not None
+            assert seen.values is not None
+            values = self._model.value_head.denormalize(seen.values)
+            targets = vtrace_targets(config, batch, corrected_for, values)
+        advantages = targets.advantages
+        weights = normalize(advantages, batch.valid) if config.normalize_advantages else advantages
+        return _Aims(targets.returns, advantages, weights, reference)
 
-        advantages = normalize(targets.advantages, valid) if config.normalize_advantages else targets.advantages
-        policy_loss = self._policy_loss(batch, log_prob, advantages)
-        value_loss = losses.value_loss(
+    def _part(self, batch: Batch, aims: _Aims, judged: _Judged, divisor: Tensor, weights: Weights) -> Part:
+        """Shares of a part, whose valid steps count among ``divisor`` in all."""
+        config, valid, head = self._config, batch.valid, self._model.value_head
+        values = judged.values[: valid.shape[0]]
+        surrogate = losses.log_ratio(judged.log_prob, aims.reference, valid)
+        log_ratio = surrogate
+        if self._target is not None:
+            log_ratio = losses.log_ratio(judged.log_prob, batch.behavior_log_prob, valid)
+        policy = self._policy_loss(judged.log_prob, surrogate, aims.weights, valid)
+        value = losses.value_loss(
             values=values,
-            targets=head.normalize(targets.returns),
+            targets=head.normalize(aims.returns),
             behavior_values=head.normalize(batch.behavior_value),
             valid=valid,
             clip_value=config.ppo_clip_value,
         )
-        bonus = losses.entropy_bonus(entropy=entropy, valid=valid)
-        total = policy_loss + config.value_loss_coeff * value_loss
+        entropy = losses.entropy_bonus(entropy=judged.distribution.entropy().view_as(valid), valid=valid)
+        terms = policy + config.value_loss_coeff * value
         if config.exploration_loss == "entropy":
-            total = total - config.exploration_loss_coeff * bonus
+            terms = terms - weights.exploration * entropy
         elif config.exploration_loss == "symmetric_kl":
-            distance = distribution.symmetric_kl_to_uniform().view_as(valid)
-            penalty = losses.symmetric_kl_to_uniform(symmetric_kl=distance, valid=valid)
-            total = total + config.exploration_loss_coeff * penalty
-        if config.kl_loss_coeff:
-            kl = losses.kl_penalty(log_prob=log_prob, behavior_log_prob=batch.behavior_log_prob, valid=valid)
-            total = total + config.kl_loss_coeff * kl
-        values = head.denormalize(values.detach())
-        statistics = self._statistics(batch, policy_loss, value_loss, bonus, log_prob, values)
-        return Loss(total, statistics, targets.returns)
-
-    def _vtrace_targets(self, batch: Batch, log_prob: Tensor, values: Tensor) -> Targets:
-        config = self._config
-        log_rhos = torch.where(batch.valid, log_prob.detach() - batch.behavior_log_prob, -torch.inf)
-        result = vtrace(
-            log_rhos=log_rhos,
-            discounts=batch.discounts,
-            rewards=batch.rewards,
-            values=values[:-1],
-            bootstrap_value=values[-1],
-            rho_clip=config.vtrace_rho,
-            c_clip=config.vtrace_c,
-            pg_rho_clip=config.vtrace_rho,
-            lambda_=1.0,
+            distance = judged.distribution.symmetric_kl_to_uniform().view_as(valid)
+            terms = terms + weights.exploration * losses.symmetric_kl_to_uniform(symmetric_kl=distance, valid=valid)
+        if weights.kl:
+            terms = terms + weights.kl * losses.kl_penalty(log_ratios=log_ratio)
+        loss = terms.sum() / divisor
+        auxiliary = torch.zeros_like(loss.detach())
+        if self._auxiliary is not None:
+            # A mean over the part, which counts as much as the part has valid steps.
+            auxiliary = self._auxiliary.loss(batch, judged.unrolled) * valid.sum()
+            loss = loss + config.aux_loss_coeff * auxiliary / divisor
+        cells = Cells(
+            policy_loss=policy.detach(),
+            value_loss=value.detach(),
+            entropy=entropy.detach(),
+            log_ratio=log_ratio.detach(),
+            surrogate=surrogate.detach(),
+            value=head.denormalize(values.detach()),
+            target=aims.returns,
+            advantage=aims.advantages,
+            valid=valid,
+            replayed=batch.replayed,
         )
-        # The clipped surrogate has a ratio of its own; weighting its advantages again would count it twice.
-        weighted = config.policy_loss == "pg"
-        return Targets(result.vs, result.pg_advantages if weighted else result.advantages)
+        return Part(loss, cells, auxiliary.detach())
 
-    def _policy_loss(self, batch: Batch, log_prob: Tensor, advantages: Tensor) -> Tensor:
+    def _policy_loss(self, log_prob: Tensor, log_ratios: Tensor, advantages: Tensor, valid: Tensor) -> Tensor:
         if self._config.policy_loss == "pg":
-            return losses.pg_loss(log_prob=log_prob, advantages=advantages, valid=batch.valid)
-        return losses.ppo_clip_loss(
-            log_prob=log_prob,
-            behavior_log_prob=batch.behavior_log_prob,
-            advantages=advantages,
-            valid=batch.valid,
-            clip_ratio=self._config.ppo_clip_ratio,
-        )
-
-    @torch.no_grad()
-    def _statistics(
-        self, batch: Batch, policy_loss: Tensor, value_loss: Tensor, bonus: Tensor, log_prob: Tensor, values: Tensor
-    ) -> Tensor:
-        behavior, valid = batch.behavior_log_prob, batch.valid
+            return losses.pg_loss(log_prob=log_prob, advantages=advantages, valid=valid)
         clip_ratio = self._config.ppo_clip_ratio
-        return torch.stack(
-            (
-                policy_loss,
-                value_loss,
-                bonus,
-                losses.approx_kl(log_prob=log_prob, behavior_log_prob=behavior, valid=valid),
-                losses.clip_fraction(log_prob=log_prob, behavior_log_prob=behavior, valid=valid, clip_ratio=clip_ratio),
-                masked_mean(values, valid),
-                valid.float().mean(),
-            )
-        )
+        return losses.ppo_clip_loss(log_ratios=log_ratios, advantages=advantages, valid=valid, clip_ratio=clip_ratio)
+
+
+def _judge(model: ActorCritic, batch: Batch, ahead: int) -> _Judged:
+    """What ``model`` says of ``batch``, and of ``ahead`` observations after it."""
+    steps = batch.valid.shape[0] + ahead
+    obs = {key: tensor[:steps] for key, tensor in batch.obs.items()}
+    unrolled = model.unroll(obs, batch.rnn_states[:-1], batch.is_first[:steps], batch.recurrence)
+    distribution = model.distribution(unrolled.dist_params)
+    actions = {key: tensor.flatten(0, 1) for key, tensor in batch.actions.items()}
+    return _Judged(unrolled, distribution, distribution.log_prob(actions).view_as(batch.valid), unrolled.values)
+
+
+@torch.no_grad()
+def _log_prob(model: ActorCritic, batch: Batch) -> Tensor:
+    return _judge(model, batch, ahead=0).log_prob

@@ -44,17 +44,20 @@ class Progress:
 
 def payload_of(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     """What a checkpoint holds: plain numbers and tensors only."""
+    auxiliary = {} if trainer.auxiliary is None else {"auxiliary": trainer.auxiliary.state_dict()}
     return {
         "payload_version": PAYLOAD_VERSION,
         "model": trainer.model.state_dict(),
         **trainer.updater.state(),
         "coefficients": trainer.coefficients.state(),
+        **({} if trainer.target is None else {"target": trainer.target.state_dict()}),
         "train_step": trainer.train_step,
         "env_steps": progress.env_steps,
         "agent_steps": progress.env_steps,
         "train_seconds": progress.train_seconds,
         "best_objective": progress.best_objective,
         "best_metric": progress.best_metric,
+        **auxiliary,
     }
 
 
@@ -64,6 +67,9 @@ def restore(payload: dict[str, Any], where: str, trainer: Trainer, progress: Pro
         raise CheckpointError(f"{where} was written by another version of sfactory; use that, or a new --experiment")
     try:
         trainer.model.load_state_dict(payload["model"])
+        _restore_target(trainer, payload.get("target"))
+        if trainer.auxiliary is not None:
+            trainer.auxiliary.load_state_dict(payload["auxiliary"])
     except (RuntimeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{where} does not fit the model of this configuration: {error}") from error
     try:
@@ -77,3 +83,13 @@ def restore(payload: dict[str, Any], where: str, trainer: Trainer, progress: Pro
     progress.earlier_seconds = payload["train_seconds"]
     if payload["best_metric"] == progress.best_metric:
         progress.best_objective = payload["best_objective"]
+
+
+def _restore_target(trainer: Trainer, state: dict[str, Any] | None) -> None:
+    """Where a target network is wanted that was not saved, it begins as a copy of the model."""
+    if trainer.target is None:
+        return
+    if state is None:
+        trainer.target.copy()
+    else:
+        trainer.target.load_state_dict(state)

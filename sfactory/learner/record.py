@@ -11,30 +11,22 @@ import torch
 from torch import Tensor
 
 from sfactory.errors import DivergedError
-from sfactory.learner.objective import STATISTICS, Loss
+from sfactory.learner.batch import Batch
+from sfactory.learner.statistics import GRADIENT, NAMES
 from sfactory.learner.updater import Applied
 
 log = logging.getLogger(__name__)
 
-_MAX_BAD_IN_A_ROW = 10
-_VALID_STEPS, _TAKEN, _EXCUSED, _FIRST = 0, 1, 2, 3
-_POLICY_LOSS = _FIRST + STATISTICS.index("policy_loss")
-_NAMES = (*STATISTICS, "grad_norm")
+_VALID_STEPS, _FRESH_STEPS, _TAKEN, _EXCUSED, _FIRST = 0, 1, 2, 3, 4
+_NAMES = (*NAMES, *GRADIENT)
 
 Rows = npt.NDArray[np.float64]
 
 
-def row_of(valid_steps: Tensor, loss: Loss, applied: Applied) -> Tensor:
-    """One update as a row of numbers on its device."""
-    return torch.cat(
-        (
-            valid_steps.reshape(1).double(),
-            applied.taken.reshape(1).double(),
-            applied.excused.reshape(1).double(),
-            loss.statistics.double(),
-            applied.norm.reshape(1).double(),
-        )
-    )
+def row_of(batch: Batch, statistics: Tensor, applied: Applied) -> Tensor:
+    """One update as a row of numbers on its device. statistics: [len(NAMES)], as ``statistics_of`` gives them."""
+    head = torch.stack((batch.valid.sum(), batch.fresh.sum(), applied.taken, applied.excused))
+    return torch.cat((head.double(), statistics.double(), applied.norm.reshape(1).double()))
 
 
 def on_host(rows: Sequence[Tensor]) -> Rows:
@@ -43,14 +35,35 @@ def on_host(rows: Sequence[Tensor]) -> Rows:
 
 
 def steps_learned(rows: Rows) -> int:
-    """Valid steps of the updates that were made."""
-    return int(rows[rows[:, _TAKEN] > 0, _VALID_STEPS].sum())
+    """Fresh steps of the updates that were made."""
+    return int(rows[rows[:, _TAKEN] > 0, _FRESH_STEPS].sum())
 
 
-def mean_policy_loss(rows: Rows) -> float:
-    """Of the updates that were made; NaN if none was."""
-    made = rows[rows[:, _TAKEN] > 0, _POLICY_LOSS]
-    return float(made.mean()) if made.size else float("nan")
+def mean_of(name: str, rows: Rows) -> float:
+    """Of a statistic, over the updates that were made and have it; NaN if none has."""
+    numbers = rows[rows[:, _TAKEN] > 0, _FIRST + _NAMES.index(name)]
+    numbers = numbers[~np.isnan(numbers)]
+    return float(numbers.mean()) if numbers.size else float("nan")
+
+
+class Means:
+    """Means of what updates tell, each over those that tell it: NaN is left out. ``updates``: how many were made."""
+
+    def __init__(self) -> None:
+        self._sums, self._counts = np.zeros(len(_NAMES)), np.zeros(len(_NAMES))
+        self.updates = 0
+
+    def add(self, rows: Rows) -> None:
+        """Take in those of some updates that were made."""
+        statistics = rows[rows[:, _TAKEN] > 0, _FIRST:]
+        self._sums += np.nansum(statistics, axis=0)
+        self._counts += (~np.isnan(statistics)).sum(axis=0)
+        self.updates += len(statistics)
+
+    def value(self) -> dict[str, float]:
+        """By name; NaN where no update has told it."""
+        means = np.divide(self._sums, self._counts, out=np.full(len(_NAMES), np.nan), where=self._counts > 0)
+        return dict(zip(_NAMES, means.tolist(), strict=True))
 
 
 class UpdateRecord:
@@ -60,32 +73,37 @@ class UpdateRecord:
     It is the policy version that weights are published under, and what policy lag is measured in.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_bad_steps: int) -> None:
+        """``max_bad_steps``: so many updates in a row that were skipped end the run."""
         self.train_step = 0
+        self._max_bad = max_bad_steps
         self.skipped = 0
         self._bad_in_a_row = 0
         self.clear()
 
     def clear(self) -> None:
         """Begin new means."""
-        self._sums = np.zeros(len(_NAMES))
-        self.updates = 0
+        self._means = Means()
+
+    @property
+    def updates(self) -> int:
+        """Updates that were made since ``clear``."""
+        return self._means.updates
 
     def add(self, rows: Rows) -> None:
         """Take in updates, in order; raises DivergedError if too many in a row were skipped."""
+        self._means.add(rows)
         for row in rows:
             if row[_TAKEN]:
                 self.train_step += 1
                 self._bad_in_a_row = 0
-                self._sums += row[_FIRST:]
-                self.updates += 1
             elif row[_VALID_STEPS]:
                 self.train_step += 1
                 self._skip(excused=bool(row[_EXCUSED]))
 
     def means(self) -> dict[str, float]:
-        """By the names in STATISTICS and "grad_norm", over ``updates``, of which there must be some."""
-        return dict(zip(_NAMES, (self._sums / self.updates).tolist(), strict=True))
+        """By name, over those of ``updates`` that have the statistic; NaN where none has."""
+        return self._means.value()
 
     def _skip(self, excused: bool) -> None:
         """A loss or gradient that is not finite changed nothing; too many in a row end the run.
@@ -95,7 +113,7 @@ class UpdateRecord:
         self.skipped += 1
         self._bad_in_a_row += not excused
         log.warning("update %d skipped: its loss or gradient is not finite (%d so far)", self.train_step, self.skipped)
-        if self._bad_in_a_row >= _MAX_BAD_IN_A_ROW:
+        if self._bad_in_a_row >= self._max_bad:
             raise DivergedError(
                 f"{self._bad_in_a_row} updates in a row had a loss or gradient that is not finite (update "
                 f"{self.train_step}); lower --learning_rate or --reward_scale, or look for NaN in the env's data"

@@ -37,7 +37,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class LearnerSetup:
-    """Everything a learner process works with. ``checkpoint_dir`` is None where nothing is saved (benchmarks)."""
+    """Everything a learner process works with. ``checkpoint_dir`` is None where nothing is saved (benchmarks).
+
+    after_train_step: functions that are called after each dataset, as module:function, see ``Hooks``.
+    """
 
     policy: int
     seed: int
@@ -61,3 +64,4 @@ class LearnerSetup:
     inbox: Channel[ToLearner]
     to_actors: list[Channel[ToActor]]
     to_main: Channel[ToMain]
+    after_train_step: tuple[str, ...] = ()

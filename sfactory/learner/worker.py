@@ -1,56 +1,66 @@
-"""Room: the loop of a learner. In: READY slots. Out: published weights and checkpoints.
+"""Room: the loops of a learner. In: READY slots. Out: published weights and checkpoints.
 
-get slots -> assemble a dataset -> learn from it -> publish. With ``--train_in_background_thread`` the last
-two run in a thread of their own, while the ring thread assembles the next dataset. The main thread waits, and saves
-at the end.
+Beside sampling, batchers assemble datasets, loaders bring them to the device if it is not the CPU, and one thread
+trains: see ``Belt``. Where collection waits for training, or with ``--train_in_background_thread=False``, one thread
+assembles and trains in turn. The main thread waits, and saves at the end.
 """
 
 from __future__ import annotations
 
 import torch
 
-from sfactory.clock import BLOCK_S
+from sfactory.clock import BLOCK_S, now
 from sfactory.layout import ACTORS
 from sfactory.learner.assembler import Assembler
+from sfactory.learner.belt import Belt
+from sfactory.learner.device_slot import DeviceSlot
+from sfactory.learner.inbox import Inbox
 from sfactory.learner.learning import Learning
-from sfactory.learner.ring_thread import RingThread
+from sfactory.learner.passes import Passes
+from sfactory.learner.replay import Replay
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.staging import CopyThreads, Staging
-from sfactory.learner.train_thread import TrainThread
+from sfactory.learner.starvation import Starvation
+from sfactory.learner.threads import Threads
 from sfactory.seeds import Branch, seed_at
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State, StatusRow, Stopwatch
 
 
 class LearnerWorker:
-    """Assembles datasets and has them learned from, until a limit or a stop."""
+    """Assembles datasets and has them learned from, until a limit or a stop.
+
+    Busy, as the status board tells it, is the thread that trains: one that assembles beside it counts for nothing, and
+    what it takes too long for is time that the training thread waits. A learner that does both in turn waits only for
+    slots that were not announced yet.
+    """
 
     def __init__(self, setup: LearnerSetup, learning: Learning, row: StatusRow) -> None:
-        self._setup, self._learning = setup, learning
+        self._setup, self._learning, self._row = setup, learning, row
         self._watch = Stopwatch(row)
         self._own_area: Staging | None = None
         self._copying = CopyThreads(setup.learner.learner_main_loop_num_cores)
-        self._assembler = Assembler(setup.policy, setup.trajectories, setup.table, setup.inbox, setup.to_actors, row)
+        self._inbox = Inbox(setup.policy, setup.trajectories, setup.table, setup.inbox, setup.to_actors, row)
+        self._replay = self._make_replay()
+        self._assembler = self._make_assembler()
+        self._starvation = Starvation(setup.learner.learner_starvation_timeout_sec, setup.status, setup.table)
 
-    def run(self) -> None:
-        """Work until a limit is reached or a stop is ordered."""
-        if self._setup.stage == "sample":
-            self._discard()
-        elif self._setup.stage == "learn":
-            self._learn_again_and_again()
-        elif self._setup.learner.train_in_background_thread and not self._setup.layout.slots_until_trained:
-            self._run_beside_thread()
+    def start(self, threads: Threads) -> None:
+        """Start the loops; they end at a limit, a stop, or the failure of another."""
+        setup = self._setup
+        if setup.stage == "sample":
+            threads.start("rings", self._discard)
+        elif setup.stage == "learn":
+            threads.start("rings", self._learn_again_and_again)
+        elif setup.learner.train_in_background_thread and not setup.layout.slots_until_trained:
+            self._start_belt(threads)
         else:
-            while not self.over():
-                if self.assemble(BLOCK_S):
-                    self.learn()
+            threads.start("rings", self._take_turns)
 
     def assemble(self, timeout: float) -> bool:
         """Take in what has come, blocking up to ``timeout`` seconds for it; True once a dataset is complete."""
-        self._watch.before_wait()
-        full = self._assembler.advance(self._area(), timeout)
-        self._watch.after_wait()
-        return full
+        self._receive(timeout)
+        return self._assembler.advance(self._area(), 0)
 
     def learn(self) -> None:
         """Learn from the complete dataset, and begin a new one."""
@@ -59,6 +69,16 @@ class LearnerWorker:
         area.clear()
         self._assembler.trained()
 
+    def over(self) -> bool:
+        """True once nothing more is to be learned. Training time begins with the first env step of any actor."""
+        self._start_clock()
+        return self._setup.control.stopping or self._learning.over
+
+    def _start_clock(self) -> None:
+        sampling_since = [at for at in self._setup.status.values("first_step_at", ACTORS) if at]
+        if sampling_since:
+            self._learning.progress.start_clock(min(sampling_since))
+
     def _area(self) -> Staging:
         """The one staging area of a learner that trains between assembling."""
         if self._own_area is None:
@@ -66,25 +86,75 @@ class LearnerWorker:
         return self._own_area
 
     def _staging(self) -> Staging:
-        setup = self._setup
-        return Staging(setup.spec, setup.layout, pin=setup.device != "cpu", copying=self._copying)
+        setup, pin = self._setup, self._setup.device != "cpu"
+        return Staging(setup.spec, setup.layout, pin, self._copying, replay=self._replay is not None)
 
-    def over(self) -> bool:
-        """True once no further dataset is wanted. Training time begins with the first env step of any actor."""
-        sampling_since = [at for at in self._setup.status.values("first_step_at", ACTORS) if at]
-        if sampling_since:
-            self._learning.progress.start_clock(min(sampling_since))
-        return self._setup.control.stopping or self._learning.over
+    def _make_replay(self) -> Replay | None:
+        config, setup = self._setup.learner, self._setup
+        if not config.replay_proportion:
+            return None
+        # Another session draws other rows, as its actors act otherwise.
+        seed = seed_at(setup.seed, Branch.REPLAY, setup.policy, self._learning.train_step)
+        return Replay(config.replay_proportion, config.replay_slots, config.replay_include_new, seed)
 
-    def _run_beside_thread(self) -> None:
-        areas = [self._staging() for _ in range(self._setup.layout.datasets)]
-        with TrainThread(self._learning, areas, self._watch, self._setup.control) as thread:
+    def _make_assembler(self) -> Assembler:
+        return Assembler(self._inbox, self._setup.layout.slots_until_trained, self._replay)
 
-            def give_up() -> bool:
-                return self.over() or thread.finished()
+    def _take_turns(self) -> None:
+        while not self.over():
+            if self.assemble(BLOCK_S):
+                self._starvation.fed()
+                self.learn()
+            else:
+                self._starvation.look()
 
-            while (staging := thread.free_staging()) is not None and self._assembler.fill(staging, give_up):
-                thread.submit(staging)
+    def _start_belt(self, threads: Threads) -> None:
+        setup, config = self._setup, self._setup.learner
+        device = torch.device(setup.device)
+        slots: list[DeviceSlot] = []
+        if device.type != "cpu":
+            count = max(config.num_gpu_slots, config.minibatch_ring_size)
+            slots = [DeviceSlot(setup.spec, setup.layout, device, self._replay is not None) for _ in range(count)]
+        areas = [self._staging() for _ in range(setup.layout.datasets)]
+        belt = Belt(areas, slots, drop_oldest=config.learner_queue_policy == "drop_oldest")
+        passes = Passes(self._learning, belt, config, self._row, self._watch, self._starvation)
+        threads.start("train", lambda: passes.run(lambda: setup.control.stopping or threads.failed))
+        for number in range(config.num_loader_threads if slots else 0):
+            threads.start(f"load-{number}", lambda: self._load(belt, threads))
+        for number in range(config.num_batchers):
+            threads.start(f"batch-{number}", lambda: self._batch(belt, threads))
+
+    def _batch(self, belt: Belt, threads: Threads) -> None:
+        """Fill areas of the belt."""
+        assembler = self._make_assembler()
+
+        def give_up() -> bool:
+            self._start_clock()
+            return self._ended(threads)
+
+        while not give_up():
+            area = belt.area_to_fill(BLOCK_S)
+            if area is None:
+                continue
+            since = now()
+            if assembler.fill(area, give_up):
+                self._learning.timings.add("dequeue", now() - since)
+                belt.submit(area)
+            self._row.set("dropped_steps", belt.dropped_steps)
+
+    def _load(self, belt: Belt, threads: Threads) -> None:
+        """Bring full areas to the device."""
+        while not self._ended(threads):
+            area = belt.area_to_load(BLOCK_S)
+            while area is not None and not self._ended(threads):
+                since = now()
+                if belt.load(area, BLOCK_S):
+                    self._learning.timings.add("load", now() - since)
+                    break
+
+    def _ended(self, threads: Threads) -> bool:
+        """Whether threads that feed training are to end."""
+        return self._setup.control.stopping or self._learning.wants_no_more or threads.failed
 
     def _learn_again_and_again(self) -> None:
         """From one dataset, as if it were a new one each time; nothing more is taken in."""
@@ -92,15 +162,18 @@ class LearnerWorker:
         while not self.over():
             if area.full or self.assemble(BLOCK_S):
                 area.scalars["policy_version"].fill_(self._learning.train_step)
-                self._watch.before_wait()
-                self._watch.after_wait()
+                self._watch.lap()
                 self._learning.learn(area)
 
     def _discard(self) -> None:
         while not self._setup.control.stopping:
-            self._watch.before_wait()
+            self._receive(BLOCK_S)
             self._assembler.discard()
-            self._watch.after_wait()
+
+    def _receive(self, timeout: float) -> None:
+        self._watch.before_wait()
+        self._assembler.receive(timeout)
+        self._watch.after_wait()
 
 
 def run_learner(setup: LearnerSetup, row: StatusRow) -> None:
@@ -111,7 +184,8 @@ def run_learner(setup: LearnerSetup, row: StatusRow) -> None:
     learning.begin()
     row.set("state", State.RUNNING)
     worker = LearnerWorker(setup, learning, row)
-    rings = RingThread(worker.run)  # see NOTE [Who saves waits on no ring]
-    rings.run(worker.over)
+    threads = Threads()  # see NOTE [Who saves waits on no ring]
+    worker.start(threads)
+    threads.wait(worker.over)
     learning.finish(save=setup.control.stop is not Stop.NOW)
-    rings.leave()
+    threads.leave()

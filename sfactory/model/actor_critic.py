@@ -17,6 +17,7 @@ from sfactory.config.schema import ModelConfig
 from sfactory.model.distributions import ActionDistribution, Actions, num_params
 from sfactory.model.encoders import initialize
 from sfactory.model.normalizer import ObsNormalizer
+from sfactory.model.spectral import SpectralLinear
 from sfactory.model.tower import Tower
 from sfactory.model.value_head import ValueHead
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec
@@ -37,10 +38,15 @@ class Output(NamedTuple):
 
 
 class Unrolled(NamedTuple):
-    """What a rollout of T steps gives. dist_params: [T * B, P]. values: [T or T+1, B] - as ValueHead gives them."""
+    """What a rollout of T steps gives. dist_params: [T * B, P]. values: [T or T+1, B] - as ValueHead gives them.
+
+    embeddings, memory: [T or T+1, B, ...] - what the actor's encoder and core gave on the way, see Stages.
+    """
 
     dist_params: Tensor
     values: Tensor
+    embeddings: Tensor
+    memory: Tensor
 
 
 class Acted(NamedTuple):
@@ -128,6 +134,7 @@ class ActorCritic(nn.Module):
         self.value_head = ValueHead(self.tower.out_size, config)
         self.state_size = self.tower.state_size * (1 if self.critic_tower is None else 2)
         self._trunk = self.tower, self.policy_head, self.value_head  # as in Tower: looked up without a detour
+        self._spectral = tuple(module for module in self.modules() if isinstance(module, SpectralLinear))
 
     def critic_parameters(self) -> list[nn.Parameter]:
         """Weights that serve the value function alone: its head and, if nothing is shared, its tower."""
@@ -188,19 +195,29 @@ class ActorCritic(nn.Module):
         if self.obs_normalizer is not None:
             obs = self.obs_normalizer.forward(obs)
         if self.critic_tower is None:
-            features = self.tower.unroll(obs, states, is_first, recurrence)
-            critic_features = features
+            stages = self.tower.unroll(obs, states, is_first, recurrence)
+            critic_features = stages.features
         else:
             actor_states, critic_states = states.chunk(2, dim=2)
-            features = self.tower.unroll(obs, actor_states, is_first, recurrence)
-            critic_features = self.critic_tower.unroll(obs, critic_states, is_first, recurrence)
+            stages = self.tower.unroll(obs, actor_states, is_first, recurrence)
+            critic_features = self.critic_tower.unroll(obs, critic_states, is_first, recurrence).features
         # Cut after the head, not before: the gradient of a cut is as large as what is cut, and parameters are few.
-        params = self.policy_head.forward(features)[: steps * rows]
-        return Unrolled(params, self.value_head.forward(critic_features).view(-1, rows))
+        params = self.policy_head.forward(stages.features)[: steps * rows]
+        values = self.value_head.forward(critic_features).view(-1, rows)
+        embeddings, memory = (stage.unflatten(0, (-1, rows)) for stage in (stages.embeddings, stages.memory))
+        return Unrolled(params, values, embeddings, memory)
 
     def distribution(self, params: Tensor) -> ActionDistribution:
         """The action distribution of dist_params [B, P]."""
         return ActionDistribution(self.heads, params)
+
+    def follow_update(self, taken: Tensor) -> None:
+        """After each update of the weights: let follow what is estimated from them, if it was ``taken`` (0-dim bool).
+
+        See NOTE [Spectral vectors].
+        """
+        for layer in self._spectral:
+            layer.follow(taken)
 
     def observe(self, obs: dict[str, Tensor], valid: Tensor) -> None:
         """Take obs {path: [..., *shape]} into the statistics that normalize them, where ``valid`` [...] bool."""

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
 from sfactory.model.activations import ACTIVATIONS, GAINS
-from sfactory.model.precision import Linear
+from sfactory.model.precision import Linear, wide
+from sfactory.model.spectral import SpectralLinear
 from sfactory.spec import TensorSpec
 
 Initialization = Literal["orthogonal", "xavier_uniform", "torch_default"]
@@ -48,7 +49,8 @@ class MLPEncoder(nn.Module):
         self._activation = ACTIVATIONS[config.nonlinearity]
         sizes = [sum(size for _, size in self._leaves), *config.encoder_mlp_layers]
         # Calling a module costs as much as the smallest layers themselves: forward goes around it.
-        self._linears = (*linear_layers(sizes[:2], config), *linear_layers(sizes[1:], config, dtype))
+        self._wide = wide(dtype)
+        self._linears = (*linear_layers(sizes[:2], config, self._wide), *linear_layers(sizes[1:], config, dtype))
         self.layers = nn.ModuleList(self._linears)
         self.out_size = sizes[-1]
 
@@ -60,25 +62,27 @@ class MLPEncoder(nn.Module):
         return x
 
     def _inputs(self, obs: dict[str, Tensor]) -> Tensor:
-        """[B, sum of leaf sizes] float32, scaled; not a copy where a single leaf needs no change."""
+        """[B, sum of leaf sizes] as wide as the layers, scaled; not a copy where a single leaf needs no change."""
         flat = [self._flat(obs[path], size) for path, size in self._leaves]
         if self._scaled:
             leaves = zip(flat, self._leaves, strict=True)
             flat = [(x - self._subtract_mean) / self._scale if path in self._scaled else x for x, (path, _) in leaves]
         return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
 
-    @staticmethod
-    def _flat(leaf: Tensor, size: int) -> Tensor:
-        if leaf.dtype != torch.float32:
-            leaf = leaf.to(torch.float32)
+    def _flat(self, leaf: Tensor, size: int) -> Tensor:
+        if leaf.dtype != self._wide:
+            leaf = leaf.to(self._wide)
         return leaf if leaf.dim() == 2 else leaf.reshape(leaf.shape[0], size)
 
 
 def linear_layers(sizes: Sequence[int], config: ModelConfig, dtype: torch.dtype = torch.float32) -> tuple[Linear, ...]:
     """A layer from each of ``sizes`` to the next, initialized to be followed by the activation."""
-    layers = tuple(Linear(*pair, dtype) for pair in pairwise(sizes))
+    kind = SpectralLinear if config.use_spectral_norm else Linear
+    layers = tuple(kind(*pair, dtype) for pair in pairwise(sizes))
     for layer in layers:
         initialize(layer, config.policy_initialization, config.policy_init_gain * GAINS[config.nonlinearity])
+        if isinstance(layer, SpectralLinear):
+            layer.settle()
     return layers
 
 

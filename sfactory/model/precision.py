@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
@@ -48,6 +49,11 @@ def compute_dtype(amp: Amp, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if fast else torch.float32
 
 
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """What is computed around layers that compute in ``dtype``: float32, or float64 where they do."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 def warn_of_emulation(amp: Amp, device: str) -> None:
     """Warn if ``amp`` names a format for which the CPU has no units."""
     if device == "cpu" and (amp == "fp16" or (amp == "bf16" and not cpu_has_bf16())):
@@ -64,11 +70,19 @@ def allow_tf32(amp: Amp, device: torch.device) -> None:
 
 
 class Linear(nn.Linear):
-    """A linear layer that computes in ``dtype``, whatever it is given and whatever its weights are kept in."""
+    """A linear layer that computes in ``dtype``, whatever it is given and whatever its weights are kept in.
+
+    is_final: ``weight`` is what another such layer multiplies with, and nothing is to be done to it any more.
+    """
 
     def __init__(self, in_size: int, out_size: int, dtype: torch.dtype) -> None:
         super().__init__(in_size, out_size)
         self.compute_dtype = dtype
+        self.is_final = False
+
+    def multiplied_with(self) -> Tensor:
+        """[out_size, in_size] float32: what inputs are multiplied with, before it is cast."""
+        return self.weight
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, out_size] ``dtype`` of x: [B, in_size]."""
@@ -107,31 +121,34 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 class ActingTwin(Generic[Model]):
-    """A model as it acts: what its layers would cast their weights to at every step is kept, cast once.
+    """A model as it acts: what its layers would make of their weights at every step is kept, made once.
 
     ``model`` acts; it shares everything else with the model it was made of.
     """
 
     def __init__(self, model: Model) -> None:
-        self._cast: list[tuple[Tensor, Tensor]] = []
+        self._kept: list[tuple[Tensor, Callable[[], Tensor]]] = []  # what is made, and what makes it, yet to be cast
         self.model = copy.deepcopy(model)
         for mine, theirs in zip(self.model.modules(), model.modules(), strict=True):
             self._adopt(mine, theirs)
         self.refresh()
 
     def _adopt(self, mine: nn.Module, theirs: nn.Module) -> None:
-        short = isinstance(mine, Linear | Conv2d)
-        tensors = [*mine.named_parameters(recurse=False), *mine.named_buffers(recurse=False)]
-        for name, tensor in tensors:
+        for name, parameter in mine.named_parameters(recurse=False):
             source: Tensor = getattr(theirs, name)
-            if short:
-                tensor.data = torch.empty_like(source, dtype=mine.compute_dtype)  # type: ignore[arg-type]
-                self._cast.append((tensor.data, source.data))
+            if isinstance(mine, Linear | Conv2d):
+                parameter.data = torch.empty_like(source, dtype=mine.compute_dtype)
+                made = theirs.multiplied_with if isinstance(theirs, Linear) and name == "weight" else source.detach
+                self._kept.append((parameter.data, made))
             else:
-                tensor.data = source.data
+                parameter.data = source.data
+        for name, buffer in mine.named_buffers(recurse=False):
+            buffer.data = getattr(theirs, name).data
+        if isinstance(mine, Linear):
+            mine.is_final = True
 
     def refresh(self) -> None:
         """Take over the weights that the other model has by now."""
         with torch.inference_mode():
-            for mine, theirs in self._cast:
-                mine.copy_(theirs)
+            for mine, theirs in self._kept:
+                mine.copy_(theirs())

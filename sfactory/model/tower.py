@@ -5,6 +5,8 @@ A tower is an encoder, a core (the memory, if any) and a decoder. Actor and crit
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +16,19 @@ from sfactory.model.chunks import from_chunks, to_chunks
 from sfactory.model.cores import make_core
 from sfactory.model.encoders import ObsSpec, linear_layers
 from sfactory.model.multi_encoder import make_encoder
+from sfactory.model.precision import wide
+
+
+class Stages(NamedTuple):
+    """A rollout on its way through a tower, one row per step: [T * B, ...], or [(T+1) * B, ...] with one step more.
+
+    embeddings: [..., E] - of the encoder, in the dtype that it computes in. memory: [..., H] - of the core; without
+    memory the embeddings. features: [..., F] float32 (float64 if all is) - of the decoder.
+    """
+
+    embeddings: Tensor
+    memory: Tensor
+    features: Tensor
 
 
 class Tower(nn.Module):
@@ -22,11 +37,15 @@ class Tower(nn.Module):
     def __init__(
         self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str], dtype: torch.dtype = torch.float32
     ) -> None:
-        """``normalized``: paths of the leaves that come normalized. ``dtype``: what encoder and decoder compute in."""
+        """``normalized``: paths of the leaves that come normalized. ``dtype``: what encoder and decoder compute in.
+
+        What lies between and behind them is float32; with float64, which is for checking numbers, it is that, too.
+        """
         super().__init__()
         self.encoder = make_encoder(obs, config, normalized, dtype)
         self.core = make_core(self.encoder.out_size, config)
         self._activation = ACTIVATIONS[config.nonlinearity]
+        self._wide = wide(dtype)
         self._decoders = linear_layers([self.core.out_size, *config.decoder_mlp_layers], config, dtype)
         self.decoder = nn.ModuleList(self._decoders)
         self.out_size = self._decoders[-1].out_features if self._decoders else self.core.out_size
@@ -42,23 +61,22 @@ class Tower(nn.Module):
         encoder, core = self._stages
         features = encoder.forward(obs)
         if self.state_size:
-            features, state = core.step(features.float(), state)
-        return (self._decode(features) if self._decoders else features).float(), state
+            features, state = core.step(features.to(self._wide), state)
+        return (self._decode(features) if self._decoders else features).to(self._wide), state
 
-    def unroll(self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int) -> Tensor:
-        """Features [T * B, H] float32 of a rollout of T = K x ``recurrence`` steps, or [(T+1) * B, H] with one more.
+    def unroll(self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int) -> Stages:
+        """What a rollout of T = K x ``recurrence`` steps, or one more, goes through.
 
         obs: {path: [T or T+1, B, ...]}. is_first: [T or T+1, B] bool - the state is zeroed before the step.
         states: [K, B, S] float32 - as recorded before each chunk of ``recurrence`` steps; gradients stop there.
         The step after the rollout starts from the state that the present weights arrive at.
         """
-        features = self.encoder.forward({path: leaf.flatten(0, 1) for path, leaf in obs.items()})
+        embeddings = memory = self.encoder.forward({path: leaf.flatten(0, 1) for path, leaf in obs.items()})
         if self.state_size:
             steps, rows = is_first.shape
-            features = self._remember(features.float().view(steps, rows, -1), states, is_first, recurrence).flatten(
-                0, 1
-            )
-        return self._decode(features).float()
+            features = embeddings.to(self._wide).view(steps, rows, -1)
+            memory = self._remember(features, states, is_first, recurrence).flatten(0, 1)
+        return Stages(embeddings, memory, self._decode(memory).to(self._wide))
 
     def _remember(self, features: Tensor, states: Tensor, is_first: Tensor, recurrence: int) -> Tensor:
         """The core over features [T or T+1, B, F]."""

@@ -17,7 +17,7 @@ from sfactory.clock import now
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.precision import ActingTwin, compute_dtype
-from sfactory.run.simulate import random_actions
+from sfactory.run.random_steps import random_actions
 from sfactory.spec import EnvSpec
 
 MEASURED_S = 0.25

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from sfactory.clock import Deadline
 from sfactory.config.check import check
 from sfactory.config.flags import config_of, values_of
 from sfactory.config.schema import Config, EvaluationConfig
@@ -27,6 +28,8 @@ MOST_DATASETS_A_ROUND = 2.0
 _WARM_UP_S = 1.0
 _PATIENCE_S = 30.0
 _BOOT_S = 120.0
+_MOST_S = 900.0  # after which nothing new is tried
+_MOST_TIMES = 4.0  # and no sooner than after so many times what all trials measure
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,11 @@ class Autotune:
         self._most_datasets = max(MOST_DATASETS_A_ROUND, datasets_a_round(plan.layout))
         self._tried = 0
 
+    @property
+    def _most_seconds(self) -> float:
+        """After so long no new settings are tried: trials that wait for what never comes are not to go on for hours."""
+        return max(_MOST_S, _MOST_TIMES * MOST_TRIALS * (_WARM_UP_S + self._config.tuning.autotune_seconds))
+
     def run(self, nursery: Nursery, interrupts: Interrupts) -> Tuned:
         """Measure and choose. Raises the first error if no settings work, and Interrupted after a signal."""
         if not self._free:
@@ -75,12 +83,14 @@ class Autotune:
             return self._tuned(self._start)
         names = ", ".join(name for name in asdict(self._start) if name in self._free)
         self._console.message(f"autotune: at most {MOST_TRIALS} trials, each a few seconds, vary {names}")
+        deadline = Deadline(self._most_seconds)
         search = Search(
             self._start,
             self._free,
             self._plan.cores.count,
             lambda settings: self._measure(settings, nursery, interrupts),
             self._tell,
+            lambda: deadline.passed,
         )
         found = search.run()
         self._conclude(found)

@@ -13,7 +13,9 @@ from typing import Literal
 
 from sfactory.config.schema import Config
 from sfactory.env.api import EnvFactory
+from sfactory.run.advisor import Advisor
 from sfactory.run.console import Console
+from sfactory.run.load import Load
 from sfactory.run.nursery import Nursery
 from sfactory.run.plan import Plan
 from sfactory.run.signals import Interrupts
@@ -22,6 +24,7 @@ from sfactory.run.trial import Measured, Timing, Trial
 
 _MIN_WARM_UP_S = 2.0
 _MIN_PATIENCE_S = 30.0
+_BEATS_S = 5.0  # for who hangs to be asked where, after the limit on hanging
 _MODES: Mapping[str, Literal["train", "sampler_only", "learn"]] = MappingProxyType(
     {"full": "train", "sample": "sampler_only", "learn": "learn"}
 )
@@ -54,13 +57,17 @@ class Benchmark:
         self._config, self._plan, self._console = config, plan, console
         self._stage = config.benchmark.stage
         self._seconds = config.benchmark.benchmark_seconds
+        self._advisor = Advisor.of(config, plan)
 
     def run(self, nursery: Nursery, interrupts: Interrupts, seed: int) -> BenchmarkResult:
         """Measure; raises the fault that ended the run early, if one did, and Interrupted after a signal."""
         simulated = self._simulate(nursery)
         if self._stage == "env":
             return self._env_result(simulated)
-        timing = Timing(max(_MIN_WARM_UP_S, 0.1 * self._seconds), self._seconds, max(_MIN_PATIENCE_S, self._seconds))
+        # Who hangs is named before patience is over.
+        hangs_after = self._config.sampling.reset_timeout_seconds + _BEATS_S
+        patience = max(_MIN_PATIENCE_S, self._seconds, hangs_after)
+        timing = Timing(max(_MIN_WARM_UP_S, 0.1 * self._seconds), self._seconds, patience)
         trial = Trial(self._config, self._plan, timing)
         return self._result(simulated, trial.run(nursery, interrupts, seed, self._tell_of_warm_up))
 
@@ -70,19 +77,18 @@ class Benchmark:
         if self._stage != "env":
             seconds = min(10.0, seconds)
         pin = sampling.set_workers_cpu_affinity
-        cores = [plan.cores.core_of_actor(worker, workers) if pin else None for worker in range(workers)]
+        cores = [plan.cores.cores_of_actor(worker, workers) if pin else None for worker in range(workers)]
         self._console.message(f"pure simulation: {workers} processes, {seconds:g} s")
         factory = EnvFactory.of(self._config.run, sampling)
-        envs, gpus = sampling.num_envs_per_worker, sampling.actor_worker_gpus
-        return pure_simulation(nursery, factory, workers, envs, cores, seconds, gpus)
+        envs, gpus, limit_s = sampling.num_envs_per_worker, sampling.actor_worker_gpus, sampling.reset_timeout_seconds
+        return pure_simulation(nursery, factory, workers, envs, cores, seconds, gpus, limit_s)
 
     def _tell_of_warm_up(self) -> None:
         self._console.message(f"warmed up in a moment, then {self._seconds:g} s of measurement")
 
     def _result(self, simulated: float, measured: Measured) -> BenchmarkResult:
         load = measured.load
-        if load.advice is not None:
-            self._console.message(load.advice)
+        self._advise(load)
         return BenchmarkResult(
             env=self._config.run.env,
             mode=_MODES[self._stage],
@@ -96,8 +102,17 @@ class Benchmark:
             bound_by=load.bound_by,
         )
 
+    def _advise(self, load: Load) -> None:
+        advice = self._advisor.advice(load)
+        if advice is not None:
+            self._console.message(advice)
+
     def _env_result(self, simulated: float) -> BenchmarkResult:
-        rate = round(simulated, 1)
+        """Of processes that wait for nobody: each does nothing but step its envs."""
+        rate, workers = round(simulated, 1), self._config.sampling.num_workers
+        idle_cores = max(0.0, float(self._plan.cores.count - workers))
+        load = Load({"actor": 1.0}, {"actor": 0.0}, {}, "actor", idle_cores)
+        self._advise(load)
         return BenchmarkResult(
             env=self._config.run.env,
             mode="env",
@@ -106,9 +121,9 @@ class Benchmark:
             pure_simulation_steps_per_second=rate,
             percent_of_pure_simulation=100.0,
             seconds=self._seconds,
-            busy={},
-            waiting={},
-            bound_by="actor",
+            busy=load.busy,
+            waiting=load.waiting,
+            bound_by=load.bound_by,
         )
 
 

@@ -50,7 +50,7 @@ class Boot:
 
     def _end(self, child: Child) -> WorkerDied | None:
         """Kill a child that is late, unless it has got ready after all; the failure of the run if that is one."""
-        stack, state = _stack(child), child.state  # the state last: whoever is RUNNING now is left alone
+        stack, state = child.where(), child.state  # the state last: whoever is RUNNING now is left alone
         if state >= State.RUNNING or child.name in self._hung:
             return None
         child.process.kill()  # nobody waits for its end; the death of an actor in a reset is noticed as any other
@@ -108,9 +108,3 @@ class Boot:
                 f"the checkpoint and the first weights, raise --reset_timeout_seconds={self._limit_s:g} above that"
             )
         return WorkerDied(f"{stack}\n{child.name} {why}")
-
-
-def _stack(child: Child) -> str:
-    """Where the child hangs, for people to read."""
-    stack = child.stack.read().rstrip()
-    return f"{child.name} hung here:\n{stack}" if stack else f"{child.name} hung, and did not answer where"

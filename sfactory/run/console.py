@@ -7,6 +7,7 @@ terminal or disk that goes away costs output, never the run.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import threading
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     _Tqdm = tqdm[NoReturn]  # generic to type checkers only
 else:
     _Tqdm = tqdm
+
+# Of what is known of training; rows of metrics tell all of it.
+_SHOWN = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm", "learning_rate")
 
 
 @dataclass(frozen=True)
@@ -227,7 +231,7 @@ def _pairs(progress: Progress, seconds_left: float | None) -> str:
         "length": _text(progress.length_mean, 1),
         "lag": "/".join(_text(value, 1) for value in (progress.lag.min, progress.lag.mean, progress.lag.max)),
         "updates": str(progress.updates),
-        **{name: f"{value:.4g}" for name, value in progress.losses.items()},
+        **{name: f"{value:.4g}" for name, value in progress.losses.items() if name in _SHOWN and not math.isnan(value)},
         **({"busy": ",".join(f"{kind}:{share:.2f}" for kind, share in progress.busy.items())} if progress.busy else {}),
         **({} if progress.bound_by is None else {"bound_by": progress.bound_by}),
         "left": _duration(seconds_left),

@@ -20,10 +20,11 @@ from sfactory.clock import Deadline, now
 from sfactory.config.schema import Config
 from sfactory.cores import Cores
 from sfactory.errors import ExitCode, LearnerDied, SFactoryError, WorkerDied
-from sfactory.layout import ACTORS, POLICY_WORKERS, is_actor, is_learner
+from sfactory.layout import ACTORS, EVALUATORS, POLICY_WORKERS, is_actor, is_learner
 from sfactory.learner.worker import run_learner
 from sfactory.policy.worker import run_policy_worker
 from sfactory.run.child import Birth
+from sfactory.run.evaluator import run_evaluator
 from sfactory.run.nursery import Nursery
 from sfactory.run.stack import StackFile
 from sfactory.run.wiring import Wiring
@@ -31,7 +32,7 @@ from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State, StatusRow
 
 _REAP_S = 5.0
-_NICER = {POLICY_WORKERS: 2, ACTORS: 10}  # added to --default_niceness; the learner is served first
+_NICER = {POLICY_WORKERS: 2, ACTORS: 10, EVALUATORS: 10}  # added to --default_niceness; the learner is served first
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,11 @@ class Child:
         """What it is about."""
         return State(int(self.row.get("state")))
 
+    def where(self) -> str:
+        """Where it hangs, as it has answered, for people to read."""
+        stack = self.stack.read().rstrip()
+        return f"{self.name} hung here:\n{stack}" if stack else f"{self.name} hung, and did not answer where"
+
 
 class Crew:
     """Starts all children of a run, and notices their deaths."""
@@ -94,7 +100,7 @@ class Crew:
     def start(
         self, config: Config, seed: int, generation: int, device: str, cores: Cores, checkpoint_dirs: list[str | None]
     ) -> None:
-        """Start learners, policy workers and as many actors as may start at once; ``start_actors`` starts the rest."""
+        """Start all but the actors, and as many of these as may start at once; ``start_actors`` starts the rest."""
         wiring, layout = self._wiring, self._wiring.layout
         niceness = config.sampling.default_niceness
         threads = config.learner.learner_num_threads or cores.learner_threads(layout.num_actors)
@@ -108,14 +114,16 @@ class Crew:
 
         def start_actor(actor: int) -> None:
             pin = config.sampling.set_workers_cpu_affinity
-            core = cores.core_of_actor(actor, layout.num_actors) if pin else None
+            own = cores.cores_of_actor(actor, layout.num_actors) if pin else None
             given = wiring.actor(actor, config, seed, generation, self._attempts[actor])
-            self._start(layout.actor_names[actor], niceness, run_actor, given, config.model, core)
+            self._start(layout.actor_names[actor], niceness, run_actor, given, config.model, own)
 
         self._start_actor = start_actor
         self._most_starting = cores.actors_starting(config.sampling.max_workers_starting)
         self._waiting.extend(range(layout.num_actors))
         self.start_actors()
+        for evaluator, name in enumerate(layout.evaluator_names):
+            self._start(name, niceness, run_evaluator, wiring.evaluator(evaluator, config, seed, generation))
 
     def start_actors(self) -> None:
         """Start actors that have not been yet, as many as may be making and resetting envs at the same time."""
@@ -151,6 +159,10 @@ class Crew:
     def alive(self) -> list[str]:
         """Names of children whose end has not been noticed yet."""
         return list(self._children)
+
+    def running(self) -> list[Child]:
+        """Children that are alive and RUNNING."""
+        return [child for child in self._children.values() if child.state is State.RUNNING]
 
     def booting(self) -> list[Child]:
         """Children that are alive and were not RUNNING when last looked at, which is now."""

@@ -9,17 +9,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
 import torch
+from torch import Tensor
 
 from sfactory.actor.episodes import ExtraTally
 from sfactory.env.adapt import ObsWriter, action_reader
 from sfactory.errors import SFactoryError, named
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, ExtrasRefused
-from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.actor_critic import Acted
 from sfactory.run.screen import Screen
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
 from sfactory.spec import EnvSpec
@@ -99,6 +100,16 @@ def result_line(played: Played, evaluation: Evaluation, video: Path | None) -> s
     return json.dumps({k: _finite(v) for k, v in values.items()}, allow_nan=False)
 
 
+class Policy(Protocol):
+    """What chooses actions on the CPU: a network, or one that follows published weights."""
+
+    def fresh_state(self, rows: int) -> Tensor:
+        """[rows, S]: the state at the start of an episode."""
+
+    def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Acted:
+        """Actions for obs {key: [B, ...]} and state [B, S]."""
+
+
 class Player:
     """One env and the policy that acts in it, one step after the other, on the CPU."""
 
@@ -106,7 +117,7 @@ class Player:
         self,
         env: Env,
         spec: EnvSpec,
-        model: ActorCritic,
+        policy: Policy,
         screen: Screen,
         *,
         name: str,
@@ -118,13 +129,14 @@ class Player:
         repeat: how often an action is taken, for an env that skips so many times fewer frames than in training.
         Steps are counted as in training: all repetitions are one.
         """
-        self._env, self._model, self._screen = env, model, screen
+        self._env, self._policy, self._screen = env, policy, screen
         self._name, self._deterministic, self._repeat = name, deterministic, repeat
         self._writer = ObsWriter(spec, env.observation_space)
         self._read_actions = action_reader(env.action_space)
         self._rows = {key: np.zeros((1, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
         self._obs = {key: torch.from_numpy(row) for key, row in self._rows.items()}
-        self._state = model.fresh_state(1)
+        self._state = policy.fresh_state(1)
+        self._warned = False
 
     def episodes(self, count: int, max_steps: int, seed: int) -> Iterator[Episode]:
         """Up to ``count`` whole episodes, fewer if ``max_steps`` env steps are over before.
@@ -148,7 +160,7 @@ class Player:
         if max_steps < 1:
             return None
         obs = self._reset(number, seed)
-        self._state = self._model.fresh_state(1)
+        self._state = self._policy.fresh_state(1)
         self._screen.show(self._env)
         total = 0.0
         for step in range(1, max_steps + 1):
@@ -158,13 +170,13 @@ class Player:
                 self._screen.show(self._env)
                 total += reward
                 if over:
-                    return Episode(total, step, _stats(info, self._name))
+                    return Episode(total, step, self._stats(info))
         return None
 
     def _action(self, obs: Any) -> Any:
         self._writer.write([obs], self._rows)
         with torch.inference_mode():
-            acted = self._model.act(self._obs, self._state, self._deterministic)
+            acted = self._policy.act(self._obs, self._state, self._deterministic)
         self._state = acted.state
         return self._read_actions({key: action.numpy() for key, action in acted.actions.items()})[0]
 
@@ -185,22 +197,23 @@ class Player:
         except Exception as error:
             raise EnvFailed(f"{self._name}: step {step} of episode {number} raised {named(error)}") from error
 
+    def _stats(self, info: Any) -> dict[str, float]:
+        """What the last ``info`` of an episode says of it, by the rules of training; one thing that cannot be used is
+        logged."""
+        stats: dict[str, float] = {}
 
-def _stats(info: Any, name: str) -> dict[str, float]:
-    """What the last ``info`` of an episode says of it, by the rules of training; what cannot be used is logged."""
-    stats: dict[str, float] = {}
+        def take(message: EpisodeExtras | ExtrasRefused) -> bool:
+            if not isinstance(message, ExtrasRefused):
+                stats[message.name] = float(message.values[-1])
+            elif not self._warned:
+                self._warned = True
+                _log.warning("%s: a statistic of an episode is left out: %s", self._name, message.reason)
+            return True
 
-    def take(message: EpisodeExtras | ExtrasRefused) -> bool:
-        if isinstance(message, ExtrasRefused):
-            _log.warning("%s: a statistic of an episode is left out: %s", name, message.reason)
-        else:
-            stats[message.name] = float(message.values[-1])
-        return True
-
-    tally = ExtraTally()
-    tally.add(info)
-    tally.send(0, take)
-    return stats
+        tally = ExtraTally()
+        tally.add(info)
+        tally.send(0, take)
+        return stats
 
 
 def _finite(value: Any) -> Any:

@@ -12,26 +12,20 @@ import numpy.typing as npt
 
 from sfactory.clock import now
 from sfactory.layout import ACTORS, LEARNERS, POLICY_WORKERS
-from sfactory.shared.status import StatusBoard
+from sfactory.shared.status import StatusBoard, Times
 
 # Kinds of processes, and what comes to them through their rings.
 KINDS = {"actor": ACTORS, "policy": POLICY_WORKERS, "learner": LEARNERS}
 _RINGS = {"replies": ACTORS, "requests": POLICY_WORKERS, "trajectories": LEARNERS}
 _SATURATED = 0.9  # a kind that is busy for this share of the time sets the pace
 
-_ADVICE = {
-    "actor": "stepping environments sets the pace; with idle cores, more --num_workers, else cheaper environments",
-    "policy": "choosing actions sets the pace; try --inference=local, more --policy_workers_per_policy, or a wider "
-    "--num_envs_per_worker",
-    "learner": "learning sets the pace; a larger --batch_size, fewer --num_epochs or more --learner_num_threads help",
-    "cores": "all cores are busy; fewer --num_workers take nothing away, more cores help",
-    "nobody": "processes wait for one another; more --num_envs_per_worker or --worker_num_splits=2 overlap their work",
-}
-
 
 @dataclass(frozen=True)
 class Depth:
-    """How many messages a reader found in its ring whenever it found any, over a window."""
+    """How many messages a reader found in its ring whenever it found any, over a window.
+
+    Of datasets: how many were ready whenever the learner wanted one, none included.
+    """
 
     count: int
     mean: float
@@ -59,20 +53,18 @@ class Depth:
 
 @dataclass(frozen=True)
 class Load:
-    """Of one window: shares of time by kind (mean over its processes), rings by what comes through them, a verdict.
+    """Of one window: shares of time by kind of process, queues by what comes through them, a verdict.
 
+    busy, waiting: of the time in which processes of that kind told how they spend it; they add up to 1.
     bound_by: the kind of process that sets the pace, "cores", or "nobody"; None if nothing was measured.
+    idle_cores: what busy processes leave over of all cores, where each keeps one busy.
     """
 
     busy: dict[str, float]
     waiting: dict[str, float]
     rings: dict[str, Depth | None]
     bound_by: str | None
-
-    @property
-    def advice(self) -> str | None:
-        """What the verdict means, and which flag would help."""
-        return None if self.bound_by is None else f"bound by {self.bound_by}: {_ADVICE[self.bound_by]}"
+    idle_cores: float = 0.0
 
     def scalars(self) -> dict[str, float | None]:
         """``load/<kind>_busy``, ``load/<kind>_waiting`` and ``ring/<what>_<statistic>``."""
@@ -94,6 +86,7 @@ class LoadMeter:
         self._rings = {what: prefix for what, prefix in _RINGS.items() if prefix in self._kinds.values()}
         if "policy" not in self._kinds:
             self._rings.pop("replies")  # actors with a policy of their own are answered by nobody
+        self._queues = (*self._rings, "datasets")
         self._at = now()
         self._times, self._depths = self._read_times(), self._read_depths()
 
@@ -101,30 +94,43 @@ class LoadMeter:
         """The load since the last call."""
         at, times, depths = now(), self._read_times(), self._read_depths()
         seconds = max(at - self._at, 1e-9)
-        busy = {kind: self._share(times, kind, 0, seconds) for kind in self._kinds}
-        waiting = {kind: self._share(times, kind, 1, seconds) for kind in self._kinds}
-        rings = {what: Depth.of(depths[what] - self._depths[what]) for what in self._rings}
+        spent = {kind: _spent(self._times[kind], times[kind]) for kind in self._kinds}
+        busy = {kind: _share(of.busy, of) for kind, of in spent.items()}
+        waiting = {kind: _share(of.waiting, of) for kind, of in spent.items()}
+        rings = {what: Depth.of(depths[what] - self._depths[what]) for what in self._queues}
         self._at, self._times, self._depths = at, times, depths
-        return Load(busy, waiting, rings, self._bound_by(busy))
+        in_use = {kind: of.busy / seconds for kind, of in spent.items()}
+        idle = max(0.0, self._cores - sum(in_use.values()))
+        return Load(busy, waiting, rings, self._bound_by(busy, in_use), idle)
 
-    def _share(self, times: dict[str, tuple[list[float], list[float]]], kind: str, which: int, seconds: float) -> float:
-        after, before = times[kind][which], self._times[kind][which]
-        return float(np.mean([(b - a) / seconds for a, b in zip(before, after, strict=True)]))
-
-    def _bound_by(self, busy: dict[str, float]) -> str | None:
+    def _bound_by(self, busy: dict[str, float], in_use: dict[str, float]) -> str | None:
+        """in_use: cores that processes of a kind keep busy."""
         if not any(busy.values()):
             return None
-        processes = {kind: len(self._times[kind][0]) for kind in busy}
-        if sum(busy[kind] * processes[kind] for kind in busy) >= _SATURATED * max(self._cores, 1):
+        if sum(in_use.values()) >= _SATURATED * max(self._cores, 1):
             # Every process that is ready to run counts as busy, so the cores are what is short.
-            most = max(busy, key=lambda kind: busy[kind] * processes[kind])
-            return most if busy[most] >= _SATURATED and processes[most] >= self._cores else "cores"
+            most = max(in_use, key=lambda kind: in_use[kind])
+            fills_them = len(self._times[most]) >= self._cores
+            return most if busy[most] >= _SATURATED and fills_them else "cores"
         most = max(busy, key=lambda kind: busy[kind])
         return most if busy[most] >= _SATURATED else "nobody"
 
-    def _read_times(self) -> dict[str, tuple[list[float], list[float]]]:
-        values = self._status.values
-        return {kind: (values("busy_s", prefix), values("waiting_s", prefix)) for kind, prefix in self._kinds.items()}
+    def _read_times(self) -> dict[str, list[Times]]:
+        return {kind: self._status.times(prefix, now()) for kind, prefix in self._kinds.items()}
 
     def _read_depths(self) -> dict[str, npt.NDArray[np.int64]]:
-        return {what: self._status.depths(prefix) for what, prefix in self._rings.items()}
+        depths = {what: self._status.depths(prefix) for what, prefix in self._rings.items()}
+        return depths | {"datasets": self._status.ready(LEARNERS)}
+
+
+def _spent(before: list[Times], after: list[Times]) -> Times:
+    """What all processes of a kind have spent between two looks."""
+    busy = sum(b.busy - a.busy for a, b in zip(before, after, strict=True))
+    waiting = sum(b.waiting - a.waiting for a, b in zip(before, after, strict=True))
+    # A look between two marks may be wrong by the microsecond that it takes.
+    return Times(max(0.0, busy), max(0.0, waiting))
+
+
+def _share(seconds: float, spent: Times) -> float:
+    total = spent.busy + spent.waiting
+    return seconds / total if total else 0.0

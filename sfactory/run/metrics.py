@@ -133,6 +133,7 @@ class Throughput:
     """Rates of a growing count, over recent windows and since the first sample."""
 
     LONGEST_WINDOW_S = 300.0
+    PEAK_WINDOW_S = 10.0
     # Samples closer than this are merged, which bounds memory however often the count is fed.
     RESOLUTION_S = 0.25
 
@@ -140,6 +141,7 @@ class Throughput:
         self._samples: list[tuple[float, float]] = []
         self._first: tuple[float, float] | None = None
         self._risen: tuple[float, float] | None = None  # the last sample in which the count was higher than before
+        self.peak: float | None = None  # the highest rate over PEAK_WINDOW_S so far; None until there was such a window
 
     def add(self, now: float, count: float) -> None:
         """The count stood at ``count`` at ``now`` (``time.monotonic()``); neither may go back."""
@@ -159,6 +161,8 @@ class Throughput:
         while outdated + 1 < len(samples) and samples[outdated + 1][0] <= now - self.LONGEST_WINDOW_S:
             outdated += 1
         del samples[:outdated]
+        if now - self._first[0] >= self.PEAK_WINDOW_S:
+            self.peak = max(self.rate(self.PEAK_WINDOW_S) or 0.0, self.peak or 0.0)
 
     def rate(self, window_s: float) -> float | None:
         """Counts per second over the last ``window_s`` seconds (or since the first sample, if that is later)."""

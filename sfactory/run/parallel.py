@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 
 from sfactory.config.schema import Config
+from sfactory.run.advisor import Advisor
 from sfactory.run.console import Console
 from sfactory.run.crew import Crew
 from sfactory.run.nursery import Nursery
+from sfactory.run.observer import RunFacts
+from sfactory.run.observers import Observers
 from sfactory.run.outcome import Outcome
 from sfactory.run.plan import Plan
 from sfactory.run.reporting import Reporting
@@ -24,17 +27,39 @@ class ParallelRun:
     """Starts everything, reports while it runs, and leaves nothing behind."""
 
     def __init__(
-        self, config: Config, seed: int, plan: Plan, rundir: RunDir, resumed: Resumed | None, console: Console
+        self,
+        config: Config,
+        seed: int,
+        plan: Plan,
+        rundir: RunDir,
+        resumed: Resumed | None,
+        console: Console,
+        observers: Observers | None = None,
     ) -> None:
         self._config, self._seed, self._plan, self._rundir, self._console = config, seed, plan, rundir, console
         self._resumed = resumed or Resumed()
+        self._observers = Observers() if observers is None else observers
         self._wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes)
-        self._stalls = StallWatch(self._wiring.status, plan.layout.actor_names + plan.layout.policy_worker_names)
+        layout = plan.layout
+        self._stalls = StallWatch(
+            self._wiring.status, layout.actor_names + layout.policy_worker_names + layout.evaluator_names
+        )
 
     def run(self, nursery: Nursery, interrupts: Interrupts, process_started_at: float) -> Outcome:
         """Train until a limit, a signal or a fault."""
         config, plan, wiring = self._config, self._plan, self._wiring
-        reporting = Reporting(config, wiring, self._rundir, self._resumed, self._console, process_started_at)
+        observers, resumed = self._observers, self._resumed
+        wanted = observers.begin(RunFacts(config, self._seed, self._rundir.path, plan.spec, resumed.env_steps))
+        reporting = Reporting(
+            config,
+            wiring,
+            self._rundir,
+            resumed,
+            self._console,
+            process_started_at,
+            observers,
+            Advisor.of(config, plan),
+        )
         crew = Crew(nursery, wiring)
         supervision = Supervision(
             crew, wiring.control, wiring.status, interrupts, config.sampling.reset_timeout_seconds
@@ -45,14 +70,16 @@ class ParallelRun:
         def beat() -> bool:
             reporting.beat()
             self._stalls.look()
-            return False
+            return observers.failed
 
         with contextlib.closing(reporting):
             try:
-                directory = str(self._rundir.checkpoint_dir(0))
-                crew.start(config, self._seed, self._resumed.env_steps, plan.device, plan.cores, [directory])
-                reporting.reports.start()
-                supervision.run(beat)
+                if wanted:
+                    directory = str(self._rundir.checkpoint_dir(0))
+                    crew.start(config, self._seed, resumed.env_steps, plan.device, plan.cores, [directory])
+                    reporting.reports.start()
+                    observers.on_start()
+                    supervision.run(beat)
             finally:
                 crew.kill()
                 reporting.reports.stop()

@@ -10,14 +10,14 @@ from sfactory.config.flags import assigned
 from sfactory.config.schema import Config
 from sfactory.cores import Cores
 from sfactory.errors import ConfigError
-from sfactory.layout import ActingCost, Choice, Layout, choose_inference
+from sfactory.layout import ActingCost, Choice, Layout, choose_inference, num_evaluators
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.distributions import require_discrete
 from sfactory.model.flat_state import flat_bytes
 from sfactory.model.normalizer import UnknownKeys
 from sfactory.model.precision import warn_of_emulation
 from sfactory.run.acting_cost import forward_us
-from sfactory.run.resources import raise_file_limit, require_memory, warn_of_niceness
+from sfactory.run.resources import raise_file_limit, require_cores, require_memory, warn_of_niceness
 from sfactory.shared.rnn_states import RnnStates
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.spec import EnvSpec
@@ -44,12 +44,11 @@ def choose_device(wanted: str) -> str:
 
 
 def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int) -> int:
-    """Memory that is allocated at once: slots, states, the learner's staging areas, published weights."""
+    """Memory that is allocated at once: slots, states, the learner's staging areas, published weights, a candidate."""
     slots = TrajectoryBuffer.bytes_needed(spec, layout)
     per_row = slots / (layout.num_slots * layout.rows)
-    return (
-        slots + int(per_row * layout.dataset_rows * layout.datasets) + 2 * weight_bytes + RnnStates.bytes_needed(layout)
-    )
+    weights = 2 * weight_bytes * (2 if layout.evaluators else 1)
+    return slots + int(per_row * layout.dataset_rows * layout.datasets) + weights + RnnStates.bytes_needed(layout)
 
 
 def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:
@@ -79,6 +78,15 @@ def _inference(config: Config, spec: EnvSpec, device: str, env_step_us: float | 
     return choose_inference(sampling.inference, device != "cpu", cost)
 
 
+def _cores(config: Config) -> Cores:
+    """The cores of this run; raises ResourceError if the learner is to have all of them."""
+    cores, kept = Cores.available(), config.learner.learner_cores
+    if config.run.serial_mode or not config.sampling.set_workers_cpu_affinity:
+        return cores  # nobody is pinned
+    require_cores(kept, cores.count)
+    return cores.keeping(kept)
+
+
 def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:
     """Decide sizes and devices; raises ConfigError or ResourceError.
 
@@ -87,10 +95,13 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
     device = choose_device(config.run.device)
     model = _blueprint(config, spec)
     inference, why = _inference(config, spec, device, env_step_us)
-    layout = Layout.plan(config.sampling, config.learner, inference, model.state_size)
+    measured = config.benchmark.benchmark  # alone: a measurement has no evaluations
+    evaluators = 0 if measured or config.run.serial_mode else num_evaluators(config.evaluation)
+    layout = Layout.plan(config.sampling, config.learner, inference, model.state_size, evaluators)
     weight_bytes = flat_bytes(model)
+    cores = _cores(config)
     require_memory(_planned_bytes(spec, layout, weight_bytes))
-    return Plan(spec, layout, device, Cores.available(), weight_bytes, why)
+    return Plan(spec, layout, device, cores, weight_bytes, why)
 
 
 def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:

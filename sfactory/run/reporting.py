@@ -11,8 +11,10 @@ from sfactory.clock import Every, now
 from sfactory.config.schema import Config
 from sfactory.cores import Cores
 from sfactory.errors import SFactoryError
+from sfactory.run.advisor import Advisor
 from sfactory.run.console import Console
 from sfactory.run.load import LoadMeter
+from sfactory.run.observers import Observers
 from sfactory.run.outcome import Outcome
 from sfactory.run.reports import Reports
 from sfactory.run.resumed import Resumed
@@ -33,11 +35,16 @@ class Reporting:
         resumed: Resumed,
         console: Console,
         process_started_at: float,
+        observers: Observers | None = None,
+        advisor: Advisor | None = None,
     ) -> None:
+        """``advisor``: knows which flags would help; without one none is named."""
         report = config.report
         self.reports = Reports(config, wiring.actors_to_main, wiring.learners_to_main, wiring.status, resumed)
-        self._control, self._console = wiring.control, console
+        self._control, self._console, self._candidate = wiring.control, console, wiring.candidate
         self._process_started_at = process_started_at
+        self._observers = Observers() if observers is None else observers
+        self._observed_updates = resumed.updates
         self._writers = Writers(rundir.path, report.with_tensorboard, report.flush_summaries_interval)
         self._line_due = Every(report.report_interval_sec)
         self._row_due = Every(report.experiment_summaries_interval)
@@ -45,6 +52,7 @@ class Reporting:
         # In one process rooms take turns, and the time between two turns is nobody's.
         cores = None if config.run.serial_mode else Cores.available().count
         self._line_load, self._row_load = (cores and LoadMeter(wiring.status, cores) for _ in range(2))
+        self._advisor = advisor
         self._advised: str | None = None
 
     def beat(self) -> None:
@@ -53,12 +61,15 @@ class Reporting:
         reports.sample()
         if not self._announced and reports.sampled_env_steps:
             self._announced = True
-            if self._line_load:
-                self._line_load.take()  # start-up is no part of any share
+            for load in (self._line_load, self._row_load):
+                if load:
+                    load.take()  # start-up is no part of any share
             self._console.message(f"first env step {now() - self._process_started_at:.1f} s after the start")
         mean = reports.window_mean()
         if mean is not None:
             self._control.tell_objective(0, mean)
+        self._write_evaluations()
+        self._tell_observers()
         if self._line_due.due():
             self._write_line()
         if self._row_due.due():
@@ -69,6 +80,8 @@ class Reporting:
         # What actors did after the last beat they did at a time that nobody knows: while they were ended.
         self.reports.sample_trained()
         self._console.line(self.reports.progress())
+        self._write_evaluations()
+        self._tell_of_dropped()
         self._write_row()
         self.close()
         return Outcome(status, self.reports.summary(status), error, self.reports.saved_env_steps)
@@ -83,11 +96,34 @@ class Reporting:
             load = self._line_load.take()
             progress = replace(progress, busy=load.busy, bound_by=load.bound_by)
             # Whoever sets the pace is told of once, and again when it is another for a whole interval.
-            if load.advice is not None and load.bound_by != self._advised:
+            advice = self._advisor.advice(load) if self._advisor else None
+            if advice is not None and load.bound_by != self._advised:
                 self._advised = load.bound_by
-                self._console.message(load.advice)
+                self._console.message(advice)
         self._console.line(progress)
 
     def _write_row(self) -> None:
         load = self._row_load.take().scalars() if self._row_load else {}
-        self._writers.write(self.reports.trained_env_steps, self.reports.scalars() | load)
+        scalars = self.reports.scalars() | load
+        scalars |= self._observers.extra_summaries(scalars)
+        self._writers.write(self.reports.trained_env_steps, scalars)
+
+    def _write_evaluations(self) -> None:
+        """A row and a line for each evaluation that has been completed: rows of their own, as they come in between."""
+        for evaluation in self.reports.evaluations.take():
+            self._writers.write(self.reports.trained_env_steps, evaluation.scalars())
+            self._console.message(str(evaluation))
+
+    def _tell_of_dropped(self) -> None:
+        """An evaluation that was under way when the run ended, and would have taken too long, is in no row."""
+        candidate, evaluations = self._candidate, self.reports.evaluations
+        if candidate is not None and candidate.number and not evaluations.is_whole(candidate.number):
+            self._console.message(
+                f"evaluation of policy version {candidate.version}: dropped, because the run ended before its episodes"
+            )
+
+    def _tell_observers(self) -> None:
+        updates = self.reports.updates
+        if self._observers and updates > self._observed_updates:
+            self._observed_updates = updates
+            self._observers.on_training_step(self.reports.progress())

@@ -10,33 +10,45 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import assert_never
 
 from sfactory.clock import BLOCK_S, now
 from sfactory.config.schema import Config
-from sfactory.layout import ACTORS, LEARNERS, actor_name
+from sfactory.layout import ACTORS, LEARNERS, actor_name, num_evaluators
 from sfactory.messages import (
     MAX_STAT_NAMES,
+    TRAIN_STATISTICS,
     TRUE_OBJECTIVE,
     EpisodeExtras,
     EpisodesDone,
+    EvaluationPart,
     ExtrasRefused,
+    LearnerTimes,
     ToMain,
     TrainStats,
 )
+from sfactory.run.best_metric import BestMetric
 from sfactory.run.console import Progress
+from sfactory.run.eval_reports import EvaluationReports
+from sfactory.run.lag import LagOfSession, lag_of
 from sfactory.run.memory_use import memory_scalars
 from sfactory.run.metrics import EpisodeStats, ExtraStats, Throughput, Window
+from sfactory.run.report_rows import (
+    LastTimes,
+    Row,
+    counter_scalars,
+    sb3_scalars,
+    speed_scalars,
+    train_scalars,
+    window_scalars,
+)
 from sfactory.run.resumed import Resumed
-from sfactory.run.summary import PolicyLag, Result, Summary
+from sfactory.run.summary import Result, Summary
 from sfactory.shared.channel import Channel
 from sfactory.shared.status import StatusBoard
 
 _log = logging.getLogger(__name__)
-
-_REWARD = "reward"  # the save_best_metric that every env has: the return
-_LOSSES = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm", "value_mean", "learning_rate")
 
 
 class Reports:
@@ -59,11 +71,13 @@ class Reports:
         self._earlier_best = self._resumed.best_return
         self.episodes = EpisodeStats(config.report.stats_avg)
         self._extras = ExtraStats(config.report.stats_avg)
+        self.evaluations = EvaluationReports(num_evaluators(config.evaluation))
         self._refusing: set[int] = set()  # actors that were warned about
         metric = config.checkpoint.save_best_metric
-        self._best_metric = _BestMetric(metric, config.report.stats_avg, self.episodes, self._extras)
+        self._best_metric = BestMetric(metric, config.report.stats_avg, self.episodes, self._extras)
         self._last: TrainStats | None = None
-        self._lag = _LagOfSession()
+        self._times = LastTimes()
+        self._lag = LagOfSession()
         self._lock = threading.Lock()
         self._leaving = threading.Event()
         self._trained, self._sampled = Throughput(), Throughput()
@@ -142,40 +156,32 @@ class Reports:
                 true_objective_mean=self._true_objective().mean,
                 best_return_mean=self._best_so_far(),
                 length_mean=self.episodes.lengths.mean,
-                lag=_lag(last),
-                losses={name: getattr(last, name) for name in _LOSSES} if last else {},
+                lag=lag_of(last),
+                losses={name: getattr(last, name) for name in TRAIN_STATISTICS} if last else {},
             )
 
-    def scalars(self) -> dict[str, float | None]:
+    def scalars(self) -> Row:
         """A row for metrics.jsonl and TensorBoard; None where there is no number yet. Looks at all processes."""
-        progress = self.progress()
-        row: dict[str, float | None] = {
-            "train/best_episode_return_mean": progress.best_return_mean,
-            "perf/fps_10s": progress.fps_10s,
-            "perf/fps_60s": progress.fps_60s,
-            "perf/fps_300s": self._trained.rate(300.0),
-            "perf/sample_fps": progress.sample_fps,
-            "perf/train_seconds": progress.train_seconds,
-            "perf/updates": progress.updates,
-            "policy_lag/min": progress.lag.min,
-            "policy_lag/mean": progress.lag.mean,
-            "policy_lag/max": progress.lag.max,
-        }
-        losses = {f"train/{name}": value for name, value in progress.losses.items()}
-        return self._episode_scalars() | row | losses | memory_scalars(self._pids())
-
-    def _episode_scalars(self) -> dict[str, float | None]:
         with self._lock:
-            series = {
-                "train/episode_return": self.episodes.returns,
-                "train/true_objective": self._true_objective(),
-                "train/episode_length": self.episodes.lengths,
-                **{f"train/extra/{name}": window for name, window in self._extras.windows().items()},
-            }
-            scalars: dict[str, float | None] = {"train/episodes": self._earlier_episodes + self.episodes.episodes}
-            for name, window in series.items():
-                scalars |= {f"{name}_mean": window.mean, f"{name}_min": window.min, f"{name}_max": window.max}
-            return scalars
+            row = self._episode_scalars() | train_scalars(self._last) | self._times.scalars()
+        row |= {
+            "perf/train_seconds": self.train_seconds,
+            "perf/updates": self.updates,
+            "perf/sampled_env_steps": self.sampled_env_steps,
+            "perf/trained_env_steps": self.trained_env_steps,
+        }
+        row |= speed_scalars(self._trained, self._sampled) | counter_scalars(self._status)
+        row |= sb3_scalars(row, self._trained, self.train_seconds - self._resumed.train_seconds)
+        return row | memory_scalars(self._pids())
+
+    def _episode_scalars(self) -> Row:
+        row: Row = {"train/episodes": self._earlier_episodes + self.episodes.episodes}
+        row |= window_scalars("train/episode_return", self.episodes.returns)
+        row |= window_scalars("train/true_objective", self._true_objective())
+        row |= window_scalars("train/episode_length", self.episodes.lengths)
+        for name, window in self._extras.windows().items():
+            row |= window_scalars(f"train/extra/{name}", window)
+        return row | {"train/best_episode_return_mean": self._best_so_far()}
 
     def _pids(self) -> dict[str, int]:
         pids = zip(self._status.names, self._status.values("pid", ""), strict=True)
@@ -195,6 +201,7 @@ class Reports:
             )
         with self._lock:
             extras = {name: window.mean for name, window in self._extras.windows().items()}
+        evaluation, earlier_evaluation = self.evaluations.last, None if earlier is None else earlier.evaluation
         return Summary(
             status=status,
             env_steps=progress.env_steps,
@@ -211,6 +218,7 @@ class Reports:
             updates=progress.updates,
             true_objective_mean=progress.true_objective_mean,
             episode_extra_stats={name: mean for name, mean in extras.items() if mean is not None},
+            evaluation=earlier_evaluation if evaluation is None else asdict(evaluation),
         )
 
     def _true_objective(self) -> Window:
@@ -253,6 +261,10 @@ class Reports:
             case TrainStats():
                 self._last = message
                 self._lag.add(message)
+            case LearnerTimes():
+                self._times.add(message)
+            case EvaluationPart():
+                self.evaluations.add(message)
             case _:
                 assert_never(message)
 
@@ -263,58 +275,3 @@ class Reports:
                 f"{actor_name(actor)}: an extra statistic of an episode is left out, and so will others like it be: "
                 f"{reason}; see to the info that the environment gives at the end of an episode"
             )
-
-
-class _BestMetric:
-    """The series that save_best_metric names, by which the best policy is known."""
-
-    def __init__(self, metric: str, stats_avg: int, episodes: EpisodeStats, extras: ExtraStats) -> None:
-        self._metric, self._stats_avg, self._episodes, self._extras = metric, stats_avg, episodes, extras
-        self._checked = metric == _REWARD
-
-    def window(self) -> Window | None:
-        """Its last values; None if there are none."""
-        if self._metric == _REWARD:
-            return self._episodes.returns
-        return self._extras.window(self._metric)
-
-    def check(self) -> str | None:
-        """A warning if the first stats_avg episodes, whose extra statistics came before them, do not know it."""
-        if self._checked or self._episodes.episodes < self._stats_avg:
-            return None
-        self._checked = True
-        metric = self._metric
-        if self.window() is not None:
-            return None
-        if metric == TRUE_OBJECTIVE:
-            self._metric = _REWARD  # for good: a best policy by one measure cannot be compared by another
-            consequence = "the best policy is the one with the highest return"
-        else:
-            consequence = "no best policy is saved until one does"
-        return (
-            f"save_best_metric={metric}: none of the first {self._episodes.episodes} episodes reported it "
-            f"(env reports: {', '.join([_REWARD, *self._extras.names])}); {consequence}"
-        )
-
-
-class _LagOfSession:
-    """Minimum, mean and maximum policy lag over all updates of this session."""
-
-    def __init__(self) -> None:
-        self._minimum, self._maximum = float("inf"), 0.0
-        self._total, self._updates = 0.0, 0.0
-
-    def add(self, stats: TrainStats) -> None:
-        self._minimum = min(self._minimum, stats.lag_min)
-        self._maximum = max(self._maximum, stats.lag_max)
-        self._total += stats.lag_mean * stats.updates
-        self._updates += stats.updates
-
-    def value(self) -> PolicyLag:
-        if not self._updates:
-            return PolicyLag()
-        return PolicyLag(self._minimum, self._total / self._updates, self._maximum)
-
-
-def _lag(stats: TrainStats | None) -> PolicyLag:
-    return PolicyLag() if stats is None else PolicyLag(stats.lag_min, stats.lag_mean, stats.lag_max)

@@ -52,6 +52,16 @@ def available_memory() -> int | None:
     return min(known, default=None)
 
 
+def require_cores(kept: int, have: int) -> None:
+    """Raise ResourceError if ``kept`` cores for the learner would leave none of those that there are to actors."""
+    if kept >= have:
+        most = f"at most {have - 1}" if have > 1 else "leave it at 0"
+        raise ResourceError(
+            f"--learner_cores={kept} needs {kept + 1} cores, one of them for the actor workers, and this run has "
+            f"{have} (by its affinity mask and the container's quota): {most}"
+        )
+
+
 def require_memory(planned: int) -> None:
     """Raise ResourceError if ``planned`` bytes of shared memory would take most of what is free."""
     have = available_memory()

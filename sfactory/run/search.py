@@ -77,7 +77,7 @@ class Search:
     """A search of the settings named in ``free`` (fields of Settings) that starts at ``start``.
 
     cores: of this machine. measure: env steps per second, or an SFactoryError, OSError or MemoryError for settings
-    that are to be passed over. tell: is shown each trial.
+    that are to be passed over. tell: is shown each trial. out_of_time: once true, nothing new is tried.
     """
 
     start: Settings
@@ -85,6 +85,7 @@ class Search:
     cores: int
     measure: Callable[[Settings], float]
     tell: Callable[[Tried], None] = lambda tried: None
+    out_of_time: Callable[[], bool] = lambda: False
     trials: list[Tried] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -126,7 +127,7 @@ class Search:
 
     def _wins(self, challenger: Settings) -> bool:
         """Measure ``challenger``, which becomes the best if it gains enough. What does not fit any more loses."""
-        if self._spent > MOST_TRIALS - _DUEL - _LOOKS:
+        if self._spent > MOST_TRIALS - _DUEL - _LOOKS or (self._best is not None and self.out_of_time()):
             return False
         rate = self._try(challenger)
         if rate is None:

@@ -26,6 +26,8 @@ from sfactory.policy.worker import PolicyWorker
 from sfactory.run.console import Console
 from sfactory.run.crew import Death
 from sfactory.run.hang_watch import HangWatch
+from sfactory.run.observer import RunFacts
+from sfactory.run.observers import Observers
 from sfactory.run.outcome import Outcome
 from sfactory.run.plan import Plan
 from sfactory.run.reporting import Reporting
@@ -47,10 +49,18 @@ class SerialRun:
     """Makes every room, lets each take its turn until the end, and saves."""
 
     def __init__(
-        self, config: Config, seed: int, plan: Plan, rundir: RunDir, resumed: Resumed | None, console: Console
+        self,
+        config: Config,
+        seed: int,
+        plan: Plan,
+        rundir: RunDir,
+        resumed: Resumed | None,
+        console: Console,
+        observers: Observers | None = None,
     ) -> None:
         self._config, self._seed, self._plan, self._rundir, self._console = config, seed, plan, rundir, console
         self._resumed = resumed or Resumed()
+        self._observers = Observers() if observers is None else observers
         self._wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes)
         self._watch = HangWatch(self._wiring.status)
         self._learning: Learning | None = None
@@ -58,13 +68,15 @@ class SerialRun:
     def run(self, interrupts: Interrupts, process_started_at: float) -> Outcome:
         """Train until a limit, a signal or a fault."""
         config, wiring = self._config, self._wiring
-        reporting = Reporting(config, wiring, self._rundir, self._resumed, self._console, process_started_at)
+        observers, resumed = self._observers, self._resumed
+        wanted = observers.begin(RunFacts(config, self._seed, self._rundir.path, self._plan.spec, resumed.env_steps))
+        reporting = Reporting(config, wiring, self._rundir, resumed, self._console, process_started_at, observers)
         with contextlib.closing(reporting):
             error: SFactoryError | None = None
             finished = False
             try:
                 with self._watch, stdout_to_stderr(), contextlib.ExitStack() as closing:
-                    finished = self._train(interrupts, reporting, closing)
+                    finished = wanted and self._train(interrupts, reporting, closing)
             except Interrupted:
                 if interrupts.raising:
                     raise  # nothing has happened yet
@@ -90,6 +102,7 @@ class SerialRun:
         interrupts.on_first = self._order_stop
         interrupts.raising_again = True
         interrupts.raising = False
+        self._observers.on_start()
         try:
             self._take_turns(learner, policies, actors, reporting)
         except LearnerDied:
@@ -130,6 +143,8 @@ class SerialRun:
                 reporting.reports.poll()
                 reporting.beat()
                 idle.look()
+                if self._observers.failed:
+                    self._order_stop()
 
     def _order_stop(self) -> None:
         """Have every room come to an end, also within a long dataset."""

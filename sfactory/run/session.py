@@ -13,7 +13,8 @@ from sfactory.config.flags import assigned
 from sfactory.config.saved import write_config
 from sfactory.config.schema import Config
 from sfactory.env.api import EnvFactory
-from sfactory.errors import CannotSaveError, CheckpointError, ExitCode
+from sfactory.errors import CannotSaveError, CheckpointError, ConfigError, ExitCode
+from sfactory.learner.hook import Hooks
 from sfactory.learner.setup import Limits
 from sfactory.run.aside import move_aside
 from sfactory.run.autotune import Autotune
@@ -21,6 +22,7 @@ from sfactory.run.benchmark import Benchmark
 from sfactory.run.commands import resume_command, tuned_command
 from sfactory.run.console import Console
 from sfactory.run.nursery import Nursery
+from sfactory.run.observers import Observers
 from sfactory.run.outcome import Outcome
 from sfactory.run.parallel import ParallelRun
 from sfactory.run.plan import Plan, plan_run, steps_are_timed
@@ -29,6 +31,7 @@ from sfactory.run.resumed import Resumed
 from sfactory.run.rundir import RunDir
 from sfactory.run.serial import SerialRun
 from sfactory.run.signals import Interrupted, Interrupts
+from sfactory.run.stdout import stdout_to_stderr
 from sfactory.run.summary import PolicyLag, Result, Summary, result_line
 
 _log = logging.getLogger(__name__)
@@ -70,6 +73,7 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
     resolved = _with_seed(resolved)
     config = resolved.config
     seed = _seed_of(config)
+    observers = _observers(config, interrupts)
     with RunDir.open(config.run.train_dir, config.run.experiment) as rundir:
         resumed: Resumed | None = None
         began = False
@@ -91,9 +95,10 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
                 rundir.write_run_json("running", argv=arguments, seed=seed)
                 _announce(config, plan, resumed, rundir)
                 if config.run.serial_mode:
-                    outcome = SerialRun(config, seed, plan, rundir, resumed, console).run(interrupts, started_at)
+                    serial = SerialRun(config, seed, plan, rundir, resumed, console, observers)
+                    outcome = serial.run(interrupts, started_at)
                 else:
-                    run = ParallelRun(config, seed, plan, rundir, resumed, console)
+                    run = ParallelRun(config, seed, plan, rundir, resumed, console, observers)
                     outcome = run.run(nursery, interrupts, started_at)
         except Interrupted:
             interrupts.raising = False
@@ -105,9 +110,28 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
                 rundir.write_run_json("failed", argv=arguments, seed=seed)
             console.close()
             raise
+        outcome = observers.end(outcome)
         _record(outcome, rundir)
         rundir.write_run_json(outcome.status, argv=arguments, seed=seed)
         return _conclude(outcome, resume_command(arguments, _from_file(resolved.sources)), interrupts, console)
+
+
+def _observers(config: Config, interrupts: Interrupts) -> Observers:
+    """The observers of the run. Raises ConfigError if one of them, or a hook of the learner's, cannot be had."""
+    problems: list[str] = []
+    observers = Observers()
+    try:
+        with stdout_to_stderr():  # modules may print when they are imported
+            Hooks.of(config.hooks.after_train_step)
+    except ConfigError as error:
+        problems += error.problems
+    try:
+        observers = Observers.of(config.hooks.observers, interrupts)
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return observers
 
 
 def _tuned(

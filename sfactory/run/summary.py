@@ -31,6 +31,7 @@ class Summary:
 
     true_objective_mean: of the last episodes; their mean return if the env tells no objective of its own.
     episode_extra_stats: mean of each extra statistic that the env gave, over its last values.
+    evaluation: the last one that was made beside training, see EvaluationReport; None if there was none.
     """
 
     status: Result
@@ -48,6 +49,7 @@ class Summary:
     updates: int
     true_objective_mean: float | None = None
     episode_extra_stats: Mapping[str, float] = field(default_factory=dict)
+    evaluation: Mapping[str, float | None] | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Plain values; numbers that are not finite become None, as JSON has no others."""

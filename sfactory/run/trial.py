@@ -13,6 +13,7 @@ from sfactory.config.schema import Config
 from sfactory.errors import SFactoryError
 from sfactory.layout import ACTORS, LEARNERS
 from sfactory.run.crew import Crew
+from sfactory.run.hang_limit import HangLimit
 from sfactory.run.load import Load, LoadMeter
 from sfactory.run.nursery import Nursery
 from sfactory.run.plan import Plan
@@ -26,14 +27,16 @@ from sfactory.shared.status import State, StatusBoard
 class Timing(NamedTuple):
     """Seconds. warm_up: from the first steps that count to the measurement. measured: at least so long it lasts.
 
-    patience: so much longer it may last, until a dataset that was begun in it is learned from. boot: bound on what
-    comes before the warm-up.
+    patience: so much longer it may last, until a dataset that was begun in it is learned from and every actor has
+    got on. boot: bound on what comes before the warm-up; first_steps: on that part of it in which all actors work.
+    What comes before that is for Boot to bound.
     """
 
     warm_up: float
     measured: float
     patience: float
     boot: float = float("inf")
+    first_steps: float = 600.0
 
 
 class Measured(NamedTuple):
@@ -70,6 +73,7 @@ class Measurement:
         self._on_warm_up = on_warm_up
         self._started_at = now()
         self.measured: Measured | None = None
+        self._ready_at: float | None = None
         self._warm_until: float | None = None
         self._begun_at = 0.0
         self._begin: _Mark | None = None
@@ -89,20 +93,30 @@ class Measurement:
         return self._measure(self._begin, self._mark())
 
     def _await_steps(self) -> bool:
-        ready = min(self._status.values("state", ACTORS)) >= State.RUNNING  # they are started in stages
-        if ready and self._mark().steps:
+        if now() - self._started_at > self._timing.boot:
+            return True
+        if min(self._status.values("state", ACTORS)) < State.RUNNING:
+            return False  # they are started in stages
+        if self._ready_at is None:
+            self._ready_at = now()
+        if self._mark().steps:
             self._warm_until = now() + self._timing.warm_up
             self._on_warm_up()
-        return now() - self._started_at > self._timing.boot
+            return False
+        return now() - self._ready_at > self._timing.first_steps
 
     def _measure(self, begin: _Mark, end: _Mark) -> bool:
         """End the measurement if it is long enough, or too long."""
         timing, seconds = self._timing, end.at - begin.at
         late = now() - self._begun_at > timing.measured + timing.patience
-        if seconds >= timing.measured or (late and seconds > 0):
+        if (seconds >= timing.measured and not self._someone_is_stuck()) or (late and seconds > 0):
             assert self._meter is not None
             self.measured = Measured((end.steps - begin.steps) / seconds, seconds, self._meter.take())
         return late or self.measured is not None
+
+    def _someone_is_stuck(self) -> bool:
+        """Whether an actor has been busy with one thing since the measurement began: slow, or it hangs."""
+        return any(0 < since <= self._begun_at for since in self._status.values("busy_since", ACTORS))
 
     def _mark(self) -> _Mark:
         # Steps are learned from a dataset at a time, which may take seconds: what counts is when the last one ended.
@@ -151,11 +165,21 @@ class Trial:
         limit_s = config.sampling.reset_timeout_seconds
         supervision = Supervision(crew, wiring.control, wiring.status, interrupts, limit_s, saves=False)
         measurement = Measurement(wiring.status, plan.cores.count, of_learners, self._timing, on_warm_up)
+        hangs = HangLimit(crew, config.run.env, limit_s)
+        hung: SFactoryError | None = None
+
+        def look() -> bool:
+            nonlocal hung
+            if measurement.look() or hung is not None:
+                return True
+            hung = hangs.look()
+            return hung is not None
+
         try:
             crew.start(config, seed, 0, plan.device, plan.cores, [None])
             reports.start()
-            supervision.run(measurement.look)
+            supervision.run(look)
         finally:
             crew.kill()
             reports.stop()
-        return measurement.measured, supervision.failure
+        return measurement.measured, supervision.failure or hung

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sfactory.actor.setup import ActorSetup
 from sfactory.config.schema import Config
 from sfactory.env.api import EnvFactory
-from sfactory.layout import Layout
+from sfactory.layout import Layout, episodes_of
 from sfactory.learner.coefficients import standing_still
 from sfactory.learner.setup import LearnerSetup, Limits
 from sfactory.messages import (
@@ -20,6 +20,8 @@ from sfactory.messages import (
     ToPolicy,
 )
 from sfactory.policy.worker import PolicySetup
+from sfactory.run.evaluator import EvaluatorSetup
+from sfactory.shared.candidate import Candidate
 from sfactory.shared.channel import Channel
 from sfactory.shared.control import Control
 from sfactory.shared.failures import FailureBoard
@@ -44,6 +46,7 @@ class Wiring:
         self.states = [RnnStates(layout) for _ in range(layout.num_policies)]
         self.control = Control(layout.num_policies)
         self.weights = [SharedWeights(weight_bytes, policy) for policy in range(layout.num_policies)]
+        self.candidate = Candidate(weight_bytes, layout.evaluators) if layout.evaluators else None
         self.status = StatusBoard(layout.process_names)
         self.failures = FailureBoard(layout.process_names)
         # Under way to an actor at most: a reply per split, and two wake-ups per slot (one sent, one unread).
@@ -141,6 +144,29 @@ class Wiring:
             inbox=self.to_learners[policy],
             to_actors=self.to_actors,
             to_main=self.learners_to_main[policy],
+            after_train_step=() if benchmark else config.hooks.after_train_step,
+        )
+
+    def evaluator(self, evaluator: int, config: Config, seed: int, generation: int) -> EvaluatorSetup:
+        """What evaluator ``evaluator`` is given."""
+        evaluation, sampling = config.evaluation, config.sampling
+        assert self.candidate is not None, "without evaluators"
+        return EvaluatorSetup(
+            evaluator=evaluator,
+            episodes=episodes_of(evaluator, self.layout.evaluators, evaluation.eval_episodes),
+            interval_s=evaluation.eval_interval_sec,
+            deterministic=evaluation.eval_deterministic,
+            generation=generation,
+            seed=seed,
+            gpus=sampling.actor_worker_gpus,
+            single_thread_envs=sampling.force_envs_single_thread,
+            factory=EnvFactory.of(config.run, sampling),
+            spec=self.spec,
+            model=config.model,
+            control=self.control,
+            weights=self.weights[0],
+            candidate=self.candidate,
+            to_main=self.actors_to_main,
         )
 
 

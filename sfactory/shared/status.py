@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +24,22 @@ class State(IntEnum):
     DONE = 4  # a learner that has reached its limit
 
 
-_FLOATS = ("heartbeat", "busy_since", "busy_s", "waiting_s", "first_step_at", "train_seconds")
-_INTS = ("pid", "state", "env_steps", "agent_steps", "updates", "saved_env_steps")
-_DEPTHS = "depths"
+_FLOATS = ("heartbeat", "busy_since", "watched_since", "busy_s", "waiting_s", "first_step_at", "train_seconds")
+_INTS = (
+    *("pid", "state", "env_steps", "agent_steps", "updates", "saved_env_steps"),
+    # Of a learner, in this session: datasets learned from, valid steps that were replayed, and that were dropped
+    # before they were learned from, publications of weights, updates of the target network.
+    *("datasets", "replayed_steps", "dropped_steps", "publications", "target_updates"),
+)
+_DEPTHS, _READY = "depths", "ready"
 MAX_DEPTH = 255  # what is deeper counts as this
+
+
+class Times(NamedTuple):
+    """Seconds that a process has been busy and has waited; together all the time since its Stopwatch was made."""
+
+    busy: float
+    waiting: float
 
 
 class StatusRow:
@@ -34,7 +47,7 @@ class StatusRow:
 
     def __init__(self, board: SharedArrays, row: int) -> None:
         self._arrays = {name: board[name] for name in (*_FLOATS, *_INTS)}
-        self._depths = board[_DEPTHS][row]
+        self._depths, self._ready = board[_DEPTHS][row], board[_READY][row]
         self._row = row
 
     def get(self, name: str) -> float:
@@ -60,6 +73,10 @@ class StatusRow:
         if messages:
             self._depths[min(messages, MAX_DEPTH)] += 1
 
+    def count_ready(self, datasets: int) -> None:
+        """The process, a learner, wanted a dataset to learn from and found so many; of none it has to wait for one."""
+        self._ready[min(datasets, MAX_DEPTH)] += 1
+
     def start(self) -> None:
         """Write pid and state at the start of a process."""
         self.set("pid", os.getpid())
@@ -74,6 +91,19 @@ class StatusRow:
         """The process begins one thing that may take long, such as making an env: stamp since when it is busy."""
         self._arrays["busy_since"][self._row] = self._arrays["heartbeat"][self._row] = now()
 
+    def times(self, at: float) -> Times:
+        """How the process has spent its time up to ``at``, which is now: what it is at right now included.
+
+        Nothing keeps the process from going on while this looks. So what it is at is looked at first, and how long is
+        what the counts leave over: a stretch that ends meanwhile is counted once, as what it was.
+        """
+        is_busy, since = self.get("busy_since") > 0, self.get("watched_since")
+        busy, waiting = self.get("busy_s"), self.get("waiting_s")
+        if not since:
+            return Times(0.0, 0.0)
+        under_way = max(0.0, at - since - busy - waiting)
+        return Times(busy + under_way, waiting) if is_busy else Times(busy, waiting + under_way)
+
     def clear(self) -> None:
         """Back to before birth. Called by main, once the process is dead and another takes its place."""
         for name in ("pid", "state", "heartbeat", "busy_since"):
@@ -81,11 +111,18 @@ class StatusRow:
 
 
 class Stopwatch:
-    """Splits a process's time into busy and waiting, and keeps its heartbeat, told before and after each wait."""
+    """Splits all time since it was made into busy and waiting, and keeps the heartbeat.
+
+    It is told before and after each wait, and whatever is no wait for other processes is busy: a process that is ready
+    to run and is given no core, too. Of one thread only: of a learner with several, the one that trains (see
+    LearnerWorker).
+    """
 
     def __init__(self, row: StatusRow) -> None:
         self._row = row
         self._mark = now()
+        row.set("watched_since", self._mark - row.get("busy_s") - row.get("waiting_s"))
+        row.set("busy_since", self._mark)
 
     def before_wait(self) -> None:
         """The process is about to block."""
@@ -102,6 +139,14 @@ class Stopwatch:
         self._row.set("heartbeat", moment)
         self._mark = moment
 
+    def lap(self) -> None:
+        """The process goes on without a wait, with a new piece of work: it does not hang, however long it is busy."""
+        moment = now()
+        self._row.add("busy_s", moment - self._mark)
+        self._row.set("busy_since", moment)
+        self._row.set("heartbeat", moment)
+        self._mark = moment
+
 
 class StatusBoard:
     """One row per process, in the order of ``names``."""
@@ -111,7 +156,7 @@ class StatusBoard:
         rows = (len(names),)
         fields = {name: TensorSpec(rows, "float64") for name in _FLOATS}
         fields |= {name: TensorSpec(rows, "int64") for name in _INTS}
-        fields[_DEPTHS] = TensorSpec((*rows, MAX_DEPTH + 1), "int64")
+        fields |= {name: TensorSpec((*rows, MAX_DEPTH + 1), "int64") for name in (_DEPTHS, _READY)}
         self._shared = SharedArrays("status", fields)
 
     def row(self, name: str) -> StatusRow:
@@ -128,8 +173,20 @@ class StatusBoard:
         values = self._shared[field]
         return [float(values[row]) for row, name in enumerate(self.names) if name.startswith(prefix)]
 
+    def times(self, prefix: str, at: float) -> list[Times]:
+        """``StatusRow.times`` of all processes whose name starts with ``prefix``."""
+        rows = [row for row, name in enumerate(self.names) if name.startswith(prefix)]
+        return [StatusRow(self._shared, row).times(at) for row in rows]
+
     def depths(self, prefix: str) -> npt.NDArray[np.int64]:
         """[MAX_DEPTH + 1]: how often the rings of all processes whose name starts with ``prefix`` were that deep."""
+        return self._histogram(_DEPTHS, prefix)
+
+    def ready(self, prefix: str) -> npt.NDArray[np.int64]:
+        """[MAX_DEPTH + 1]: how often these processes found so many datasets ready when they wanted one."""
+        return self._histogram(_READY, prefix)
+
+    def _histogram(self, field: str, prefix: str) -> npt.NDArray[np.int64]:
         rows = [row for row, name in enumerate(self.names) if name.startswith(prefix)]
-        total: npt.NDArray[np.int64] = self._shared[_DEPTHS][rows].sum(axis=0)
+        total: npt.NDArray[np.int64] = self._shared[field][rows].sum(axis=0)
         return total

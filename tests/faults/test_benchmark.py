@@ -40,3 +40,45 @@ def test_ctrl_c_during_pure_simulation_ends_a_benchmark_without_a_result(run_tra
     run.signal_group(signal.SIGINT)
 
     assert_interrupted(run)
+
+
+FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
+
+
+@pytest.mark.parametrize("inference", ["central", "local"])
+def test_an_env_that_hangs_while_it_is_sampled_ends_a_benchmark_with_its_name_and_place(
+    run_trainer: RunTrainer, inference: str
+) -> None:
+    # In 2 s of pure simulation 8 envs take 250 steps each at most; the sampler has twice that time.
+    run = run_trainer(
+        env=FAULTY,
+        env_kwargs={"hang_at": 270, "step_seconds": 0.001},
+        num_workers=2,
+        inference=inference,
+        benchmark=True,
+        sampler_only=True,
+        benchmark_seconds=2,
+        reset_timeout_seconds=4,
+    )
+
+    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    assert "was busy with one step of --env=" + FAULTY in run.last_stderr_line, run.report("wrong last line")
+    assert "faulty.py" in run.stderr
+    assert run.stdout == ""
+    run.assert_clean()
+
+
+def test_an_env_that_hangs_in_pure_simulation_ends_a_benchmark_with_its_name_and_place(run_trainer: RunTrainer) -> None:
+    run = run_trainer(
+        env=FAULTY,
+        env_kwargs={"hang_at": 20},
+        benchmark=True,
+        benchmark_stage="env",
+        benchmark_seconds=2,
+        reset_timeout_seconds=4,
+    )
+
+    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    assert f"--env={FAULTY} hangs" in run.last_stderr_line, run.report("wrong last line")
+    assert "faulty.py" in run.stderr
+    run.assert_clean()

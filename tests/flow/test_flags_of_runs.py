@@ -170,8 +170,8 @@ def test_processes_are_as_nice_as_pinned_and_as_threaded_as_is_wanted(
             found = os.getpriority(os.PRIO_PROCESS, runs[name].pid_of(f"sf-{process}"))
             assert found == min(19, own + niceness + more), f"{process} of {name}"
     for index, actor in enumerate(ACTORS):
-        core = cores.core_of_actor(index, len(ACTORS))
-        assert os.sched_getaffinity(runs["pinned"].pid_of(actor)) == (set(cores.ids) if core is None else {core})
+        pinned_to = cores.cores_of_actor(index, len(ACTORS))
+        assert os.sched_getaffinity(runs["pinned"].pid_of(actor)) == (pinned_to or set(cores.ids))
         assert os.sched_getaffinity(runs["single"].pid_of(actor)) == set(cores.ids)
         threads = {name: json.loads((folders[name] / actor).read_text()) for name in flags}
         # Those that a process is born with, and the one that the env brings along.
@@ -179,6 +179,20 @@ def test_processes_are_as_nice_as_pinned_and_as_threaded_as_is_wanted(
         assert set(threads["single"].values()) == {1}, threads["single"]
         assert len(cores.ids) == 1 or max(threads["pinned"].values()) > 1, threads["pinned"]
     stop(runs.values())
+
+
+@pytest.mark.skipif(Cores.available().count < 2, reason="one core cannot be kept free of the only one")
+def test_cores_that_are_kept_for_the_learner_are_closed_to_actors_alone(run_trainer: RunTrainer) -> None:
+    run = run_trainer(learner_cores=1, train_for_env_steps=ENDLESS)
+    run.wait_until_training()
+
+    cores = Cores.available().ids
+    learner = os.sched_getaffinity(run.pid_of("sf-learner-0"))
+    actors = [os.sched_getaffinity(run.pid_of(actor)) for actor in ACTORS]
+    stop([run])
+
+    assert learner == set(cores)
+    assert all(len(own) > 0 and own <= set(cores[1:]) for own in actors)
 
 
 def drawn(run_trainer: RunTrainer, folder: Path, actors: list[str], **flags: object) -> list[list[float]]:

@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from sfactory.checkpoint import CheckpointDir
+from tests.support.learned import what_was_learned
 from tests.support.trainer import RunTrainer
 
 MEMORY = {"use_rnn": True, "rnn_type": "lstm", "rnn_size": 16, "recurrence": 4}
 NORMALIZED = {"normalize_input": True, "normalize_returns": True}
 SHUFFLED = {"with_vtrace": False, "shuffle_minibatches": True, "num_batches_per_epoch": 2, "num_epochs": 2}
-
-
-def flat(payload: Any) -> list[torch.Tensor]:
-    """All tensors and numbers of a nested payload, in order."""
-    if isinstance(payload, torch.Tensor):
-        return [payload.double().flatten()]
-    if isinstance(payload, dict):
-        return [tensor for key in sorted(payload, key=str) for tensor in flat(payload[key])]
-    if isinstance(payload, list | tuple):
-        return [tensor for item in payload for tensor in flat(item)]
-    return [torch.tensor([float(payload)])] if isinstance(payload, int | float) else []
-
-
-def what_was_learned(run_dir: Path) -> torch.Tensor:
-    """Weights, normalizers, moments of the optimizer and counts of the newest checkpoint, as one row of numbers."""
-    loaded = CheckpointDir(run_dir / "checkpoint_p0", keep=2).load()
-    assert loaded is not None
-    kept = {name: loaded.payload[name] for name in ("model", "optimizer", "train_step", "env_steps", "coefficients")}
-    return torch.cat(flat(kept))
+PREDICTING = {"use_cpc": True, "use_spectral_norm": True, "num_batches_per_epoch": 2, "num_epochs": 2}
 
 
 @pytest.mark.parametrize(
     "flags",
-    [{}, {"inference": "local"}, {**MEMORY, **NORMALIZED}, {"async_rl": False, **SHUFFLED}],
-    ids=["central", "local", "memory and normalization", "synchronous and shuffled"],
+    [{}, {"inference": "local"}, {**MEMORY, **NORMALIZED}, {"async_rl": False, **SHUFFLED}, {**MEMORY, **PREDICTING}],
+    ids=[
+        "central",
+        "local",
+        "memory and normalization",
+        "synchronous and shuffled",
+        "auxiliary loss and spectral norm",
+    ],
 )
 def test_serial_mode_gives_the_same_weights_for_the_same_seed_and_others_for_another(
     run_trainer: RunTrainer, flags: dict[str, Any]

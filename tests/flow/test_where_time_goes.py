@@ -32,7 +32,8 @@ def test_a_run_tells_shares_of_time_depths_of_rings_and_who_sets_the_pace(
     kinds = ("actor", "policy", "learner") if inference == "central" else ("actor", "learner")
     row = rows(run)[-2]  # in the last one everything has come to its end
     for kind in kinds:
-        assert 0 < row[f"load/{kind}_busy"] + row[f"load/{kind}_waiting"] < 1.5, kind
+        assert row[f"load/{kind}_busy"] > 0
+        assert row[f"load/{kind}_busy"] + row[f"load/{kind}_waiting"] == pytest.approx(1.0), kind
     assert row["ring/trajectories_count"] > 0
     assert ("ring/requests_count" in row) == (inference == "central")
     if inference == "central":
@@ -59,10 +60,15 @@ def test_each_stage_of_a_run_can_be_measured_alone(run_trainer: RunTrainer, stag
     assert result["mode"] == mode
     assert result["env_steps_per_second"] > 0
     assert result["bound_by"] in KINDS
+    for kind, busy in result["busy"].items():
+        assert busy + result["waiting"][kind] == pytest.approx(1.0, abs=2e-4), kind
+    if stage == "env":
+        assert (result["bound_by"], result["busy"]) == ("actor", {"actor": 1.0})
     if stage == "learn":
         # One dataset is learned from again and again; whoever samples is at rest.
         assert result["busy"]["actor"] < 0.05
-        assert result["busy"]["learner"] > 0.8
+        assert result["busy"]["learner"] > 0.95
+        assert result["bound_by"] in ("learner", "cores")
     if stage == "sample":
         assert result["busy"]["learner"] < result["busy"]["actor"]
     run.assert_clean()

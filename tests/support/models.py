@@ -18,10 +18,12 @@ def tiny_config(**fields: Any) -> ModelConfig:
     return dataclasses.replace(TINY, **{"rnn_size": 6, **fields})
 
 
-def model_of(spec: EnvSpec = VECTOR, seed: int = 0, **fields: Any) -> ActorCritic:
-    """A model of ``tiny_config(**fields)`` whose policy differs from state to state."""
+def model_of(spec: EnvSpec = VECTOR, seed: int = 0, dtype: torch.dtype = torch.float32, **fields: Any) -> ActorCritic:
+    """A model of ``tiny_config(**fields)`` whose policy differs from state to state. ``dtype``: of all it computes."""
     torch.manual_seed(seed)
-    model = ActorCritic(spec, tiny_config(**fields))
+    model = ActorCritic(spec, tiny_config(**fields), dtype)
+    if dtype is torch.float64:
+        model.double()
     with torch.no_grad():
         model.policy_head.linear.weight.mul_(100.0)
     return model

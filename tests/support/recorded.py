@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from sfactory.actor.slot_acting import SlotActing
-from sfactory.config.schema import AlgoConfig, ModelConfig
+from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig
 from sfactory.inference.acting import ActingPolicy
 from sfactory.learner.batch import Batch
 from sfactory.learner.staging import Staging
@@ -89,4 +89,4 @@ def record(
     play(SlotActing(policy, recurrence), slot, seed, terminated, truncated)
     staging = Staging(VECTOR, layout, pin=False)
     staging.take(slot, 0)
-    return Batch.of(staging, algo or AlgoConfig(), 0, 1000, CPU)
+    return Batch.of(staging, algo or AlgoConfig(), LearnerConfig(), 0, CPU)

@@ -22,6 +22,7 @@ from sfactory.config.schema import Config
 from sfactory.inference.acting import ActingPolicy
 from sfactory.layout import Layout
 from sfactory.learner.assembler import Assembler
+from sfactory.learner.inbox import Inbox
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
@@ -52,12 +53,15 @@ class Sampling:
         self.flat = FlatState(self.model)
         self.wiring = Wiring(spec, self.layout, self.flat.block.numel())
         self.assembler = Assembler(
-            0,
-            self.wiring.trajectories,
-            self.wiring.table,
-            self.wiring.to_learners[0],
-            self.wiring.to_actors,
-            self.wiring.status.row(self.layout.learner_names[0]),
+            Inbox(
+                0,
+                self.wiring.trajectories,
+                self.wiring.table,
+                self.wiring.to_learners[0],
+                self.wiring.to_actors,
+                self.wiring.status.row(self.layout.learner_names[0]),
+            ),
+            self.layout.slots_until_trained,
         )
 
     def fill(self, staging: Staging) -> None:
@@ -192,13 +196,13 @@ class WitnessStaging(Staging):
         self.firsts = np.zeros((steps + 1, self.rows), bool)
         self.taken: dict[tuple[int, int], int] = {}
 
-    def take(self, slot: Slot, start: int) -> int:
+    def take(self, slot: Slot, start: int, most: int | None = None) -> int:
         """As in Staging; fails unless the slot is READY from the first to the last byte copied."""
         key = slot.index, self._table.generation(slot.index)
         assert self._table.state(slot.index) is SlotState.READY
         assert self.taken.get(key, 0) == start, f"slot {key} is taken from row {start} on, after {self.taken.get(key)}"
         first = self.filled
-        count = super().take(slot, start)
+        count = super().take(slot, start, most)
         self.truncated[:, first : first + count] = slot.truncated[:, start : start + count]
         self.firsts[:, first : first + count] = slot.is_first[:, start : start + count]
         assert key == (slot.index, self._table.generation(slot.index))

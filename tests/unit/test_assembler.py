@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfactory.learner.assembler import Assembler
+from sfactory.learner.inbox import Inbox
 from sfactory.learner.staging import Staging
 from sfactory.messages import TO_ACTOR, TO_LEARNER, SlotFreed, ToActor, ToLearner, TrajectoryReady
 from sfactory.shared.channel import Channel
@@ -29,14 +30,9 @@ class Bench:
         self.table = SlotTable(2, 1, 3, 1)
         self.inbox: Channel[ToLearner] = Channel("learner", TO_LEARNER, 20)
         self.to_actors: list[Channel[ToActor]] = [Channel(f"actor {i}", TO_ACTOR, 20) for i in range(2)]
-        self.assembler = Assembler(
-            0,
-            self.trajectories,
-            self.table,
-            self.inbox,
-            self.to_actors,
-            StatusBoard(["sf-learner-0"]).row("sf-learner-0"),
-        )
+        row = StatusBoard(["sf-learner-0"]).row("sf-learner-0")
+        self.rests = Inbox(0, self.trajectories, self.table, self.inbox, self.to_actors, row)
+        self.assembler = Assembler(self.rests, slots_until_trained=False)
         self.staging = Staging(VECTOR, layout, pin=False)
 
     def send(self, *slots: int) -> None:
@@ -134,6 +130,7 @@ def test_discarding_frees_every_announced_slot_without_a_copy() -> None:
     bench = Bench()
     bench.send(0, 3, 4)
 
+    bench.assembler.receive(1)
     bench.assembler.discard()
 
     assert bench.states() == [FREE] * 6

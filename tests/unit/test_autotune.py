@@ -71,6 +71,20 @@ def test_the_best_settings_are_found_although_the_measurements_are_noisy(seed: i
     assert len(found.trials) <= MOST_TRIALS + sum(trial.rate is None for trial in found.trials)
 
 
+def test_when_time_is_up_nothing_new_is_tried_and_the_best_so_far_is_compared_with_the_start() -> None:
+    tried: list[Settings] = []
+
+    def measure(settings: Settings) -> float:
+        tried.append(settings)
+        return machine(settings)
+
+    found = Search(START, NOT_BATCH, 4, measure, out_of_time=lambda: len(tried) >= 4).run()
+
+    assert len(tried) == 4 + 2
+    assert tried[-2:] == [START, found.best]
+    assert machine(found.best) > machine(START)
+
+
 def test_without_noise_nothing_on_the_way_is_faster_than_what_is_chosen() -> None:
     found = searched(machine)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sfactory.config.schema import AlgoConfig
+from sfactory.config.schema import AlgoConfig, LearnerConfig
 from sfactory.learner.batch import Batch
 from sfactory.learner.staging import Staging
 from tests.support.parts import VECTOR, small_layout
@@ -25,7 +25,7 @@ def staged() -> Staging:
 
 
 def batch_of(staging: Staging, algo: AlgoConfig | None = None, train_step: int = 0, max_lag: int = 1000) -> Batch:
-    return Batch.of(staging, algo or AlgoConfig(), train_step, max_lag, CPU)
+    return Batch.of(staging, algo or AlgoConfig(), LearnerConfig(max_policy_lag=max_lag), train_step, CPU)
 
 
 def test_the_discount_is_gamma_or_0_where_the_step_terminated() -> None:
@@ -93,7 +93,17 @@ def test_columns_are_the_same_rows_of_every_field() -> None:
     part = whole.columns(slice(1, 3))
 
     assert part.rows == 2
-    for name in ("behavior_log_prob", "behavior_value", "rewards", "discounts", "valid", "lag"):
+    for name in (
+        "behavior_log_prob",
+        "behavior_value",
+        "rewards",
+        "discounts",
+        "taken",
+        "valid",
+        "replayed",
+        "policy_version",
+        "lag",
+    ):
         assert torch.equal(getattr(part, name), getattr(whole, name)[:, 1:3]), name
     assert torch.equal(part.obs["obs"], whole.obs["obs"][:, 1:3])
     assert torch.equal(part.actions["action"], whole.actions["action"][:, 1:3])

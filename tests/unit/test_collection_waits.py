@@ -21,6 +21,7 @@ from sfactory.config.schema import Config
 from sfactory.inference.acting import ActingPolicy
 from sfactory.layout import Layout
 from sfactory.learner.assembler import Assembler
+from sfactory.learner.inbox import Inbox
 from sfactory.learner.learning import Learning
 from sfactory.learner.staging import Staging
 from sfactory.learner.worker import LearnerWorker
@@ -111,12 +112,15 @@ class Hall:
             Channel(name, TO_ACTOR, 2 * layout.slots_per_actor + 8) for name in layout.actor_names
         ]
         self.assembler = Assembler(
-            0,
-            self.trajectories,
-            self.table,
-            self.inbox,
-            self.to_actors,
-            StatusBoard(["sf-learner-0"]).row("sf-learner-0"),
+            Inbox(
+                0,
+                self.trajectories,
+                self.table,
+                self.inbox,
+                self.to_actors,
+                StatusBoard(["sf-learner-0"]).row("sf-learner-0"),
+            ),
+            layout.slots_until_trained,
         )
         self.staging = Staging(VECTOR, layout, pin=False)
         self.sent: list[float] = []

@@ -70,6 +70,9 @@ RUNS = {
     "kl_adaptive_epoch": Run(optim={"lr_schedule": "kl_adaptive_epoch"}, learner=CUT),
     "normalized_vtrace": Run(model=NORMALIZED, learner=CUT),
     "normalized_gae": Run(model=NORMALIZED, algo=GAE, learner=CUT),
+    "impact": Run(algo={"use_target_net": True, "target_update_interval": 3, "target_tau": 0.5}, learner=CUT),
+    "microbatches": Run(model=NORMALIZED, learner={**CUT, "microbatch_size": 6}),
+    "kl_target": Run(algo={"kl_loss_coeff": 0.1, "kl_target": 0.001}, learner=CUT),
     "everything": Run(
         model={**NORMALIZED, **MEMORY},
         algo={"exploration_loss": "symmetric_kl", "kl_loss_coeff": 0.1},

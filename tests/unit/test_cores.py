@@ -60,12 +60,30 @@ def test_a_quota_below_the_mask_lowers_the_count(quota: float | None, count: int
 def test_actors_are_pinned_to_the_masks_own_cores() -> None:
     cores = Cores((2, 3, 7), None)
 
-    assert [cores.core_of_actor(actor, 3) for actor in range(3)] == [2, 3, 7]
+    assert [cores.cores_of_actor(actor, 3) for actor in range(3)] == [{2}, {3}, {7}]
 
 
 def test_nobody_is_pinned_where_actors_outnumber_cores_or_there_is_a_quota() -> None:
-    assert Cores((2, 3), None).core_of_actor(0, num_actors=3) is None
-    assert Cores((2, 3), 1.5).core_of_actor(0, num_actors=1) is None
+    assert Cores((2, 3), None).cores_of_actor(0, num_actors=3) is None
+    assert Cores((2, 3), 1.5).cores_of_actor(0, num_actors=1) is None
+
+
+@pytest.mark.parametrize(
+    ("quota", "actors", "due"),
+    [
+        (None, 2, [{5}, {7}]),
+        (None, 1, [{5}]),
+        (None, 3, [{5, 7}] * 3),  # more actors than cores are left to them: all on those
+        (3.0, 2, [{5, 7}] * 2),
+    ],
+)
+def test_cores_that_are_kept_for_the_learner_are_no_actors(
+    quota: float | None, actors: int, due: list[set[int]]
+) -> None:
+    cores = Cores((1, 3, 5, 7), quota).keeping(2)
+
+    assert [cores.cores_of_actor(actor, actors) for actor in range(actors)] == due
+    assert cores.learner_threads(actors) >= 2
 
 
 @pytest.mark.parametrize(("actors", "threads"), [(1, 7), (6, 2), (7, 1), (8, 1), (100, 1)])

@@ -27,6 +27,7 @@ from sfactory.run.wiring import Wiring
 from sfactory.shared.control import Stop
 from sfactory.shared.slots import SlotState
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from tests.support.learner_threads import run_to_the_end
 from tests.support.processes import eventually
 
 BANDIT = "sfactory_envs.synthetic.bandit:Bandit"
@@ -194,7 +195,7 @@ def test_the_learner_copies_trajectories_with_as_many_threads_as_it_is_given_cor
     learning = Learning(setup, row)
     learning.begin()
 
-    LearnerWorker(setup, learning, row).run()
+    run_to_the_end(LearnerWorker(setup, learning, row))
 
     names = {int(thread.name.removeprefix("copy_")) for thread in copy_threads() - before}
     assert learning.progress.env_steps == 128
@@ -227,7 +228,7 @@ class Slow:
 
     def _run(self) -> None:
         try:
-            self._worker.run()
+            run_to_the_end(self._worker)
         except BaseException as failure:
             self.failures.append(failure)
 

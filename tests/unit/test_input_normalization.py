@@ -73,7 +73,7 @@ def test_statistics_are_those_of_the_valid_steps_and_know_nothing_of_the_step_af
         seen.append(obs[:-1][valid].double().numpy())
         obs[-1] = 1e6
         obs[:-1][~valid] = 1e6
-        trainer.train(dataclasses.replace(batch_with(batch, {"obs": obs}), valid=valid))
+        trainer.train(dataclasses.replace(batch_with(batch, {"obs": obs}), taken=valid, valid=valid))
 
     statistics = normalizer_of(model)._by_key["obs"]
     rows = np.concatenate(seen)

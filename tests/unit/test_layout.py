@@ -6,8 +6,8 @@ from typing import Literal
 
 import pytest
 
-from sfactory.config.schema import LearnerConfig, SamplingConfig
-from sfactory.layout import ActingCost, Layout, choose_inference, is_actor, is_learner
+from sfactory.config.schema import EvaluationConfig, LearnerConfig, SamplingConfig
+from sfactory.layout import ActingCost, Layout, choose_inference, episodes_of, is_actor, is_learner, num_evaluators
 from tests.support.parts import small_layout
 
 SAMPLING = SamplingConfig(
@@ -43,7 +43,7 @@ def test_without_a_training_thread_one_dataset_is_enough() -> None:
 
 
 def test_processes_are_named_as_the_kernel_can_keep_them() -> None:
-    layout = Layout.plan(SAMPLING, LEARNER, "central")
+    layout = Layout.plan(SAMPLING, LEARNER, "central", evaluators=2)
 
     assert layout.process_names == [
         "sf-learner-0",
@@ -52,8 +52,30 @@ def test_processes_are_named_as_the_kernel_can_keep_them() -> None:
         "sf-actor-0",
         "sf-actor-1",
         "sf-actor-2",
+        "sf-eval-0",
+        "sf-eval-1",
     ]
-    assert max(len(name) for name in small_layout(num_actors=4096).process_names) <= 15
+    assert max(len(name) for name in small_layout(num_actors=4096, evaluators=64).process_names) <= 15
+
+
+@pytest.mark.parametrize(
+    ("interval", "workers", "episodes", "shares"),
+    [
+        (0.0, 3, 10, []),
+        (5.0, 1, 10, [10]),
+        (5.0, 3, 10, [4, 3, 3]),
+        (5.0, 3, 2, [1, 1]),
+        (5.0, 64, 64, [1] * 64),
+    ],
+)
+def test_the_episodes_of_an_evaluation_are_shared_out_evenly(
+    interval: float, workers: int, episodes: int, shares: list[int]
+) -> None:
+    evaluators = num_evaluators(
+        EvaluationConfig(eval_interval_sec=interval, eval_workers=workers, eval_episodes=episodes)
+    )
+
+    assert [episodes_of(evaluator, evaluators, episodes) for evaluator in range(evaluators)] == shares
 
 
 @pytest.mark.parametrize("wanted", ["central", "local"])

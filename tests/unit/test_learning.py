@@ -12,8 +12,9 @@ from sfactory.checkpoint import CheckpointDir
 from sfactory.config.flags import config_of
 from sfactory.layout import Layout
 from sfactory.learner.learning import Learning
+from sfactory.learner.publisher import Publisher
 from sfactory.learner.staging import Staging
-from sfactory.messages import TrainStats
+from sfactory.messages import LearnerTimes, TrainStats
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
 from sfactory.run.wiring import Wiring
@@ -56,7 +57,7 @@ def test_what_fails_while_the_end_waits_for_it_is_raised_there_and_nothing_is_sa
     learning, staging = ready(wiring, layout, tmp_path / "checkpoint_p0")
     publishing, let_go = threading.Event(), threading.Event()
 
-    def fail() -> None:
+    def fail(publisher: Publisher, train_step: int) -> bool:
         publishing.set()
         let_go.wait(30.0)
         raise ValueError("weights are not finite")
@@ -65,7 +66,7 @@ def test_what_fails_while_the_end_waits_for_it_is_raised_there_and_nothing_is_sa
         with pytest.raises(ValueError, match="not finite"):
             learning.learn(staging)
 
-    monkeypatch.setattr(learning, "publish", fail)
+    monkeypatch.setattr(Publisher, "after_updates", fail)
     training = threading.Thread(target=learn)
     training.start()
     assert publishing.wait(30.0)
@@ -76,6 +77,25 @@ def test_what_fails_while_the_end_waits_for_it_is_raised_there_and_nothing_is_sa
 
     training.join(30.0)
     assert CheckpointDir(tmp_path / "checkpoint_p0", keep=2).load() is None
+
+
+def test_how_long_datasets_took_is_told_with_their_statistics_and_what_was_done_is_counted() -> None:
+    wiring, layout = shared()
+    learning, staging = ready(wiring, layout)
+
+    for _ in range(3):
+        learning.learn(staging)
+    learning.report()
+
+    told = wiring.learners_to_main[0].get(1)
+    times = [message for message in told if isinstance(message, LearnerTimes)]
+    assert len(times) == len([message for message in told if isinstance(message, TrainStats)]) >= 1
+    for message in times:
+        assert message.grad_ms == message.update_ms > 0  # a dataset is one minibatch, and is passed over once
+        assert message.publish_ms > 0
+    row = wiring.status.row("sf-learner-0")
+    # The first weights are published before anything is learned.
+    assert (row.get("datasets"), row.get("publications")) == (3, 4)
 
 
 def test_nothing_is_learned_after_the_end(tmp_path: Path) -> None:

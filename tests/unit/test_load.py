@@ -7,28 +7,34 @@ import pytest
 
 from sfactory.run import load as load_module
 from sfactory.run.load import Depth, LoadMeter
-from sfactory.shared.status import MAX_DEPTH, StatusBoard
+from sfactory.shared import status as status_module
+from sfactory.shared.status import MAX_DEPTH, StatusBoard, Stopwatch
 
 CENTRAL = ["sf-learner-0", "sf-policy-0-0", "sf-actor-0", "sf-actor-1"]
 LOCAL = ["sf-learner-0", "sf-actor-0", "sf-actor-1"]
 
 
 class Desk:
-    """A board, a meter, and the clock they go by."""
+    """A board, the stopwatches of all processes, a meter, and the clock they go by."""
 
     def __init__(self, names: list[str], cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.time = 100.0
-        monkeypatch.setattr(load_module, "now", lambda: self.time)
+        for module in (load_module, status_module):
+            monkeypatch.setattr(module, "now", lambda: self.time)
         self.board = StatusBoard(names)
+        self.watches = {name: Stopwatch(self.board.row(name)) for name in names}
         self.meter = LoadMeter(self.board, cores)
 
     def work(self, seconds: float, **busy: float) -> None:
-        """Let ``seconds`` pass, of which each process is busy for the share of its kind."""
-        self.time += seconds
-        for name in self.board.names:
-            share = next(share for kind, share in busy.items() if name.startswith(f"sf-{kind}-"))
-            self.board.row(name).add("busy_s", share * seconds)
-            self.board.row(name).add("waiting_s", (1 - share) * seconds)
+        """Let ``seconds`` pass, in which each process is busy for the share of its kind, and then waits."""
+        start = self.time
+        for name, watch in self.watches.items():
+            share = next(share for kind, share in busy.items() if name.startswith(f"sf-{kind}"))
+            self.time = start
+            watch.after_wait()
+            self.time = start + share * seconds
+            watch.before_wait()
+        self.time = start + seconds
 
 
 def test_depths_are_summed_up_as_numpy_sums_them_up() -> None:
@@ -54,12 +60,65 @@ def test_shares_are_those_of_the_window_and_means_over_the_processes_of_a_kind(m
     desk.work(10.0, actor=0.1, policy=0.1, learner=0.1)
     desk.meter.take()
 
-    desk.work(4.0, actor=0.5, policy=0.25, learner=0.75)
-    desk.board.row("sf-actor-1").add("busy_s", 1.0)
+    desk.work(4.0, **{"actor-0": 0.5, "actor-1": 0.75, "policy": 0.25, "learner": 0.75})
     load = desk.meter.take()
 
     assert load.busy == pytest.approx({"actor": 0.625, "policy": 0.25, "learner": 0.75})
-    assert load.waiting == pytest.approx({"actor": 0.5, "policy": 0.75, "learner": 0.25})
+    assert load.waiting == pytest.approx({"actor": 0.375, "policy": 0.75, "learner": 0.25})
+    assert load.idle_cores == pytest.approx(8 - 2 * 0.625 - 0.25 - 0.75)
+
+
+def test_what_a_process_is_at_counts_although_it_has_not_come_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(LOCAL, 8, monkeypatch)
+    learner, actor = desk.watches["sf-learner-0"], desk.watches["sf-actor-0"]
+    actor.before_wait()
+    desk.time += 1.0
+    learner.lap()
+
+    for _ in range(3):  # the learner trains, and one actor waits, over three whole windows
+        desk.time += 2.0
+        load = desk.meter.take()
+        assert load.busy == {"learner": 1.0, "actor": 0.5}
+        assert load.waiting == {"learner": 0.0, "actor": 0.5}
+        assert load.bound_by == "learner"
+
+    desk.time += 3.0
+    learner.before_wait()
+    desk.time += 1.0
+    assert desk.meter.take().busy["learner"] == pytest.approx(0.75)
+
+
+def test_who_is_not_born_yet_has_no_part_in_the_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(LOCAL, 8, monkeypatch)
+    board = StatusBoard(LOCAL)
+    meter = LoadMeter(board, 8)
+    desk.time += 9.0
+    watch = Stopwatch(board.row("sf-actor-0"))
+    desk.time += 0.25
+    watch.before_wait()
+    desk.time += 0.75
+
+    load = meter.take()
+
+    assert (load.busy["actor"], load.waiting["actor"]) == (0.25, 0.75)
+    assert (load.busy["learner"], load.waiting["learner"]) == (0.0, 0.0)
+
+
+def test_a_look_that_a_mark_comes_in_between_loses_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The process ends ten seconds of work after the look has seen that it is busy, and before it has seen for how long.
+    desk = Desk(LOCAL, 8, monkeypatch)
+    row, watch = desk.board.row("sf-learner-0"), desk.watches["sf-learner-0"]
+    desk.time += 10.0
+    get = row.get
+
+    def end_meanwhile(name: str) -> float:
+        if name == "busy_s":
+            watch.before_wait()
+        return get(name)
+
+    monkeypatch.setattr(row, "get", end_meanwhile)
+
+    assert row.times(desk.time) == (10.0, 0.0)
 
 
 def test_rings_are_told_by_what_comes_through_them_in_the_window_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,37 +143,53 @@ def test_rings_are_told_by_what_comes_through_them_in_the_window_alone(monkeypat
     assert empty.keys() == scalars.keys()
 
 
+def test_how_many_datasets_were_ready_is_told_with_those_times_that_none_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(CENTRAL, 8, monkeypatch)
+    learner = desk.board.row("sf-learner-0")
+    learner.count_ready(5)
+    desk.meter.take()
+
+    for datasets in (0, 2, 0, 2):
+        learner.count_ready(datasets)
+    scalars = desk.meter.take().scalars()
+
+    assert (scalars["ring/datasets_count"], scalars["ring/datasets_mean"]) == (4, 1.0)
+    assert (scalars["ring/datasets_min"], scalars["ring/datasets_max"]) == (0, 2)
+    assert scalars["ring/trajectories_count"] is None
+
+
 def test_with_local_inference_there_are_no_requests_and_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     scalars = Desk(LOCAL, 8, monkeypatch).meter.take().scalars()
 
-    assert {name.partition("_")[0] for name in scalars} == {"load/actor", "load/learner", "ring/trajectories"}
+    assert {name.partition("_")[0] for name in scalars} == {
+        "load/actor",
+        "load/learner",
+        "ring/trajectories",
+        "ring/datasets",
+    }
 
 
 @pytest.mark.parametrize(
-    ("cores", "shares", "bound_by", "flag"),
+    ("cores", "shares", "bound_by"),
     [
-        (8, {"actor": 0.98, "policy": 0.5, "learner": 0.3}, "actor", "--num_workers"),
-        (8, {"actor": 0.3, "policy": 0.95, "learner": 0.3}, "policy", "--inference=local"),
-        (8, {"actor": 0.3, "policy": 0.5, "learner": 0.99}, "learner", "--batch_size"),
-        (8, {"actor": 0.5, "policy": 0.5, "learner": 0.5}, "nobody", "--num_envs_per_worker"),
-        (2, {"actor": 0.6, "policy": 0.5, "learner": 0.5}, "cores", "cores"),
-        (2, {"actor": 0.99, "policy": 0.3, "learner": 0.3}, "actor", "--num_workers"),
+        (8, {"actor": 0.98, "policy": 0.5, "learner": 0.3}, "actor"),
+        (8, {"actor": 0.3, "policy": 0.95, "learner": 0.3}, "policy"),
+        (8, {"actor": 0.3, "policy": 0.5, "learner": 0.99}, "learner"),
+        (8, {"actor": 0.5, "policy": 0.5, "learner": 0.5}, "nobody"),
+        (2, {"actor": 0.6, "policy": 0.5, "learner": 0.5}, "cores"),
+        (2, {"actor": 0.99, "policy": 0.3, "learner": 0.3}, "actor"),
     ],
 )
-def test_who_sets_the_pace_is_named_with_a_flag_that_helps(
-    monkeypatch: pytest.MonkeyPatch, cores: int, shares: dict[str, float], bound_by: str, flag: str
+def test_who_sets_the_pace_is_named(
+    monkeypatch: pytest.MonkeyPatch, cores: int, shares: dict[str, float], bound_by: str
 ) -> None:
     desk = Desk(CENTRAL, cores, monkeypatch)
     desk.work(2.0, **shares)
 
-    load = desk.meter.take()
-
-    assert load.bound_by == bound_by
-    assert load.advice is not None
-    assert flag in load.advice
+    assert desk.meter.take().bound_by == bound_by
 
 
 def test_before_anything_was_done_nobody_is_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
     load = Desk(CENTRAL, 8, monkeypatch).meter.take()
 
-    assert (load.bound_by, load.advice) == (None, None)
+    assert load.bound_by is None

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from sfactory.algo.losses import (
     approx_kl,
-    clip_fraction,
     entropy_bonus,
+    impact_log_prob,
     kl_penalty,
+    log_ratio,
+    outside_clip,
     pg_loss,
     ppo_clip_loss,
     symmetric_kl_to_uniform,
@@ -27,15 +29,11 @@ CLIP_VALUE = 0.5
 Cells = dict[str, Tensor]
 Loss = Callable[[Cells], Tensor]
 
-# Every loss as a function of one dict of cells, and the cell field that its gradient must reach.
+# Every loss as a function of one dict of cells, which gives one number a cell, and the field its gradient must reach.
 LOSSES: dict[str, tuple[Loss, str]] = {
     "ppo_clip": (
         lambda c: ppo_clip_loss(
-            log_prob=c["log_prob"],
-            behavior_log_prob=c["behavior_log_prob"],
-            advantages=c["advantages"],
-            valid=c["valid"],
-            clip_ratio=CLIP_RATIO,
+            log_ratios=ratios_of(c), advantages=c["advantages"], valid=c["valid"], clip_ratio=CLIP_RATIO
         ),
         "log_prob",
     ),
@@ -44,11 +42,17 @@ LOSSES: dict[str, tuple[Loss, str]] = {
     "value_clipped": (lambda c: clipped_value_loss(c, CLIP_VALUE), "values"),
     "entropy": (lambda c: entropy_bonus(entropy=c["entropy"], valid=c["valid"]), "entropy"),
     "symmetric_kl": (lambda c: symmetric_kl_to_uniform(symmetric_kl=c["entropy"], valid=c["valid"]), "entropy"),
-    "kl_penalty": (
-        lambda c: kl_penalty(log_prob=c["log_prob"], behavior_log_prob=c["behavior_log_prob"], valid=c["valid"]),
-        "log_prob",
-    ),
+    "kl_penalty": (lambda c: kl_penalty(log_ratios=ratios_of(c)), "log_prob"),
 }
+
+
+def ratios_of(c: Cells) -> Tensor:
+    return log_ratio(c["log_prob"], c["behavior_log_prob"], c["valid"])
+
+
+def mean_over_valid(terms: Tensor, valid: Tensor) -> Tensor:
+    """As the objective takes it: a term is 0 at invalid cells, so that its sum is that of the valid ones."""
+    return terms.sum() / valid.sum().clamp(min=1)
 
 
 def clipped_value_loss(c: Cells, clip_value: float | None) -> Tensor:
@@ -79,7 +83,7 @@ def with_garbage(cells: Cells, garbage: float) -> Cells:
 def loss_and_gradients(loss: Loss, cells: Cells) -> tuple[Tensor, dict[str, Tensor | None]]:
     cells = {name: tensor.clone() for name, tensor in cells.items()}
     leaves = {name: tensor.requires_grad_() for name, tensor in cells.items() if name != "valid"}
-    result = loss(cells)
+    result = mean_over_valid(loss(cells), cells["valid"])
     result.backward()
     return result.detach(), {name: leaf.grad for name, leaf in leaves.items()}
 
@@ -102,7 +106,7 @@ def test_losses_equal_their_formulas_over_the_valid_cells(seed: int) -> None:
         "kl_penalty": (ratio * np.log(ratio) - ratio + 1.0).mean(),
     }
 
-    results = {name: loss(cells).item() for name, (loss, _) in LOSSES.items()}
+    results = {name: mean_over_valid(loss(cells), cells["valid"]).item() for name, (loss, _) in LOSSES.items()}
 
     assert results == pytest.approx(expected, rel=1e-12)
 
@@ -110,7 +114,7 @@ def test_losses_equal_their_formulas_over_the_valid_cells(seed: int) -> None:
 def test_value_clip_of_0_is_off() -> None:
     cells = random_cells(0)
 
-    assert clipped_value_loss(cells, 0.0) == clipped_value_loss(cells, None)
+    assert torch.equal(clipped_value_loss(cells, 0.0), clipped_value_loss(cells, None))
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -160,9 +164,8 @@ def test_wholly_invalid_minibatch_leaves_a_network_as_it_was() -> None:
     log_prob = network(torch.randn(8, 3)).log_softmax(-1)[:, 0].view(4, 2)
     nothing, noise = torch.zeros(4, 2, dtype=torch.bool), torch.full((4, 2), math.nan)
 
-    ppo_clip_loss(
-        log_prob=log_prob, behavior_log_prob=noise, advantages=noise, valid=nothing, clip_ratio=CLIP_RATIO
-    ).backward()
+    ratios = log_ratio(log_prob, noise, nothing)
+    ppo_clip_loss(log_ratios=ratios, advantages=noise, valid=nothing, clip_ratio=CLIP_RATIO).sum().backward()
     optimizer.step()
 
     assert torch.equal(network.weight, before)
@@ -174,13 +177,9 @@ def test_clip_range_is_symmetric_in_log_space() -> None:
     advantages = torch.tensor([[-1.0, -1.0, 1.0, 1.0]], dtype=torch.float64)
     log_prob = ratios.log().requires_grad_()
 
-    loss = ppo_clip_loss(
-        log_prob=log_prob,
-        behavior_log_prob=torch.zeros_like(ratios),
-        advantages=advantages,
-        valid=torch.ones_like(ratios, dtype=torch.bool),
-        clip_ratio=1.0,
-    )
+    valid = torch.ones_like(ratios, dtype=torch.bool)
+    logs = log_ratio(log_prob, torch.zeros_like(ratios), valid)
+    loss = ppo_clip_loss(log_ratios=logs, advantages=advantages, valid=valid, clip_ratio=1.0).mean()
     (gradient,) = torch.autograd.grad(loss, log_prob)
 
     assert loss.item() == pytest.approx(-(-0.51 - 0.5 + 1.99 + 2.0) / 4)
@@ -192,13 +191,9 @@ def test_clip_range_is_symmetric_in_log_space() -> None:
 def test_extreme_ratio_keeps_loss_and_gradient_finite(log_prob: float, advantage: float) -> None:
     extreme = torch.full((1, 1), log_prob, requires_grad=True)
 
-    loss = ppo_clip_loss(
-        log_prob=extreme,
-        behavior_log_prob=torch.zeros(1, 1),
-        advantages=torch.full((1, 1), advantage),
-        valid=torch.ones(1, 1, dtype=torch.bool),
-        clip_ratio=0.1,
-    )
+    valid = torch.ones(1, 1, dtype=torch.bool)
+    logs = log_ratio(extreme, torch.zeros(1, 1), valid)
+    loss = ppo_clip_loss(log_ratios=logs, advantages=torch.full((1, 1), advantage), valid=valid, clip_ratio=0.1).sum()
     (gradient,) = torch.autograd.grad(loss, extreme)
 
     assert math.isfinite(loss.item())
@@ -221,7 +216,7 @@ def test_kl_penalty_and_its_gradient_are_the_true_ones_in_expectation(spread: fl
     logits = (behavior + spread * noise).requires_grad_()
     log_prob, behavior_log_prob, valid = every_action_as_often_as_behavior_takes_it(counts, logits)
 
-    estimate = kl_penalty(log_prob=log_prob, behavior_log_prob=behavior_log_prob, valid=valid)
+    estimate = kl_penalty(log_ratios=log_ratio(log_prob, behavior_log_prob, valid)).mean()
 
     log_probs = logits.log_softmax(-1)
     true = (log_probs.exp() * (log_probs - behavior)).sum()
@@ -234,22 +229,19 @@ def test_kl_penalty_and_its_gradient_are_the_true_ones_in_expectation(spread: fl
 def test_kl_penalty_of_each_action_is_0_with_no_gradient_where_the_policy_has_not_moved() -> None:
     log_prob = torch.randn(1, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
 
-    penalty = kl_penalty(
-        log_prob=log_prob, behavior_log_prob=log_prob.detach(), valid=torch.ones(1, 8, dtype=torch.bool)
-    )
+    valid = torch.ones(1, 8, dtype=torch.bool)
+    penalty = kl_penalty(log_ratios=log_ratio(log_prob, log_prob.detach(), valid)).sum()
     (gradient,) = torch.autograd.grad(penalty, log_prob)
 
     assert penalty.item() == 0.0
     assert gradient.abs().max() == 0.0
 
 
-@pytest.mark.parametrize("log_ratio", [-1e4, -1.0, -1e-4, 1e-4, 1.0, 1e4])
-def test_kl_penalty_of_a_single_action_is_positive_and_finite(log_ratio: float) -> None:
-    log_prob = torch.full((1, 1), log_ratio).requires_grad_()
+@pytest.mark.parametrize("difference", [-1e4, -1.0, -1e-4, 1e-4, 1.0, 1e4])
+def test_kl_penalty_of_a_single_action_is_positive_and_finite(difference: float) -> None:
+    log_prob = torch.full((1, 1), difference).requires_grad_()
 
-    penalty = kl_penalty(
-        log_prob=log_prob, behavior_log_prob=torch.zeros(1, 1), valid=torch.ones(1, 1, dtype=torch.bool)
-    )
+    penalty = kl_penalty(log_ratios=log_ratio(log_prob, torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool))).sum()
     (gradient,) = torch.autograd.grad(penalty, log_prob)
 
     assert 0.0 < penalty.item() < math.inf
@@ -260,7 +252,7 @@ def test_symmetric_kl_of_each_cell_is_bounded_by_30_before_the_mean() -> None:
     cells = torch.tensor([[10.0, 1000.0, 29.0, math.inf, 5000.0]], requires_grad=True)
     valid = torch.tensor([[True, True, True, True, False]])
 
-    loss = symmetric_kl_to_uniform(symmetric_kl=cells, valid=valid)
+    loss = mean_over_valid(symmetric_kl_to_uniform(symmetric_kl=cells, valid=valid), valid)
     (gradient,) = torch.autograd.grad(loss, cells)
 
     assert loss.item() == (10.0 + 30.0 + 29.0 + 30.0) / 4
@@ -273,24 +265,37 @@ def test_approx_kl_estimates_the_true_divergence_and_is_never_negative() -> None
     actions = behavior.sample(torch.Size((1000, 200)))
     everything = torch.ones(1000, 200, dtype=torch.bool)
 
-    estimate = approx_kl(
-        log_prob=current.log_prob(actions), behavior_log_prob=behavior.log_prob(actions), valid=everything
-    )
+    estimate = approx_kl(log_ratios=log_ratio(current.log_prob(actions), behavior.log_prob(actions), everything)).mean()
 
     true = torch.distributions.kl_divergence(behavior, current).item()
     assert estimate.item() == pytest.approx(true, rel=0.05)
     cells = random_cells(0)
-    single = torch.zeros_like(cells["valid"])
-    single[0, 0] = True
-    assert approx_kl(log_prob=cells["log_prob"], behavior_log_prob=cells["behavior_log_prob"], valid=single) >= 0.0
+    assert float(approx_kl(log_ratios=ratios_of(cells)).min()) >= 0.0
+    assert float(approx_kl(log_ratios=ratios_of(cells))[~cells["valid"]].abs().max()) == 0.0
 
 
-def test_clip_fraction_counts_valid_cells_outside_the_range() -> None:
+def test_cells_outside_the_range_of_the_clip_are_marked() -> None:
     ratios = torch.tensor([[0.7, 0.81, 1.24, 1.26, 5.0]])
     valid = torch.tensor([[True, True, True, True, False]])
 
-    fraction = clip_fraction(
-        log_prob=ratios.log(), behavior_log_prob=torch.zeros(1, 5), valid=valid, clip_ratio=CLIP_RATIO
-    )
+    outside = outside_clip(log_ratios=log_ratio(ratios.log(), torch.zeros(1, 5), valid), clip_ratio=CLIP_RATIO)
 
-    assert fraction.item() == 0.5
+    assert outside.tolist() == [[1.0, 0.0, 0.0, 1.0, 0.0]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("worker_clip", [0.5, 1.0, 2.0])
+def test_the_ratio_of_impact_is_that_of_the_paper(seed: int, worker_clip: float) -> None:
+    cells = random_cells(seed)
+    target_log_prob = cells["entropy"]
+
+    reference = impact_log_prob(
+        target_log_prob=target_log_prob, behavior_log_prob=cells["behavior_log_prob"], worker_clip=worker_clip
+    )
+    ratio = log_ratio(cells["log_prob"], reference, cells["valid"]).exp()
+
+    pi, mu, target = cells["log_prob"].exp(), cells["behavior_log_prob"].exp(), target_log_prob.exp()
+    expected = (mu / target).clamp(0.0, worker_clip) * (pi / mu)
+    torch.testing.assert_close(ratio[cells["valid"]], expected[cells["valid"]], rtol=1e-12, atol=0.0)
+    clipped = (mu / target > worker_clip).double().mean()
+    assert 0.0 < float(clipped) < 1.0

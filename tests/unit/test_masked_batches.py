@@ -13,8 +13,9 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig
 from sfactory.learner.batch import Batch
-from sfactory.learner.objective import STATISTICS, Objective
+from sfactory.learner.objective import Objective
 from sfactory.model.actor_critic import ActorCritic
+from tests.support.losses import loss_of
 from tests.support.models import model_of, tiny_config
 from tests.support.parts import evaluate, fields_of, random_batch
 from tests.support.recorded import record
@@ -36,9 +37,8 @@ def masked(batch: Batch, valid: Tensor, *garbage: str) -> Batch:
 
 
 def loss_and_gradients(model: ActorCritic, batch: Batch, config: AlgoConfig) -> tuple[Tensor, list[Tensor]]:
-    objective = Objective(model, config)
     model.zero_grad()
-    loss = objective(batch, objective.gae_targets(batch))
+    loss = loss_of(model, config, batch)
     torch.autograd.backward(loss.total)
     return loss.total.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
@@ -145,7 +145,7 @@ def test_vtrace_around_a_masked_step_is_what_it_is_on_paper() -> None:
     )
     r = batch.rewards[:, 0].tolist()
 
-    returns = Objective(model, VTRACE)(batch, None).returns[:, 0].tolist()
+    returns = loss_of(model, VTRACE, batch).returns[:, 0].tolist()
 
     second = values[1] + 0.5 * (r[1] + 0.9 * values[2] - values[1])
     first = values[0] + (r[0] + 0.9 * values[1] - values[0]) + 0.9 * (second - values[1])
@@ -183,10 +183,9 @@ def test_a_masked_step_is_remembered_though_it_does_not_teach(config: AlgoConfig
     batch = record(model, tiny_config(use_rnn=True), terminated=(), truncated=())
     valid = batch.valid.clone()
     valid[2] = False
-    objective = Objective(model, config)
     batch = masked(batch, valid, "rewards", "behavior_log_prob")
 
-    statistics = dict(zip(STATISTICS, objective(batch, objective.gae_targets(batch)).statistics.tolist(), strict=True))
+    statistics = loss_of(model, config, batch).statistics
 
     assert statistics["kl"] < 1e-6
     assert statistics["valid_fraction"] == pytest.approx(5 / 6)

@@ -217,3 +217,17 @@ def test_a_count_that_goes_back_is_refused() -> None:
 
     with pytest.raises(ValueError, match="lies before"):
         throughput.add(2.0, 4)
+
+
+def test_the_peak_is_the_highest_rate_over_ten_seconds() -> None:
+    throughput, count = Throughput(), 0.0
+    # 100 a second for 20 s, then 500 a second for 5 s only, then 50 a second.
+    for second in range(60):
+        throughput.add(1000.0 + second, count)
+        if second == 9:
+            assert throughput.peak is None
+        if second == 10:
+            assert throughput.peak == 100.0
+        count += 500.0 if 20 <= second < 25 else 100.0 if second < 20 else 50.0
+
+    assert throughput.peak == (5 * 100.0 + 5 * 500.0) / 10.0

@@ -13,7 +13,7 @@ from torch import Tensor
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
 from sfactory.learner.minibatches import Minibatch, Minibatches
-from sfactory.learner.objective import Targets
+from sfactory.learner.targets import Targets
 from sfactory.learner.trainer import Trainer
 from tests.support.models import model_of, tiny_config
 from tests.support.parts import fields_of, random_batch, tiny_model, trainer_for
@@ -33,9 +33,12 @@ def marked(rows: int, memory: int = 0, chunks: int = 1) -> tuple[Batch, Targets]
         batch,
         obs={"obs": marks.unsqueeze(-1).repeat(1, 1, 3)},
         actions={"action": at_steps.long()},
+        policy_version=-at_steps.int(),
         lag=at_steps.int(),
         is_first=marks % 3 == 0,
+        taken=at_steps % 7 != 0,
         valid=at_steps % 7 != 0,
+        replayed=at_steps % 5 == 0,
         rnn_states=(100.0 * torch.arange(rows)).view(1, rows, 1).expand(chunks + 1, rows, memory).clone(),
         **fields_of({name: at_steps.clone() for name in names}),
     )
@@ -50,6 +53,9 @@ def marks_of(minibatch: Minibatch) -> Tensor:
     assert torch.equal(batch.actions["action"].float(), marks)
     assert torch.equal(batch.obs["obs"][: len(marks), :, 2], marks)
     assert torch.equal(batch.valid, marks % 7 != 0)
+    assert torch.equal(batch.taken, batch.valid)
+    assert torch.equal(batch.replayed, marks % 5 == 0)
+    assert torch.equal(batch.policy_version.float(), -marks)
     assert torch.equal(batch.is_first[: len(marks)], marks % 3 == 0)
     if minibatch.targets is not None:
         assert torch.equal(minibatch.targets.returns, marks + 0.5)
@@ -192,7 +198,8 @@ def test_a_trainer_shuffles_by_its_seed_its_policy_and_its_train_step(algo: Algo
 def test_where_all_steps_are_in_one_minibatch_their_order_makes_no_difference(algo: AlgoConfig) -> None:
     shuffled, ordered = trainer_of(algo, True, batches=1), trainer_of(algo, False, batches=1)
     batch = random_batch(tiny_model(), rows=8)
-    batch = dataclasses.replace(batch, valid=torch.rand(5, 8, generator=generator_of(2)) > 0.2)
+    valid = torch.rand(5, 8, generator=generator_of(2)) > 0.2
+    batch = dataclasses.replace(batch, taken=valid, valid=valid)
 
     learned = [trainer.train(batch) for trainer in (shuffled, ordered)]
 

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig
 from sfactory.learner.batch import Batch
-from sfactory.learner.objective import STATISTICS, Objective
+from sfactory.learner.objective import Objective
 from sfactory.model.actor_critic import ActorCritic
+from tests.support.losses import loss_and_gradients as of_loss
+from tests.support.losses import loss_of
 from tests.support.parts import evaluate, fields_of, random_batch, tiny_model
 
 VTRACE = AlgoConfig(gamma=0.9, normalize_advantages=False, ppo_clip_ratio=0.1, ppo_clip_value=0.3)
@@ -39,8 +41,9 @@ def vtrace_of_row(judged: Judged, batch: Batch, row: int, config: AlgoConfig) ->
     values = [judged.value[t][row] for t in range(steps)] + [judged.bootstrap[row]]
     ratio = [math.exp(judged.log_prob[t][row] - float(batch.behavior_log_prob[t, row])) for t in range(steps)]
     valid = [bool(batch.valid[t, row]) for t in range(steps)]
-    rho = [min(config.vtrace_rho, r) if v else 0.0 for r, v in zip(ratio, valid, strict=True)]
-    c = [min(config.vtrace_c, r) if v else 0.0 for r, v in zip(ratio, valid, strict=True)]
+    rho_clip, c_clip = config.vtrace_rho or math.inf, config.vtrace_c or math.inf
+    rho = [min(rho_clip, r) if v else 0.0 for r, v in zip(ratio, valid, strict=True)]
+    c = [config.vtrace_lambda * min(c_clip, r) if v else 0.0 for r, v in zip(ratio, valid, strict=True)]
     reward = [float(batch.rewards[t, row]) for t in range(steps)]
     discount = [float(batch.discounts[t, row]) for t in range(steps)]
     delta = [rho[t] * (reward[t] + discount[t] * values[t + 1] - values[t]) if valid[t] else 0.0 for t in range(steps)]
@@ -86,12 +89,9 @@ def loss_and_gradients(
     model: ActorCritic, batch: Batch, config: AlgoConfig, whole: Batch | None = None
 ) -> tuple[float, list[Tensor]]:
     """Loss of ``batch``; its GAE targets, if any, are made of ``whole`` and are cut to the batch's first rows."""
-    objective = Objective(model, config)
-    targets = objective.gae_targets(whole or batch)
-    model.zero_grad()
-    loss = objective(batch, None if targets is None else targets.columns(slice(0, batch.rows)))
-    torch.autograd.backward(loss.total)
-    return loss.total.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    targets = Objective(model, config).gae_targets(whole or batch)
+    part = None if targets is None else targets.columns(slice(0, batch.rows))
+    return of_loss(loss_of(model, config, batch, targets=part), model)
 
 
 def test_the_vtrace_loss_is_the_one_computed_by_hand() -> None:
@@ -141,7 +141,7 @@ def test_what_comes_after_a_truncation_row_does_not_reach_what_was_before(config
         # Targets come of the whole row, the loss of the two steps before.
         targets = objective.gae_targets(changed)
         loss_batch = dataclasses.replace(before, rewards=rewards)
-        losses.append(objective(loss_batch, targets).total.item())
+        losses.append(loss_of(model, config, loss_batch, targets=targets).total.item())
 
     assert losses[0] == losses[1]
 
@@ -223,16 +223,14 @@ def test_a_minibatch_without_a_valid_step_has_loss_and_gradients_of_0() -> None:
     assert all(not gradient.any() for gradient in gradients)
 
 
-def test_statistics_have_a_name_each_and_carry_no_gradient() -> None:
+def test_statistics_are_of_the_valid_steps() -> None:
     model = tiny_model()
     batch = with_ends(random_batch(model))
 
-    statistics = Objective(model, VTRACE)(batch, None).statistics
+    named = loss_of(model, VTRACE, batch).statistics
 
-    named = dict(zip(STATISTICS, statistics.tolist(), strict=True))
     judged = Judged(model, batch)
     valid_values = [judged.value[t][r] for t in range(5) for r in range(4) if batch.valid[t, r]]
-    assert not statistics.requires_grad
     assert named["valid_fraction"] == pytest.approx(19 / 20)
     assert named["value_mean"] == pytest.approx(sum(valid_values) / 19, rel=1e-4)
     assert named["kl"] > 0

@@ -13,10 +13,10 @@ from sfactory.config.flags import config_of
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import ConfigError
 from sfactory.learner.batch import Batch
-from sfactory.learner.objective import STATISTICS, Objective
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.run.plan import plan_run
 from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from tests.support.losses import loss_of
 from tests.support.models import model_of
 from tests.support.parts import VECTOR, evaluate, random_batch, trainer_for
 
@@ -26,9 +26,8 @@ GAE = AlgoConfig(with_vtrace=False, normalize_advantages=False)
 
 
 def total_and_terms(model: ActorCritic, batch: Batch, config: AlgoConfig) -> tuple[float, dict[str, float]]:
-    objective = Objective(model, config)
-    loss = objective(batch, objective.gae_targets(batch))
-    return loss.total.item(), dict(zip(STATISTICS, loss.statistics.tolist(), strict=True))
+    loss = loss_of(model, config, batch)
+    return loss.total.item(), loss.statistics
 
 
 def probabilities(model: ActorCritic, batch: Batch) -> Tensor:
@@ -218,9 +217,8 @@ def test_the_ratio_is_clipped_to_a_quarter_more_or_the_inverse_of_it(
         discounts=torch.zeros_like(batch.discounts),
     )
     config = dataclasses.replace(GAE, ppo_clip_ratio=0.25, exploration_loss="none", value_loss_coeff=0.0)
-    objective = Objective(model, config)
 
-    loss = objective(batch, objective.gae_targets(batch))
+    loss = loss_of(model, config, batch)
     torch.autograd.backward(loss.total)
 
     clipped = min(max(ratio, 0.8), 1.25)
@@ -228,5 +226,4 @@ def test_the_ratio_is_clipped_to_a_quarter_more_or_the_inverse_of_it(
     gradient = model.policy_head.linear.weight.grad
     assert gradient is not None
     assert bool(gradient.abs().max() > 1e-4) is moves
-    terms = dict(zip(STATISTICS, loss.statistics.tolist(), strict=True))
-    assert terms["clip_fraction"] == (0.0 if 0.8 <= ratio <= 1.25 else 1.0)
+    assert loss.statistics["clip_fraction"] == (0.0 if 0.8 <= ratio <= 1.25 else 1.0)

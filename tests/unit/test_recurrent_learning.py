@@ -12,7 +12,8 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig, SamplingConfig
 from sfactory.layout import Layout
-from sfactory.learner.objective import STATISTICS, Objective
+from sfactory.learner.objective import Objective
+from tests.support.losses import loss_of
 from tests.support.models import model_of, tiny_config
 from tests.support.parts import trainer_for
 from tests.support.recorded import STEPS, TRUNCATED, record
@@ -94,8 +95,7 @@ def test_updates_on_recurrent_data_move_every_weight_and_stay_finite(
 def gradients_and_loss(recurrence: int, algo: AlgoConfig) -> tuple[list[Tensor], float]:
     model = model_of(use_rnn=True)
     batch = record(model, tiny_config(use_rnn=True), recurrence=recurrence, terminated=(), truncated=())
-    objective = Objective(model, algo)
-    loss = objective(batch, objective.gae_targets(batch))
+    loss = loss_of(model, algo, batch)
     torch.autograd.backward(loss.total)
     gradients = [p.grad.clone() for p in model.tower.core.parameters() if p.grad is not None]
     return gradients, loss.total.item()
@@ -141,7 +141,7 @@ def test_vtrace_values_what_comes_after_the_rollout_with_the_memory_of_the_prese
     states = batch.rnn_states.clone()
     states[-1] = torch.nan
 
-    returns = Objective(model, VTRACE)(dataclasses.replace(batch, rnn_states=states), None).returns
+    returns = loss_of(model, VTRACE, dataclasses.replace(batch, rnn_states=states)).returns
 
     with torch.no_grad():
         after = model({"obs": batch.obs["obs"][-1]}, batch.rnn_states[-1]).value
@@ -155,8 +155,7 @@ def test_states_of_another_rollout_would_be_noticed(algo: AlgoConfig) -> None:
     mixed_up = dataclasses.replace(batch, rnn_states=batch.rnn_states.roll(1, dims=1))
     divergences = []
     for one in (batch, mixed_up):
-        objective = Objective(model, algo)
-        divergences.append(objective(one, objective.gae_targets(one)).statistics[STATISTICS.index("kl")].item())
+        divergences.append(loss_of(model, algo, one).statistics["kl"])
 
     assert divergences[0] < 1e-9
     assert divergences[1] > 1e-4

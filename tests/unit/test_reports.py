@@ -23,6 +23,7 @@ from sfactory.messages import (
     EpisodeExtras,
     EpisodesDone,
     ExtrasRefused,
+    LearnerTimes,
     ToMain,
     TrainStats,
 )
@@ -46,14 +47,27 @@ STATS = TrainStats(
     value_loss=0.2,
     entropy=0.3,
     kl=0.4,
+    replay_kl=math.nan,
     clip_fraction=0.5,
-    grad_norm=0.6,
+    ratio_mean=1.5,
+    explained_variance=0.55,
     value_mean=0.7,
-    learning_rate=0.8,
+    advantage_std=0.75,
     valid_fraction=0.9,
+    replayed_fraction=0.0,
+    aux_loss=0.65,
+    grad_norm=0.6,
+    learning_rate=0.8,
+    value_learning_rate=0.85,
+    exploration_coeff=0.003,
+    kl_coeff=0.2,
     lag_min=1.0,
     lag_mean=2.0,
     lag_max=3.0,
+)
+
+TIMES = LearnerTimes(
+    policy=0, grad_ms=1.5, update_ms=0.5, load_ms=math.nan, load_wait_ms=0.25, dequeue_ms=math.nan, publish_ms=0.125
 )
 
 
@@ -191,6 +205,72 @@ def test_the_last_statistics_of_the_learner_are_shown(desk: Desk) -> None:
     assert set(progress.losses) >= {"value_loss", "entropy", "kl", "grad_norm", "learning_rate"}
 
 
+def test_the_times_of_the_learner_are_those_that_it_told_last_of_each(desk: Desk) -> None:
+    before = desk.reports.scalars()
+    desk.inbox.put(TIMES._replace(load_ms=4.0))
+    desk.inbox.put(TIMES._replace(grad_ms=3.0))
+
+    desk.read_all()
+
+    row = desk.reports.scalars()
+    names = ("grad", "update", "load", "load_wait", "dequeue", "publish")
+    assert [row[f"perf/{name}_ms"] for name in names] == [3.0, 0.5, 4.0, 0.25, None, 0.125]
+    assert [before[f"perf/{name}_ms"] for name in names] == [None] * 6
+
+
+def test_steps_that_are_sampled_trained_replayed_and_dropped_are_told_apart(desk: Desk) -> None:
+    learner = desk.status.row("sf-learner-0")
+    counts = {"env_steps": 500, "replayed_steps": 250, "dropped_steps": 32, "publications": 9, "target_updates": 4}
+    for name, count in counts.items():
+        learner.set(name, count)
+    learner.set("datasets", 7)
+    for actor, steps in enumerate((300, 400)):
+        desk.status.row(f"sf-actor-{actor}").set("env_steps", steps)
+
+    row = desk.reports.scalars()
+
+    assert (row["perf/sampled_env_steps"], row["perf/trained_env_steps"]) == (700, 500)
+    assert (row["perf/replayed_steps"], row["perf/dropped_steps"]) == (250, 32)
+    assert (row["perf/publications"], row["perf/target_updates"], row["perf/datasets"]) == (9, 4, 7)
+
+
+def test_the_highest_rates_are_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    actor, learner = desk.status.row("sf-actor-0"), desk.status.row("sf-learner-0")
+    # (time, sampled, trained): 300 and 200 steps a second at first, then a tenth of that.
+    for at, sampled, trained in ((1, 1, 0), (11, 3001, 2000), (21, 3301, 2200), (31, 3601, 2400)):
+        monkeypatch.setattr(reports_module, "now", lambda at=at: float(at))
+        actor.set("env_steps", sampled)
+        learner.set("env_steps", trained)
+        learner.set("train_seconds", float(at))
+        desk.reports.sample()
+
+    row = desk.reports.scalars()
+
+    assert (row["perf/peak_sample_fps"], row["perf/peak_train_fps"]) == (300.0, 200.0)
+    assert (row["perf/sample_fps"], row["perf/fps_10s"]) == (30.0, 20.0)
+
+
+def test_stable_baselines_names_show_what_means_the_same_there(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = desk.status.row("sf-learner-0")
+    for at, trained in ((10, 0), (20, 1000), (30, 4000)):
+        monkeypatch.setattr(reports_module, "now", lambda at=at: float(at))
+        learner.set("env_steps", trained)
+        learner.set("train_seconds", at - 9.0)
+        desk.reports.sample()
+    learner.set("updates", 40)
+    learner.set("datasets", 20)
+    desk.episodes(1.0, 2.0, length=7)
+    desk.inbox.put(STATS)
+    desk.read_all()
+
+    row = desk.reports.scalars()
+
+    assert (row["rollout/ep_rew_mean"], row["rollout/ep_len_mean"]) == (1.5, 7.0)
+    assert (row["time/fps"], row["time/total_timesteps"]) == (200.0, 4000)
+    assert (row["time/time_elapsed"], row["time/iterations"], row["train/n_updates"]) == (21.0, 20, 40)
+    assert (row["train/approx_kl"], row["train/entropy_loss"], row["train/policy_gradient_loss"]) == (0.4, -0.3, 0.1)
+
+
 def test_the_summary_tells_frames_and_training_speed(desk: Desk) -> None:
     learner = desk.status.row("sf-learner-0")
     learner.set("env_steps", 5000)
@@ -275,6 +355,8 @@ def test_rows_have_the_same_names_from_the_start(desk: Desk) -> None:
     before = desk.reports.scalars()
 
     desk.episodes(1.0)
+    desk.inbox.put(STATS)
+    desk.inbox.put(TIMES)
     desk.reports.poll()
 
     assert list(desk.reports.scalars()) == list(before)

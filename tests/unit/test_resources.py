@@ -10,10 +10,17 @@ from pathlib import Path
 import pytest
 
 from sfactory.config.flags import config_of
+from sfactory.cores import Cores
 from sfactory.errors import ResourceError
 from sfactory.run import resources
 from sfactory.run.plan import plan_run
-from sfactory.run.resources import available_memory, raise_file_limit, require_memory, warn_of_niceness
+from sfactory.run.resources import (
+    available_memory,
+    raise_file_limit,
+    require_cores,
+    require_memory,
+    warn_of_niceness,
+)
 from tests.support.files import write_files
 from tests.support.parts import VECTOR
 
@@ -54,6 +61,36 @@ def test_what_would_take_most_of_it_is_refused_with_need_and_have(monkeypatch: p
 
     with pytest.raises(ResourceError, match=r"9,728 MiB of memory, and 10,240 MiB are free; lower --num_workers"):
         require_memory(9 * GIB + GIB // 2)
+
+
+@pytest.mark.parametrize(
+    ("kept", "have", "words"),
+    [(4, 4, "needs 5 cores"), (9, 4, "needs 10 cores"), (4, 4, "this run has 4 "), (4, 4, "at most 3"), (1, 1, "at 0")],
+)
+def test_cores_for_the_learner_that_leave_none_to_actors_are_refused_with_need_and_have(
+    kept: int, have: int, words: str
+) -> None:
+    with pytest.raises(ResourceError, match=words):
+        require_cores(kept, have)
+
+
+@pytest.mark.parametrize(("kept", "have"), [(0, 1), (3, 4)])
+def test_cores_for_the_learner_that_leave_some_pass(kept: int, have: int) -> None:
+    require_cores(kept, have)
+
+
+def test_a_plan_keeps_cores_for_the_learner_or_refuses() -> None:
+    have = Cores.available().count
+    flags = {"env": "any", "device": "cpu", "encoder_mlp_layers": (8,)}
+
+    with pytest.raises(ResourceError, match=f"--learner_cores={have} needs {have + 1} cores"):
+        plan_run(config_of({**flags, "learner_cores": have}), VECTOR)
+
+    for flag in ("serial_mode", "set_workers_cpu_affinity"):  # where nobody is pinned nothing is kept
+        assert (
+            plan_run(config_of({**flags, "learner_cores": have, flag: flag == "serial_mode"}), VECTOR).cores.kept == 0
+        )
+    assert plan_run(config_of({**flags, "learner_cores": have - 1}), VECTOR).cores.kept == have - 1
 
 
 def test_where_nothing_is_known_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from sfactory.env.api import EnvFactory
 from sfactory.errors import WorkerDied
-from sfactory.run import simulate
+from sfactory.run import random_steps
 from sfactory.run.nursery import Nursery
-from sfactory.run.simulate import pure_simulation, steps_per_second, vector_steps_per_second
+from sfactory.run.random_steps import steps_per_second, vector_steps_per_second
+from sfactory.run.simulate import pure_simulation
 from tests.support.scripted_env import ScriptedEnv
 
 
@@ -48,17 +49,31 @@ def test_envs_are_stepped_with_legal_actions_and_reset_when_they_end(space: spac
     assert isinstance(space, spaces.Discrete) == all(type(action) is int for action in envs[0].taken)
 
 
-@pytest.mark.parametrize(("mode", "steps_each"), [(AutoresetMode.NEXT_STEP, 48), (AutoresetMode.SAME_STEP, 64)])
+@pytest.mark.parametrize(("mode", "steps_each"), [(AutoresetMode.NEXT_STEP, 96), (AutoresetMode.SAME_STEP, 127)])
 def test_steps_in_which_a_vector_env_resets_are_not_counted(
     mode: AutoresetMode, steps_each: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Episodes of 3 steps: with NEXT_STEP, every fourth call of ``step`` resets.
     env = SyncVectorEnv([lambda: CountedEnv(spaces.Discrete(2))] * 5, autoreset_mode=mode)
     env.reset()
-    times = iter([0.0, 0.0, 1.0, 1.0])  # the start, one sweep of 64 calls, the end
-    monkeypatch.setattr(simulate, "now", lambda: next(times))
+    times = iter([0.0, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 1.0])  # sweeps of 1, 2, 4, ... 64: 127 calls
+    monkeypatch.setattr(random_steps, "now", lambda: next(times))
 
     assert vector_steps_per_second(env, seed=0, seconds=0.5) == 5 * steps_each
+
+
+def test_slow_envs_are_stepped_for_as_long_as_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    env, looks = CountedEnv(spaces.Discrete(2)), []
+
+    def now() -> float:
+        looks.append(10.0 * len(env.taken))  # a step takes 10 s
+        return looks[-1]
+
+    monkeypatch.setattr(random_steps, "now", now)
+
+    assert steps_per_second([env], 35.0) == pytest.approx(0.1)
+
+    assert looks == [0.0, 10.0, 20.0, 30.0, 40.0]
 
 
 def test_rates_of_all_processes_add_up_and_none_is_left(nursery: Nursery) -> None:
@@ -70,6 +85,27 @@ def test_rates_of_all_processes_add_up_and_none_is_left(nursery: Nursery) -> Non
     assert one > 1000
     assert two > 1000
     assert set(multiprocessing.active_children()) <= before
+
+
+@pytest.mark.parametrize("fault", [{"hang_in_constructor": True}, {"hang_at": 5}, {"gil_hang_at": 5}])
+def test_an_env_that_hangs_is_an_error_that_names_it_and_shows_where(nursery: Nursery, fault: dict[str, Any]) -> None:
+    factory = EnvFactory("sfactory_envs.synthetic.faulty:Faulty", fault)
+
+    with pytest.raises(WorkerDied) as caught:
+        pure_simulation(nursery, factory, 1, envs=1, cores=[None], seconds=0.5, limit_s=3.0)
+
+    text = str(caught.value)
+    assert "faulty.py" in text
+    assert "sf-sim-0 hung here:" in text
+    assert "--env=sfactory_envs.synthetic.faulty:Faulty hangs" in text.splitlines()[-1]
+    assert "--reset_timeout_seconds=3" in text.splitlines()[-1]
+
+
+def test_what_an_env_raises_is_told_with_its_traceback(nursery: Nursery) -> None:
+    factory = EnvFactory("sfactory_envs.synthetic.faulty:Faulty", {"raise_at": 5})
+
+    with pytest.raises(WorkerDied, match=r"Traceback(.|\n)*EnvFault: step 5 raises, as ordered$"):
+        pure_simulation(nursery, factory, 1, envs=1, cores=[None], seconds=0.5)
 
 
 def test_a_process_that_dies_is_an_error_and_not_a_low_rate(nursery: Nursery) -> None:

@@ -83,6 +83,26 @@ def test_a_stopwatch_splits_all_time_into_busy_and_waiting() -> None:
     assert row.get("heartbeat") - after - 1e-9 <= parts <= row.get("heartbeat") - before + 1e-9
 
 
+def test_who_goes_on_without_a_wait_is_busy_since_its_last_piece_of_work() -> None:
+    row = StatusBoard(NAMES).row("sf-actor-0")
+    watch = Stopwatch(row)
+    first = row.get("busy_since")
+
+    watch.lap()
+    watch.lap()
+
+    assert row.get("busy_since") == row.get("heartbeat") >= first > 0
+    assert abs(row.get("busy_s") - (row.get("busy_since") - first)) < 1e-9
+    assert row.get("waiting_s") == 0.0
+
+
+def test_a_process_that_has_no_stopwatch_yet_is_neither_busy_nor_waiting() -> None:
+    board = StatusBoard(NAMES)
+    board.row("sf-actor-0").begin_work()
+
+    assert board.times("sf-actor", now()) == [(0.0, 0.0), (0.0, 0.0)]
+
+
 def test_states_are_in_the_order_of_a_life() -> None:
     assert sorted(State) == [State.UNBORN, State.STARTING, State.RESETTING, State.RUNNING, State.DONE]
 

@@ -29,6 +29,7 @@ KEYS = [
     "updates",
     "true_objective_mean",
     "episode_extra_stats",
+    "evaluation",
 ]
 
 
@@ -51,7 +52,10 @@ def test_the_file_has_exactly_the_agreed_keys(tmp_path: Path) -> None:
 def test_a_summary_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     extras = {"kills": 2.5, "coins": 0.0}
-    written = dataclasses.replace(summary(), true_objective_mean=0.75, episode_extra_stats=extras)
+    evaluation = {"policy_version": 7, "episodes": 3, "episode_return_mean": None}
+    written = dataclasses.replace(
+        summary(), true_objective_mean=0.75, episode_extra_stats=extras, evaluation=evaluation
+    )
 
     written.write(path)
 

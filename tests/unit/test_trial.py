@@ -93,6 +93,37 @@ def test_who_learns_from_too_little_in_time_is_not_measured(
     assert machine.at - 100.0 == ended_at
 
 
+def test_without_any_step_the_measurement_is_given_up_a_bounded_time_after_all_actors_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(dataset_s=1000.0, ready_at=70.0)
+    timing = Timing(warm_up=1.0, measured=3.0, patience=10.0, first_steps=20.0)
+
+    assert measure(machine, monkeypatch, timing=timing) is None
+    assert machine.at - 100.0 == 70.0 + 20.0 + BEAT_S
+
+
+@pytest.mark.parametrize(("moves_at", "seconds"), [(12.0, 10.75), (1000.0, 13.25)])
+def test_an_actor_that_is_stuck_for_the_whole_measurement_is_waited_for_as_long_as_there_is_patience(
+    moves_at: float, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(1000.0)
+    row, beat = machine.status.row(ACTORS[1]), machine.beat
+
+    def beat_and_hang() -> None:
+        beat()
+        since = 100.5 if machine.at - 100.0 < moves_at else machine.at
+        row.set("busy_since", since)
+
+    monkeypatch.setattr(machine, "beat", beat_and_hang)
+
+    measured = measure(machine, monkeypatch, of_learners=False)
+
+    # It begins at 1.25 s, after 1 s of warm-up.
+    assert measured is not None
+    assert measured.seconds == pytest.approx(seconds)
+
+
 def test_a_measurement_that_has_waited_long_enough_takes_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = measure(Machine(2.5), monkeypatch, timing=Timing(1.0, 3.0, 0.0))
 

@@ -1,0 +1,60 @@
+"""Room: classes and functions of the user's, named by flags as module:name. In: such a name. Out: what it names."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Callable
+
+from sfactory.errors import named
+
+
+class Unresolved(ValueError):
+    """A name leads to nothing that can be called; the text says why and what to do, but not which flag it is for."""
+
+
+def find_callable(reference: str) -> Callable[..., object]:
+    """The class or function that ``reference``, module:name, stands for; the current directory is importable.
+
+    Raises Unresolved, with what the module raised as its cause, if there is none.
+    """
+    module, colon, name = reference.partition(":")
+    if not (module and colon and name.isidentifier()):
+        raise Unresolved("it must be module:name, the module as in an import statement (my_package.my_module:MyClass)")
+    import_current_directory()
+    try:
+        holder = importlib.import_module(module)
+    # The user's module may raise anything while it is imported, and may even call sys.exit.
+    except (Exception, SystemExit) as error:
+        advice = "mend the module"
+        if isinstance(error, ModuleNotFoundError):
+            missing = error.name or module
+            own = module == missing or module.startswith(f"{missing}.")
+            advice = "run the command in the folder that holds it" if own else f"install {missing!r}, which it imports"
+        raise Unresolved(
+            f"module {module!r} cannot be imported from {os.getcwd()}: {named(error)}; {advice}"
+        ) from error
+    found = getattr(holder, name, None)
+    if callable(found):
+        return found  # type: ignore[no-any-return]
+    if found is not None:
+        raise Unresolved(f"{name!r} is {described(found)}; it must be a function or class")
+    near = difflib.get_close_matches(name, [n for n in vars(holder) if callable(getattr(holder, n))], n=1)
+    raise Unresolved(
+        f"module {module!r} ({getattr(holder, '__file__', None) or 'no file'}) has no {name!r}"
+        + (f"; did you mean {module}:{near[0]}?" if near else "; name a function or class that it has")
+    )
+
+
+def import_current_directory() -> None:
+    """Make the user's own modules importable, ahead of installed ones, as with ``python -m``."""
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+
+
+def described(value: object) -> str:
+    """What ``value`` is, for an error."""
+    return "None" if value is None else f"a {type(value).__module__}.{type(value).__qualname__}"

@@ -1,0 +1,126 @@
+"""Room: datasets on their way. In: full staging areas. Out: datasets to learn from, and the same areas, free again.
+
+                 batchers          loaders            training
+    idle areas ----------> full areas ------> ready slots ------> idle slots (to the loaders)
+         ^__________________________|
+
+Where the learner's device reads the memory of the host (a CPU) there are no loaders: a full area is a ready dataset,
+and idle again once it has been learned from.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from typing import TypeVar
+
+from sfactory.learner.columns import Columns
+from sfactory.learner.device_slot import DeviceSlot
+from sfactory.learner.staging import Staging
+
+T = TypeVar("T")
+
+
+class Belt:
+    """Staging areas and device slots, each in one place at a time. Every method may be called from any thread."""
+
+    def __init__(
+        self,
+        areas: Sequence[Staging],
+        slots: Sequence[DeviceSlot] = (),
+        drop_oldest: bool = False,
+        poison: bool = False,
+    ) -> None:
+        """``slots``: none where areas are learned from in place. ``drop_oldest``: batchers never wait for an area:
+
+        without an idle one they take back the dataset that has waited longest. ``poison``: see ``DeviceSlot.poison``.
+        """
+        self._drop_oldest, self._poison = drop_oldest, poison
+        self._idle_areas, self._full = _queue_of(areas), _queue_of(list[Staging]())
+        self._idle_slots, self._loaded = _queue_of(slots), _queue_of(list[DeviceSlot]())
+        self.has_loaders = bool(slots)
+        self._counting = threading.Lock()
+        self._dropped_steps = 0
+
+    @property
+    def ready(self) -> int:
+        """Datasets that wait to be learned from."""
+        return self._loaded.qsize() if self.has_loaders else self._full.qsize()
+
+    @property
+    def dropped_steps(self) -> int:
+        """Valid steps of datasets that batchers have taken back."""
+        return self._dropped_steps
+
+    def area_to_fill(self, timeout: float) -> Staging | None:
+        """For a batcher: an area, blocking up to ``timeout`` seconds for one; None if none came."""
+        if self._drop_oldest:
+            area = _get(self._idle_areas, 0.0) or self._take_back()
+            if area is not None:
+                return area
+        return _get(self._idle_areas, timeout)
+
+    def put_back(self, area: Staging) -> None:
+        """From a batcher: the area is not filled after all."""
+        self._idle_areas.put(area)
+
+    def submit(self, area: Staging) -> None:
+        """From a batcher: the area is full."""
+        self._full.put(area)
+
+    def load(self, area: Staging, timeout: float) -> bool:
+        """For a loader: load ``area`` into an idle slot, blocking up to ``timeout`` seconds for one."""
+        slot = _get(self._idle_slots, timeout)
+        if slot is None:
+            return False
+        slot.load(area)
+        slot.replayed_rows = area.replayed_rows
+        self._idle_areas.put(area)
+        self._loaded.put(slot)
+        return True
+
+    def area_to_load(self, timeout: float) -> Staging | None:
+        """For a loader: the area that has been full for longest, blocking up to ``timeout`` seconds for one."""
+        return _get(self._full, timeout)
+
+    def dataset(self, timeout: float) -> Columns | None:
+        """For training: the next dataset, blocking up to ``timeout`` seconds for it."""
+        if not self.has_loaders:
+            return _get(self._full, timeout)
+        slot = _get(self._loaded, timeout)
+        if slot is not None:
+            slot.before_reading()
+        return slot
+
+    def release(self, dataset: Columns) -> None:
+        """From training: nothing reads the dataset any more."""
+        if isinstance(dataset, DeviceSlot):
+            if self._poison:
+                dataset.poison()
+            dataset.after_reading()
+            self._idle_slots.put(dataset)
+        else:
+            assert isinstance(dataset, Staging)
+            self._idle_areas.put(dataset)
+
+    def _take_back(self) -> Staging | None:
+        area = _get(self._full, 0.0)
+        if area is not None:
+            with self._counting:
+                self._dropped_steps += area.valid_steps
+        return area
+
+
+def _queue_of(items: Sequence[T]) -> queue.SimpleQueue[T]:
+    filled: queue.SimpleQueue[T] = queue.SimpleQueue()
+    for item in items:
+        filled.put(item)
+    return filled
+
+
+def _get(items: queue.SimpleQueue[T], timeout: float) -> T | None:
+    try:
+        return items.get(timeout > 0, timeout if timeout > 0 else None)
+    except queue.Empty:
+        return None

@@ -1,0 +1,49 @@
+"""Room: a learner without anything to learn from. In: time that passes. Out: a diagnosis, and at last an error."""
+
+from __future__ import annotations
+
+import logging
+
+from sfactory.clock import Deadline
+from sfactory.errors import Starved
+from sfactory.layout import ACTORS
+from sfactory.shared.diagnosis import who_waits_for_whom
+from sfactory.shared.slots import SlotTable
+from sfactory.shared.status import StatusBoard
+
+_log = logging.getLogger(__name__)
+
+
+class Starvation:
+    """Told when a dataset comes, asked while none does.
+
+    Each time ``timeout_s`` have passed without one, it tells who waits for whom. If no actor has taken a step
+    meanwhile, nothing will ever come: it raises. Slow environments are no reason to stop.
+    """
+
+    def __init__(self, timeout_s: float, status: StatusBoard, table: SlotTable) -> None:
+        """``timeout_s``: 0 never looks."""
+        self._timeout_s, self._status, self._table = timeout_s, status, table
+        self.fed()
+
+    def fed(self) -> None:
+        """A dataset has come."""
+        self._deadline = Deadline(self._timeout_s)
+        self._steps = self._sampled()
+
+    def look(self) -> None:
+        """No dataset has come yet. Raises Starved if none will come."""
+        if not self._timeout_s or not self._deadline.passed:
+            return
+        told = who_waits_for_whom(self._status, self._table)
+        steps = self._sampled()
+        text = f"no dataset to learn from for {self._timeout_s:g} s (--learner_starvation_timeout_sec)"
+        if steps == self._steps:
+            raise Starved(f"{text}, and no actor has taken a step meanwhile, so none will come\n{told}")
+        _log.warning(
+            "%s; actors have taken %d steps meanwhile, so training waits on\n%s", text, steps - self._steps, told
+        )
+        self.fed()
+
+    def _sampled(self) -> int:
+        return int(self._status.total("env_steps", ACTORS))

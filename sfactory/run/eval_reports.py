@@ -1,0 +1,92 @@
+"""Room: evaluations as main knows them. In: parts from evaluators. Out: whole evaluations, rows, a line, a summary."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from sfactory.messages import EvaluationPart
+
+
+@dataclass(frozen=True)
+class EvaluationReport:
+    """What the episodes of one evaluation came to; field names are keys of summary.json's ``evaluation``.
+
+    Returns are raw. None where there is no number: no return is finite, or the env tells no true objective.
+    """
+
+    policy_version: int
+    episodes: int
+    episode_return_mean: float | None
+    episode_return_min: float | None
+    episode_return_max: float | None
+    episode_length_mean: float
+    true_objective_mean: float | None
+
+    @staticmethod
+    def of(parts: Sequence[EvaluationPart]) -> EvaluationReport:
+        """Put together what all evaluators have played of one candidate."""
+        (version,) = {part.policy_version for part in parts}
+        episodes, finite = sum(part.episodes for part in parts), sum(part.finite for part in parts)
+        objectives = sum(part.objectives for part in parts)
+        return EvaluationReport(
+            policy_version=version,
+            episodes=episodes,
+            episode_return_mean=sum(part.return_sum for part in parts) / finite if finite else None,
+            episode_return_min=min(part.return_min for part in parts) if finite else None,
+            episode_return_max=max(part.return_max for part in parts) if finite else None,
+            episode_length_mean=sum(part.length_sum for part in parts) / episodes,
+            true_objective_mean=sum(part.objective_sum for part in parts) / objectives if objectives else None,
+        )
+
+    def scalars(self) -> dict[str, float | None]:
+        """Its row of metrics.jsonl and TensorBoard: ``eval/...``, the true objective only if one was told."""
+        values: Mapping[str, float | None] = asdict(self)
+        told = self.true_objective_mean is not None
+        return {f"eval/{name}": value for name, value in values.items() if told or name != "true_objective_mean"}
+
+    def __str__(self) -> str:
+        """One line for people."""
+        objective = "" if self.true_objective_mean is None else f", true objective {self.true_objective_mean:.3f}"
+        return (
+            f"evaluation of policy version {self.policy_version}: return {_text(self.episode_return_mean)} "
+            f"({_text(self.episode_return_min)} to {_text(self.episode_return_max)}){objective}, length "
+            f"{self.episode_length_mean:.1f}, {self.episodes} episodes"
+        )
+
+
+class EvaluationReports:
+    """Puts parts together. One thread adds them, another one takes what is whole."""
+
+    def __init__(self, evaluators: int) -> None:
+        self._evaluators = evaluators
+        self._number = 0
+        self._parts: dict[int, EvaluationPart] = {}
+        self._whole: list[EvaluationReport] = []
+        self._lock = threading.Lock()
+        self.last: EvaluationReport | None = None
+
+    def add(self, part: EvaluationPart) -> None:
+        """Take in what one evaluator has played; an evaluation begins when the one before is whole."""
+        with self._lock:
+            if part.number != self._number:
+                self._number, self._parts = part.number, {}
+            self._parts[part.evaluator] = part
+            if self.is_whole(part.number):
+                self.last = EvaluationReport.of(list(self._parts.values()))
+                self._whole.append(self.last)
+
+    def is_whole(self, number: int) -> bool:
+        """Whether all parts of evaluation ``number``, the newest, have come in."""
+        return number == self._number and len(self._parts) == self._evaluators
+
+    def take(self) -> list[EvaluationReport]:
+        """Evaluations that have become whole since the last call."""
+        with self._lock:
+            whole, self._whole = self._whole, []
+        return whole
+
+
+def _text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,42 @@
+"""Room: who waits for whom. In: status rows, slot states. Out: a few lines for people to read.
+
+Reads shared counters alone, takes no lock, and asks no process anything: it works when everybody is stuck.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sfactory.clock import now
+from sfactory.layout import ACTORS, actor_name
+from sfactory.shared.slots import SlotTable
+from sfactory.shared.status import State, StatusBoard
+
+
+def who_waits_for_whom(status: StatusBoard, table: SlotTable) -> str:
+    """A line for each process: its state, what it is doing and for how long; and for an actor, its slots by state.
+
+    The process that was heard of last is named at the end.
+    """
+    lines = [_line(status, name, table) for name in status.names]
+    heard = {name: status.row(name).get("heartbeat") for name in status.names}
+    last = max(heard, key=lambda name: heard[name])
+    return "\n".join([*lines, f"  heard of last: {last}, {_ago(heard[last])}"])
+
+
+def _line(status: StatusBoard, name: str, table: SlotTable) -> str:
+    row = status.row(name)
+    state, since = State(int(row.get("state"))), row.get("busy_since")
+    doing = f"busy for {max(0.0, now() - since):.1f} s" if since else "waits"
+    text = f"  {name}: {state.name.lower()}, {doing}, heard of {_ago(row.get('heartbeat'))}"
+    if name.startswith(ACTORS):
+        actor = int(name.removeprefix(ACTORS))
+        assert actor_name(actor) == name
+        states = Counter(table.state(slot).name.lower() for slot in table.slots_of(actor))
+        slots = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        text += f", {int(row.get('env_steps'))} env steps; slots: {slots}"
+    return text
+
+
+def _ago(heartbeat: float) -> str:
+    return f"{max(0.0, now() - heartbeat):.1f} s ago" if heartbeat else "never"

@@ -1,0 +1,99 @@
+"""What a user's observers and hooks raise ends the run by their name, saved and clean, as an evaluator's death does."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from sfactory.errors import ExitCode
+from tests.support.resume import assert_resumes
+from tests.support.trainer import RunTrainer
+from tests.support.watchers import FAIL_AT
+
+pytestmark = pytest.mark.faults
+
+ENDLESS = 1_000_000_000
+WATCHERS = "tests.support.watchers"
+NO_MAIL = 'raise ValueError("no mail server")'
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_a_hook_that_raises_ends_the_run_with_its_traceback_and_what_was_learned_is_saved(
+    run_trainer: RunTrainer, serial: bool
+) -> None:
+    run = run_trainer(after_train_step=f"{WATCHERS}:fail", serial_mode=serial, train_for_env_steps=ENDLESS)
+
+    assert run.wait() == ExitCode.LEARNER, run.report("wrong exit code")
+    assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")
+    assert "sf-learner-0 failed" in run.last_stderr_line
+    assert f"--after_train_step={WATCHERS}:fail" in run.last_stderr_line
+    assert "ValueError: the loss is not to my liking" in run.last_stderr_line
+    assert 'raise ValueError("the loss is not to my liking")' in run.stderr
+    result = run.result()
+    assert result["status"] == "failed"
+    assert result["updates"] == FAIL_AT
+    assert result["env_steps"] == run.saved_env_steps() > 0
+    run.assert_clean()
+
+
+@pytest.mark.parametrize("serial", [False, True])
+@pytest.mark.parametrize(
+    ("observer", "method", "trains"),
+    [
+        ("FailsInInit", "on_init", False),
+        ("FailsInStart", "on_start", None),
+        ("FailsInTraining", "on_training_step", True),
+        ("FailsInSummaries", "extra_summaries", None),
+        ("FailsAtStop", "on_stop", True),
+    ],
+)
+def test_an_observer_that_raises_ends_the_run_with_its_traceback_and_what_was_learned_is_saved(
+    run_trainer: RunTrainer, observer: str, method: str, trains: bool | None, serial: bool
+) -> None:
+    limit = 3000 if observer == "FailsAtStop" else ENDLESS
+    run = run_trainer(observers=f"{WATCHERS}:{observer}", serial_mode=serial, train_for_env_steps=limit)
+
+    assert run.wait() == ExitCode.LEARNER, run.report("wrong exit code")
+    assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")
+    assert f"observer {WATCHERS}:{observer} failed in {method}(): ValueError: no mail server" in run.last_stderr_line
+    assert NO_MAIL in run.stderr
+    assert run.stderr.count("Traceback (most recent call last):") == 1
+    result = run.result()
+    assert result["status"] == "failed"
+    assert result["env_steps"] == run.saved_env_steps()
+    if trains is not None:
+        assert (run.saved_env_steps() > 0) == trains
+    run.assert_clean()
+    again = run_trainer(serial_mode=serial, observers="", train_for_env_steps=run.saved_env_steps() + 1000)
+    assert again.wait() == ExitCode.DONE, again.report("cannot be resumed")
+
+
+def test_observers_and_hooks_that_do_not_exist_are_refused_at_once_before_anything_starts(
+    run_trainer: RunTrainer,
+) -> None:
+    run = run_trainer(
+        observers=("no_such_module_here:Watcher", f"{WATCHERS}:lines"), after_train_step=f"{WATCHERS}:forget"
+    )
+
+    assert run.wait() == ExitCode.REFUSED, run.report("wrong exit code")
+    for name in ("--observers=no_such_module_here:Watcher", f"--observers={WATCHERS}:lines"):
+        assert f"error: {name}: " in run.stderr
+    assert f"error: --after_train_step={WATCHERS}:forget: " in run.stderr
+    assert "Traceback" not in run.stderr
+    assert not run.run_dir.exists()
+    run.assert_clean()
+
+
+def test_a_killed_evaluator_ends_the_run_by_name_and_the_run_can_be_resumed(run_trainer: RunTrainer) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS, eval_interval_sec=1, eval_workers=2)
+    run.wait_until_training()
+
+    run.kill("sf-eval-1", signal.SIGKILL)
+
+    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")
+    assert "sf-eval-1 was killed by SIGKILL" in run.last_stderr_line
+    assert run.result()["env_steps"] == run.saved_env_steps() > 0
+    run.assert_clean()
+    assert_resumes(run, run_trainer)

@@ -1,0 +1,74 @@
+"""Observers and hooks of a whole run are called, in serial mode too, and what they add is in its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sfactory.messages import TRAIN_STATISTICS
+from tests.support.trainer import RunTrainer
+from tests.support.watchers import DIARY, FILE, lines
+
+WATCHERS = "tests.support.watchers"
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_an_observer_sees_a_run_from_its_beginning_to_its_end(run_trainer: RunTrainer, serial: bool) -> None:
+    run = run_trainer(
+        observers=f"{WATCHERS}:Diary", serial_mode=serial, train_for_seconds=3, experiment_summaries_interval=0.5
+    )
+
+    assert run.wait() == 0, run.report("failed")
+    told = lines(run.run_dir / FILE)
+    calls = [line["call"] for line in told]
+    assert calls[:2] == ["on_init", "on_start"]
+    assert calls[-1] == "on_stop"
+    assert set(calls[2:-1]) == {"on_training_step"}
+    facts, steps, end = told[0], told[2:-1], told[-1]
+    assert (facts["env"], facts["seed"], facts["obs"], facts["at"]) == ("CartPole-v1", 1, [[4]], 0)
+    updates = [step["updates"] for step in steps]
+    assert updates == sorted(set(updates))
+    assert min(updates) > 0
+    assert (end["status"], end["env_steps"]) == ("done", run.result()["env_steps"])
+    # All in main, where stdout belongs to the result.
+    assert {line["pid"] for line in told} == {run.pid}
+    assert len(run.stdout.splitlines()) == 1
+    assert "an observer says hello" in run.stderr
+    rows = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [row["diary/asked"] for row in rows] == list(range(1, len(rows) + 1))
+    assert len(rows) >= 3
+    run.assert_clean()
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_a_hook_is_called_in_the_learner_after_each_dataset(
+    run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, serial: bool
+) -> None:
+    monkeypatch.setenv(DIARY, str(tmp_path / "hook.jsonl"))
+    run = run_trainer(
+        after_train_step=f"{WATCHERS}:note", serial_mode=serial, num_batches_per_epoch=2, train_for_env_steps=5000
+    )
+
+    assert run.wait() == 0, run.report("failed")
+    notes, result = lines(tmp_path / "hook.jsonl"), run.result()
+    assert [note["train_step"] for note in notes] == list(range(2, result["updates"] + 1, 2))
+    assert notes[-1]["env_steps"] == result["env_steps"]
+    assert all(set(note["stats"]) == set(TRAIN_STATISTICS) for note in notes)
+    (pid,) = {note["pid"] for note in notes}
+    assert (pid == run.pid) == serial
+    run.assert_clean()
+
+
+def test_a_benchmark_calls_nobody(run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(DIARY, str(tmp_path / "hook.jsonl"))
+    run = run_trainer(
+        benchmark=True,
+        benchmark_seconds=1,
+        observers=f"{WATCHERS}:FailsInStart",
+        after_train_step=f"{WATCHERS}:note",
+    )
+
+    assert run.wait() == 0, run.report("failed")
+    assert not (tmp_path / "hook.jsonl").exists()

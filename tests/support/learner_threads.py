@@ -1,0 +1,14 @@
+"""Room: a learner's loops, run to their end. In: a LearnerWorker. Out: nothing left to do."""
+
+from __future__ import annotations
+
+from sfactory.learner.threads import Threads
+from sfactory.learner.worker import LearnerWorker
+
+
+def run_to_the_end(worker: LearnerWorker) -> None:
+    """As a learner's main thread does, but for the saving."""
+    threads = Threads()
+    worker.start(threads)
+    threads.wait(worker.over)
+    threads.leave()

@@ -1,0 +1,55 @@
+"""Room: the loss of one minibatch as tests look at it. In: a model, flags, a batch. Out: its total and what it saw."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sfactory.config.schema import AlgoConfig
+from sfactory.learner.auxiliary import AuxiliaryTask
+from sfactory.learner.batch import Batch
+from sfactory.learner.minibatches import Minibatch
+from sfactory.learner.objective import Objective, Weights
+from sfactory.learner.statistics import NAMES, Cells, statistics_of
+from sfactory.learner.target_network import TargetNetwork
+from sfactory.learner.targets import Targets
+from sfactory.model.actor_critic import ActorCritic
+
+
+class Loss(NamedTuple):
+    """total: 0-dim, with gradients. parts: their number. statistics: by name. returns: [T, R] - value targets."""
+
+    total: Tensor
+    parts: int
+    statistics: dict[str, float]
+    returns: Tensor
+
+
+def loss_of(
+    model: ActorCritic,
+    config: AlgoConfig,
+    batch: Batch,
+    *,
+    targets: Targets | None = None,
+    microbatch_size: int = 0,
+    target: TargetNetwork | None = None,
+    auxiliary: AuxiliaryTask | None = None,
+) -> Loss:
+    """The loss of ``batch`` as a minibatch, with the coefficients of ``config``. targets: its own if none are given."""
+    objective = Objective(model, config, target, auxiliary)
+    targets = objective.gae_targets(batch) if targets is None else targets
+    weights = Weights(config.exploration_loss_coeff, config.kl_loss_coeff)
+    parts = list(objective.parts(Minibatch(batch, targets), microbatch_size, weights))
+    cells = Cells.joined([part.cells for part in parts])
+    told = statistics_of(cells, config.ppo_clip_ratio, torch.stack([part.auxiliary for part in parts]).sum())
+    total = torch.stack([part.loss for part in parts]).sum()
+    return Loss(total, len(parts), dict(zip(NAMES, told.tolist(), strict=True)), cells.target)
+
+
+def loss_and_gradients(loss: Loss, model: ActorCritic) -> tuple[float, list[Tensor]]:
+    """The total, and its gradient for each weight that has one."""
+    model.zero_grad()
+    torch.autograd.backward(loss.total)
+    return loss.total.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]

@@ -1,0 +1,121 @@
+"""Room: observers and hooks that write down what they are told, or fail when they are told to.
+
+In: calls. Out: lines of JSON in the run's directory (observers), or in the file that DIARY names (hooks).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sfactory.learner.hook import LearnerFacts
+from sfactory.run.console import Progress
+from sfactory.run.observer import Observer, RunFacts
+from sfactory.run.outcome import Outcome
+
+DIARY = "SFACTORY_TEST_DIARY"
+FILE = "diary.jsonl"
+FAIL_AT = 5  # updates
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """What was written down."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _write(path: Path, **told: object) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps({"pid": os.getpid(), **told}) + "\n")
+
+
+class Diary(Observer):
+    """Writes all calls to ``diary.jsonl``, and prints to stdout, where it must not arrive."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._path = Path(os.devnull)
+
+    def on_init(self, facts: RunFacts) -> None:
+        """The facts."""
+        self._path = facts.run_dir / FILE
+        print("an observer says hello")
+        sizes = [tensor.shape for _, tensor in facts.spec.obs]
+        _write(self._path, call="on_init", env=facts.config.run.env, seed=facts.seed, obs=sizes, at=facts.env_steps)
+
+    def on_start(self) -> None:
+        """That it was called."""
+        _write(self._path, call="on_start")
+
+    def on_training_step(self, progress: Progress) -> None:
+        """Counts."""
+        _write(self._path, call="on_training_step", updates=progress.updates, env_steps=progress.env_steps)
+
+    def extra_summaries(self) -> Mapping[str, float]:
+        """How often it was asked."""
+        self._asked += 1
+        return {"diary/asked": self._asked}
+
+    def on_stop(self, outcome: Outcome) -> None:
+        """How it ended."""
+        _write(self._path, call="on_stop", status=outcome.status, env_steps=outcome.summary.env_steps)
+
+
+class FailsInInit(Observer):
+    """Fails before anything is started."""
+
+    def on_init(self, facts: RunFacts) -> None:
+        """Fails."""
+        raise ValueError("no mail server")
+
+
+class FailsInStart(Observer):
+    """Fails when the processes have been started."""
+
+    def on_start(self) -> None:
+        """Fails."""
+        raise ValueError("no mail server")
+
+
+class FailsInTraining(Observer):
+    """Fails once there are some updates."""
+
+    def on_training_step(self, progress: Progress) -> None:
+        """Fails."""
+        if progress.updates >= FAIL_AT:
+            raise ValueError("no mail server")
+
+
+class FailsInSummaries(Observer):
+    """Gives no numbers."""
+
+    def extra_summaries(self) -> Mapping[str, float]:
+        """Fails."""
+        raise ValueError("no mail server")
+
+
+class FailsAtStop(Observer):
+    """Fails when all is over."""
+
+    def on_stop(self, outcome: Outcome) -> None:
+        """Fails."""
+        raise ValueError("no mail server")
+
+
+def note(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
+    """A hook that writes down where the learner stands, and its statistics."""
+    _write(
+        Path(os.environ[DIARY]),
+        train_step=learner.train_step,
+        env_steps=learner.env_steps,
+        parameters=sum(parameter.numel() for parameter in learner.model.parameters()),
+        stats=dict(stats),
+    )
+
+
+def fail(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
+    """A hook that fails once there are some updates."""
+    if learner.train_step >= FAIL_AT:
+        raise ValueError("the loss is not to my liking")

@@ -1,0 +1,330 @@
+"""Evaluators play their share of episodes with one published version, and touch nothing that training has."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from sfactory.config.flags import config_of
+from sfactory.config.schema import Config
+from sfactory.env.api import EnvFactory
+from sfactory.layout import Layout, num_evaluators
+from sfactory.messages import EvaluationPart
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import FlatState, flat_bytes
+from sfactory.run import evaluator as evaluator_module
+from sfactory.run.eval_reports import EvaluationReport, EvaluationReports
+from sfactory.run.evaluator import Evaluator, EvaluatorSetup, run_evaluator
+from sfactory.run.wiring import Wiring
+from sfactory.shared.control import Stop
+from sfactory.shared.status import State
+from tests.support.parts import SCALAR
+from tests.support.scripted_env import ScriptedEnv
+
+FLAGS: dict[str, Any] = {
+    "env": "any",
+    "num_workers": 1,
+    "num_envs_per_worker": 2,
+    "worker_num_splits": 1,
+    "rollout": 4,
+    "batch_size": 8,
+    "encoder_mlp_layers": (8,),
+    "eval_interval_sec": 1e-6,  # the next evaluation is always due
+    "eval_episodes": 3,
+}
+# Episodes of 2, 3 and 4 steps: an episode's return is the sum of what the env shows, and half of its length.
+SCRIPT: list[Any] = [(2, "terminated"), (3, "truncated"), (4, "terminated")]
+RETURNS = [0.5 + 1.5, 100.5 + 101.5 + 102.5, 200.5 + 201.5 + 202.5 + 203.5]
+
+
+class Run:
+    """What evaluators share, and what they tell."""
+
+    def __init__(self, **flags: Any) -> None:
+        self.config: Config = config_of({**FLAGS, **flags})
+        evaluators = num_evaluators(self.config.evaluation)
+        layout = Layout.plan(self.config.sampling, self.config.learner, "central", evaluators=evaluators)
+        self._flat = FlatState(ActorCritic(SCALAR, self.config.model))
+        self.wiring = Wiring(SCALAR, layout, flat_bytes(ActorCritic(SCALAR, self.config.model)))
+
+    def publish(self, version: int) -> None:
+        self.wiring.weights[0].publish(self._flat.to_host(), version)
+
+    def setup(self, evaluator: int = 0, seed: int = 1, generation: int = 0) -> EvaluatorSetup:
+        return self.wiring.evaluator(evaluator, self.config, seed, generation)
+
+    def evaluator(self, env: gymnasium.Env[Any, Any], evaluator: int = 0) -> Evaluator:
+        return Evaluator(self.setup(evaluator), env, self.wiring.status.row(f"sf-eval-{evaluator}"))
+
+    def parts(self) -> list[EvaluationPart]:
+        return [part for part in self.wiring.actors_to_main.get(0) if isinstance(part, EvaluationPart)]
+
+
+@pytest.fixture(autouse=True)
+def generators() -> Iterator[None]:
+    """Evaluators seed the process that they live in, which here is that of the tests."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    yield
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+
+
+def test_an_evaluation_is_of_whole_episodes_of_the_newest_version() -> None:
+    run = Run()
+    run.publish(3)
+    run.publish(5)
+
+    run.evaluator(ScriptedEnv(SCRIPT)).turn(0)
+
+    (part,) = run.parts()
+    assert (part.evaluator, part.number, part.policy_version) == (0, 1, 5)
+    assert (part.episodes, part.finite, part.length_sum, part.objectives) == (3, 3, 9, 0)
+    assert (part.return_sum, part.return_min, part.return_max) == (sum(RETURNS), min(RETURNS), max(RETURNS))
+
+
+def test_nothing_is_evaluated_before_there_are_weights() -> None:
+    run, env = Run(), ScriptedEnv([])
+    evaluator = run.evaluator(env)
+
+    for _ in range(3):
+        evaluator.turn(0)
+
+    assert run.parts() == []
+    assert env.seeds == []
+
+
+def test_the_next_evaluation_waits_for_its_time() -> None:
+    run = Run(eval_interval_sec=1e6)
+    run.publish(0)
+    evaluator = run.evaluator(ScriptedEnv(SCRIPT))
+
+    for _ in range(3):
+        evaluator.turn(0)
+
+    assert run.parts() == []
+
+
+def test_all_evaluators_play_the_same_version_though_newer_ones_are_published() -> None:
+    run = Run(eval_workers=2, eval_episodes=3)
+    evaluators = [run.evaluator(ScriptedEnv(SCRIPT * 9), evaluator) for evaluator in range(2)]
+    for version in range(4):
+        run.publish(version)
+        evaluators[0].turn(0)  # it presents the first one, and has to wait for the other
+    evaluators[1].turn(0)
+    evaluators[0].turn(0)
+    evaluators[1].turn(0)
+
+    parts = run.parts()
+    assert [(part.evaluator, part.number, part.policy_version) for part in parts] == [
+        (0, 1, 0),
+        (1, 1, 0),
+        (0, 2, 3),
+        (1, 2, 3),
+    ]
+    assert [part.episodes for part in parts] == [2, 1, 2, 1]
+
+
+def test_what_is_published_and_what_actors_have_stay_as_they_were() -> None:
+    run = Run()
+    run.publish(7)
+    run.wiring.table.begin(0)
+    before = np.empty(run.wiring.weights[0].nbytes, np.uint8)
+    run.wiring.weights[0].read_into(before)
+    evaluator = run.evaluator(ScriptedEnv(SCRIPT * 9))
+
+    for _ in range(3):
+        evaluator.turn(0)
+
+    after = np.empty_like(before)
+    assert run.wiring.weights[0].read_into(after) == (1, 7)
+    assert after.tobytes() == before.tobytes()
+    slots = run.wiring.trajectories
+    assert all(
+        not tensor.any() for slot in range(run.wiring.layout.num_slots) for tensor in slots.slot(slot).obs.values()
+    )
+    assert run.wiring.status.total("env_steps", "sf-actor") == 0
+    assert len(run.parts()) == 3
+
+
+def test_seeds_of_evaluations_are_nobody_elses() -> None:
+    run = Run(eval_workers=2, eval_episodes=4)
+    setups = [
+        run.setup(evaluator, seed, generation) for evaluator in (0, 1) for seed in (1, 2) for generation in (0, 9)
+    ]
+    actor = run.wiring.actor(0, run.config, 1, 0)
+
+    seeds = [setup.seed_of(number) for setup in setups for number in (0, 1, 2)]
+
+    assert len({*seeds, actor.env_seed(0), actor.acting_seed(), actor.libraries_seed()}) == len(seeds) + 3
+    assert setups[0].seed_of(1) == run.setup().seed_of(1)
+
+
+def played_actions(deterministic: bool, seed: int) -> list[int]:
+    """What is done in two evaluations of one version."""
+    run = Run(eval_deterministic=deterministic)
+    torch.manual_seed(5)
+    model = ActorCritic(SCALAR, run.config.model)
+    with torch.no_grad():
+        model.policy_head.linear.weight.normal_()
+    run.wiring.weights[0].publish(FlatState(model).to_host(), 0)
+    env = ScriptedEnv([(4, "terminated")] * 12)
+    evaluator = Evaluator(run.setup(seed=seed), env, run.wiring.status.row("sf-eval-0"))
+    for _ in range(2):
+        evaluator.turn(0)
+    assert len(env.taken) == 2 * 3 * 4
+    return env.taken
+
+
+def test_an_evaluation_takes_the_mode_or_draws_by_its_own_seed() -> None:
+    assert played_actions(True, seed=1) == played_actions(True, seed=2)
+    assert played_actions(False, seed=1) == played_actions(False, seed=1)
+    assert played_actions(False, seed=1) != played_actions(False, seed=2)
+    # Two evaluations are no copies of each other.
+    drawn = played_actions(False, seed=1)
+    assert drawn[:12] != drawn[12:]
+
+
+def test_a_stop_is_seen_within_an_episode_and_drops_what_would_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluator_module, "_FINISH_S", 0.0)
+    run = Run()
+    run.publish(0)
+
+    class Stopping(ScriptedEnv):
+        """The run ends with its tenth step; its episode never does."""
+
+        def step(self, action: int) -> Any:
+            if len(self.taken) == 9:
+                run.wiring.control.order_stop(Stop.NOW)
+            return super().step(action)
+
+    env = Stopping([])
+    run.evaluator(env).run()
+
+    assert len(env.taken) == 10
+    assert run.parts() == []
+    assert run.wiring.candidate is not None
+    assert (run.wiring.candidate.number, run.wiring.candidate.done) == (1, False)
+
+
+def test_what_is_under_way_at_a_stop_is_finished_if_it_does_not_take_long() -> None:
+    run = Run(eval_workers=2)
+    run.publish(4)
+    first, second = (run.evaluator(ScriptedEnv(SCRIPT), evaluator) for evaluator in range(2))
+    first.turn(0)
+    run.wiring.control.order_stop(Stop.NOW)
+
+    second.run()
+    first.run()
+
+    assert [(part.evaluator, part.policy_version) for part in run.parts()] == [(0, 4), (1, 4)]
+
+
+class Telling(gymnasium.Env[npt.NDArray[np.float32], np.int64]):
+    """Episodes of one step with these returns and infos."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(10)
+
+    def __init__(self, episodes: list[tuple[float, dict[str, Any]]]) -> None:
+        self._episodes = list(episodes)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: np.int64) -> Any:
+        value, info = self._episodes.pop(0)
+        return np.zeros(1, np.float32), value, True, False, info
+
+
+def test_objectives_are_told_and_what_is_not_finite_is_in_no_mean(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(eval_episodes=4)
+    run.publish(0)
+    bad: dict[str, Any] = {"episode_extra_stats": 3}
+    episodes = [(1.0, {"true_objective": 10.0}), (float("nan"), bad), (float("inf"), bad), (4.0, {"true_objective": 5})]
+
+    with caplog.at_level(logging.WARNING):
+        run.evaluator(Telling(episodes)).turn(0)
+
+    (part,) = run.parts()
+    report = EvaluationReport.of([part])
+    assert (part.episodes, part.finite, part.objectives) == (4, 2, 2)
+    assert (report.episode_return_mean, report.episode_return_min, report.episode_return_max) == (2.5, 1.0, 4.0)
+    assert (report.true_objective_mean, report.episode_length_mean) == (7.5, 1.0)
+    assert caplog.text.count("a statistic of an episode is left out") == 1
+
+
+def test_the_life_of_an_evaluator_ends_with_its_env_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ScriptedEnv] = []
+
+    class Scripted(EnvFactory):
+        def __call__(self, render_mode: str | None = None) -> ScriptedEnv:
+            made.append(ScriptedEnv(SCRIPT))
+            return made[-1]
+
+    run = Run()
+    run.publish(0)
+    run.wiring.control.order_stop(Stop.SAVE)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    row = run.wiring.status.row("sf-eval-0")
+
+    run_evaluator(dataclasses.replace(run.setup(), factory=Scripted("any")), row)
+
+    assert [env.closed for env in made] == [True]
+    assert row.get("state") == State.RUNNING
+
+
+def part(evaluator: int, number: int = 1, version: int = 8, **changes: Any) -> EvaluationPart:
+    whole = EvaluationPart(evaluator, number, version, 2, 2, 10.0, 4.0, 6.0, 30, 0, 0.0)
+    return whole._replace(**changes)
+
+
+def test_an_evaluation_is_whole_when_all_parts_are_there() -> None:
+    reports = EvaluationReports(2)
+    reports.add(part(1, return_sum=1.0, return_min=-2.0, return_max=3.0, episodes=3, length_sum=5))
+    assert reports.take() == []
+    assert not reports.is_whole(1)
+
+    reports.add(part(0))
+
+    (report,) = reports.take()
+    assert reports.take() == []
+    assert reports.last == report
+    assert reports.is_whole(1)
+    assert not reports.is_whole(2)
+    assert report == EvaluationReport(8, 5, 11.0 / 4, -2.0, 6.0, 7.0, None)
+    assert report.scalars() == {
+        "eval/policy_version": 8,
+        "eval/episodes": 5,
+        "eval/episode_return_mean": 11.0 / 4,
+        "eval/episode_return_min": -2.0,
+        "eval/episode_return_max": 6.0,
+        "eval/episode_length_mean": 7.0,
+    }
+    assert str(report) == ("evaluation of policy version 8: return 2.750 (-2.000 to 6.000), length 7.0, 5 episodes")
+
+
+def test_an_evaluation_without_a_finite_return_has_no_mean() -> None:
+    nothing = part(0, finite=0, return_sum=0.0, return_min=float("inf"), return_max=-float("inf"))
+
+    report = EvaluationReport.of([nothing])
+
+    assert (report.episode_return_mean, report.episode_return_min, report.episode_return_max) == (None, None, None)
+    assert "return - (- to -)" in str(report)
+
+
+def test_true_objectives_are_reported_where_they_are_told() -> None:
+    report = EvaluationReport.of([part(0, objectives=1, objective_sum=4.0), part(1, objectives=3, objective_sum=8.0)])
+
+    assert report.true_objective_mean == 3.0
+    assert report.scalars()["eval/true_objective_mean"] == 3.0
+    assert ", true objective 3.000, length" in str(report)

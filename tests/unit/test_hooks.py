@@ -1,0 +1,173 @@
+"""Hooks are called after each dataset with its statistics; what one raises ends the learner, which saves first."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sfactory.checkpoint import CheckpointDir
+from sfactory.config.flags import config_of
+from sfactory.errors import ConfigError, ExitCode, HookFailed
+from sfactory.layout import Layout
+from sfactory.learner.hook import Hooks, LearnerFacts
+from sfactory.learner.learning import Learning
+from sfactory.learner.staging import Staging
+from sfactory.messages import TRAIN_STATISTICS
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import flat_bytes
+from sfactory.run.wiring import Wiring
+from sfactory.shared.status import State
+from tests.support.parts import VECTOR, random_batch, tiny_model, trainer_for
+from tests.support.watchers import DIARY, FAIL_AT, lines
+
+FLAGS: dict[str, Any] = {
+    "env": "any",
+    "num_workers": 1,
+    "num_envs_per_worker": 4,
+    "worker_num_splits": 1,
+    "rollout": 5,
+    "batch_size": 10,
+    "num_batches_per_epoch": 2,
+    "encoder_mlp_layers": (8,),
+}
+NOTE, FAIL = "tests.support.watchers:note", "tests.support.watchers:fail"
+
+
+class Learner:
+    """A learner with hooks, in the test's own hands."""
+
+    def __init__(self, folder: Path, *hooks: str) -> None:
+        config = config_of({**FLAGS, "after_train_step": hooks})
+        layout = Layout.plan(config.sampling, config.learner, "central")
+        wiring = Wiring(VECTOR, layout, flat_bytes(ActorCritic(VECTOR, config.model)))
+        setup = wiring.learner(0, config, 1, "cpu", 1, str(folder / "checkpoint_p0"))
+        self.row = wiring.status.row("sf-learner-0")
+        self.learning = Learning(setup, self.row)
+        self.learning.begin()
+        self._staging = Staging(VECTOR, layout, pin=False)
+        self._staging.obs["obs"].normal_(generator=torch.Generator().manual_seed(1))
+        self._checkpoints = CheckpointDir(folder / "checkpoint_p0", keep=2)
+
+    def learn(self, valid: bool = True) -> None:
+        self._staging.scalars["valid"].fill_(valid)
+        self.learning.learn(self._staging)
+
+    def saved_env_steps(self) -> int | None:
+        loaded = self._checkpoints.load()
+        return None if loaded is None else int(loaded.payload["env_steps"])
+
+
+@pytest.fixture
+def diary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "diary.jsonl"
+    path.touch()
+    monkeypatch.setenv(DIARY, str(path))
+    return path
+
+
+def test_a_hook_is_called_after_each_dataset_with_where_the_learner_stands(tmp_path: Path, diary: Path) -> None:
+    learner = Learner(tmp_path, NOTE)
+
+    for _ in range(3):
+        learner.learn()
+
+    notes = lines(diary)
+    assert [note["train_step"] for note in notes] == [2, 4, 6]
+    assert [note["env_steps"] for note in notes] == [20, 40, 60]
+    model = ActorCritic(VECTOR, config_of(FLAGS).model)
+    assert notes[0]["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    assert all(set(note["stats"]) == set(TRAIN_STATISTICS) for note in notes)
+    assert notes[0]["stats"]["learning_rate"] == config_of(FLAGS).optim.learning_rate
+    assert notes[0]["stats"]["valid_fraction"] == 1.0
+
+
+def test_a_dataset_that_brings_no_update_is_none_to_a_hook(tmp_path: Path, diary: Path) -> None:
+    learner = Learner(tmp_path, NOTE)
+
+    learner.learn(valid=False)
+
+    assert lines(diary) == []
+
+
+def test_statistics_are_those_of_the_last_dataset_alone() -> None:
+    model = tiny_model()
+    trainer = trainer_for(model)
+    told: list[Mapping[str, float]] = []
+
+    def hook(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
+        told.append(stats)
+
+    hooks = Hooks({"mine": hook})
+    means = []
+    for seed in (1, 2):
+        trainer.train(random_batch(model, seed=seed))
+        hooks.after_dataset(trainer, 0, 20)
+        means.append(trainer.statistics())
+
+    # Means since they were last cleared are over both, as many updates each.
+    assert told[0]["value_loss"] == means[0]["value_loss"]
+    assert told[0]["value_loss"] != told[1]["value_loss"]
+    torch.testing.assert_close(means[1]["value_loss"], (told[0]["value_loss"] + told[1]["value_loss"]) / 2)
+
+
+def test_hooks_cannot_change_what_other_hooks_are_told() -> None:
+    model = tiny_model()
+    trainer = trainer_for(model)
+    trainer.train(random_batch(model))
+    told: list[float] = []
+
+    def spoil(learner: LearnerFacts, stats: Any) -> None:
+        stats.clear()
+
+    def look(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
+        told.append(stats["grad_norm"])
+
+    Hooks({"a:spoil": spoil, "b:look": look}).after_dataset(trainer, 0, 20)
+
+    assert told == [trainer.statistics()["grad_norm"]]
+
+
+def test_what_a_hook_raises_ends_the_learner_after_it_has_saved(tmp_path: Path, diary: Path) -> None:
+    learner = Learner(tmp_path, FAIL, NOTE)
+    datasets = 0
+    while not learner.learning.over:
+        learner.learn()
+        datasets += 1
+
+    with pytest.raises(HookFailed) as caught:
+        learner.learning.finish(save=True)
+
+    assert datasets == -(-FAIL_AT // 2)
+    assert caught.value.exit_code is ExitCode.LEARNER
+    text = "".join(traceback.format_exception(caught.value)).splitlines()
+    assert '    raise ValueError("the loss is not to my liking")' in text
+    assert text[-1].endswith(
+        f"--after_train_step={FAIL}: called after update 6, it raised ValueError: the loss is not to my liking; mend "
+        "it, or leave it out"
+    )
+    assert learner.saved_env_steps() == learner.learning.progress.env_steps == 20 * datasets
+    assert learner.row.get("state") != State.DONE
+    assert len(lines(diary)) == datasets - 1  # the next hook was not called any more
+
+
+def test_hooks_that_cannot_be_had_are_refused_by_name_all_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Hooks.of([NOTE, "tests.support.watchers:forget", "no_such_module_here:hook"])
+
+    assert [problem.split(": ")[0] for problem in caught.value.problems] == [
+        "--after_train_step=tests.support.watchers:forget",
+        "--after_train_step=no_such_module_here:hook",
+    ]
+
+
+def test_a_benchmark_calls_no_hook() -> None:
+    config = config_of({**FLAGS, "benchmark": True, "after_train_step": (NOTE,)})
+    layout = Layout.plan(config.sampling, config.learner, "central")
+    wiring = Wiring(VECTOR, layout, flat_bytes(ActorCritic(VECTOR, config.model)))
+
+    assert wiring.learner(0, config, 1, "cpu", 1, None).after_train_step == ()

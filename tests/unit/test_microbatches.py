@@ -1,0 +1,252 @@
+"""A minibatch taken in parts gives the gradient, the step and the statistics of the whole, up to rounding."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
+from sfactory.learner.batch import Batch
+from sfactory.learner.minibatches import Minibatch
+from sfactory.learner.objective import Objective, Weights
+from sfactory.learner.target_network import TargetNetwork
+from sfactory.learner.targets import Targets
+from sfactory.learner.trainer import Trainer
+from sfactory.model.actor_critic import ActorCritic
+from tests.support.losses import loss_and_gradients, loss_of
+from tests.support.models import model_of, tiny_config
+from tests.support.parts import random_batch, trainer_for
+from tests.support.recorded import record
+
+ROWS, STEPS = 6, 6
+GAE: dict[str, Any] = {"with_vtrace": False}
+MEMORY: dict[str, Any] = {"use_rnn": True}
+# Fields of the model, and of the objective.
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "appo": ({}, {}),
+    "impala": ({}, {"policy_loss": "pg"}),
+    "ppo": ({}, GAE),
+    "a2c": ({}, {**GAE, "policy_loss": "pg"}),
+    "gru_appo": (MEMORY, {}),
+    "lstm_ppo": ({**MEMORY, "rnn_type": "lstm"}, GAE),
+    "separate_towers": ({**MEMORY, "actor_critic_share_weights": False}, {}),
+    "impact": ({}, {"use_target_net": True}),
+    "gru_impact": (MEMORY, {"use_target_net": True}),
+    "sum": ({}, {"loss_reduction": "sum"}),
+    "gru_sum": (MEMORY, {"loss_reduction": "sum", **GAE}),
+    "kl_penalty": ({}, {"kl_loss_coeff": 0.7}),
+    "no_value_clip": ({}, {"ppo_clip_value": 0.0}),
+    "symmetric_kl": ({}, {"exploration_loss": "symmetric_kl", "exploration_loss_coeff": 0.3}),
+    "plain_advantages": (MEMORY, {"normalize_advantages": False, "vtrace_lambda": 0.8, "vtrace_rho": None}),
+}
+EXACT = {torch.float64: 1e-12, torch.float32: 1e-6}
+
+
+def objective_of(**fields: Any) -> AlgoConfig:
+    return AlgoConfig(**{"gamma": 0.9, "ppo_clip_value": 0.3, "exploration_loss_coeff": 0.1, **fields})
+
+
+def in_dtype(batch: Batch, dtype: torch.dtype) -> Batch:
+    """``batch`` with all its real numbers in ``dtype``."""
+    return batch._each(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+
+def thin_batch(model: ActorCritic, fields: dict[str, Any], dtype: torch.dtype) -> Batch:
+    """Rollouts of another policy with ends, invalid steps spread unevenly (a part may have none), and replayed rows."""
+    actor = model_of(seed=5, **fields)
+    batch = record(actor, tiny_config(**fields), recurrence=3 if fields.get("use_rnn") else STEPS)
+    taken = batch.taken.clone()
+    taken[:, 0] = False
+    taken[2:, 1] = False
+    replayed = torch.zeros_like(taken)
+    replayed[:, 3:5] = True
+    generator = torch.Generator().manual_seed(3)
+    noise = 0.5 * torch.randn(batch.behavior_log_prob.shape, generator=generator)
+    log_prob = torch.where(taken, (batch.behavior_log_prob + noise).clamp(max=-0.01), torch.nan)
+    batch = dataclasses.replace(batch, taken=taken, valid=taken, replayed=replayed, behavior_log_prob=log_prob)
+    return in_dtype(batch, dtype)
+
+
+def moved_target(model: ActorCritic, config: AlgoConfig) -> TargetNetwork | None:
+    """A target network that is not where the model is, if there is to be one."""
+    if not config.use_target_net:
+        return None
+    target = TargetNetwork(model, interval=4, tau=1.0)
+    generator = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for parameter in target.model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter.add_(0.1 * noise)
+    return target
+
+
+def greatest_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """Between all numbers of two gradients, as a share of the greatest of them."""
+    one, other = (torch.cat([gradient.flatten() for gradient in gradients]) for gradients in (ours, theirs))
+    return float((one - other).abs().max() / other.abs().max())
+
+
+@pytest.mark.parametrize("dtype", EXACT, ids=["float64", "float32"])
+@pytest.mark.parametrize("size", [STEPS, 2 * STEPS, 3 * STEPS])
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_of_parts_add_up_to_that_of_the_whole(case: str, size: int, dtype: torch.dtype) -> None:
+    fields, flags = CASES[case]
+    model, config = model_of(dtype=dtype, **fields), objective_of(**flags)
+    batch = thin_batch(model, fields, dtype)
+    target = moved_target(model, config)
+
+    whole = loss_of(model, config, batch, target=target)
+    parts = loss_of(model, config, batch, target=target, microbatch_size=size)
+    loss, gradients = loss_and_gradients(whole, model)
+    sum_of_losses, sums = loss_and_gradients(parts, model)
+
+    assert (whole.parts, parts.parts) == (1, ROWS * STEPS // size)
+    assert {gradient.dtype for gradient in gradients} == {dtype}
+    assert sum_of_losses == pytest.approx(loss, rel=10 * EXACT[dtype])
+    assert float(max(gradient.abs().max() for gradient in gradients)) > 1e-3
+    assert greatest_difference(sums, gradients) < EXACT[dtype]
+    torch.testing.assert_close(parts.returns, whole.returns, rtol=0.0, atol=10 * EXACT[dtype])
+    assert parts.statistics == pytest.approx(whole.statistics, rel=100 * EXACT[dtype], abs=10 * EXACT[dtype])
+
+
+@pytest.mark.parametrize("dtype", EXACT, ids=["float64", "float32"])
+@pytest.mark.parametrize("size", [1, 4, 9, 12])
+@pytest.mark.parametrize("flags", [GAE, {**GAE, "loss_reduction": "sum", "kl_loss_coeff": 0.5}], ids=["ppo", "sum"])
+def test_with_gae_and_without_memory_parts_may_cut_rollouts(
+    flags: dict[str, Any], size: int, dtype: torch.dtype
+) -> None:
+    model, config = model_of(dtype=dtype), objective_of(**flags)
+    batch = thin_batch(model, {}, dtype)
+    targets = Objective(model, config).gae_targets(batch)
+
+    _, gradients = loss_and_gradients(loss_of(model, config, batch, targets=targets), model)
+    parts = loss_of(model, config, batch, targets=targets, microbatch_size=size)
+    _, sums = loss_and_gradients(parts, model)
+
+    assert parts.parts == ROWS * STEPS // size
+    assert greatest_difference(sums, gradients) < EXACT[dtype]
+
+
+def test_a_part_of_single_steps_is_cut_from_single_steps() -> None:
+    model = model_of()
+    batch = random_batch(model, steps=4, rows=3)
+    targets = Targets(batch.rewards, batch.rewards)
+    steps = Minibatch(batch.steps(), targets.steps())
+
+    whole, columns = steps.cut(4)
+    same, one = Minibatch(batch, targets).cut(12)
+
+    assert whole is steps
+    assert columns == [slice(0, 4), slice(4, 8), slice(8, 12)]
+    assert same.batch is batch
+    assert one == [slice(0, 3)]
+
+
+def test_the_network_is_run_for_a_part_when_it_is_asked_for_and_not_before() -> None:
+    model, config = model_of(), objective_of(**GAE)
+    batch = random_batch(model, steps=4, rows=6)
+    objective = Objective(model, config)
+    targets = objective.gae_targets(batch)
+    parts = objective.parts(Minibatch(batch, targets), 8, Weights(0.0, 0.0))
+    means = []
+
+    for part in parts:
+        means.append(float(part.cells.value.mean()))
+        with torch.no_grad():
+            model.value_head.linear.bias.add_(1000.0)
+
+    assert [round(mean, -2) for mean in means] == [0.0, 1000.0, 2000.0]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_divergence_of_parts_is_that_of_the_whole_over_fresh_steps(case: str) -> None:
+    fields, flags = CASES[case]
+    model, config = model_of(dtype=torch.float64, **fields), objective_of(**flags)
+    batch = thin_batch(model, fields, torch.float64)
+    objective = Objective(model, config)
+    minibatch = Minibatch(batch, objective.gae_targets(batch))
+
+    whole, parts = (objective.divergence(minibatch, size) for size in (0, 2 * STEPS))
+
+    assert parts == pytest.approx(whole, rel=1e-12)
+    assert whole == pytest.approx(loss_of(model, config, batch).statistics["kl"], rel=1e-12)
+
+
+def trainer_of(case: str, size: int, optim: OptimConfig | None = None, **learner: Any) -> Trainer:
+    fields, flags = CASES[case]
+    settings = {"num_batches_per_epoch": 2, "num_epochs": 2, "early_stop_loss_change": 0.0, **learner}
+    return trainer_for(
+        model_of(dtype=torch.float64, normalize_returns=False, **fields),
+        objective_of(**flags),
+        optim or OptimConfig(learning_rate=0.01),
+        LearnerConfig(microbatch_size=size, **settings),
+        seed=3,
+    )
+
+
+def weights_of(trainer: Trainer) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_training_in_parts_takes_the_same_steps_and_tells_the_same(case: str, shuffle: bool) -> None:
+    # A minibatch has 3 rows of 6 steps; SGD would hide nothing, Adam's first step hides even less.
+    whole, parts = (trainer_of(case, size, shuffle_minibatches=shuffle) for size in (0, STEPS))
+    batch = thin_batch(whole.model, CASES[case][0], torch.float64)
+    before = weights_of(whole)
+
+    learned = [trainer.train(copy.deepcopy(batch)) for trainer in (whole, parts)]
+
+    assert learned[0] == learned[1] == int(batch.fresh.sum())
+    assert (whole.train_step, whole.updates) == (parts.train_step, parts.updates) == (4, 4)
+    assert float((weights_of(whole) - before).abs().max()) > 1e-3
+    assert float((weights_of(parts) - weights_of(whole)).abs().max()) < 1e-9
+    assert parts.statistics() == pytest.approx(whole.statistics(), rel=1e-6, abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("schedule", ["kl_adaptive_minibatch", "kl_adaptive_epoch"])
+def test_an_adaptive_rate_sees_the_same_divergences_in_parts(schedule: str) -> None:
+    optim = OptimConfig(learning_rate=0.01, lr_schedule=schedule)
+    rates = []
+    for size in (0, STEPS):
+        trainer = trainer_of("appo", size, optim)
+        trainer.train(thin_batch(trainer.model, {}, torch.float64))
+        rates.append(trainer.coefficients.rates.policy)
+
+    assert rates[0] == rates[1] != 0.01
+
+
+def test_the_gradient_is_clipped_once_over_the_whole_minibatch() -> None:
+    norms = []
+    for size in (0, STEPS):
+        optim = OptimConfig(learning_rate=1e-12, max_grad_norm=1e-3)
+        trainer = trainer_of("appo", size, optim, num_batches_per_epoch=1, num_epochs=1)
+        trainer.train(thin_batch(trainer.model, {}, torch.float64))
+        gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+        norms.append((trainer.statistics()["grad_norm"], float(torch.cat([g.flatten() for g in gradients]).norm())))
+
+    (whole, clipped), (parts, clipped_parts) = norms
+    assert whole > 1e-2
+    assert parts == pytest.approx(whole, rel=1e-9)
+    assert clipped == pytest.approx(1e-3, rel=1e-3)
+    assert clipped_parts == pytest.approx(clipped, rel=1e-9)
+
+
+def test_a_part_that_is_not_finite_spoils_the_whole_update_and_no_other() -> None:
+    trainer = trainer_of("ppo", STEPS, num_epochs=1)
+    batch = thin_batch(trainer.model, {}, torch.float64)
+    rewards = batch.rewards.clone()
+    rewards[0, 5] = torch.nan  # of the second minibatch, in its last part
+    before = weights_of(trainer)
+
+    trainer.train(dataclasses.replace(batch, rewards=rewards))
+
+    assert (trainer.train_step, trainer.skipped, trainer.updates) == (2, 1, 1)
+    assert bool(torch.isfinite(weights_of(trainer)).all())
+    assert not torch.equal(weights_of(trainer), before)

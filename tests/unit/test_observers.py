@@ -1,0 +1,269 @@
+"""Observers are told of a run in order, add to its rows, and end it if they fail, with their name and traceback."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sfactory.config.flags import config_of
+from sfactory.errors import ConfigError, ExitCode, ObserverFailed, WorkerDied
+from sfactory.run.console import Console, Progress
+from sfactory.run.observer import Observer, RunFacts
+from sfactory.run.observers import Observers
+from sfactory.run.outcome import Outcome
+from sfactory.run.reporting import Reporting
+from sfactory.run.resumed import Resumed
+from sfactory.run.rundir import RunDir
+from sfactory.run.signals import Interrupted, Interrupts
+from sfactory.run.summary import PolicyLag, Summary
+from sfactory.run.wiring import Wiring
+from tests.support.parts import VECTOR, small_layout
+
+CONFIG = config_of({"env": "any", "with_tensorboard": False, "experiment_summaries_interval": 1})
+FACTS = RunFacts(CONFIG, 1, Path("run"), VECTOR, 0)
+SUMMARY = Summary("done", 10, 10, 10, 1.0, 10.0, 10.0, 1, 2.0, 2.0, 3.0, PolicyLag(), 4)
+DONE = Outcome("done", SUMMARY, None, 10)
+PROGRESS = Progress(env_steps=10, train_seconds=1.0, updates=4)
+
+
+class Told(Observer):
+    """Keeps the names of what is called."""
+
+    def __init__(self, summaries: Mapping[Any, Any] | None = None) -> None:
+        self.calls: list[str] = []
+        self.outcome: Outcome | None = None
+        self.updates: list[int] = []
+        self._summaries = summaries or {}
+
+    def on_init(self, facts: RunFacts) -> None:
+        self.calls.append("on_init")
+
+    def on_start(self) -> None:
+        self.calls.append("on_start")
+
+    def on_training_step(self, progress: Progress) -> None:
+        self.calls.append("on_training_step")
+        self.updates.append(progress.updates)
+
+    def extra_summaries(self) -> Mapping[str, float]:
+        self.calls.append("extra_summaries")
+        return self._summaries
+
+    def on_stop(self, outcome: Outcome) -> None:
+        self.calls.append("on_stop")
+        self.outcome = outcome
+
+
+class Doing(Told):
+    """Does something when there are further updates."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__()
+        self._act = act
+
+    def on_training_step(self, progress: Progress) -> None:
+        super().on_training_step(progress)
+        self._act()
+
+
+def refuse() -> None:
+    raise ValueError("no mail\nserver")
+
+
+@pytest.fixture
+def interrupts() -> Iterator[Interrupts]:
+    with Interrupts() as interrupts:
+        interrupts.raising = False
+        yield interrupts
+
+
+def test_all_observers_are_told_everything_in_order() -> None:
+    first, second = Told(), Told()
+    observers = Observers({"a:First": first, "a:Second": second})
+
+    assert observers.begin(FACTS)
+    observers.on_start()
+    observers.on_training_step(PROGRESS)
+    assert observers.extra_summaries(()) == {}
+    outcome = observers.end(DONE)
+
+    calls = ["on_init", "on_start", "on_training_step", "extra_summaries", "on_stop"]
+    assert first.calls == second.calls == calls
+    assert outcome == first.outcome == second.outcome == DONE
+
+
+def test_every_method_is_optional() -> None:
+    observers = Observers({"a:Silent": Observer()})
+
+    observers.begin(FACTS)
+    observers.on_start()
+    observers.on_training_step(PROGRESS)
+
+    assert observers.extra_summaries(()) == {}
+    assert observers.end(DONE) == DONE
+
+
+def test_who_saw_no_start_is_not_told_of_the_end() -> None:
+    told = Told()
+
+    assert Observers({"a:Told": told}).end(DONE) == DONE
+    assert told.calls == []
+
+
+def test_a_failure_is_the_runs_and_names_observer_and_method_and_keeps_the_traceback() -> None:
+    failing, other = Doing(refuse), Told()
+    observers = Observers({"a:Failing": failing, "a:Other": other})
+    observers.begin(FACTS)
+
+    observers.on_training_step(PROGRESS)
+    observers.on_training_step(PROGRESS)
+    outcome = observers.end(DONE)
+
+    assert observers.failed
+    assert isinstance(outcome.error, ObserverFailed)
+    assert outcome.error.exit_code is ExitCode.LEARNER
+    text = str(outcome.error).splitlines()
+    assert text[0] == "Traceback (most recent call last):"
+    assert '    raise ValueError("no mail\\nserver")' in text
+    assert text[-1] == "observer a:Failing failed in on_training_step(): ValueError: no mail server"
+    assert isinstance(outcome.error.__cause__, ValueError)
+    assert (outcome.status, outcome.summary.status, outcome.saved_env_steps) == ("failed", "failed", 10)
+    # Who has failed is called no more, the others are, and know how the run ended.
+    assert failing.calls == ["on_init", "on_training_step"]
+    assert other.calls == ["on_init", "on_training_step", "on_training_step", "on_stop"]
+    assert other.outcome == outcome
+
+
+def test_what_ended_the_run_first_stays_its_error() -> None:
+    observers = Observers({"a:Failing": Doing(refuse)})
+    observers.begin(FACTS)
+    observers.on_training_step(PROGRESS)
+    died = dataclasses.replace(DONE, status="failed", error=WorkerDied("sf-actor-0 was killed"))
+
+    assert observers.end(died) == died
+
+
+def test_an_observer_that_calls_sys_exit_has_failed() -> None:
+    observers = Observers({"a:Leaving": Doing(lambda: sys.exit(0))})
+    observers.begin(FACTS)
+
+    observers.on_training_step(PROGRESS)
+
+    assert "SystemExit: 0" in str(observers.end(DONE).error)
+
+
+def test_a_session_does_not_start_if_an_observer_fails_before() -> None:
+    class Refusing(Observer):
+        def on_init(self, facts: RunFacts) -> None:
+            refuse()
+
+    assert not Observers({"a:Refusing": Refusing(), "a:Told": Told()}).begin(FACTS)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"perf/updates": 1.0}, "'perf/updates', and the row has a number of that name already"),
+        ({"env_steps": 1.0}, "'env_steps', and the row has"),
+        ({"other/one": 1.0}, "'other/one', and the row has"),
+        ({7: 1.0}, "7 as a name"),
+        ({"mine": "many"}, "'many' for 'mine'; it must be a number"),
+        ({"mine": None}, "None for 'mine'"),
+        ({"\ud800": 1.0}, "surrogates not allowed"),
+        ([1.0], "a builtins.list; it must give a mapping"),
+    ],
+)
+def test_summaries_that_cannot_be_written_are_a_failure(given: Any, words: str) -> None:
+    observers = Observers({"a:Other": Told({"other/one": 2.0}), "a:Told": Told(given)})
+    observers.begin(FACTS)
+
+    assert observers.extra_summaries({"perf/updates"}) == {"other/one": 2.0}
+
+    assert "observer a:Told failed in extra_summaries()" in str(observers.end(DONE).error)
+    assert words in str(observers.end(DONE).error)
+
+
+def test_a_second_signal_ends_what_an_observer_is_at(interrupts: Interrupts) -> None:
+    def hang() -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60.0)
+
+    observers = Observers({"a:Hanging": Doing(hang)}, interrupts)
+    observers.begin(FACTS)
+
+    observers.on_training_step(PROGRESS)
+
+    assert interrupts.count == 2
+    assert not observers.failed
+    assert not interrupts.raising_again
+
+
+def test_while_a_run_starts_the_first_signal_ends_it_in_an_observer_too(interrupts: Interrupts) -> None:
+    observers = Observers({"a:Killed": Doing(lambda: os.kill(os.getpid(), signal.SIGTERM))}, interrupts)
+    interrupts.raising = True
+
+    with pytest.raises(Interrupted):
+        observers.on_training_step(PROGRESS)
+
+
+def test_what_observers_print_does_not_spoil_the_result(capfd: pytest.CaptureFixture[str]) -> None:
+    observers = Observers({"a:Printing": Doing(lambda: print("hello"))})
+
+    observers.on_training_step(PROGRESS)
+
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "hello\n")
+
+
+def test_observers_are_made_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_watchers.py").write_text(
+        "from sfactory.run.observer import Observer\n"
+        "class Good(Observer): ...\n"
+        "class Bad:\n    ...\n"
+        "class Picky(Observer):\n    def __init__(self, mail):\n        ...\n"
+        "class Broken(Observer):\n    def __init__(self):\n        raise OSError('no display')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert bool(Observers.of(["my_watchers:Good"], Interrupts()))
+    assert not Observers.of([], Interrupts())
+    with pytest.raises(ConfigError) as caught:
+        Observers.of([f"my_watchers:{name}" for name in ("Good", "Bad", "Picky", "Broken", "Gone")], Interrupts())
+
+    assert caught.value.exit_code is ExitCode.REFUSED
+    problems = caught.value.problems
+    assert [problem.split(": ")[0] for problem in problems] == [
+        f"--observers=my_watchers:{name}" for name in ("Bad", "Picky", "Broken", "Gone")
+    ]
+    assert "it makes a my_watchers.Bad; it must be a subclass of sfactory.run.observer.Observer" in problems[0]
+    assert "missing 1 required positional argument: 'mail'" in problems[1]
+    assert "OSError: no display (at my_watchers.py:10 in __init__)" in problems[2]
+    assert "has no 'Gone'" in problems[3]
+
+
+def test_reporting_tells_of_further_updates_and_adds_summaries_to_each_row(tmp_path: Path) -> None:
+    wiring, told = Wiring(VECTOR, small_layout(), weight_bytes=8), Told({"mine/one": 0.5})
+    learner = wiring.status.row("sf-learner-0")
+    with RunDir.open(tmp_path, "run") as rundir:
+        observers = Observers({"a:Told": told})
+        reporting = Reporting(CONFIG, wiring, rundir, Resumed(updates=3), Console(None, None), 0.0, observers)
+        for updates in (0, 3, 4, 4, 9):
+            learner.set("updates", updates)
+            reporting.beat()
+        reporting.finish("done", None)
+
+    assert told.updates == [4, 9]
+    row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert row["mine/one"] == 0.5
+    assert row["perf/updates"] == 9

@@ -1,0 +1,150 @@
+"""A learner turns datasets over pass after pass, counts steps once, publishes when due, and ends at its limits."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from sfactory.config.flags import config_of
+from sfactory.layout import Layout
+from sfactory.learner.belt import Belt
+from sfactory.learner.dataset import Dataset
+from sfactory.learner.device_slot import DeviceSlot
+from sfactory.learner.learning import Learning
+from sfactory.learner.passes import Passes
+from sfactory.learner.staging import Staging
+from sfactory.learner.starvation import Starvation
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import flat_bytes
+from sfactory.run.wiring import Wiring
+from sfactory.shared.control import Stop
+from sfactory.shared.status import Stopwatch
+from tests.support.parts import VECTOR
+
+STEPS = 20  # of a dataset: 4 rows of 5
+BOUND_S = 60.0
+
+
+class Bench:
+    """A real learner with its belt of two device slots, poisoned on release; datasets are made up, marked A, B, ...
+
+    trace: what was learned from, in order. targets: those that each dataset had at each pass.
+    """
+
+    def __init__(self, **flags: Any) -> None:
+        sizes = {"num_workers": 1, "num_envs_per_worker": 4, "worker_num_splits": 1, "rollout": 5, "batch_size": STEPS}
+        config = config_of({"env": "any", **sizes, "encoder_mlp_layers": (8,), "early_stop_loss_change": 0.0, **flags})
+        layout = Layout.plan(config.sampling, config.learner, "central")
+        torch.manual_seed(1)
+        self.wiring = Wiring(VECTOR, layout, flat_bytes(ActorCritic(VECTOR, config.model)))
+        row = self.wiring.status.row("sf-learner-0")
+        self.learning = Learning(self.wiring.learner(0, config, 1, "cpu", 1, None), row)
+        self.learning.begin()
+        self.learning.progress.start_clock(1e-9)
+        count = max(2, config.learner.minibatch_ring_size)
+        slots = [DeviceSlot(VECTOR, layout, torch.device("cpu"), replay=False) for _ in range(count)]
+        self.belt = Belt([Staging(VECTOR, layout, pin=False)], slots, poison=True)
+        starvation = Starvation(0.0, self.wiring.status, self.wiring.table)
+        self.passes = Passes(self.learning, self.belt, config.learner, row, Stopwatch(row), starvation)
+        self.trace = ""
+        self.targets: dict[str, list[object]] = {}
+        self._one_pass = self.learning.one_pass
+        self.learning.one_pass = self._recorded  # type: ignore[method-assign]
+
+    def _recorded(self, dataset: Dataset) -> bool:
+        letter = chr(ord("A") + int(dataset.batch.rewards[0, 0]))
+        assert bool((dataset.batch.rewards == dataset.batch.rewards[0, 0]).all())
+        self.trace += letter
+        self.targets.setdefault(letter, []).append(dataset.targets)
+        return self._one_pass(dataset)
+
+    def feed(self, number: int) -> None:
+        """Assemble and load a dataset that is called by the ``number``-th letter."""
+        area = self.belt.area_to_fill(BOUND_S)
+        assert area is not None
+        area.obs["obs"].normal_()
+        area.scalars["reward"].fill_(number)
+        area.scalars["valid"].fill_(True)
+        area.scalars["log_prob"].fill_(-1.0)
+        while not self.belt.load(area, 0.1):
+            assert not self.ended.is_set()
+
+    def _feed_all(self, datasets: int) -> None:
+        for number in range(datasets):
+            self.feed(number)
+
+    def run(self, datasets: int, turns: int) -> str:
+        """Learn ``turns`` passes with so many datasets fed; returns the trace."""
+        self.ended = threading.Event()
+        threading.Thread(target=self._feed_all, args=(datasets,), daemon=True).start()
+        self.passes.run(lambda: len(self.trace) >= turns or self.wiring.control.stopping)
+        self.ended.set()
+        return self.trace
+
+
+@pytest.mark.parametrize(
+    ("flags", "datasets", "trace"),
+    [
+        ({"num_epochs": 3}, 2, "AAABBB"),
+        ({"num_epochs": 2, "minibatch_ring_size": 2}, 4, "ABABCDCD"),
+        ({"num_epochs": 2, "minibatch_ring_size": 3}, 3, "ABCABC"),
+        ({"num_epochs": 3, "minibatch_ring_size": 2, "ring_warmup": 1}, 4, "ABCBCDCD"),
+    ],
+)
+def test_passes_follow_the_ring_and_steps_count_once(flags: dict[str, Any], datasets: int, trace: str) -> None:
+    bench = Bench(**flags)
+
+    assert bench.run(datasets, len(trace)) == trace
+    assert bench.learning.progress.env_steps == len(set(trace)) * STEPS
+    assert bench.learning.train_step == len(trace)
+
+
+def test_targets_of_gae_are_made_once_and_kept_for_all_passes() -> None:
+    bench = Bench(num_epochs=2, minibatch_ring_size=2, with_vtrace=False)
+
+    bench.run(4, 8)
+
+    for kept in bench.targets.values():
+        assert len(kept) == 2
+        assert kept[0] is kept[1] is not None
+
+
+@pytest.mark.parametrize(("interval", "published"), [(1, 12), (5, 2), (12, 1), (13, 0)])
+def test_weights_are_published_every_so_many_updates(interval: int, published: int) -> None:
+    bench = Bench(publish_interval=interval)
+    before = bench.wiring.weights[0].publications
+
+    bench.run(12, 12)
+
+    assert bench.wiring.weights[0].publications - before == published
+    assert bench.wiring.status.row("sf-learner-0").get("publications") == before + published
+
+
+def test_at_a_limit_of_steps_what_is_open_is_learned_from_whole_and_nothing_new_is_opened() -> None:
+    bench = Bench(num_epochs=3, minibatch_ring_size=2, train_for_env_steps=2 * STEPS)
+
+    # C is ready, too, but the limit is reached with the first passes over A and B.
+    assert bench.run(3, 99) == "ABABAB"
+    assert bench.learning.progress.env_steps == 2 * STEPS
+    assert bench.learning.over
+
+
+def test_a_stop_breaks_off_and_leaves_nothing_open() -> None:
+    bench = Bench(num_epochs=10**6)
+    threading.Timer(0.5, lambda: bench.wiring.control.order_stop(Stop.SAVE)).start()
+
+    trace = bench.run(1, 10**9)
+
+    assert 0 < len(trace) < 10**6
+    bench.learning.finish(save=False)
+    assert bench.learning.over
+
+
+def test_a_nonblocking_ring_goes_on_with_what_it_has() -> None:
+    bench = Bench(num_epochs=4, minibatch_ring_size=2, ring_nonblocking=True)
+
+    assert bench.run(1, 4) == "AAAA"
+    assert bench.learning.progress.env_steps == STEPS

@@ -1,0 +1,283 @@
+"""A dataset is opened, passed over and closed; several may be open at once, each with masks as old as it is by then."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
+from sfactory.learner.batch import Batch
+from sfactory.learner.trainer import Trainer
+from tests.support.models import model_of
+from tests.support.parts import evaluate, random_batch, tiny_model, trainer_for
+
+GAE, VTRACE = AlgoConfig(with_vtrace=False), AlgoConfig()
+NORMALIZED: dict[str, Any] = {"normalize_input": True, "normalize_returns": True}
+STANDING_STILL = OptimConfig(learning_rate=1e-30)
+
+
+def trainer_of(algo: AlgoConfig = VTRACE, optim: OptimConfig | None = None, **learner: Any) -> Trainer:
+    settings = LearnerConfig(**{"num_batches_per_epoch": 2, "early_stop_loss_change": 0.0, **learner})
+    return trainer_for(model_of(**NORMALIZED), algo, optim or OptimConfig(learning_rate=0.01), settings, seed=3)
+
+
+def weights_of(trainer: Trainer) -> Tensor:
+    return torch.cat([tensor.double().flatten() for tensor in trainer.model.state_dict().values()])
+
+
+def batches_of(count: int) -> list[Batch]:
+    return [random_batch(tiny_model(), rows=6, seed=seed) for seed in range(1, count + 1)]
+
+
+def aged_by(batch: Batch, versions: list[int]) -> Batch:
+    """``batch``, whose row r was taken by weights of version ``versions[r]``."""
+    version = torch.tensor(versions, dtype=torch.int32).expand(batch.valid.shape).clone()
+    return dataclasses.replace(batch, policy_version=version)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])
+def test_training_on_a_dataset_is_opening_it_passing_over_it_and_closing_it(algo: AlgoConfig, shuffle: bool) -> None:
+    at_once, by_hand = (trainer_of(algo, num_epochs=3, shuffle_minibatches=shuffle) for _ in range(2))
+
+    for batch in batches_of(2):
+        learned = at_once.train(batch)
+
+        dataset = by_hand.open(batch)
+        assert [by_hand.learn(dataset) for _ in range(3)] == [True] * 3
+        assert by_hand.close(dataset) == learned == 30
+
+    assert by_hand.train_step == at_once.train_step == 12
+    assert torch.equal(weights_of(by_hand), weights_of(at_once))
+
+
+def test_opening_draws_nothing_and_learns_nothing() -> None:
+    trainer = trainer_of(shuffle_minibatches=True)
+    trainer.train(batches_of(1)[0])
+    before, state = weights_of(trainer), torch.random.get_rng_state()
+
+    datasets = [trainer.open(batch) for batch in batches_of(3)]
+
+    assert torch.equal(weights_of(trainer), before)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert [(dataset.passes, dataset.learned) for dataset in datasets] == [(0, 0)] * 3
+
+
+@pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])
+def test_passes_over_two_datasets_may_take_turns(algo: AlgoConfig) -> None:
+    trainer = trainer_of(algo, shuffle_minibatches=True)
+    first, second = (trainer.open(batch) for batch in batches_of(2))
+    steps = []
+
+    for dataset in (first, second, first, second, second):
+        assert trainer.learn(dataset)
+        steps.append(trainer.train_step)
+
+    assert steps == [2, 4, 6, 8, 10]
+    assert (first.passes, second.passes) == (2, 3)
+    assert (trainer.close(first), trainer.close(second)) == (30, 30)
+
+
+def test_two_datasets_that_were_opened_at_the_same_step_are_not_shuffled_alike() -> None:
+    trainer = trainer_of(optim=STANDING_STILL, shuffle_minibatches=True, num_batches_per_epoch=6)
+    batch = batches_of(1)[0]
+    marked = dataclasses.replace(batch, rewards=torch.arange(6.0).expand(5, 6).clone())
+    one, other = trainer.open(marked), trainer.open(marked)
+    orders = []
+
+    for dataset in (one, other):
+        trainer.learn(dataset)
+        assert dataset.minibatches is not None
+        orders.append([float(minibatch.batch.rewards[0, 0]) for minibatch in dataset.minibatches.epoch()])
+
+    assert orders[0] != orders[1]
+
+
+def test_steps_that_have_become_too_old_since_the_last_pass_are_masked_in_the_next() -> None:
+    trainer = trainer_of(max_policy_lag=3, num_batches_per_epoch=1)
+    dataset = trainer.open(aged_by(batches_of(1)[0], [0, 0, 0, -1, -1, -2]))
+    fractions = []
+
+    for _ in range(4):
+        trainer.clear_statistics()
+        trainer.learn(dataset)
+        fractions.append(trainer.statistics()["valid_fraction"])
+
+    # At update 0 all rows are younger than 3; at 1 the oldest is 3 updates old; at 2 three are; at 3 all are.
+    assert fractions[:3] == pytest.approx([1.0, 5 / 6, 3 / 6])
+    assert math.isnan(fractions[3])
+    assert trainer.train_step == 3
+    # Each step counts once, though not all of them were there in each pass.
+    assert trainer.close(dataset) == 30
+
+
+def test_replayed_steps_become_too_old_by_a_limit_of_their_own() -> None:
+    trainer = trainer_of(max_policy_lag=2, max_replay_lag=4, num_batches_per_epoch=1)
+    batch = batches_of(1)[0]
+    replayed = torch.zeros_like(batch.valid)
+    replayed[:, 3:] = True
+    dataset = trainer.open(dataclasses.replace(batch, replayed=replayed))
+    fractions = []
+
+    for _ in range(4):
+        trainer.clear_statistics()
+        trainer.learn(dataset)
+        fractions.append(trainer.statistics()["valid_fraction"])
+
+    assert fractions == pytest.approx([1.0, 1.0, 0.5, 0.5])
+
+
+@pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])
+def test_however_many_passes_there_are_statistics_count_a_dataset_once(algo: AlgoConfig) -> None:
+    trainer = trainer_of(algo, STANDING_STILL)
+    first, second = (trainer.open(batch) for batch in batches_of(2))
+    normalizer, head = trainer.model.obs_normalizer, trainer.model.value_head.returns
+    assert normalizer is not None
+    assert head is not None
+
+    def counted() -> tuple[int, int]:
+        return int(normalizer._by_key["obs"].count), int(head.count)
+
+    # Before anything is learned observations are taken in at once, later only when a dataset is closed.
+    assert counted() == (60, 60 if algo is GAE else 0)
+    for dataset in (first, second, first, second):
+        trainer.learn(dataset)
+    trainer.close(first)
+    trainer.close(second)
+    assert counted() == (60, 60)
+
+    third = trainer.open(batches_of(3)[2])
+    trainer.learn(third)
+    trainer.learn(third)
+    assert counted() == (60, 90)
+    trainer.close(third)
+    assert counted() == (90, 90)
+
+
+def test_statistics_of_a_dataset_are_of_its_own_updates_however_others_lie_between() -> None:
+    trainer = trainer_of(optim=STANDING_STILL)
+    batch = batches_of(1)[0]
+    half = batch.taken.clone()
+    half[:, ::2] = False
+    whole, thin = trainer.open(batch), trainer.open(dataclasses.replace(batch, taken=half, valid=half))
+    for dataset in (whole, thin, whole, thin):
+        trainer.learn(dataset)
+    told = []
+
+    for dataset in (thin, whole):
+        trainer.close(dataset)
+        told.append(trainer.dataset_statistics()["valid_fraction"])
+
+    assert told == pytest.approx([0.5, 1.0])
+    assert trainer.statistics()["valid_fraction"] == pytest.approx(0.75)
+    trainer.close(trainer.open(batch))
+    assert trainer.dataset_statistics() == {}
+
+
+def test_a_pass_that_was_stopped_is_the_last_one_and_counts_what_it_has_done() -> None:
+    trainer = trainer_of()
+    dataset = trainer.open(batches_of(1)[0])
+    answers = iter([False, True])
+
+    more = trainer.learn(dataset, lambda: next(answers))
+
+    assert not more
+    assert trainer.train_step == 1
+    assert trainer.close(dataset) == 15
+
+
+def test_each_of_several_open_datasets_is_compared_with_its_own_last_loss() -> None:
+    # Nothing moves: the second pass over a dataset has the loss of its first, and that of the other has nothing to say.
+    trainer = trainer_of(optim=STANDING_STILL, early_stop_loss_change=1e-6)
+    first, second = (trainer.open(batch) for batch in batches_of(2))
+
+    assert [trainer.learn(dataset) for dataset in (first, second, first, second)] == [True, True, False, False]
+
+
+def batch_with_divergence(trainer: Trainer, difference: float) -> Batch:
+    """A batch whose every log-probability was lower by ``difference`` when it was acted."""
+    batch = batches_of(1)[0]
+    with torch.no_grad():
+        obs, actions = batch.obs["obs"][:-1].flatten(0, 1), batch.actions["action"].flatten()
+        log_prob = evaluate(trainer.model, {"obs": obs}, {"action": actions}).log_prob.view(5, 6)
+    return dataclasses.replace(batch, behavior_log_prob=log_prob - difference)
+
+
+@pytest.mark.parametrize(("limit", "passes"), [(0.0, 5), (0.0215, 5), (0.0213, 1), (0.01, 1)])
+def test_passes_end_once_the_policy_has_diverged_too_far_from_the_one_that_acted(limit: float, passes: int) -> None:
+    trainer = trainer_for(
+        tiny_model(),
+        VTRACE,
+        STANDING_STILL,
+        LearnerConfig(num_batches_per_epoch=2, num_epochs=5, early_stop_loss_change=0.0, early_stop_kl=limit),
+    )
+    batch = batch_with_divergence(trainer, 0.2)  # e^0.2 - 1 - 0.2 is 0.021403
+
+    trainer.train(batch)
+
+    assert trainer.statistics()["kl"] == pytest.approx(0.021403, abs=1e-5)
+    assert trainer.train_step == 2 * passes
+
+
+def test_replayed_steps_do_not_end_passes_however_far_the_policy_has_come_from_theirs() -> None:
+    learner = LearnerConfig(num_epochs=3, early_stop_loss_change=0.0, early_stop_kl=0.01)
+    trainer = trainer_for(tiny_model(), VTRACE, STANDING_STILL, learner)
+    near, far = batch_with_divergence(trainer, 0.0), batch_with_divergence(trainer, 1.0)
+    replayed = torch.zeros_like(near.valid)
+    replayed[:, 3:] = True
+    batch = dataclasses.replace(
+        near,
+        behavior_log_prob=torch.where(replayed, far.behavior_log_prob, near.behavior_log_prob),
+        replayed=replayed,
+    )
+
+    trainer.train(batch)
+
+    assert trainer.train_step == 3
+    statistics = trainer.statistics()
+    assert statistics["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert statistics["replay_kl"] == pytest.approx(math.e - 2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(("difference", "factor"), [(0.5, 1.5), (0.2, 1.0), (0.05, 0.5)])
+def test_the_weight_of_the_kl_penalty_follows_the_divergence_that_a_dataset_ends_with(
+    difference: float, factor: float
+) -> None:
+    algo = dataclasses.replace(VTRACE, kl_loss_coeff=0.25, kl_target=0.02)
+    trainer = trainer_for(tiny_model(), algo, STANDING_STILL, LearnerConfig(num_epochs=2, early_stop_loss_change=0.0))
+
+    trainer.train(batch_with_divergence(trainer, difference))
+
+    assert trainer.coefficients.kl == pytest.approx(0.25 * factor)
+    assert trainer.statistics()["kl_coeff"] == trainer.coefficients.kl
+
+
+def test_that_weight_is_in_force_in_the_loss() -> None:
+    gradients = []
+    for coefficient in (0.0, 50.0):
+        algo = dataclasses.replace(VTRACE, kl_loss_coeff=0.25, kl_target=0.02)
+        trainer = trainer_for(tiny_model(), algo, STANDING_STILL, LearnerConfig())
+        trainer.coefficients.kl = coefficient
+        trainer.train(batch_with_divergence(trainer, 0.5))
+        gradients.append(trainer.statistics()["grad_norm"])
+
+    assert gradients[1] > 5.0 * gradients[0]
+
+
+def test_a_weight_of_exploration_that_has_a_schedule_is_in_force_in_the_loss() -> None:
+    algo = dataclasses.replace(VTRACE, exploration_loss_coeff_schedule="0:100,1000:0")
+    norms = []
+    for env_steps in (0, 500, 1000):
+        trainer = trainer_for(tiny_model(), algo, STANDING_STILL, LearnerConfig(), total_env_steps=10_000)
+        trainer.coefficients.at(env_steps)
+        trainer.train(batches_of(1)[0])
+        statistics = trainer.statistics()
+        norms.append((statistics["exploration_coeff"], statistics["grad_norm"]))
+
+    assert [coefficient for coefficient, _ in norms] == [100.0, 50.0, 0.0]
+    assert norms[0][1] > 1.5 * norms[1][1] > 3.0 * norms[2][1]

@@ -1,0 +1,54 @@
+"""Classes and functions of the user's are found by their names, and where there is none it is said why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sfactory.config.references import Unresolved, find_callable
+
+MODULE = """
+class Watcher: ...
+def after(): ...
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "named_things.py").write_text(MODULE)
+    (tmp_path / "named_badly.py").write_text("raise RuntimeError('bad day')")
+    (tmp_path / "named_leaving.py").write_text("raise SystemExit('no licence')")
+    (tmp_path / "named_needing.py").write_text("import no_such_package_here")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_classes_and_functions_are_found() -> None:
+    assert find_callable("named_things:Watcher").__qualname__ == "Watcher"
+    assert find_callable("named_things:after").__qualname__ == "after"
+    assert find_callable("os.path:join").__module__ == "posixpath"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Watcher", "it must be module:name"),
+        (":Watcher", "it must be module:name"),
+        ("named_things:", "it must be module:name"),
+        ("named_things:Watcher.method", "it must be module:name"),
+        ("named_things:Wacher", "did you mean named_things:Watcher?"),
+        ("named_things:xyz", "name a function or class that it has"),
+        ("named_things:number", "'number' is a builtins.int; it must be a function or class"),
+        ("no_such_module_here:Watcher", "run the command in the folder that holds it"),
+        ("named_needing:Watcher", "install 'no_such_package_here', which it imports"),
+        ("named_badly:Watcher", "RuntimeError: bad day; mend the module"),
+        ("named_leaving:Watcher", "SystemExit: no licence"),
+    ],
+)
+def test_what_cannot_be_found_is_explained(name: str, expected: str) -> None:
+    with pytest.raises(Unresolved) as caught:
+        find_callable(name)
+
+    assert expected in str(caught.value)

@@ -1,0 +1,221 @@
+"""With --use_spectral_norm the layers of MLPs stretch nothing, whoever computes with them and in whatever format."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
+from sfactory.inference.acting import ActingPolicy
+from sfactory.learner.progress import Progress, payload_of, restore
+from sfactory.learner.trainer import Trainer
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import FlatState
+from sfactory.model.precision import ActingTwin, Amp, Linear
+from sfactory.model.spectral import SpectralLinear
+from sfactory.shared.weights import SharedWeights
+from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from tests.support.models import model_of, tiny_config
+from tests.support.parts import TINY, VECTOR, random_batch, trainer_for
+from tests.support.recorded import record
+
+CPU = torch.device("cpu")
+DEEP = dataclasses.replace(
+    TINY, encoder_mlp_layers=(32, 16), decoder_mlp_layers=(12,), use_spectral_norm=True, use_rnn=False
+)
+TRUE, FALSE = torch.tensor(True), torch.tensor(False)
+
+
+def deep_model(config: ModelConfig = DEEP, dtype: torch.dtype = torch.float32) -> ActorCritic:
+    torch.manual_seed(0)
+    return ActorCritic(VECTOR, config, dtype)
+
+
+def spectral_layers(model: nn.Module) -> dict[str, SpectralLinear]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, SpectralLinear)}
+
+
+def largest(weight: Tensor) -> float:
+    return float(np.linalg.svd(weight.detach().numpy().astype(np.float64), compute_uv=False)[0])
+
+
+def trained(updates: int, **fields: Any) -> Trainer:
+    model = deep_model(dataclasses.replace(DEEP, **fields))
+    trainer = trainer_for(model, AlgoConfig(), OptimConfig(learning_rate=0.01), LearnerConfig())
+    for update in range(updates):
+        trainer.train(random_batch(model, seed=update))
+    assert (trainer.train_step, trainer.skipped) == (updates, 0)
+    return trainer
+
+
+@pytest.mark.parametrize("initialization", ["orthogonal", "xavier_uniform", "torch_default"])
+@pytest.mark.parametrize("updates", [0, 60])
+def test_the_largest_singular_value_of_every_mlp_layer_is_1(updates: int, initialization: str) -> None:
+    model = trained(updates, policy_initialization=initialization).model
+
+    layers = spectral_layers(model)
+
+    assert list(layers) == ["tower.encoder.layers.0", "tower.encoder.layers.1", "tower.decoder.0"]
+    for layer in layers.values():
+        assert largest(layer.multiplied_with()) == pytest.approx(1.0, abs=0.03)
+
+
+def test_the_weights_themselves_keep_the_size_that_they_have_and_without_the_flag_nothing_is_divided() -> None:
+    plain, spectral = trained(60, use_spectral_norm=False).model, trained(60).model
+
+    assert not spectral_layers(plain)
+    assert max(largest(m.weight) for m in plain.modules() if isinstance(m, Linear)) > 1.3
+    assert max(largest(layer.weight) for layer in spectral_layers(spectral).values()) > 1.3
+
+
+def test_layers_after_convolutions_are_normalized_and_heads_memory_and_convolutions_are_not() -> None:
+    spec = EnvSpec((("obs", TensorSpec((4, 36, 36), "uint8")),), (DiscreteHead("action", 3),))
+    config = ModelConfig(encoder_conv_mlp_layers=(16, 8), use_rnn=True, rnn_size=6, use_spectral_norm=True)
+
+    assert list(spectral_layers(ActorCritic(spec, config))) == ["tower.encoder.layers.0", "tower.encoder.layers.1"]
+
+
+def test_a_stretch_is_taken_out_of_what_the_encoder_gives() -> None:
+    obs = {"obs": torch.randn(20, 3, generator=torch.Generator().manual_seed(1))}
+    for stretch in (0.01, 1.0, 100.0):
+        model = deep_model(dataclasses.replace(DEEP, nonlinearity="tanh"))
+        with torch.no_grad():
+            for layer in spectral_layers(model).values():
+                layer.weight.mul_(stretch)
+        features = model.tower.encoder(obs)
+        # tanh and every layer shrink distances or leave them.
+        assert bool((torch.cdist(features, features) <= torch.cdist(obs["obs"], obs["obs"]) + 1e-5).all())
+
+
+def test_weight_and_gradient_are_those_of_torchs_own_parametrization() -> None:
+    torch.manual_seed(0)
+    layer, x = SpectralLinear(7, 5, torch.float32), torch.randn(4, 7)
+    layer.settle()
+    theirs = nn.Linear(7, 5)
+    theirs.load_state_dict({"weight": layer.weight.detach(), "bias": layer.bias.detach()})
+    spectral_norm(theirs).eval()
+    buffers, parameters = dict(theirs.named_buffers()), dict(theirs.named_parameters())
+    buffers["parametrizations.weight.0._u"].copy_(layer.left)
+    buffers["parametrizations.weight.0._v"].copy_(layer.right)
+
+    for module in (layer, theirs):
+        module(x).square().sum().backward()
+
+    torch.testing.assert_close(layer.multiplied_with(), theirs.weight)
+    torch.testing.assert_close(layer.weight.grad, parameters["parametrizations.weight.original"].grad)
+    torch.testing.assert_close(layer.bias.grad, theirs.bias.grad)
+
+
+def test_the_vectors_follow_an_update_that_was_taken_and_no_other() -> None:
+    torch.manual_seed(0)
+    layer = SpectralLinear(7, 5, torch.float32)
+    layer.settle()
+    before = layer.left.clone(), layer.right.clone()
+    with torch.no_grad():
+        layer.weight.add_(torch.randn(5, 7))
+
+    layer.follow(FALSE)
+    assert torch.equal(layer.left, before[0])
+    assert torch.equal(layer.right, before[1])
+
+    error = abs(largest(layer.multiplied_with()) - 1.0)
+    for _ in range(30):
+        layer.follow(TRUE)
+    assert abs(largest(layer.multiplied_with()) - 1.0) < min(error, 1e-3)
+    assert layer.left.norm().item() == pytest.approx(1.0)
+    assert layer.right.norm().item() == pytest.approx(1.0)
+
+
+def test_a_layer_of_zeros_gives_its_bias() -> None:
+    layer = SpectralLinear(3, 2, torch.float32)
+    with torch.no_grad():
+        layer.weight.zero_()
+    layer.settle()
+    layer.follow(TRUE)
+
+    assert torch.equal(layer(torch.ones(4, 3)), layer.bias.expand(4, 2))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_passes_change_nothing(training: bool) -> None:
+    model = deep_model().train(training)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    obs = {"obs": torch.randn(6, 3)}
+
+    values = [model(obs).value for _ in range(3)]
+
+    assert torch.equal(values[0], values[2])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("use_rnn", [True, False])
+def test_the_first_update_on_what_the_same_weights_have_played_has_ratios_of_1(use_rnn: bool) -> None:
+    fields: dict[str, Any] = {"use_spectral_norm": True, "use_rnn": use_rnn, "encoder_mlp_layers": (16, 8)}
+    model = model_of(**fields)
+    trainer = trainer_for(model)
+    trainer.train(record(model, tiny_config(**fields)))
+    trainer.clear_statistics()
+
+    # Not of the first weights: vectors have followed an update since.
+    trainer.train(record(model, tiny_config(**fields), seed=2))
+
+    assert trainer.statistics()["kl"] < 1e-9
+
+
+@pytest.mark.parametrize(("amp", "tolerance"), [("off", 1e-6), ("bf16", 5e-2), ("fp16", 5e-3)])
+def test_a_policy_acts_with_what_was_published_whatever_it_computes_in(amp: Amp, tolerance: float) -> None:
+    trainer = trained(0)
+    flat = FlatState(trainer.model)
+    trainer = trainer_for(trainer.model, AlgoConfig(), OptimConfig(learning_rate=0.01), LearnerConfig())
+    weights = SharedWeights(flat.block.numel())
+    policy = ActingPolicy(VECTOR, dataclasses.replace(DEEP, amp=amp), weights, CPU)
+    obs, no_memory = {"obs": torch.randn(6, 3)}, torch.zeros(6, 0)
+    values = []
+
+    for version in (1, 2):
+        trainer.train(random_batch(trainer.model, seed=version))
+        weights.publish(flat.to_host(), version)
+        policy.refresh()
+        acted = policy.act(obs, no_memory)
+        assert torch.equal(policy.act(obs, no_memory).value, acted.value)
+        torch.testing.assert_close(acted.value, trainer.model(obs).value, rtol=tolerance, atol=tolerance)
+        values.append(acted.value)
+
+    assert not torch.equal(*values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_twin_keeps_weights_that_are_divided_already(dtype: torch.dtype) -> None:
+    model = deep_model(dtype=dtype)
+    with torch.no_grad():
+        for layer in spectral_layers(model).values():
+            layer.weight.mul_(3.0)
+
+    twin = ActingTwin(model).model
+
+    for name, layer in spectral_layers(twin).items():
+        assert layer.multiplied_with() is layer.weight
+        assert layer.weight.dtype is layer.compute_dtype
+        assert largest(layer.weight.float()) == pytest.approx(1.0, abs=0.03)
+        assert torch.equal(layer.weight, spectral_layers(model)[name].multiplied_with().to(layer.compute_dtype))
+
+
+def test_a_resumed_trainer_does_the_same_updates_as_one_that_never_stopped() -> None:
+    first, resumed = trained(3), trained(1)
+    payload = copy.deepcopy(payload_of(first, Progress()))
+
+    batch = random_batch(first.model, seed=9)
+
+    restore(payload, "here", resumed, Progress())
+    for trainer in (first, resumed):
+        trainer.train(batch)
+
+    for name, tensor in first.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name]), name

@@ -1,0 +1,95 @@
+"""Stretches of a learner's time are averaged over what was told, and none is lost between two messages."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+
+from sfactory.learner import timings as timings_module
+from sfactory.learner.timings import STRETCHES, Timings
+from sfactory.messages import LearnerTimes
+
+
+def test_means_are_of_the_stretches_since_they_were_cleared() -> None:
+    timings = Timings()
+    for seconds in (0.010, 0.030):
+        timings.add("grad", seconds)
+    timings.add("publish", 0.002)
+
+    first = timings.means_ms()
+    timings.clear()
+    timings.add("grad", 0.5)
+    second = timings.means_ms()
+
+    assert first["grad"] == pytest.approx(20.0)
+    assert first["publish"] == pytest.approx(2.0)
+    assert second["grad"] == pytest.approx(500.0)
+    assert all(math.isnan(second[name]) for name in STRETCHES if name != "grad")
+
+
+def test_what_ends_between_telling_and_clearing_is_in_the_next_means() -> None:
+    timings = Timings()
+    timings.add("load", 0.1)
+    timings.means_ms()
+
+    timings.add("load", 0.3)
+    timings.clear()
+
+    assert timings.means_ms()["load"] == pytest.approx(300.0)
+
+
+def test_what_is_done_inside_is_a_stretch_unless_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([10.0, 12.5, 20.0])
+    monkeypatch.setattr(timings_module, "now", lambda: next(moments))
+    timings = Timings()
+
+    with timings.stretch("grad"):
+        pass
+    with pytest.raises(RuntimeError), timings.stretch("grad"):
+        raise RuntimeError
+
+    assert timings.means_ms()["grad"] == 2500.0
+
+
+def test_a_message_tells_an_update_its_share_of_the_passes_also_after_one_that_could_not_be_sent() -> None:
+    timings = Timings()
+    timings.add("grad", 0.8)
+    assert timings.message(0, updates=8).update_ms == pytest.approx(100.0)
+
+    timings.add("grad", 0.4)  # the message before found no room
+    message = timings.message(3, updates=2)
+    timings.clear()
+
+    assert isinstance(message, LearnerTimes)
+    assert message.policy == 3
+    assert message.grad_ms == pytest.approx(600.0)
+    assert message.update_ms == pytest.approx(120.0)
+    assert math.isnan(message.load_ms)
+    assert math.isnan(timings.message(3, updates=0).update_ms)
+
+
+def test_there_is_a_place_in_the_message_for_each_stretch() -> None:
+    assert {f"{name}_ms" for name in STRETCHES} == set(LearnerTimes._fields) - {"policy", "update_ms"}
+
+
+def test_a_stretch_that_nobody_knows_is_a_loud_error() -> None:
+    with pytest.raises(KeyError):
+        Timings().add("sleep", 1.0)
+
+
+def test_stretches_of_many_threads_add_up() -> None:
+    timings = Timings()
+
+    def work() -> None:
+        for _ in range(2000):
+            timings.add("load", 0.001)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert timings._sums["load"] == (pytest.approx(16.0), 16_000)

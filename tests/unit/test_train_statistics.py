@@ -1,0 +1,121 @@
+"""Statistics of an update are what their names say, under one list of names, and means leave out what is not there."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sfactory.learner.record import UpdateRecord, mean_of
+from sfactory.learner.statistics import COEFFICIENTS, GRADIENT, NAMES, Cells, statistics_of
+from sfactory.messages import TRAIN_STATISTICS, TrainStats
+from tests.support.parts import random_batch, tiny_model, trainer_for
+
+SHAPE = (7, 5)
+NOTHING = torch.zeros(())
+
+
+def cells_of(seed: int = 0, *, garbage: float = 0.0) -> Cells:
+    """Random cells, some of them invalid (with ``garbage`` in them) and some replayed."""
+    generator = torch.Generator().manual_seed(seed)
+    valid = torch.rand(SHAPE, generator=generator) > 0.3
+    replayed = torch.rand(SHAPE, generator=generator) > 0.6
+    names = Cells._fields[:8]
+    numbers = {name: torch.where(valid, torch.randn(SHAPE, generator=generator), garbage) for name in names}
+    return Cells(**numbers, valid=valid, replayed=replayed)
+
+
+def told(cells: Cells, clip_ratio: float = 0.2) -> dict[str, float]:
+    return dict(zip(NAMES, statistics_of(cells, clip_ratio, NOTHING).tolist(), strict=True))
+
+
+def test_there_is_one_list_of_names_and_everything_on_it_is_told() -> None:
+    trainer = trainer_for(tiny_model())
+    trainer.train(random_batch(trainer.model))
+
+    statistics = trainer.statistics()
+
+    assert tuple(sorted(statistics)) == tuple(sorted(TRAIN_STATISTICS))
+    assert {*NAMES, *GRADIENT, *COEFFICIENTS} == set(TRAIN_STATISTICS)
+    others = set(TrainStats._fields) - set(TRAIN_STATISTICS)
+    assert others == {"policy", "updates", "lag_min", "lag_mean", "lag_max"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("garbage", [0.0, math.nan, math.inf])
+def test_each_statistic_is_that_of_the_fresh_cells(seed: int, garbage: float) -> None:
+    clean, cells = cells_of(seed), cells_of(seed, garbage=garbage)
+    c = {name: getattr(clean, name)[clean.fresh].double().numpy() for name in Cells._fields[:8]}
+    again = clean.log_ratio[clean.valid & clean.replayed].double().numpy()
+    ratio = np.exp(c["surrogate"])
+
+    found = told(cells)
+
+    error = c["target"] - c["value"]
+    assert found == pytest.approx(
+        {
+            "policy_loss": c["policy_loss"].mean(),
+            "value_loss": c["value_loss"].mean(),
+            "entropy": c["entropy"].mean(),
+            "kl": (np.exp(c["log_ratio"]) - 1 - c["log_ratio"]).mean(),
+            "replay_kl": (np.exp(again) - 1 - again).mean(),
+            "clip_fraction": ((ratio < 1 / 1.2) | (ratio > 1.2)).mean(),
+            "ratio_mean": ratio.mean(),
+            "explained_variance": 1.0 - error.var() / c["target"].var(),
+            "value_mean": c["value"].mean(),
+            "advantage_std": c["advantage"].std(),
+            "valid_fraction": clean.valid.double().mean().item(),
+            "replayed_fraction": (clean.valid & clean.replayed).sum().item() / clean.valid.sum().item(),
+            "aux_loss": 0.0,
+        },
+        rel=1e-4,
+    )
+
+
+@pytest.mark.parametrize(("noise", "expected"), [(0.0, 1.0), (0.5, 0.75), (1.0, 0.0)])
+def test_explained_variance_is_1_for_the_targets_themselves_and_0_for_a_constant(noise: float, expected: float) -> None:
+    cells = cells_of()
+    everything = torch.ones(SHAPE, dtype=torch.bool)
+    target = cells.target - cells.target.mean()
+    # What is left unexplained is a share ``noise`` of each deviation.
+    cells = cells._replace(
+        target=5.0 + target, value=9.0 + (1.0 - noise) * target, valid=everything, replayed=~everything
+    )
+
+    assert told(cells)["explained_variance"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_explained_variance_of_targets_that_are_all_the_same_is_no_number() -> None:
+    cells = cells_of()
+    assert math.isnan(told(cells._replace(target=torch.full(SHAPE, 3.0)))["explained_variance"])
+
+
+def test_a_minibatch_joined_of_its_parts_tells_the_same() -> None:
+    whole = cells_of(3)
+    parts = [Cells(*(cell[:, columns] for cell in whole)) for columns in (slice(0, 1), slice(1, 3), slice(3, 5))]
+
+    assert told(Cells.joined(parts)) == told(whole)
+    assert Cells.joined(parts[:1]) is parts[0]
+
+
+def row(**numbers: float) -> list[float]:
+    """A row of a taken update with 4 valid steps: the named statistics, 1 for all others."""
+    names = (*NAMES, *GRADIENT)
+    return [4.0, 3.0, 1.0, 0.0, *(numbers.get(name, 1.0) for name in names)]
+
+
+def test_means_are_over_the_updates_that_have_the_number() -> None:
+    rows = np.array([row(kl=2.0, replay_kl=math.nan), row(kl=4.0, replay_kl=6.0), row(kl=math.nan, replay_kl=math.nan)])
+    record = UpdateRecord(max_bad_steps=10)
+
+    record.add(rows)
+
+    means = record.means()
+    assert (record.updates, record.train_step) == (3, 3)
+    assert (means["kl"], means["replay_kl"], means["grad_norm"]) == (3.0, 6.0, 1.0)
+    assert mean_of("kl", rows) == 3.0
+    assert mean_of("replay_kl", rows[:1]) != mean_of("replay_kl", rows[:1])  # no number
+    record.clear()
+    assert math.isnan(record.means()["kl"])
