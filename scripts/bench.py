@@ -8,13 +8,17 @@ runners; without it the installed environments are measured.
     python scripts/bench.py --out docs/performance/bench.json
     python scripts/bench.py --bench BENCH --peers PEERS --out docs/performance/bench.json
     python scripts/bench.py --workloads cartpole zero_cost --rounds 1 --seconds 5 --out bench.json
+    python scripts/bench.py --summarise docs/performance/bench.json    # measures nothing
+    python scripts/bench.py --summarise one.json other.json --out both.json
 
-The JSON is written anew after each workload of each round. Draw it with scripts/draw_throughput.py.
+The JSON is written anew after each workload of each round, and holds every run, so that all else in it can be computed
+anew from these, and from those of several files together. Draw it with scripts/draw_throughput.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,10 +29,15 @@ from typing import Any
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts import compare_peers
-from scripts.figures import ENV, FORWARD, TRAIN, ceiling_name, summary
-from scripts.measuring import ROOT, folder, json_line, machine, run, shown, write_json
+from scripts.arguments import folder
+from scripts.bench_files import joined, summarised
+from scripts.bench_table import told
+from scripts.command import ROOT, json_line, run, shown
+from scripts.figures import ENV, FORWARD, LEARN, TRAIN, ceiling_name
+from scripts.peers import Peer, peers_of
 from scripts.process_times import ProcessTimes, cores_busy, cpu_us_per_step
+from scripts.record import machine, write_json
+from scripts.trainer import benchmark
 from scripts.workloads import INFERENCES, Workload, workloads
 from sfactory import train
 from sfactory.cores import Cores
@@ -56,17 +65,15 @@ class Records:
     measurements: list[Measurement]
     runs: list[Result] = field(default_factory=list)
 
-    def to_json(self, cores: int, workers: int) -> Result:
-        """Figures, commands, and every run."""
+    def to_json(self, cores: int) -> Result:
+        """Figures, commands, and every run, on a machine of so many cores."""
         commands = {measurement.name: measurement.command for measurement in self.measurements}
-        figures = summary(self.runs, cores, workers)
-        return {"about": self.workload.about, **figures, "commands": commands, "runs": self.runs}
+        return summarised({"about": self.workload.about, "commands": commands, "runs": self.runs}, cores)
 
 
 def stage(name: str, of_stage: str, arguments: Sequence[str], seconds: float, cwd: Path | None) -> Measurement:
     """sfactory's own benchmark of one stage."""
-    benchmark = ["--benchmark=True", f"--benchmark_stage={of_stage}", f"--benchmark_seconds={seconds:g}"]
-    command = [sys.executable, "-m", "sfactory.train", *arguments, *benchmark]
+    command = benchmark(arguments, seconds, of_stage)
 
     def measure() -> Result:
         times = ProcessTimes()
@@ -105,22 +112,25 @@ def measurements_of(workload: Workload, cores: int, seconds: float, bench: Path 
     return [
         stage(ENV, "env", local, seconds, cwd),
         *(stage(f"sample {name}", "sample", arguments, seconds, cwd) for name, arguments in of.items()),
-        stage("learn", "learn", local, seconds, cwd),
+        stage(LEARN, "learn", local, seconds, cwd),
         *(stage(f"full {name}", "full", arguments, seconds, cwd) for name, arguments in of.items()),
         *(alone(what, threads, local, seconds, cwd) for what in (FORWARD, TRAIN) for threads in thread_counts(cores)),
     ]
 
 
-def peers_of(workload: Workload, bench: Path | None, peers: Path | None) -> list[Measurement]:
+def measurements_of_peers(workload: Workload, bench: Path | None, peers: Path | None) -> list[Measurement]:
     """The peers that can run the workload, if they are wanted."""
     if bench is None or peers is None or workload.peers is None:
         return []
-    known = compare_peers.peers_of(compare_peers.WORKLOADS[workload.peers], bench, peers)
-    return [Measurement(name, command, partial(_rate_alone, measure)) for name, (command, measure) in known.items()]
+    found = peers_of(workload.peers, peers)
+    return [
+        Measurement(name, shown(peer.command, bench, peers), partial(_rate_alone, peer, bench))
+        for name, peer in found.items()
+    ]
 
 
-def _rate_alone(measure: Callable[[], float]) -> Result:
-    return {"env_steps_per_second": measure()}
+def _rate_alone(peer: Peer, bench: Path) -> Result:
+    return {"env_steps_per_second": peer.rate(bench)}
 
 
 def command_line() -> argparse.Namespace:
@@ -131,8 +141,15 @@ def command_line() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=15.0, help="length of each measurement of ours")
     parser.add_argument("--bench", type=folder)
     parser.add_argument("--peers", type=folder)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument(
+        "--summarise", type=Path, nargs="+", metavar="FILE", help="compute figures anew from the runs of these files"
+    )
     given = parser.parse_args()
+    if given.out is None and len(given.summarise or ()) == 1:
+        given.out = given.summarise[0]
+    if given.out is None:
+        parser.error("--out is needed, unless one file is summarised")
     known = workloads(given.bench)
     given.workloads = given.workloads or list(known)
     unknown = [name for name in given.workloads if name not in known]
@@ -143,26 +160,38 @@ def command_line() -> argparse.Namespace:
     return given
 
 
-def main() -> None:
-    """Run the rounds, write the JSON after each workload."""
-    given = command_line()
+def measured(given: argparse.Namespace) -> Result:
+    """Run the rounds, write the JSON after each workload; what it holds in the end."""
     known = workloads(given.bench)
     cores = Cores.available().count
     records: dict[str, Records] = {}
     for name in given.workloads:
         workload = known[name]
         ours = measurements_of(workload, cores, given.seconds, given.bench)
-        records[name] = Records(workload, [*ours, *peers_of(workload, given.bench, given.peers)])
+        records[name] = Records(workload, [*ours, *measurements_of_peers(workload, given.bench, given.peers)])
     facts = {**machine(), "rounds": given.rounds, "seconds": given.seconds}
+    result: Result = {}
     for round_ in range(1, given.rounds + 1):
         for name, record in records.items():
             for measurement in record.measurements:
-                result = measurement.measure()
-                record.runs.append({"round": round_, "measurement": measurement.name, **result})
-                rate = result["env_steps_per_second"]
+                found = measurement.measure()
+                record.runs.append({"round": round_, "measurement": measurement.name, **found})
+                rate = found["env_steps_per_second"]
                 print(f"round {round_}: {name}: {measurement.name}: {rate:,.0f} env steps/s", flush=True)
-            measured = {key: each.to_json(cores, cores) for key, each in records.items() if each.runs}
-            write_json(given.out, {**facts, "workloads": measured})
+            result = {**facts, "workloads": {key: each.to_json(cores) for key, each in records.items() if each.runs}}
+            write_json(given.out, result)
+    return result
+
+
+def main() -> None:
+    """Measure, or take what a file holds; write the JSON and print what it comes to."""
+    given = command_line()
+    if given.summarise is None:
+        result = measured(given)
+    else:
+        result = joined([json.loads(file.read_text()) for file in given.summarise])
+        write_json(given.out, result)
+    print("\n\n".join(told(name, workload) for name, workload in result["workloads"].items()))
 
 
 if __name__ == "__main__":

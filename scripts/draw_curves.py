@@ -1,55 +1,116 @@
-"""Learning curves for the docs: thin a run's metrics into a small file of the repository, and draw such files.
+"""Learning curves for the docs: thin the metrics of runs into a small file of the repository, and draw such files.
 
     python scripts/draw_curves.py collect train_dir/breakout "seed 1" --into docs/results/breakout.json
+    python scripts/draw_curves.py collect train_dir/plain_1 train_dir/plain_2 train_dir/plain_3 "plain" \\
+        --metric train/true_objective_mean --into docs/results/breakout.json
     python scripts/draw_curves.py draw docs/results/breakout.json --bar 10 --title "Breakout: mean game score"
 
-``collect`` adds the run's curve under its label (replacing one of that name); ``draw`` writes an SVG beside the file.
-Drawing needs matplotlib: pip install -e '.[docs]'
+``collect`` adds the curves of all given runs, one for each seed, under one label (replacing what has that name);
+``draw`` writes an SVG beside the file. The runs of a label are drawn as one line, their median, in a band from the
+least to the greatest of them. Drawing needs matplotlib: pip install -e '.[docs]'
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
+import sys
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
+
+# Python adds the folder of a script, not the one above it.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from scripts.drawing import pyplot, save
 
 POINTS = 120
 RETURN = "train/episode_return_mean"
 
 
-def collect(run: Path, label: str, metric: str, into: Path) -> None:
-    """Add at most POINTS points of ``metric`` over env steps to the curves in ``into``."""
+class Curve(NamedTuple):
+    """One run: values over env steps, which grow."""
+
+    env_steps: Sequence[float]
+    values: Sequence[float]
+
+    def at(self, step: float) -> float:
+        """The value on the straight line between the points around ``step``; beyond the ends that of the end."""
+        right = bisect_right(self.env_steps, step)
+        if right in (0, len(self.env_steps)):
+            return self.values[min(right, len(self.env_steps) - 1)]
+        begin, end = self.env_steps[right - 1 : right + 1]
+        share = (step - begin) / (end - begin)
+        return (1 - share) * self.values[right - 1] + share * self.values[right]
+
+
+class Band(NamedTuple):
+    """Several runs together, at the same env steps."""
+
+    env_steps: list[float]
+    least: list[float]
+    median: list[float]
+    most: list[float]
+
+
+def thinned(env_steps: Sequence[int], values: Sequence[float]) -> Curve:
+    """At most POINTS points and two more: the last, and the (first) best."""
+    step = max(1, -(-len(values) // POINTS))
+    best = values.index(max(values))
+    kept = sorted({*range(0, len(values), step), len(values) - 1, best})
+    return Curve([env_steps[index] for index in kept], [values[index] for index in kept])
+
+
+def read_run(run: Path, metric: str) -> Curve:
+    """The curve of a run's folder."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    points = [(row["env_steps"], round(row[metric], 3)) for row in rows if row.get(metric) is not None]
-    if not points:
-        raise SystemExit(f"{run}/metrics.jsonl has no {metric}")
-    step = max(1, -(-len(points) // POINTS))
-    kept = points[::step] if points[-1] in points[::step] else [*points[::step], points[-1]]
-    curves = json.loads(into.read_text()) if into.exists() else {}
-    curves[label] = {"metric": metric, "env_steps": [x for x, _ in kept], "values": [y for _, y in kept]}
+    told = [row for row in rows if row.get(metric) is not None]
+    if not told:
+        raise SystemExit(f"error: {run}/metrics.jsonl has no {metric}")
+    return thinned([row["env_steps"] for row in told], [round(row[metric], 3) for row in told])
+
+
+def collect(runs: Sequence[Path], label: str, metric: str, into: Path) -> None:
+    """Add the curves of ``runs`` to those in ``into``."""
+    known = json.loads(into.read_text()) if into.exists() else {}
+    known[label] = {"metric": metric, "runs": [read_run(run, metric)._asdict() for run in runs]}
     into.parent.mkdir(parents=True, exist_ok=True)
-    into.write_text(json.dumps(curves, indent=1) + "\n")
+    into.write_text(json.dumps(known, indent=1) + "\n")
+
+
+def curves_of(labelled: Mapping[str, Any]) -> list[Curve]:
+    """All runs of one label of such a file."""
+    return [Curve(**run) for run in labelled["runs"]]
+
+
+def band(curves: Sequence[Curve]) -> Band:
+    """All runs at every env step that one of them has, as far as all of them go."""
+    end = min(curve.env_steps[-1] for curve in curves)
+    begin = max(curve.env_steps[0] for curve in curves)
+    steps = sorted({step for curve in curves for step in curve.env_steps if begin <= step <= end})
+    values = [[curve.at(step) for curve in curves] for step in steps]
+    return Band(steps, [*map(min, values)], [*map(statistics.median, values)], [*map(max, values)])
 
 
 def draw(path: Path, title: str, bar: float | None) -> Path:
     """Draw all curves of a file; returns the SVG's path."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    # The same file for the same data: no date, and ids that do not change.
-    matplotlib.rcParams.update({"svg.hashsalt": "sfactory", "svg.fonttype": "none", "font.size": 9})
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7.2, 3.6), layout="constrained")
-    for label, curve in json.loads(path.read_text()).items():
-        axes.plot([steps / 1000 for steps in curve["env_steps"]], curve["values"], label=label, linewidth=1.2)
+    plot = pyplot(font_size=9)
+    figure, axes = plot.subplots(figsize=(7.2, 3.6), layout="constrained")
+    for label, labelled in json.loads(path.read_text()).items():
+        together = band(curves_of(labelled))
+        thousands = [steps / 1000 for steps in together.env_steps]
+        (line,) = axes.plot(thousands, together.median, label=label, linewidth=1.2)
+        if len(labelled["runs"]) > 1:
+            axes.fill_between(thousands, together.least, together.most, color=line.get_color(), alpha=0.2, linewidth=0)
     if bar is not None:
         axes.axhline(bar, color="black", linewidth=0.8, linestyle=":", label=f"bar: {bar:g}")
     axes.set(title=title, xlabel="env steps (thousands)", ylabel="mean of the last 100 episodes")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
     target = path.with_suffix(".svg")
-    figure.savefig(target, metadata={"Date": None})
+    save(figure, target)
     return target
 
 
@@ -58,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     adding = commands.add_parser("collect")
-    adding.add_argument("run", type=Path)
+    adding.add_argument("run", type=Path, nargs="+")
     adding.add_argument("label")
     adding.add_argument("--metric", default=RETURN)
     adding.add_argument("--into", type=Path, required=True)

@@ -8,13 +8,16 @@ these. Drawing needs matplotlib: pip install -e '.[docs]'
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import json
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+# Python adds the folder of a script, not the one above it.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from scripts.drawing import command, hardware, pyplot, save
 
 Row = Mapping[str, Any]
 Line = list[tuple[int, float]]  # (workers, value), by workers
@@ -48,17 +51,11 @@ def memory_lines(rows: Sequence[Row]) -> dict[tuple[str, str], Line]:
 
 def draw(measured: Mapping[str, Any], target: Path) -> None:
     """Draw both panels."""
-    # Typed as Any, so that types can be checked where matplotlib is not installed.
-    matplotlib: Any = importlib.import_module("matplotlib")
-    matplotlib.use("svg")
-    # The same file for the same data: no date, and ids that do not change.
-    matplotlib.rcParams.update({"svg.hashsalt": "sfactory", "svg.fonttype": "none", "font.size": 9})
-    pyplot: Any = importlib.import_module("matplotlib.pyplot")
-
+    plot = pyplot(font_size=9)
     rows = measured["cells"]
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10.5, 4.2), layout="constrained")
-    _draw_throughput(left, throughput_lines(rows), matplotlib.colormaps)
-    _draw_memory(right, memory_lines(rows), matplotlib.colormaps)
+    figure, (left, right) = plot.subplots(1, 2, figsize=(10.5, 4.2), layout="constrained")
+    _draw_throughput(left, throughput_lines(rows), plot.get_cmap)
+    _draw_memory(right, memory_lines(rows), plot.get_cmap)
     workers = sorted({row["workers"] for row in rows})
     for axes in (left, right):
         axes.set_xscale("log", base=2)
@@ -66,18 +63,15 @@ def draw(measured: Mapping[str, Any], target: Path) -> None:
         axes.minorticks_off()
         axes.set_xlabel("workers")
         axes.grid(alpha=0.3)
-    figure.suptitle(
-        f"{measured['env']}, {measured['cores']} cores of {measured['cpu']}, {measured['date']}", fontsize=9
-    )
-    figure.savefig(target, metadata={"Date": None})
-    pyplot.close(figure)
+    figure.suptitle(f"{measured['env']}, {hardware(measured)}, {measured['date']}", fontsize=9)
+    save(figure, target)
 
 
-def _draw_throughput(axes: Any, lines: Mapping[tuple[str, int], Line], colormaps: Any) -> None:
+def _draw_throughput(axes: Any, lines: Mapping[tuple[str, int], Line], colormap: Any) -> None:
     """The more envs, the darker."""
     sizes = sorted({envs for _, envs in lines})
     for (inference, envs), line in sorted(lines.items(), key=lambda item: (item[0][0], -item[0][1])):
-        colour = colormaps[COLOURS[inference]](0.35 + 0.6 * (sizes.index(envs) + 1) / len(sizes))
+        colour = colormap(COLOURS[inference])(0.35 + 0.6 * (sizes.index(envs) + 1) / len(sizes))
         workers, rates = zip(*line, strict=True)
         thousands = [rate / 1000 for rate in rates]
         label = f"{inference}, {envs:,} envs each"
@@ -87,13 +81,13 @@ def _draw_throughput(axes: Any, lines: Mapping[tuple[str, int], Line], colormaps
     axes.legend(fontsize=7, ncols=2)
 
 
-def _draw_memory(axes: Any, lines: Mapping[tuple[str, str], Line], colormaps: Any) -> None:
+def _draw_memory(axes: Any, lines: Mapping[tuple[str, str], Line], colormap: Any) -> None:
     """Kinds of processes by dashes, on a scale that has room for an actor and for all processes."""
     named: dict[str, float] = {}
     for (inference, what), line in lines.items():
         workers, megabytes = zip(*line, strict=True)
         label = inference if what == TOGETHER else None
-        colour, marker = colormaps[COLOURS[inference]](0.75), MARKERS[inference]
+        colour, marker = colormap(COLOURS[inference])(0.75), MARKERS[inference]
         axes.plot(workers, megabytes, DASHES[what], color=colour, marker=marker, markersize=3, label=label)
         named[what] = max(named.get(what, 0.0), megabytes[0])
     first = min(line[0][0] for line in lines.values())
@@ -113,15 +107,5 @@ def _draw_memory(axes: Any, lines: Mapping[tuple[str, str], Line], colormaps: An
     axes.legend(fontsize=7, loc="center right")
 
 
-def main() -> None:
-    """Read the command line and draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("measured", type=Path)
-    parser.add_argument("target", type=Path)
-    given = parser.parse_args()
-    draw(json.loads(given.measured.read_text()), given.target)
-    print(given.target)
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, lambda files, target: draw(files[0], target))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
+from scripts.proc import PROC, stat_of
 from sfactory.layout import ACTORS, LEARNERS, POLICY_WORKERS
 
 # What the names of processes begin with, by kind.
@@ -21,17 +21,8 @@ _KINDS = {
     "main": "sf-main",
     "simulation": "sf-sim-",
 }
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # The end of the measurement is known to a few tenths of a second; its beginning is left out for that.
 _SHARE = 0.9
-
-
-class Stat(NamedTuple):
-    """A line of /proc/<pid>/stat. cpu_s: user and system time of all its threads."""
-
-    name: str
-    session: int
-    cpu_s: float
 
 
 class Snapshot(NamedTuple):
@@ -39,13 +30,6 @@ class Snapshot(NamedTuple):
 
     at: float
     cpu_s: Mapping[tuple[int, str], float]
-
-
-def parse_stat(line: str) -> Stat:
-    """Read a line of /proc/<pid>/stat; the name stands in brackets and may hold anything."""
-    before, _, after = line.rpartition(")")
-    fields = after.split()  # from the third field on: state, ppid, pgrp, session, ...
-    return Stat(before.partition("(")[2], int(fields[3]), (int(fields[11]) + int(fields[12])) / _TICKS_PER_S)
 
 
 def kind_of(name: str) -> str | None:
@@ -62,12 +46,12 @@ class ProcessTimes:
 
     def look(self, session: int) -> None:
         """Take a snapshot."""
-        pids = {int(entry) for entry in os.listdir("/proc") if entry.isdigit()} - self._strangers
+        pids = {int(entry) for entry in os.listdir(PROC) if entry.isdigit()} - self._strangers
         seen: dict[tuple[int, str], float] = {}
         at = time.monotonic()
         for pid in pids:
             try:
-                stat = parse_stat(Path(f"/proc/{pid}/stat").read_text())
+                stat = stat_of(pid)
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if stat.session != session:

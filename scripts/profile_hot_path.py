@@ -34,7 +34,8 @@ from scripts.hot_path import (
     profiled,
     traced,
 )
-from scripts.measuring import machine
+from scripts.markdown import table
+from scripts.record import machine
 
 ROOT = Path(__file__).parents[1]
 INFERENCES: tuple[Inference, ...] = ("central", "local")
@@ -121,11 +122,6 @@ def problems(inference: Inference, found: Found) -> list[str]:
     wrong[f"{grown.heap_bytes} bytes of the heap stayed"] = grown.heap_bytes > MOST_BYTES * grown.steps
     wrong[f"{stayed.size} bytes stayed"] = stayed.size > MOST_BYTES * stayed.steps
     return [f"{inference}: {problem}" for problem, holds in wrong.items() if holds]
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table."""
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in [head, ["---"] * len(head), *rows])
 
 
 def calls_table(found: dict[Inference, Found]) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import sys
 import tempfile
@@ -25,10 +24,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that this may be started as a file and imported as a module
-from scripts.measuring import machine, write_json
-from scripts.process_facts import Command, median_of, total
+from scripts.arguments import folder
+from scripts.command import ROOT, Command, json_line, shown
+from scripts.process_facts import facts_by_name, median_of, total
+from scripts.record import machine, write_json
+from scripts.trainer import TRAIN, benchmark
 
-ROOT = Path(__file__).parents[1]
 WORKERS = (1, 2, 4, 8, 16)
 ENVS = (16, 64, 256, 1024, 2048)
 INFERENCE = ("central", "local")
@@ -119,16 +120,14 @@ def cells(inference: Iterable[str], workers: Sequence[int], envs: Sequence[int])
 
 def measure(cell: Cell, env: str, seconds: float, cwd: Path, into: Figures) -> None:
     """One benchmark; memory is read in the middle of its measurement."""
-    argv = [sys.executable, "-m", "sfactory.train", *cell.flags(env)]
-    with tempfile.TemporaryDirectory(prefix="scaling-") as folder:
-        benchmark = ["--benchmark=True", f"--benchmark_seconds={seconds:g}"]
-        with Command([*argv, *benchmark], Path(folder), cwd) as run:
-            run.wait_for(MEASURING, BOOT_S + seconds)
-            time.sleep(max(2.0, 0.1 * seconds) + seconds / 2)  # the benchmark warms up for that long
-            processes = run.processes()
-            if run.wait(BOOT_S + seconds):
-                raise SystemExit(f"{' '.join([*argv, *benchmark])} failed:\n{run.stderr[-2000:]}")
-            into.env_steps_per_second.append(float(json.loads(run.stdout.splitlines()[-1])["env_steps_per_second"]))
+    command = benchmark(cell.flags(env), seconds)
+    with tempfile.TemporaryDirectory(prefix="scaling-") as left, Command(command, Path(left), cwd) as run:
+        run.wait_for(MEASURING, BOOT_S + seconds)
+        time.sleep(max(2.0, 0.1 * seconds) + seconds / 2)  # the benchmark warms up for that long
+        processes = facts_by_name(run.living())
+        if run.wait(BOOT_S + seconds):
+            raise run.failure(f"ended with {run.exit_code}")
+        into.env_steps_per_second.append(float(json_line(run.stdout)["env_steps_per_second"]))
     into.total_pss_mb.append(round(total(processes, "pss_mb"), 2))
     for kind, prefix in KINDS.items():
         private = median_of(processes, prefix, "private_mb")
@@ -138,9 +137,9 @@ def measure(cell: Cell, env: str, seconds: float, cwd: Path, into: Figures) -> N
 
 def start_up(cell: Cell, env: str, cwd: Path, into: Figures) -> None:
     """Start a run and end it after its first env step."""
-    with tempfile.TemporaryDirectory(prefix="scaling-") as folder:
-        argv = [sys.executable, "-m", "sfactory.train", *cell.flags(env), f"--train_dir={folder}"]
-        with Command([*argv, "--train_for_env_steps=1000000000000"], Path(folder), cwd) as run:
+    with tempfile.TemporaryDirectory(prefix="scaling-") as left:
+        endless = [f"--train_dir={left}", "--train_for_env_steps=1000000000000"]
+        with Command([*TRAIN, *cell.flags(env), *endless], Path(left), cwd) as run:
             into.first_env_step_s.append(round(run.wait_for(STEPPED, BOOT_S), 2))
 
 
@@ -187,7 +186,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs/performance/scaling.json")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--bench", type=Path, help="a folder with an envs.py that has the plain CartPole")
+    parser.add_argument("--bench", type=folder, help="a folder with an envs.py that has the plain CartPole")
     parser.add_argument("--workers", type=int, nargs="+", default=WORKERS)
     parser.add_argument("--envs", type=int, nargs="+", default=ENVS, help="of each worker")
     parser.add_argument("--inference", nargs="+", choices=INFERENCE, default=INFERENCE)
@@ -195,9 +194,7 @@ def main() -> None:
 
     env, cwd = ("CartPole-v1", ROOT) if given.bench is None else ("envs:CartPole", given.bench)
     order = cells(given.inference, given.workers, given.envs)
-    benchmark = f"--benchmark=True --benchmark_seconds={given.seconds:g}"
-    python = "python -m sfactory.train" if given.bench is None else "cd BENCH && python -m sfactory.train"
-    commands = [f"{python} {' '.join(cell.flags(env))} {benchmark}" for cell in order]
+    commands = [shown(benchmark(cell.flags(env), given.seconds), given.bench) for cell in order]
     comes_to: dict[str, float] = {}
 
     def keep(figures: Mapping[Cell, Figures]) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from scripts.compare_peers import CARTPOLE, PEERS
+from scripts.peers import FEED_FORWARD, SAMPLE_FACTORY_FLAGS
+from scripts.workloads import CART_POLE_IN_BENCH, PLAIN, SMALL, WIDE
 
 
 @dataclass(frozen=True)
@@ -27,21 +28,19 @@ _LEARNING = (
     "--learning_rate=2e-3 --reward_scale=0.05 --gamma=0.99 --exploration_loss_coeff=0.01 --ppo_clip_ratio=0.2 "
     "--num_epochs=2"
 )
-_NETWORK = "--encoder_mlp_layers 64 64 --nonlinearity=tanh"
-_SAMPLE_FACTORY = f"{PEERS} --use_rnn=False --recurrence=1 {_NETWORK} {_LEARNING}"
+_OURS = f"{CART_POLE_IN_BENCH} {PLAIN} --num_workers=2 {SMALL} {_LEARNING}"
+_SAMPLE_FACTORY = f"{SAMPLE_FACTORY_FLAGS} {FEED_FORWARD} {SMALL} {_LEARNING}"
 
 SETTINGS: Mapping[str, Settings] = MappingProxyType(
     {
         "speed": Settings(
-            ours=f"{CARTPOLE} {_LEARNING}",
+            ours=f"{_OURS} {WIDE}",
             sample_factory=f"{_SAMPLE_FACTORY} --num_envs_per_worker=256 --batch_size=16384",
             sb3_envs=1024,
             sb3={"n_steps": 16, "batch_size": 16384, "n_epochs": 2, "learning_rate": 2e-3, "ent_coef": 0.01},
         ),
         "learning": Settings(
-            ours="--env=envs:CartPole --device=cpu --num_workers=2 --num_envs_per_worker=32 --rollout=32 "
-            f"--batch_size=1024 --num_batches_per_epoch=2 --normalize_input=False --normalize_returns=False "
-            f"{_NETWORK} {_LEARNING}",
+            ours=f"{_OURS} --num_envs_per_worker=32 --batch_size=1024 --num_batches_per_epoch=2",
             sample_factory=f"{_SAMPLE_FACTORY} --num_envs_per_worker=16 --batch_size=1024 --normalize_returns=False",
             # As tuned for CartPole-v1 in RL Baselines3 Zoo, its schedules (linear to 0) left out: they need an end.
             sb3_envs=8,

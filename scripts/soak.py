@@ -24,10 +24,12 @@ from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that this may be started as a file and imported as a module
-from scripts.measuring import machine, split_flags
-from scripts.process_facts import Command, Facts, shm_left_since, shm_names, shm_used_mb, total
+from scripts.arguments import split_flags
+from scripts.command import ROOT, Command
+from scripts.process_facts import Facts, facts_by_name, shm_left_since, shm_names, shm_used_mb, total
+from scripts.record import machine
+from scripts.trainer import TRAIN
 
-ROOT = Path(__file__).parents[1]
 EVERY_S = 10.0
 WARMUP_S = 20.0
 LEAST_THROUGHPUT = 0.95
@@ -146,13 +148,13 @@ def watch(run: Command, metrics: Path, every_s: float, limit_s: float) -> list[S
     while run.exit_code is None:
         at_s = time.monotonic() - run.started
         if at_s > limit_s:
-            raise SystemExit(f"the run should have ended, and goes on after {at_s:.0f} s:\n{run.stderr[-2000:]}")
+            raise run.failure(f"should have ended, and goes on after {at_s:.0f} s")
         if at_s < every_s * len(samples):
             time.sleep(0.05)
             continue
         train_seconds, env_steps = latest_row(metrics)
         new_names = len(shm_names() - shm_before)
-        processes = run.processes()
+        processes = facts_by_name(run.living())
         samples.append(Sample(round(at_s, 2), round(train_seconds, 3), env_steps, shm_used_mb(), new_names, processes))
     return samples
 
@@ -241,7 +243,7 @@ def soak(minutes: float, flags: Sequence[str]) -> tuple[list[Sample], Ending]:
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         folder = Path(name)
         own = [f"--train_dir={folder}", "--experiment=soak", f"--train_for_seconds={training_s:g}"]
-        with Command([sys.executable, "-m", "sfactory.train", *flags, *own], folder, ROOT) as run:
+        with Command([*TRAIN, *flags, *own], folder, ROOT) as run:
             every_s = min(EVERY_S, training_s / 30)
             samples = watch(run, folder / "soak" / "metrics.jsonl", every_s, training_s + START_AND_END_S)
             exit_code = run.wait(0)

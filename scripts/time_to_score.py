@@ -12,10 +12,8 @@ reported with the best mean that it had. The seconds of training alone leave out
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,15 +25,19 @@ from typing import Any, NamedTuple
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts.compare_peers import SAMPLE_FACTORY, SB3
-from scripts.measuring import alternating, failure, folder, kill_session, machine, shown, write_json
+from scripts.arguments import folder
+from scripts.command import Command, shown
+from scripts.peers import SAMPLE_FACTORY, SB3
+from scripts.ratios import ratio
+from scripts.record import machine, write_json
+from scripts.rounds import alternating
 from scripts.score_settings import SETTINGS, Settings
+from scripts.trainer import TRAIN
 
 HERE = Path(__file__).resolve().parent
 BAR = 475.0
 EPISODES = 100
 _POLL_S = 0.05
-_END_S = 20.0
 
 
 class Score(NamedTuple):
@@ -111,52 +113,26 @@ class Tail:
 
 def attempt(system: System, seed: int, bench: Path, bar: float, limit_s: float) -> Attempt:
     """Run one system until it reaches ``bar`` or ``limit_s`` seconds are over."""
-    with tempfile.TemporaryDirectory() as left:
-        out, err = Path(left) / "stdout", Path(left) / "stderr"
-        tail = Tail(Path(left) / (system.scores or out.name))
-        command = system.command(seed, Path(left))
-        with out.open("w") as stdout, err.open("w") as stderr:
-            start = time.monotonic()
-            process = subprocess.Popen(
-                command, cwd=bench, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
-            )
-            try:
-                result = _watch(process, tail, system.read, bar, start, limit_s)
-            finally:
-                _end(process)
-        if result is None:
-            raise failure(command, f"ended with {process.returncode} before its time", err.read_text())
-    return result
+    with tempfile.TemporaryDirectory() as name:
+        left = Path(name)
+        with Command(system.command(seed, left), left, bench) as run:
+            tail = Tail(run.stdout_path if system.scores is None else left / system.scores)
+            return _watch(run, tail, system.read, bar, limit_s)
 
 
-def _watch(
-    process: subprocess.Popen[Any],
-    tail: Tail,
-    read: Callable[[str], Score | None],
-    bar: float,
-    start: float,
-    limit_s: float,
-) -> Attempt | None:
-    """What became of it; None if it ended by itself."""
+def _watch(run: Command, tail: Tail, read: Callable[[str], Score | None], bar: float, limit_s: float) -> Attempt:
+    """What became of it. Ends the program if it has ended by itself."""
     best: float | None = None
-    while time.monotonic() - start < limit_s:
+    while time.monotonic() - run.started < limit_s:
         for score in filter(None, map(read, tail.lines())):
             best = score.mean if best is None else max(best, score.mean)
             if score.mean >= bar:
-                wall_s = time.monotonic() - start
+                wall_s = time.monotonic() - run.started
                 return Attempt(True, round(wall_s, 2), round(score.train_s, 2), score.env_steps, best)
-        if process.poll() is not None:
-            return None
+        if run.exit_code is not None:
+            raise run.failure(f"ended with {run.exit_code} before its time")
         time.sleep(_POLL_S)
     return Attempt(False, None, None, None, best)
-
-
-def _end(process: subprocess.Popen[Any]) -> None:
-    """End a run, which may want to save, with all its processes."""
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_END_S)
-    kill_session(process)
 
 
 def systems_of(settings: Settings, peers: Path | None) -> dict[str, System]:
@@ -166,7 +142,7 @@ def systems_of(settings: Settings, peers: Path | None) -> dict[str, System]:
         def command(seed: int, left: Path) -> list[str]:
             run = [f"--seed={seed}", f"--train_dir={left}", "--experiment=score", f"--inference={inference}"]
             report = ["--experiment_summaries_interval=0.25", "--with_tensorboard=False"]
-            return [sys.executable, "-m", "sfactory.train", *settings.ours.split(), *run, *report]
+            return [*TRAIN, *settings.ours.split(), *run, *report]
 
         return System(command, read_row, "score/metrics.jsonl")
 
@@ -205,6 +181,25 @@ def report(results: dict[str, list[Attempt]]) -> dict[str, Any]:
     }
 
 
+def times_as_fast(results: dict[str, list[Attempt]]) -> dict[str, dict[str, dict[str, float]]]:
+    """By our layouts and then by peer: how many times as long the peer took in the rounds in which both came there."""
+    seconds = {
+        name: {at: each.wall_s for at, each in enumerate(attempts, 1) if each.wall_s is not None}
+        for name, attempts in results.items()
+    }
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for ours in filter(_is_ours, seconds):
+        for peer in seconds:
+            times = None if _is_ours(peer) else ratio(seconds[peer], seconds[ours])
+            if times is not None:
+                found.setdefault(ours, {})[peer] = times.to_json()
+    return found
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("sfactory ")
+
+
 def main() -> None:
     """Run the rounds, print the medians, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -228,14 +223,15 @@ def main() -> None:
         return lambda: attempt(system, next(seeds), given.bench, given.bar, given.limit)
 
     results = alternating({name: attempts_of(system) for name, system in systems.items()}, given.rounds)
-    figures = report(results)
-    print(json.dumps({name: each["median_wall_s"] for name, each in figures.items()}, indent=1))
+    figures, faster = report(results), times_as_fast(results)
+    medians = {name: each["median_wall_s"] for name, each in figures.items()}
+    print(json.dumps({"median_wall_s": medians, "times_as_fast": faster}, indent=1))
     if given.out is not None:
         asked = {"settings": given.settings, "bar": given.bar, "limit_s": given.limit, "rounds": given.rounds}
         commands = {
             name: shown(system.command(1, Path("DIR")), given.bench, given.peers) for name, system in systems.items()
         }
-        write_json(given.out, {**machine(), **asked, "systems": figures, "commands": commands})
+        write_json(given.out, {**machine(), **asked, "systems": figures, "times_as_fast": faster, "commands": commands})
 
 
 if __name__ == "__main__":

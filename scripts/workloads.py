@@ -1,4 +1,4 @@
-"""The workloads of bench.py by name: an environment, a network, and sizes that suit them.
+"""Room: workloads by name, each an environment, a network, and sizes that suit them. In: the bench folder. Out: flags.
 
 It has no command of its own. Everything that a family of environments would set by itself and that matters for speed
 is given, so that the same flags mean the same with every environment.
@@ -13,18 +13,19 @@ from pathlib import Path
 
 INFERENCES = ("local", "central")
 
-_COMMON = (
-    "--device=cpu --rollout=32 --num_epochs=1 --with_vtrace=True --worker_num_splits=2 "
-    "--normalize_input=False --normalize_returns=False"
-)
-_LAYERS = "--encoder_mlp_layers 64 64 --num_batches_per_epoch=1"
-_SMALL, _SMALL_RELU = (f"{_LAYERS} --nonlinearity={name}" for name in ("tanh", "relu"))
+PLAIN = "--device=cpu --rollout=32 --normalize_input=False --normalize_returns=False"
+SMALL = "--encoder_mlp_layers 64 64 --nonlinearity=tanh"
+WIDE = "--num_envs_per_worker=512 --batch_size=16384"
+CART_POLE_IN_BENCH = "--env=envs:CartPole"
+
+_COMMON = f"{PLAIN} --num_epochs=1 --with_vtrace=True --worker_num_splits=2"
+_ONE_BATCH = "--num_batches_per_epoch=1"
+_SMALL_RELU = SMALL.replace("tanh", "relu")
 _NATURE = (
     "--encoder_conv_architecture=convnet_atari --encoder_conv_mlp_layers 512 --nonlinearity=relu --obs_scale=255 "
     "--num_envs_per_worker=32 --batch_size=256 --num_batches_per_epoch=4"
 )
 _WIDEST = "--num_envs_per_worker=4096 --batch_size=131072"
-_WIDE = "--num_envs_per_worker=512 --batch_size=16384"
 _MEMORY = "--use_rnn=True --rnn_size=64"
 _ZERO_COST = "--env=sfactory_envs.synthetic.costfree:CostFree"
 _PIXELS = '--env_kwargs={"obs_shape":[4,84,84],"obs_dtype":"uint8"}'
@@ -34,7 +35,7 @@ _SPLITS_OF_128 = {"local": "--num_envs_per_worker=128", "central": "--num_envs_p
 
 @dataclass(frozen=True)
 class Workload:
-    """Flags without those of the layout. ``peers``: what compare_peers calls it, if peers can run it, too."""
+    """Flags without those of the layout. ``peers``: what peers.py calls it, if peers can run it, too."""
 
     about: str
     flags: str
@@ -51,32 +52,40 @@ class Workload:
 def workloads(bench: Path | None) -> dict[str, Workload]:
     """All workloads (EnvPool's where that is installed); with the bench folder, on the environments of the peers."""
     plain = bench is not None
-    pole = "--env=envs:CartPole" if plain else "--env=CartPole-v1"
+    pole = CART_POLE_IN_BENCH if plain else "--env=CartPole-v1"
     breakout = "--env=envs:Atari" if plain else "--env=atari_breakout"
     known = {
-        "cartpole": Workload("CartPole-v1, MLP 64x64", f"--env=CartPole-v1 {_SMALL} {_WIDE}"),
+        "cartpole": Workload("CartPole-v1, MLP 64x64", f"--env=CartPole-v1 {SMALL} {_ONE_BATCH} {WIDE}"),
         "breakout": Workload("Breakout, Nature CNN", f"{breakout} {_NATURE}", peers="breakout", in_bench=plain),
         "breakout_bf16": Workload(
             "Breakout, Nature CNN in bfloat16", f"{breakout} {_NATURE} --amp=bf16", in_bench=plain
         ),
         "recurrent": Workload(
             "CartPole, MLP 64x64 and GRU 64",
-            f"{pole} {_SMALL} {_MEMORY} {_WIDE}",
+            f"{pole} {SMALL} {_MEMORY} {_ONE_BATCH} {WIDE}",
             peers="cartpole_gru",
             in_bench=plain,
         ),
         "zero_cost": Workload(
-            "steps for nothing, MLP 64x64", f"{_ZERO_COST} {_SMALL} --batch_size=8192", _SPLITS_OF_128
+            "steps for nothing, MLP 64x64",
+            f"{_ZERO_COST} {SMALL} {_ONE_BATCH} --batch_size=8192",
+            _SPLITS_OF_128,
         ),
         "breakout_vector": Workload("Breakout by ale-py's vector env", f"--env=vector:ALE/Breakout-v5 {_NATURE}"),
         "zero_cost_pixels": Workload("images for nothing, Nature CNN", f"{_ZERO_COST} {_PIXELS} {_NATURE}"),
     }
     if importlib.util.find_spec("envpool") is not None:
         known["cartpole_envpool"] = Workload(
-            "CartPole by EnvPool, MLP 64x64 with ReLU", f"--env=envpool:CartPole-v1 {_SMALL_RELU} {_WIDEST}"
+            "CartPole by EnvPool, MLP 64x64 with ReLU",
+            f"--env=envpool:CartPole-v1 {_SMALL_RELU} {_ONE_BATCH} {_WIDEST}",
         )
     if plain:
         about = "cart and pole in plain floats, MLP 64x64"
-        flags = f"{pole} {_SMALL} {_WIDE}"
+        flags = f"{pole} {SMALL} {_ONE_BATCH} {WIDE}"
         known["cartpole_plain"] = Workload(about, flags, peers="cartpole", in_bench=True)
     return known
+
+
+def compared_with_peers(name: str, bench: Path) -> Workload:
+    """The workload that peers.py calls ``name``."""
+    return next(workload for workload in workloads(bench).values() if workload.peers == name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from scripts.bench import Records, measurements_of, thread_counts
+from scripts import bench
+from scripts.bench import Records, measurements_of, measurements_of_peers, thread_counts
+from scripts.bench_files import joined
+from scripts.bench_table import told
 from scripts.ceilings import Subject
-from scripts.compare_peers import SAMPLE_FACTORY, SB3, WORKLOADS, peers_of
 from scripts.draw_throughput import bars_of, draw, short
-from scripts.figures import Rate, ceiling, cheapest, summary
-from scripts.measuring import ROOT, alternating, cpu_model, json_line, medians, run, shown
-from scripts.process_times import Snapshot, cores_busy, cpu_us_per_step, kind_of, parse_stat
-from scripts.score_settings import SETTINGS
-from scripts.time_to_score import Attempt, Score, System, Tail, attempt, median_seconds, read_row, read_told
+from scripts.figures import Rate, ceiling, cheapest, is_peer, summary
+from scripts.peers import SB3
+from scripts.process_times import Snapshot, cores_busy, cpu_us_per_step, kind_of
+from scripts.record import write_json
 from scripts.workloads import workloads
 from sfactory.config.argv import scan
 from sfactory.config.cli import read_command_line
@@ -37,14 +37,20 @@ RATES = {
 
 def runs_of(rates: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
     return [
-        {"measurement": name, "env_steps_per_second": rate, "cpu_us_per_step": {"actors": 1e6 / rate}}
+        {"round": round_, "measurement": name, "env_steps_per_second": rate, "cpu_us_per_step": {"actors": 1e6 / rate}}
         for name, values in rates.items()
-        for rate in values
+        for round_, rate in enumerate(values, 1)
     ]
 
 
-def test_medians_leave_out_what_has_no_numbers() -> None:
-    assert medians({"a": [3.0, 1.0, 2.0], "b": [1.0, 4.0], "c": []}) == {"a": 2.0, "b": 2.5}
+def sampling(percents: Sequence[float]) -> list[dict[str, Any]]:
+    """Rounds of sampling at 300,000 steps/s that came to these percents of pure simulation."""
+    costs = {"actors": 1234.5, "policy_workers": 1.0, "main": 0.01}
+    rate = {"measurement": "sample central", "env_steps_per_second": 300_000.0, "cpu_us_per_step": costs}
+    return [{"round": at, **rate, "percent_of_pure_simulation": percent} for at, percent in enumerate(percents, 1)]
+
+
+PEER_RUNS = runs_of({SB3: (50_000.0, 30_000.0, 25_000.0)})
 
 
 def test_a_cost_counts_all_threads() -> None:
@@ -61,16 +67,58 @@ def test_the_ceiling_gives_all_cores_to_the_sum_of_the_costs() -> None:
     assert ceiling(2, {"simulation": 4.0, "forward": 1.0, "train": 5.0}) == 200_000.0
 
 
-def test_a_summary_sets_training_against_the_ceiling() -> None:
+def test_a_summary_has_the_ceiling_of_the_middle_round_and_of_each_cost_the_median() -> None:
     result = summary(runs_of(RATES), cores=2, processes=2)
 
     # 2 processes at 500,000; 1 thread at 1,000,000; 2 threads at 510,000.
-    expected = 2e6 / (4.0 + 1.0 + 2e6 / 510_000)
     assert result["medians"]["full local"] == 175_000.0
-    assert result["ceiling"]["env_steps_per_second"] == pytest.approx(expected, abs=0.1)
+    assert result["ceiling"]["env_steps_per_second"] == pytest.approx(2e6 / (4.0 + 1.0 + 2e6 / 510_000), abs=0.1)
+    assert result["ceiling"]["core_us_per_step"] == {"simulation": 4.0, "forward": 1.0, "train": 3.9216}
     assert result["ceiling"]["threads"] == {"simulation": 2, "forward": 1, "train": 2}
-    assert result["ceiling"]["share_reached"] == {"full local": pytest.approx(175_000 / expected, abs=1e-4)}
-    assert result["cpu_us_per_step"]["env"] == {"actors": 2.0}
+
+
+def test_training_is_set_against_the_ceiling_of_its_own_round() -> None:
+    result = summary(runs_of(RATES), cores=2, processes=2)
+
+    # 200,000 of 200,000, 150,000 of 224,176, 175,000 of 244,514.
+    assert result["ceiling"]["share_reached"] == {"full local": {"median": 0.7157, "min": 0.6691, "max": 1.0}}
+
+
+def test_a_round_without_a_part_of_the_ceiling_has_no_share_of_it() -> None:
+    result = summary(runs_of({**RATES, "forward x1": (1_000_000.0,)}), cores=2, processes=2)
+
+    assert result["ceiling"]["env_steps_per_second"] == 200_000.0
+    assert result["ceiling"]["share_reached"] == {"full local": {"median": 1.0, "min": 1.0, "max": 1.0}}
+
+
+def test_the_share_of_pure_simulation_is_that_of_each_run() -> None:
+    result = summary([*runs_of(RATES), *sampling([60.0, 82.0, 70.0])], cores=2, processes=2)
+
+    assert result["share_of_pure_simulation"] == {"sample central": {"median": 0.7, "min": 0.6, "max": 0.82}}
+
+
+def test_cpu_time_is_told_by_kind_and_of_all_processes() -> None:
+    result = summary([*runs_of(RATES), *sampling([60.0])], cores=2, processes=2)
+
+    assert result["cpu_us_per_step"]["env"] == {"actors": 2.0, "all": 2.0}
+    sample = result["cpu_us_per_step"]["sample central"]
+    assert sample == {"actors": 1234.5, "policy_workers": 1.0, "main": 0.01, "all": 1235.51}
+
+
+def test_peers_are_compared_with_round_by_round() -> None:
+    result = summary([*runs_of(RATES), *PEER_RUNS], cores=2, processes=2)
+
+    # 200 over 50, 150 over 30, 175 over 25.
+    assert result["times_as_fast"] == {"full local": {SB3: {"median": 5.0, "min": 4.0, "max": 7.0}}}
+    assert "times_as_fast" not in summary(runs_of(RATES), cores=2, processes=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("learn", False), ("full local", False), ("train x2", False), ("forward x16", False), (SB3, True)],
+)
+def test_peers_are_what_is_neither_a_stage_nor_a_part_of_the_ceiling(name: str, other: bool) -> None:
+    assert is_peer(name) == other
 
 
 def test_more_processes_than_cores_cost_no_more_than_the_cores() -> None:
@@ -84,65 +132,6 @@ def test_there_is_no_ceiling_while_a_part_of_it_is_not_measured(missing: str) ->
     result = summary(runs_of({name: rates for name, rates in RATES.items() if not name.startswith(missing)}), 2, 2)
 
     assert "ceiling" not in result
-
-
-def test_the_last_json_line_of_an_output_is_its_result() -> None:
-    assert json_line('{"a": 1}\nnoise\n{"a": 2}\n') == {"a": 2}
-
-
-def test_an_output_without_json_is_shown() -> None:
-    with pytest.raises(SystemExit, match="nothing here"):
-        json_line("nothing here")
-
-
-def test_a_failed_command_is_shown_with_the_end_of_its_stderr() -> None:
-    script = "import sys; print('x' * 50 + '\\n' * 100 + 'why it failed', file=sys.stderr); sys.exit(3)"
-
-    with pytest.raises(SystemExit, match="why it failed") as caught:
-        run([sys.executable, "-c", script])
-
-    text = str(caught.value)
-    assert "ended with 3" in text
-    assert sys.executable in text
-    assert "x" * 50 not in text.partition("stderr:")[2]
-
-
-def test_a_command_runs_in_a_session_of_its_own_with_the_given_environment() -> None:
-    script = "import os; print(os.getsid(0) == os.getpid(), os.environ['NUMBER'])"
-
-    output = run([sys.executable, "-c", script], environment={"NUMBER": "7"})
-
-    assert output.stdout.split() == ["True", "7"]
-
-
-def test_rounds_alternate_between_systems() -> None:
-    count = itertools.count(1)
-
-    results = alternating({"a": lambda: next(count), "b": lambda: next(count)}, rounds=2)
-
-    assert results == {"a": [1, 3], "b": [2, 4]}
-
-
-def test_a_command_is_shown_without_the_places_of_this_machine() -> None:
-    ours, theirs = [sys.executable, f"{ROOT}/scripts/x.py", "--y={1}"], ["/some/peers/sb/bin/python", "x.py"]
-
-    assert shown(ours) == "python scripts/x.py '--y={1}'"
-    assert shown(ours, Path("/some/bench")) == "cd BENCH && python REPOSITORY/scripts/x.py '--y={1}'"
-    assert shown(theirs, Path("/some/bench"), Path("/some/peers")) == "cd BENCH && PEERS/sb/bin/python x.py"
-
-
-def test_the_model_of_the_cpu_is_read() -> None:
-    assert cpu_model("processor\t: 0\nmodel name\t: Some CPU\ncpu MHz\t: 1\nmodel name\t: Other\n") == "Some CPU"
-
-
-def test_a_stat_line_is_read_whatever_the_name() -> None:
-    line = "123 (sf-actor-0 ) x) S 1 2 77 0 -1 4194304 1 2 3 4 150 50 0 0 20 0 1 0 0 0"
-
-    stat = parse_stat(line)
-
-    assert stat.name == "sf-actor-0 ) x"
-    assert stat.session == 77
-    assert stat.cpu_s == pytest.approx(2.0)  # 200 ticks of a hundredth
 
 
 @pytest.mark.parametrize(
@@ -228,20 +217,57 @@ def test_what_is_measured_alone_acts_and_learns_for_as_many_steps_as_it_says(nam
     assert train() == 128
 
 
-def test_a_workload_with_a_memory_has_no_peer_in_sb3() -> None:
-    assert list(peers_of(WORKLOADS["cartpole_gru"], Path("b"), Path("p"))) == [SAMPLE_FACTORY]
-    assert list(peers_of(WORKLOADS["cartpole"], Path("b"), Path("p"))) == [SAMPLE_FACTORY, SB3]
+def test_peers_are_measured_where_they_can_run_the_workload() -> None:
+    there = workloads(Path("b"))
+
+    found = measurements_of_peers(there["cartpole_plain"], Path("b"), Path("p"))
+
+    commands = {measurement.name: measurement.command for measurement in found}
+    assert commands[SB3] == "cd BENCH && PEERS/sb/bin/python peer_sb3.py cartpole 1200000 1024 16 16384 mlp dummy"
+    assert len(commands) == 2
+    assert measurements_of_peers(there["zero_cost"], Path("b"), Path("p")) == []
+    assert measurements_of_peers(there["cartpole_plain"], Path("b"), None) == []
+
+
+def a_bench(*runs: dict[str, Any]) -> dict[str, Any]:
+    """The JSON of a bench of one workload."""
+    workload = workloads(None)["cartpole"]
+    record = Records(workload, measurements_of(workload, 2, 1.0, None), list(runs))
+    facts = {"cpu": "Some CPU", "cores": 2, "date": "2026-01-01", "rounds": 3}
+    measured = {**facts, "workloads": {"cartpole": record.to_json(2)}}
+    copy: dict[str, Any] = json.loads(json.dumps(measured))
+    return copy
+
+
+def test_a_bench_is_summarised_anew_from_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = a_bench(*runs_of(RATES), *sampling([60.0, 82.0, 70.0]))
+    older = {**measured["workloads"]["cartpole"], "medians": {"env": 1.0}, "of an older script": 2}
+    file = tmp_path / "bench.json"
+    write_json(file, {**measured, "workloads": {"cartpole": older}})
+    monkeypatch.setattr(sys, "argv", ["bench.py", "--summarise", str(file)])
+
+    bench.main()
+
+    assert json.loads(file.read_text()) == measured
+
+
+def test_the_table_tells_medians_and_paired_shares() -> None:
+    workload = a_bench(*runs_of(RATES), *sampling([60.0, 82.0, 70.0]), *PEER_RUNS)["workloads"]["cartpole"]
+
+    text = told("cartpole", workload)
+
+    assert "| sample central | 300,000 | 70% (60-82) |  | 1,236 (actors 1,234) |" in text
+    assert "| full local | 175,000 |  | 72% (67-100) | 5.71 (actors 5.71) |" in text
+    assert "| ceiling | 224,176 |  |  | simulation 4 (x2), forward 1 (x1), train 3.92 (x2) |" in text
+    assert "full local: 5 times (4-7) as fast as SB3" in text
+    assert "forward x" not in text
 
 
 def test_the_chart_is_drawn_from_the_json_of_a_bench(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    peer = {"measurement": SB3, "env_steps_per_second": 90_000.0}
-    workload = workloads(None)["cartpole"]
-    record = Records(workload, measurements_of(workload, 2, 1.0, None), [*runs_of(RATES), peer])
-    measured = {"cpu": "Some CPU", "cores": 2, "date": "2026-01-01", "workloads": {"cartpole": record.to_json(2, 2)}}
     target = tmp_path / "chart.svg"
 
-    draw(json.loads(json.dumps(measured)), target)
+    draw(a_bench(*runs_of(RATES), *PEER_RUNS), target)
 
     text = target.read_text()
     for words in ("cartpole: CartPole-v1", "pure simulation", "training, local", "ceiling: 224 k", "SB3", "Some CPU"):
@@ -249,12 +275,45 @@ def test_the_chart_is_drawn_from_the_json_of_a_bench(tmp_path: Path) -> None:
 
 
 def test_bars_are_stages_and_peers_but_not_the_parts_of_the_ceiling() -> None:
-    result = summary([*runs_of(RATES), {"measurement": SB3, "env_steps_per_second": 90_000.0}], 2, 2)
+    bars = bars_of(summary([*runs_of(RATES), *sampling([60.0, 82.0, 70.0]), *PEER_RUNS], 2, 2))
 
-    bars = bars_of(result)
+    assert [(bar.label, bar.note) for bar in bars] == [
+        ("pure simulation", ""),
+        ("sampling, central", "70% of pure simulation"),
+        ("training, local", "72% of the ceiling"),
+        (SB3, ""),
+    ]
 
-    assert [bar.label for bar in bars] == ["pure simulation", "training, local", SB3]
-    assert bars[1].share == pytest.approx(0.7806, abs=1e-4)
+
+def test_rounds_of_several_files_follow_each_other() -> None:
+    first, second = a_bench(*runs_of({"env": (4.0, 6.0)})), a_bench(*runs_of({"env": (9.0,), "learn": (5.0,)}))
+    second["date"] = "2026-01-02"
+
+    both = joined([first, second])
+
+    runs = both["workloads"]["cartpole"]["runs"]
+    assert [(run["round"], run["env_steps_per_second"]) for run in runs] == [(1, 4.0), (2, 6.0), (3, 9.0), (3, 5.0)]
+    assert both["workloads"]["cartpole"]["medians"] == {"env": 6.0, "learn": 5.0}
+    assert (both["date"], both["rounds"]) == ("2026-01-01, 2026-01-02", 3)
+
+
+def test_workloads_of_several_files_stand_side_by_side() -> None:
+    first = a_bench(*runs_of({"env": (4.0,)}))
+    second = {**first, "workloads": {"other": first["workloads"]["cartpole"]}}
+
+    assert list(joined([first, second])["workloads"]) == ["cartpole", "other"]
+
+
+def test_files_of_different_machines_or_flags_are_not_joined() -> None:
+    bench_file = a_bench(*runs_of({"env": (4.0,)}))
+    workload = bench_file["workloads"]["cartpole"]
+    other = {"cartpole": {**workload, "commands": {**workload["commands"], "env": "python x"}}}
+
+    joined([bench_file, {**bench_file, "instructions": ["avx2"]}])  # an older file does not tell its own
+    with pytest.raises(SystemExit, match="do not compare: cores is 2 and 4"):
+        joined([bench_file, {**bench_file, "cores": 4}])
+    with pytest.raises(SystemExit, match="cartpole was measured with other flags"):
+        joined([bench_file, {**bench_file, "workloads": other}])
 
 
 @pytest.mark.parametrize(
@@ -262,64 +321,3 @@ def test_bars_are_stages_and_peers_but_not_the_parts_of_the_ceiling() -> None:
 )
 def test_rates_are_written_with_three_figures(rate: float, text: str) -> None:
     assert short(rate) == text
-
-
-def test_a_row_of_metrics_is_a_score_once_there_are_enough_episodes() -> None:
-    row = {"env_steps": 5, "train/episodes": 99, "train/episode_return_mean": 480.0, "perf/train_seconds": 2.5}
-
-    assert read_row(json.dumps(row)) is None
-    assert read_row(json.dumps({**row, "train/episodes": 100})) == Score(480.0, 2.5, 5)
-
-
-def test_scores_are_found_among_what_a_peer_prints() -> None:
-    assert read_told("[10:00:00] Fps is 12") is None
-    assert read_told('SCORE {"mean": 20.5, "train_s": 1.0, "env_steps": 7}') == Score(20.5, 1.0, 7)
-
-
-def test_a_tail_gives_each_whole_line_once(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    tail = Tail(path)
-
-    assert tail.lines() == []
-    path.write_text("a\nb")
-    assert tail.lines() == ["a"]
-    path.write_text("a\nbc\nd\n")
-    assert tail.lines() == ["bc", "d"]
-    assert tail.lines() == []
-
-
-def telling(*means: float, then: str = "sleep 60") -> System:
-    lines = [f'echo \'SCORE {{"mean": {mean}, "train_s": 1.5, "env_steps": 10}}\'' for mean in means]
-    return System(lambda seed, folder: ["sh", "-c", "; ".join([*lines, then])], read_told)
-
-
-def test_a_run_ends_when_it_reaches_the_bar(tmp_path: Path) -> None:
-    result = attempt(telling(20.0, 480.0), 1, tmp_path, bar=475.0, limit_s=60.0)
-
-    assert (result.reached, result.train_s, result.env_steps, result.best_mean) == (True, 1.5, 10, 480.0)
-
-
-def test_a_run_that_does_not_reach_the_bar_in_time_tells_its_best(tmp_path: Path) -> None:
-    result = attempt(telling(20.0, 300.0, 200.0), 1, tmp_path, bar=475.0, limit_s=2.0)
-
-    assert result == Attempt(False, None, None, None, 300.0)
-
-
-def test_a_run_that_ends_by_itself_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="no such thing"):
-        attempt(telling(20.0, then="echo no such thing >&2; exit 1"), 1, tmp_path, bar=475.0, limit_s=60.0)
-
-
-def test_the_median_of_seconds_is_unknown_if_most_were_not_reached() -> None:
-    fast, slow = Attempt(True, 10.0, 5.0, 1, 480.0), Attempt(True, 30.0, 20.0, 1, 480.0)
-    never = Attempt(False, None, None, None, 100.0)
-
-    assert median_seconds([slow, fast, never], "wall_s") == 30.0
-    assert median_seconds([slow, fast], "train_s") == 12.5
-    assert median_seconds([never, fast, never], "wall_s") is None
-
-
-def test_settings_of_ours_are_read_without_problems() -> None:
-    problems = [scan(settings.ours.split(), all_flags()).problems for settings in SETTINGS.values()]
-
-    assert problems == [[] for _ in SETTINGS]

@@ -13,18 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.process_facts import (
-    SHM,
-    Command,
-    Facts,
-    facts_of,
-    marked,
-    median_of,
-    rollup,
-    shm_left_since,
-    shm_names,
-    total,
-)
+from scripts.command import Command
+from scripts.process_facts import SHM, Facts, facts_by_name, facts_of, median_of, shm_left_since, shm_names, total
 from scripts.soak import Ending, Sample, compare, cores, document, latest_row, rate, run_flags, whole, window
 
 ACTOR = Facts(rss_mb=160.0, pss_mb=20.0, private_mb=14.0, open_files=30, threads=1, cpu_s=1.0)
@@ -188,12 +178,6 @@ def test_sums_and_medians_are_over_the_processes_of_that_name() -> None:
     assert median_of(processes, "sf-policy-", "private_mb") is None
 
 
-def test_the_kernels_numbers_are_read() -> None:
-    text = "55c9e1bda000-7ffcb30e2000 ---p 00000000 00:00 0      [rollup]\nRss:     2048 kB\nPss:      512 kB\n"
-
-    assert rollup(text) == {"Rss": 2.0, "Pss": 0.5}
-
-
 def test_facts_are_those_of_the_process() -> None:
     facts = facts_of(os.getpid())
 
@@ -202,6 +186,13 @@ def test_facts_are_those_of_the_process() -> None:
     assert facts.open_files >= 3
     assert facts.threads >= 1
     assert facts.cpu_s > 0
+
+
+def test_a_process_whose_name_is_taken_is_told_by_its_pid_too(tmp_path: Path) -> None:
+    with Command([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path) as run:
+        found = facts_by_name({os.getpid(): "sf-main", run.session: "sf-main", 2**30: "gone"})
+
+    assert sorted(found) == ["sf-main", f"sf-main {max(os.getpid(), run.session)}"]
 
 
 def test_a_process_whose_name_holds_brackets_is_read(tmp_path: Path) -> None:
@@ -229,28 +220,3 @@ def test_shared_memory_is_left_once_nobody_maps_it() -> None:
 
     assert path.name not in while_mapped
     assert path.name in afterwards
-
-
-def test_a_command_is_ended_with_all_that_it_has_started(tmp_path: Path) -> None:
-    child = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); time.sleep(60)"
-    parent = (
-        "import subprocess, sys, time\n"
-        f"subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True)\n"
-        "print('started', file=sys.stderr, flush=True)\ntime.sleep(60)"
-    )
-
-    with Command([sys.executable, "-c", parent], tmp_path) as run:
-        run.wait_for("started", 60)
-        during = set(marked(run.mark))
-
-    assert len(during) == 2
-    assert run.left_over() == []
-    assert run.exit_code is not None
-
-
-def test_a_command_that_ends_before_it_tells_what_is_waited_for_is_told(tmp_path: Path) -> None:
-    with (
-        Command([sys.executable, "-c", "raise SystemExit('no luck')"], tmp_path) as run,
-        pytest.raises(SystemExit, match=r"(?s)'started' was not told within .* s:\nno luck"),
-    ):
-        run.wait_for("started", 60)

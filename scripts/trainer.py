@@ -1,0 +1,22 @@
+"""Room: sfactory's own benchmark, as scripts run it. In: flags of a run. Out: its command, the rate that it tells."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts.command import json_line, run
+
+TRAIN = (sys.executable, "-m", "sfactory.train")
+
+
+def benchmark(flags: Sequence[str], seconds: float, stage: str = "full") -> list[str]:
+    """The command that measures a stage of a run with these flags."""
+    measure = ["--benchmark=True", f"--benchmark_stage={stage}", f"--benchmark_seconds={seconds:g}"]
+    return [*TRAIN, *flags, *measure]
+
+
+def rate_of(command: Sequence[str], cwd: Path | None = None) -> float:
+    """Env steps per second, as a benchmark tells them."""
+    return float(json_line(run(command, cwd).stdout)["env_steps_per_second"])
