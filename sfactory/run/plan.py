@@ -43,12 +43,13 @@ def choose_device(wanted: str) -> str:
     return "cuda:0" if has_gpu and wanted != "cpu" else "cpu"
 
 
-def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int) -> int:
-    """Memory that is allocated at once: slots, states, the learner's staging areas, published weights, a candidate."""
+def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int, replayed: int) -> int:
+    """Memory that is allocated: slots, states, staging areas, ``replayed`` trajectories, weights, a candidate."""
     slots = TrajectoryBuffer.bytes_needed(spec, layout)
     per_row = slots / (layout.num_slots * layout.rows)
     weights = 2 * weight_bytes * (2 if layout.evaluators else 1)
-    return slots + int(per_row * layout.dataset_rows * layout.datasets) + weights + RnnStates.bytes_needed(layout)
+    kept = int(per_row * (layout.dataset_rows * layout.datasets + replayed))
+    return slots + kept + weights + RnnStates.bytes_needed(layout)
 
 
 def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:
@@ -100,7 +101,7 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
     layout = Layout.plan(config.sampling, config.learner, inference, model.state_size, evaluators)
     weight_bytes = flat_bytes(model)
     cores = _cores(config)
-    require_memory(_planned_bytes(spec, layout, weight_bytes))
+    require_memory(_planned_bytes(spec, layout, weight_bytes, config.learner.replay_slots))
     return Plan(spec, layout, device, cores, weight_bytes, why)
 
 

@@ -68,8 +68,8 @@ def require_memory(planned: int) -> None:
     if have is not None and planned > _SHARE * have:
         raise ResourceError(
             f"trajectories, batches and weights need {planned / 2**20:,.0f} MiB of memory, and "
-            f"{have / 2**20:,.0f} MiB are free; lower "
-            "--num_workers, --num_envs_per_worker, --rollout, --min_traj_buffers_per_worker or --batch_size"
+            f"{have / 2**20:,.0f} MiB are free; lower --num_workers, --num_envs_per_worker, --rollout, "
+            "--min_traj_buffers_per_worker, --batch_size or --replay_slots"
         )
 
 

@@ -28,7 +28,7 @@ _FLOATS = ("heartbeat", "busy_since", "watched_since", "busy_s", "waiting_s", "f
 _INTS = (
     *("pid", "state", "env_steps", "agent_steps", "updates", "saved_env_steps"),
     # Of a learner, in this session: datasets learned from, valid steps that were replayed, and that were dropped
-    # before they were learned from, publications of weights, updates of the target network.
+    # before they were learned from, publications of weights; in all sessions: updates of the target network.
     *("datasets", "replayed_steps", "dropped_steps", "publications", "target_updates"),
 )
 _DEPTHS, _READY = "depths", "ready"

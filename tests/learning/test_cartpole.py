@@ -12,6 +12,8 @@ import pytest
 BAR = 475.0  # mean return over 100 episodes at which Gymnasium calls CartPole-v1 solved
 STEPS = 500_000
 LIMIT_S = 280
+RING = ["--minibatch_ring_size=2", "--num_batches_to_accumulate=3"]  # the family's own number of passes is 2
+REPLAY = ["--replay_proportion=0.5", "--replay_slots=256"]
 WAYS = {
     "V-trace, central inference": [],
     "V-trace, local inference": ["--inference=local"],
@@ -24,6 +26,13 @@ WAYS = {
     ],
     "V-trace, bf16": ["--amp=bf16", "--inference=local"],
     "V-trace, separate actor and critic": ["--actor_critic_share_weights=False"],
+    "IMPALA": ["--policy_loss=pg", "--num_epochs=1"],
+    "IMPACT": ["--use_target_net=True", *RING],
+    "IMPACT, one replayed for two new": ["--use_target_net=True", *REPLAY],
+    "ring of 2, 2 passes": RING,
+    "one replayed for two new": REPLAY,
+    "microbatches": ["--microbatch_size=256"],
+    "RMSprop": ["--optimizer=rmsprop", "--rmsprop_eps=1e-5", "--learning_rate=1e-3"],
 }
 # One seed of these ways is part of every test run; the others take as long again each.
 ALWAYS = ("V-trace, central inference", "V-trace, local inference", "GAE, synchronous", "V-trace, GRU")

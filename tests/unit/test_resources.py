@@ -13,7 +13,7 @@ from sfactory.config.flags import config_of
 from sfactory.cores import Cores
 from sfactory.errors import ResourceError
 from sfactory.run import resources
-from sfactory.run.plan import plan_run
+from sfactory.run.plan import plan_run, plan_sizes
 from sfactory.run.resources import (
     available_memory,
     raise_file_limit,
@@ -149,3 +149,12 @@ def test_looking_for_the_right_to_niceness_does_not_change_that_of_main() -> Non
     warn_of_niceness(-3)
 
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_trajectories_kept_for_replay_are_planned_for() -> None:
+    flags = {"env": "any", "num_workers": 1, "inference": "local", "device": "cpu", "replay_proportion": 1.0}
+    fits, exceeds = (config_of({**flags, "replay_slots": slots}) for slots in (100, 10**12))
+
+    plan_sizes(fits, VECTOR)
+    with pytest.raises(ResourceError, match="--replay_slots"):
+        plan_sizes(exceeds, VECTOR)

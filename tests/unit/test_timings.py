@@ -92,4 +92,6 @@ def test_stretches_of_many_threads_add_up() -> None:
     for thread in threads:
         thread.join()
 
-    assert timings._sums["load"] == (pytest.approx(16.0), 16_000)
+    seconds, count = timings._sums["load"]
+    assert count == 16_000
+    assert seconds == pytest.approx(16.0)
