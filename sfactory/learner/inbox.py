@@ -34,15 +34,21 @@ class Inbox:
         ring: Channel[ToLearner],
         to_actors: list[Channel[ToActor]],
         row: StatusRow,
+        batchers: int = 1,
     ) -> None:
+        """``batchers``: how many take; one alone needs no lock."""
         self._policy, self._table, self._ring, self._to_actors, self._row = policy, table, ring, to_actors, row
         self._slots = trajectories.slots()
         self._waiting: deque[Rest] = deque()
-        self._reading = threading.Lock()
+        self._reading = threading.Lock() if batchers > 1 else None
 
     def wait(self, timeout: float) -> None:
         """Block until there is something to take, up to ``timeout`` seconds, beside other batchers twice that."""
-        if not self._waiting and self._reading.acquire(blocking=timeout > 0, timeout=timeout if timeout > 0 else -1):
+        if self._waiting:
+            return
+        if self._reading is None:
+            self._receive(timeout)
+        elif self._reading.acquire(blocking=timeout > 0, timeout=timeout if timeout > 0 else -1):
             try:
                 if not self._waiting:
                     self._receive(timeout)

@@ -99,12 +99,12 @@ class Learning:
     @property
     def wants_no_more(self) -> bool:
         """True once no further dataset is to be opened: a limit is reached, or a hook has failed."""
-        return self._finished or self._hooks.failed or self.progress.reached(self._setup.limits)
+        return self._hooks.failed or self.progress.reached(self._setup.limits)
 
     @property
     def over(self) -> bool:
-        """True once no more datasets are wanted and none is open; a limit of seconds, or the end, waits for no pass."""
-        if self._finished or self.progress.train_seconds >= self._setup.limits.seconds:
+        """True once no more datasets are wanted and none is open; a limit of seconds waits for no pass."""
+        if self.progress.train_seconds >= self._setup.limits.seconds:
             return True
         return not self._open and self.wants_no_more
 

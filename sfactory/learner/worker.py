@@ -40,7 +40,8 @@ class LearnerWorker:
         self._watch = Stopwatch(row)
         self._own_area: Staging | None = None
         self._copying = CopyThreads(setup.learner.learner_main_loop_num_cores)
-        self._inbox = Inbox(setup.policy, setup.trajectories, setup.table, setup.inbox, setup.to_actors, row)
+        batchers = setup.learner.num_batchers
+        self._inbox = Inbox(setup.policy, setup.trajectories, setup.table, setup.inbox, setup.to_actors, row, batchers)
         self._replay = self._make_replay()
         self._assembler = self._make_assembler()
         self._starvation = Starvation(setup.learner.learner_starvation_timeout_sec, setup.status, setup.table)

@@ -22,7 +22,13 @@ NO_MAIL = 'raise ValueError("no mail server")'
 def test_a_hook_that_raises_ends_the_run_with_its_traceback_and_what_was_learned_is_saved(
     run_trainer: RunTrainer, serial: bool
 ) -> None:
-    run = run_trainer(after_train_step=f"{WATCHERS}:fail", serial_mode=serial, train_for_env_steps=ENDLESS)
+    run = run_trainer(
+        after_train_step=f"{WATCHERS}:fail",
+        serial_mode=serial,
+        num_batches_per_epoch=1,
+        num_epochs=1,
+        train_for_env_steps=ENDLESS,
+    )
 
     assert run.wait() == ExitCode.LEARNER, run.report("wrong exit code")
     assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")

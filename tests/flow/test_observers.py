@@ -48,7 +48,11 @@ def test_a_hook_is_called_in_the_learner_after_each_dataset(
 ) -> None:
     monkeypatch.setenv(DIARY, str(tmp_path / "hook.jsonl"))
     run = run_trainer(
-        after_train_step=f"{WATCHERS}:note", serial_mode=serial, num_batches_per_epoch=2, train_for_env_steps=5000
+        after_train_step=f"{WATCHERS}:note",
+        serial_mode=serial,
+        num_batches_per_epoch=2,
+        num_epochs=1,
+        train_for_env_steps=5000,
     )
 
     assert run.wait() == 0, run.report("failed")

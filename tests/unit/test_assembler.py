@@ -31,7 +31,7 @@ class Bench:
         self.inbox: Channel[ToLearner] = Channel("learner", TO_LEARNER, 20)
         self.to_actors: list[Channel[ToActor]] = [Channel(f"actor {i}", TO_ACTOR, 20) for i in range(2)]
         row = StatusBoard(["sf-learner-0"]).row("sf-learner-0")
-        self.rests = Inbox(0, self.trajectories, self.table, self.inbox, self.to_actors, row)
+        self.rests = Inbox(0, self.trajectories, self.table, self.inbox, self.to_actors, row, batchers=3)
         self.assembler = Assembler(self.rests, slots_until_trained=False)
         self.staging = Staging(VECTOR, layout, pin=False)
 
