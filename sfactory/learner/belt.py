@@ -61,10 +61,6 @@ class Belt:
                 return area
         return _get(self._idle_areas, timeout)
 
-    def put_back(self, area: Staging) -> None:
-        """From a batcher: the area is not filled after all."""
-        self._idle_areas.put(area)
-
     def submit(self, area: Staging) -> None:
         """From a batcher: the area is full."""
         self._full.put(area)
@@ -75,7 +71,6 @@ class Belt:
         if slot is None:
             return False
         slot.load(area)
-        slot.replayed_rows = area.replayed_rows
         self._idle_areas.put(area)
         self._loaded.put(slot)
         return True

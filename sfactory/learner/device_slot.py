@@ -25,7 +25,6 @@ class DeviceSlot(Columns):
         super().__init__(spec, layout, layout.dataset_rows, device, pin=False, replay=replay)
         self._device = device
         self._stream: torch.cuda.Stream | None = None
-        self.replayed_rows = 0
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._loaded, self._read = (torch.cuda.Event() for _ in range(2))  # type: ignore[no-untyped-call]

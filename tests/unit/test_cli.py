@@ -9,28 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.config.cli import Resolved, read_command_line
 from sfactory.config.flags import all_flags
 from sfactory.config.saved import write_config
-from sfactory.errors import ConfigError
-
-# Registered with Gymnasium, and no family's: its defaults are the schema's.
-PLAIN_ENV = "--env=Taxi-v4"
+from tests.support.command_line import PLAIN_ENV, read, refused
 
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def read(*argv: str) -> Resolved:
-    return read_command_line(argv, prog="sfactory.train")
-
-
-def refused(*argv: str) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        read(*argv)
-    return caught.value.problems
 
 
 def saved_run(*argv: str, experiment: str = "old") -> None:

@@ -1,0 +1,23 @@
+"""Room: command lines as a run reads them. In: flags. Out: what they come to, or what is wrong with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from sfactory.config.cli import Resolved, read_command_line
+from sfactory.errors import ConfigError
+
+# Registered with Gymnasium, and no family's: its defaults are the schema's.
+PLAIN_ENV = "--env=Taxi-v4"
+
+
+def read(*argv: str) -> Resolved:
+    """What ``sfactory.train`` makes of ``argv``."""
+    return read_command_line(argv, prog="sfactory.train")
+
+
+def refused(*argv: str) -> list[str]:
+    """The problems because of which it refuses ``argv``."""
+    with pytest.raises(ConfigError) as caught:
+        read(*argv)
+    return caught.value.problems
