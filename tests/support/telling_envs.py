@@ -46,6 +46,14 @@ class Seesaw(gymnasium.Env[Obs, np.int64]):
         return np.array([self._step / STEPS], np.float32)
 
 
+class Unhurried(Seesaw):
+    """A step takes a millisecond, so that main looks at a run of some thousand steps while it goes on."""
+
+    def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        time.sleep(1e-3)
+        return super().step(action)
+
+
 class Threaded(Seesaw):
     """Brings a native library along, and writes to ``folder``, at its first step, how many threads each one has.
 
