@@ -129,15 +129,21 @@ class Objective:
         # What each cell's share is divided by.
         divisor = steps.clamp(min=1) if self._config.loss_reduction == "mean" else torch.ones_like(steps)
         if len(columns) == 1:
-            # V-trace wants V(obs[T]), too.
-            judged = _judge(self._model, batch, ahead=1 if minibatch.targets is None else 0)
-            seen = _Seen(judged.log_prob.detach(), judged.values.detach(), self._target_log_prob(batch))
-            yield self._part(batch, self._aims(minibatch, seen), judged, divisor, weights)
+            # Nothing of it may be kept here: the gradient takes less time where what it is done with is free.
+            yield self._whole(minibatch, divisor, weights)
             return
         aims = self._aims(minibatch, self._seen(minibatch, columns))
         for which in columns:
             part = batch.columns(which)
             yield self._part(part, aims.columns(which), _judge(self._model, part, ahead=0), divisor, weights)
+
+    def _whole(self, minibatch: Minibatch, divisor: Tensor, weights: Weights) -> Part:
+        """A minibatch as its only part."""
+        batch = minibatch.batch
+        # V-trace wants V(obs[T]), too.
+        judged = _judge(self._model, batch, ahead=1 if minibatch.targets is None else 0)
+        seen = _Seen(judged.log_prob.detach(), judged.values.detach(), self._target_log_prob(batch))
+        return self._part(batch, self._aims(minibatch, seen), judged, divisor, weights)
 
     @torch.no_grad()
     def _seen(self, minibatch: Minibatch, columns: list[slice]) -> _Seen:
