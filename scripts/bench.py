@@ -94,7 +94,7 @@ def alone(what: str, threads: int, arguments: Sequence[str], seconds: float, cwd
 
     def measure() -> Result:
         # The heap as processes of a run have it; their one native thread is raised to ``threads`` by the script.
-        return json_line(run(command, cwd, environment=train._NATIVE).stdout)
+        return json_line(run(command, cwd, environment=train.NATIVE).stdout)
 
     return Measurement(ceiling_name(what, threads), shown(command, cwd), measure)
 

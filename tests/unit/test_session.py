@@ -42,7 +42,7 @@ EARLIER = Summary(
 def main_in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What ``main`` does to its process is undone."""
     name = COMM.read_text()
-    monkeypatch.setattr(sfactory.train, "_NATIVE", {})
+    monkeypatch.setattr(sfactory.train, "NATIVE", {})
     yield
     COMM.write_text(name)
 
