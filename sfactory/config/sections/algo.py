@@ -64,8 +64,8 @@ class AlgoConfig:
     )
     use_target_net: bool = flag(
         False,
-        "a slowly moving copy of the network gives the values and importance weights of V-trace, and the ratio of "
-        "ppo_clip is taken to it",
+        "a slowly moving copy of the network gives the importance weights of V-trace, and the ratio of ppo_clip is "
+        "taken to it; values are the present ones",
     )
     target_update_interval: int = flag(4, "updates (optimizer steps) between two updates of the target network", ge=1)
     target_tau: float = flag(
