@@ -21,12 +21,13 @@ def warnings_of(config: Config) -> list[str]:
 
 def _publication(config: Config) -> str | None:
     learner = config.learner
-    updates = learner.publish_interval * learner.num_epochs
+    # It is looked at after whole passes.
+    updates = learner.publish_interval + learner.num_batches_per_epoch - 1
     if updates <= learner.max_policy_lag:
         return None
     return (
-        f"weights may be {updates} updates old (publish_interval x num_epochs) when they are replaced, and steps are "
-        f"masked from max_policy_lag ({learner.max_policy_lag}) on"
+        f"weights may be {updates} updates old when they are replaced, and steps are masked from max_policy_lag "
+        f"({learner.max_policy_lag}) on"
     )
 
 

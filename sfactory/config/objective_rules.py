@@ -54,12 +54,23 @@ def _targets_give_importance_weights(config: Config) -> str | None:
     return "the target network gives importance weights to V-trace: needs --with_vtrace=True"
 
 
+def _norms_belong_to_their_weights(config: Config) -> str | None:
+    algo = config.algo
+    if not algo.use_target_net or algo.target_tau == 1.0 or not config.model.use_spectral_norm:
+        return None
+    return (
+        "a mean of two networks has other spectral norms than either: use --target_tau=1.0 with "
+        "--use_spectral_norm=True"
+    )
+
+
 OBJECTIVE_RULES = (
     Rule(("exploration_loss_coeff_schedule",), _exploration_has_points),
     Rule(("vtrace_drop_last_ts", "rollout"), _a_dropped_step_leaves_others),
     Rule(("kl_target", "kl_loss_coeff"), _divergence_has_a_price),
     Rule(("use_target_net", "policy_loss"), _targets_clip_ratios),
     Rule(("use_target_net", "with_vtrace"), _targets_give_importance_weights),
+    Rule(("target_tau", "use_spectral_norm"), _norms_belong_to_their_weights),
     *idle_unless(_OF_VTRACE, ("with_vtrace",), lambda config: config.algo.with_vtrace, "--with_vtrace=True"),
     *idle_unless(
         ("target_update_interval", "target_tau", "target_worker_clip"),

@@ -42,7 +42,7 @@ class AfterTrainStep(Protocol):
     """What ``--after_train_step`` names."""
 
     def __call__(self, learner: LearnerFacts, stats: Mapping[str, float]) -> object:
-        """A dataset has been learned from and its weights are published.
+        """A dataset has been learned from and its weights are published, if that was due.
 
         stats: means over the dataset's updates, by the names that rows of metrics.jsonl have behind ``train/``
         (``policy_loss``, ``grad_norm``, ``learning_rate``, ...). An exception ends the run, which saves.

@@ -135,10 +135,11 @@ class Learning:
         with self._changing_model():
             if self._finished:
                 return False
-            trainer, progress, before = self._trainer, self.progress, dataset.learned
+            trainer, progress, before, replayed = self._trainer, self.progress, dataset.learned, dataset.replayed
             with self.timings.stretch("grad"):
                 more = trainer.learn(dataset, self._stopping)
             progress.env_steps += dataset.learned - before
+            self._row.add("replayed_steps", dataset.replayed - replayed)
             with self.timings.stretch("publish"):
                 self._publisher.after_updates(trainer.train_step)
             self._write_row()
@@ -159,11 +160,10 @@ class Learning:
             self.keeper.after_dataset()
 
     def _look_at(self, columns: Columns) -> None:
-        """Lags of what came new, and how much did not."""
+        """Lags of what came new."""
         scalars = columns.scalars
         taken = scalars["valid"]
         if REPLAYED in scalars:
-            self._row.add("replayed_steps", int((taken & scalars[REPLAYED]).sum()))
             taken = taken & ~scalars[REPLAYED]
         self._lags.add(self._trainer.train_step - scalars["policy_version"], taken)
 

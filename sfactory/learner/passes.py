@@ -66,6 +66,7 @@ class Passes:
             return None
         if not self._waited:
             self._row.count_ready(self._belt.ready)
+            self._starvation.begin()
         self._watch.before_wait()
         since = now()
         columns = self._belt.dataset(BLOCK_S)
@@ -74,7 +75,6 @@ class Passes:
         if columns is None:
             self._starvation.look()
             return None
-        self._starvation.fed()
         self._learning.timings.add("load_wait", self._waited)
         self._waited = 0.0
         return _Open(columns, self._learning.open(columns))

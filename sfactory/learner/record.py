@@ -34,9 +34,11 @@ def on_host(rows: Sequence[Tensor]) -> Rows:
     return torch.stack(list(rows)).cpu().numpy() if rows else np.zeros((0, _FIRST + len(_NAMES)))
 
 
-def steps_learned(rows: Rows) -> int:
-    """Fresh steps of the updates that were made."""
-    return int(rows[rows[:, _TAKEN] > 0, _FRESH_STEPS].sum())
+def steps_learned(rows: Rows) -> tuple[int, int]:
+    """Steps of the updates that were made: fresh ones, and replayed ones."""
+    made = rows[rows[:, _TAKEN] > 0]
+    fresh = int(made[:, _FRESH_STEPS].sum())
+    return fresh, int(made[:, _VALID_STEPS].sum()) - fresh
 
 
 def mean_of(name: str, rows: Rows) -> float:

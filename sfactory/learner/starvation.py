@@ -9,25 +9,26 @@ from sfactory.errors import Starved
 from sfactory.layout import ACTORS
 from sfactory.shared.diagnosis import who_waits_for_whom
 from sfactory.shared.slots import SlotTable
-from sfactory.shared.status import StatusBoard
+from sfactory.shared.status import State, StatusBoard
 
 _log = logging.getLogger(__name__)
 
 
 class Starvation:
-    """Told when a dataset comes, asked while none does.
+    """Told when waiting for a dataset begins, asked while none comes.
 
     Each time ``timeout_s`` have passed without one, it tells who waits for whom. If no actor has taken a step
-    meanwhile, nothing will ever come: it raises. Slow environments are no reason to stop.
+    meanwhile, nothing will ever come: it raises. Slow environments are no reason to stop, nor is an actor that still
+    makes or resets its envs for the first time: how long that may take is another's to say.
     """
 
     def __init__(self, timeout_s: float, status: StatusBoard, table: SlotTable) -> None:
         """``timeout_s``: 0 never looks."""
         self._timeout_s, self._status, self._table = timeout_s, status, table
-        self.fed()
+        self.begin()
 
-    def fed(self) -> None:
-        """A dataset has come."""
+    def begin(self) -> None:
+        """Waiting begins, at the earliest now."""
         self._deadline = Deadline(self._timeout_s)
         self._steps = self._sampled()
 
@@ -38,12 +39,15 @@ class Starvation:
         told = who_waits_for_whom(self._status, self._table)
         steps = self._sampled()
         text = f"no dataset to learn from for {self._timeout_s:g} s (--learner_starvation_timeout_sec)"
-        if steps == self._steps:
+        if steps == self._steps and not self._booting():
             raise Starved(f"{text}, and no actor has taken a step meanwhile, so none will come\n{told}")
         _log.warning(
             "%s; actors have taken %d steps meanwhile, so training waits on\n%s", text, steps - self._steps, told
         )
-        self.fed()
+        self.begin()
+
+    def _booting(self) -> bool:
+        return any(state < State.RUNNING for state in self._status.values("state", ACTORS))
 
     def _sampled(self) -> int:
         return int(self._status.total("env_steps", ACTORS))

@@ -146,10 +146,6 @@ class Trainer:
 
     def close(self, dataset: Dataset) -> int:
         """Do what is due after the last pass over a dataset; returns how many fresh steps were learned from."""
-        if not dataset.observed:
-            # Not before: the policy that is learned from would see other inputs than when it acted.
-            self._observe(dataset.batch)
-            dataset.observed = True
         if dataset.learned and self.coefficients.looks_at_datasets:
             learner = self._learner
             batch = dataset.batch.aged(self.train_step, learner.max_policy_lag, learner.max_replay_lag)
@@ -157,6 +153,10 @@ class Trainer:
             kl = self._objective.divergence(Minibatch(batch, dataset.targets), size)
             if not math.isnan(kl):
                 self.coefficients.after_dataset(kl)
+        if not dataset.observed:
+            # Not before: the policy that is learned from, and measured, would see other inputs than when it acted.
+            self._observe(dataset.batch)
+            dataset.observed = True
         self._closed = dataset.means
         return dataset.learned
 
@@ -179,7 +179,8 @@ class Trainer:
         done = on_host(rows)
         dataset.means.add(done)
         self._record.add(done)
-        dataset.learned = max(dataset.learned, steps_learned(done))
+        fresh, replayed = steps_learned(done)
+        dataset.learned, dataset.replayed = max(dataset.learned, fresh), max(dataset.replayed, replayed)
         if len(rows) < learner.num_batches_per_epoch:
             return False
         self.coefficients.after_epoch()

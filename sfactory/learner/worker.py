@@ -104,8 +104,8 @@ class LearnerWorker:
     def _take_turns(self) -> None:
         while not self.over():
             if self.assemble(BLOCK_S):
-                self._starvation.fed()
                 self.learn()
+                self._starvation.begin()  # the time of learning is none of waiting
             else:
                 self._starvation.look()
 

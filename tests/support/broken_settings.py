@@ -85,6 +85,7 @@ _OF_THE_OBJECTIVE: list[Row] = [
     ("target_update_interval", {"target_update_interval": 8}),
     ("target_tau", {"target_tau": 0.5}),
     ("target_worker_clip", {"target_worker_clip": 3.0}),
+    ("target_tau", {"use_target_net": True, "target_tau": 0.5, "use_spectral_norm": True}),
 ]
 
 _OF_THE_OPTIMIZER: list[Row] = [

@@ -16,9 +16,9 @@ from sfactory.config.flags import config_of
     ("values", "expected"),
     [
         (
-            {"publish_interval": 600, "num_epochs": 2},
-            "--publish_interval=600: weights may be 1200 updates old (publish_interval x num_epochs) when they are "
-            "replaced, and steps are masked from max_policy_lag (1000) on",
+            {"publish_interval": 1000, "num_epochs": 2, "num_batches_per_epoch": 4},
+            "--publish_interval=1000: weights may be 1003 updates old when they are replaced, and steps are masked "
+            "from max_policy_lag (1000) on",
         ),
         (
             {"vtrace_rho": 0.5},
@@ -50,7 +50,7 @@ def test_what_is_seldom_meant_is_warned_of_and_allowed(values: dict[str, Any], e
     "values",
     [
         {},
-        {"publish_interval": 500, "num_epochs": 2},
+        {"publish_interval": 1000, "num_epochs": 2},
         {"vtrace_rho": None, "vtrace_c": None},
         {"vtrace_rho": 0.5, "vtrace_c": 0.5},
         {"vtrace_rho": 0.5, "with_vtrace": False},

@@ -93,13 +93,30 @@ def test_if_no_actor_has_moved_it_ends_and_names_every_process_and_slot(
     assert Starved.exit_code is ExitCode.LEARNER
 
 
+def test_actors_that_still_reset_their_envs_are_waited_for(
+    board: StatusBoard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    time = Time(monkeypatch)
+    starvation = starving(board)
+    board.row("sf-actor-1").set("state", State.RESETTING)
+    time.at += 301.0
+    with caplog.at_level(logging.WARNING):
+        starvation.look()
+    assert "actors have taken 0 steps meanwhile" in caplog.text
+
+    board.row("sf-actor-1").set("state", State.RUNNING)
+    time.at += 301.0
+    with pytest.raises(Starved):
+        starvation.look()
+
+
 def test_a_dataset_begins_the_time_anew_and_zero_never_looks(
     board: StatusBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = Time(monkeypatch)
     starvation, never = starving(board), starving(board, timeout_s=0.0)
     time.at += 250.0
-    starvation.fed()
+    starvation.begin()
     time.at += 250.0
     starvation.look()
     time.at += 1e9

@@ -34,8 +34,9 @@ class LearnerConfig:
     )
     num_batches_to_accumulate: int = flag(
         2,
-        "datasets in the learner's hands, the one it learns from included, before collection is held back; 0: "
-        "trajectories are given back only after training, so that collection comes to rest meanwhile",
+        "datasets in the learner's hands, the one it learns from included (on a GPU those in num_gpu_slots come on "
+        "top), before collection is held back; 0: trajectories are given back only after training, so that collection "
+        "comes to rest meanwhile",
         ge=0,
     )
     minibatch_ring_size: int = flag(
@@ -67,7 +68,7 @@ class LearnerConfig:
         0, "trajectories of one env kept to be replayed; the oldest makes room for a new one", ge=0
     )
     replay_include_new: bool = flag(
-        False, "a trajectory may be replayed in the very dataset that it is new in; False: from the next one on"
+        False, "what has just been copied may be replayed beside itself; False: from the next trajectories on"
     )
     max_replay_lag: int = flag(
         10_000,
@@ -83,7 +84,7 @@ class LearnerConfig:
     learner_starvation_timeout_sec: float = flag(
         300.0,
         "seconds for which the learner waits in vain before the state of queues, slots and actors is told; the run "
-        "stops if nothing has moved at all; 0: never",
+        "stops if every actor has begun and none has ended a step meanwhile; 0: never",
         ge=0,
     )
     max_policy_lag: int = flag(1000, "steps whose policy is this many updates older than the learner are masked", ge=1)
@@ -98,16 +99,19 @@ class LearnerConfig:
     num_batchers: int = flag(1, "threads that assemble datasets, each one of its own; at most num_workers", ge=1, le=16)
     num_gpu_slots: int = flag(
         2,
-        "minibatches that the device holds, so that one is loaded while another is learned from; 1: one after the "
+        "datasets that the device holds, so that one is loaded while another is learned from; 1: one after the "
         "other; no effect on a CPU",
         ge=1,
         le=16,
     )
     num_loader_threads: int = flag(
-        1, "threads that load minibatches into the device's slots; no effect on a CPU", ge=1, le=16
+        1, "threads that load datasets into the device's slots; no effect on a CPU", ge=1, le=16
     )
     publish_interval: int = flag(
-        1, "updates (optimizer steps) between two publications of the weights to whoever acts", ge=1
+        1,
+        "updates (optimizer steps) between two publications of the weights to whoever acts, looked at after each pass "
+        "over a dataset",
+        ge=1,
     )
     microbatch_size: int = flag(
         0,
