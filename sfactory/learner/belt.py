@@ -65,19 +65,22 @@ class Belt:
         """From a batcher: the area is full."""
         self._full.put(area)
 
-    def load(self, area: Staging, timeout: float) -> bool:
-        """For a loader: load ``area`` into an idle slot, blocking up to ``timeout`` seconds for one."""
-        slot = _get(self._idle_slots, timeout)
-        if slot is None:
-            return False
-        slot.load(area)
-        self._idle_areas.put(area)
-        self._loaded.put(slot)
-        return True
+    def slot_to_load(self, timeout: float) -> DeviceSlot | None:
+        """For a loader, before it takes an area: an idle slot, blocking up to ``timeout`` seconds for one.
+
+        In this order, areas wait where batchers may take the oldest of them back.
+        """
+        return _get(self._idle_slots, timeout)
 
     def area_to_load(self, timeout: float) -> Staging | None:
         """For a loader: the area that has been full for longest, blocking up to ``timeout`` seconds for one."""
         return _get(self._full, timeout)
+
+    def load(self, area: Staging, slot: DeviceSlot) -> None:
+        """For a loader: copy ``area`` into ``slot``; the area is idle then, and the slot ready."""
+        slot.load(area)
+        self._idle_areas.put(area)
+        self._loaded.put(slot)
 
     def dataset(self, timeout: float) -> Columns | None:
         """For training: the next dataset, blocking up to ``timeout`` seconds for it."""

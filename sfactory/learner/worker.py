@@ -146,10 +146,12 @@ class LearnerWorker:
     def _load(self, belt: Belt, threads: Threads) -> None:
         """Bring full areas to the device."""
         while not self._ended(threads):
-            area = belt.area_to_load(BLOCK_S)
-            while area is not None and not self._ended(threads):
-                since = now()
-                if belt.load(area, BLOCK_S):
+            slot = belt.slot_to_load(BLOCK_S)
+            while slot is not None and not self._ended(threads):
+                area = belt.area_to_load(BLOCK_S)
+                if area is not None:
+                    since = now()
+                    belt.load(area, slot)
                     self._learning.timings.add("load", now() - since)
                     break
 

@@ -35,8 +35,12 @@ def fill(belt: Belt, mark: float) -> Staging:
 
 def load(belt: Belt) -> bool:
     """Do what a loader does, if there is something to do."""
-    area = belt.area_to_load(0)
-    return area is not None and belt.load(area, 0)
+    slot = belt.slot_to_load(0)
+    area = None if slot is None else belt.area_to_load(0)
+    if slot is None or area is None:
+        return False
+    belt.load(area, slot)
+    return True
 
 
 def mark_of(dataset: Columns | None) -> float:
@@ -64,17 +68,15 @@ def test_with_loaders_an_area_is_free_once_it_is_loaded_and_a_slot_once_it_is_re
     for mark in (1.0, 2.0):
         fill(belt, mark)
         assert load(belt)
-    area = fill(belt, 3.0)
-    taken = belt.area_to_load(0)
+    fill(belt, 3.0)
 
-    assert taken is area
-    assert not belt.load(area, 0)  # no slot is idle
+    assert not load(belt)  # no slot is idle
     first = belt.dataset(0)
     assert mark_of(first) == 1.0
-    assert not belt.load(area, 0)
+    assert not load(belt)
     assert first is not None
     belt.release(first)
-    assert belt.load(area, 0)
+    assert load(belt)
     assert [mark_of(belt.dataset(0)) for _ in range(2)] == [2.0, 3.0]
 
 
@@ -85,6 +87,23 @@ def test_the_oldest_dataset_that_waits_is_dropped_and_counted_instead_of_holding
 
     assert belt.dropped_steps == 2 * 10
     assert [mark_of(belt.dataset(0)) for _ in range(3)] == [3.0, 4.0, 5.0]
+
+
+def test_what_is_loaded_stays_and_the_oldest_that_waits_for_a_slot_is_dropped() -> None:
+    belt = Belt(areas(2), slots(1), drop_oldest=True)
+    fill(belt, 1.0)
+    assert load(belt)
+    for mark in (2.0, 3.0, 4.0):
+        fill(belt, mark)
+        assert not load(belt)  # no slot is idle, and no loader keeps an area meanwhile
+
+    assert belt.dropped_steps == 10
+    seen = []
+    while (dataset := belt.dataset(0)) is not None:
+        seen.append(mark_of(dataset))
+        belt.release(dataset)
+        load(belt)
+    assert seen == [1.0, 3.0, 4.0]
 
 
 def test_a_dataset_that_is_learned_from_is_never_dropped() -> None:

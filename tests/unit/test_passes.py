@@ -69,8 +69,9 @@ class Bench:
         area.scalars["reward"].fill_(number)
         area.scalars["valid"].fill_(True)
         area.scalars["log_prob"].fill_(-1.0)
-        while not self.belt.load(area, 0.1):
+        while (slot := self.belt.slot_to_load(0.1)) is None:
             assert not self.ended.is_set()
+        self.belt.load(area, slot)
 
     def _feed_all(self, datasets: int) -> None:
         for number in range(datasets):
@@ -112,9 +113,15 @@ def test_targets_of_gae_are_made_once_and_kept_for_all_passes() -> None:
         assert kept[0] is kept[1] is not None
 
 
-@pytest.mark.parametrize(("interval", "published"), [(1, 12), (5, 2), (12, 1), (13, 0)])
-def test_weights_are_published_every_so_many_updates(interval: int, published: int) -> None:
-    bench = Bench(publish_interval=interval)
+@pytest.mark.parametrize(
+    ("interval", "minibatches", "published"),
+    # Of two updates each, the pass in which it comes due is the second of two: every 4 updates instead of every 3.
+    [(1, 1, 12), (5, 1, 2), (12, 1, 1), (13, 1, 0), (2, 2, 12), (3, 2, 6)],
+)
+def test_weights_are_published_every_so_many_updates_after_whole_passes(
+    interval: int, minibatches: int, published: int
+) -> None:
+    bench = Bench(publish_interval=interval, num_batches_per_epoch=minibatches, batch_size=STEPS // minibatches)
     before = bench.wiring.weights[0].publications
 
     bench.run(12, 12)
