@@ -54,6 +54,15 @@ class LossScale:
         self._scale = torch.tensor(_FIRST, device=device)
         self._good = torch.tensor(0, device=device)  # gradients in a row that were finite
 
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint holds of it."""
+        return {"scale": self._scale, "good": self._good}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a saved state."""
+        self._scale = state["scale"].to(self._scale)
+        self._good = state["good"].to(self._good)
+
     def scaled(self, loss: Tensor) -> Tensor:
         """The loss to take the gradient of."""
         return loss * self._scale
@@ -95,10 +104,14 @@ class Updater:
         self._scale = LossScale(self._parameters[0].device) if model.computes_in is torch.float16 else None
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of it: "optimizer" and, if the critic has its own, "value_optimizer"."""
-        state = {"optimizer": self.optimizer.state_dict()}
+        """What a checkpoint holds of it: "optimizer"; if the critic has its own, "value_optimizer"; in float16,
+        "loss_scale".
+        """
+        state: dict[str, Any] = {"optimizer": self.optimizer.state_dict()}
         if self.value_optimizer is not None:
             state["value_optimizer"] = self.value_optimizer.state_dict()
+        if self._scale is not None:
+            state["loss_scale"] = self._scale.state()
         return state
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -112,6 +125,8 @@ class Updater:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.value_optimizer is not None:
             self.value_optimizer.load_state_dict(state["value_optimizer"])
+        if self._scale is not None and "loss_scale" in state:  # a run may be resumed in another precision
+            self._scale.load(state["loss_scale"])
 
     def begin(self) -> None:
         """Forget all gradients."""

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
 from sfactory.inference.acting import ActingPolicy
-from sfactory.learner.updater import LossScale
+from sfactory.learner.updater import LossScale, Rates, Updater
 from sfactory.model import precision
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.conv_encoders import ConvEncoder
@@ -207,3 +207,20 @@ def test_the_scale_of_losses_halves_down_to_one_and_grows_again() -> None:
     assert float(scale.scaled(one)) == 1.0
     assert not any(bool(scale.after(good)) for _ in range(2000))
     assert float(scale.scaled(one)) == 2.0
+
+
+def test_a_resumed_run_goes_on_with_the_scale_of_losses_that_it_had() -> None:
+    def updater(dtype: torch.dtype) -> Updater:
+        torch.manual_seed(0)
+        return Updater(model_in(dtype), OptimConfig())
+
+    before, after, exact = updater(torch.float16), updater(torch.float16), updater(torch.float32)
+    infinite = before.optimizer.parameters[0].sum() * torch.inf
+    assert bool(before.apply(infinite, Rates(1e-3), torch.tensor(True)).excused)
+
+    after.load(before.state())
+    exact.load(before.state())  # another precision has none
+
+    assert float(after.state()["loss_scale"]["scale"]) == 512.0  # half of the first
+    assert int(after.state()["loss_scale"]["good"]) == 0
+    assert "loss_scale" not in exact.state()
