@@ -96,8 +96,8 @@ class Drawing(Seesaw):
         return super().step(action)
 
 
-class HangsInActor1(Seesaw):
-    """Its 40th step never comes to an end in the process sf-actor-1, and is like others everywhere else."""
+class Hangs(Seesaw):
+    """Its 40th step never comes to an end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,6 +106,16 @@ class HangsInActor1(Seesaw):
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """As Seesaw, if at all."""
         self._steps += 1
-        if self._steps == 40 and Path("/proc/self/comm").read_text().strip() == "sf-actor-1":
+        if self._steps == 40 and self._hangs():
             time.sleep(9999.0)
         return super().step(action)
+
+    def _hangs(self) -> bool:
+        return True
+
+
+class HangsInActor1(Hangs):
+    """It hangs in the process sf-actor-1, and is like others everywhere else."""
+
+    def _hangs(self) -> bool:
+        return Path("/proc/self/comm").read_text().strip() == "sf-actor-1"

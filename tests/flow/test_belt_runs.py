@@ -1,0 +1,73 @@
+"""Real runs with several batchers, a dropping queue, a ring, and a learner that starves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sfactory.errors import ExitCode
+from tests.support.trainer import RunTrainer, TrainerRun
+
+SEESAW = "tests.support.telling_envs:Seesaw"
+DATASET = 256
+
+
+def last_row(run: TrainerRun) -> dict[str, Any]:
+    row = json.loads((run.run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+    assert isinstance(row, dict)
+    return row
+
+
+def test_two_batchers_bring_every_step_to_the_learner_once(run_trainer: RunTrainer) -> None:
+    run = run_trainer(env=SEESAW, train_for_env_steps=6000, num_batchers=2, num_batches_to_accumulate=3)
+
+    assert run.wait() == ExitCode.DONE, run.report("failed")
+    row = last_row(run)
+    # Episodes are never truncated, so that every row of a dataset is a step.
+    assert row["perf/trained_env_steps"] == DATASET * row["perf/datasets"] >= 6000
+    assert row["perf/sampled_env_steps"] >= row["perf/trained_env_steps"]
+    assert row["perf/dropped_steps"] == 0
+    run.assert_clean()
+
+
+def test_a_learner_that_is_behind_drops_what_has_waited_longest_and_counts_it(run_trainer: RunTrainer) -> None:
+    # 30 passes over each dataset: actors are far ahead.
+    run = run_trainer(
+        env=SEESAW,
+        train_for_env_steps=4000,
+        num_epochs=30,
+        learner_queue_policy="drop_oldest",
+        num_batches_to_accumulate=3,
+    )
+
+    assert run.wait() == ExitCode.DONE, run.report("failed")
+    row = last_row(run)
+    assert row["perf/dropped_steps"] >= DATASET
+    assert row["perf/dropped_steps"] % DATASET == 0
+    assert row["perf/trained_env_steps"] == DATASET * row["perf/datasets"] >= 4000
+    assert row["perf/trained_env_steps"] + row["perf/dropped_steps"] <= row["perf/sampled_env_steps"]
+    run.assert_clean()
+
+
+def test_a_ring_of_two_learns_from_each_dataset_twice(run_trainer: RunTrainer) -> None:
+    run = run_trainer(
+        env=SEESAW, train_for_env_steps=4000, minibatch_ring_size=2, num_epochs=2, num_batches_to_accumulate=3
+    )
+
+    assert run.wait() == ExitCode.DONE, run.report("failed")
+    row = last_row(run)
+    assert row["perf/trained_env_steps"] == DATASET * row["perf/datasets"] >= 4000
+    # What is open at the end is learned from whole, too.
+    assert run.result()["updates"] == 2 * row["perf/datasets"]
+    run.assert_clean()
+
+
+def test_a_learner_that_nothing_can_reach_any_more_tells_who_waits_for_whom_and_ends(run_trainer: RunTrainer) -> None:
+    run = run_trainer(env="tests.support.telling_envs:Hangs", learner_starvation_timeout_sec=3.0)
+
+    assert run.wait() == ExitCode.LEARNER, run.report("another end")
+    assert "no dataset to learn from for 3 s (--learner_starvation_timeout_sec)" in run.stderr
+    assert "no actor has taken a step meanwhile" in run.stderr
+    assert "sf-actor-0: running, busy for" in run.stderr
+    assert run.last_stderr_line.startswith("RESULT failed ")
+    run.assert_clean()
