@@ -36,7 +36,7 @@ def read(run: TrainerRun, name: str) -> dict[str, Any]:
 
 def learning_rates(run: TrainerRun) -> list[float]:
     """Every learning rate in metrics.jsonl, in order."""
-    rows = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
+    rows = run.metrics()
     return [row["train/learning_rate"] for row in rows if row.get("train/learning_rate") is not None]
 
 

@@ -27,7 +27,7 @@ def finished(run: TrainerRun) -> TrainerRun:
 
 def told(run: TrainerRun, name: str) -> list[float]:
     """All numbers of that name in metrics.jsonl."""
-    rows = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
+    rows = run.metrics()
     return [row[name] for row in rows if row.get(name) is not None]
 
 

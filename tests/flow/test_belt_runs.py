@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from sfactory.errors import ExitCode
-from tests.support.trainer import RunTrainer, TrainerRun
+from tests.support.trainer import RunTrainer
 
 SEESAW = "tests.support.telling_envs:Seesaw"
 DATASET = 256
-
-
-def last_row(run: TrainerRun) -> dict[str, Any]:
-    row = json.loads((run.run_dir / "metrics.jsonl").read_text().splitlines()[-1])
-    assert isinstance(row, dict)
-    return row
 
 
 def test_two_batchers_bring_every_step_to_the_learner_once(run_trainer: RunTrainer) -> None:
     run = run_trainer(env=SEESAW, train_for_env_steps=6000, num_batchers=2, num_batches_to_accumulate=3)
 
     assert run.wait() == ExitCode.DONE, run.report("failed")
-    row = last_row(run)
+    row = run.metrics()[-1]
     # Episodes are never truncated, so that every row of a dataset is a step.
     assert row["perf/trained_env_steps"] == DATASET * row["perf/datasets"] >= 6000
     assert row["perf/sampled_env_steps"] >= row["perf/trained_env_steps"]
@@ -41,7 +32,7 @@ def test_a_learner_that_is_behind_drops_what_has_waited_longest_and_counts_it(ru
     )
 
     assert run.wait() == ExitCode.DONE, run.report("failed")
-    row = last_row(run)
+    row = run.metrics()[-1]
     assert row["perf/dropped_steps"] >= DATASET
     assert row["perf/dropped_steps"] % DATASET == 0
     assert row["perf/trained_env_steps"] == DATASET * row["perf/datasets"] >= 4000
@@ -55,7 +46,7 @@ def test_a_ring_of_two_learns_from_each_dataset_twice(run_trainer: RunTrainer) -
     )
 
     assert run.wait() == ExitCode.DONE, run.report("failed")
-    row = last_row(run)
+    row = run.metrics()[-1]
     assert row["perf/trained_env_steps"] == DATASET * row["perf/datasets"] >= 4000
     # What is open at the end is learned from whole, too.
     assert run.result()["updates"] == 2 * row["perf/datasets"]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any
 
 import pytest
 
 from sfactory.errors import ExitCode
 from tests.support.source import ROOT
-from tests.support.trainer import RunTrainer, TrainerRun
+from tests.support.trainer import RunTrainer
 
 _NAME = re.compile(r"`([a-z_]+/[\w/<>-]+)`")
 
@@ -22,16 +20,12 @@ def documented() -> list[re.Pattern[str]]:
     return [re.compile(re.sub(r"<\w+>", r"[\\w/-]+", name)) for name in sorted(names)]
 
 
-def rows_of(run: TrainerRun) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.parametrize("flags", [{"inference": "central"}, {"inference": "local"}, {"serial_mode": True}])
 def test_every_number_that_a_run_writes_stands_on_the_page(run_trainer: RunTrainer, flags: dict[str, object]) -> None:
     run = run_trainer(env="tests.support.telling_envs:Unhurried", train_for_env_steps=4000, **flags)
 
     assert run.wait() == ExitCode.DONE, run.report("failed")
-    rows = rows_of(run)
+    rows = run.metrics()
     written = {name for row in rows for name in row} - {"time", "env_steps"}
     patterns = documented()
     assert [name for name in sorted(written) if not any(p.fullmatch(name) for p in patterns)] == []
@@ -52,7 +46,7 @@ def test_steps_that_are_trained_and_replayed_add_up_to_what_was_learned_from(run
     )
 
     assert run.wait() == ExitCode.DONE, run.report("failed")
-    last = rows_of(run)[-1]
+    last = run.metrics()[-1]
     # Episodes are never truncated, so that every row of a batch is a step.
     assert last["perf/trained_env_steps"] + last["perf/replayed_steps"] == 256 * last["perf/datasets"]
     assert 0.4 < last["perf/replayed_steps"] / last["perf/trained_env_steps"] <= 1.0
@@ -64,7 +58,7 @@ def test_the_page_names_nothing_that_is_never_written(run_trainer: RunTrainer) -
     run = run_trainer(env="tests.support.telling_envs:Seesaw", train_for_env_steps=4000)
 
     assert run.wait() == ExitCode.DONE, run.report("failed")
-    rows = rows_of(run)
+    rows = run.metrics()
     written = {name for row in rows for name in row}
     unseen = [p.pattern for p in documented() if not any(p.fullmatch(name) for name in written)]
     assert [name for name in unseen if not name.startswith("eval/")] == []

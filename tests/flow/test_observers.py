@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -36,7 +35,7 @@ def test_an_observer_sees_a_run_from_its_beginning_to_its_end(run_trainer: RunTr
     assert {line["pid"] for line in told} == {run.pid}
     assert len(run.stdout.splitlines()) == 1
     assert "an observer says hello" in run.stderr
-    rows = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
+    rows = run.metrics()
     assert [row["diary/asked"] for row in rows] == list(range(1, len(rows) + 1))
     assert len(rows) >= 3
     run.assert_clean()

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any
 
 import pytest
 
 from sfactory.errors import ExitCode
-from tests.support.trainer import RunTrainer, TrainerRun
+from tests.support.trainer import RunTrainer
 
 KINDS = ("actor", "policy", "learner", "cores", "nobody")
-
-
-def rows(run: TrainerRun) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("inference", ["central", "local"])
@@ -30,7 +24,7 @@ def test_a_run_tells_shares_of_time_depths_of_rings_and_who_sets_the_pace(
     assert advice[1] in KINDS
     assert re.search(r"busy=actor:\d\.\d\d.* bound_by=\w+ ", run.stderr)
     kinds = ("actor", "policy", "learner") if inference == "central" else ("actor", "learner")
-    row = rows(run)[-2]  # in the last one everything has come to its end
+    row = run.metrics()[-2]  # in the last one everything has come to its end
     for kind in kinds:
         assert row[f"load/{kind}_busy"] > 0
         assert row[f"load/{kind}_busy"] + row[f"load/{kind}_waiting"] == pytest.approx(1.0), kind
@@ -45,7 +39,7 @@ def test_one_process_has_no_shares_of_time(run_trainer: RunTrainer) -> None:
     run = run_trainer(serial_mode=True, train_for_env_steps=2000)
 
     assert run.wait() == ExitCode.DONE, run.report("failed")
-    assert not [name for name in rows(run)[-1] if name.startswith(("load/", "ring/"))]
+    assert not [name for name in run.metrics()[-1] if name.startswith(("load/", "ring/"))]
     assert "bound by" not in run.stderr
 
 

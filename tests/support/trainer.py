@@ -112,6 +112,10 @@ class TrainerRun:
         assert isinstance(value, dict), self.report("the last line on stdout is no JSON object")
         return value
 
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl so far."""
+        return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+
     def processes(self) -> dict[str, int]:
         """Process id by name (sf-main, sf-actor-0, ...) of the run's living processes that carry such a name."""
         found = processes.processes_of(self.run_id)
