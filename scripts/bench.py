@@ -39,8 +39,8 @@ from scripts.process_times import ProcessTimes, cores_busy, cpu_us_per_step
 from scripts.record import machine, write_json
 from scripts.trainer import benchmark
 from scripts.workloads import INFERENCES, Workload, workloads
-from sfactory import train
 from sfactory.cores import Cores
+from sfactory.native import NATIVE
 
 CEILINGS = ROOT / "scripts" / "ceilings.py"
 _KEPT = ("pure_simulation_steps_per_second", "percent_of_pure_simulation", "busy", "waiting", "bound_by")
@@ -94,7 +94,7 @@ def alone(what: str, threads: int, arguments: Sequence[str], seconds: float, cwd
 
     def measure() -> Result:
         # The heap as processes of a run have it; their one native thread is raised to ``threads`` by the script.
-        return json_line(run(command, cwd, environment=train.NATIVE).stdout)
+        return json_line(run(command, cwd, environment=NATIVE).stdout)
 
     return Measurement(ceiling_name(what, threads), shown(command, cwd), measure)
 

@@ -6,7 +6,6 @@ stdout carries the result alone; everything else goes to stderr, whose last line
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from sfactory.clock import now
 from sfactory.errors import ConfigError, ExitCode, SFactoryError
+from sfactory.native import set_for_children
 from sfactory.run.commands import train_command
 from sfactory.run.signals import Interrupted, Interrupts, signals_held_back
 
@@ -23,29 +23,13 @@ if TYPE_CHECKING:
 
 _STARTED_AT = now()
 _PROG = "sfactory.train"
-# What children must find in their environment before numpy and torch are imported; a user's own values win.
-NATIVE = {
-    # One native thread per process; the learner raises its own number.
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    # Memory of freed tensors stays in the heap (the highest threshold glibc takes): given back to the kernel, it
-    # would be faulted in again, page by page, with every minibatch. See docs/performance.md.
-    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
-    "MALLOC_TRIM_THRESHOLD_": str(2**40),
-    # One heap for all threads: that of a thread lies in pieces of 64 MiB, each given back as soon as it is empty.
-    "MALLOC_ARENA_MAX": "1",
-    # In huge pages where the kernel and glibc (2.35 or later) know them: one fault for 2 MiB instead of one for 4 KiB.
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train as ``argv`` (default: the command line) says; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     Path("/proc/self/comm").write_text("sf-main")
-    for variable, value in NATIVE.items():
-        os.environ.setdefault(variable, value)
+    set_for_children()
     with Interrupts() as interrupts:
         try:
             return _run(arguments, interrupts)

@@ -34,26 +34,30 @@ class Inbox:
         ring: Channel[ToLearner],
         to_actors: list[Channel[ToActor]],
         row: StatusRow,
-        batchers: int = 1,
+        shared: bool = False,
     ) -> None:
-        """``batchers``: how many take; one alone needs no lock."""
+        """``shared``: several batchers take, and a thread of its own reads for them, see ``receive``."""
         self._policy, self._table, self._ring, self._to_actors, self._row = policy, table, ring, to_actors, row
         self._slots = trajectories.slots()
         self._waiting: deque[Rest] = deque()
-        self._reading = threading.Lock() if batchers > 1 else None
+        self._arrived = threading.Condition() if shared else None
 
     def wait(self, timeout: float) -> None:
-        """Block until there is something to take, up to ``timeout`` seconds, beside other batchers twice that."""
+        """Block until there is something to take, up to ``timeout`` seconds."""
         if self._waiting:
             return
-        if self._reading is None:
-            self._receive(timeout)
-        elif self._reading.acquire(blocking=timeout > 0, timeout=timeout if timeout > 0 else -1):
-            try:
-                if not self._waiting:
-                    self._receive(timeout)
-            finally:
-                self._reading.release()
+        if self._arrived is None:
+            self.receive(timeout)
+        else:
+            with self._arrived:
+                self._arrived.wait_for(lambda: bool(self._waiting), timeout)
+
+    def receive(self, timeout: float) -> None:
+        """Read what has been announced, blocking up to ``timeout`` seconds if nothing has. One thread alone reads."""
+        arrived = self._ring.get(timeout)
+        self._row.count_depth(len(arrived))
+        self._waiting.extend(Rest(self._slots[message.slot], 0) for message in arrived)
+        self._tell()
 
     def take(self, timeout: float) -> Rest | None:
         """The next rows to copy, once ``wait(timeout)`` is over; None if there are none.
@@ -75,13 +79,14 @@ class Inbox:
     def give_back(self, rest: Rest) -> None:
         """What was taken is not copied whole: the rest comes before everything else."""
         self._waiting.appendleft(rest)
+        self._tell()
 
     def free(self, slot: Slot) -> None:
         """Nobody needs the slot any more: its actor may fill it again."""
         self._table.release(slot.index, self._policy)
         self._to_actors[self._table.owner(slot.index)].put(SlotFreed(slot.index))
 
-    def _receive(self, timeout: float) -> None:
-        arrived = self._ring.get(timeout)
-        self._row.count_depth(len(arrived))
-        self._waiting.extend(Rest(self._slots[message.slot], 0) for message in arrived)
+    def _tell(self) -> None:
+        if self._arrived is not None:
+            with self._arrived:
+                self._arrived.notify_all()

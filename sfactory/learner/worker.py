@@ -7,6 +7,8 @@ assembles and trains in turn. The main thread waits, and saves at the end.
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from sfactory.clock import BLOCK_S, now
@@ -26,6 +28,8 @@ from sfactory.seeds import Branch, seed_at
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State, StatusRow, Stopwatch
 
+_log = logging.getLogger(__name__)
+
 
 class LearnerWorker:
     """Assembles datasets and has them learned from, until a limit or a stop.
@@ -40,8 +44,10 @@ class LearnerWorker:
         self._watch = Stopwatch(row)
         self._own_area: Staging | None = None
         self._copying = CopyThreads(setup.learner.learner_main_loop_num_cores)
-        batchers = setup.learner.num_batchers
-        self._inbox = Inbox(setup.policy, setup.trajectories, setup.table, setup.inbox, setup.to_actors, row, batchers)
+        self._shared_inbox = setup.learner.num_batchers > 1
+        self._inbox = Inbox(
+            setup.policy, setup.trajectories, setup.table, setup.inbox, setup.to_actors, row, self._shared_inbox
+        )
         self._replay = self._make_replay()
         self._assembler = self._make_assembler()
         self._starvation = Starvation(setup.learner.learner_starvation_timeout_sec, setup.status, setup.table)
@@ -111,19 +117,38 @@ class LearnerWorker:
 
     def _start_belt(self, threads: Threads) -> None:
         setup, config = self._setup, self._setup.learner
-        device = torch.device(setup.device)
-        slots: list[DeviceSlot] = []
-        if device.type != "cpu":
-            count = max(config.num_gpu_slots, config.minibatch_ring_size)
-            slots = [DeviceSlot(setup.spec, setup.layout, device, self._replay is not None) for _ in range(count)]
+        slots = self._device_slots()
         areas = [self._staging() for _ in range(setup.layout.datasets)]
         belt = Belt(areas, slots, drop_oldest=config.learner_queue_policy == "drop_oldest")
         passes = Passes(self._learning, belt, config, self._row, self._watch, self._starvation)
         threads.start("train", lambda: passes.run(lambda: setup.control.stopping or threads.failed))
         for number in range(config.num_loader_threads if slots else 0):
             threads.start(f"load-{number}", lambda: self._load(belt, threads))
+        if self._shared_inbox:
+            threads.start("inbox", lambda: self._read_for_batchers(threads))
         for number in range(config.num_batchers):
             threads.start(f"batch-{number}", lambda: self._batch(belt, threads))
+
+    def _device_slots(self) -> list[DeviceSlot]:
+        """Where loaders bring datasets to; none where the device reads the memory of the host."""
+        setup, config = self._setup, self._setup.learner
+        device = torch.device(setup.device)
+        if device.type == "cpu":
+            return []
+        ring, count = config.minibatch_ring_size, config.num_gpu_slots
+        if 1 < ring >= count:
+            _log.warning(
+                "--minibatch_ring_size=%d takes all of --num_gpu_slots=%d: nothing is loaded while it is learned from; "
+                "--num_gpu_slots=%d loads one dataset meanwhile",
+                ring,
+                count,
+                ring + 1,
+            )
+        return [DeviceSlot(setup.spec, setup.layout, device, self._replay is not None) for _ in range(max(count, ring))]
+
+    def _read_for_batchers(self, threads: Threads) -> None:
+        while not self._ended(threads):
+            self._inbox.receive(BLOCK_S)
 
     def _batch(self, belt: Belt, threads: Threads) -> None:
         """Fill areas of the belt."""

@@ -23,7 +23,7 @@ FREE, READY = SlotState.FREE, SlotState.READY
 class Bench:
     """An Assembler with all it touches. Row n of a slot's k-th filling carries the reward 1000 k + 100 slot + n."""
 
-    def __init__(self, rows: int = 3, dataset_rows: int = 4) -> None:
+    def __init__(self, rows: int = 3, dataset_rows: int = 4, shared: bool = False) -> None:
         layout = small_layout(num_actors=2, slots_per_split=3, rows=rows, dataset_rows=dataset_rows)
         self.rows = rows
         self.trajectories = TrajectoryBuffer(VECTOR, layout)
@@ -31,7 +31,7 @@ class Bench:
         self.inbox: Channel[ToLearner] = Channel("learner", TO_LEARNER, 20)
         self.to_actors: list[Channel[ToActor]] = [Channel(f"actor {i}", TO_ACTOR, 20) for i in range(2)]
         row = StatusBoard(["sf-learner-0"]).row("sf-learner-0")
-        self.rests = Inbox(0, self.trajectories, self.table, self.inbox, self.to_actors, row, batchers=3)
+        self.rests = Inbox(0, self.trajectories, self.table, self.inbox, self.to_actors, row, shared)
         self.assembler = Assembler(self.rests, slots_until_trained=False)
         self.staging = Staging(VECTOR, layout, pin=False)
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from sfactory import train
+from sfactory.native import NATIVE
 
 # In a thread, as the learner learns. Each round takes the memory of some layers and frees it in the order it came.
 ROUNDS, TENSORS = 10, 30
@@ -33,7 +33,7 @@ faults({ROUNDS})
 
 
 def faults_of_later_rounds(settings: dict[str, str]) -> int:
-    clean = {name: value for name, value in os.environ.items() if name not in train.NATIVE}
+    clean = {name: value for name, value in os.environ.items() if name not in NATIVE}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**clean, **settings},
@@ -46,7 +46,7 @@ def faults_of_later_rounds(settings: dict[str, str]) -> int:
 
 
 def test_what_was_freed_is_used_again_without_a_fault() -> None:
-    assert faults_of_later_rounds(train.NATIVE) < PAGES // 1000
+    assert faults_of_later_rounds(NATIVE) < PAGES // 1000
 
 
 def test_without_the_settings_of_a_run_much_of_it_is_faulted_in_each_time() -> None:

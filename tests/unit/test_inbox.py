@@ -39,8 +39,24 @@ def test_who_waits_is_given_nothing_after_its_time() -> None:
     assert now() - begun < 30 * BLOCK_S
 
 
+def test_a_batcher_that_waits_gets_at_once_what_another_gives_back() -> None:
+    bench = Bench(rows=3, shared=True)
+    bench.send(4)
+    bench.rests.receive(1.0)
+    taken = bench.rests.take(0)
+    assert taken is not None
+    given: list[Rest | None] = []
+    waits = threading.Thread(target=lambda: given.append(bench.rests.take(600.0)), daemon=True)
+    waits.start()
+
+    bench.rests.give_back(Rest(taken.slot, 2))
+
+    waits.join(60.0)
+    assert [None if rest is None else (rest.slot.index, rest.start) for rest in given] == [(4, 2)]
+
+
 def test_several_batchers_share_all_rows_between_them_each_exactly_once() -> None:
-    bench = Bench(rows=3, dataset_rows=4)
+    bench = Bench(rows=3, dataset_rows=4, shared=True)
     layout = small_layout(num_actors=2, slots_per_split=3, rows=3, dataset_rows=4)
     lock, marks, wanted = threading.Lock(), list[int](), 300
 
@@ -50,9 +66,13 @@ def test_several_batchers_share_all_rows_between_them_each_exactly_once() -> Non
             with lock:
                 marks.extend(int(mark) for mark in staging.scalars["reward"][0].tolist())
 
+    def read() -> None:
+        while len(marks) < wanted:
+            bench.rests.receive(BLOCK_S)
+
     batchers = [threading.Thread(target=batch) for _ in range(3)]
-    for batcher in batchers:
-        batcher.start()
+    for thread in (*batchers, threading.Thread(target=read, daemon=True)):
+        thread.start()
     sent: list[int] = []
     deadline = now() + 60.0
     while any(batcher.is_alive() for batcher in batchers) and now() < deadline:

@@ -42,7 +42,7 @@ EARLIER = Summary(
 def main_in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What ``main`` does to its process is undone."""
     name = COMM.read_text()
-    monkeypatch.setattr(sfactory.train, "NATIVE", {})
+    monkeypatch.setattr(sfactory.train, "set_for_children", lambda: None)
     yield
     COMM.write_text(name)
 

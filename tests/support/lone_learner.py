@@ -1,0 +1,57 @@
+"""Room: a learner as a run makes it, in the test's own hands. In: flags. Out: what it learned, published, and told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from sfactory.config.flags import config_of
+from sfactory.layout import Layout
+from sfactory.learner.learning import Learning
+from sfactory.learner.staging import Staging
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import flat_bytes
+from sfactory.run.wiring import Wiring
+from tests.support.parts import VECTOR
+
+M = TypeVar("M")
+# A dataset of one minibatch: 4 rows of 5 steps.
+FLAGS: dict[str, Any] = {
+    "env": "any",
+    "num_workers": 1,
+    "num_envs_per_worker": 4,
+    "worker_num_splits": 1,
+    "rollout": 5,
+    "batch_size": 20,
+    "encoder_mlp_layers": (8,),
+}
+
+
+class LoneLearner:
+    """A ``Learning`` that has begun, with all that a run shares with it. ``area``: a full, valid dataset, made up."""
+
+    def __init__(self, checkpoints: Path | None = None, **flags: Any) -> None:
+        self.config = config_of({**FLAGS, **flags})
+        model = ActorCritic(VECTOR, self.config.model)
+        self.layout = Layout.plan(self.config.sampling, self.config.learner, "central", model.state_size)
+        self.wiring = Wiring(VECTOR, self.layout, flat_bytes(model))
+        self.setup = self.wiring.learner(
+            0, self.config, 1, "cpu", 1, None if checkpoints is None else str(checkpoints / "checkpoint_p0")
+        )
+        self.row = self.wiring.status.row("sf-learner-0")
+        torch.manual_seed(11)
+        self.learning = Learning(self.setup, self.row)
+        self.learning.begin()
+        self.area = Staging(VECTOR, self.layout, pin=False, replay=bool(self.config.learner.replay_proportion))
+        self.area.obs["obs"].normal_(generator=torch.Generator().manual_seed(2))
+        self.area.scalars["valid"].fill_(True)
+
+    def learn(self) -> None:
+        """From ``area``, as if it were new."""
+        self.learning.learn(self.area)
+
+    def told(self, kind: type[M]) -> list[M]:
+        """Messages of that kind that have come to main and were not asked for before; the others are lost."""
+        return [message for message in self.wiring.learners_to_main[0].get(1) if isinstance(message, kind)]

@@ -1,0 +1,152 @@
+"""Loaders bring every dataset to the device's slots, from which it is learned once, beside batchers and training."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sfactory.learner.columns import Columns
+from sfactory.learner.dataset import Dataset
+from sfactory.learner.device_slot import DeviceSlot
+from sfactory.learner.worker import LearnerWorker
+from sfactory.messages import TrajectoryReady
+from sfactory.shared.slots import SlotState
+from tests.support.learner_threads import run_to_the_end
+from tests.support.lone_learner import LoneLearner
+from tests.support.parts import VECTOR
+
+STEPS = 20  # of a dataset: 4 rows of 5
+LIMIT = 60 * STEPS
+
+
+class LoadingWorker(LearnerWorker):
+    """A worker whose device has memory of its own, although it is a CPU."""
+
+    def _device_slots(self) -> list[DeviceSlot]:
+        layout, count = self._setup.layout, self._setup.learner.num_gpu_slots
+        return [DeviceSlot(VECTOR, layout, torch.device("cpu"), replay=False) for _ in range(count)]
+
+
+class Feed:
+    """A learner, and a thread that fills slots as actors do: each row carries a reward of its own, in all its steps."""
+
+    def __init__(self, **flags: Any) -> None:
+        self.learner = LoneLearner(
+            num_workers=2, num_envs_per_worker=2, train_for_env_steps=LIMIT, max_policy_lag=10**6, **flags
+        )
+        self.sent = 0
+        self.opened: list[list[int]] = []
+        self._open = self.learner.learning.open
+        self.learner.learning.open = self._recorded  # type: ignore[method-assign]
+        self._ended = threading.Event()
+
+    def _recorded(self, columns: Columns) -> Dataset:
+        assert isinstance(columns, DeviceSlot)
+        assert bool((columns.scalars["reward"] == columns.scalars["reward"][0]).all())
+        self.opened.append(columns.scalars["reward"][0].int().tolist())
+        return self._open(columns)
+
+    def _fill(self) -> None:
+        wiring, layout = self.learner.wiring, self.learner.layout
+        while not self._ended.wait(0.0005):
+            for index in range(layout.num_slots):
+                if wiring.table.state(index) is not SlotState.FREE:
+                    continue
+                wiring.table.begin(index)
+                slot = wiring.trajectories.slot(index)
+                slot.reward[...] = self.sent + np.arange(layout.rows)
+                slot.valid.fill(True)
+                self.sent += layout.rows
+                wiring.table.publish(index, 0)
+                wiring.to_learners[0].put(TrajectoryReady(wiring.table.owner(index), index))
+            for channel in wiring.to_actors:
+                channel.get(0)
+
+    def run(self) -> None:
+        """Until the learner has had enough."""
+        actors = threading.Thread(target=self._fill, daemon=True)
+        self.learner.learning.progress.start_clock(1e-9)
+        actors.start()
+        try:
+            run_to_the_end(LoadingWorker(self.learner.setup, self.learner.learning, self.learner.row))
+        finally:
+            self._ended.set()
+            actors.join(60.0)
+
+
+@pytest.mark.parametrize(
+    ("ring", "slots", "made", "advised"), [(1, 1, 1, None), (2, 3, 3, None), (2, 2, 2, 3), (3, 2, 3, 4)]
+)
+def test_a_ring_that_leaves_no_slot_to_load_into_is_told_of(
+    ring: int, slots: int, made: int, advised: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    flags: dict[str, Any] = {
+        "minibatch_ring_size": ring,
+        "num_gpu_slots": slots,
+        "num_batches_to_accumulate": 5,
+        "num_epochs": 2,
+    }
+    learner = LoneLearner(**flags)
+    worker = LearnerWorker(dataclasses.replace(learner.setup, device="meta"), learner.learning, learner.row)
+
+    with caplog.at_level(logging.WARNING):
+        found = worker._device_slots()
+
+    assert len(found) == made
+    assert [record.getMessage() for record in caplog.records] == (
+        []
+        if advised is None
+        else [
+            f"--minibatch_ring_size={ring} takes all of --num_gpu_slots={slots}: nothing is loaded while it is learned "
+            f"from; --num_gpu_slots={advised} loads one dataset meanwhile"
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"num_loader_threads": 3, "num_gpu_slots": 3},
+        {"num_gpu_slots": 1},
+        {"num_batchers": 2, "num_loader_threads": 2, "num_batches_to_accumulate": 4},
+    ],
+    ids=str,
+)
+def test_every_row_comes_to_the_device_at_most_once_and_none_is_skipped(flags: dict[str, Any]) -> None:
+    feed = Feed(**flags)
+
+    feed.run()
+
+    rows = [row for dataset in feed.opened for row in dataset]
+    assert feed.learner.learning.progress.env_steps == LIMIT
+    assert len(rows) == LIMIT // 5
+    assert len(set(rows)) == len(rows)
+    # What is on its way at the end: in the areas, the device's slots, and a slot cut in two.
+    layout = feed.learner.layout
+    in_flight = 4 * (layout.datasets + feed.learner.config.learner.num_gpu_slots) + layout.rows
+    assert max(rows) < len(rows) + in_flight
+
+
+def test_loaders_tell_how_long_they_took() -> None:
+    feed = Feed()
+
+    feed.run()
+
+    assert feed.learner.learning.timings.message(0, 1).load_ms > 0
+
+
+def test_a_loader_that_fails_ends_the_learner_with_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(slot: DeviceSlot, staging: Columns) -> None:
+        raise RuntimeError("the device is lost")
+
+    monkeypatch.setattr(DeviceSlot, "load", fail)
+
+    with pytest.raises(RuntimeError, match="the device is lost"):
+        Feed().run()
