@@ -97,7 +97,8 @@ class TrainStats(NamedTuple):
     """Learner -> main: means over the updates since the last report, and the coefficients in force.
 
     This is the only list of what is told of training; TRAIN_STATISTICS and whoever makes or shows them follow it.
-    ``updates``: how many there were. A number that none of them had is NaN. Lag in updates.
+    ``updates``: how many there were. A number that none of them had is NaN. Lag in updates:
+    of steps that came new, and of replayed ones.
     """
 
     policy: int
@@ -123,12 +124,13 @@ class TrainStats(NamedTuple):
     lag_min: float
     lag_mean: float
     lag_max: float
+    replay_lag_min: float
+    replay_lag_mean: float
+    replay_lag_max: float
 
 
 # What a learner tells of its updates, by name.
-TRAIN_STATISTICS = tuple(
-    name for name in TrainStats._fields if name not in ("policy", "updates", "lag_min", "lag_mean", "lag_max")
-)
+TRAIN_STATISTICS = TrainStats._fields[TrainStats._fields.index("policy_loss") : TrainStats._fields.index("lag_min")]
 
 
 class LearnerTimes(NamedTuple):

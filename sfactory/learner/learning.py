@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from sfactory.clock import Every
 from sfactory.errors import SFactoryError
@@ -18,6 +17,7 @@ from sfactory.learner.columns import REPLAYED, Columns
 from sfactory.learner.dataset import Dataset
 from sfactory.learner.hook import Hooks
 from sfactory.learner.keeper import CheckpointKeeper
+from sfactory.learner.lags import Lags
 from sfactory.learner.progress import Progress
 from sfactory.learner.publisher import Publisher
 from sfactory.learner.setup import LearnerSetup
@@ -31,29 +31,6 @@ from sfactory.shared.status import State, StatusRow
 
 _STATS_EVERY_S = 0.25
 _END_S = 600.0  # of one minibatch, or a save, that is under way at a limit; after a stop main waits for less
-
-
-class _LagStats:
-    """Minimum, mean and maximum of the policy lag over datasets, over steps that it masks, too."""
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self.minimum, self.maximum, self._total, self._count = float("inf"), 0.0, 0.0, 0
-
-    def add(self, lag: Tensor, taken: Tensor) -> None:
-        """Take in a dataset. ``lag``: [T, R] int32, as in Batch; ``taken``: [T, R] bool - it is the lag of a step."""
-        lags = lag[taken].double()
-        if lags.numel():
-            self.minimum = min(self.minimum, float(lags.min()))
-            self.maximum = max(self.maximum, float(lags.max()))
-            self._total += float(lags.sum())
-            self._count += lags.numel()
-
-    @property
-    def mean(self) -> float:
-        return self._total / self._count if self._count else 0.0
 
 
 class Learning:
@@ -82,7 +59,7 @@ class Learning:
         self.progress = Progress(best_metric=setup.checkpoint.save_best_metric)
         self.keeper = CheckpointKeeper(setup, self._trainer, self.progress, row)
         self._hooks = Hooks.of(setup.after_train_step)
-        self._lags = _LagStats()
+        self._lags, self._replay_lags = Lags(), Lags()
         self._stats_due = Every(_STATS_EVERY_S)
         self._changing = threading.Lock()
         self._failure: BaseException | None = None
@@ -135,11 +112,11 @@ class Learning:
         with self._changing_model():
             if self._finished:
                 return False
-            trainer, progress, before, replayed = self._trainer, self.progress, dataset.learned, dataset.replayed
+            trainer, before = self._trainer, dataset.learned
             with self.timings.stretch("grad"):
                 more = trainer.learn(dataset, self._stopping)
-            progress.env_steps += dataset.learned - before
-            self._row.add("replayed_steps", dataset.replayed - replayed)
+            self.progress.env_steps += dataset.learned.fresh - before.fresh
+            self._row.add("replayed_steps", dataset.learned.replayed - before.replayed)
             with self.timings.stretch("publish"):
                 self._publisher.after_updates(trainer.train_step)
             self._write_row()
@@ -160,12 +137,13 @@ class Learning:
             self.keeper.after_dataset()
 
     def _look_at(self, columns: Columns) -> None:
-        """Lags of what came new."""
+        """Lags of what came new, and of what is replayed; of steps that are masked for it, too."""
         scalars = columns.scalars
-        taken = scalars["valid"]
+        lag, taken = self._trainer.train_step - scalars["policy_version"], scalars["valid"]
         if REPLAYED in scalars:
+            self._replay_lags.add(lag, taken & scalars[REPLAYED])
             taken = taken & ~scalars[REPLAYED]
-        self._lags.add(self._trainer.train_step - scalars["policy_version"], taken)
+        self._lags.add(lag, taken)
 
     def _stopping(self) -> bool:
         """Whether a pass is to be broken off. A limit of env steps is no reason: what is open is learned from whole."""
@@ -191,22 +169,25 @@ class Learning:
 
     def report(self) -> None:
         """Send statistics since the last report to main; if main is behind, they go with the next."""
-        trainer, lags = self._trainer, self._lags
+        trainer, lags, replay_lags = self._trainer, self._lags, self._replay_lags
         if not trainer.updates:
             return
-        lag = (0.0 if lags.minimum == float("inf") else lags.minimum, lags.mean, lags.maximum)
         stats = TrainStats(
             policy=self._setup.policy,
             updates=trainer.updates,
-            lag_min=lag[0],
-            lag_mean=lag[1],
-            lag_max=lag[2],
+            lag_min=lags.minimum,
+            lag_mean=lags.mean,
+            lag_max=lags.maximum,
+            replay_lag_min=replay_lags.minimum,
+            replay_lag_mean=replay_lags.mean,
+            replay_lag_max=replay_lags.maximum,
             **trainer.statistics(),
         )
         if self._setup.to_main.try_put(stats):
             times = self.timings.message(self._setup.policy, trainer.updates)
             trainer.clear_statistics()
             lags.clear()
+            replay_lags.clear()
             if self._setup.to_main.try_put(times):
                 self.timings.clear()
 

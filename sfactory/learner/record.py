@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,11 +35,18 @@ def on_host(rows: Sequence[Tensor]) -> Rows:
     return torch.stack(list(rows)).cpu().numpy() if rows else np.zeros((0, _FIRST + len(_NAMES)))
 
 
-def steps_learned(rows: Rows) -> tuple[int, int]:
-    """Steps of the updates that were made: fresh ones, and replayed ones."""
+class Learned(NamedTuple):
+    """Steps that were learned from. fresh: in no dataset before; replayed: the others."""
+
+    fresh: int = 0
+    replayed: int = 0
+
+
+def steps_learned(rows: Rows) -> Learned:
+    """Steps of the updates that were made."""
     made = rows[rows[:, _TAKEN] > 0]
     fresh = int(made[:, _FRESH_STEPS].sum())
-    return fresh, int(made[:, _VALID_STEPS].sum()) - fresh
+    return Learned(fresh, int(made[:, _VALID_STEPS].sum()) - fresh)
 
 
 def mean_of(name: str, rows: Rows) -> float:

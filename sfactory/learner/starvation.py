@@ -41,9 +41,9 @@ class Starvation:
         text = f"no dataset to learn from for {self._timeout_s:g} s (--learner_starvation_timeout_sec)"
         if steps == self._steps and not self._booting():
             raise Starved(f"{text}, and no actor has taken a step meanwhile, so none will come\n{told}")
-        _log.warning(
-            "%s; actors have taken %d steps meanwhile, so training waits on\n%s", text, steps - self._steps, told
-        )
+        taken = steps - self._steps
+        meanwhile = f"actors have taken {taken} steps meanwhile" if taken else "actors still make or reset their envs"
+        _log.warning("%s; %s, so training waits on\n%s", text, meanwhile, told)
         self.begin()
 
     def _booting(self) -> bool:

@@ -18,7 +18,7 @@ from sfactory.learner.dataset import Dataset
 from sfactory.learner.evidence import keep_evidence
 from sfactory.learner.minibatches import Minibatch, Minibatches
 from sfactory.learner.objective import Objective, Weights
-from sfactory.learner.record import Means, Rows, UpdateRecord, mean_of, on_host, row_of, steps_learned
+from sfactory.learner.record import Learned, Means, Rows, UpdateRecord, mean_of, on_host, row_of, steps_learned
 from sfactory.learner.statistics import Cells, statistics_of
 from sfactory.learner.target_network import TargetNetwork
 from sfactory.learner.updater import Updater
@@ -146,7 +146,7 @@ class Trainer:
 
     def close(self, dataset: Dataset) -> int:
         """Do what is due after the last pass over a dataset; returns how many fresh steps were learned from."""
-        if dataset.learned and self.coefficients.looks_at_datasets:
+        if dataset.learned.fresh and self.coefficients.looks_at_datasets:
             learner = self._learner
             batch = dataset.batch.aged(self.train_step, learner.max_policy_lag, learner.max_replay_lag)
             size = learner.microbatch_size or learner.batch_size
@@ -158,7 +158,7 @@ class Trainer:
             self._observe(dataset.batch)
             dataset.observed = True
         self._closed = dataset.means
-        return dataset.learned
+        return dataset.learned.fresh
 
     def _observe(self, batch: Batch) -> None:
         self.model.observe({key: obs[:-1] for key, obs in batch.obs.items()}, batch.fresh)
@@ -179,8 +179,8 @@ class Trainer:
         done = on_host(rows)
         dataset.means.add(done)
         self._record.add(done)
-        fresh, replayed = steps_learned(done)
-        dataset.learned, dataset.replayed = max(dataset.learned, fresh), max(dataset.replayed, replayed)
+        # A pass that is broken off, or in which steps have grown too old, learns from fewer of them.
+        dataset.learned = Learned(*map(max, dataset.learned, steps_learned(done)))
         if len(rows) < learner.num_batches_per_epoch:
             return False
         self.coefficients.after_epoch()

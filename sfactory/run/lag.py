@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from sfactory.messages import TrainStats
 from sfactory.run.summary import PolicyLag
 
@@ -14,7 +16,9 @@ class LagOfSession:
         self._total, self._updates = 0.0, 0.0
 
     def add(self, stats: TrainStats) -> None:
-        """Take in a report."""
+        """Take in a report, unless none of its steps came new."""
+        if math.isnan(stats.lag_mean):
+            return
         self._minimum = min(self._minimum, stats.lag_min)
         self._maximum = max(self._maximum, stats.lag_max)
         self._total += stats.lag_mean * stats.updates
@@ -28,5 +32,14 @@ class LagOfSession:
 
 
 def lag_of(stats: TrainStats | None) -> PolicyLag:
-    """The policy lag in one report."""
-    return PolicyLag() if stats is None else PolicyLag(stats.lag_min, stats.lag_mean, stats.lag_max)
+    """The policy lag in one report, of steps that came new."""
+    return PolicyLag() if stats is None else _lag(stats.lag_min, stats.lag_mean, stats.lag_max)
+
+
+def replay_lag_of(stats: TrainStats | None) -> PolicyLag:
+    """The same of replayed steps."""
+    return PolicyLag() if stats is None else _lag(stats.replay_lag_min, stats.replay_lag_mean, stats.replay_lag_max)
+
+
+def _lag(minimum: float, mean: float, maximum: float) -> PolicyLag:
+    return PolicyLag() if math.isnan(mean) else PolicyLag(minimum, mean, maximum)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from sfactory.layout import LEARNERS
 from sfactory.messages import TRAIN_STATISTICS, LearnerTimes, TrainStats
-from sfactory.run.lag import lag_of
+from sfactory.run.lag import lag_of, replay_lag_of
 from sfactory.run.metrics import Throughput, Window
 from sfactory.shared.status import StatusBoard
 
@@ -45,8 +45,9 @@ def counter_scalars(status: StatusBoard) -> Row:
 def train_scalars(stats: TrainStats | None) -> Row:
     """What a learner told last of its updates, and of the lag of what it learned from."""
     row: Row = {f"train/{name}": None if stats is None else getattr(stats, name) for name in TRAIN_STATISTICS}
-    lag = lag_of(stats)
-    return row | {"policy_lag/min": lag.min, "policy_lag/mean": lag.mean, "policy_lag/max": lag.max}
+    for name, lag in (("policy_lag", lag_of(stats)), ("replay_lag", replay_lag_of(stats))):
+        row |= {f"{name}/min": lag.min, f"{name}/mean": lag.mean, f"{name}/max": lag.max}
+    return row
 
 
 class LastTimes:

@@ -18,7 +18,7 @@ Result = Literal["done", "interrupted", "failed"]
 
 @dataclass(frozen=True)
 class PolicyLag:
-    """By how many updates the behavior policy was older than the learner; None if nothing was learned yet."""
+    """By how many updates the behavior policy was older than the learner; None where nothing was learned."""
 
     min: float | None = None
     mean: float | None = None

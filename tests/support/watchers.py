@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,8 @@ def fail(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
     """A hook that fails once there are some updates."""
     if learner.train_step >= FAIL_AT:
         raise ValueError("the loss is not to my liking")
+
+
+def fail_telling_when(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
+    """A hook that fails, and says when that was on the clock of the machine."""
+    raise ValueError(f"failed at {time.monotonic()}")

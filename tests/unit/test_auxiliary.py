@@ -11,21 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from sfactory.config.flags import config_of
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import CheckpointError, DivergedError
 from sfactory.inference.acting import ActingPolicy
-from sfactory.layout import Layout
 from sfactory.learner.auxiliary import AuxiliaryTask, make_auxiliary
 from sfactory.learner.batch import Batch
-from sfactory.learner.learning import Learning
 from sfactory.learner.progress import Progress, payload_of, restore
-from sfactory.learner.staging import Staging
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.cpc import CpcAction
 from sfactory.model.flat_state import flat_bytes
-from sfactory.run.wiring import Wiring
+from tests.support.lone_learner import LoneLearner
 from tests.support.losses import loss_of
 from tests.support.models import model_of, tiny_config
 from tests.support.parts import VECTOR
@@ -195,43 +191,17 @@ def test_a_checkpoint_without_auxiliary_weights_does_not_fit() -> None:
         restore(payload, "here", beside, Progress())
 
 
-class Wired:
-    """A learner as a run makes it, with what it publishes to."""
+class Wired(LoneLearner):
+    """A learner with memory, and what it publishes."""
 
     def __init__(self, **flags: Any) -> None:
-        self.config = config_of(
-            {
-                "env": "any",
-                "num_workers": 1,
-                "num_envs_per_worker": 4,
-                "worker_num_splits": 1,
-                "rollout": 5,
-                "batch_size": 20,
-                "encoder_mlp_layers": (8,),
-                "rnn_size": 6,
-                "use_rnn": True,
-                **flags,
-            }
-        )
-        model = ActorCritic(VECTOR, self.config.model)
-        self.layout = Layout.plan(self.config.sampling, self.config.learner, "central", model.state_size)
-        self.wiring = Wiring(VECTOR, self.layout, flat_bytes(model))
-        torch.manual_seed(11)
-        setup = self.wiring.learner(0, self.config, 1, "cpu", 1, None)
-        self.learning = Learning(setup, self.wiring.status.row("sf-learner-0"))
-        self.learning.begin()
+        super().__init__(use_rnn=True, rnn_size=6, **flags)
 
     def published(self) -> Tensor:
         """The bytes that everybody reads."""
         host = torch.zeros(flat_bytes(ActorCritic(VECTOR, self.config.model)), dtype=torch.uint8)
         self.wiring.weights[0].read_into(host.numpy())
         return host
-
-    def learn(self) -> None:
-        staging = Staging(VECTOR, self.layout, pin=False)
-        staging.obs["obs"].normal_(generator=torch.Generator().manual_seed(2))
-        staging.scalars["valid"].fill_(True)
-        self.learning.learn(staging)
 
 
 def test_who_acts_needs_nothing_of_it(tmp_path: Path) -> None:

@@ -134,7 +134,31 @@ def test_what_is_read_after_its_release_is_found_to_be_poisoned() -> None:
     assert mark_of(belt.dataset(0)) == 2.0
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: copies beside computing exist there alone")
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: copies beside computing exist there alone")
+
+
+@GPU
+def test_on_a_gpu_a_dataset_is_loaded_while_another_is_learned_from() -> None:
+    belt = Belt([Staging(VECTOR, LAYOUT, pin=True) for _ in range(2)], slots(2, torch.device("cuda")))
+    fill(belt, 1.0)
+    assert load(belt)
+    first = belt.dataset(0)
+    assert first is not None
+    torch.cuda._sleep(2_000_000_000)  # cycles: about a second
+    read = torch.cuda.Event()
+    first.scalars["reward"].mean()
+    read.record()
+
+    fill(belt, 2.0)
+    assert load(belt)  # comes back once the copy is over
+
+    assert not read.query()
+    read.synchronize()
+    belt.release(first)
+    assert mark_of(belt.dataset(0)) == 2.0
+
+
+@GPU
 def test_on_a_gpu_a_slot_is_read_only_after_its_copy_and_written_only_after_its_last_reading() -> None:
     device = torch.device("cuda")
     pinned = [Staging(VECTOR, LAYOUT, pin=True) for _ in range(2)]

@@ -11,51 +11,28 @@ import pytest
 import torch
 
 from sfactory.checkpoint import CheckpointDir
-from sfactory.config.flags import config_of
 from sfactory.errors import ConfigError, ExitCode, HookFailed
-from sfactory.layout import Layout
 from sfactory.learner.hook import Hooks, LearnerFacts
-from sfactory.learner.learning import Learning
-from sfactory.learner.staging import Staging
 from sfactory.messages import TRAIN_STATISTICS
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.flat_state import flat_bytes
-from sfactory.run.wiring import Wiring
 from sfactory.shared.status import State
+from tests.support.lone_learner import LoneLearner
 from tests.support.parts import VECTOR, random_batch, tiny_model, trainer_for
 from tests.support.watchers import DIARY, FAIL_AT, lines
 
-FLAGS: dict[str, Any] = {
-    "env": "any",
-    "num_workers": 1,
-    "num_envs_per_worker": 4,
-    "worker_num_splits": 1,
-    "rollout": 5,
-    "batch_size": 10,
-    "num_batches_per_epoch": 2,
-    "encoder_mlp_layers": (8,),
-}
 NOTE, FAIL = "tests.support.watchers:note", "tests.support.watchers:fail"
 
 
-class Learner:
-    """A learner with hooks, in the test's own hands."""
+class Learner(LoneLearner):
+    """A learner with hooks, whose datasets are two minibatches."""
 
     def __init__(self, folder: Path, *hooks: str) -> None:
-        config = config_of({**FLAGS, "after_train_step": hooks})
-        layout = Layout.plan(config.sampling, config.learner, "central")
-        wiring = Wiring(VECTOR, layout, flat_bytes(ActorCritic(VECTOR, config.model)))
-        setup = wiring.learner(0, config, 1, "cpu", 1, str(folder / "checkpoint_p0"))
-        self.row = wiring.status.row("sf-learner-0")
-        self.learning = Learning(setup, self.row)
-        self.learning.begin()
-        self._staging = Staging(VECTOR, layout, pin=False)
-        self._staging.obs["obs"].normal_(generator=torch.Generator().manual_seed(1))
+        super().__init__(folder, batch_size=10, num_batches_per_epoch=2, after_train_step=hooks)
         self._checkpoints = CheckpointDir(folder / "checkpoint_p0", keep=2)
 
     def learn(self, valid: bool = True) -> None:
-        self._staging.scalars["valid"].fill_(valid)
-        self.learning.learn(self._staging)
+        self.area.scalars["valid"].fill_(valid)
+        super().learn()
 
     def saved_env_steps(self) -> int | None:
         loaded = self._checkpoints.load()
@@ -79,10 +56,10 @@ def test_a_hook_is_called_after_each_dataset_with_where_the_learner_stands(tmp_p
     notes = lines(diary)
     assert [note["train_step"] for note in notes] == [2, 4, 6]
     assert [note["env_steps"] for note in notes] == [20, 40, 60]
-    model = ActorCritic(VECTOR, config_of(FLAGS).model)
-    assert notes[0]["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    parameters = ActorCritic(VECTOR, learner.config.model).parameters()
+    assert notes[0]["parameters"] == sum(parameter.numel() for parameter in parameters)
     assert all(set(note["stats"]) == set(TRAIN_STATISTICS) for note in notes)
-    assert notes[0]["stats"]["learning_rate"] == config_of(FLAGS).optim.learning_rate
+    assert notes[0]["stats"]["learning_rate"] == learner.config.optim.learning_rate
     assert notes[0]["stats"]["valid_fraction"] == 1.0
 
 
@@ -166,8 +143,6 @@ def test_hooks_that_cannot_be_had_are_refused_by_name_all_at_once() -> None:
 
 
 def test_a_benchmark_calls_no_hook() -> None:
-    config = config_of({**FLAGS, "benchmark": True, "after_train_step": (NOTE,)})
-    layout = Layout.plan(config.sampling, config.learner, "central")
-    wiring = Wiring(VECTOR, layout, flat_bytes(ActorCritic(VECTOR, config.model)))
+    learner = LoneLearner(benchmark=True, after_train_step=(NOTE,))
 
-    assert wiring.learner(0, config, 1, "cpu", 1, None).after_train_step == ()
+    assert learner.setup.after_train_step == ()

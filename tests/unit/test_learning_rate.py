@@ -11,20 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from sfactory.config.flags import config_of
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
-from sfactory.layout import Layout
 from sfactory.learner.batch import Batch
 from sfactory.learner.coefficients import Coefficients
-from sfactory.learner.learning import Learning
 from sfactory.learner.progress import Progress, payload_of, restore
-from sfactory.learner.staging import Staging
 from sfactory.learner.trainer import Trainer
 from sfactory.messages import TrainStats
-from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.flat_state import flat_bytes
-from sfactory.run.wiring import Wiring
-from tests.support.parts import VECTOR, evaluate, random_batch, tiny_model, trainer_for
+from tests.support.lone_learner import LoneLearner
+from tests.support.parts import evaluate, random_batch, tiny_model, trainer_for
 
 # A rate at which weights do not change: the divergence stays what the batch was made with.
 TINY_RATE = 1e-12
@@ -87,37 +81,19 @@ def test_linear_decay_falls_with_env_steps_to_0_at_their_limit(env_steps: int, e
 
 
 @pytest.mark.parametrize(("frameskip", "limit"), [(1, {"train_for_env_steps": 100}), (4, {"train_for_frames": 400})])
-def test_a_learner_decays_its_rate_by_the_env_steps_it_has_learned_from(frameskip: int, limit: dict[str, int]) -> None:
-    flags = {
-        "env": "any",
-        "num_workers": 1,
-        "num_envs_per_worker": 4,
-        "worker_num_splits": 1,
-        "rollout": 5,
-        "batch_size": 20,
-        "encoder_mlp_layers": (8,),
-        "learning_rate": 0.5,
-        "lr_schedule": "linear_decay",
-        "env_frameskip": frameskip,
-        "with_tensorboard": False,
-    }
-    config = config_of({**flags, **limit})
-    layout = Layout.plan(config.sampling, config.learner, "central")
-    wiring = Wiring(VECTOR, layout, flat_bytes(ActorCritic(VECTOR, config.model)))
-    learning = Learning(wiring.learner(0, config, 1, "cpu", 1, None), wiring.status.row("sf-learner-0"))
-    learning.begin()
-    staging = Staging(VECTOR, layout, pin=False)
-    staging.scalars["valid"].fill_(True)
+def test_a_learner_decays_its_rate_by_the_env_steps_it_has_learned_from(frameskip: int, limit: dict[str, Any]) -> None:
+    learner = LoneLearner(
+        **limit, learning_rate=0.5, lr_schedule="linear_decay", env_frameskip=frameskip, with_tensorboard=False
+    )
     rates = []
     for _ in range(5):
-        staging.obs["obs"].normal_()
-        learning.learn(staging)
-        learning.report()
-        rates += [m.learning_rate for m in wiring.learners_to_main[0].get(1) if isinstance(m, TrainStats)]
+        learner.learn()
+        learner.learning.report()
+        rates += [stats.learning_rate for stats in learner.told(TrainStats)]
 
     # 20 of 100 steps are learned from in each dataset; a rate is that of the steps before its update.
     assert rates == pytest.approx([0.5, 0.4, 0.3, 0.2, 0.1])
-    assert learning.over
+    assert learner.learning.over
 
 
 def test_a_resumed_trainer_goes_on_on_the_line_of_linear_decay() -> None:

@@ -20,7 +20,7 @@ from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.losses import loss_and_gradients, loss_of
 from tests.support.models import model_of, tiny_config
-from tests.support.parts import random_batch, trainer_for
+from tests.support.parts import random_batch, tiny_model, trainer_for
 from tests.support.recorded import record
 
 ROWS, STEPS = 6, 6
@@ -161,6 +161,52 @@ def test_the_network_is_run_for_a_part_when_it_is_asked_for_and_not_before() -> 
             model.value_head.linear.bias.add_(1000.0)
 
     assert [round(mean, -2) for mean in means] == [0.0, 1000.0, 2000.0]
+
+
+class Kept:
+    """How many bytes were kept for a gradient at once. A part's are gone once its gradient has been taken."""
+
+    def __init__(self) -> None:
+        self.most, self._now, self._taking = 0, 0, False
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        """A tensor is kept."""
+        self._now = tensor.nbytes + (0 if self._taking else self._now)
+        self.most, self._taking = max(self.most, self._now), False
+        return tensor
+
+    def unpack(self, tensor: Tensor) -> Tensor:
+        """A gradient is taken."""
+        self._taking = True
+        return tensor
+
+
+def kept_for_gradients(size: int) -> int:
+    """The most bytes at once while a minibatch of 64 rollouts is learned from in parts of so many steps."""
+    model, kept = tiny_model(), Kept()
+    trainer = trainer_for(model, learner=LearnerConfig(microbatch_size=size))
+    with torch.autograd.graph.saved_tensors_hooks(kept.pack, kept.unpack):
+        trainer.train(random_batch(model, rows=64))
+    return kept.most
+
+
+def test_what_is_kept_for_the_gradient_shrinks_with_the_parts() -> None:
+    # Weights are kept, too, however small the parts are.
+    assert kept_for_gradients(5 * 64 // 16) < kept_for_gradients(0) / 8
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: a CPU counts no memory of tensors")
+def test_on_a_gpu_parts_take_less_memory() -> None:
+    def peak(size: int) -> int:
+        batch = random_batch(tiny_model(), rows=4096)._each(lambda tensor: tensor.to("cuda"))
+        trainer = trainer_for(tiny_model().to("cuda"), learner=LearnerConfig(microbatch_size=size))
+        trainer.train(batch)  # the optimizer's moments are made
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        trainer.train(batch)
+        return torch.cuda.max_memory_allocated() - before
+
+    assert peak(5 * 4096 // 16) < peak(0) / 2
 
 
 @pytest.mark.parametrize("case", CASES)

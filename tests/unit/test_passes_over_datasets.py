@@ -65,7 +65,7 @@ def test_opening_draws_nothing_and_learns_nothing() -> None:
 
     assert torch.equal(weights_of(trainer), before)
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert [(dataset.passes, dataset.learned) for dataset in datasets] == [(0, 0)] * 3
+    assert [(dataset.passes, dataset.learned) for dataset in datasets] == [(0, (0, 0))] * 3
 
 
 @pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,6 +65,9 @@ STATS = TrainStats(
     lag_min=1.0,
     lag_mean=2.0,
     lag_max=3.0,
+    replay_lag_min=4.0,
+    replay_lag_mean=5.0,
+    replay_lag_max=6.0,
 )
 
 TIMES = LearnerTimes(
@@ -202,6 +206,7 @@ def test_the_last_statistics_of_the_learner_are_shown(desk: Desk) -> None:
     assert (progress.lag.min, progress.lag.mean, progress.lag.max) == (1.0, 2.0, 3.0)
     assert progress.losses["policy_loss"] == row["train/policy_loss"] == 0.1
     assert row["policy_lag/max"] == 3.0
+    assert [row[f"replay_lag/{name}"] for name in ("min", "mean", "max")] == [4.0, 5.0, 6.0]
     assert set(progress.losses) >= {"value_loss", "entropy", "kl", "grad_norm", "learning_rate"}
 
 
@@ -309,6 +314,19 @@ def test_the_policy_lag_of_the_summary_covers_the_whole_session(desk: Desk) -> N
     # The mean is over updates, not over reports; progress shows the last report alone.
     assert (lag.min, lag.mean, lag.max) == (0.0, (60.0 + 28.0 + 10.0) / 16.0, 40.0)
     assert desk.reports.progress().lag.max == 3.0
+
+
+def test_a_report_without_new_or_replayed_steps_has_no_lag_of_them(desk: Desk) -> None:
+    nan = float("nan")
+    desk.inbox.put(STATS._replace(updates=10.0, lag_min=5.0, lag_mean=6.0, lag_max=40.0))
+    no_lags: dict[str, Any] = {name: nan for name in STATS._fields if "lag_" in name}
+    desk.inbox.put(STATS._replace(updates=10.0, **no_lags))
+
+    desk.read_all()
+
+    row = desk.reports.scalars()
+    assert {row[f"{whose}_lag/{name}"] for whose in ("policy", "replay") for name in ("min", "mean", "max")} == {None}
+    assert desk.reports.summary("done").policy_lag.mean == 6.0
 
 
 def test_a_session_without_an_update_has_no_policy_lag(desk: Desk) -> None:

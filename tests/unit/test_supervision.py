@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.clock import now
-from sfactory.config.schema import Config, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
+from sfactory.config.schema import Config, HooksConfig, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
 from sfactory.cores import Cores
 from sfactory.env.api import make_env
 from sfactory.errors import ExitCode, LearnerDied, WorkerDied
@@ -50,10 +51,17 @@ class SmallRun:
     """Children of a run in the test's own hands."""
 
     def __init__(
-        self, folder: Path, interrupts: Interrupts, boot_limit_s: float = 90.0, background: bool = True, **run: Any
+        self,
+        folder: Path,
+        interrupts: Interrupts,
+        boot_limit_s: float = 90.0,
+        background: bool = True,
+        hook: str | None = None,
+        **run: Any,
     ) -> None:
         learner = dataclasses.replace(BASE.learner, train_in_background_thread=background)
-        config = dataclasses.replace(BASE, run=dataclasses.replace(BASE.run, **run), learner=learner)
+        hooks = HooksConfig(after_train_step=() if hook is None else (hook,))
+        config = dataclasses.replace(BASE, run=dataclasses.replace(BASE.run, **run), learner=learner, hooks=hooks)
         env = make_env(FAULTY, {})
         spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
         self.layout = Layout.plan(config.sampling, config.learner, "central")
@@ -211,6 +219,36 @@ def test_a_killed_learner_is_the_failure_and_nobody_waits_for_a_save(start: Star
     assert isinstance(run.supervision.failure, LearnerDied)
     assert run.supervision.failure.exit_code is ExitCode.LEARNER
     assert run.wiring.control.stop is Stop.NOW
+
+
+def test_what_a_learner_raises_reaches_main_within_a_second_with_its_traceback(start: Start) -> None:
+    # A machine that does other things, too, may hold up any one run.
+    for _ in range(3):
+        run = start(hook="tests.support.watchers:fail_telling_when")
+        noticed = run_to_failure(run.supervision)
+        text = str(run.supervision.failure)
+        assert isinstance(run.supervision.failure, LearnerDied)
+        assert "Traceback" in text
+        assert "in fail_telling_when" in text
+        (failed_at,) = re.findall(r"^ValueError: failed at ([\d.]+)$", text, re.MULTILINE)
+        if (took := noticed - float(failed_at)) < 1.0:
+            return
+    pytest.fail(f"took {took} s")
+
+
+def run_to_failure(supervision: Supervision) -> float:
+    """Supervise to the end; returns when there was a failure, on the clock of the machine."""
+    noticed: list[float] = []
+
+    def watch() -> None:
+        if eventually(lambda: supervision.failure is not None, 60.0, every_s=0.005):
+            noticed.append(now())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    supervision.run(lambda: False)
+    thread.join(60.0)
+    return noticed[0]
 
 
 def test_an_env_that_raises_is_the_failure_with_its_traceback(start: Start) -> None:
