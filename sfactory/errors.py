@@ -74,6 +74,10 @@ class WorkerDied(SFactoryError):
     """A child process died or raised; the text carries its traceback or its signal."""
 
 
+class RingsLost(WorkerDied):
+    """Rings through which processes talk cannot be used any more; only new processes with new rings can go on."""
+
+
 class LearnerDied(SFactoryError):
     """The learner process died or raised; the text carries its traceback or its signal."""
 

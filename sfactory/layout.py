@@ -206,6 +206,11 @@ def is_actor(name: str) -> bool:
     return name.startswith(ACTORS)
 
 
+def is_policy_worker(name: str) -> bool:
+    """Whether the process called ``name`` is a policy worker."""
+    return name.startswith(POLICY_WORKERS)
+
+
 def is_learner(name: str) -> bool:
     """Whether the process called ``name`` is a learner."""
     return name.startswith(LEARNERS)

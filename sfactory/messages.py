@@ -18,6 +18,7 @@ class ActRequest(NamedTuple):
     """Actor -> policy worker: obs of step ``t`` of ``slot`` is written, actions are wanted.
 
     phase: 0 or 1, which of the split's two states is the one before this step (NOTE [State phases]).
+    life: of the actor that asks (NOTE [Lives]).
     """
 
     actor: int
@@ -25,6 +26,7 @@ class ActRequest(NamedTuple):
     slot: int
     t: int
     phase: int
+    life: int
 
 
 class ActReply(NamedTuple):
@@ -41,7 +43,7 @@ class SlotFreed(NamedTuple):
 
 
 class TrajectoryReady(NamedTuple):
-    """Actor -> learner: ``slot`` is complete and READY."""
+    """Actor -> learner: ``slot`` is complete and READY. It may be said twice; the truth is in the SlotTable."""
 
     actor: int
     slot: int
@@ -162,7 +164,7 @@ class Codec(Generic[M]):
     """Bytes of one message of a closed set of types: ``encode`` and ``decode`` are each other's inverse."""
 
     _FORMATS: ClassVar[dict[type, struct.Struct]] = {
-        ActRequest: struct.Struct("<BHHIIB"),
+        ActRequest: struct.Struct("<BHHIIBH"),
         ActReply: struct.Struct("<BHI"),
         SlotFreed: struct.Struct("<BI"),
         TrajectoryReady: struct.Struct("<BHI"),

@@ -63,4 +63,6 @@ class FirstWait:
         deadline = Deadline(self._seconds)
         while not deadline.passed and not self._control.stopping:
             time.sleep(min(BLOCK_S, deadline.left))
+            self._watch.after_wait()
+            self._watch.before_wait()
         self._watch.after_wait()

@@ -50,6 +50,8 @@ def run_actor(setup: ActorSetup, model: ModelConfig, cores: frozenset[int] | Non
 def make_actor(setup: ActorSetup, splits: list[Split], model: ModelConfig, row: StatusRow) -> Actor:
     """The actor of these splits. With local inference it waits for the first weights (or for a stop)."""
     outbox = Outbox(setup.actor, setup.trajectories, setup.table, setup.to_learner, setup.to_main, setup.max_in_flight)
+    if setup.inbox.life:
+        outbox.announce_again()
     if setup.to_policy is not None:
         return ActorWorker(setup, splits, outbox, row)
     # Imported here because actors under central inference do without torch.

@@ -51,7 +51,9 @@ class LocalActor:
             self._watch.lap()  # a rollout may take long without a wait in it
             states = self._states
             states[split.index] = acting.act(slot, recorder.t, states[split.index])
-            self._row.count_env_steps(split.step())
+            steps = split.step()
+            self._row.count_env_steps(steps)
+            self._outbox.count_steps(split, steps)
             if control.stopping:
                 return
         self._outbox.finish(split)

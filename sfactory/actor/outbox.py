@@ -30,10 +30,17 @@ class Outbox:
         self._slots = {index: trajectories.slot(index) for index in table.slots_of(actor)}
         splits = range(trajectories.layout.splits)
         # Slots come back in the order they were sent, so each split looks at its least recently used first.
-        self._orders = [deque(table.slots_of_split(actor, split)) for split in splits]
+        used = table.generation
+        self._orders = [deque(sorted(table.slots_of_split(actor, split), key=used)) for split in splits]
         self._max_in_flight = max_in_flight or len(self._slots)
         self._held_back: deque[int] = deque()  # splits that the limit made wait, the first of them first
         self._to_learner, self._to_main = to_learner, to_main
+
+    def announce_again(self) -> None:
+        """By an actor that takes over: the one before may have published more than it announced, see NOTE [Lives]."""
+        for index in sorted(self._slots, key=self._table.generation):
+            if self._table.state(index) is SlotState.READY:
+                self._to_learner.put(TrajectoryReady(self._actor, index))
 
     def begin(self, split: Split) -> bool:
         """Give ``split`` a free slot of its own; False if none is, which is how the learner holds collection back."""
@@ -57,6 +64,10 @@ class Outbox:
             return False
         self._held_back.popleft()
         return True
+
+    def count_steps(self, split: Split, steps: int) -> None:
+        """The split has taken so many more valid env steps, which lie in its slot."""
+        self._table.count_steps(split.recorder.slot.index, steps)
 
     def finish(self, split: Split) -> None:
         """Send the completed slot of ``split`` to the learner, and its finished episodes to main."""

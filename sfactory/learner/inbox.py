@@ -1,6 +1,7 @@
 """Room: what has been announced to a learner, for all its batchers. In: TrajectoryReady. Out: slots, each once.
 
-See NOTE [Who saves waits on no ring]: only batchers come here.
+See NOTE [Who saves waits on no ring]: only batchers come here. Since when one of them has been at a ring is told on the
+status board, so that main notices a ring whose lock died with a process.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import threading
 from collections import deque
 from typing import NamedTuple
 
+from sfactory.learner.at_rings import AtRings
 from sfactory.messages import SlotFreed, ToActor, ToLearner
 from sfactory.shared.channel import Channel
-from sfactory.shared.slots import SlotTable
+from sfactory.shared.slots import SlotState, SlotTable
 from sfactory.shared.status import StatusRow
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 
@@ -38,7 +40,9 @@ class Inbox:
     ) -> None:
         """``shared``: several batchers take, and a thread of its own reads for them, see ``receive``."""
         self._policy, self._table, self._ring, self._to_actors, self._row = policy, table, ring, to_actors, row
+        self._at_rings = AtRings(row)
         self._slots = trajectories.slots()
+        self._taken = [0] * len(self._slots)  # the filling of each slot that was announced last
         self._waiting: deque[Rest] = deque()
         self._arrived = threading.Condition() if shared else None
 
@@ -54,9 +58,10 @@ class Inbox:
 
     def receive(self, timeout: float) -> None:
         """Read what has been announced, blocking up to ``timeout`` seconds if nothing has. One thread alone reads."""
-        arrived = self._ring.get(timeout)
+        with self._at_rings.using():
+            arrived = self._ring.get(timeout)
         self._row.count_depth(len(arrived))
-        self._waiting.extend(Rest(self._slots[message.slot], 0) for message in arrived)
+        self._waiting.extend(Rest(self._slots[message.slot], 0) for message in arrived if self._is_new(message.slot))
         self._tell()
 
     def take(self, timeout: float) -> Rest | None:
@@ -83,8 +88,18 @@ class Inbox:
 
     def free(self, slot: Slot) -> None:
         """Nobody needs the slot any more: its actor may fill it again."""
+        self._row.add("received_steps", self._table.steps(slot.index))
         self._table.release(slot.index, self._policy)
-        self._to_actors[self._table.owner(slot.index)].put(SlotFreed(slot.index))
+        with self._at_rings.using():
+            self._to_actors[self._table.owner(slot.index)].put(SlotFreed(slot.index))
+
+    def _is_new(self, slot: int) -> bool:
+        """Whether the slot was not announced before: the actor that replaces a dead one announces what may not be."""
+        generation = self._table.generation(slot)
+        if self._table.state(slot) is not SlotState.READY or self._taken[slot] == generation:
+            return False
+        self._taken[slot] = generation
+        return True
 
     def _tell(self) -> None:
         if self._arrived is not None:

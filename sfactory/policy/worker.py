@@ -1,7 +1,8 @@
 """Room: central inference. In: requests of its actors. Out: actions in their slots, and a reply each.
 
 get requests -> refresh weights -> one forward pass over all of them -> put replies. Requests that arrive
-during a pass make up the next batch, so batches grow by themselves when the policy is the bottleneck.
+during a pass make up the next batch, so batches grow by themselves when the policy is the bottleneck. Nothing is done
+for an actor that has died: its slots are another's by now, see NOTE [Lives].
 """
 
 from __future__ import annotations
@@ -74,11 +75,18 @@ class PolicyWorker:
             return
         self._row.count_depth(len(requests))
         policy.refresh()
-        acted = policy.act(gather.obs(requests), states.before(requests))
+        while True:
+            acted = policy.act(gather.obs(requests), states.before(requests))
+            living = self._of_the_living(requests)
+            if len(living) == len(requests):
+                break
+            if not living:
+                return
+            requests = living  # an actor has died meanwhile: choose again for the others
         gather.scatter(requests, acted, policy.version)
         states.after(requests, acted.state)
         for request in requests:
-            setup.to_actors[request.actor].put(ActReply(request.split, request.t))
+            setup.to_actors[request.actor].put(ActReply(request.split, request.t), request.life)
 
     def _requests(self, timeout: float) -> Sequence[ActRequest]:
         """All that are waiting, once there is one."""
@@ -89,14 +97,21 @@ class PolicyWorker:
             # Where cores are scarce, whoever is about to ask waits for this one; a pass for two costs little more than
             # a pass for one. Where nobody waits for the core, this returns at once.
             os.sched_yield()
-            requests = [*requests, *inbox.get(0)]
+            requests = self._of_the_living([*requests, *inbox.get(0)])
         self._watch.after_wait()
         return requests
+
+    def _of_the_living(self, requests: Sequence[ActRequest]) -> list[ActRequest]:
+        """Those that were made in the present life of their actor."""
+        to_actors = self._setup.to_actors
+        return [request for request in requests if request.life == to_actors[request.actor].life]
 
 
 def run_policy_worker(setup: PolicySetup, row: StatusRow) -> None:
     """A policy worker's life, from birth to stop."""
-    torch.manual_seed(seed_at(setup.seed, Branch.INFERENCE, setup.policy, setup.worker, setup.generation))
+    place = setup.policy, setup.worker, setup.generation
+    life = setup.inbox.life  # a later one draws other actions than the one before has drawn
+    torch.manual_seed(seed_at(setup.seed, Branch.INFERENCE, *place, *([life] if life else [])))
     torch.set_num_threads(1)
     policy = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device(setup.device))
     if not policy.wait_for_weights(setup.control):

@@ -1,8 +1,8 @@
 """Room: children that do not work yet. In: their states and deaths. Out: actors started or replaced, or an error.
 
 An actor that dies or hangs while its envs get their first reset is replaced: simulators fail then that would not a
-moment later (a port that is taken, a licence server that is asked by all at once). What fails earlier, while modules
-are imported and envs are made, would fail again, and ends the run.
+moment later (a port that is taken, a licence server that is asked by all at once). So is one that is killed before
+that. What raises earlier, while modules are imported and envs are made, would raise again, and ends the run.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Boot:
         self._crew, self._status, self._limit_s = crew, status, limit_s
         self._asked: dict[str, Deadline] = {}  # children that were asked where they hang
         self._hung: dict[str, str] = {}  # stacks of actors that were killed because they hung
+        self._tries: dict[str, int] = {}  # of a first reset, since the actor is that of now or took over
 
     def look(self) -> SFactoryError | None:
         """Start actors for which there is room, and deal with who takes too long; the failure of the run, if any."""
@@ -59,18 +60,21 @@ class Boot:
         self._hung[child.name] = stack
         return None
 
-    def in_first_reset(self, death: Death) -> bool:
-        """True if it was an actor that died while its envs got their first reset."""
-        return is_actor(death.name) and self._status.row(death.name).get("state") == State.RESETTING
+    def may_be_tried_again(self, death: Death) -> bool:
+        """True if it was an actor that died while its envs got their first reset, or that was killed before that."""
+        state = self._status.row(death.name).get("state")
+        killed = death.exit_code < 0 and death.name not in self._hung
+        return is_actor(death.name) and (state == State.RESETTING or (state < State.RESETTING and killed))
 
     def after(self, death: Death) -> SFactoryError | None:
         """Replace an actor that died in a first reset; the failure of the run if it was no such death, or one more."""
-        stack = self._hung.pop(death.name, None)
         self._asked.pop(death.name, None)
+        again = self.may_be_tried_again(death)
+        stack = self._hung.pop(death.name, None)
+        if not again:
+            return death.as_error() if stack is None else WorkerDied(self._cause_of(death, stack))
         cause = self._cause_of(death, stack)
-        if not self.in_first_reset(death):
-            return death.as_error() if stack is None else WorkerDied(cause)
-        tries = self._crew.attempts(death.name) + 1
+        tries = self._tries[death.name] = self._tries.get(death.name, 0) + 1
         if tries < MAX_TRIES:
             log.warning("%s; replaced (try %d of %d of its first reset)", cause, tries + 1, MAX_TRIES)
             self._crew.replace(death.name)
@@ -78,6 +82,10 @@ class Boot:
             return None
         traceback = f"{death.text.rstrip()}\n" if death.text else ""
         return WorkerDied(f"{traceback}{cause} (first reset, tried {tries} times)")
+
+    def begin_anew(self, name: str) -> None:
+        """An actor that had worked is replaced: its first resets are a matter of their own."""
+        self._tries.pop(name, None)
 
     def _cause_of(self, death: Death, stack: str | None) -> str:
         """How it ended, in the last line; before that, if it was killed because it hung, the ``stack`` of then."""

@@ -3,7 +3,8 @@
 Actors are started in stages: at most so many make and reset their envs at the same time. One that ends before its
 envs have had their first reset can be replaced by another process that is given the same shared objects, its ring
 too. NOTE [Death and queues] forbids a second reader, but this one is the first: the dead process never came to read,
-nobody had reason to write to it, and it had put nothing anywhere, so it can have died within nobody's lock.
+nobody had reason to write to it, and it had put nothing anywhere, so it can have died within nobody's lock. One that
+has worked is replaced by a process with a ring of its own: see NOTE [Lives].
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sfactory.clock import Deadline, now
 from sfactory.config.schema import Config
 from sfactory.cores import Cores
 from sfactory.errors import ExitCode, LearnerDied, SFactoryError, WorkerDied
-from sfactory.layout import ACTORS, EVALUATORS, POLICY_WORKERS, is_actor, is_learner
+from sfactory.layout import ACTORS, EVALUATORS, POLICY_WORKERS, is_actor, is_learner, is_policy_worker
 from sfactory.learner.worker import run_learner
 from sfactory.policy.worker import run_policy_worker
 from sfactory.run.child import Birth
@@ -96,6 +97,7 @@ class Crew:
         self._attempts = [0] * wiring.layout.num_actors
         self._most_starting = 0
         self._start_actor: Callable[[int], None] = _not_yet
+        self._start_policy_worker: Callable[[int], None] = _not_yet
 
     def start(
         self, config: Config, seed: int, generation: int, device: str, cores: Cores, checkpoint_dirs: list[str | None]
@@ -107,10 +109,15 @@ class Crew:
         for policy, name in enumerate(layout.learner_names):
             setup = wiring.learner(policy, config, seed, device, threads, checkpoint_dirs[policy])
             self._start(name, niceness, run_learner, setup)
-        for index, name in enumerate(layout.policy_worker_names):
+
+        def start_policy_worker(index: int) -> None:
             policy, worker = divmod(index, layout.policy_workers)
             policy_setup = wiring.policy_worker(policy, worker, config, seed, generation, device)
-            self._start(name, niceness, run_policy_worker, policy_setup)
+            self._start(layout.policy_worker_names[index], niceness, run_policy_worker, policy_setup)
+
+        self._start_policy_worker = start_policy_worker
+        for index in range(len(layout.policy_worker_names)):
+            start_policy_worker(index)
 
         def start_actor(actor: int) -> None:
             pin = config.sampling.set_workers_cpu_affinity
@@ -133,17 +140,20 @@ class Crew:
             starting += 1
 
     def replace(self, name: str) -> None:
-        """Have a new process, with seeds of its own, do the work of an actor that died in a first reset."""
-        actor = self._wiring.layout.actor_names.index(name)
-        table = self._wiring.table
+        """Have a new process, with seeds of its own, do the work of an actor or a policy worker that has died.
+
+        Of an actor: as soon as there is room, see ``start_actors``.
+        """
+        layout, table = self._wiring.layout, self._wiring.table
         assert name not in self._children, f"{name} is alive"
-        assert all(table.state(slot) is SlotState.FREE for slot in table.slots_of(actor)), f"{name} had begun to work"
+        if is_policy_worker(name):
+            self._start_policy_worker(layout.policy_worker_names.index(name))
+            return
+        actor = layout.actor_names.index(name)
+        slots = table.slots_of(actor)
+        assert all(table.state(slot) is not SlotState.FILLING for slot in slots), f"{name} was filling a slot"
         self._attempts[actor] += 1
         self._waiting.appendleft(actor)
-
-    def attempts(self, name: str) -> int:
-        """How many processes of the actor called ``name`` there were before the last one."""
-        return self._attempts[self._wiring.layout.actor_names.index(name)]
 
     def _start(self, name: str, niceness: int, role: Callable[..., None], *given: object) -> None:
         nicer = next((more for prefix, more in _NICER.items() if name.startswith(prefix)), 0)
@@ -187,7 +197,7 @@ class Crew:
         """SIGKILL whoever is left, and wait until they are gone; returns their names. Nobody is started any more."""
         names = list(self._children)
         self._waiting.clear()
-        self._start_actor = _not_yet  # which holds this crew, and with it all that is shared
+        self._start_actor = self._start_policy_worker = _not_yet  # which hold this crew, and with it all that is shared
         for child in self._children.values():
             child.process.kill()
         deadline = Deadline(_REAP_S)
@@ -198,5 +208,5 @@ class Crew:
         return names
 
 
-def _not_yet(actor: int) -> None:
-    raise AssertionError(f"actor {actor} cannot be started before the crew is, or after its end")
+def _not_yet(index: int) -> None:
+    raise AssertionError(f"worker {index} cannot be started before the crew is, or after its end")

@@ -6,13 +6,16 @@ import contextlib
 
 from sfactory.config.schema import Config
 from sfactory.run.advisor import Advisor
+from sfactory.run.budget import Budget
 from sfactory.run.console import Console
 from sfactory.run.crew import Crew
+from sfactory.run.hangs import Hangs
 from sfactory.run.nursery import Nursery
 from sfactory.run.observer import RunFacts
 from sfactory.run.observers import Observers
 from sfactory.run.outcome import Outcome
 from sfactory.run.plan import Plan
+from sfactory.run.replacement import Replacement
 from sfactory.run.reporting import Reporting
 from sfactory.run.resumed import Resumed
 from sfactory.run.rundir import RunDir
@@ -34,22 +37,25 @@ class ParallelRun:
         rundir: RunDir,
         resumed: Resumed | None,
         console: Console,
-        observers: Observers | None = None,
+        observers: Observers,
+        replaced: Budget,
     ) -> None:
+        """``replaced``: workers that are, in all generations."""
         self._config, self._seed, self._plan, self._rundir, self._console = config, seed, plan, rundir, console
         self._resumed = resumed or Resumed()
-        self._observers = Observers() if observers is None else observers
+        self._observers, self._replaced = observers, replaced
         self._wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes)
         layout = plan.layout
         self._stalls = StallWatch(
             self._wiring.status, layout.actor_names + layout.policy_worker_names + layout.evaluator_names
         )
 
-    def run(self, nursery: Nursery, interrupts: Interrupts, process_started_at: float) -> Outcome:
-        """Train until a limit, a signal or a fault."""
+    def run(self, nursery: Nursery, interrupts: Interrupts, process_started_at: float, first: bool = True) -> Outcome:
+        """Train until a limit, a signal or a fault. ``first``: of the generations of a session."""
         config, plan, wiring = self._config, self._plan, self._wiring
         observers, resumed = self._observers, self._resumed
-        wanted = observers.begin(RunFacts(config, self._seed, self._rundir.path, plan.spec, resumed.env_steps))
+        facts = RunFacts(config, self._seed, self._rundir.path, plan.spec, resumed.env_steps)
+        wanted = observers.begin(facts) if first else not observers.failed
         reporting = Reporting(
             config,
             wiring,
@@ -61,8 +67,15 @@ class ParallelRun:
             Advisor.of(config, plan),
         )
         crew = Crew(nursery, wiring)
+        sampling = config.sampling
         supervision = Supervision(
-            crew, wiring.control, wiring.status, interrupts, config.sampling.reset_timeout_seconds
+            crew,
+            wiring.control,
+            wiring.status,
+            interrupts,
+            sampling.reset_timeout_seconds,
+            replacement=Replacement(crew, wiring, self._replaced),
+            hangs=Hangs(crew, sampling.step_timeout_seconds, reporting.reports.reading_since),
         )
         # From here on signals are counted, not raised: a half-started child must not escape the crew.
         interrupts.raising = False
@@ -78,7 +91,8 @@ class ParallelRun:
                     directory = str(self._rundir.checkpoint_dir(0))
                     crew.start(config, self._seed, resumed.env_steps, plan.device, plan.cores, [directory])
                     reporting.reports.start()
-                    observers.on_start()
+                    if first:
+                        observers.on_start()
                     supervision.run(beat)
             finally:
                 crew.kill()

@@ -12,6 +12,7 @@ from sfactory.layout import LEARNERS
 from sfactory.messages import TRAIN_STATISTICS, LearnerTimes, TrainStats
 from sfactory.run.lag import lag_of, replay_lag_of
 from sfactory.run.metrics import Throughput, Window
+from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import StatusBoard
 
 Row = dict[str, float | None]
@@ -40,6 +41,16 @@ def speed_scalars(trained: Throughput, sampled: Throughput) -> Row:
 def counter_scalars(status: StatusBoard) -> Row:
     """What learners have counted in this session."""
     return {f"perf/{name}": int(status.total(name, LEARNERS)) for name in _COUNTERS}
+
+
+def account_scalars(status: StatusBoard, table: SlotTable) -> Row:
+    """Where the sampled steps of this session are; exact once all processes have ended."""
+    return {
+        "perf/received_steps": int(status.total("received_steps", LEARNERS)),
+        "perf/held_steps": table.steps_held(),
+        "perf/discarded_steps": int(status.total("discarded_steps", "")),
+        "perf/worker_restarts": int(status.total("restarts", "")),
+    }
 
 
 def train_scalars(stats: TrainStats | None) -> Row:

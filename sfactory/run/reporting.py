@@ -16,6 +16,7 @@ from sfactory.run.console import Console
 from sfactory.run.load import LoadMeter
 from sfactory.run.observers import Observers
 from sfactory.run.outcome import Outcome
+from sfactory.run.report_rows import account_scalars
 from sfactory.run.reports import Reports
 from sfactory.run.resumed import Resumed
 from sfactory.run.rundir import RunDir
@@ -42,6 +43,7 @@ class Reporting:
         report = config.report
         self.reports = Reports(config, wiring.actors_to_main, wiring.learners_to_main, wiring.status, resumed)
         self._control, self._console, self._candidate = wiring.control, console, wiring.candidate
+        self._status, self._table = wiring.status, wiring.table
         self._process_started_at = process_started_at
         self._observers = Observers() if observers is None else observers
         self._observed_updates = resumed.updates
@@ -104,7 +106,7 @@ class Reporting:
 
     def _write_row(self) -> None:
         load = self._row_load.take().scalars() if self._row_load else {}
-        scalars = self.reports.scalars() | load
+        scalars = self.reports.scalars() | account_scalars(self._status, self._table) | load
         scalars |= self._observers.extra_summaries(scalars)
         self._writers.write(self.reports.trained_env_steps, scalars)
 

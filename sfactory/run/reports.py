@@ -80,6 +80,7 @@ class Reports:
         self._lag = LagOfSession()
         self._lock = threading.Lock()
         self._leaving = threading.Event()
+        self._reading_since = 0.0
         self._trained, self._sampled = Throughput(), Throughput()
         self._thread = threading.Thread(target=self._read, name="reports", daemon=True)
 
@@ -97,6 +98,10 @@ class Reports:
         self._leaving.set()
         if self._thread.is_alive():  # not so if starting the children failed
             self._thread.join(4 * BLOCK_S)
+
+    def reading_since(self) -> float:
+        """Since when the ring of the actors is being read; 0 if it is not."""
+        return self._reading_since
 
     def sample(self) -> None:
         """Take the counters of all processes into the rates. Start-up is not part of any rate."""
@@ -236,7 +241,9 @@ class Reports:
     def _take(self, timeout: float) -> bool:
         """Take in what arrives within ``timeout`` seconds; whether anything did."""
         warnings: list[str] = []
+        self._reading_since = now()
         messages = list(self._from_actors.get(timeout))
+        self._reading_since = 0.0
         for inbox in self._from_learners:
             messages += inbox.get(0)
         for message in messages:

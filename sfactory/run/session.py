@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import secrets
 from collections.abc import Mapping
+from functools import partial
 
 from sfactory.clock import now
 from sfactory.config.cli import AUTOTUNE, CONFIG_FILE, Resolved
@@ -19,8 +20,10 @@ from sfactory.learner.setup import Limits
 from sfactory.run.aside import move_aside
 from sfactory.run.autotune import Autotune
 from sfactory.run.benchmark import Benchmark
+from sfactory.run.budget import Budget
 from sfactory.run.commands import resume_command, tuned_command
 from sfactory.run.console import Console
+from sfactory.run.generations import Generations
 from sfactory.run.nursery import Nursery
 from sfactory.run.observers import Observers
 from sfactory.run.outcome import Outcome
@@ -98,8 +101,8 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
                     serial = SerialRun(config, seed, plan, rundir, resumed, console, observers)
                     outcome = serial.run(interrupts, started_at)
                 else:
-                    run = ParallelRun(config, seed, plan, rundir, resumed, console, observers)
-                    outcome = run.run(nursery, interrupts, started_at)
+                    make = partial(_generation, config, seed, plan, rundir, console, observers)
+                    outcome = Generations(config, rundir, make).run(resumed, nursery, interrupts, started_at)
         except Interrupted:
             interrupts.raising = False
             resumed = resumed or _saved(rundir, config)
@@ -114,6 +117,19 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
         _record(outcome, rundir)
         rundir.write_run_json(outcome.status, argv=arguments, seed=seed)
         return _conclude(outcome, resume_command(arguments, _from_file(resolved.sources)), interrupts, console)
+
+
+def _generation(
+    config: Config,
+    seed: int,
+    plan: Plan,
+    rundir: RunDir,
+    console: Console,
+    observers: Observers,
+    resumed: Resumed | None,
+    replaced: Budget,
+) -> ParallelRun:
+    return ParallelRun(config, seed, plan, rundir, resumed, console, observers, replaced)
 
 
 def _observers(config: Config, interrupts: Interrupts) -> Observers:

@@ -14,6 +14,8 @@ from sfactory.errors import CannotSaveError, SFactoryError
 from sfactory.layout import is_learner
 from sfactory.run.boot import Boot
 from sfactory.run.crew import Crew, Death
+from sfactory.run.hangs import Hangs
+from sfactory.run.replacement import Replacement
 from sfactory.run.signals import Interrupts
 from sfactory.shared.control import Control, Stop
 from sfactory.shared.status import State, StatusBoard
@@ -42,10 +44,14 @@ class Supervision:
         interrupts: Interrupts,
         boot_limit_s: float,
         saves: bool = True,
+        replacement: Replacement | None = None,
+        hangs: Hangs | None = None,
     ) -> None:
+        """``replacement``: without one, whoever dies ends the run. ``hangs``: without one, nobody hangs."""
         self._crew, self._control, self._status, self._interrupts = crew, control, status, interrupts
         self._stop = Stop.SAVE if saves else Stop.NOW
         self._boot = Boot(crew, status, boot_limit_s)
+        self._replacement, self._hangs = replacement, hangs
         self._grace: Deadline | None = None
         self.failure: SFactoryError | None = None
         self.done = False
@@ -63,7 +69,7 @@ class Supervision:
                 if on_beat() and not self._control.stopping:
                     self.done = True
                     self._order(self._stop)
-                self._check_boot()
+                self._check()
             if self._grace is not None and self._grace.passed:
                 self._kill_rest()
 
@@ -76,10 +82,17 @@ class Supervision:
         expected = self._control.stopping and death.exit_code == 0
         if expected or self.failure is not None:
             return
-        if self._control.stopping and self._boot.in_first_reset(death):
+        if self._control.stopping and self._boot.may_be_tried_again(death):
             return  # it would have been replaced
-        failure = death.as_error() if self._control.stopping else self._boot.after(death)
+        failure = death.as_error() if self._control.stopping else self._after(death)
         self._fail(failure, Stop.NOW if is_learner(death.name) else Stop.SAVE)
+
+    def _after(self, death: Death) -> SFactoryError | None:
+        """Have the dead one replaced; the failure of the run if it is not."""
+        if self._replacement is None or not self._replacement.is_for(death):
+            return self._boot.after(death)
+        self._boot.begin_anew(death.name)
+        return self._replacement.after(death, self._hangs.where(death.name) if self._hangs is not None else None)
 
     def _on_signals(self) -> None:
         count = self._interrupts.count
@@ -91,9 +104,11 @@ class Supervision:
             self._order(Stop.NOW)
             self._crew.kill()
 
-    def _check_boot(self) -> None:
+    def _check(self) -> None:
         if not self._control.stopping:
             self._fail(self._boot.look(), Stop.SAVE)
+        if not self._control.stopping and self._hangs is not None:
+            self._fail(self._hangs.look(), Stop.SAVE)
 
     def _fail(self, failure: SFactoryError | None, stop: Stop) -> None:
         if failure is not None:

@@ -25,6 +25,7 @@ from sfactory.shared.candidate import Candidate
 from sfactory.shared.channel import Channel
 from sfactory.shared.control import Control
 from sfactory.shared.failures import FailureBoard
+from sfactory.shared.lives import Lives
 from sfactory.shared.rnn_states import RnnStates
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import StatusBoard
@@ -51,10 +52,13 @@ class Wiring:
         self.failures = FailureBoard(layout.process_names)
         # Under way to an actor at most: a reply per split, and two wake-ups per slot (one sent, one unread).
         per_actor = layout.splits + 2 * layout.slots_per_actor + _SPARE
-        self.to_actors: list[Channel[ToActor]] = [Channel(name, TO_ACTOR, per_actor) for name in layout.actor_names]
+        lives = Lives(layout.actor_names + layout.policy_worker_names)
+        self.to_actors: list[Channel[ToActor]] = [
+            Channel(name, TO_ACTOR, per_actor, life=lives.of(name)) for name in layout.actor_names
+        ]
         requests = layout.num_actors * layout.splits + _SPARE
         self.to_policies: list[Channel[ToPolicy]] = [
-            Channel(name, TO_POLICY, requests) for name in layout.policy_worker_names
+            Channel(name, TO_POLICY, requests, life=lives.of(name)) for name in layout.policy_worker_names
         ]
         self.to_learners: list[Channel[ToLearner]] = [
             Channel(name, TO_LEARNER, layout.num_slots + _SPARE) for name in layout.learner_names
@@ -64,6 +68,11 @@ class Wiring:
         self.learners_to_main: list[Channel[ToMain]] = [
             Channel("sf-main", TO_MAIN, _REPORTS_UNDER_WAY) for _ in layout.learner_names
         ]
+
+    def inbox_of(self, name: str) -> Channel[ToActor] | Channel[ToPolicy]:
+        """The channel that the actor or policy worker called ``name`` reads."""
+        inboxes: list[Channel[ToActor] | Channel[ToPolicy]] = [*self.to_actors, *self.to_policies]
+        return next(inbox for inbox in inboxes if inbox.reader == name)
 
     def actor(self, actor: int, config: Config, seed: int, generation: int, attempt: int = 0) -> ActorSetup:
         """What actor ``actor`` is given. A benchmark measures, and is not kept waiting by decorrelation."""
@@ -96,7 +105,7 @@ class Wiring:
     def policy_worker(
         self, policy: int, worker: int, config: Config, seed: int, generation: int, device: str
     ) -> PolicySetup:
-        """What worker ``worker`` of ``policy`` is given."""
+        """What worker ``worker`` of ``policy`` is given, in whichever life it is."""
         return PolicySetup(
             policy=policy,
             worker=worker,

@@ -7,7 +7,7 @@ None of this holds in a ring whose lock died with a process: see NOTE [Who saves
 
 NOTE [Death and queues]: a ring has exactly one reader in its life. A reader killed inside ``get`` can
 leave the ring's condition variable in a state where a second reader makes the next writer hang, so a
-replacement for a dead reader is given a ring of its own.
+replacement for a dead reader is given a ring of its own: see NOTE [Lives].
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from faster_fifo import Queue
 
 from sfactory.errors import ChannelFull, MessageTooLarge
 from sfactory.messages import Codec
+from sfactory.shared.lives import RINGS, Life
 
 M = TypeVar("M")
 
@@ -28,30 +29,54 @@ _MIN_BYTES = 4096
 
 
 class Channel(Generic[M]):
-    """A ring with one reader and any number of writers.
+    """A ring with one reader and any number of writers; several, one for each life, of a reader that can be replaced.
 
     ``capacity``: most messages under way at once. ``message_bytes``: size of the largest; by default the
     largest fixed message of the codec.
     """
 
-    def __init__(self, reader: str, codec: Codec[M], capacity: int, message_bytes: int = 0) -> None:
+    def __init__(
+        self, reader: str, codec: Codec[M], capacity: int, message_bytes: int = 0, life: Life | None = None
+    ) -> None:
+        """``life``: None if the reader lives but once."""
         self.reader = reader
         self._codec = codec
         self._bytes = max(_MIN_BYTES, capacity * ((message_bytes or codec.max_fixed_bytes) + _MESSAGE_OVERHEAD))
-        self._queue = Queue(self._bytes, loads=codec.decode, dumps=codec.encode)
+        self._of_reader = life
+        rings = 1 if life is None else RINGS
+        self._queues = [Queue(self._bytes, loads=codec.decode, dumps=codec.encode) for _ in range(rings)]
 
-    def put(self, message: M) -> None:
-        """Send; raises ChannelFull if the ring is full and MessageTooLarge if the message can never fit."""
-        if not self.try_put(message):
+    @property
+    def life(self) -> int:
+        """Which life the reader is in."""
+        return 0 if self._of_reader is None else self._of_reader.number
+
+    @property
+    def has_another(self) -> bool:
+        """Whether there is a ring for one more life."""
+        return self.life + 1 < len(self._queues)
+
+    def begin_next_life(self) -> None:
+        """By main, once the reader is dead: from now on messages go to the ring of the one that will replace it."""
+        assert self._of_reader is not None, f"{self.reader} lives but once"
+        assert self.has_another, f"no ring is left for {self.reader}"
+        self._of_reader.begin_next()
+
+    def put(self, message: M, life: int | None = None) -> None:
+        """Send; raises ChannelFull if the ring is full and MessageTooLarge if the message can never fit.
+
+        ``life``: of the reader that is meant, if not whoever lives; a message for a dead one is lost.
+        """
+        if not self.try_put(message, life):
             size = len(self._codec.encode(message)) + _MESSAGE_OVERHEAD
             if size > self._bytes:
                 raise MessageTooLarge(f"a message of {size} bytes for {self.reader}; its ring holds {self._bytes}")
             raise ChannelFull(f"the ring of {self.reader} is full ({self._bytes} bytes): its reader stopped reading")
 
-    def try_put(self, message: M) -> bool:
-        """Send if there is room; False if not, and the message stays with the caller."""
+    def try_put(self, message: M, life: int | None = None) -> bool:
+        """Send if there is room; False if not, and the message stays with the caller. ``life``: as for ``put``."""
         try:
-            self._queue.put(message, block=False)
+            self._queues[self.life if life is None else life].put(message, block=False)
         except Full:
             return False
         return True
@@ -59,7 +84,8 @@ class Channel(Generic[M]):
     def get(self, timeout: float) -> Sequence[M]:
         """All messages that have arrived, in order; blocks up to ``timeout`` seconds for the first, () if none."""
         try:
-            messages: list[M] = self._queue.get_many(block=timeout > 0, timeout=max(0.0, timeout))
+            queue = self._queues[self.life]
+            messages: list[M] = queue.get_many(block=timeout > 0, timeout=max(0.0, timeout))
         except Empty:
             return ()
         return messages

@@ -5,6 +5,9 @@ there is no free list to lose an index from. ``filling[slot]`` is written by the
 ``pending[slot, policy]`` is set by the actor and cleared by that policy's learner alone. FREE = not filling and nothing
 pending. A byte store is atomic, and the message that follows it through a channel (a mutex inside) orders it after the
 slot's contents.
+
+Of an actor that has died main takes back what it was filling, which no process writes any more; what it had published
+stays READY, and is announced again by the actor that takes over, in case it was not (see NOTE [Lives]).
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ class SlotTable:
                 "filling": TensorSpec((slots,), "uint8"),
                 "pending": TensorSpec((slots, num_policies), "uint8"),
                 "generation": TensorSpec((slots,), "int64"),
+                "steps": TensorSpec((slots,), "int64"),
             },
         )
 
@@ -71,7 +75,32 @@ class SlotTable:
         """FREE -> FILLING, by the owning actor."""
         self._expect(slot, SlotState.FREE)
         self._shared["generation"][slot] += 1
+        self._shared["steps"][slot] = 0
         self._shared["filling"][slot] = 1
+
+    def count_steps(self, slot: int, steps: int) -> None:
+        """So many more valid env steps lie in ``slot``; by the owning actor, which is filling it."""
+        self._shared["steps"][slot] += steps
+
+    def steps(self, slot: int) -> int:
+        """Valid env steps that lie in ``slot``, of its present filling or the last one."""
+        return int(self._shared["steps"][slot])
+
+    def steps_held(self) -> int:
+        """Valid env steps in all slots that are FILLING or READY."""
+        held = (self._shared["filling"] != 0) | self._shared["pending"].any(axis=1)
+        return int(self._shared["steps"][held].sum())
+
+    def reclaim(self, actor: int) -> int:
+        """By main, once ``actor`` is dead: what it was filling is FREE again; returns the steps that are lost so."""
+        lost = 0
+        for slot in self.slots_of(actor):
+            if self._shared["filling"][slot]:
+                # It may have died within ``publish``: then the slot is complete.
+                if not self._shared["pending"][slot].any():
+                    lost += self.steps(slot)
+                self._shared["filling"][slot] = 0
+        return lost
 
     def publish(self, slot: int, policy: int) -> None:
         """FILLING -> READY for ``policy``'s learner, by the owning actor."""

@@ -24,12 +24,19 @@ class State(IntEnum):
     DONE = 4  # a learner that has reached its limit
 
 
-_FLOATS = ("heartbeat", "busy_since", "watched_since", "busy_s", "waiting_s", "first_step_at", "train_seconds")
+_FLOATS = (
+    *("heartbeat", "busy_since", "watched_since", "busy_s", "waiting_s", "first_step_at", "train_seconds"),
+    "loop_since",  # since when a worker has been in its loop; 0 before
+    "in_ring_since",  # of a learner: since when one of its threads, but not the one that trains, has been at a ring
+)
 _INTS = (
     *("pid", "state", "env_steps", "agent_steps", "updates", "saved_env_steps"),
     # Of a learner, in this session: datasets learned from, valid steps that were replayed, and that were dropped
     # before they were learned from, publications of weights; in all sessions: updates of the target network.
     *("datasets", "replayed_steps", "dropped_steps", "publications", "target_updates"),
+    # Of a learner: valid steps of the slots that it has taken over. Of whoever was replaced, and how
+    # often it was: steps that were lost with it.
+    *("received_steps", "discarded_steps", "restarts"),
 )
 _DEPTHS, _READY = "depths", "ready"
 MAX_DEPTH = 255  # what is deeper counts as this
@@ -106,7 +113,7 @@ class StatusRow:
 
     def clear(self) -> None:
         """Back to before birth. Called by main, once the process is dead and another takes its place."""
-        for name in ("pid", "state", "heartbeat", "busy_since"):
+        for name in ("pid", "state", "heartbeat", "busy_since", "loop_since", "in_ring_since"):
             self.set(name, 0)
 
 
@@ -123,6 +130,8 @@ class Stopwatch:
         self._mark = now()
         row.set("watched_since", self._mark - row.get("busy_s") - row.get("waiting_s"))
         row.set("busy_since", self._mark)
+        row.set("heartbeat", self._mark)
+        row.set("loop_since", self._mark)
 
     def before_wait(self) -> None:
         """The process is about to block."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import shutil
@@ -16,6 +17,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 from threadpoolctl import threadpool_info
+
+from sfactory.shared.channel import Channel
+from sfactory_envs.synthetic.faulty import Fuse
+from tests.support.rings import lock_for_ever
 
 
 class _Still(gymnasium.Env[Any, Any]):
@@ -207,3 +212,23 @@ class LateLibrary(_Still):
         threads = [info["num_threads"] for info in threadpool_info() if info["filepath"] == str(self._library)]
         name = Path("/proc/self/comm").read_text().strip()
         (self._folder / name).write_text(json.dumps(threads))
+
+
+class LocksRing(_Still):
+    """Dies once, at step ``at``, with the lock of the ring that ``reader`` reads, as if it was killed within a put."""
+
+    def __init__(self, reader: str, at: int, fuse: str) -> None:
+        super().__init__(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
+        self._reader, self._left, self._fuse = reader, at, Fuse(fuse, 0, 1)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """As ever, taking a millisecond, until it is time."""
+        time.sleep(1e-3)
+        self._left -= 1
+        if self._left == 0 and self._fuse.trip():
+            (channel,) = [
+                found for found in gc.get_objects() if isinstance(found, Channel) and found.reader == self._reader
+            ]
+            lock_for_ever(channel)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)

@@ -33,10 +33,10 @@ def assert_failed_run_says(run_stderr_line: str, *words: str) -> None:
         pytest.param("sf-learner-0", "central", ExitCode.LEARNER, id="learner"),
     ],
 )
-def test_a_killed_child_ends_the_run_by_name_and_the_run_can_be_resumed(
+def test_a_killed_child_that_is_not_to_be_replaced_ends_the_run_by_name_and_the_run_can_be_resumed(
     run_trainer: RunTrainer, name: str, inference: str, exit_code: ExitCode
 ) -> None:
-    run = run_trainer(train_for_env_steps=ENDLESS, inference=inference)
+    run = run_trainer(train_for_env_steps=ENDLESS, inference=inference, max_worker_restarts=0)
     run.wait_until_training()
 
     run.kill(name, signal.SIGKILL)
@@ -75,12 +75,4 @@ def test_an_env_that_cannot_be_made_is_refused_before_any_worker_starts(run_trai
     assert run.wait() == ExitCode.REFUSED, run.report("wrong exit code")
     assert "the constructor raises, as ordered" in run.stderr
     assert run.saved_env_steps() == 0
-    run.assert_clean()
-
-
-def test_an_env_that_kills_its_actor_ends_the_run_by_name(run_trainer: RunTrainer) -> None:
-    run = run_trainer(train_for_env_steps=ENDLESS, env=FAULTY, env_kwargs={"signal_at": 400, "signal_name": "SIGSEGV"})
-
-    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
-    assert_failed_run_says(run.last_stderr_line, "sf-actor-", "SIGSEGV")
     run.assert_clean()

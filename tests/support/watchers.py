@@ -125,3 +125,11 @@ def fail(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
 def fail_telling_when(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
     """A hook that fails, and says when that was on the clock of the machine."""
     raise ValueError(f"failed at {time.monotonic()}")
+
+
+def fail_once(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
+    """A hook that fails at its tenth update or later, unless the file that SFACTORY_TEST_FUSE names is there."""
+    fuse = Path(os.environ["SFACTORY_TEST_FUSE"])
+    if learner.train_step >= 10 and not fuse.exists():
+        fuse.touch()
+        raise ValueError("the loss is not to my liking")

@@ -19,7 +19,7 @@ SPEC = EnvSpec(
     obs=(("image", TensorSpec((2, 2), "uint8")), ("number", TensorSpec((), "int64"))),
     actions=(DiscreteHead("jump", 9), BoxHead("arm", (2,), "float32", (-1.0, -1.0), (1.0, 1.0))),
 )
-REQUESTS = [ActRequest(1, 0, 3, 2, 0), ActRequest(0, 0, 0, 0, 0), ActRequest(0, 1, 1, 3, 0)]
+REQUESTS = [ActRequest(1, 0, 3, 2, 0, 0), ActRequest(0, 0, 0, 0, 0, 0), ActRequest(0, 1, 1, 3, 0, 0)]
 
 
 def make() -> tuple[Gather, list[Slot]]:

@@ -38,7 +38,7 @@ U16, U32 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT = st.floats(allow_nan=False)
 FIXED = st.one_of(
-    st.builds(ActRequest, U16, U16, U32, U32, st.integers(0, 1)).map(lambda m: (TO_POLICY, m)),
+    st.builds(ActRequest, U16, U16, U32, U32, st.integers(0, 1), U16).map(lambda m: (TO_POLICY, m)),
     st.builds(ActReply, U16, U32).map(lambda m: (TO_ACTOR, m)),
     st.builds(SlotFreed, U32).map(lambda m: (TO_ACTOR, m)),
     st.builds(TrajectoryReady, U16, U32).map(lambda m: (TO_LEARNER, m)),

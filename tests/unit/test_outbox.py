@@ -291,3 +291,35 @@ def test_what_envs_tell_at_the_ends_of_episodes_arrives_in_the_rows_and_in_the_s
     (warning,) = caplog.messages
     assert warning.startswith("sf-actor-1: ")
     assert "'steps' is no number, but of type str" in warning
+
+
+def test_an_actor_that_takes_over_announces_what_is_ready_in_the_order_it_was_filled() -> None:
+    desk = Desk(slots=3)
+    desk.fill_slots()
+    first, second, third = desk.table.slots_of(1)
+    desk.table.release(first, 0)
+    desk.fill_slot()  # the first once more, which is now the last
+    desk.table.release(second, 0)
+    desk.to_learner.get(0)
+
+    desk.outbox.announce_again()
+
+    assert list(desk.to_learner.get(0)) == [TrajectoryReady(1, third), TrajectoryReady(1, first)]
+
+
+def test_an_actor_that_takes_over_begins_with_the_slot_that_was_used_least() -> None:
+    desk = Desk(slots=3)
+    desk.fill_slots()
+    first, second, third = desk.table.slots_of(1)
+    desk.table.release(first, 0)
+    desk.fill_slot()
+    desk.table.release(second, 0)
+    trajectories = TrajectoryBuffer(SCALAR, small_layout(rows=2, rollout=ROLLOUT, slots_per_split=3))
+
+    outbox = Outbox(1, trajectories, desk.table, desk.to_learner, desk.to_main)
+    split = Split.of_envs(0, [ScriptedEnv([]), ScriptedEnv([])], SCALAR, ROLLOUT)
+    split.reset([1, 2], "test")
+
+    assert outbox.begin(split)
+    assert split.recorder.slot.index == second
+    assert desk.table.state(third) is SlotState.READY

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from sfactory.config.flags import config_of
+from sfactory.run.budget import Budget
 from sfactory.run.console import Console
 from sfactory.run.nursery import Nursery
+from sfactory.run.observers import Observers
 from sfactory.run.parallel import ParallelRun
 from sfactory.run.plan import plan_run
 from sfactory.run.rundir import RunDir
@@ -27,7 +29,9 @@ def test_metrics_are_flushed_and_closed_if_children_cannot_be_started(
 
     monkeypatch.setattr(nursery, "start", fail)
     with RunDir.open(tmp_path, "run") as rundir, Interrupts() as interrupts:
-        run = ParallelRun(config, 1, plan_run(config, VECTOR), rundir, None, Console(None, None))
+        run = ParallelRun(
+            config, 1, plan_run(config, VECTOR), rundir, None, Console(None, None), Observers(), Budget("any", 0)
+        )
 
         with pytest.raises(OSError, match="no more processes"):
             run.run(nursery, interrupts, 0.0)

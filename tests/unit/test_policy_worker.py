@@ -43,7 +43,7 @@ class Desk:
 
     def ask(self, actor: int) -> None:
         """Request actions for the first step of an actor's first slot."""
-        self.wiring.to_policies[0].put(ActRequest(actor, 0, self.wiring.table.slots_of(actor)[0], 0, 0))
+        self.wiring.to_policies[0].put(ActRequest(actor, 0, self.wiring.table.slots_of(actor)[0], 0, 0, 0))
 
     def replies(self, actor: int) -> list[object]:
         """What has been sent to an actor."""
@@ -68,3 +68,53 @@ def test_a_turn_without_requests_runs_no_pass() -> None:
 
     assert desk.passes == []
     assert desk.replies(0) == []
+
+
+def test_nothing_is_done_for_an_actor_that_has_died() -> None:
+    desk = Desk()
+    desk.ask(0)
+    desk.ask(1)
+    dead = desk.wiring.trajectories.slot(desk.wiring.table.slots_of(0)[0])
+    dead.value[...] = 77.0
+    desk.wiring.to_actors[0].begin_next_life()
+
+    desk.worker.turn(1.0)
+
+    assert desk.passes == [3]
+    assert (dead.value == 77.0).all()
+    assert desk.replies(0) == []
+    assert desk.replies(1) == [ActReply(0, 0)]
+
+
+def test_of_an_actor_that_dies_during_the_pass_the_slot_stays_as_it_is_and_the_others_are_answered() -> None:
+    desk = Desk()
+    desk.ask(0)
+    desk.ask(1)
+    dead = desk.wiring.trajectories.slot(desk.wiring.table.slots_of(0)[0])
+    living = desk.wiring.trajectories.slot(desk.wiring.table.slots_of(1)[0])
+    dead.value[...] = living.value[...] = 77.0
+    act, inbox = desk.worker._policy.act, desk.wiring.to_actors[0]
+
+    def dying(obs: dict[str, torch.Tensor], state: torch.Tensor) -> object:
+        if not inbox.life:
+            inbox.begin_next_life()
+        return act(obs, state)
+
+    desk.worker._policy.act = dying  # type: ignore[assignment, method-assign]
+
+    desk.worker.turn(1.0)
+
+    assert desk.passes == [6, 3]
+    assert (dead.value == 77.0).all()
+    assert (living.value[0] != 77.0).all()
+    assert (desk.replies(0), desk.replies(1)) == ([], [ActReply(0, 0)])
+
+
+def test_if_all_who_asked_have_died_nobody_is_answered() -> None:
+    desk = Desk()
+    desk.ask(0)
+    desk.wiring.to_actors[0].begin_next_life()
+
+    desk.worker.turn(1.0)
+
+    assert desk.passes == []

@@ -61,7 +61,7 @@ class Desk:
 
     def ask(self, t: int, times: int = 1, at_once: bool = False) -> list[ActReply]:
         """Have the request of step ``t`` answered so many times, in one turn or in as many."""
-        request = ActRequest(1, 0, self._index, t, t % 2)
+        request = ActRequest(1, 0, self._index, t, t % 2, 0)
         for answer in range(1, times + 1):
             self._wiring.to_policies[0].put(request)
             if answer == times or not at_once:
@@ -121,7 +121,7 @@ def test_a_request_of_the_wrong_phase_would_be_noticed() -> None:
         desk.ask(0)
 
     once.ask(1)
-    wrong._wiring.to_policies[0].put(ActRequest(1, 0, wrong._index, 1, 0))
+    wrong._wiring.to_policies[0].put(ActRequest(1, 0, wrong._index, 1, 0, 0))
     wrong._worker.turn(1.0)
 
     assert np.abs(wrong.slot.value[1] - once.slot.value[1]).max() > 1e-3

@@ -95,7 +95,7 @@ def actions_of_policy_worker(weights: Array, seed: int, worker: int = 0, generat
     thread.start()
     try:
         for t in range(4):
-            setup.inbox.put(ActRequest(0, 0, 0, t, t % 2))
+            setup.inbox.put(ActRequest(0, 0, 0, t, t % 2, 0))
             assert list(wiring.to_actors[0].get(END_S)) == [ActReply(0, t)]
     finally:
         wiring.control.order_stop(Stop.NOW)

@@ -86,3 +86,41 @@ def test_each_actor_owns_its_own_stretch_of_slots() -> None:
 
     assert [list(table.slots_of(actor)) for actor in range(3)] == [[0, 1], [2, 3], [4, 5]]
     assert [table.owner(slot) for slot in range(6)] == [0, 0, 1, 1, 2, 2]
+
+
+def test_of_a_dead_actor_what_it_was_filling_is_free_again_and_its_steps_are_lost() -> None:
+    table = SlotTable(num_actors=2, splits=1, slots_per_split=3, num_policies=1)
+    for slot in (0, 1, 3):
+        table.begin(slot)
+        table.count_steps(slot, 5)
+        table.count_steps(slot, 2)
+    table.publish(1, 0)
+
+    lost = table.reclaim(0)
+
+    assert lost == 7
+    assert [table.state(slot) for slot in range(6)] == [FREE, READY, FREE, FILLING, FREE, FREE]
+    assert table.steps_held() == 14
+
+
+def test_of_an_actor_that_died_within_publishing_the_slot_is_complete() -> None:
+    table = table_with(FILLING)
+    table.count_steps(0, 9)
+    table._shared["pending"][0, 0] = 1  # the first of the two bytes that publishing writes
+
+    assert table.reclaim(0) == 0
+
+    assert table.state(0) is READY
+    assert table.steps_held() == 9
+
+
+def test_steps_are_counted_anew_with_each_filling() -> None:
+    table = table_with(FILLING)
+    table.count_steps(0, 9)
+    table.publish(0, 0)
+    table.release(0, 0)
+    assert (table.steps(0), table.steps_held()) == (9, 0)
+
+    table.begin(0)
+
+    assert (table.steps(0), table.steps_held()) == (0, 0)

@@ -335,13 +335,13 @@ def test_an_env_that_cannot_be_made_is_not_tried_again(start: Start, tmp_path: P
     assert 1 <= len(fuse.read_bytes()) <= 2
 
 
-def test_an_actor_that_has_begun_to_work_is_never_replaced(start: Start) -> None:
+def test_an_actor_whose_slots_were_not_taken_back_is_not_replaced(start: Start) -> None:
     run = start()
     owned = run.wiring.table.slots_of(0)
     run.wiring.table.begin(owned[0])
     run.crew.kill()
 
-    with pytest.raises(AssertionError, match="sf-actor-0 had begun to work"):
+    with pytest.raises(AssertionError, match="sf-actor-0 was filling a slot"):
         run.crew.replace("sf-actor-0")
 
 

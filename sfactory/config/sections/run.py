@@ -37,4 +37,10 @@ class RunConfig:
     train_for_frames: int = flag(
         10_000_000_000, "stop after this many frames, which are env steps x env_frameskip", gt=0
     )
+    max_restarts: int = flag(
+        0,
+        "how often, over the whole session, all processes start anew from the newest checkpoint because a learner "
+        "failed",
+        ge=0,
+    )
     train_for_seconds: float = flag(1e10, "stop after this many seconds of training (start-up not counted)", gt=0)

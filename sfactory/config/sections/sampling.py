@@ -75,3 +75,15 @@ class SamplingConfig:
         "bound on making an environment and on its first reset; a worker that exceeds it in a reset is replaced",
         gt=0,
     )
+    step_timeout_seconds: float = flag(
+        300.0,
+        "bound on one step of all environments of a split, resets of those that end included, and on one forward pass "
+        "of a policy worker; a worker that exceeds it is replaced; 0: none",
+        ge=0,
+    )
+    max_worker_restarts: int = flag(
+        20,
+        "actors and policy workers that are replaced over the whole session because they were killed, crashed or hung; "
+        "0: the first ends the run",
+        ge=0,
+    )

@@ -1,0 +1,37 @@
+"""Room: who of a learner's threads is at a ring. In: enter, leave. Out: on the status board, since when the first is.
+
+A ring whose lock died with a process keeps whoever uses it for ever. Main notices by this stamp, which covers no time
+that a thread does anything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from sfactory.clock import now
+from sfactory.shared.status import StatusRow
+
+
+class AtRings:
+    """For all threads of a learner that use rings other processes write or read."""
+
+    def __init__(self, row: StatusRow) -> None:
+        self._row = row
+        self._since: dict[int, float] = {}
+
+    @contextlib.contextmanager
+    def using(self) -> Iterator[None]:
+        """The block uses a ring."""
+        thread = threading.get_ident()
+        self._since[thread] = now()
+        self._tell()
+        try:
+            yield
+        finally:
+            del self._since[thread]
+            self._tell()
+
+    def _tell(self) -> None:
+        self._row.set("in_ring_since", min(list(self._since.values()), default=0.0))

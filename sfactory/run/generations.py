@@ -1,0 +1,67 @@
+"""Room: a run that begins anew from its newest checkpoint. In: a resolved configuration. Out: files, and an Outcome.
+
+A generation is all processes of a run with all that they share. Where no single process can be replaced, the next
+generation starts where the newest checkpoint stands, as a resumed session does, within the same command: after a
+learner's failure if ``--max_restarts`` allows, and where a worker that died left rings that nobody can use any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from sfactory.config.schema import Config
+from sfactory.errors import CannotSaveError, ExitCode, LearnerDied, RingsLost
+from sfactory.run.budget import Budget
+from sfactory.run.nursery import Nursery
+from sfactory.run.outcome import Outcome
+from sfactory.run.parallel import ParallelRun
+from sfactory.run.resumed import Resumed
+from sfactory.run.rundir import RunDir
+from sfactory.run.signals import Interrupts
+
+_log = logging.getLogger(__name__)
+
+Make = Callable[[Resumed | None, Budget], ParallelRun]
+
+
+class Generations:
+    """Runs one generation after another. ``make``: the next one, which goes on from what is saved."""
+
+    def __init__(self, config: Config, rundir: RunDir, make: Make) -> None:
+        self._config, self._rundir, self._make = config, rundir, make
+        self._replaced = Budget("max_worker_restarts", config.sampling.max_worker_restarts)
+        self._restarted = Budget("max_restarts", config.run.max_restarts)
+
+    def run(
+        self, resumed: Resumed | None, nursery: Nursery, interrupts: Interrupts, process_started_at: float
+    ) -> Outcome:
+        """Train until a limit, a signal, or a fault that no restart is left for."""
+        outcome = self._make(resumed, self._replaced).run(nursery, interrupts, process_started_at)
+        while not interrupts.count and (budget := self._budget_for(outcome)) is not None and budget.spend():
+            resumed = self._saved(outcome)
+            _log.error(
+                "%s\nall processes start anew from the checkpoint at %d env steps (%s)",
+                outcome.error,
+                0 if resumed is None else resumed.env_steps,
+                budget,
+            )
+            outcome = self._make(resumed, self._replaced).run(nursery, interrupts, process_started_at, first=False)
+        return outcome
+
+    def _budget_for(self, outcome: Outcome) -> Budget | None:
+        """Which budget a restart would be paid from; None if it would not help."""
+        if isinstance(outcome.error, RingsLost):
+            return self._replaced
+        # What diverged, or cannot be saved or loaded, would again.
+        if isinstance(outcome.error, LearnerDied) and outcome.error.exit_code is ExitCode.LEARNER:
+            return self._restarted
+        return None
+
+    def _saved(self, outcome: Outcome) -> Resumed | None:
+        """Where the next generation goes on; raises CheckpointError if there are checkpoints and none can be loaded."""
+        try:
+            outcome.summary.write(self._rundir.summary_path)  # what the next one counts on from
+        except CannotSaveError as error:
+            _log.error("%s", error)
+        return Resumed.from_checkpoint(self._rundir, self._config)

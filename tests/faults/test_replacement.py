@@ -1,0 +1,193 @@
+"""Workers that die or hang in mid-run are replaced, every step is accounted for, and the run goes on to its end."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sfactory.errors import ExitCode
+from tests.support.trainer import RunTrainer, TrainerRun
+
+pytestmark = pytest.mark.faults
+
+ENDLESS = 1_000_000_000
+FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
+LOCKS = "tests.faults.bad_envs:LocksRing"
+INFERENCE = pytest.mark.parametrize("inference", ["central", "local"])
+
+
+def assert_accounted_for(run: TrainerRun) -> None:
+    """All steps that actors have taken since the processes last started anew are somewhere, to the last one."""
+    row = run.metrics()[-1]
+    known = row["perf/received_steps"] + row["perf/held_steps"] + row["perf/discarded_steps"]
+    assert row["perf/sampled_env_steps"] == known > 0
+
+
+def train_on(run: TrainerRun, steps: int = 4000) -> None:
+    """Wait until so much more is trained and saved."""
+    before = run.saved_env_steps()
+    run.wait_until(lambda: run.saved_env_steps() >= before + steps)
+
+
+def end_by_signal(run: TrainerRun) -> None:
+    run.signal_main(signal.SIGINT)
+    assert run.wait() == ExitCode.SIGINT, run.report("wrong exit code")
+    assert_accounted_for(run)
+    run.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("name", "inference"),
+    [("sf-actor-1", "central"), ("sf-actor-1", "local"), ("sf-policy-0-0", "central")],
+)
+def test_a_killed_worker_is_replaced_and_training_goes_on(run_trainer: RunTrainer, name: str, inference: str) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS, inference=inference)
+    run.wait_until_training()
+    pid = run.pid_of(name)
+
+    run.kill(name)
+
+    run.wait_until(rf"{name} was killed by SIGKILL.*; replaced \(1 of --max_worker_restarts=20\)")
+    run.wait_until(lambda: run.processes().get(name, pid) != pid)
+    train_on(run)
+    assert run.pid_of(name) != pid
+    end_by_signal(run)
+    assert run.metrics()[-1]["perf/worker_restarts"] == 1
+
+
+def test_with_no_restarts_left_a_killed_worker_ends_the_run_by_name(run_trainer: RunTrainer) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS, max_worker_restarts=1)
+    run.wait_until_training()
+
+    run.kill("sf-policy-0-0")
+    run.wait_until(r"replaced \(1 of --max_worker_restarts=1\)")
+    train_on(run)
+    run.kill("sf-actor-0")
+
+    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    assert "sf-actor-0 was killed by SIGKILL" in run.last_stderr_line
+    assert "1 of --max_worker_restarts=1 were replaced before" in run.last_stderr_line
+    assert run.result()["env_steps"] == run.saved_env_steps() > 0
+    run.assert_clean()
+
+
+@INFERENCE
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL"])
+def test_an_env_that_ends_its_process_costs_what_its_actor_was_filling(
+    run_trainer: RunTrainer, tmp_path: Path, inference: str, name: str
+) -> None:
+    kwargs = {"signal_at": 200, "signal_name": name, "fuse": str(tmp_path / "fuse")}
+    run = run_trainer(env=FAULTY, env_kwargs=kwargs, train_for_env_steps=20_000, inference=inference)
+
+    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+    assert re.search(rf"sf-actor-\d was killed by {name}.*; replaced", run.stderr)
+    assert_accounted_for(run)
+    run.assert_clean()
+
+
+@pytest.mark.parametrize("how", ["hang_at", "gil_hang_at"])
+def test_an_env_that_hangs_in_a_step_is_shown_where_and_its_actor_is_replaced(
+    run_trainer: RunTrainer, tmp_path: Path, how: str
+) -> None:
+    kwargs = {how: 200, "fuse": str(tmp_path / "fuse"), "step_seconds": 0.001}
+    run = run_trainer(env=FAULTY, env_kwargs=kwargs, train_for_env_steps=20_000, step_timeout_seconds=3)
+
+    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+    assert re.search(r"sf-actor-\d took longer than --step_timeout_seconds=3 for one step; replaced", run.stderr)
+    assert re.search(r"faulty\.py.* line \d+ in step", run.stderr), run.report("no stack of the step")
+    assert_accounted_for(run)
+    run.assert_clean()
+
+
+def test_an_actor_that_dies_while_it_waits_for_its_policy_worker_is_replaced(run_trainer: RunTrainer) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS)
+    run.wait_until_training()
+    pid = run.pid_of("sf-actor-0")
+
+    run.kill("sf-policy-0-0", signal.SIGSTOP)
+    run.kill("sf-actor-0")
+    run.wait_until(r"sf-actor-0 was killed by SIGKILL.*; replaced")
+    run.kill("sf-policy-0-0", signal.SIGCONT)
+
+    run.wait_until(lambda: run.processes().get("sf-actor-0", pid) != pid)
+    train_on(run)
+    end_by_signal(run)
+
+
+def test_a_policy_worker_that_is_stopped_is_replaced(run_trainer: RunTrainer) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS, step_timeout_seconds=3)
+    run.wait_until_training()
+
+    run.kill("sf-policy-0-0", signal.SIGSTOP)
+
+    # In a forward pass, or in a wait, which takes 10 s to be noticed.
+    run.wait_until(r"sf-policy-0-0 (took longer than|did not come back).*; replaced")
+    train_on(run)
+    end_by_signal(run)
+
+
+@pytest.mark.parametrize("reader", ["sf-learner-0", "sf-main", "sf-policy-0-0"])
+def test_a_ring_that_a_killed_actor_leaves_locked_does_not_end_the_run(
+    run_trainer: RunTrainer, tmp_path: Path, reader: str
+) -> None:
+    kwargs = {"reader": reader, "at": 300, "fuse": str(tmp_path / "fuse")}
+    run = run_trainer(env=LOCKS, env_kwargs=kwargs, train_for_env_steps=30_000, step_timeout_seconds=15)
+
+    assert run.wait(150.0) == ExitCode.DONE, run.report("wrong exit code")
+    assert re.search(r"sf-actor-\d was killed by SIGKILL", run.stderr)
+    if reader != "sf-policy-0-0":  # which is given another ring, and nobody else need start anew
+        assert "locked by a process that was killed while it used it" in run.stderr
+        assert "all processes start anew from the checkpoint" in run.stderr
+    assert_accounted_for(run)
+    run.assert_clean()
+
+
+def test_an_actor_that_crashes_at_every_step_ends_the_run_when_no_restart_is_left(run_trainer: RunTrainer) -> None:
+    kwargs = {"signal_at": 100, "signal_name": "SIGSEGV"}
+    run = run_trainer(env=FAULTY, env_kwargs=kwargs, train_for_env_steps=ENDLESS, max_worker_restarts=3)
+
+    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    assert "SIGSEGV" in run.last_stderr_line
+    assert "3 of --max_worker_restarts=3 were replaced before" in run.last_stderr_line
+    run.assert_clean()
+
+
+def test_an_actor_that_cannot_boot_any_more_ends_the_run(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    # The constructor raises for everybody who comes later than the probe and the first actors.
+    fuse: dict[str, Any] = {"fuse": str(tmp_path / "fuse"), "fuse_skip": 17, "fuse_count": ENDLESS}
+    run = run_trainer(env=FAULTY, env_kwargs={"raise_in_constructor": True, **fuse}, train_for_env_steps=ENDLESS)
+    run.wait_until_training()
+
+    run.kill("sf-actor-0")
+
+    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    assert "EnvFault: the constructor raises, as ordered" in run.last_stderr_line
+    run.assert_clean()
+
+
+@pytest.mark.parametrize("raises", [True, False], ids=["raises", "is killed"])
+def test_a_learner_that_fails_begins_anew_from_its_checkpoint_as_often_as_is_allowed(
+    run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raises: bool
+) -> None:
+    monkeypatch.setenv("SFACTORY_TEST_FUSE", str(tmp_path / "fuse"))
+    hook = {"after_train_step": "tests.support.watchers:fail_once"} if raises else {}
+    run = run_trainer(train_for_env_steps=60_000, max_restarts=1, **hook)
+    run.wait_until_training()
+
+    if not raises:
+        run.kill("sf-learner-0")
+
+    run.wait_until(r"all processes start anew from the checkpoint at \d+ env steps \(1 of --max_restarts=1\)")
+    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+    (at,) = re.findall(r"start anew from the checkpoint at (\d+) env steps", run.stderr)
+    steps = [row["env_steps"] for row in run.metrics()]
+    assert int(at) > 0
+    # Rows are written about once a second, saves, too: what was trained in between is trained again.
+    assert run.result()["env_steps"] >= 60_000
+    assert run.result()["status"] == "done"
+    assert steps[-1] >= 60_000
+    run.assert_clean()
