@@ -2,7 +2,8 @@
 
 In: the config of a run and its directory. Out: the file, its values when the run is started again, and the
 verdict on what differs. NOTE [Resume rules]: what decides the shape or the meaning of the weights is frozen;
-what decides how they are trained is noted with a warning; how fast, how long and where is free.
+what a checkpoint holds beside them (an optimiser's moments) is, too; what decides how they are trained is noted with a
+warning; how fast, how long and where is free.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def _names(*sections: type) -> frozenset[str]:
     return frozenset(field.name for section in sections for field in dataclasses.fields(section))
 
 
-# How the network computes is not among it: its weights are the same float32 ones. The auxiliary loss brings weights.
-FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | {"env", "use_cpc"}
+# How the network computes is not among it: its weights are the same float32 ones. The auxiliary loss brings weights,
+# and each kind of optimiser moments of its own.
+FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | {"env", "use_cpc", "optimizer", "separate_value_optimizer"}
 NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig) - FROZEN | {"env_kwargs"}
 # How one start begins is no setting of the run: the next start, from this run's config.json too, simply goes on.
 OF_ONE_START = frozenset({"load_checkpoint_kind", "restart_behavior"})
@@ -150,7 +152,7 @@ def check_resume(saved: SavedConfig, config: Config) -> list[str]:
         if name in FROZEN:
             problems.append(
                 f"{assigned(name, new)}: the run {config.run.experiment!r} was started with {assigned(name, old)} and "
-                "its weights fit only that; keep the old value, or start a new run with another --experiment"
+                "what it saved fits only that; keep the old value, or start a new run with another --experiment"
             )
         elif name in NOTED:
             before = assigned(name, old)

@@ -15,31 +15,37 @@ POINTS_FORM = "points as 0:5e-4,20e6:1e-6, which are trained env steps and the v
 def parse_points(text: str) -> tuple[tuple[float, float], ...]:
     """The points (steps, value) of ``text``, by rising steps, of which the first are 0; at least one.
 
-    Raises ValueError with the reason if ``text`` holds no such points, or a value that is negative or not finite.
+    Raises ValueError with all reasons if ``text`` holds no such points, or a value that is negative or not finite.
     """
     if not text.strip():
         raise ValueError("holds no points")
-    points = tuple(_point(word.strip()) for word in text.split(","))
-    if points[0][0] != 0:
-        raise ValueError(f"the first point must be at step 0, and is at {points[0][0]:g}")
+    reasons: list[str] = []
+    points = [point for word in text.split(",") if (point := _point(word.strip(), reasons)) is not None]
+    if points and points[0][0] != 0:
+        reasons.append(f"the first point must be at step 0, and is at {points[0][0]:g}")
     for (before, _), (after, _) in pairwise(points):
         if before == after:
-            raise ValueError(f"step {after:g} stands twice")
+            reasons.append(f"step {after:g} stands twice")
         if before > after:
-            raise ValueError(f"steps must rise, and {after:g} follows {before:g}")
-    return points
+            reasons.append(f"steps must rise, and {after:g} follows {before:g}")
+    if reasons:
+        raise ValueError("; ".join(reasons))
+    return tuple(points)
 
 
-def _point(word: str) -> tuple[float, float]:
+def _point(word: str, reasons: list[str]) -> tuple[float, float] | None:
+    """The point that ``word`` names; None, and why, if it has no two numbers."""
     steps_text, colon, value_text = word.partition(":")
     try:
         steps, value = float(steps_text), float(value_text)
     except ValueError:
         colon = ""
     if not colon:
-        raise ValueError(f"{word!r} is no point STEPS:VALUE")
+        reasons.append(f"{word!r} is no point STEPS:VALUE")
+        return None
     if not math.isfinite(steps) or not math.isfinite(value):
-        raise ValueError(f"both numbers of {word!r} must be finite")
+        reasons.append(f"both numbers of {word!r} must be finite")
+        return None
     if value < 0:
-        raise ValueError(f"the value of {word!r} must be at least 0")
+        reasons.append(f"the value of {word!r} must be at least 0")
     return steps, value

@@ -42,7 +42,8 @@ class LearnerConfig:
     minibatch_ring_size: int = flag(
         1,
         "datasets that are turned over: each pass over one is followed by a pass over the next; 1 makes all num_epochs "
-        "passes over one dataset before the next",
+        "passes over one dataset before the next; num_batches_to_accumulate holds them, and one more for each of "
+        "num_batchers",
         ge=1,
         le=64,
     )
@@ -79,7 +80,7 @@ class LearnerConfig:
     learner_queue_policy: Literal["block", "drop_oldest"] = flag(
         "block",
         "where num_batches_to_accumulate datasets wait: block holds collection back; drop_oldest gives up the oldest "
-        "that waits, counts its steps, and keeps collecting",
+        "that waits, counts its steps, and keeps collecting, for which it takes 3 of them or more",
     )
     learner_starvation_timeout_sec: float = flag(
         300.0,
@@ -96,7 +97,13 @@ class LearnerConfig:
     learner_main_loop_num_cores: int = flag(
         1, "threads of the learner that copy trajectories into batches", ge=1, le=64
     )
-    num_batchers: int = flag(1, "threads that assemble datasets, each one of its own; at most num_workers", ge=1, le=16)
+    num_batchers: int = flag(
+        1,
+        "threads that assemble datasets, each one of its own, all of which num_batches_to_accumulate holds; at most "
+        "num_workers",
+        ge=1,
+        le=16,
+    )
     num_gpu_slots: int = flag(
         2,
         "datasets that the device holds, so that one is loaded while another is learned from; 1: one after the "
@@ -115,8 +122,9 @@ class LearnerConfig:
     )
     microbatch_size: int = flag(
         0,
-        "agent steps of one backward pass, a divisor of batch_size: gradients add up to exactly those of the whole "
-        "minibatch, in less memory; 0: the whole minibatch at once",
+        "agent steps of one backward pass, a divisor of batch_size below it (and with V-trace or a memory a multiple "
+        "of rollout): gradients add up to exactly those of the whole minibatch, in less memory; 0: the whole minibatch "
+        "at once",
         ge=0,
     )
     max_bad_steps: int = flag(
