@@ -30,6 +30,8 @@ _INTS = (
     # Of a learner, in this session: datasets learned from, valid steps that were replayed, and that were dropped
     # before they were learned from, publications of weights; in all sessions: updates of the target network.
     *("datasets", "replayed_steps", "dropped_steps", "publications", "target_updates"),
+    # Of an actor, in this session: envs that were made anew after they raised, steps whose data was none.
+    *("env_restarts", "bad_env_data"),
 )
 _DEPTHS, _READY = "depths", "ready"
 MAX_DEPTH = 255  # what is deeper counts as this
