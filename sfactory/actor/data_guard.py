@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 
 FEW = 20  # so many bad steps are borne, whatever their share
 REWARD = "reward"
+_FALSE = b"\0"  # in the bytes of a mask: for the few numbers of a row this is three times as fast as its all()
 
 
 class BadActions(SFactoryError):
@@ -67,9 +68,9 @@ class DataGuard:
         self._writer, self._first, self._bad_data = writer, first, bad_data
         self._finite = np.empty(size, bool)
         # Only real numbers can be something else than numbers.
-        self._real = {
-            key: np.empty((size, *tensor.shape), bool) for key, tensor in spec.obs if tensor.dtype.startswith("float")
-        }
+        self._real = [
+            (key, np.empty((size, *tensor.shape), bool)) for key, tensor in spec.obs if tensor.dtype.startswith("float")
+        ]
         self._real_actions = [head.key for head in spec.actions if isinstance(head, BoxHead)]
 
     def record(self, group: Group, reward: Array, rows: Rows) -> npt.NDArray[np.float64]:
@@ -79,7 +80,7 @@ class DataGuard:
         """
         rewards = reward_row(group.rewards)
         reward[:] = rewards
-        if not np.isfinite(reward, out=self._finite).all():
+        if _FALSE in np.isfinite(reward, out=self._finite).tobytes():
             bad = [env for env in np.flatnonzero(~self._finite).tolist() if env not in group.resumed]
             self._count({env: Flaw(REWARD, f"is {rewards[env]:g}") for env in bad})
             if bad:
@@ -125,7 +126,10 @@ class DataGuard:
             if self._bad_data is None:
                 raise
             return False
-        return all(np.isfinite(rows[key], out=finite).all() for key, finite in self._real.items())
+        finite = True
+        for key, mask in self._real:
+            finite &= _FALSE not in np.isfinite(rows[key], out=mask).tobytes()
+        return finite
 
     def _flaws(self, group: Group) -> dict[int, Flaw]:
         flaws = self._writer.flaws(group.observations, group.size)
