@@ -47,9 +47,10 @@ class Fuse:
 class Faulty(gymnasium.Env[Obs, np.int64]):
     """A Bandit with faults. Counts are per env object and start at 1; 0 means never.
 
-    raise_at, hang_at, gil_hang_at, signal_at, nan_reward_at, nan_obs_at: at this ``step`` call and each one after it
-    that passes the fuse, raise EnvFault, sleep ``hang_seconds``, spin in C without giving up the interpreter lock,
-    send itself ``signal_name``, or return NaN. raise_in_reset: the same at this ``reset`` call. raise_in_constructor,
+    raise_at, hang_at, gil_hang_at, signal_at: at this ``step`` call and each one after it that passes the fuse, raise
+    EnvFault, sleep ``hang_seconds``, spin in C without giving up the interpreter lock, or send itself ``signal_name``.
+    nan_reward_at, inf_reward_at, nan_obs_at, inf_obs_at, short_obs_at: the same, giving NaN or infinity, or an
+    observation that is too short. raise_in_reset: the same at this ``reset`` call. raise_in_constructor,
     hang_in_constructor: at once. fuse, fuse_skip, fuse_count: see Fuse. step_seconds: cost of an ordinary step.
     """
 
@@ -64,7 +65,10 @@ class Faulty(gymnasium.Env[Obs, np.int64]):
         signal_at: int = 0,
         signal_name: str = "SIGKILL",
         nan_reward_at: int = 0,
+        inf_reward_at: int = 0,
         nan_obs_at: int = 0,
+        inf_obs_at: int = 0,
+        short_obs_at: int = 0,
         raise_in_reset: int = 0,
         raise_in_constructor: bool = False,
         hang_in_constructor: bool = False,
@@ -90,7 +94,10 @@ class Faulty(gymnasium.Env[Obs, np.int64]):
             "gil_hang": gil_hang_at,
             "signal": signal_at,
             "nan_reward": nan_reward_at,
+            "inf_reward": inf_reward_at,
             "nan_obs": nan_obs_at,
+            "inf_obs": inf_obs_at,
+            "short_obs": short_obs_at,
         }
         self._raise_in_reset = raise_in_reset
         self._signal = signal.Signals[signal_name]
@@ -125,6 +132,12 @@ class Faulty(gymnasium.Env[Obs, np.int64]):
             reward = float("nan")
         if self._due("nan_obs"):
             obs = np.full_like(obs, np.nan)
+        if self._due("inf_reward"):
+            reward = float("inf")
+        if self._due("inf_obs"):
+            obs = np.full_like(obs, np.inf)
+        if self._due("short_obs"):
+            obs = obs[1:]
         return obs, float(reward), terminated, truncated, info
 
     def _due(self, fault: str) -> bool:

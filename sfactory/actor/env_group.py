@@ -4,6 +4,10 @@ The only per-env Python in the data path is the loop in ``step``. An env that wa
 the next row but reset (see NOTE [Truncation row]); its entry in the list of step functions is swapped for a
 reset, so that the loop needs no branch for it.
 
+An env that raises is made anew in place (``Remedy``), and the loop goes on behind it. A step that raised is lost: its
+row is invalid, and the row before looks ahead to the value of the observation between them, which is a row. A reset
+that raised spoils nothing: the step before it had ended the episode.
+
 NOTE [Truncation row]: when an episode is truncated by step t, row t+1 holds the true final observation, so
 that the ordinary forward pass of row t+1 values it. Nothing is stepped in row t+1, its action is thrown
 away, it is invalid, and row t+2 starts the next episode. If row t+1 would be the first of the next slot, the
@@ -19,22 +23,28 @@ import gymnasium
 
 from sfactory.actor.episodes import ExtraTally
 from sfactory.actor.group import BeforeEach
+from sfactory.actor.mending import EnvFaults, Remedy, StopOrdered, no_env
+from sfactory.env.adapt import BadObservation
 from sfactory.env.close import close_env
 
 StepResult = tuple[Any, Any, Any, Any, dict[str, Any]]
+_NONE: gymnasium.Env[Any, Any] = gymnasium.Env()  # stands where one was closed and none could be made
 
 
 class EnvGroup:
     """N environments, stepped one by one. Attributes as in ``Group``; observations and rewards are lists of N."""
 
-    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], remedy: Remedy | None = None) -> None:
+        """``remedy``: how an env that raises is made anew; without one, what it raises is passed on."""
         self.envs = list(envs)
+        self._remedy = remedy
         self.observations: list[Any] = [None] * len(self.envs)
         self.rewards: list[Any] = [0.0] * len(self.envs)
         self.terminated: list[int] = []
         self.truncated: list[int] = []
         self.resumed: list[int] = []
         self.lost: list[int] = []  # none ever is: an env that ended is reset when that suits the slot
+        self.broken: list[int] = []
         self.extras = ExtraTally()
         self._steps: list[Callable[[Any], StepResult]] = [env.step for env in self.envs]
         self._late_resets = [self._late_reset_of(env) for env in range(len(self.envs))]
@@ -47,7 +57,7 @@ class EnvGroup:
     @property
     def first(self) -> list[int]:
         """Envs whose current observation is the first of an episode; those just truncated show its last."""
-        return self.terminated + self.resumed
+        return self.terminated + self.resumed + self.broken
 
     def reset(self, seeds: Sequence[int], before_each: BeforeEach | None = None) -> None:
         """Reset every env for the first time, each with its own seed; ``before_each`` is called before each of them."""
@@ -58,21 +68,46 @@ class EnvGroup:
 
     def step(self, actions: Sequence[Any]) -> None:
         """Step every env (those truncated by the last step are reset instead)."""
+        if len(actions) != len(self._steps):
+            raise ValueError(f"{len(actions)} actions for {len(self._steps)} envs")
         observations, rewards = self.observations, self.rewards
         self.terminated.clear()
         self.truncated.clear()
         self.resumed.clear()
-        for index, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
-            observations[index], rewards[index], terminated, truncated, info = step(action)
-            if terminated or truncated:
-                self._end(index, bool(terminated), info)
+        self.broken.clear()
+        index, stepping = 0, enumerate(zip(self._steps, actions, strict=True))
+        while True:
+            try:
+                for index, (step, action) in stepping:
+                    observations[index], rewards[index], terminated, truncated, info = step(action)
+                    if terminated or truncated:
+                        self._end(index, bool(terminated), info)
+                return
+            except (EnvFaults, StopOrdered):
+                raise
+            except Exception as error:  # foreign code may raise anything; the loop goes on behind it
+                self._mend(index, error)
+                self._lose(index)
+
+    def lose(self, envs: Sequence[int]) -> None:
+        """See Group."""
+        for env in envs:
+            if env not in self.terminated:
+                self._show_anew(env)
+            self._lose(env)
+
+    def show_anew(self, envs: Sequence[int]) -> Sequence[int]:
+        """See Group."""
+        for env in envs:
+            self._show_anew(env)
+        return envs
 
     def reset_truncated(self) -> list[int]:
         """Reset the envs that the last step truncated, at once and without a truncation row; returns them."""
         late, self.truncated = self.truncated, []
         for env in late:
             self._steps[env] = self.envs[env].step
-            self.observations[env] = self.envs[env].reset()[0]
+            self._reset(env)
         return late
 
     def close(self, name: str) -> None:
@@ -84,16 +119,74 @@ class EnvGroup:
         self.extras.add(info)
         if terminated:
             self.terminated.append(env)
-            self.observations[env] = self.envs[env].reset()[0]
+            self._reset(env)
         else:
             self.truncated.append(env)
             self._steps[env] = self._late_resets[env]
 
     def _late_reset_of(self, env: int) -> Callable[[Any], StepResult]:
         def reset(_action: Any) -> StepResult:
-            obs, info = self.envs[env].reset()
             self._steps[env] = self.envs[env].step
+            self._reset(env)
             self.resumed.append(env)
-            return obs, 0.0, False, False, info
+            return self.observations[env], 0.0, False, False, {}
 
         return reset
+
+    def _reset(self, env: int, seed: int | None = None) -> None:
+        """Begin the next episode of ``env``, with a fresh env if this one raises."""
+        try:
+            obs, _ = self.envs[env].reset() if seed is None else self.envs[env].reset(seed=seed)
+        except Exception as error:  # as in ``step``
+            self._mend(env, error)
+        else:
+            self.observations[env] = obs
+
+    def _show_anew(self, env: int) -> None:
+        """Reset ``env`` with another seed; one that shows no data then, too, is made anew."""
+        remedy = self._remedy
+        assert remedy is not None, "what is no data is an error where nobody makes it good"
+        self._steps[env] = self.envs[env].step
+        self._reset(env, remedy.mender.fresh_seed(remedy.first + env))
+        try:
+            remedy.check([self.observations[env]])
+        except BadObservation as error:
+            self._mend(env, error)
+
+    def _lose(self, env: int) -> None:
+        """The last step of ``env`` and its episode are lost; it is at the start of another."""
+        for told in (self.terminated, self.truncated, self.resumed):
+            if env in told:
+                told.remove(env)
+        self.rewards[env] = 0.0
+        self.broken.append(env)
+
+    def _mend(self, env: int, error: Exception) -> None:
+        """Make ``env`` anew, because it raised ``error``; afterwards it is at the start of an episode."""
+        remedy = self._remedy
+        if remedy is None:
+            raise error
+
+        def make_anew(seed: int) -> None:
+            old, self.envs[env] = self.envs[env], _NONE
+            close_env(old, f"env {remedy.first + env}, which is made anew")
+            self.envs[env] = remedy.make(seed)
+            remedy.mender.begin_work()
+            obs, _ = self.envs[env].reset(seed=seed)
+            remedy.check([obs])
+            self.observations[env] = obs
+
+        self._steps[env] = no_env
+        remedy.mender.mend(remedy.first + env, error, make_anew)
+        self._steps[env] = self._first_step_of(env, remedy)
+
+    def _first_step_of(self, env: int, remedy: Remedy) -> Callable[[Any], StepResult]:
+        """The first step of an env that was made anew: if it is good, the next failure is a new one."""
+
+        def step(action: Any) -> StepResult:
+            self._steps[env] = self.envs[env].step
+            result: StepResult = self.envs[env].step(action)
+            remedy.mender.proved(remedy.first + env)
+            return result
+
+        return step

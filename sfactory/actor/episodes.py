@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import islice
@@ -46,7 +47,8 @@ class EpisodeTally:
         self._started[envs] = self._tick
 
     def start(self, envs: list[int]) -> None:
-        """``envs`` were reset instead of stepped in the tick just added: their new episodes start after it."""
+        """``envs`` start new episodes after the tick just added; what theirs had gathered until then is forgotten."""
+        self._returns[envs] = 0.0
         self._started[envs] = self._tick
 
     def resume_episode(self, env: int, episode_return: float, length: int) -> None:
@@ -127,6 +129,9 @@ class ExtraTally:
             number = float(value)
         except Exception:  # see ``add``
             self._refuse(f"{name!r} is no number, but of type {type(value).__name__}")
+            return
+        if not math.isfinite(number):
+            self._refuse(f"{name!r} is {number:g}, which is no finite number")
             return
         if name not in self._waiting:
             if len(self._waiting) > MAX_STAT_NAMES:

@@ -21,6 +21,8 @@ class Group(Protocol):
     terminated, truncated: envs whose episode ended with the last step, never both
     resumed: envs that were reset instead of stepped in the last step
     lost: envs whose last step cannot be learned from, since what its value depends on was not given
+    broken: envs that failed in the last step, or gave what is no data: the step is lost, and so is its episode, which
+        counts nowhere; they were made good, and are at the start of another. None of the lists above holds them
     first: envs whose current observation is the first of an episode
     extras: extra statistics that episodes gave at their ends, not yet sent
     """
@@ -31,6 +33,7 @@ class Group(Protocol):
     truncated: list[int]
     resumed: list[int]
     lost: list[int]
+    broken: list[int]
     extras: ExtraTally
 
     @property
@@ -45,7 +48,16 @@ class Group(Protocol):
         """Reset every env for the first time; ``before_each`` is called before all that may take long."""
 
     def step(self, actions: Any) -> None:
-        """Step every env with ``actions``, in the form that the split's action reader gives them."""
+        """Step every env with ``actions``, in the form that the split's action reader gives them.
+
+        Raises EnvFaults if one failed that may not be made anew any more, StopOrdered if a stop came before it was.
+        """
+
+    def lose(self, envs: Sequence[int]) -> None:
+        """What the last step of ``envs`` gave is no data: they are ``broken``, and reset unless they were already."""
+
+    def show_anew(self, envs: Sequence[int]) -> Sequence[int]:
+        """``envs`` show what is no data at the start of an episode: reset them again; returns all that were."""
 
     def reset_truncated(self) -> list[int]:
         """Reset those that the last step truncated, at once and without a truncation row; returns those it could."""
@@ -55,5 +67,16 @@ class Group(Protocol):
 
 
 def reward_row(rewards: Any) -> npt.NDArray[np.float64]:
-    """[N] float64 of N rewards, as a list or an array."""
-    return np.array(rewards, np.float64)
+    """[N] float64 of N rewards, as a list or an array; NaN for one that is no number."""
+    try:
+        row = np.array(rewards, np.float64)
+    except (TypeError, ValueError):
+        row = np.empty(0)
+    return row if row.shape == (len(rewards),) else np.array([_number(reward) for reward in rewards], np.float64)
+
+
+def _number(reward: Any) -> float:
+    try:
+        return float(reward)
+    except (TypeError, ValueError):
+        return float("nan")

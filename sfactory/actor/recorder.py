@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from sfactory.actor.data_guard import DataGuard
 from sfactory.actor.episodes import EpisodeTally
-from sfactory.actor.group import Group, reward_row
-from sfactory.env.adapt import Writer
+from sfactory.actor.group import Group
 from sfactory.shared.trajectories import Array, Slot
 
 
@@ -14,8 +14,8 @@ class TrajectoryRecorder:
     Row life: see docs/architecture.md and NOTE [Truncation row].
     """
 
-    def __init__(self, group: Group, writer: Writer, tally: EpisodeTally, rollout: int) -> None:
-        self._group, self._writer, self._tally, self._rollout = group, writer, tally, rollout
+    def __init__(self, group: Group, guard: DataGuard, tally: EpisodeTally, rollout: int) -> None:
+        self._group, self._guard, self._tally, self._rollout = group, guard, tally, rollout
         self._first = list(range(group.size))  # envs whose current observation is the first of an episode
         self._slot: Slot | None = None
         self.t = 0
@@ -33,7 +33,10 @@ class TrajectoryRecorder:
 
     def begin(self, slot: Slot) -> None:
         """Start ``slot`` with the current observations as its row 0."""
+        # First of all: if a stop comes while an env is made anew, the split has a slot all the same.
+        self._slot, self.t = slot, 0
         resumed = self._group.reset_truncated()
+        resumed += self._guard.begin(self._group, _row(slot, 0))
         if resumed:
             self._tally.start(resumed)
         slot.terminated.fill(False)
@@ -41,8 +44,6 @@ class TrajectoryRecorder:
         slot.valid.fill(True)
         slot.is_first.fill(False)
         slot.is_first[0, self._first + resumed] = True
-        self._writer.write(self._group.observations, _row(slot, 0))
-        self._slot, self.t = slot, 0
 
     def begin_within_episode(self, envs: list[int]) -> None:
         """Before the first slot: the current observation of these envs is not the first of its episode."""
@@ -54,14 +55,11 @@ class TrajectoryRecorder:
         Afterwards ``t`` has advanced, and ``completed`` says whether the slot is full.
         """
         group, slot, t = self._group, self.slot, self.t
-        rewards = reward_row(group.rewards)
-        slot.reward[t] = rewards
-        self._tally.step(rewards)
-        if group.terminated or group.truncated or group.resumed:
+        self._tally.step(self._guard.record(group, slot.reward[t], _row(slot, t + 1)))
+        if group.terminated or group.truncated or group.resumed or group.broken:
             self._record_ends(slot, t)
-        self._writer.write(group.observations, _row(slot, t + 1))
         self.t = t + 1
-        return group.size - len(group.resumed) - len(group.lost)
+        return group.size - len(group.resumed) - len(group.lost) - len(group.broken)
 
     @property
     def completed(self) -> bool:
@@ -85,6 +83,9 @@ class TrajectoryRecorder:
             tally.start(group.resumed)
         if group.lost:
             slot.valid[t, group.lost] = False
+        if group.broken:
+            slot.valid[t, group.broken] = False
+            tally.start(group.broken)
         if group.terminated:
             slot.terminated[t, group.terminated] = True
             tally.end(group.terminated)

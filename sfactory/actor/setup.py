@@ -7,11 +7,13 @@ from typing import Any
 
 import gymnasium
 
+from sfactory.actor.data_guard import BadDataCount
 from sfactory.actor.decorrelation import warm_up
 from sfactory.actor.env_group import EnvGroup
-from sfactory.actor.split import Split
+from sfactory.actor.mending import Mender
+from sfactory.actor.split import FaultCare, Split
 from sfactory.env.api import EnvFactory
-from sfactory.layout import Layout
+from sfactory.layout import Layout, actor_name
 from sfactory.messages import ToActor, ToLearner, ToMain, ToPolicy
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at
 from sfactory.shared.channel import Channel
@@ -30,7 +32,7 @@ class ActorSetup:
     generation, attempt: where the session began, and how many processes of this actor there were before. Both are
     part of all seeds, so that neither a resumed session nor a replaced process lives through the same again.
     gpus: those that envs may use, see ``see_gpu_of``. decorrelate_envs: see ``warm_up``. first_wait_s: see FirstWait.
-    max_in_flight: see Outbox.
+    max_in_flight: see Outbox. max_env_restarts: see Mender. max_bad_env_data: see BadDataCount.
     """
 
     actor: int
@@ -53,11 +55,18 @@ class ActorSetup:
     decorrelate_envs: bool
     first_wait_s: float
     max_in_flight: int
+    max_env_restarts: int
+    max_bad_env_data: float
 
     def env_seed(self, env: int) -> int:
         """Seed of the first reset of the actor's env ``env``."""
         place = self.actor, self.generation, self.attempt, env
         return seed_at(self.seed, Branch.ENV, *place, bits=ENV_SEED_BITS)
+
+    def seed_after_fault(self, env: int, count: int) -> int:
+        """Seed of env ``env`` when, as the actor's ``count``-th, it is reset because it failed."""
+        place = self.actor, self.generation, self.attempt, env, count
+        return seed_at(self.seed, Branch.AFTER_FAULT, *place, bits=ENV_SEED_BITS)
 
     def acting_seed(self, *env: int) -> int:
         """Seed of the actions that the actor itself draws: of its policy, or of env ``env`` while it warms up."""
@@ -72,8 +81,11 @@ class ActorSetup:
 def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     """Make all envs of the actor, then reset each for the first time; ``row`` tells since when it is at one of them."""
     layout = setup.layout
+    actor = actor_name(setup.actor)
+    mender = Mender(actor, setup.max_env_restarts, setup.seed_after_fault, setup.control, row)
+    bad_data = BadDataCount(actor, setup.max_bad_env_data, row)
     make = _vector_split if setup.factory.makes_vectors else _split_of_envs
-    splits = [make(setup, index, row) for index in range(layout.splits)]
+    splits = [make(setup, index, row, mender, bad_data) for index in range(layout.splits)]
     row.set("state", State.RESETTING)
     for split in splits:
         first = split.index * layout.rows
@@ -90,19 +102,21 @@ def close_envs(splits: list[Split]) -> None:
         split.group.close(f"split {split.index}")
 
 
-def _split_of_envs(setup: ActorSetup, index: int, row: StatusRow) -> Split:
+def _split_of_envs(setup: ActorSetup, index: int, row: StatusRow, mender: Mender, bad_data: BadDataCount) -> Split:
     envs: list[gymnasium.Env[Any, Any]] = []
     for _ in range(setup.layout.rows):
         row.begin_work()
         envs.append(setup.factory())
-    return Split.of_envs(index, envs, setup.spec, setup.layout.rollout)
+    care = FaultCare(mender, bad_data, lambda seed: setup.factory())
+    return Split.of_envs(index, envs, setup.spec, setup.layout.rollout, care)
 
 
-def _vector_split(setup: ActorSetup, index: int, row: StatusRow) -> Split:
+def _vector_split(setup: ActorSetup, index: int, row: StatusRow, mender: Mender, bad_data: BadDataCount) -> Split:
     row.begin_work()
     rows = setup.layout.rows
     env = setup.factory.vector(rows, setup.env_seed(index * rows))
-    return Split.of_vector(index, env, setup.spec, setup.layout.rollout)
+    care = FaultCare(mender, bad_data, lambda seed: setup.factory.vector(rows, seed))
+    return Split.of_vector(index, env, setup.spec, setup.layout.rollout, care)
 
 
 def _decorrelate(setup: ActorSetup, splits: list[Split], row: StatusRow) -> None:

@@ -2,48 +2,88 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 
+from sfactory.actor.data_guard import BadDataCount, DataGuard
 from sfactory.actor.env_group import EnvGroup
 from sfactory.actor.episodes import EpisodeTally
 from sfactory.actor.group import BeforeEach, Group
+from sfactory.actor.mending import Mender, Remedy, StopOrdered
 from sfactory.actor.recorder import TrajectoryRecorder
 from sfactory.actor.vector_group import VectorGroup
-from sfactory.env.adapt import ObsWriter, Rows, Writer, action_reader
+from sfactory.env.adapt import BadObservation, ObsWriter, Rows, Writer, action_reader
 from sfactory.env.blocks import BlockWriter, block_reader
 from sfactory.env.vector import VectorEnv, single_spaces
 from sfactory.shared.trajectories import Slot
 from sfactory.spec import EnvSpec
 
 
+@dataclass(frozen=True)
+class FaultCare:
+    """How an actor goes on when envs of a split fail. ``make`` makes what the split steps; see Remedy for the rest."""
+
+    mender: Mender
+    bad_data: BadDataCount
+    make: Callable[[int], Any]
+
+    def remedy(self, first: int, size: int, writer: Writer) -> Remedy:
+        """That of the split whose first env is number ``first`` of the actor; ``size``: of what ``check`` is given."""
+
+        def check(observations: Any) -> None:
+            flaws = list(writer.flaws(observations, size).values())
+            if flaws:
+                raise BadObservation(f"after a reset observation {flaws[0].key!r} {flaws[0].text}")
+
+        return Remedy(self.mender, first, self.make, check)
+
+
 class Split:
     """A group of envs that is stepped together. ``step`` turns the actions of the current row into the next row."""
 
     def __init__(
-        self, index: int, group: Group, writer: Writer, read_actions: Callable[[Rows], Any], rollout: int
+        self,
+        index: int,
+        group: Group,
+        writer: Writer,
+        guard: DataGuard,
+        read_actions: Callable[[Rows], Any],
+        rollout: int,
     ) -> None:
         self.index = index
         self.phase = 0  # which of the split's two states is the one before the next step, see NOTE [State phases]
         self.group = group
         self.tally = EpisodeTally(group.size)
         self.writer = writer
-        self.recorder = TrajectoryRecorder(group, writer, self.tally, rollout)
-        self._read_actions = read_actions
+        self.recorder = TrajectoryRecorder(group, guard, self.tally, rollout)
+        self._guard, self._read_actions = guard, read_actions
 
     @staticmethod
-    def of_envs(index: int, envs: Sequence[gymnasium.Env[Any, Any]], spec: EnvSpec, rollout: int) -> Split:
-        """A split of envs that are stepped one by one."""
-        writer = ObsWriter(spec, envs[0].observation_space)
-        return Split(index, EnvGroup(envs), writer, action_reader(envs[0].action_space), rollout)
+    def of_envs(
+        index: int,
+        envs: Sequence[gymnasium.Env[Any, Any]],
+        spec: EnvSpec,
+        rollout: int,
+        care: FaultCare | None = None,
+    ) -> Split:
+        """A split of envs that are stepped one by one. Without ``care``, any fault of theirs is an error."""
+        writer, first = ObsWriter(spec, envs[0].observation_space), index * len(envs)
+        remedy = None if care is None else care.remedy(first, 1, writer)
+        guard = DataGuard(spec, writer, len(envs), first, None if care is None else care.bad_data)
+        return Split(index, EnvGroup(envs, remedy), writer, guard, action_reader(envs[0].action_space), rollout)
 
     @staticmethod
-    def of_vector(index: int, env: VectorEnv, spec: EnvSpec, rollout: int) -> Split:
+    def of_vector(index: int, env: VectorEnv, spec: EnvSpec, rollout: int, care: FaultCare | None = None) -> Split:
         """A split that is one vector env."""
         observations, actions = single_spaces(env)
-        return Split(index, VectorGroup(env), BlockWriter(spec, observations), block_reader(actions), rollout)
+        writer, size = BlockWriter(spec, observations), env.num_envs
+        remedy = None if care is None else care.remedy(index * size, size, writer)
+        guard = DataGuard(spec, writer, size, index * size, None if care is None else care.bad_data)
+        return Split(index, VectorGroup(env, remedy), writer, guard, block_reader(actions), rollout)
 
     def reset(self, seeds: list[int], where: str, before_each: BeforeEach | None = None) -> None:
         """First reset of all envs; raises BadObservation if one does not keep to its observation space."""
@@ -51,12 +91,22 @@ class Split:
         self.writer.check_all(self.group.observations, self.group.size, f"{where}, first reset of split {self.index}")
 
     def step(self) -> int:
-        """Step the envs with the actions in row ``t`` of the slot, and record; returns the valid env steps."""
+        """Step the envs with the actions in row ``t`` of the slot, and record; returns the valid env steps.
+
+        If a stop is ordered while an env is made anew, nothing is recorded: the slot will not be completed.
+        """
         slot, t = self.recorder.slot, self.recorder.t
-        self.group.step(self._read_actions({key: block[t] for key, block in slot.actions.items()}))
-        self.phase ^= 1
-        return self.recorder.record()
+        actions = {key: block[t] for key, block in slot.actions.items()}
+        self._guard.check_actions(slot, t, actions)
+        try:
+            self.group.step(self._read_actions(actions))
+            self.phase ^= 1
+            return self.recorder.record()
+        except StopOrdered:
+            return 0
 
     def begin(self, slot: Slot) -> None:
         """Start filling ``slot``."""
-        self.recorder.begin(slot)
+        # A stop that is ordered meanwhile ends the split before its next step.
+        with contextlib.suppress(StopOrdered):
+            self.recorder.begin(slot)

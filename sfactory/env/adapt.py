@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import getitem
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -23,6 +23,16 @@ Rows = Mapping[str, Array]
 
 class BadObservation(SFactoryError):
     """An observation does not have the shape or dtype that the env's observation space promises."""
+
+
+class Flaw(NamedTuple):
+    """Why something that an env gave is no data. key: path of the observation, or "reward". text: what is wrong."""
+
+    key: str
+    text: str
+
+
+NOT_FINITE = "holds NaN or infinity"
 
 
 def leaf_paths(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -42,6 +52,9 @@ class Writer(Protocol):
 
     def check_all(self, observations: Any, size: int, where: str) -> None:
         """Raise BadObservation unless ``observations`` of ``size`` envs have the promised shapes and dtypes."""
+
+    def flaws(self, observations: Any, size: int) -> dict[int, Flaw]:
+        """Envs whose observation does not have the promised shape and dtype, or holds NaN or infinity. Slow."""
 
 
 class ObsWriter:
@@ -68,7 +81,7 @@ class ObsWriter:
             leaf = [reduce(getitem, path, obs) for obs in observations] if path else observations
             row = rows[key]
             if row.ndim == 1:
-                row[:] = leaf
+                np.copyto(row, leaf, casting="same_kind")
             else:
                 np.concatenate(leaf, out=row.reshape(-1, *row.shape[2:]), casting="same_kind")
 
@@ -80,19 +93,45 @@ class ObsWriter:
     def check(self, obs: Any, where: str) -> None:
         """Raise BadObservation unless ``obs`` has the promised shapes and castable dtypes."""
         for key, path in self._leaves:
-            try:
-                leaf = np.asarray(reduce(getitem, path, obs))
-            except (LookupError, TypeError, ValueError) as error:
-                raise BadObservation(
-                    f"{where}: observation {key!r} is missing or no array: the env gave a {type(obs).__name__} "
-                    f"({type(error).__name__}: {error}); correct the env or its observation_space"
-                ) from error
-            spec = self._specs[key]
-            if leaf.shape != spec.shape or not np.can_cast(leaf.dtype, spec.dtype, "same_kind"):
-                raise BadObservation(
-                    f"{where}: observation {key!r} has shape {leaf.shape} and dtype {leaf.dtype}, but the env's "
-                    f"observation_space promises {spec.shape} and {spec.dtype}; correct the env or its space"
-                )
+            if misfit := self._misfit(obs, key, path):
+                raise BadObservation(f"{where}: observation {key!r} {misfit}")
+
+    def flaws(self, observations: Sequence[Any], size: int) -> dict[int, Flaw]:
+        """See Writer."""
+        found: dict[int, Flaw] = {}
+        for env, obs in enumerate(observations):
+            for key, path in self._leaves:
+                text = self._misfit(obs, key, path)
+                if not text and not is_finite(reduce(getitem, path, obs), self._specs[key].dtype):
+                    text = NOT_FINITE
+                if text:
+                    found.setdefault(env, Flaw(key, text))
+        return found
+
+    def _misfit(self, obs: Any, key: str, path: tuple[Any, ...]) -> str:
+        """How a leaf of ``obs`` breaks the promise of the space; '' if it does not."""
+        try:
+            leaf = np.asarray(reduce(getitem, path, obs))
+        except (LookupError, TypeError, ValueError) as error:
+            return (
+                f"is missing or no array: the env gave a {type(obs).__name__} "
+                f"({type(error).__name__}: {error}); correct the env or its observation_space"
+            )
+        spec = self._specs[key]
+        if leaf.shape == spec.shape and np.can_cast(leaf.dtype, spec.dtype, "same_kind"):
+            return ""
+        return (
+            f"has shape {leaf.shape} and dtype {leaf.dtype}, but the env's observation_space promises {spec.shape} and "
+            f"{spec.dtype}; correct the env or its space"
+        )
+
+
+def is_finite(leaf: Any, dtype: str) -> Any:
+    """Whether all of ``leaf`` is finite, once it is of ``dtype``; what is not real is."""
+    if np.dtype(dtype).kind != "f":
+        return True
+    with np.errstate(over="ignore"):  # what is too large for the dtype becomes infinite
+        return bool(np.isfinite(np.asarray(leaf).astype(dtype)).all())
 
 
 ActionReader = Callable[[Rows], list[Any]]

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium.spaces as spaces
 import numpy as np
 
-from sfactory.env.adapt import BadObservation, Rows, leaf_paths
+from sfactory.env.adapt import NOT_FINITE, BadObservation, Flaw, Rows, is_finite, leaf_paths
 from sfactory.spec import ACTION_KEY, EnvSpec
 
 
@@ -30,30 +30,53 @@ class BlockWriter:
 
         Raises BadObservation if they do not fit.
         """
-        for key, path in self._leaves:
-            row = rows[key]
-            leaf = reduce(getitem, path, observations)
-            if np.shape(leaf) != row.shape:
-                self.check_all(observations, len(row), "a step")
-            np.copyto(row, leaf, casting="same_kind")
+        size = len(next(iter(rows.values())))
+        try:
+            for key, path in self._leaves:
+                row = rows[key]
+                leaf = reduce(getitem, path, observations)
+                if np.shape(leaf) != row.shape:
+                    self.check_all(observations, size, "a step")
+                np.copyto(row, leaf, casting="same_kind")
+        except (ValueError, TypeError, LookupError):
+            self.check_all(observations, size, "a step")
+            raise
 
     def check_all(self, observations: Any, size: int, where: str) -> None:
         """Raise BadObservation unless ``observations`` of ``size`` envs have the promised shapes and dtypes."""
         for key, path in self._leaves:
-            try:
-                leaf = np.asarray(reduce(getitem, path, observations))
-            except (LookupError, TypeError, ValueError) as error:
-                raise BadObservation(
-                    f"{where}: observation {key!r} is missing or no array: the vector env gave a "
-                    f"{type(observations).__name__} ({type(error).__name__}: {error})"
-                ) from error
-            spec = self._specs[key]
-            due = (size, *spec.shape)
-            if leaf.shape != due or not np.can_cast(leaf.dtype, spec.dtype, "same_kind"):
-                raise BadObservation(
-                    f"{where}: observation {key!r} has shape {leaf.shape} and dtype {leaf.dtype}, but {size} envs and "
-                    f"the vector env's single_observation_space promise {due} and {spec.dtype}"
-                )
+            if misfit := self._misfit(observations, size, key, path):
+                raise BadObservation(f"{where}: observation {key!r} {misfit}")
+
+    def flaws(self, observations: Any, size: int) -> dict[int, Flaw]:
+        """See Writer. What does not fit does so for all envs."""
+        found: dict[int, Flaw] = {}
+        for key, path in self._leaves:
+            if misfit := self._misfit(observations, size, key, path):
+                return dict.fromkeys(range(size), Flaw(key, misfit))
+            leaf, dtype = reduce(getitem, path, observations), self._specs[key].dtype
+            for env in range(size):
+                if not is_finite(leaf[env], dtype):
+                    found.setdefault(env, Flaw(key, NOT_FINITE))
+        return found
+
+    def _misfit(self, observations: Any, size: int, key: str, path: tuple[Any, ...]) -> str:
+        """How a leaf of all envs breaks the promise of the space; '' if it does not."""
+        try:
+            leaf = np.asarray(reduce(getitem, path, observations))
+        except (LookupError, TypeError, ValueError) as error:
+            return (
+                f"is missing or no array: the vector env gave a {type(observations).__name__} "
+                f"({type(error).__name__}: {error})"
+            )
+        spec = self._specs[key]
+        due = (size, *spec.shape)
+        if leaf.shape == due and np.can_cast(leaf.dtype, spec.dtype, "same_kind"):
+            return ""
+        return (
+            f"has shape {leaf.shape} and dtype {leaf.dtype}, but {size} envs and the vector env's "
+            f"single_observation_space promise {due} and {spec.dtype}"
+        )
 
 
 BlockReader = Callable[[Rows], Any]

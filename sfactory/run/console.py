@@ -34,7 +34,7 @@ _SHOWN = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_n
 class Progress:
     """Where training stands. Rates are per second, None while there is no such number.
 
-    busy: share of time by kind of process. bound_by: who sets the pace, see ``Load``.
+    busy: share of time by kind of process. bound_by: who sets the pace, see ``Load``. env_faults: see there.
     """
 
     env_steps: int
@@ -51,6 +51,7 @@ class Progress:
     losses: Mapping[str, float] = field(default_factory=dict)
     busy: Mapping[str, float] = field(default_factory=dict)
     bound_by: str | None = None
+    env_faults: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Bar(_Tqdm):
@@ -234,6 +235,7 @@ def _pairs(progress: Progress, seconds_left: float | None) -> str:
         **{name: f"{value:.4g}" for name, value in progress.losses.items() if name in _SHOWN and not math.isnan(value)},
         **({"busy": ",".join(f"{kind}:{share:.2f}" for kind, share in progress.busy.items())} if progress.busy else {}),
         **({} if progress.bound_by is None else {"bound_by": progress.bound_by}),
+        **{name: str(count) for name, count in progress.env_faults.items() if count},
         "left": _duration(seconds_left),
     }
     return " ".join(f"{key}={value}" for key, value in pairs.items())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from sfactory.layout import LEARNERS
+from sfactory.layout import ACTORS, LEARNERS
 from sfactory.messages import TRAIN_STATISTICS, LearnerTimes, TrainStats
 from sfactory.run.lag import lag_of, replay_lag_of
 from sfactory.run.metrics import Throughput, Window
@@ -18,6 +18,7 @@ from sfactory.shared.status import StatusBoard
 Row = dict[str, float | None]
 
 _COUNTERS = ("datasets", "replayed_steps", "dropped_steps", "publications", "target_updates")
+_FAULTS = ("env_restarts", "bad_env_data")
 _TIMES = tuple(name for name in LearnerTimes._fields if name != "policy")
 
 
@@ -39,8 +40,14 @@ def speed_scalars(trained: Throughput, sampled: Throughput) -> Row:
 
 
 def counter_scalars(status: StatusBoard) -> Row:
-    """What learners have counted in this session."""
-    return {f"perf/{name}": int(status.total(name, LEARNERS)) for name in _COUNTERS}
+    """What learners and actors have counted in this session."""
+    row: Row = {f"perf/{name}": int(status.total(name, LEARNERS)) for name in _COUNTERS}
+    return row | {f"perf/{name}": count for name, count in env_faults(status).items()}
+
+
+def env_faults(status: StatusBoard) -> dict[str, int]:
+    """How often envs failed in this session, by the name of the failure."""
+    return {name: int(status.total(name, ACTORS)) for name in _FAULTS}
 
 
 def account_scalars(status: StatusBoard, table: SlotTable) -> Row:

@@ -38,6 +38,7 @@ from sfactory.run.report_rows import (
     LastTimes,
     Row,
     counter_scalars,
+    env_faults,
     sb3_scalars,
     speed_scalars,
     train_scalars,
@@ -163,6 +164,7 @@ class Reports:
                 length_mean=self.episodes.lengths.mean,
                 lag=lag_of(last),
                 losses={name: getattr(last, name) for name in TRAIN_STATISTICS} if last else {},
+                env_faults=env_faults(self._status),
             )
 
     def scalars(self) -> Row:

@@ -88,6 +88,8 @@ class Wiring:
             # In serial mode one actor's wait would be everybody's.
             first_wait_s=0.0 if config.run.serial_mode else share * sampling.decorrelate_experience_max_seconds,
             max_in_flight=sampling.max_sample_requests_in_flight_per_worker,
+            max_env_restarts=sampling.max_env_restarts,
+            max_bad_env_data=sampling.max_bad_env_data,
             single_thread_envs=config.sampling.force_envs_single_thread,
             factory=EnvFactory.of(config.run, config.sampling),
             spec=self.spec,

@@ -37,6 +37,8 @@ _INTS = (
     # Of a learner: valid steps of the slots that it has taken over. Of whoever was replaced, and how
     # often it was: steps that were lost with it.
     *("received_steps", "discarded_steps", "restarts"),
+    # Of an actor, in this session: envs that were made anew after they raised, steps whose data was none.
+    *("env_restarts", "bad_env_data"),
 )
 _DEPTHS, _READY = "depths", "ready"
 MAX_DEPTH = 255  # what is deeper counts as this

@@ -33,7 +33,12 @@ def test_ctrl_c_during_a_trial_ends_everything_at_once(run_trainer: RunTrainer, 
 
 def test_an_env_that_fails_with_all_settings_fails_the_run_with_its_first_error(run_trainer: RunTrainer) -> None:
     run = run_trainer(
-        env=FAULTY, env_kwargs={"raise_at": 20}, num_envs_per_worker=None, autotune=True, autotune_seconds=1
+        env=FAULTY,
+        env_kwargs={"raise_at": 20},
+        max_env_restarts=0,
+        num_envs_per_worker=None,
+        autotune=True,
+        autotune_seconds=1,
     )
 
     assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")

@@ -42,6 +42,7 @@ def test_an_env_that_raises_ends_the_run_with_its_traceback_and_saves_what_was_l
         serial_mode=True,
         env="sfactory_envs.synthetic.faulty:Faulty",
         env_kwargs={"raise_at": 200},
+        max_env_restarts=0,
         train_for_env_steps=ENDLESS,
     )
 

@@ -79,12 +79,12 @@ def check_column(
     for row in range(len(column.obs)):
         _check_obs(column, row, expected)
         if reset_row_due:
-            _check_reset_row(column, row)
+            check_row_of_reset(column, row)
             invalid_rows += 1
             reset_row_due = False
             expected = _next_episode(expected)
         else:
-            _check_transition(column, row, expected, rules, resets)
+            check_row_of_step(column, row, expected, rules, resets)
             terminated, truncated = bool(column.terminated[row]), bool(column.truncated[row])
             ends += terminated or truncated
             invalid_rows += not column.valid[row]
@@ -142,13 +142,17 @@ def _check_obs(column: Column, row: int, expected: Position) -> None:
     assert first == (expected.step == 0), f"row {row}: is_first is {first} at step {expected.step}"
 
 
-def _check_reset_row(column: Column, row: int) -> None:
+def check_row_of_reset(column: Column, row: int) -> None:
+    """Assert that nothing was stepped in ``row``."""
     assert not bool(column.valid[row]), f"row {row}: nothing was stepped in it, but it is marked valid"
     for name in ("terminated", "truncated"):
         assert not bool(getattr(column, name)[row]), f"row {row}: a row in which nothing was stepped is marked {name}"
 
 
-def _check_transition(column: Column, row: int, position: Position, rules: CountingRules, resets: Resets) -> None:
+def check_row_of_step(
+    column: Column, row: int, position: Position, rules: CountingRules, resets: Resets = "trainer"
+) -> None:
+    """Assert that ``row`` is the transition at ``position``: valid, with its own action, flags and reward."""
     # Where the same step resets, the value after a truncation is not to be had, and the step teaches nothing.
     learned = not (resets == "SameStep" and bool(column.truncated[row]))
     assert bool(column.valid[row]) == learned, f"row {row}: valid is {not learned} for the transition at {position}"

@@ -78,6 +78,8 @@ def setup_of(layout: Layout, diary: Diary, **changes: Any) -> tuple[ActorSetup, 
         decorrelate_envs=False,
         first_wait_s=0.0,
         max_in_flight=0,
+        max_env_restarts=20,
+        max_bad_env_data=0.01,
         single_thread_envs=False,
         factory=DiaristFactory("diarist", diary=diary),
         spec=SCALAR,
@@ -156,6 +158,7 @@ def test_every_env_of_every_actor_session_and_attempt_has_a_seed_of_its_own(diar
     ]
 
     seeds = [life.env_seed(env) for life in lives for env in range(6)]
+    seeds += [life.seed_after_fault(env, count) for life in lives for env in range(3) for count in range(3)]
     seeds += [life.acting_seed() for life in lives] + [life.acting_seed(env) for life in lives for env in range(6)]
 
     assert len(set(seeds)) == len(seeds)

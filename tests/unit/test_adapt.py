@@ -116,6 +116,31 @@ def test_an_observation_that_breaks_its_promise_is_refused_by_name(
         ObsWriter(spec_of(space), space).check(obs, "env 3, reset")
 
 
+def test_flaws_are_told_by_env_with_the_first_leaf_that_has_one() -> None:
+    space = OBSERVATION_SPACES["nested"]
+    good = {"a": ({"b": np.zeros(2, np.float32)}, 1), "c": np.zeros(2, np.float32)}
+    infinite = {**good, "a": ({"b": np.array([0.0, -np.inf], np.float32)}, 1)}
+    both = {"a": good["a"], "c": np.array([np.nan, 0.0, 0.0], np.float32)}
+    too_large = {**good, "c": np.array([0.0, 1e39])}
+    missing = {"c": np.zeros(2, np.float32)}
+
+    flaws = ObsWriter(spec_of(space), space).flaws([good, infinite, both, too_large, missing], 5)
+
+    assert {env: flaw.key for env, flaw in flaws.items()} == {1: "a/0/b", 2: "c", 3: "c", 4: "a/0/b"}
+    assert flaws[1].text == flaws[3].text == "holds NaN or infinity"
+    assert flaws[2].text.startswith("has shape (3,)")
+    assert flaws[4].text.startswith("is missing or no array")
+
+
+def test_numbers_of_another_kind_are_refused_and_not_cut() -> None:
+    space = OBSERVATION_SPACES["number"]
+    writer = ObsWriter(spec_of(space), space)
+    rows = {"obs": np.zeros(2, np.int64)}
+
+    with pytest.raises(BadObservation, match=r"env 1 of the split: observation 'obs' has .* dtype float64"):
+        writer.write([3, 1.5], rows)
+
+
 @pytest.mark.filterwarnings("ignore:.*Getting the length of a multi-dimensional MultiDiscrete")
 @pytest.mark.parametrize("name", ACTION_SPACES)
 def test_every_action_is_in_the_envs_own_space(name: str) -> None:

@@ -89,3 +89,25 @@ def test_a_batch_that_does_not_fit_is_refused_with_what_was_due(batch: Any, word
 
     with pytest.raises(BadObservation, match=f"first reset: observation 'obs' .*{words}"):
         writer.check_all(batch, N, "first reset")
+
+
+@pytest.mark.parametrize("batch", [np.zeros((N, 3), np.float32), np.zeros((N, 2), np.complex64), None, {"a": 1}])
+def test_a_batch_that_does_not_fit_is_a_flaw_of_all_envs(batch: Any) -> None:
+    space = spaces.Box(-1, 1, (2,), np.float32)
+    writer = BlockWriter(EnvSpec.of_spaces(space, spaces.Discrete(2)), space)
+
+    flaws = writer.flaws(batch, N)
+
+    assert {env: flaw.key for env, flaw in flaws.items()} == dict.fromkeys(range(N), "obs")
+    with pytest.raises(BadObservation, match="a step: observation 'obs'"):
+        writer.write(batch, {"obs": np.zeros((N, 2), np.float32)})
+
+
+def test_what_is_not_finite_is_a_flaw_of_its_own_env() -> None:
+    space = OBSERVATIONS[3]
+    writer = BlockWriter(EnvSpec.of_spaces(space, spaces.Discrete(2)), space)
+    batch = (np.zeros((N, 2), np.int8), np.array([0.0, np.nan, 1.0], np.float32))
+
+    assert {env: (flaw.key, flaw.text) for env, flaw in writer.flaws(batch, N).items()} == {
+        1: ("1", "holds NaN or infinity")
+    }

@@ -48,6 +48,19 @@ def full_progress(env_steps: int = 1_000_000) -> Progress:
     )
 
 
+def test_faults_of_envs_are_told_once_there_are_some() -> None:
+    stream = io.StringIO()
+    console = Console(total_env_steps=None, total_seconds=None, stream=stream)
+
+    console.line(dataclasses.replace(full_progress(), env_faults={"env_restarts": 0, "bad_env_data": 0}))
+    console.line(dataclasses.replace(full_progress(), env_faults={"env_restarts": 2, "bad_env_data": 0}))
+
+    first, second = stream.getvalue().splitlines()
+    assert "env_restarts" not in first
+    assert " env_restarts=2 " in second
+    assert "bad_env_data" not in second
+
+
 def test_off_a_terminal_each_report_is_one_line_of_pairs() -> None:
     stream = io.StringIO()
     console = Console(total_env_steps=4_000_000, total_seconds=None, stream=stream)

@@ -47,6 +47,19 @@ def test_a_step_in_which_an_env_was_reset_belongs_to_no_episode() -> None:
     assert (returns.tolist(), lengths.tolist()) == ([2.0, 6.0], [1, 2])
 
 
+def test_what_an_episode_had_gathered_before_it_broke_is_forgotten() -> None:
+    tally = EpisodeTally(2)
+    tally.step(rewards(2.0, 1.0))
+    tally.step(rewards(0.0, 1.0))
+    tally.start([0])
+    tally.step(rewards(5.0, 1.0))
+    tally.end([0, 1])
+
+    returns, lengths = tally.take(10)
+
+    assert (returns.tolist(), lengths.tolist()) == ([5.0, 3.0], [1, 3])
+
+
 def test_long_sums_are_exact() -> None:
     tally = EpisodeTally(1)
     for _ in range(10_000):
@@ -166,6 +179,8 @@ def test_of_what_main_never_takes_only_the_last_values_are_kept() -> None:
     ("info", "reason"),
     [
         (extras(kills=None), "'kills' is no number, but of type NoneType"),
+        (extras(kills=float("nan")), "'kills' is nan, which is no finite number"),
+        ({"true_objective": -np.inf}, "'true_objective' is -inf, which is no finite number"),
         (extras(kills=np.zeros(3)), "'kills' is no number, but of type ndarray"),
         ({"true_objective": "high"}, "'true_objective' is no number, but of type str"),
         ({"episode_extra_stats": [1, 2]}, "episode_extra_stats is of type list, not a mapping of names to numbers"),

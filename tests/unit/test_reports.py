@@ -112,6 +112,17 @@ def test_before_anything_happened_there_are_no_numbers(desk: Desk) -> None:
     assert json.loads(summary.to_json())["fps"] is None
 
 
+def test_faults_of_envs_are_those_of_all_actors(desk: Desk) -> None:
+    desk.status.row("sf-actor-0").add("env_restarts", 2)
+    desk.status.row("sf-actor-1").add("env_restarts", 1)
+    desk.status.row("sf-actor-1").add("bad_env_data", 4)
+
+    row = desk.reports.scalars()
+
+    assert (row["perf/env_restarts"], row["perf/bad_env_data"]) == (3, 4)
+    assert desk.reports.progress().env_faults == {"env_restarts": 3, "bad_env_data": 4}
+
+
 def test_stopping_what_was_never_started_does_no_harm(desk: Desk) -> None:
     desk.reports.stop()
 

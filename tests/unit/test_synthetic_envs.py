@@ -313,6 +313,16 @@ def test_the_faulty_env_returns_nan_where_ordered() -> None:
     assert [bool(np.isnan(obs).all()) for obs in observations] == [False, True]
 
 
+def test_the_faulty_env_gives_infinity_and_short_observations_where_ordered() -> None:
+    rewards = [result[1] for result in step_often(Faulty(inf_reward_at=2), 2)]
+    infinite = [result[0] for result in step_often(Faulty(inf_obs_at=2), 2)]
+    short = [result[0] for result in step_often(Faulty(short_obs_at=2), 2)]
+
+    assert [math.isinf(reward) for reward in rewards] == [False, True]
+    assert [bool(np.isinf(obs).all()) for obs in infinite] == [False, True]
+    assert [obs.shape for obs in short] == [(4,), (3,)]
+
+
 def test_the_faulty_env_sends_itself_a_signal() -> None:
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=step_often, args=(Faulty(signal_at=4, signal_name="SIGKILL"), 4))

@@ -87,3 +87,16 @@ class SamplingConfig:
         "0: the first ends the run",
         ge=0,
     )
+    max_env_restarts: int = flag(
+        20,
+        "how often a worker makes environments that raise anew, in a session and over all of its environments; after "
+        "that, or with 0 at once, the next failure ends the run",
+        ge=0,
+    )
+    max_bad_env_data: float = flag(
+        0.01,
+        "share of a worker's steps that may give NaN, infinity, or observations of a wrong shape or dtype; these are "
+        "not learned from, and once they are more, and 20 at least, the run ends",
+        ge=0,
+        le=1,
+    )

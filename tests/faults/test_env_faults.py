@@ -1,0 +1,180 @@
+"""Envs that raise, or give what is no data: the run goes on, tells how often, and ends with the cause if it is much.
+
+Rows 1, 2, 3, 21, 22 and 23 of the fault matrix.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sfactory.checkpoint import CheckpointDir
+from sfactory.errors import ExitCode
+from tests.support.trainer import RunTrainer, TrainerRun
+
+pytestmark = pytest.mark.faults
+
+ENDLESS = 1_000_000_000
+FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "central": {"inference": "central"},
+    "local": {"inference": "local"},
+    "serial": {"serial_mode": True},
+}
+
+
+def once(folder: Path, **fault: int) -> dict[str, object]:
+    """Arguments of an env with a fault that happens once in the whole run."""
+    return {**fault, "fuse": str(folder / "fuse")}
+
+
+def assert_recovered(run: TrainerRun, restarts: int, bad_data: int) -> None:
+    """The run ended as it should, told of each fault once, in metrics, in its lines and in its log."""
+    assert run.wait() == ExitCode.DONE, run.report("did not recover")
+    last = run.metrics()[-1]
+    assert (last["perf/env_restarts"], last["perf/bad_env_data"]) == (restarts, bad_data)
+    assert run.stderr.count("it is made anew") == restarts, run.report("wrong number of warnings")
+    assert run.stderr.count("gave what is no data") == bad_data, run.report("wrong number of warnings")
+    lines = run.stderr.splitlines()
+    told = [line for line in lines if " sample_fps=" in line][-1]
+    for name, count in (("env_restarts", restarts), ("bad_env_data", bad_data)):
+        assert (f" {name}={count} " in told) == (count > 0), told
+    assert_finite(run)
+    run.assert_clean()
+
+
+def assert_finite(run: TrainerRun) -> None:
+    """Nothing that is saved, statistics of observations and returns included, is NaN or infinite."""
+    loaded = CheckpointDir(run.run_dir / "checkpoint_p0", keep=2).load()
+    assert loaded is not None
+    tensors = list(tensors_in(loaded.payload))
+    assert len(tensors) > 10
+    assert all(torch.isfinite(tensor).all() for tensor in tensors)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [tensor for part in parts for tensor in tensors_in(part)]
+
+
+@pytest.mark.parametrize(
+    ("layout", "fault", "said"),
+    [
+        ("central", {"raise_at": 100}, "EnvFault: step 100 raises, as ordered"),
+        ("local", {"raise_at": 100}, "EnvFault: step 100 raises, as ordered"),
+        ("serial", {"raise_at": 100}, "EnvFault: step 100 raises, as ordered"),
+        ("central", {"raise_in_reset": 5}, "EnvFault: reset 5 raises, as ordered"),
+    ],
+)
+def test_an_env_that_raises_once_is_made_anew_and_the_run_goes_on(
+    run_trainer: RunTrainer, tmp_path: Path, layout: str, fault: dict[str, int], said: str
+) -> None:
+    run = run_trainer(train_for_env_steps=8_000, env=FAULTY, env_kwargs=once(tmp_path, **fault), **LAYOUTS[layout])
+
+    assert_recovered(run, restarts=1, bad_data=0)
+    assert re.search(
+        rf"env \d of sf-actor-\d raised {said}; it is made anew \(1 of --max_env_restarts=20\)", run.stderr
+    )
+    assert run.stderr.count("Traceback (most recent call last)") == 1
+    assert "faulty.py" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("layout", "fault", "said"),
+    [
+        ("central", "nan_reward_at", "reward is nan"),
+        ("local", "inf_reward_at", "reward is inf"),
+        ("central", "nan_obs_at", "observation 'obs' holds NaN or infinity"),
+        ("local", "inf_obs_at", "observation 'obs' holds NaN or infinity"),
+        ("serial", "nan_obs_at", "observation 'obs' holds NaN or infinity"),
+        ("central", "short_obs_at", r"observation 'obs' has shape \(3,\)"),
+    ],
+)
+def test_what_is_no_data_is_masked_and_the_run_goes_on(
+    run_trainer: RunTrainer, tmp_path: Path, layout: str, fault: str, said: str
+) -> None:
+    # Step 100 is within an episode: the final observation of a terminated one is looked at by nobody.
+    run = run_trainer(
+        train_for_env_steps=8_000,
+        env=FAULTY,
+        env_kwargs=once(tmp_path, **{fault: 100}),
+        normalize_input=True,
+        normalize_returns=True,
+        **LAYOUTS[layout],
+    )
+
+    assert_recovered(run, restarts=0, bad_data=1)
+    assert re.search(rf"env \d of sf-actor-\d gave what is no data: {said}", run.stderr), run.report("no warning")
+    assert run.result()["episode_length_mean"] == 8
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_env_that_raises_again_and_again_ends_the_run_with_its_own_traceback(
+    run_trainer: RunTrainer, layout: str
+) -> None:
+    run = run_trainer(
+        train_for_env_steps=ENDLESS, env=FAULTY, env_kwargs={"raise_at": 2}, max_env_restarts=4, **LAYOUTS[layout]
+    )
+
+    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    error = run.stderr[run.stderr.rindex("error: ") :] if "error: " in run.stderr else run.stderr
+    assert "EnvFault: step 2 raises, as ordered" in error
+    assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")
+    for words in ("sf-actor-", "raised EnvFault: step 2 raises, as ordered", "4 of the actor's envs", "resume: "):
+        assert words in run.last_stderr_line, run.report(f"{words!r} is missing in the last line")
+    assert "--max_env_restarts=4 allows no more" in run.last_stderr_line
+    assert run.metrics()[-1]["perf/env_restarts"] >= 4
+    run.assert_clean()
+
+
+def test_rewards_that_are_all_nan_end_the_run_with_env_and_count(run_trainer: RunTrainer) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS, env=FAULTY, env_kwargs={"nan_reward_at": 2})
+
+    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    said = (
+        r"env \d of sf-actor-\d gave what is no data: reward is nan; so did \d+ of \d+ env steps .*--max_bad_env_data="
+    )
+    assert re.search(said + "0.01 allows no more", run.last_stderr_line), run.report("wrong last line")
+    assert_no_nan_was_told(run)
+    run.assert_clean()
+
+
+def assert_no_nan_was_told(run: TrainerRun) -> None:
+    means = [row["train/episode_return_mean"] for row in run.metrics()]
+    assert all(mean is None or abs(mean) < 100 for mean in means)
+
+
+@pytest.mark.parametrize(("share", "code"), [(0.0, ExitCode.FAULTS), (1.0, ExitCode.DONE)])
+def test_the_flag_says_how_much_bad_data_is_borne(
+    run_trainer: RunTrainer, tmp_path: Path, share: float, code: ExitCode
+) -> None:
+    env_kwargs = {**once(tmp_path, nan_reward_at=50), "fuse_count": 60}
+    run = run_trainer(train_for_env_steps=20_000, env=FAULTY, env_kwargs=env_kwargs, max_bad_env_data=share)
+
+    assert run.wait() == code, run.report("wrong exit code")
+    counted = run.metrics()[-1]["perf/bad_env_data"]
+    assert 20 <= counted < 60 if code else counted == 60
+    run.assert_clean()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ctrl_c_ends_a_run_whose_envs_are_being_made_anew(run_trainer: RunTrainer, tmp_path: Path, layout: str) -> None:
+    # After so many resets of all envs none works any more, first resets of fresh envs included.
+    env_kwargs = {**once(tmp_path, raise_in_reset=1), "fuse_skip": 200, "fuse_count": ENDLESS}
+    run = run_trainer(
+        train_for_env_steps=ENDLESS, env=FAULTY, env_kwargs=env_kwargs, max_env_restarts=10**6, **LAYOUTS[layout]
+    )
+    run.wait_until(lambda: run.stderr.count("it is made anew") >= 6)
+
+    run.signal_group(signal.SIGINT)
+
+    assert run.wait() == ExitCode.SIGINT, run.report("wrong exit code")
+    assert run.last_stderr_line.startswith("RESULT interrupted "), run.report("wrong last line")
+    run.assert_clean()

@@ -1,0 +1,107 @@
+"""Envs that fail all the time: every good transition arrives once, in order and whole, and nothing else is valid.
+
+With real processes and in one; envs raise in steps and resets, and give NaN, infinity and short observations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any, Literal
+
+import pytest
+
+from sfactory.config.schema import Config
+from sfactory.shared.trajectories import Slot
+from sfactory_envs.synthetic.counting import CountingRules
+from sfactory_envs.synthetic.faulty_counting import FAULTS, Fault
+from tests.flow.test_counting import ACTORS, ENVS, SPEC, as_column, counting_config, publish
+from tests.support.faulty_check import FaultyTally, check_faulty_column
+from tests.support.sampling import Array, Sampler, SerialSampler, WitnessStaging
+
+FAULTY = "sfactory_envs.synthetic.faulty_counting:FaultyCounting"
+EVERY = 80
+Inference = Literal["central", "local"]
+
+
+class PlaceStaging(WitnessStaging):
+    """A WitnessStaging that knows of each row which slot and column of it the row came from."""
+
+    def __init__(self, sampler: Sampler | SerialSampler) -> None:
+        super().__init__(sampler)
+        self.places: list[tuple[int, int]] = []
+
+    def clear(self) -> None:
+        """As Staging."""
+        super().clear()
+        self.places = []
+
+    def take(self, slot: Slot, start: int, most: int | None = None) -> int:
+        """As WitnessStaging."""
+        count = super().take(slot, start, most)
+        self.places += [(slot.index, start + row) for row in range(count)]
+        return count
+
+
+def faulty_config(inference: Inference, rollout: int) -> Config:
+    config = counting_config(inference, rollout, "mixed")
+    run = dataclasses.replace(config.run, env=FAULTY, env_kwargs={**config.run.env_kwargs, "every": EVERY})
+    sampling = dataclasses.replace(config.sampling, max_env_restarts=10_000, max_bad_env_data=1.0)
+    return dataclasses.replace(config, run=run, sampling=sampling)
+
+
+def sampled_columns(
+    sampler: Sampler | SerialSampler, transitions: int
+) -> tuple[dict[tuple[int, int], list[dict[str, Array]]], int]:
+    """{(first slot of a split, column): its rollouts in the order they came}, and how many valid steps were sampled."""
+    publish(sampler, 0)
+    staging = PlaceStaging(sampler)
+    table, layout = sampler.wiring.table, sampler.layout
+    splits = [table.slots_of_split(actor, split) for actor in range(ACTORS) for split in range(layout.splits)]
+    split_of = {slot: split[0] for split in splits for slot in split}
+    columns: dict[tuple[int, int], list[dict[str, Array]]] = {}
+    delivered = 0
+    while delivered < transitions:
+        sampler.fill(staging)
+        dataset = staging.snapshot()
+        for row, (slot, column) in enumerate(staging.places):
+            rollout = {name: array[:, row] for name, array in dataset.items()}
+            columns.setdefault((split_of[slot], column), []).append(rollout)
+        delivered += staging.valid_steps
+        sampler.assembler.trained()
+    sampler.wait_until_held_back()
+    waiting = staging.untaken_valid_steps(sampler.wiring.trajectories.slots())
+    return columns, delivered + waiting
+
+
+@pytest.mark.parametrize("inference", ["central", "local"])
+@pytest.mark.parametrize(
+    ("rollout", "serial"), [(5, False), (5, True), (1, True)], ids=["parallel", "serial", "serial, rollouts of 1"]
+)
+def test_faults_spoil_their_own_steps_and_no_others(inference: Inference, rollout: int, serial: bool) -> None:
+    config = faulty_config(inference, rollout)
+    sampler = SerialSampler(config, SPEC) if serial else Sampler(config, SPEC)
+    with sampler:
+        columns, arrived = sampled_columns(sampler, 2_500)
+        status = sampler.wiring.status
+        counted = {name: int(status.total(name, "sf-actor")) for name in ("env_steps", "env_restarts", "bad_env_data")}
+
+    rules = CountingRules(max_length=2 * rollout + 1, ends="mixed")
+    tallies = [check_faulty_column(as_column(rollouts, rollout), rules, EVERY, FAULTS) for rollouts in columns.values()]
+    assert len(tallies) == ACTORS * ENVS
+    assert counted["env_steps"] == arrived
+    check_tallies(tallies, FAULTS)
+    rows = sum((tally.rows for tally in tallies), Counter[str]())
+    fresh = sum(len(tally.identities) - 1 for tally in tallies)
+    # What was sampled and did not arrive had faults, too.
+    assert rows["raise"] <= fresh <= counted["env_restarts"] < 3 * fresh
+    bad = rows["nan reward"] + rows["inf obs"] + rows["short obs"]
+    assert bad <= counted["bad_env_data"] < 3 * bad
+
+
+def check_tallies(tallies: list[FaultyTally], faults: tuple[Fault, ...]) -> None:
+    """Every fault happened, and no env stood in two places."""
+    rows: Counter[str] = sum((tally.rows for tally in tallies), Counter())
+    assert all(rows[fault] > 0 for fault in faults), rows
+    identities: list[Any] = [identity for tally in tallies for identity in tally.identities]
+    assert len(set(identities)) == len(identities)

@@ -1,0 +1,109 @@
+"""Room: envs that fail as they were told, and a workshop that makes them. In: faults by place. Out: fragile envs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sfactory.actor.data_guard import BadDataCount
+from sfactory.actor.mending import Mender
+from sfactory.actor.split import FaultCare
+from sfactory.shared.control import Control
+from sfactory.shared.status import StatusBoard, StatusRow
+from tests.support.scripted_env import Episode, Obs, ScriptedEnv
+
+ACTOR = "sf-actor-0"
+
+
+class Broken(RuntimeError):
+    """What a fragile env raises."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong, by number of the step or reset of one env, from 1.
+
+    steps, resets: those that raise. rewards, shown: what a step gives instead of its reward and observation.
+    reset_shown: what a reset shows.
+    """
+
+    steps: Sequence[int] = ()
+    resets: Sequence[int] = ()
+    rewards: Mapping[int, Any] = field(default_factory=dict)
+    shown: Mapping[int, Any] = field(default_factory=dict)
+    reset_shown: Mapping[int, Any] = field(default_factory=dict)
+
+
+class FragileEnv(ScriptedEnv):
+    """A ScriptedEnv with faults. What it shows and pays is ``base`` more. told: called with what is done to it."""
+
+    def __init__(
+        self, script: Sequence[Episode] = (), faults: Faults | None = None, base: float = 0.0, seed: int | None = None
+    ) -> None:
+        super().__init__(script)
+        self._faults, self._base = faults or Faults(), base
+        self.made_with = seed
+        self.told: Callable[[str], None] = lambda what: None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        """As ScriptedEnv."""
+        self.told("reset")
+        obs, info = super().reset(seed=seed)
+        number = len(self.seeds)
+        if number in self._faults.resets:
+            raise Broken(f"reset {number} fails")
+        return self._faults.reset_shown.get(number, obs + np.float32(self._base)), info
+
+    def step(self, action: int) -> Any:
+        """As ScriptedEnv."""
+        number = len(self.taken) + 1
+        if number in self._faults.steps:
+            self.taken.append(action)
+            raise Broken(f"step {number} fails")
+        obs, reward, terminated, truncated, info = super().step(action)
+        reward = self._faults.rewards.get(number, reward + self._base)
+        return self._faults.shown.get(number, obs + np.float32(self._base)), reward, terminated, truncated, info
+
+
+class Workshop:
+    """Makes the envs that take the place of broken ones: those of ``stock`` in turn, exceptions are raised.
+
+    Then endless ones, the k-th of all with a base of 1000 k. made: all that were. seeds: what they were made with.
+    """
+
+    def __init__(self, *stock: FragileEnv | Exception) -> None:
+        self._stock = list(stock)
+        self.made: list[FragileEnv] = []
+        self.seeds: list[int] = []
+        self.told: Callable[[str], None] = lambda what: None
+
+    def make(self, seed: int) -> FragileEnv:
+        """The next one."""
+        self.told("make")
+        self.seeds.append(seed)
+        env = self._stock.pop(0) if self._stock else FragileEnv(base=1000.0 * (len(self.made) + 1))
+        if isinstance(env, Exception):
+            raise env
+        env.told = self.told
+        self.made.append(env)
+        return env
+
+
+class Care:
+    """What an actor has to look after its envs with, and the row that it counts in. seeds: 7000 + the n-th."""
+
+    def __init__(
+        self, make: Callable[[int], Any], most_restarts: int = 20, most_bad_data: float = 0.01, env_steps: int = 0
+    ) -> None:
+        self.row: StatusRow = StatusBoard([ACTOR]).row(ACTOR)
+        self.row.add("env_steps", env_steps)
+        self.control = Control(1)
+        mender = Mender(ACTOR, most_restarts, lambda env, count: 7000 + count, self.control, self.row)
+        self.care = FaultCare(mender, BadDataCount(ACTOR, most_bad_data, self.row), make)
+
+    def counts(self) -> tuple[int, int]:
+        """Envs made anew, and steps whose data was none."""
+        return int(self.row.get("env_restarts")), int(self.row.get("bad_env_data"))
