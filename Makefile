@@ -13,11 +13,11 @@ EXPERIMENT := cartpole_$(shell date +%Y%m%d_%H%M%S)
 TRAIN_FLAGS :=
 BENCH_FLAGS := --num_workers=2 --num_envs_per_worker=256 --rollout=32 --batch_size=16384 --encoder_mlp_layers 64 64 --device=cpu
 
-.PHONY: help setup train test test-long test-faults check format flags bench clean
+.PHONY: help setup train test test-long test-faults test-faults-long check format flags bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 18
 
 $(STAMP): setup.py constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -33,13 +33,16 @@ train: $(STAMP)  ## train CartPole-v1 with all processes and print the result
 	@echo "The run is in train_dir/$(EXPERIMENT); play it with: $(PY) -m sfactory.enjoy --experiment=$(EXPERIMENT)" >&2
 
 test: $(STAMP)  ## run the tests, the long ones left out
-	$(PY) -m pytest -m "not long"
+	$(PY) -m pytest -m "not long and not faults_long"
 
 test-long: $(STAMP)  ## run the long tests (learning to the bar, endurance)
-	$(PY) -m pytest -m long
+	$(PY) -m pytest -m "long and not faults_long"
 
 test-faults: $(STAMP)  ## run the fault tests alone (killed processes, signals)
-	$(PY) -m pytest tests/faults
+	$(PY) -m pytest -m "not faults_long" tests/faults
+
+test-faults-long: $(STAMP)  ## run the fault tests that take minutes (their figures stand in docs/guarantees.md)
+	$(PY) -m pytest -m faults_long -rP
 
 check: $(STAMP)  ## formatting, lint, types, architecture
 	$(PY) -m ruff format --check .

@@ -5,63 +5,28 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+
+from sfactory.cgroup import cpu_quota
 
 _MIN_STARTING = 8  # making an env is often waiting: for a disk, or for a simulator of its own to start
 
 
-def _quota_v2(folder: Path) -> float | None:
-    try:
-        quota, period = (folder / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else float(quota) / float(period)
-
-
-def _quota_v1(folder: Path) -> float | None:
-    try:
-        quota = float((folder / "cpu.cfs_quota_us").read_text())
-        period = float((folder / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
-    return quota / period if quota > 0 else None
-
-
-def _own_group(membership: Path, controller: str) -> PurePosixPath:
-    """Path of this process's cgroup: lines are ``id:controllers:path``; cgroup v2 names no controllers."""
-    try:
-        lines = [line.split(":", 2) for line in membership.read_text().splitlines()]
-    except OSError:
-        return PurePosixPath("/")
-    paths = [path for _, controllers, path in lines if controller in controllers.split(",")]
-    return PurePosixPath(paths[0] if paths else "/")
-
-
-def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
-    """CPUs' worth of time this process may use (cgroup v2 or v1), or None where there is no limit.
-
-    A limit holds for everything below it, so the least of the own group's and its ancestors' counts.
-    """
-    quotas = []
-    for base, controller, read in ((root, "", _quota_v2), (root / "cpu", "cpu", _quota_v1)):
-        group = _own_group(membership, controller)
-        for folder in (group, *group.parents):
-            quotas.append(read(base / folder.relative_to("/")))
-    return min((quota for quota in quotas if quota is not None), default=None)
-
-
 @dataclass(frozen=True)
 class Cores:
-    """The cores this process may run on, and the quota of time on them. kept: so many are kept free of actors."""
+    """The cores this process may run on, and the quota of time on them. kept: so many are kept free of actors.
+
+    pins: whether processes can be pinned to cores here.
+    """
 
     ids: tuple[int, ...]
     quota: float | None
     kept: int = 0
+    pins: bool = True
 
     @staticmethod
     def available() -> Cores:
         """Read the affinity mask and the cgroup's quota of the calling process."""
-        return Cores(tuple(sorted(os.sched_getaffinity(0))), cgroup_quota())
+        return Cores(tuple(sorted(os.sched_getaffinity(0))), cpu_quota())
 
     def keeping(self, cores: int) -> Cores:
         """The same with so many cores kept free of actors, fewer than there are."""
@@ -84,8 +49,10 @@ class Cores:
         """What to pin an actor to: a core of its own, or all that are not kept free of actors.
 
         That is where actors outnumber them, or a quota makes cores of their own harmful. None: nothing is kept free
-        then, and actors may be on any core.
+        then, or nobody can be pinned, and actors may be on any core.
         """
+        if not self.pins:
+            return None
         cores = self.for_actors
         if self.quota is None and num_actors <= len(cores):
             return frozenset({cores[actor]})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,8 @@ def run_trainer(tmp_path: Path) -> Iterator[RunTrainer]:
     """
     runs: list[TrainerRun] = []
 
-    def start(**flags: object) -> TrainerRun:
-        run = TrainerRun(flags, tmp_path)
+    def start(under: Sequence[str] = (), /, **flags: object) -> TrainerRun:
+        run = TrainerRun(flags, tmp_path, under)
         runs.append(run)
         return run
 

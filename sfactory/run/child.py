@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any
 
 from sfactory.errors import ExitCode, SFactoryError
-from sfactory.run.signals import HANDLED
+from sfactory.run.signals import FOR_MAIN
 from sfactory.run.stack import StackFile
 from sfactory.shared.failures import FailureBoard
 from sfactory.shared.status import StatusBoard
@@ -67,10 +67,10 @@ def prepare_process(name: str, stack: StackFile | None = None) -> None:
     """
     Path("/proc/self/comm").write_text(name)
     _die_with_main()
-    for signum in HANDLED:
+    for signum in FOR_MAIN:
         # A handler, not SIG_IGN: programs that an env starts must not inherit deafness to signals.
         signal.signal(signum, _leave_it_to_main)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_MAIN)
     os.dup2(2, 1)
     faulthandler.enable()
     if stack is not None:
@@ -87,7 +87,7 @@ def leave(code: int) -> None:
 
 
 def _leave_it_to_main(signum: int, frame: FrameType | None) -> None:
-    """Main gets the same signal, and orders the stop."""
+    """Main gets the same signal, and orders the stop, or answers."""
 
 
 def _die_with_main() -> None:

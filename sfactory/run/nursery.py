@@ -14,6 +14,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
 from sfactory.run.child import Birth, child_main
+from sfactory.run.resources import raise_file_limit
 from sfactory.run.signals import signals_held_back
 
 _PRELOAD = ["torch", "numpy", "gymnasium", "faster_fifo", "sfactory.preload"]
@@ -29,7 +30,11 @@ class Nursery:
         self._context.set_forkserver_preload(_PRELOAD)
 
     def open(self) -> None:
-        """Start the server process. It is deaf to Ctrl-C and SIGTERM: a signal to the group is main's business."""
+        """Start the server process. It is deaf to Ctrl-C and SIGTERM: a signal to the group is main's business.
+
+        Before that the limit of open files is raised, which it and all children inherit.
+        """
+        raise_file_limit()
         resource_tracker.ensure_running()
         os.environ[_SOCKET_DIR] = util.get_temp_dir()
         with signals_held_back():

@@ -10,6 +10,7 @@ from sfactory.run.budget import Budget
 from sfactory.run.console import Console
 from sfactory.run.crew import Crew
 from sfactory.run.hangs import Hangs
+from sfactory.run.inquiry import Inquiry
 from sfactory.run.nursery import Nursery
 from sfactory.run.observer import RunFacts
 from sfactory.run.observers import Observers
@@ -46,9 +47,9 @@ class ParallelRun:
         self._observers, self._replaced = observers, replaced
         self._wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes)
         layout = plan.layout
-        self._stalls = StallWatch(
-            self._wiring.status, layout.actor_names + layout.policy_worker_names + layout.evaluator_names
-        )
+        self._inquiry = Inquiry(self._wiring)
+        watched = layout.actor_names + layout.policy_worker_names + layout.evaluator_names
+        self._stalls = StallWatch(self._wiring.status, watched, who_waits=self._inquiry.text)
 
     def run(self, nursery: Nursery, interrupts: Interrupts, process_started_at: float, first: bool = True) -> Outcome:
         """Train until a limit, a signal or a fault. ``first``: of the generations of a session."""
@@ -83,6 +84,7 @@ class ParallelRun:
         def beat() -> bool:
             reporting.beat()
             self._stalls.look()
+            self._inquiry.look(interrupts)
             return observers.failed
 
         with contextlib.closing(reporting):

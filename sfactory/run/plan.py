@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -17,7 +17,14 @@ from sfactory.model.flat_state import flat_bytes
 from sfactory.model.normalizer import UnknownKeys
 from sfactory.model.precision import warn_of_emulation
 from sfactory.run.acting_cost import forward_us
-from sfactory.run.resources import raise_file_limit, require_cores, require_memory, warn_of_niceness
+from sfactory.run.resources import (
+    pinnable,
+    require_cores,
+    require_handles,
+    require_memory,
+    warn_of_few_cores,
+    warn_of_niceness,
+)
 from sfactory.shared.rnn_states import RnnStates
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.spec import EnvSpec
@@ -108,8 +115,11 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
 def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:
     """As ``plan_sizes``; and take from the machine what a run needs, with a warning for what it may do without."""
     plan = plan_sizes(config, spec, env_step_us)
-    raise_file_limit()
     warn_of_emulation(config.model.amp, plan.device)
-    if not config.run.serial_mode:  # which has no processes to be nice
-        warn_of_niceness(config.sampling.default_niceness)
-    return plan
+    if config.run.serial_mode:  # which has no processes to be many, nice or pinned
+        return plan
+    children = len(plan.layout.process_names)
+    require_handles(children)
+    warn_of_few_cores(plan.cores, children + 1)
+    warn_of_niceness(config.sampling.default_niceness)
+    return replace(plan, cores=pinnable(plan.cores)) if config.sampling.set_workers_cpu_affinity else plan

@@ -5,17 +5,23 @@ What a run can do without is warned about.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
+from sfactory.cgroup import memory_left
+from sfactory.cores import Cores
 from sfactory.errors import ResourceError
 
 _log = logging.getLogger(__name__)
 
 _SHARE = 0.9  # of the free memory that shared blocks may take
+# Open files of main, as counted in runs: what it has by itself, with headroom, and what each child adds.
+_HANDLES, _HANDLES_PER_CHILD = 64, 4
 
 
 def _meminfo_available() -> int | None:
@@ -27,28 +33,9 @@ def _meminfo_available() -> int | None:
     return None if kib is None else int(kib) * 1024
 
 
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _cgroup_available(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes left under the container's limit (cgroup v2, then v1), or None without one."""
-    for limit_path, used_path in (
-        (root / "memory.max", root / "memory.current"),
-        (root / "memory/memory.limit_in_bytes", root / "memory/memory.usage_in_bytes"),
-    ):
-        limit, used = _number(limit_path), _number(used_path)
-        if limit is not None and used is not None:
-            return max(0, limit - used)
-    return None
-
-
 def available_memory() -> int | None:
     """Bytes that can be allocated, as far as the machine and the container tell."""
-    known = [number for number in (_meminfo_available(), _cgroup_available()) if number is not None]
+    known = [number for number in (_meminfo_available(), memory_left()) if number is not None]
     return min(known, default=None)
 
 
@@ -74,10 +61,52 @@ def require_memory(planned: int) -> None:
 
 
 def raise_file_limit() -> None:
-    """Raise the soft limit of open files to the hard one."""
+    """Raise the soft limit of open files to the hard one, for this process and those that it will start."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        # Not where the kernel's own bound has been lowered below the hard limit; what is needed is checked later.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def handles_needed(children: int) -> int:
+    """Files that main may have open in a run with so many child processes."""
+    return _HANDLES + _HANDLES_PER_CHILD * children
+
+
+def require_handles(children: int) -> None:
+    """Raise ResourceError if main could not have the files open that a run with so many children takes."""
+    need, (have, _) = handles_needed(children), resource.getrlimit(resource.RLIMIT_NOFILE)
+    if have not in (resource.RLIM_INFINITY, -1) and need > have:
+        raise ResourceError(
+            f"a run with {children} child processes needs {need} open files, and {have} are allowed; raise the hard "
+            "limit (seen with ulimit -Hn; docker run --ulimit nofile=...), or lower --num_workers"
+        )
+
+
+def warn_of_few_cores(cores: Cores, processes: int) -> None:
+    """Warn if processes that are made to work side by side can only take turns."""
+    if cores.count < 2:
+        quota = "none" if cores.quota is None else f"{cores.quota:g} cores"
+        _log.warning(
+            "this run has one core (affinity mask: %s; quota: %s), on which its %d processes take turns; "
+            "--serial_mode=True is likely to be faster",
+            ",".join(map(str, cores.ids)),
+            quota,
+            processes,
+        )
+
+
+def pinnable(cores: Cores) -> Cores:
+    """The same cores; if the kernel refuses to pin processes to them, with a warning, and nobody is pinned."""
+    # Linux gives each thread its own mask: this one's ends with it.
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            thread.submit(os.sched_setaffinity, 0, cores.ids[:1]).result()
+        except OSError as error:
+            _log.warning("--set_workers_cpu_affinity is left out: %s", error)
+            return replace(cores, pins=False)
+    return cores
 
 
 def warn_of_niceness(niceness: int) -> None:

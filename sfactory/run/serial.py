@@ -26,6 +26,7 @@ from sfactory.policy.worker import PolicyWorker
 from sfactory.run.console import Console
 from sfactory.run.crew import Death
 from sfactory.run.hang_watch import HangWatch
+from sfactory.run.inquiry import Inquiry
 from sfactory.run.observer import RunFacts
 from sfactory.run.observers import Observers
 from sfactory.run.outcome import Outcome
@@ -104,7 +105,7 @@ class SerialRun:
         interrupts.raising = False
         self._observers.on_start()
         try:
-            self._take_turns(learner, policies, actors, reporting)
+            self._take_turns(learner, policies, actors, reporting, interrupts)
         except LearnerDied:
             raise
         except SFactoryError:
@@ -125,8 +126,9 @@ class SerialRun:
         policies: list[PolicyWorker],
         actors: list[Actor],
         reporting: Reporting,
+        interrupts: Interrupts,
     ) -> None:
-        layout = self._plan.layout
+        layout, inquiry = self._plan.layout, Inquiry(self._wiring)
         beat_due, idle = Every(BEAT_S), _IdleWatch(reporting)
         while not learner.over():
             for name, policy in zip(layout.policy_worker_names, policies, strict=True):
@@ -142,6 +144,7 @@ class SerialRun:
             if beat_due.due():
                 reporting.reports.poll()
                 reporting.beat()
+                inquiry.look(interrupts)
                 idle.look()
                 if self._observers.failed:
                     self._order_stop()

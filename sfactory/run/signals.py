@@ -1,7 +1,7 @@
 """Room: Ctrl-C, SIGTERM and SIGHUP. In: signals. Out: a count, a wake-up, or ``Interrupted`` during start-up.
 
-The first signal saves and stops, the second ends the run at once. Imports no torch, so that it can be in force
-before anything slow happens.
+The first signal saves and stops, the second ends the run at once. SIGUSR1 is a question and disturbs nothing: how
+does the run stand? Imports no torch, so that it can be in force before anything slow happens.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from types import FrameType, TracebackType
 from typing import Any
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+QUESTION = signal.SIGUSR1
+# Signals that main alone answers: a child that gets one, because the whole group did, goes on.
+FOR_MAIN = (*HANDLED, QUESTION)
 
 
 class Interrupted(BaseException):
@@ -26,7 +29,7 @@ class Interrupts:
     signum: the first signal that came, or None. count: how many came. wake_fd: readable after each.
     raising: True (start-up) raises Interrupted where the signal hits; False only counts.
     raising_again: True raises it for the second signal and those after it.
-    on_first: called by the first signal, wherever the main thread is.
+    on_first: called by the first signal, wherever the main thread is. asked: a QUESTION came and was not answered yet.
     """
 
     def __init__(self) -> None:
@@ -35,12 +38,14 @@ class Interrupts:
         self.raising = True
         self.raising_again = False
         self.on_first: Callable[[], None] | None = None
+        self.asked = False
         self.wake_fd, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
         for signum in HANDLED:
             self._previous[signum] = signal.signal(signum, self._handle)
+        self._previous[QUESTION] = signal.signal(QUESTION, self._ask)
         return self
 
     def __exit__(
@@ -73,20 +78,23 @@ class Interrupts:
         if self.raising or (self.raising_again and self.count > 1):
             raise Interrupted(signum)
 
+    def _ask(self, signum: int, frame: FrameType | None) -> None:
+        self.asked = True
+
 
 @contextlib.contextmanager
 def signals_held_back() -> Iterator[None]:
-    """Have the handled signals heard when the block ends. For the main thread.
+    """Have signals for main heard when the block ends. For the main thread.
 
     They are blocked, so that processes started inside inherit that and a signal to the group spares them. That alone
     holds nothing back here: the kernel gives a signal to any thread that does not block it, such as those of BLAS, and
     Python then runs its handler in the main thread. So the handlers are exchanged, too.
     """
     heard: list[int] = []
-    handlers = {signum: signal.getsignal(signum) for signum in HANDLED}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    handlers = {signum: signal.getsignal(signum) for signum in FOR_MAIN}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_MAIN)
     try:
-        for signum in HANDLED:
+        for signum in FOR_MAIN:
             signal.signal(signum, lambda signum, _frame: heard.append(signum))
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from sfactory.clock import now
 from sfactory.shared.status import State, StatusBoard
@@ -17,11 +18,20 @@ _WORK = {
 
 
 class StallWatch:
-    """Warns, once per stall, of each process that has worked on one thing for longer than ``limit_s`` seconds."""
+    """Warns, once per stall, of each process that has worked on one thing for longer than ``limit_s`` seconds.
 
-    def __init__(self, status: StatusBoard, names: list[str], limit_s: float = STALL_S) -> None:
+    ``who_waits``: text that is told with each warning, or with several at once.
+    """
+
+    def __init__(
+        self,
+        status: StatusBoard,
+        names: list[str],
+        limit_s: float = STALL_S,
+        who_waits: Callable[[], str] | None = None,
+    ) -> None:
         self._rows = {name: status.row(name) for name in names}
-        self._limit_s = limit_s
+        self._limit_s, self._who_waits = limit_s, who_waits
         self._warned_of: dict[str, float] = {}
 
     def look(self) -> list[str]:
@@ -36,4 +46,6 @@ class StallWatch:
                 log.warning(
                     "%s has been busy with %s for %.0f s; is its environment stuck?", name, work, moment - since
                 )
+        if stalled and self._who_waits is not None:
+            log.warning("who waits for whom:\n%s", self._who_waits())
         return stalled

@@ -6,29 +6,42 @@ Reads shared counters alone, takes no lock, and asks no process anything: it wor
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 from sfactory.clock import now
 from sfactory.layout import ACTORS, actor_name
+from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import State, StatusBoard
 
 
-def who_waits_for_whom(status: StatusBoard, table: SlotTable) -> str:
+def who_waits_for_whom(status: StatusBoard, table: SlotTable, waiting: Mapping[str, int] | None = None) -> str:
     """A line for each process: its state, what it is doing and for how long; and for an actor, its slots by state.
 
-    The process that was heard of last is named at the end.
+    ``waiting``: by process, how many messages it has not read yet, if that is to be told. The process that was heard of
+    last is named at the end.
     """
-    lines = [_line(status, name, table) for name in status.names]
+    lines = [_line(status, name, table, (waiting or {}).get(name)) for name in status.names]
     heard = {name: status.row(name).get("heartbeat") for name in status.names}
     last = max(heard, key=lambda name: heard[name])
     return "\n".join([*lines, f"  heard of last: {last}, {_ago(heard[last])}"])
 
 
-def _line(status: StatusBoard, name: str, table: SlotTable) -> str:
+def waiting_messages(ring: Channel[Any]) -> int:
+    """How many messages wait in ``ring`` for its reader. A counter is read, without the lock that may be lost."""
+    return int(ring._queues[ring.life].qsize())
+
+
+def _line(status: StatusBoard, name: str, table: SlotTable, waiting: int | None) -> str:
     row = status.row(name)
     state, since = State(int(row.get("state"))), row.get("busy_since")
     doing = f"busy for {max(0.0, now() - since):.1f} s" if since else "waits"
     text = f"  {name}: {state.name.lower()}, {doing}, heard of {_ago(row.get('heartbeat'))}"
+    if row.get("pid"):
+        text += f", pid {int(row.get('pid'))}"
+    if waiting is not None:
+        text += f", {waiting} messages wait for it"
     if name.startswith(ACTORS):
         actor = int(name.removeprefix(ACTORS))
         assert actor_name(actor) == name

@@ -11,7 +11,8 @@ from tests.support.source import Source, code, parse
 
 # Lowest first. A room imports itself and rooms of lower rows; rooms of one row do not import each other.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"__init__", "errors", "clock", "cores", "atomic", "seeds", "native"}),
+    frozenset({"__init__", "errors", "clock", "cgroup", "atomic", "seeds", "native"}),
+    frozenset({"cores"}),
     frozenset({"config"}),
     frozenset({"spec", "messages", "layout"}),
     frozenset({"algo", "model", "env", "checkpoint_file"}),

@@ -1,6 +1,6 @@
 """Room: what of a run is left on this machine. In: a run id that all its processes carry in their environment.
 
-Out: processes, and names in /dev/shm. Read from /proc, so that it holds whatever became of a parent.
+Out: processes, names in /dev/shm, open files. Read from /proc, so that it holds whatever became of a parent.
 """
 
 from __future__ import annotations
@@ -54,6 +54,16 @@ def _mapped(names: frozenset[str]) -> frozenset[str]:
             text = maps.read_text(errors="replace")
             mapped.update(name for name in names if f"{SHM}/{name}" in text)
     return frozenset(mapped)
+
+
+def handles() -> dict[int, str]:
+    """What each open file of this process leads to, by its number."""
+    found: dict[int, str] = {}
+    for link in Path("/proc/self/fd").iterdir():
+        # The one that the folder itself is read by is closed by now.
+        with contextlib.suppress(OSError):
+            found[int(link.name)] = str(link.readlink())
+    return found
 
 
 def catches_signal(pid: int, number: int) -> bool:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,19 +62,22 @@ def to_argv(flags: Mapping[str, object]) -> list[str]:
 class TrainerRun:
     """One ``python -m sfactory.train`` in a session of its own. ``close`` it, whatever happens."""
 
-    def __init__(self, flags: Mapping[str, object], folder: Path) -> None:
-        """Start it at once. ``folder`` takes train_dir and the captured outputs; several runs may share it."""
+    def __init__(self, flags: Mapping[str, object], folder: Path, under: Sequence[str] = ()) -> None:
+        """Start it at once. ``folder`` takes train_dir and the captured outputs; several runs may share it.
+
+        ``under``: a command that changes what the process may have, and then becomes it (taskset, prlimit, ...).
+        """
         self.run_id = uuid.uuid4().hex
         self.flags = {**CHEAP, "train_dir": folder / "train_dir", "experiment": "run", **flags}
         self.run_dir = Path(str(self.flags["train_dir"])) / str(self.flags["experiment"])
         self.argv = [sys.executable, "-m", "sfactory.train", *to_argv(self.flags)]
         self._stdout_path = folder / f"{self.run_id}.stdout"
         self._stderr_path = folder / f"{self.run_id}.stderr"
-        self._shm_before = processes.shm_names()
+        self._shm_before, self._handles_before = processes.shm_names(), processes.handles()
         self.started = time.monotonic()
         with self._stdout_path.open("wb") as out, self._stderr_path.open("wb") as err:
             self._process = subprocess.Popen(
-                self.argv,
+                [*under, *self.argv],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -175,11 +178,16 @@ class TrainerRun:
             raise AssertionError(self.report(f"did not end within {within_s} s; alive: {left}")) from None
 
     def assert_clean(self) -> None:
-        """No process of the run lives, nothing is left in /dev/shm, and the newest checkpoint, if any, loads."""
+        """Nothing of the run is left, and its newest checkpoint, if any, loads.
+
+        No process of it lives, nothing new is in /dev/shm, and this process has the same files open as before.
+        """
         gone = processes.eventually(lambda: not processes.processes_of(self.run_id), CLEAN_S)
         assert gone, self.report(f"still alive: {processes.processes_of(self.run_id)}")
         swept = processes.eventually(lambda: not processes.shm_left_since(self._shm_before), CLEAN_S)
         assert swept, self.report(f"left in /dev/shm: {sorted(processes.shm_left_since(self._shm_before))}")
+        left = processes.handles().items() - self._handles_before.items()
+        assert not left, self.report(f"open files that were not before: {sorted(left)}")
         loaded = CheckpointDir(self.run_dir / "checkpoint_p0", keep=2).load()
         if loaded is not None:
             assert loaded.skipped == (), self.report(f"checkpoints that do not load: {loaded.skipped}")
@@ -202,4 +210,4 @@ class TrainerRun:
 class RunTrainer(Protocol):
     """The type of the fixture ``run_trainer``: starts a run with these flags on top of CHEAP."""
 
-    def __call__(self, **flags: object) -> TrainerRun: ...
+    def __call__(self, under: Sequence[str] = (), /, **flags: object) -> TrainerRun: ...

@@ -3,53 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
-from sfactory.cores import Cores, cgroup_quota
-from tests.support.files import write_files
-
-
-@pytest.mark.parametrize(
-    ("files", "quota"),
-    [
-        ({}, None),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu.max": "nonsense"}, None),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4.0),
-        ({"cpu/cpu.cfs_quota_us": "400000\n"}, None),
-    ],
-)
-def test_the_quota_is_read_from_either_version_of_cgroups(
-    tmp_path: Path, files: dict[str, str], quota: float | None
-) -> None:
-    assert cgroup_quota(write_files(tmp_path, files), tmp_path / "no membership file") == quota
-
-
-def test_the_least_quota_of_the_own_group_and_its_ancestors_holds(tmp_path: Path) -> None:
-    membership = tmp_path / "cgroup"
-    membership.write_text("0::/user.slice/run.scope\n")
-    root = write_files(
-        tmp_path / "v2",
-        {
-            "user.slice/cpu.max": "300000 100000\n",
-            "user.slice/run.scope/cpu.max": "max 100000\n",
-            "other.slice/cpu.max": "100000 100000\n",
-        },
-    )
-
-    assert cgroup_quota(root, membership) == 3.0
-
-
-def test_the_first_version_of_cgroups_names_the_controller_of_the_group(tmp_path: Path) -> None:
-    membership = tmp_path / "cgroup"
-    membership.write_text("4:memory:/elsewhere\n2:cpu,cpuacct:/batch/job\n0::/\n")
-    files = {"cpu/batch/job/cpu.cfs_quota_us": "250000\n", "cpu/batch/job/cpu.cfs_period_us": "100000\n"}
-
-    assert cgroup_quota(write_files(tmp_path / "v1", files), membership) == 2.5
+from sfactory.cores import Cores
 
 
 @pytest.mark.parametrize(("quota", "count"), [(None, 4), (0.5, 1), (1.5, 2), (3.0, 3), (64.0, 4)])
@@ -84,6 +41,10 @@ def test_cores_that_are_kept_for_the_learner_are_no_actors(
 
     assert [set(cores.cores_of_actor(actor, actors) or ()) for actor in range(actors)] == due
     assert cores.learner_threads(actors) >= 2
+
+
+def test_nobody_is_pinned_where_the_kernel_refuses_it() -> None:
+    assert Cores((2, 3), None, kept=1, pins=False).cores_of_actor(0, num_actors=1) is None
 
 
 @pytest.mark.parametrize(("actors", "threads"), [(1, 7), (6, 2), (7, 1), (8, 1), (100, 1)])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import resource
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,31 +15,18 @@ from sfactory.run import resources
 from sfactory.run.plan import plan_run, plan_sizes
 from sfactory.run.resources import (
     available_memory,
+    handles_needed,
+    pinnable,
     raise_file_limit,
     require_cores,
+    require_handles,
     require_memory,
+    warn_of_few_cores,
     warn_of_niceness,
 )
-from tests.support.files import write_files
 from tests.support.parts import VECTOR
 
 GIB = 2**30
-
-
-@pytest.mark.parametrize(
-    ("files", "left"),
-    [
-        ({}, None),
-        ({"memory.max": "max\n", "memory.current": "5\n"}, None),
-        ({"memory.max": "100\n", "memory.current": "30\n"}, 70),
-        ({"memory.max": "100\n", "memory.current": "130\n"}, 0),
-        ({"memory/memory.limit_in_bytes": "50\n", "memory/memory.usage_in_bytes": "20\n"}, 30),
-    ],
-)
-def test_the_containers_limit_is_read_from_either_version_of_cgroups(
-    tmp_path: Path, files: dict[str, str], left: int | None
-) -> None:
-    assert resources._cgroup_available(write_files(tmp_path, files)) == left
 
 
 def test_this_machine_has_memory() -> None:
@@ -99,17 +85,76 @@ def test_where_nothing_is_known_nothing_is_refused(monkeypatch: pytest.MonkeyPat
     require_memory(2**60)
 
 
-def test_the_limit_of_open_files_is_raised_to_the_hard_one() -> None:
+@pytest.fixture
+def file_limits() -> Iterator[None]:
+    """Puts the limits of open files back as they were. Only the soft one can be: a test must not lower the other."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft = min(256, before[1])
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
-        raise_file_limit()
 
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+@pytest.mark.usefixtures("file_limits")
+def test_the_limit_of_open_files_is_raised_to_the_hard_one() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+
+    raise_file_limit()
+
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+
+
+@pytest.mark.usefixtures("file_limits")
+def test_more_children_than_files_can_be_had_for_are_refused_with_need_and_have() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+
+    require_handles(34)
+    with pytest.raises(ResourceError, match="35 child processes needs 204 open files, and 200 are allowed"):
+        require_handles(35)
+    plan_with(num_workers=2)
+    with pytest.raises(ResourceError, match=f"needs {handles_needed(202)} open files, and 200 are allowed"):
+        plan_with(num_workers=200)
+    plan_with(num_workers=200, serial_mode=True)  # which starts none
+
+
+@pytest.mark.parametrize(("quota", "told"), [(None, "quota: none"), (0.5, "quota: 0.5 cores")])
+def test_processes_that_can_only_take_turns_are_warned_about(
+    quota: float | None, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_few_cores(Cores((3,) if quota is None else (3, 5), quota), 4)
+
+    (record,) = caplog.records
+    assert "this run has one core (affinity mask: 3" in record.getMessage()
+    assert told in record.getMessage()
+    assert "its 4 processes take turns" in record.getMessage()
+
+
+def test_two_cores_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_few_cores(Cores((3, 5), 1.5), 40)
+
+    assert caplog.records == []
+
+
+def test_a_kernel_that_pins_nobody_is_warned_about_once_and_nobody_is_pinned(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse_to_pin(pid: int, mask: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse_to_pin)
+
+    cores = pinnable(Cores((0, 1), None))
+
+    assert cores.cores_of_actor(0, num_actors=1) is None
+    (record,) = caplog.records
+    assert record.getMessage() == "--set_workers_cpu_affinity is left out: [Errno 1] Operation not permitted"
+
+
+def test_looking_whether_processes_can_be_pinned_does_not_pin_main() -> None:
+    before = os.sched_getaffinity(0)
+
+    assert pinnable(Cores.available()) == Cores.available()
+    assert os.sched_getaffinity(0) == before
 
 
 def refuse(_: int) -> int:
@@ -127,7 +172,7 @@ def test_a_niceness_that_may_not_be_had_is_warned_about_once(
 
     plan_with(default_niceness=-5)
 
-    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    (warning,) = [record.getMessage() for record in caplog.records if "niceness" in record.getMessage()]
     assert "--default_niceness=-5 is left out" in warning
     assert "Operation not permitted" in warning
 
@@ -140,7 +185,7 @@ def test_where_no_process_is_to_be_less_nice_than_main_nothing_is_warned_about(
 
     plan_with(**flags)
 
-    assert caplog.text == ""
+    assert "niceness" not in caplog.text
 
 
 def test_looking_for_the_right_to_niceness_does_not_change_that_of_main() -> None:

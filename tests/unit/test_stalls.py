@@ -30,6 +30,18 @@ def test_a_process_that_waits_is_no_stall() -> None:
     assert StallWatch(board, board.names, limit_s=0.0).look() == []
 
 
+def test_stalls_are_told_with_who_waits_for_whom_once_for_all(caplog: pytest.LogCaptureFixture) -> None:
+    board = StatusBoard(["sf-actor-0", "sf-actor-1"])
+    watch = StallWatch(board, board.names, who_waits=lambda: "everybody for nobody")
+    for name in board.names:
+        board.row(name).set("busy_since", now() - 31.0)
+
+    assert watch.look() == board.names
+    assert watch.look() == []
+
+    assert caplog.text.count("who waits for whom:\neverybody for nobody") == 1
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [

@@ -128,3 +128,11 @@ def test_a_process_that_was_never_heard_of_is_told_as_such() -> None:
 
     assert "sf-policy-0-0: unborn, waits, heard of never" in text
     assert now() > 0
+
+
+def test_messages_that_wait_are_told_with_their_reader() -> None:
+    text = who_waits_for_whom(StatusBoard(NAMES), SlotTable(2, 1, 2, 1), {"sf-actor-1": 3})
+
+    (line,) = [line for line in text.splitlines() if line.startswith("  sf-actor-1:")]
+    assert "3 messages wait for it" in line
+    assert text.count("wait for it") == 1

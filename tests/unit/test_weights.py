@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -89,3 +91,49 @@ def test_a_reader_that_is_never_left_alone_gives_up_with_an_error(monkeypatch: p
 
     with pytest.raises(TornWeights, match=r"no whole copy of the weights within 0\.05 s"):
         weights.read_into(np.zeros(8, np.uint8).view(Overtaken))
+
+
+def publish_and_halt(weights: SharedWeights, source: np.ndarray, at: str, number: signal.Signals) -> None:
+    """Publish, and send this process the signal ``at`` one of the moments at which a reader could be misled."""
+    barriers = 0
+
+    def barrier() -> None:
+        nonlocal barriers
+        barriers += 1
+        if at == "half copied" and barriers == 1:
+            half = weights.nbytes // 2
+            weights._data[(weights.publications + 1) % 2][:half] = source[:half]
+        if barriers == (2 if at == "copied and not confirmed" else 1):
+            os.kill(os.getpid(), number)
+
+    weights._barrier = barrier  # type: ignore[method-assign]
+    weights.publish(source, 99)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("at", ["announced", "half copied", "copied and not confirmed"])
+@pytest.mark.parametrize("before", [1, 2])
+def test_of_a_writer_that_ends_or_stops_while_it_publishes_the_publication_before_is_read_whole(
+    before: int, at: str, number: signal.Signals
+) -> None:
+    weights, target = SharedWeights(100_000), np.zeros(100_000, np.uint8)
+    for k in range(1, before + 1):
+        weights.publish(pattern(k, 100_000), k)
+    writer = os.fork()
+    if not writer:
+        publish_and_halt(weights, pattern(99, 100_000), at, number)
+        os._exit(1)
+    try:
+        _, status = os.waitpid(writer, os.WUNTRACED)
+        assert os.WIFSTOPPED(status) or os.WTERMSIG(status) == number
+
+        assert weights.read_into(target) == (before, before)
+        assert np.array_equal(target, pattern(before, 100_000))
+    finally:
+        if number == signal.SIGSTOP:
+            os.kill(writer, signal.SIGCONT)
+            _, status = os.waitpid(writer, 0)
+
+    if number == signal.SIGSTOP:  # it has gone on, and finished
+        assert weights.read_into(target) == (before + 1, 99)
+        assert np.array_equal(target, pattern(99, 100_000))

@@ -1,0 +1,58 @@
+"""An env that is stuck keeps a run neither from ending nor from saving, and outlives nobody."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from sfactory.errors import ExitCode
+from tests.support.resume import assert_resumes
+from tests.support.trainer import RunTrainer
+
+pytestmark = pytest.mark.faults
+
+ENDLESS = 1_000_000_000
+FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
+
+
+def test_an_env_whose_constructor_hangs_is_refused_before_any_worker_starts(run_trainer: RunTrainer) -> None:
+    run = run_trainer(env=FAULTY, env_kwargs={"hang_in_constructor": True}, reset_timeout_seconds=3)
+
+    assert run.wait() == ExitCode.REFUSED, run.report("wrong exit code")
+    assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")
+    assert "--reset_timeout_seconds=3" in run.stderr
+    assert "first env step" not in run.stderr
+    run.assert_clean()
+
+
+@pytest.mark.parametrize("how", ["hang_at", "gil_hang_at"], ids=["sleeping", "in C with the interpreter's lock"])
+def test_a_killed_main_takes_along_an_actor_whose_env_is_stuck(
+    run_trainer: RunTrainer, tmp_path: Path, how: str
+) -> None:
+    stuck = tmp_path / "stuck"
+    run = run_trainer(env=FAULTY, env_kwargs={how: 300, "fuse": str(stuck)}, train_for_env_steps=ENDLESS)
+    run.wait_until(stuck.exists)
+    run.wait_until_training()
+
+    run.kill("sf-main", signal.SIGKILL)
+
+    assert run.wait() == -signal.SIGKILL
+    run.assert_clean()
+
+
+@pytest.mark.parametrize("how", ["hang_at", "gil_hang_at"], ids=["sleeping", "in C with the interpreter's lock"])
+def test_sigterm_saves_and_ends_a_run_whose_env_is_stuck(run_trainer: RunTrainer, tmp_path: Path, how: str) -> None:
+    stuck = tmp_path / "stuck"
+    run = run_trainer(env=FAULTY, env_kwargs={how: 300, "fuse": str(stuck)}, train_for_env_steps=ENDLESS)
+    run.wait_until(stuck.exists)
+    run.wait_until_training()
+
+    run.signal_main(signal.SIGTERM)
+
+    assert run.wait(20) == ExitCode.SIGTERM, run.report("wrong exit code")
+    assert run.last_stderr_line.startswith("RESULT interrupted "), run.report("wrong last line")
+    assert run.result()["env_steps"] == run.saved_env_steps() > 0
+    run.assert_clean()
+    assert_resumes(run, run_trainer)
