@@ -273,8 +273,9 @@ def test_an_env_that_has_changed_its_shape_under_its_old_name_is_refused(run_tra
     run = run_trainer(**{**flags, "train_for_env_steps": 3 * STEPS}, env_kwargs={"num_contexts": 6})
 
     assert run.wait() == ExitCode.REFUSED, run.report("wrong exit code")
-    assert "does not fit the model of this configuration" in run.stderr
+    assert f"does not fit --env={BANDIT} as it is now" in run.stderr
+    assert "is [16, 4] there and [16, 6] here" in run.stderr
     assert run.last_stderr_line.startswith("RESULT failed ")
-    names = {name for name in before if name.startswith("checkpoint_")}
-    assert {name: files(run)[name] for name in names} == {name: before[name] for name in names}
+    assert files(run) == before  # config.json, too: what was refused is no setting of the run
     run.assert_clean()
+    assert_resumes(first, run_trainer)
