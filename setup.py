@@ -21,12 +21,12 @@ def read_version() -> str:
 
 # Before 0.10 ale-py came without the games and without Gymnasium 1.
 ATARI = ["ale-py>=0.10", "opencv-python-headless"]
-# LAMB and Muon.
-OPTIMIZERS = ["pytorch-optimizer>=4.1"]
 # A static ffmpeg, and what Gymnasium's classic control tasks draw with.
 VIDEO = ["imageio-ffmpeg>=0.5", "gymnasium[classic-control]"]
 # LAMB and Muon.
 OPTIMIZERS = ["pytorch_optimizer>=4.1,<5"]
+# What sfactory.export writes.
+SAFETENSORS = ["safetensors>=0.5"]
 ENV_PACKAGES = ["sfactory_envs", *(f"sfactory_envs.{name}" for name in find_packages("envs"))]
 
 setup(
@@ -54,12 +54,14 @@ setup(
     extras_require={
         "atari": ATARI,
         "optimizers": OPTIMIZERS,
+        "safetensors": SAFETENSORS,
         "video": VIDEO,
         "docs": ["matplotlib"],
         "envpool": ["envpool>=1.2"],
         "dev": [
             *ATARI,
             *OPTIMIZERS,
+            *SAFETENSORS,
             *VIDEO,
             "hypothesis",
             "mypy",

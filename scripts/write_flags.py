@@ -17,6 +17,7 @@ from typing import get_type_hints
 from sfactory.config.argv import CONFIG_FLAG
 from sfactory.config.check import range_text
 from sfactory.config.enjoy import EnjoyConfig, enjoy_flags
+from sfactory.config.export import ExportConfig, export_flags
 from sfactory.config.flags import Flag, all_flags, parse_text, type_text, value_text
 from sfactory.config.schema import Config
 
@@ -30,10 +31,10 @@ RELATIONS = (SAME, RENAMED, REPLACED, PLANNED, DROPPED)
 # What every command takes beside the flags of the schema.
 WORDS = {
     "help": "print all flags with type, default, range and meaning; with --env, with the defaults that hold for it",
-    CONFIG_FLAG: "YAML or JSON file with a flat mapping of flag names to values (not taken by sfactory.enjoy)",
+    CONFIG_FLAG: "YAML or JSON file with a flat mapping of flag names to values (taken by train alone)",
 }
 # The document is the same on all machines; and an empty text is no default where something must be given.
-DEFAULTS_IN_WORDS = {"num_workers": "number of cores", "env": "required"}
+DEFAULTS_IN_WORDS = {"num_workers": "number of cores", "env": "required", "out": "required"}
 # Where a flag's origin is looked for: Sample Factory's two versions, side by side, and then the others.
 VERSIONS = {"sf_v1": "v1", "sf_v2": "v2"}
 OTHERS = {"appo": "early v1", "rllib_impala": "RLlib", "rllib_appo": "RLlib APPO"}
@@ -41,8 +42,8 @@ OTHERS = {"appo": "early v1", "rllib_impala": "RLlib", "rllib_appo": "RLlib APPO
 INTRODUCTION = f"""# Flags
 
 Every flag of sfactory, and what became of every flag of its ancestors: Sample Factory and RLlib's IMPALA.
-Written by `scripts/write_flags.py` from the sections of `sfactory/config/schema.py`, `sfactory/config/enjoy.py` and
-`docs/flags/`; `make flags` writes it anew, and a test fails where it is out of date.
+Written by `scripts/write_flags.py` from the sections of `sfactory/config/schema.py`, `sfactory/config/enjoy.py`,
+`sfactory/config/export.py` and `docs/flags/`; `make flags` writes it anew, and a test fails where it is out of date.
 
 Flags are `--name=value` or `--name value`, with dashes or underscores; booleans are `True` or `False`; lists are
 separated by spaces; nothing is abbreviated. Families of environments have defaults of their own:
@@ -91,8 +92,8 @@ def entries() -> list[Entry]:
 
 
 def our_flags() -> dict[str, Flag]:
-    """All flags by name; where train and enjoy share a name, it is train's."""
-    return {**enjoy_flags(), **all_flags()}
+    """All flags by name; where train and another command share a name, it is train's."""
+    return {**export_flags(), **enjoy_flags(), **all_flags()}
 
 
 def default_text(flag: Flag) -> str:
@@ -177,8 +178,14 @@ def _our_part(genealogy: Genealogy) -> list[str]:
         flags = [flag for flag in all_flags().values() if flag.section == section]
         lines += ["", f"### {section}", "", (section_type.__doc__ or "").strip(), ""]
         lines += _flag_table(flags, genealogy)
-    lines += ["", f"## The flags of sfactory.enjoy ({len(enjoy_flags())})", "", (EnjoyConfig.__doc__ or "").strip(), ""]
-    return [*lines, *_flag_table(enjoy_flags().values(), genealogy)]
+    others: list[tuple[str, type, Mapping[str, Flag]]] = [
+        ("enjoy", EnjoyConfig, enjoy_flags()),
+        ("export", ExportConfig, export_flags()),
+    ]
+    for name, settings, known in others:
+        lines += ["", f"## The flags of sfactory.{name} ({len(known)})", "", (settings.__doc__ or "").strip(), ""]
+        lines += _flag_table(known.values(), genealogy)
+    return lines
 
 
 def _here(entry: Entry) -> str:

@@ -7,6 +7,7 @@ import sys
 USAGE = """sfactory's commands:
   python -m sfactory.train --env=ENV [flags]           train (--help lists the flags)
   python -m sfactory.enjoy --experiment=NAME [flags]   play what was trained
+  python -m sfactory.export --experiment=NAME --out=FILE.safetensors   its weights, for others
 """
 
 if __name__ == "__main__":

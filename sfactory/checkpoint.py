@@ -26,7 +26,7 @@ from sfactory.checkpoint_file import (
     remove_orphans,
     sidecar_of,
 )
-from sfactory.errors import CheckpointError
+from sfactory.errors import CannotSaveError, CheckpointError
 
 __all__ = ["FORMAT_VERSION", "MILESTONES", "CheckpointDir", "Kind", "Loaded", "Payload", "Skipped", "is_checkpoint"]
 
@@ -240,15 +240,14 @@ class CheckpointDir:
 
     def _commit(self, kind: Kind, path: Path, payload: Mapping[str, Any], train_step: int, env_steps: int) -> None:
         """Commit one of a kind; then rename what is not of its past, so that numbers always tell the newest."""
-        if path in self._left_behind:  # not to be written over
-            self._set_aside(path)
+        if path in self._left_behind and not self._set_aside(path):
+            raise CannotSaveError(f"checkpoint {path} would be written over an earlier one that could not be renamed")
         commit(path, payload, train_step, env_steps)
         for other in sorted({*self._left_behind, *self._later(kind, (train_step, env_steps))}):
             self._set_aside(other)
 
-    def _set_aside(self, path: Path) -> None:
-        """Rename one checkpoint; if the disk refuses, it stays, with a warning."""
-        self._left_behind.discard(path)
+    def _set_aside(self, path: Path) -> bool:
+        """Rename one checkpoint; if the disk refuses, it stays, with a warning, and False is returned."""
         aside = path.with_name(_SET_ASIDE + path.name)
         while aside.exists():  # set aside earlier, when the run went back before
             aside = aside.with_name(_SET_ASIDE + aside.name)
@@ -256,8 +255,10 @@ class CheckpointDir:
             move(path, aside)
         except OSError as error:
             _log.warning("%s is not part of this run's past any more, and could not be renamed: %s", path, error)
-        else:
-            _log.warning("%s is not part of this run's past any more; renamed to %s", path, aside.name)
+            return False
+        self._left_behind.discard(path)
+        _log.warning("%s is not part of this run's past any more; renamed to %s", path, aside.name)
+        return True
 
 
 def _first_usable(candidates: list[Path], holder: str, advice: str) -> Loaded | None:

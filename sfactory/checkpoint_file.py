@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import platform
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BufferedReader
@@ -85,10 +86,13 @@ def remove(path: Path) -> None:
 
 
 def move(path: Path, to: Path) -> None:
-    """Rename one checkpoint; raises OSError if the disk refuses."""
+    """Rename one checkpoint; raises OSError if the disk refuses, and then it is where it was."""
+    # In this order a kill at any moment leaves the payload beside a sidecar, under one of the two names; the other
+    # name has at most a sidecar alone, which counts as nothing.
+    with contextlib.suppress(FileNotFoundError):
+        atomic.write_bytes(sidecar_of(to), sidecar_of(path).read_bytes())
     os.replace(path, to)
-    if sidecar_of(path).exists():
-        os.replace(sidecar_of(path), sidecar_of(to))
+    sidecar_of(path).unlink(missing_ok=True)
 
 
 def remove_orphans(directory: Path) -> None:
@@ -214,7 +218,8 @@ def _read_sidecar(path: Path) -> list[_Content]:
         return [_Content(int(item["size"]), str(item["sha256"])) for item in (record, record["replaces"]) if item]
     except FileNotFoundError:
         raise Unusable(f"not committed: {sidecar.name} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    # Nested too deep, or a size of 1e999: damage may read as either.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise Unusable(f"{sidecar.name} cannot be read: {error!r}") from error
 
 
@@ -227,6 +232,19 @@ def _check_format(path: Path, version: object, writer: object) -> None:
         )
 
 
+def _check_archive(file: BufferedReader) -> None:
+    """Let nothing but what ``commit`` writes come to the loader; raises Unusable, or what zipfile raises.
+
+    A compressed record could unpack to more than the memory holds, and older forms of the file have loaders of their
+    own.
+    """
+    file.seek(0)
+    with zipfile.ZipFile(file) as archive:
+        for record in archive.infolist():
+            if record.compress_type != zipfile.ZIP_STORED or record.file_size != record.compress_size:
+                raise Unusable(f"its record {record.filename} is compressed, which none is that was saved here")
+
+
 def read(path: Path) -> Payload:
     """The verified payload of one checkpoint, on the CPU.
 
@@ -235,6 +253,7 @@ def read(path: Path) -> Payload:
     try:
         with path.open("rb") as file:
             _verified(path, file)
+            _check_archive(file)
             file.seek(0)
             payload = torch.load(file, map_location="cpu", weights_only=True)
     except (Unusable, CheckpointError):
@@ -247,6 +266,8 @@ def read(path: Path) -> Payload:
         plain = _plain(payload, "payload")
     except TypeError as error:
         raise Unusable(str(error)) from error
+    except RecursionError as error:
+        raise Unusable("its content is nested without an end") from error
     if not isinstance(plain, dict):
         raise Unusable(f"it holds a {type(plain).__name__} where a dict is expected")
     return plain

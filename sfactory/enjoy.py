@@ -6,19 +6,16 @@ stdout carries the result alone; progress, warnings and whatever the env prints 
 from __future__ import annotations
 
 import contextlib
-import logging
 import secrets
 import sys
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfactory.clock import Every
 from sfactory.config.enjoy import EnjoyConfig, read_enjoy_line
-from sfactory.errors import ConfigError, ExitCode, SFactoryError, named
+from sfactory.errors import ExitCode
+from sfactory.run.door import result_of, run_command
 from sfactory.run.signals import Interrupted, Interrupts
-from sfactory.run.stdout import stdout_to_stderr
 
 if TYPE_CHECKING:
     from sfactory.run.evaluation import Episode, Player
@@ -31,40 +28,11 @@ _PROGRESS_S = 1.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Play as ``argv`` (default: the command line) says; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    Path("/proc/self/comm").write_text("sf-enjoy")
-    with Interrupts() as interrupts:
-        try:
-            return _run(read_enjoy_line(arguments, prog=_PROG), interrupts)
-        except Interrupted:
-            interrupts.raising = interrupts.raising_again = False
-            print("interrupted before there was a result", file=sys.stderr, flush=True)
-            return interrupts.exit_code
-        except ConfigError as error:
-            return _refuse(error.problems, error.exit_code)
-        except SFactoryError as error:
-            if error.exit_code is ExitCode.FAULTS and error.__cause__ is not None:
-                traceback.print_exception(error.__cause__)  # whatever the env raised
-            return _refuse([str(error)], error.exit_code)
-        except Exception as error:  # a defect: shown whole, and ended as every other fault is
-            traceback.print_exc()
-            return _refuse([named(error)], ExitCode.FAULTS)
-
-
-def _refuse(problems: Sequence[str], code: ExitCode) -> int:
-    """Say why there is no result."""
-    for problem in problems:
-        print(f"error: {problem}", file=sys.stderr, flush=True)
-    return int(code)
+    return run_command("sf-enjoy", lambda interrupts: _run(read_enjoy_line(arguments, prog=_PROG), interrupts))
 
 
 def _run(config: EnjoyConfig, interrupts: Interrupts) -> int:
-    logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(levelname)s: %(message)s", datefmt="%H:%M:%S")
-    try:
-        with stdout_to_stderr():  # modules print when they are imported, envs whenever they like
-            result = _result(config, interrupts)
-    except SystemExit as error:  # foreign code may call sys.exit; that must not look like a play that ended well
-        raise SFactoryError(f"the env, or a library that it uses, raised {named(error)}: there is no result") from error
-    print(result, flush=True)
+    print(result_of(lambda: _result(config, interrupts)), flush=True)
     return interrupts.exit_code if interrupts.count else int(ExitCode.DONE)
 
 

@@ -15,6 +15,8 @@ from sfactory.config.argv import CONFIG_FLAG
 from sfactory.config.flags import all_flags, assigned, coerce, did_you_mean, shown, strict_json, value_text
 from sfactory.config.schema import Config
 
+_MOST_DEPTH = 50
+
 
 @dataclass
 class ConfigFile:
@@ -58,6 +60,7 @@ def read_config_file(path: str) -> ConfigFile:
 
 def _strict_yaml(text: str) -> object:
     """YAML data; raises ValueError where a top-level key stands twice, which YAML readers let pass."""
+    _refuse_needless_forms(text)
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if isinstance(root, yaml.MappingNode):
         keys = Counter(str(key.value) for key, _ in root.value)
@@ -65,7 +68,22 @@ def _strict_yaml(text: str) -> object:
             if count > 1:
                 raise ValueError(f"key {key!r} stands {count} times")
     data: object = yaml.safe_load(text)
+    repr(data)  # raises for a hexadecimal number so long that no error could show it
     return data
+
+
+def _refuse_needless_forms(text: str) -> None:
+    """Raise ValueError for what no flag needs: aliases, of which a few lines make values of any size; tags, on which
+    the reader stumbles; and depth, in which it takes minutes."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"alias *{event.anchor}: write the value where it is wanted")
+        if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
+            raise ValueError(f"tag {event.tag}: values have none; put text in quotes")
+        if depth > _MOST_DEPTH:
+            raise ValueError(f"more than {_MOST_DEPTH} brackets deep")
 
 
 def _read_mapping(where: str, data: Mapping[object, object]) -> ConfigFile:

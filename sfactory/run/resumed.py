@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from sfactory.checkpoint import CheckpointDir
+import torch
+
+from sfactory.checkpoint import CheckpointDir, Payload
 from sfactory.config.schema import Config
 from sfactory.errors import CheckpointError
+from sfactory.learner.progress import READABLE_VERSIONS
 from sfactory.learner.setup import Limits
+from sfactory.model.actor_critic import ActorCritic
 from sfactory.run.rundir import RunDir
 from sfactory.run.summary import Summary
+from sfactory.spec import EnvSpec
+
+_SHOWN = 5  # weights that do not fit
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +39,11 @@ class Resumed:
     summary: Summary | None = None
 
     @staticmethod
-    def from_checkpoint(rundir: RunDir, config: Config) -> Resumed | None:
+    def from_checkpoint(rundir: RunDir, config: Config, spec: EnvSpec | None = None) -> Resumed | None:
         """Facts of the checkpoint that would be resumed; None for a fresh run.
 
-        Raises CheckpointError if none can be loaded, or there are only others than the kind that was asked for.
+        Raises CheckpointError if none can be loaded, there are only others than the kind that was asked for, or its
+        weights are not those of a network for an env of ``spec``, if that is given.
         """
         directory = CheckpointDir(rundir.checkpoint_dir(0), config.checkpoint.keep_checkpoints)
         kind = config.checkpoint.load_checkpoint_kind
@@ -49,6 +59,9 @@ class Resumed:
                 log.warning("an earlier session made %d env steps but saved none: starting at 0", earlier.env_steps)
             return None
         payload = loaded.payload
+        _require_known(payload, loaded.path)
+        if spec is not None:
+            _require_fit(payload["model"], loaded.path, spec, config)
         saved = float(payload["best_objective"])
         bests = [saved if payload["best_metric"] == "reward" and saved > float("-inf") else None]
         summary = Summary.read(rundir.summary_path)
@@ -65,3 +78,38 @@ class Resumed:
     def finished(self, config: Config) -> bool:
         """True if the limits of ``config`` are reached already."""
         return Limits.of(config.run, config.sampling.env_frameskip).reached(self.env_steps, self.train_seconds)
+
+
+def _require_known(payload: Payload, path: Path) -> None:
+    """Raise CheckpointError unless the payload is one of a learner's."""
+    numbers = ("env_steps", "train_seconds", "train_step", "best_objective")
+    known = payload.get("payload_version") in READABLE_VERSIONS and isinstance(payload.get("model"), Mapping)
+    if not known or not all(isinstance(payload.get(name), int | float) for name in numbers):
+        raise CheckpointError(
+            f"{path} was written by another version of sfactory, or by something else; use what wrote it, or start a "
+            "new run with another --experiment. Nothing was deleted."
+        )
+
+
+def _require_fit(saved: Mapping[str, object], path: Path, spec: EnvSpec, config: Config) -> None:
+    """Raise CheckpointError with each difference if these weights are of another network.
+
+    The learner would find out, too, but only when config.json is written and everything has been started.
+    """
+    with torch.device("meta"):  # without memory for its weights
+        here = {name: tuple(value.shape) for name, value in ActorCritic(spec, config.model).state_dict().items()}
+    there = {name: tuple(value.shape) for name, value in saved.items() if isinstance(value, torch.Tensor)}
+    differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    if not differing:
+        return
+    lines = [f"{name} is {_told(there.get(name))} there and {_told(here.get(name))} here" for name in differing]
+    more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+    raise CheckpointError(
+        f"{path} does not fit --env={config.run.env} as it is now: {'; '.join(lines[:_SHOWN])}{more}. Give the run the "
+        "env and --env_kwargs that it was trained with, or start a new one with another --experiment. Nothing was "
+        "changed."
+    )
+
+
+def _told(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else str(list(shape))

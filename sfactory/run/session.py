@@ -84,7 +84,7 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
         console = _console(config, rundir)
         try:
             plan = plan or _plan(config, nursery)
-            resumed = Resumed.from_checkpoint(rundir, config)
+            resumed = Resumed.from_checkpoint(rundir, config, plan.spec)
             for warning in resolved.warnings:
                 _log.warning("%s", warning)
             if resumed is not None and resumed.finished(config):

@@ -21,7 +21,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"actor", "policy", "learner"}),
     frozenset({"preload"}),
     frozenset({"run"}),
-    frozenset({"train", "enjoy", "__main__"}),
+    frozenset({"train", "enjoy", "export", "__main__"}),
 )
 HEIGHT = {room: height for height, rooms in enumerate(LAYERS) for room in rooms}
 ALGO_MAY_IMPORT = frozenset({"algo"})

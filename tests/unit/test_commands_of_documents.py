@@ -10,14 +10,15 @@ import pytest
 
 from sfactory.config.argv import scan
 from sfactory.config.enjoy import enjoy_flags
+from sfactory.config.export import export_flags
 from sfactory.config.flags import Flag, all_flags
 from tests.support.source import ROOT, documents
 
 DOCUMENTS = {
     path: text for path, text in documents().items() if path.startswith(("README", "docs/performance", "docs/results"))
 }
-FLAGS = {"train": all_flags(), "enjoy": enjoy_flags()}
-MODULE = re.compile(r"python -m sfactory\.(train|enjoy)((?: [^`\n]*)?)")
+FLAGS = {"train": all_flags(), "enjoy": enjoy_flags(), "export": export_flags()}
+MODULE = re.compile(r"python -m sfactory\.(train|enjoy|export)((?: [^`\n]*)?)")
 SCRIPT = re.compile(r"python (scripts/\w+\.py)((?: [^`\n]*)?)")
 NAMED = re.compile(r"`--([a-z]\w*)")
 OTHERS = {"help", "name"}  # --name=value stands for all
@@ -58,6 +59,7 @@ def test_commands_of_the_readme_are_read_without_problems() -> None:
     flags: dict[str, tuple[dict[str, Flag], bool]] = {
         "train": (dict(all_flags()), True),
         "enjoy": (dict(enjoy_flags()), False),
+        "export": (dict(export_flags()), False),
     }
     problems = [
         problem

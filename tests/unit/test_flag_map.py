@@ -26,6 +26,7 @@ from scripts.write_flags import (
     our_flags,
 )
 from sfactory.config.enjoy import enjoy_flags
+from sfactory.config.export import export_flags
 from sfactory.config.flags import all_flags
 
 # How many flags each ancestor has.
@@ -67,10 +68,12 @@ def test_the_document_is_what_the_script_writes() -> None:
 
 def test_every_flag_of_ours_has_a_row_of_its_own() -> None:
     ours = document().partition("## The map from the ancestors")[0]
-    train, enjoy = ours.split("## The flags of sfactory.enjoy")
+    train, others = ours.split("## The flags of sfactory.enjoy")
+    enjoy, export = others.split("## The flags of sfactory.export")
 
     assert [name for name in all_flags() if train.count(f"\n| `{name}` |") != 1] == []
     assert [name for name in enjoy_flags() if enjoy.count(f"\n| `{name}` |") != 1] == []
+    assert [name for name in export_flags() if export.count(f"\n| `{name}` |") != 1] == []
 
 
 def test_the_default_that_depends_on_the_machine_is_told_in_words() -> None:

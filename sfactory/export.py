@@ -1,0 +1,39 @@
+"""Front door: ``python -m sfactory.export --experiment=NAME --out=FILE.safetensors``. In: a run. Out: its weights.
+
+stdout carries one JSON line that says what is in the file; everything else goes to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from sfactory.config.export import ExportConfig, read_export_line
+from sfactory.errors import ExitCode
+from sfactory.run.door import result_of, run_command
+
+_PROG = "sfactory.export"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Export as ``argv`` (default: the command line) says; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return run_command("sf-export", lambda interrupts: _run(read_export_line(arguments, prog=_PROG)))
+
+
+def _run(config: ExportConfig) -> int:
+    print(result_of(lambda: _result(config)), flush=True)
+    return int(ExitCode.DONE)
+
+
+def _result(config: ExportConfig) -> str:
+    # Imported only now, so that a mistyped flag is answered at once.
+    from sfactory.run.exported import export
+    from sfactory.run.saved_policy import Choice, SavedPolicy
+
+    choice = Choice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
+    return export(SavedPolicy.load(config.train_dir, config.experiment, choice), config.policy_index, config.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""Whatever becomes of a checkpoint's bytes, and whoever wrote them: it is refused, or passed over, and nothing runs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint_file import Unusable, read, sidecar_of
+from sfactory.errors import CheckpointError
+from tests.support.forged import forged_mutants
+from tests.support.mutations import Mutation, mutations
+from tests.support.source import ROOT
+
+CASES = {"payload": 500, "sidecar": 300, "both": 200}  # 1,000 in all
+FORGERIES = 1000
+OLDER, NEWER = 1.0, 2.0
+
+
+def payload(value: float) -> dict[str, Any]:
+    return {"weights": {"w": torch.full((16, 4), value)}, "train_step": 3, "best": None, "betas": (0.9, 0.999)}
+
+
+def vouch(path: Path) -> None:
+    """Have the sidecar say what the payload file is now, as an attacker would."""
+    record = json.loads(sidecar_of(path).read_text())
+    content = path.read_bytes()
+    forged = {**record, "size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "replaces": None}
+    sidecar_of(path).write_text(json.dumps(forged))
+
+
+@pytest.fixture(scope="module")
+def two_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with an older and a newer checkpoint, which no test changes."""
+    folder = tmp_path_factory.mktemp("two_checkpoints")
+    directory = CheckpointDir(folder, keep=2)
+    directory.save(payload(OLDER), 1, 100)
+    directory.save(payload(NEWER), 2, 200)
+    return folder
+
+
+def outcome_of(folder: Path, newest: Path, intact: bytes) -> str:
+    """What loading gives. Fails if it is neither a checkpoint nor a CheckpointError."""
+    before = sorted(entry.name for entry in folder.iterdir())
+    try:
+        loaded = CheckpointDir(folder, keep=2).load()
+    except CheckpointError:
+        outcome = "refused"
+    else:
+        assert loaded is not None
+        value = float(loaded.payload["weights"]["w"][0, 0])
+        outcome = {OLDER: "the previous one", NEWER: "the newest"}[value]
+        if outcome == "the newest":
+            # Only where the sidecar's other fields were hit: the payload is what was saved.
+            assert newest.read_bytes() == intact
+        else:
+            assert [skipped.path for skipped in loaded.skipped] == [newest]
+    assert sorted(entry.name for entry in folder.iterdir()) == before
+    return outcome
+
+
+@pytest.mark.parametrize("part", CASES)
+def test_a_mutated_checkpoint_is_passed_over_or_refused(
+    two_checkpoints: Path, tmp_path: Path, part: str, request: pytest.FixtureRequest
+) -> None:
+    folder = tmp_path / "checkpoint_p0"
+    shutil.copytree(two_checkpoints, folder)
+    newest = max(folder.glob("*.pth"))
+    parts = {"payload": [newest], "sidecar": [sidecar_of(newest)], "both": [newest, sidecar_of(newest)]}[part]
+    intact = {file: file.read_bytes() for file in (newest, sidecar_of(newest))}
+    outcomes: Counter[str] = Counter()
+
+    @settings(max_examples=CASES[part], deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(st.tuples(*[mutations(len(intact[file])) for file in parts]))
+    def mutate(drawn: tuple[Mutation, ...]) -> None:
+        for file, mutation in zip(parts, drawn, strict=True):
+            file.write_bytes(mutation.applied(intact[file]))
+        outcomes[outcome_of(folder, newest, intact[newest])] += 1
+        for file, content in intact.items():
+            file.write_bytes(content)
+
+    mutate()
+
+    assert outcomes.total() >= CASES[part]
+    assert outcomes["the previous one"] > 0.5 * CASES[part]
+    if part != "sidecar":
+        assert outcomes["the newest"] <= 0.2 * CASES[part]  # a mutation may change nothing
+    if part == "payload":
+        assert outcomes["refused"] == 0
+
+
+SIDECARS = {
+    "endless size": '{"format_version": 1, "size": 1e999, "sha256": "", "replaces": null}',
+    "deep list": "[" * 100_000,
+    "deep object": '{"a":' * 100_000,
+    "no text": "\xff",
+}
+
+
+@pytest.mark.parametrize("name", SIDECARS)
+def test_a_sidecar_that_python_cannot_hold_is_damage_like_any_other(
+    two_checkpoints: Path, tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "checkpoint_p0"
+    shutil.copytree(two_checkpoints, folder)
+    newest = max(folder.glob("*.pth"))
+    sidecar_of(newest).write_bytes(SIDECARS[name].encode("latin-1"))
+
+    assert outcome_of(folder, newest, newest.read_bytes()) == "the previous one"
+
+    # Nor does it keep a checkpoint of the same name from being saved.
+    CheckpointDir(folder, keep=2).save(payload(NEWER), 2, 200)
+
+    assert outcome_of(folder, newest, newest.read_bytes()) == "the newest"
+
+
+FORGED_RUN = """
+    import sys
+    from pathlib import Path
+    from tests.support.forged import load_forged
+    print(load_forged(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+"""
+
+
+def test_mutated_content_that_its_sidecar_vouches_for_crashes_no_process(two_checkpoints: Path, tmp_path: Path) -> None:
+    """Behind the hash stands torch's own reader. It runs in a process of its own, in bounded memory: it may die."""
+    newest = max(two_checkpoints.glob("*.pth"))
+    original = tmp_path / newest.name
+    shutil.copy(newest, original)
+    shutil.copy(sidecar_of(newest), sidecar_of(original))
+    code = "\n".join(line.strip() for line in FORGED_RUN.splitlines())
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(original), "1", str(FORGERIES)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-4000:]}"
+    counts = dict(pair.split("=") for pair in done.stdout.split())
+    assert int(counts["loaded"]) + int(counts["refused"]) == FORGERIES
+    assert int(counts["refused"]) > 0.3 * FORGERIES
+
+
+def test_the_same_forgeries_are_made_for_the_same_seed() -> None:
+    content = bytes(range(256))
+
+    assert list(forged_mutants(content, 3, 20)) == list(forged_mutants(content, 3, 20))
+    assert list(forged_mutants(content, 3, 20)) != list(forged_mutants(content, 4, 20))
+
+
+class Gadget:
+    """Pickled as a call of ``function`` with ``arguments``."""
+
+    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return self.call
+
+
+class Building:
+    """Pickled as a call whose result is given a state: what BUILD does."""
+
+    def __init__(self, state: object) -> None:
+        self.state = state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (dict, (), self.state)
+
+
+def gadgets(marker: Path) -> dict[str, object]:
+    """Payloads each of which would touch ``marker`` if what it names were called."""
+    touch = f"open({str(marker)!r}, 'w')"
+    return {
+        "touch": Gadget(Path.touch, marker),
+        "eval": Gadget(eval, touch),
+        "exec": Gadget(exec, touch),
+        "os.system": Gadget(os.system, f"touch {marker}"),
+        "open": Gadget(open, str(marker), "w"),
+        "getattr": Gadget(getattr, Gadget(__import__, "os"), "system"),
+        "subprocess": Gadget(subprocess.check_call, ["touch", str(marker)]),
+        "nested pickle": Gadget(pickle.loads, pickle.dumps(Gadget(Path.touch, marker))),
+        "torch.load": Gadget(torch.load, str(marker)),
+        "in a key": {Gadget(os.system, f"touch {marker}"): 1},
+        "built": Building({"__class__": Gadget(Path.touch, marker)}),
+    }
+
+
+@pytest.mark.parametrize("name", gadgets(Path("marker")))
+@pytest.mark.parametrize("form", ["zip", "legacy", "plain pickle"])
+def test_a_malicious_pickle_is_refused_and_its_code_does_not_run(tmp_path: Path, name: str, form: str) -> None:
+    marker = tmp_path / "marker"
+    directory = CheckpointDir(tmp_path / "checkpoint_p0", keep=2)
+    directory.save(payload(OLDER), 1, 100)
+    newest = directory.save(payload(NEWER), 2, 200)
+    content = {"weights": gadgets(marker)[name]}
+    with newest.open("wb") as file:
+        if form == "plain pickle":
+            pickle.dump(content, file)
+        else:
+            torch.save(content, file, _use_new_zipfile_serialization=form == "zip")
+    vouch(newest)
+
+    with pytest.raises(Unusable, match="cannot be loaded safely"):
+        read(newest)
+    loaded = directory.load()
+
+    assert loaded is not None
+    assert float(loaded.payload["weights"]["w"][0, 0]) == OLDER
+    assert not marker.exists()
+
+
+def endless() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["again"] = value
+    return value
+
+
+def test_content_that_holds_itself_is_refused(tmp_path: Path) -> None:
+    path = CheckpointDir(tmp_path, keep=1).save(payload(NEWER), 1, 100)
+    torch.save(endless(), path)
+    vouch(path)
+
+    with pytest.raises(Unusable, match="nested without an end"):
+        read(path)
+
+
+def test_compressed_content_which_could_unpack_to_anything_is_refused(tmp_path: Path) -> None:
+    path = CheckpointDir(tmp_path, keep=1).save({"zeros": torch.zeros(1_000_000)}, 1, 100)
+    squeezed = io.BytesIO()
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(squeezed, "w", zipfile.ZIP_DEFLATED) as new:
+        for record in old.infolist():
+            new.writestr(record.filename, old.read(record))
+    path.write_bytes(squeezed.getvalue())
+    vouch(path)
+
+    assert path.stat().st_size < 100_000
+    with pytest.raises(Unusable, match="compressed"):
+        read(path)

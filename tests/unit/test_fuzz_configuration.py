@@ -1,0 +1,229 @@
+"""Whatever is typed, and whatever a file holds: a Config, or ConfigError with one line for each problem."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sfactory.config.check import check
+from sfactory.config.cli import Resolved, read_command_line
+from sfactory.config.enjoy import EnjoyConfig, read_enjoy_line
+from sfactory.config.flags import all_flags, config_of
+from sfactory.config.saved import CONFIG_NAME, write_config
+from sfactory.errors import ConfigError
+from tests.support.mutations import Mutation, mutations
+
+T = TypeVar("T")
+SECONDS = 10.0  # for one line, on a busy machine; most take a few milliseconds
+
+NAMES = st.sampled_from([*all_flags(), "config", "no_such_flag", "ancestor", "num_wokers"])
+# What an operating system can hand over: anything but NUL, bytes that are no UTF-8 as lone surrogates.
+TYPED = st.text(st.characters(exclude_characters="\0", exclude_categories=[]), max_size=40)
+WORDS = st.one_of(
+    TYPED,
+    st.integers().map(str),
+    st.floats().map(str),
+    st.sampled_from(
+        ["True", "false", "none", "nan", "-inf", "1e9999", "1e-9999", "9" * 400, "0x10", "1_000", "٣", "", " "]
+    ),
+    st.sampled_from(["{}", '{"a": 1}', "[" * 5000, '{"a":' * 5000, '{"a": 1e999}', '{"a": ' + "9" * 5000 + "}"]),
+    st.sampled_from(["a" * 100_000, "../x", "/", ".", "-", "--", "=", "a:b", "a.b:c:d", "CartPole-v1", "ALE/Pong-v5"]),
+)
+TOKENS = st.one_of(
+    st.builds("--{}={}".format, NAMES, WORDS),
+    st.builds("--{}".format, NAMES),
+    st.builds("-{}={}".format, NAMES, WORDS),
+    st.builds("--{}".format, WORDS),
+    WORDS,
+)
+LINES = st.lists(TOKENS, max_size=12)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TYPED,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TYPED, inner, max_size=4),
+    max_leaves=12,
+)
+MAPPINGS = st.dictionaries(NAMES | TYPED, JSON, max_size=8)
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def fuzz(examples: int) -> settings:
+    """So many cases; files that one of them leaves are written over by the next."""
+    fine = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+    return settings(max_examples=examples, deadline=None, suppress_health_check=fine)
+
+
+def answered(argv: list[str]) -> Resolved | None:
+    """What a command line means; None if it is refused as it should be. Fails if it takes long or ends otherwise."""
+    started = time.monotonic()
+    resolved = read(read_command_line, argv, "sfactory.train")
+    assert time.monotonic() - started < SECONDS
+    if resolved is not None:
+        assert check(resolved.config) == []
+    return resolved
+
+
+def read(reader: Callable[..., T], argv: list[str], prog: str) -> T | None:
+    """What a reader of command lines makes of one; None if it is refused line by line, or asks for help."""
+    try:
+        return reader(argv, prog=prog)
+    except ConfigError as error:
+        problems = error.problems
+    except SystemExit as error:
+        helped = error.code == 0 and {"--help", "-h"} & set(argv)
+        problems = ["help"] if helped else []
+    assert problems
+    for line in problems:
+        assert "\n" not in line
+        assert line.encode()  # a terminal can show it
+    return None
+
+
+@fuzz(600)
+@given(line=LINES)
+def test_any_command_line_is_a_config_or_refused_line_by_line(line: list[str]) -> None:
+    answered(line)
+
+
+@fuzz(300)
+@given(values=st.dictionaries(st.sampled_from([*all_flags()]), WORDS, min_size=1, max_size=4))
+def test_any_value_of_any_flag_is_taken_or_refused_by_name(values: dict[str, str]) -> None:
+    answered(["--env=CartPole-v1", *[f"--{name}={word}" for name, word in values.items()]])
+
+
+@pytest.mark.parametrize("name", all_flags())
+def test_every_flag_takes_or_refuses_the_words_that_others_stumble_over(name: str) -> None:
+    for word in ("", "nan", "-1", "9" * 400, "1e9999", "\udcff", "[" * 3000, "None", "{}", "a\nb"):
+        answered(["--env=CartPole-v1", f"--{name}={word}"])
+
+
+@fuzz(200)
+@given(line=LINES)
+def test_any_command_line_of_enjoy_is_a_config_or_refused(line: list[str]) -> None:
+    config = read(read_enjoy_line, line, "sfactory.enjoy")
+
+    assert config is None or isinstance(config, EnjoyConfig)
+
+
+def from_file(name: str, content: bytes) -> Resolved | None:
+    """What a config file means. Its name says whether it is JSON or YAML."""
+    Path(name).write_bytes(content)
+    return answered(["--env=CartPole-v1", f"--config={name}"])
+
+
+@fuzz(400)
+@given(mapping=MAPPINGS)
+def test_any_json_is_a_config_or_refused_line_by_line(mapping: dict[str, Any]) -> None:
+    from_file("flags.json", json.dumps(mapping).encode())
+
+
+@fuzz(200)
+@given(mapping=MAPPINGS)
+def test_any_mapping_in_yaml_is_a_config_or_refused_line_by_line(mapping: dict[str, Any]) -> None:
+    # JSON is YAML but for its escapes of lone surrogates.
+    from_file("flags.yaml", json.dumps(mapping).encode())
+
+
+@fuzz(300)
+@given(name=st.sampled_from(["flags.json", "flags.yaml"]), content=st.binary(max_size=300))
+def test_any_bytes_are_a_config_or_refused(name: str, content: bytes) -> None:
+    from_file(name, content)
+
+
+# Each of these came out of PyYAML's reader, or of what stood behind it, as something else than a YAML error.
+YAML = {
+    "a word as a boolean": "gamma: !!bool maybe",
+    "a word as a date": "gamma: !!timestamp soon",
+    "nothing as a number": 'gamma: !!int ""',
+    "a number of any length": "num_workers: 0x" + "f" * 8000,
+    "a number in a list": "encoder_mlp_layers: [0x" + "f" * 8000 + "]",
+    "a python object": "gamma: !!python/object/apply:os.system ['touch marker']",
+    "a python name": "gamma: !!python/name:os.system",
+    "itself": "&a env_kwargs: &b {x: *b}",
+    "aliases of aliases": "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40)),
+    "an alias of aliases": "a0: &a0 [x, x]\n"
+    + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40))
+    + "gamma: *a40",
+    "a merge of nothing": "<<: 1",
+    "a key that is a list": "[1, 2]: 3",
+    "a key that is a mapping": "{a: 1}: 3",
+    "two documents": "gamma: 0.9\n---\ngamma: 0.8",
+    "deep": "[" * 3000,
+    "deep mapping": "{a: " * 3000,
+    "a date": "gamma: 2001-01-01",
+    "a date that is none": "gamma: 2001-99-99",
+    "binary": "gamma: !!binary aGk=",
+    "a set": "gamma: !!set {a, b}",
+    "pairs": "gamma: !!omap [a: 1]",
+    "base sixty": "num_workers: 1:99:99",
+    "not a number": "gamma: .nan",
+    "control characters": "gamma: \x01",
+    "a tab": "gamma:\t\t- 1",
+    "only an alias": "*nothing",
+    "equals": "=: =",
+}
+
+
+@pytest.mark.parametrize("name", YAML)
+def test_yaml_that_readers_stumble_over_is_refused_in_seconds(name: str, tmp_path: Path) -> None:
+    resolved = from_file("flags.yaml", YAML[name].encode())
+
+    assert resolved is None
+    assert not (tmp_path / "marker").exists()
+
+
+def json_of_a_run() -> bytes:
+    folder = Path("train_dir/run")
+    folder.mkdir(parents=True, exist_ok=True)
+    config = config_of({"env": "CartPole-v1", "train_dir": "train_dir", "experiment": "run", "gamma": 0.9})
+    return write_config(folder, config, {"gamma": "command line"}).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bytes]:
+    """The config.json of a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("saved"))
+        yield json_of_a_run()
+
+
+@fuzz(300)
+@given(mutation=mutations(8000))
+def test_a_damaged_config_of_a_run_is_read_or_refused_by_its_path(saved: bytes, mutation: Mutation) -> None:
+    path = Path("train_dir/run") / CONFIG_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(mutation.applied(saved))
+
+    answered(["--env=CartPole-v1", "--train_dir=train_dir", "--experiment=run"])
+
+
+@fuzz(300)
+@given(mapping=MAPPINGS, sources=JSON, version=st.sampled_from([1, 1, 1, True, 2, None, "1"]))
+def test_any_json_as_the_config_of_a_run_is_read_or_refused(
+    mapping: dict[str, Any], sources: object, version: object
+) -> None:
+    path = Path("train_dir/run") / CONFIG_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"format_version": version, "config": mapping, "sources": sources}))
+
+    answered(["--env=CartPole-v1", "--train_dir=train_dir", "--experiment=run"])
+
+
+def test_several_problems_are_one_line_each() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_command_line(["--gamma=x", "--num_workers=0", "--nothing=1", "--env=a\nb"], prog="sfactory.train")
+
+    assert len(caught.value.problems) == 4
+    named = [re.match(r"--(\w+)", line) for line in caught.value.problems]
+    assert {match[1] for match in named if match} == {"gamma", "num_workers", "nothing", "env"}

@@ -1,0 +1,153 @@
+"""Messages of every type come back from their bytes; other bytes are a message or an error of two known kinds."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfactory import messages
+from sfactory.messages import TO_ACTOR, TO_LEARNER, TO_MAIN, TO_POLICY, Codec
+from tests.support.mutations import Mutation, mutations
+
+CODECS: dict[str, Codec[Any]] = {
+    "ToPolicy": TO_POLICY,
+    "ToActor": TO_ACTOR,
+    "ToLearner": TO_LEARNER,
+    "ToMain": TO_MAIN,
+}
+# Smallest and largest value of the whole numbers of a struct.
+RANGES = {
+    "B": (0, 2**8 - 1),
+    "H": (0, 2**16 - 1),
+    "I": (0, 2**32 - 1),
+    "i": (-(2**31), 2**31 - 1),
+    "Q": (0, 2**64 - 1),
+    "q": (-(2**63), 2**63 - 1),
+}
+MOST_BYTES = 400  # more than any fixed message has
+
+
+def types_of(name: str) -> tuple[type, ...]:
+    """The message types of one union."""
+    union = getattr(messages, name)
+    return get_args(union) or (union,)
+
+
+def numbers(code: str) -> st.SearchStrategy[Any]:
+    """Every value that a struct's field of that code can hold."""
+    return st.floats() if code == "d" else st.integers(*RANGES[code])
+
+
+def fields_of(layout: struct.Struct) -> list[str]:
+    """The codes of a struct's fields, one each, without the tag."""
+    codes: list[str] = []
+    count = ""
+    for character in layout.format.lstrip("<"):
+        if character.isdigit():
+            count += character
+        else:
+            codes += [character] * int(count or 1)
+            count = ""
+    return codes[1:]
+
+
+def arrays(dtype: type, code: str) -> st.SearchStrategy[npt.NDArray[Any]]:
+    return st.lists(numbers(code), max_size=30).map(lambda values: np.array(values, dtype))
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)
+EPISODES = st.lists(st.tuples(numbers("d"), numbers("q")), max_size=30)
+
+
+def variable(kind: type, actor: int, data: st.DataObject) -> Any:
+    """A message of a type that has no fixed size."""
+    if kind is messages.EpisodesDone:
+        episodes = data.draw(EPISODES)
+        returns = np.array([item[0] for item in episodes], np.float64)
+        return kind(actor, returns, np.array([item[1] for item in episodes], np.int64))
+    if kind is messages.EpisodeExtras:
+        return kind(actor, data.draw(TEXT), data.draw(arrays(np.float64, "d")))
+    assert kind is messages.ExtrasRefused, f"give {kind.__name__} a place here"
+    return kind(actor, data.draw(TEXT))
+
+
+def message(kind: type, data: st.DataObject) -> Any:
+    """Any message of that type, with all values that its fields can hold."""
+    layout = Codec._FORMATS.get(kind)
+    if layout is None:
+        return variable(kind, data.draw(numbers("H")), data)
+    return kind(*[data.draw(numbers(code)) for code in fields_of(layout)])
+
+
+def bits(value: Any) -> Any:
+    """A field in a form that is equal if and only if it is the same, bit by bit."""
+    if isinstance(value, np.ndarray):
+        return (value.dtype, value.tobytes())
+    return struct.pack("<d", value) if isinstance(value, float) else value
+
+
+def every_kind() -> list[tuple[str, type]]:
+    return [(name, kind) for name in CODECS for kind in types_of(name)]
+
+
+@pytest.mark.parametrize(("name", "kind"), every_kind(), ids=lambda part: getattr(part, "__name__", part))
+@given(data=st.data())
+@settings(deadline=None)
+def test_a_message_of_every_type_comes_back_bit_by_bit(name: str, kind: type, data: st.DataObject) -> None:
+    codec = CODECS[name]
+    sent = message(kind, data)
+
+    received = codec.decode(codec.encode(sent))
+
+    assert [bits(value) for value in received] == [bits(value) for value in sent]
+    assert type(received) is kind
+
+
+def test_every_message_that_there_is_belongs_to_a_receiver_and_was_tried() -> None:
+    tuples = {kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, tuple)}
+    messages_there_are = {kind for kind in tuples if kind.__module__ == messages.__name__}
+
+    assert {kind for _, kind in every_kind()} == messages_there_are
+    assert len(messages_there_are) >= 10
+
+
+def decoded(codec: Codec[Any], data: bytes, name: str) -> bool:
+    """Whether ``data`` is a message, which is one of its receiver's; fails if it is neither that nor a known error."""
+    try:
+        received = codec.decode(data)
+    except (ValueError, struct.error):
+        return False
+    assert type(received) in types_of(name)
+    assert codec.encode(received) == data  # nothing of the bytes was passed over
+    return True
+
+
+@pytest.mark.parametrize("name", CODECS)
+@given(data=st.binary(max_size=MOST_BYTES))
+@settings(max_examples=500, deadline=None)
+def test_arbitrary_bytes_are_a_message_or_an_error(name: str, data: bytes) -> None:
+    decoded(CODECS[name], data, name)
+
+
+@pytest.mark.parametrize(("name", "kind"), every_kind(), ids=lambda part: getattr(part, "__name__", part))
+@given(data=st.data(), mutation=mutations(MOST_BYTES))
+@settings(max_examples=200, deadline=None)
+def test_damaged_messages_are_a_message_or_an_error(
+    name: str, kind: type, data: st.DataObject, mutation: Mutation
+) -> None:
+    codec = CODECS[name]
+
+    decoded(codec, mutation.applied(codec.encode(message(kind, data))), name)
+
+
+@pytest.mark.parametrize("name", CODECS)
+@given(tag=st.integers(0, 8), rest=st.binary(max_size=MOST_BYTES))
+@settings(max_examples=500, deadline=None)
+def test_bytes_behind_a_known_tag_are_a_message_or_an_error(name: str, tag: int, rest: bytes) -> None:
+    decoded(CODECS[name], bytes([tag % len(types_of(name))]) + rest, name)
