@@ -42,7 +42,7 @@ test-faults: $(STAMP)  ## run the fault tests alone (killed processes, signals)
 	$(PY) -m pytest -m "not faults_long" tests/faults
 
 test-faults-long: $(STAMP)  ## run the fault tests that take minutes (their figures stand in docs/guarantees.md)
-	$(PY) -m pytest -m faults_long -rP
+	$(PY) -m pytest -m faults_long -rP -o faulthandler_timeout=7500
 
 check: $(STAMP)  ## formatting, lint, types, architecture
 	$(PY) -m ruff format --check .
