@@ -22,6 +22,7 @@ class ModelSlot:
     filling: bool = False
     waiting: set[int] = field(default_factory=set)
     fillings: int = 0
+    steps: int = 0  # of the present filling, or the last one
 
     @property
     def state(self) -> SlotState:
@@ -62,6 +63,7 @@ class SlotMachine(RuleBasedStateMachine):
         if legal:
             modelled.filling = True
             modelled.fillings += 1
+            modelled.steps = 0
 
     @rule(number=st.integers(0, MOST**3), policy=st.integers(0, MOST - 1))
     def publish(self, number: int, policy: int) -> None:
@@ -83,12 +85,31 @@ class SlotMachine(RuleBasedStateMachine):
         self.tried(legal, self.table.release, slot, policy)
         modelled.waiting.discard(policy)
 
+    @rule(number=st.integers(0, MOST**3), steps=st.integers(0, 100))
+    def count(self, number: int, steps: int) -> None:
+        """An actor has taken steps, which lie in a slot that it is filling."""
+        slot = self.slot(number)
+        if self.model[slot].filling:
+            self.table.count_steps(slot, steps)
+            self.model[slot].steps += steps
+
+    @rule(actor=st.integers(0, MOST - 1))
+    def reclaim(self, actor: int) -> None:
+        """An actor has died, and main takes back what it was filling."""
+        actor %= self.actors
+        filling = [self.model[slot] for slot in self.table.slots_of(actor) if self.model[slot].filling]
+        assert self.table.reclaim(actor) == sum(modelled.steps for modelled in filling)
+        for modelled in filling:
+            modelled.filling = False
+
     @invariant()
     def the_table_says_what_the_model_says(self) -> None:
-        """Of every slot: state and number of fillings."""
+        """Of every slot: state and number of fillings; and how many steps lie in those that are not free."""
         if hasattr(self, "table"):
             found = [(self.table.state(slot), self.table.generation(slot)) for slot in range(len(self.model))]
             assert found == [(modelled.state, modelled.fillings) for modelled in self.model]
+            held = [modelled.steps for modelled in self.model if modelled.state is not SlotState.FREE]
+            assert self.table.steps_held() == sum(held)
 
     @invariant()
     def every_slot_has_one_owner(self) -> None:
