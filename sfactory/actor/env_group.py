@@ -135,12 +135,17 @@ class EnvGroup:
 
     def _reset(self, env: int, seed: int | None = None) -> None:
         """Begin the next episode of ``env``, with a fresh env if this one raises."""
+        remedy = self._remedy
+        if remedy is not None:
+            remedy.mender.resetting(True)
         try:
             obs, _ = self.envs[env].reset() if seed is None else self.envs[env].reset(seed=seed)
         except Exception as error:  # as in ``step``
             self._mend(env, error)
         else:
             self.observations[env] = obs
+            if remedy is not None:
+                remedy.mender.resetting(False)
 
     def _show_anew(self, env: int) -> None:
         """Reset ``env`` with another seed; one that shows no data then, too, is made anew."""

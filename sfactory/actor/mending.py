@@ -51,6 +51,7 @@ class Mender:
         Raises EnvFaults once no env of the actor may be made anew any more. Raises StopOrdered if a stop comes first,
         or has come: Ctrl-C in a terminal may have ended what the env relies on.
         """
+        self.resetting(True)
         while not self._control.stopping:
             self._count(env, error)
             self._wait(env)
@@ -60,6 +61,7 @@ class Mender:
                 error = again
             else:
                 self._row.begin_work()
+                self.resetting(False)
                 return
         raise StopOrdered
 
@@ -68,6 +70,10 @@ class Mender:
         self._row.begin_work()
         self._seeds += 1
         return self._seed_of(env, self._seeds)
+
+    def resetting(self, is_so: bool) -> None:
+        """An env is being reset or made anew, or is no longer: that may take longer than a step."""
+        self._row.set("resetting", is_so)
 
     def begin_work(self) -> None:
         """The actor begins one more thing that may take long."""

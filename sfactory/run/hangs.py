@@ -23,9 +23,18 @@ _PAUSE_S = 2.0  # between two looks: main itself was stopped, or starved, and so
 class Hangs:
     """Asked at every beat. ``step_limit_s``: bound on one step of a worker; 0 is none."""
 
-    def __init__(self, crew: Crew, step_limit_s: float, reading_since: Callable[[], float] = lambda: 0.0) -> None:
-        """``reading_since``: since when main has been at the ring of its reports; 0 if it is not."""
-        self._crew, self._step_limit_s = crew, step_limit_s
+    def __init__(
+        self,
+        crew: Crew,
+        step_limit_s: float,
+        reset_limit_s: float,
+        reading_since: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """``reset_limit_s``: what is added while an env is reset or made anew.
+
+        ``reading_since``: since when main has been at the ring of its reports; 0 if it is not.
+        """
+        self._crew, self._step_limit_s, self._reset_limit_s = crew, step_limit_s, reset_limit_s
         self._reading_since = reading_since
         self._asked: dict[str, Deadline] = {}
         self._hung: dict[str, str] = {}
@@ -88,9 +97,12 @@ class Hangs:
             return None  # it works, but has not come to its loop
         since, heard = row.get("busy_since"), row.get("heartbeat")
         if since:
-            if not self._step_limit_s or self._seconds(since, moment) <= self._step_limit_s:
+            resetting = row.get("resetting")
+            limit_s = self._step_limit_s + (self._reset_limit_s if resetting else 0.0)
+            if not self._step_limit_s or self._seconds(since, moment) <= limit_s:
                 return None
-            return f"took longer than --step_timeout_seconds={self._step_limit_s:g} for one step"
+            step = f"took longer than --step_timeout_seconds={self._step_limit_s:g} for one step"
+            return f"{step} and --reset_timeout_seconds={self._reset_limit_s:g} for a reset" if resetting else step
         if self._seconds(heard, moment) <= _RING_S:
             return None
         return (

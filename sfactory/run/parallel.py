@@ -76,7 +76,9 @@ class ParallelRun:
             interrupts,
             sampling.reset_timeout_seconds,
             replacement=Replacement(crew, wiring, self._replaced),
-            hangs=Hangs(crew, sampling.step_timeout_seconds, reporting.reports.reading_since),
+            hangs=Hangs(
+                crew, sampling.step_timeout_seconds, sampling.reset_timeout_seconds, reporting.reports.reading_since
+            ),
         )
         # From here on signals are counted, not raised: a half-started child must not escape the crew.
         interrupts.raising = False

@@ -31,6 +31,7 @@ _FLOATS = (
 )
 _INTS = (
     *("pid", "state", "env_steps", "agent_steps", "updates", "saved_env_steps"),
+    "resetting",  # of an actor: 1 while one of its envs is reset or made anew, which may take longer than a step
     # Of a learner, in this session: datasets learned from, valid steps that were replayed, and that were dropped
     # before they were learned from, publications of weights; in all sessions: updates of the target network.
     *("datasets", "replayed_steps", "dropped_steps", "publications", "target_updates"),
@@ -115,7 +116,7 @@ class StatusRow:
 
     def clear(self) -> None:
         """Back to before birth. Called by main, once the process is dead and another takes its place."""
-        for name in ("pid", "state", "heartbeat", "busy_since", "loop_since", "in_ring_since"):
+        for name in ("pid", "state", "heartbeat", "busy_since", "loop_since", "in_ring_since", "resetting"):
             self.set(name, 0)
 
 

@@ -232,3 +232,26 @@ class LocksRing(_Still):
             lock_for_ever(channel)
             os.kill(os.getpid(), signal.SIGKILL)
         return super().step(action)
+
+
+class SlowReset(_Still):
+    """Episodes of 8 steps of a millisecond; once, reset number ``slow_reset`` of an env takes ``slow_s`` seconds."""
+
+    def __init__(self, slow_reset: int, slow_s: float, fuse: str) -> None:
+        super().__init__(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
+        self._left, self._slow_s, self._fuse, self._steps = slow_reset, slow_s, Fuse(fuse, 0, 1), 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """As ever, slowly once."""
+        self._left -= 1
+        self._steps = 0
+        if self._left == 0 and self._fuse.trip():
+            time.sleep(self._slow_s)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """As ever, for 8 steps."""
+        time.sleep(1e-3)
+        self._steps += 1
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, self._steps == 8, False, info

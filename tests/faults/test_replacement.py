@@ -16,7 +16,7 @@ pytestmark = pytest.mark.faults
 
 ENDLESS = 1_000_000_000
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
-LOCKS = "tests.faults.bad_envs:LocksRing"
+LOCKS, SLOW = "tests.faults.bad_envs:LocksRing", "tests.faults.bad_envs:SlowReset"
 INFERENCE = pytest.mark.parametrize("inference", ["central", "local"])
 
 
@@ -100,6 +100,21 @@ def test_an_env_that_hangs_in_a_step_is_shown_where_and_its_actor_is_replaced(
     assert re.search(r"sf-actor-\d took longer than --step_timeout_seconds=3 for one step; replaced", run.stderr)
     assert re.search(r"faulty\.py.* line \d+ in step", run.stderr), run.report("no stack of the step")
     assert_accounted_for(run)
+    run.assert_clean()
+
+
+@pytest.mark.parametrize("reset_limit_s", [5, 90])
+def test_a_reset_may_take_as_much_longer_than_a_step_as_its_own_limit_says(
+    run_trainer: RunTrainer, tmp_path: Path, reset_limit_s: int
+) -> None:
+    kwargs = {"slow_reset": 12, "slow_s": 12.0, "fuse": str(tmp_path / "fuse")}
+    limits = {"step_timeout_seconds": 2, "reset_timeout_seconds": reset_limit_s}
+    run = run_trainer(env=SLOW, env_kwargs=kwargs, train_for_env_steps=15_000, **limits)
+
+    assert run.wait(120.0) == ExitCode.DONE, run.report("wrong exit code")
+    text = "took longer than --step_timeout_seconds=2 for one step and --reset_timeout_seconds=5 for a reset; replaced"
+    assert (text in run.stderr) == (reset_limit_s == 5)
+    assert run.metrics()[-1]["perf/worker_restarts"] == (reset_limit_s == 5)
     run.assert_clean()
 
 
