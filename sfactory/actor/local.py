@@ -52,9 +52,11 @@ class LocalActor:
             states = self._states
             states[split.index] = acting.act(slot, recorder.t, states[split.index])
             steps = split.step()
-            self._row.count_env_steps(steps)
             self._outbox.count_steps(split, steps)
+            self._row.count_env_steps(steps)
             if control.stopping:
                 return
+        self._row.enter_ring()
         self._outbox.finish(split)
+        self._row.leave_ring()
         self._first_wait.completed(split.index)

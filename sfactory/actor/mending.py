@@ -72,7 +72,8 @@ class Mender:
         return self._seed_of(env, self._seeds)
 
     def resetting(self, is_so: bool) -> None:
-        """An env is being reset or made anew, or is no longer: that may take longer than a step."""
+        """An env is being reset or made anew, or is no longer: a piece of work with a limit of its own."""
+        self._row.begin_work()
         self._row.set("resetting", is_so)
 
     def begin_work(self) -> None:

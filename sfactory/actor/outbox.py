@@ -30,11 +30,15 @@ class Outbox:
         self._slots = {index: trajectories.slot(index) for index in table.slots_of(actor)}
         splits = range(trajectories.layout.splits)
         # Slots come back in the order they were sent, so each split looks at its least recently used first.
-        used = table.generation
-        self._orders = [deque(sorted(table.slots_of_split(actor, split), key=used)) for split in splits]
+        # Of an actor that takes over: what is free comes first, since what is READY may be freed only once what is free
+        # has been filled, see NOTE [Collection waits].
+        self._orders = [deque(sorted(table.slots_of_split(actor, split), key=self._when_due)) for split in splits]
         self._max_in_flight = max_in_flight or len(self._slots)
         self._held_back: deque[int] = deque()  # splits that the limit made wait, the first of them first
         self._to_learner, self._to_main = to_learner, to_main
+
+    def _when_due(self, slot: int) -> tuple[bool, int]:
+        return self._table.state(slot) is not SlotState.FREE, self._table.generation(slot)
 
     def announce_again(self) -> None:
         """By an actor that takes over: the one before may have published more than it announced, see NOTE [Lives]."""

@@ -46,6 +46,7 @@ class ActorWorker:
         self._row.count_depth(len(messages))
         for message in messages:
             if type(message) is ActReply:
+                self._watch.lap()  # each split's step is a piece of work of its own
                 self.step(self._splits[message.split], message.t)
         return bool(messages)
 
@@ -64,10 +65,12 @@ class ActorWorker:
         if recorder.waiting_for_slot or recorder.t != t:
             raise SFactoryError(f"split {split.index} got actions for step {t}, which it does not wait for")
         steps = split.step()
-        self._row.count_env_steps(steps)
         self._outbox.count_steps(split, steps)
+        self._row.count_env_steps(steps)
         if recorder.completed:
+            self._row.enter_ring()
             self._outbox.finish(split)
+            self._row.leave_ring()
             self._first_wait.completed(split.index)
         else:
             self._ask(split)
@@ -80,4 +83,6 @@ class ActorWorker:
         recorder, policy_life = split.recorder, self._to_policy.life
         self._asked[split.index] = policy_life
         request = ActRequest(self._setup.actor, split.index, recorder.slot.index, recorder.t, split.phase, self._life)
+        self._row.enter_ring()
         self._to_policy.put(request, policy_life)
+        self._row.leave_ring()

@@ -20,18 +20,21 @@ class AtRings:
     def __init__(self, row: StatusRow) -> None:
         self._row = row
         self._since: dict[int, float] = {}
+        self._telling = threading.Lock()  # held for the stamp alone, by no one who is at a ring
 
     @contextlib.contextmanager
     def using(self) -> Iterator[None]:
         """The block uses a ring."""
         thread = threading.get_ident()
-        self._since[thread] = now()
-        self._tell()
+        with self._telling:
+            self._since[thread] = now()
+            self._tell()
         try:
             yield
         finally:
-            del self._since[thread]
-            self._tell()
+            with self._telling:
+                del self._since[thread]
+                self._tell()
 
     def _tell(self) -> None:
-        self._row.set("in_ring_since", min(list(self._since.values()), default=0.0))
+        self._row.set("in_ring_since", min(self._since.values(), default=0.0))

@@ -58,6 +58,11 @@ class Acted(NamedTuple):
     value: Tensor
     state: Tensor
 
+    def on_host(self) -> Acted:
+        """The same once the device has computed it."""
+        actions = {key: tensor.cpu() for key, tensor in self.actions.items()}
+        return Acted(actions, self.log_prob.cpu(), self.value.cpu(), self.state.cpu())
+
 
 class PolicyHead(nn.Module):
     """Features to distribution parameters [B, P]. The standard deviation of Box heads comes from the network

@@ -76,7 +76,7 @@ class PolicyWorker:
         self._row.count_depth(len(requests))
         policy.refresh()
         while True:
-            acted = policy.act(gather.obs(requests), states.before(requests))
+            acted = policy.act(gather.obs(requests), states.before(requests)).on_host()
             living = self._of_the_living(requests)
             if len(living) == len(requests):
                 break
@@ -85,8 +85,10 @@ class PolicyWorker:
             requests = living  # an actor has died meanwhile: choose again for the others
         gather.scatter(requests, acted, policy.version)
         states.after(requests, acted.state)
+        self._row.enter_ring()
         for request in requests:
             setup.to_actors[request.actor].put(ActReply(request.split, request.t), request.life)
+        self._row.leave_ring()
 
     def _requests(self, timeout: float) -> Sequence[ActRequest]:
         """All that are waiting, once there is one."""

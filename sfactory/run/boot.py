@@ -86,6 +86,8 @@ class Boot:
     def begin_anew(self, name: str) -> None:
         """An actor that had worked is replaced: its first resets are a matter of their own."""
         self._tries.pop(name, None)
+        self._asked.pop(name, None)
+        self._hung.pop(name, None)
 
     def _cause_of(self, death: Death, stack: str | None) -> str:
         """How it ended, in the last line; before that, if it was killed because it hung, the ``stack`` of then."""

@@ -146,6 +146,7 @@ class Crew:
         """
         layout, table = self._wiring.layout, self._wiring.table
         assert name not in self._children, f"{name} is alive"
+        self._wiring.status.row(name).clear()  # while it waits for room, nobody is to take the dead one for alive
         if is_policy_worker(name):
             self._start_policy_worker(layout.policy_worker_names.index(name))
             return

@@ -7,11 +7,12 @@ learner's failure if ``--max_restarts`` allows, and where a worker that died lef
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 
 from sfactory.config.schema import Config
-from sfactory.errors import CannotSaveError, ExitCode, LearnerDied, RingsLost
+from sfactory.errors import CannotSaveError, CheckpointError, ExitCode, LearnerDied, RingsLost
 from sfactory.run.budget import Budget
 from sfactory.run.nursery import Nursery
 from sfactory.run.outcome import Outcome
@@ -22,7 +23,7 @@ from sfactory.run.signals import Interrupts
 
 _log = logging.getLogger(__name__)
 
-Make = Callable[[Resumed | None, Budget], ParallelRun]
+Make = Callable[[Config, Resumed | None, Budget], ParallelRun]
 
 
 class Generations:
@@ -37,16 +38,26 @@ class Generations:
         self, resumed: Resumed | None, nursery: Nursery, interrupts: Interrupts, process_started_at: float
     ) -> Outcome:
         """Train until a limit, a signal, or a fault that no restart is left for."""
-        outcome = self._make(resumed, self._replaced).run(nursery, interrupts, process_started_at)
-        while not interrupts.count and (budget := self._budget_for(outcome)) is not None and budget.spend():
-            resumed = self._saved(outcome)
+        outcome = self._make(self._config, resumed, self._replaced).run(nursery, interrupts, process_started_at)
+        while (budget := self._budget_for(outcome)) is not None:
+            if interrupts.count:
+                return _interrupted(outcome)
+            if not budget.spend():
+                return outcome
+            config = self._config_after(outcome, resumed)
+            try:
+                resumed = self._saved(config, outcome)
+            except CheckpointError as error:
+                _log.error("no other start is possible: %s", error)
+                return outcome
             _log.error(
                 "%s\nall processes start anew from the checkpoint at %d env steps (%s)",
                 outcome.error,
                 0 if resumed is None else resumed.env_steps,
                 budget,
             )
-            outcome = self._make(resumed, self._replaced).run(nursery, interrupts, process_started_at, first=False)
+            run = self._make(config, resumed, self._replaced)
+            outcome = run.run(nursery, interrupts, process_started_at, first=False)
         return outcome
 
     def _budget_for(self, outcome: Outcome) -> Budget | None:
@@ -58,10 +69,24 @@ class Generations:
             return self._restarted
         return None
 
-    def _saved(self, outcome: Outcome) -> Resumed | None:
+    def _config_after(self, outcome: Outcome, resumed: Resumed | None) -> Config:
+        """Once this session has saved, the next generation goes on from that, whatever the session went on from."""
+        if outcome.saved_env_steps == (0 if resumed is None else resumed.env_steps):
+            return self._config
+        checkpoint = dataclasses.replace(self._config.checkpoint, load_checkpoint_kind="latest")
+        self._config = dataclasses.replace(self._config, checkpoint=checkpoint)
+        return self._config
+
+    def _saved(self, config: Config, outcome: Outcome) -> Resumed | None:
         """Where the next generation goes on; raises CheckpointError if there are checkpoints and none can be loaded."""
         try:
             outcome.summary.write(self._rundir.summary_path)  # what the next one counts on from
         except CannotSaveError as error:
             _log.error("%s", error)
-        return Resumed.from_checkpoint(self._rundir, self._config)
+        return Resumed.from_checkpoint(self._rundir, config)
+
+
+def _interrupted(outcome: Outcome) -> Outcome:
+    """The same run, which was told to end before the next generation began."""
+    summary = dataclasses.replace(outcome.summary, status="interrupted")
+    return dataclasses.replace(outcome, status="interrupted", summary=summary, error=None)

@@ -2,8 +2,8 @@
 
 Whoever works on one thing for too long is asked where, and killed; the death is noticed as any other. Whoever waits
 looks at the stop flag every BLOCK_S, and stamps its heartbeat: if it does not, it is stopped, or the lock of its ring
-died with another process (NOTE [Who saves waits on no ring]). Of rings that are shared by all, nobody can be given
-another one while the run goes on.
+died with another process (NOTE [Who saves waits on no ring]). So it is with who writes to a ring, which takes no time.
+Of rings that several write to and nobody can exchange, all processes need new ones.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from sfactory.errors import RingsLost
 from sfactory.layout import is_actor, is_learner, is_policy_worker
 from sfactory.run.crew import Child, Crew
 
-_RING_S = 10.0  # of a wait that should take BLOCK_S
+_RING_S = 10.0  # of a wait that should take BLOCK_S, or of a message that should take microseconds
 _STACK_S = 1.0
-_PAUSE_S = 2.0  # between two looks: main itself was stopped, or starved, and so may all have been
+_PAUSE_S = 2.0  # of the time between two looks counts so much at most: main itself was stopped, as may all have been
+_LOCKED = "uses a ring that is locked by a process that was killed while it used it"
 
 
 class Hangs:
@@ -30,7 +31,7 @@ class Hangs:
         reset_limit_s: float,
         reading_since: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``reset_limit_s``: what is added while an env is reset or made anew.
+        """``reset_limit_s``: bound on one reset, or one making anew, of an env.
 
         ``reading_since``: since when main has been at the ring of its reports; 0 if it is not.
         """
@@ -38,23 +39,20 @@ class Hangs:
         self._reading_since = reading_since
         self._asked: dict[str, Deadline] = {}
         self._hung: dict[str, str] = {}
-        self._looked_at = self._awake_since = now()
+        self._looked_at = now()
+        self._awake_s = 0.0  # time that main was awake
+        self._seen: dict[tuple[str, str], tuple[float, float]] = {}  # stamps, and when, by that time, they were new
 
     def look(self) -> RingsLost | None:
         """Ask who hangs, and kill who has been asked; the failure of this generation if a shared ring is locked."""
         moment = now()
-        if moment - self._looked_at > _PAUSE_S:
-            self._awake_since = moment
+        self._awake_s += min(moment - self._looked_at, _PAUSE_S)
         self._looked_at = moment
         for child in self._crew.running():
-            if is_learner(child.name):
-                if (lost := self._look_at_learner(child, moment)) is not None:
-                    return lost
-            elif is_actor(child.name) or is_policy_worker(child.name):
-                self._look_at(child, moment)
-        since = self._reading_since()
-        if since and self._seconds(since, moment) > _RING_S:
-            return RingsLost("the ring of sf-main is locked by a process that was killed while it used it")
+            if (lost := self._look_at(child)) is not None:
+                return lost
+        if self._seconds("sf-main", "reading", self._reading_since()) > _RING_S:
+            return RingsLost(f"sf-main {_LOCKED}")
         return None
 
     def where(self, name: str) -> str | None:
@@ -62,26 +60,20 @@ class Hangs:
         self._asked.pop(name, None)
         return self._hung.pop(name, None)
 
-    def _look_at(self, child: Child, moment: float) -> None:
-        if self._why(child, moment) is None:
-            self._asked.pop(child.name, None)
-        elif child.name not in self._hung and (stack := self._answer(child)) is not None:
-            why = self._why(child, now())
-            if why is not None:  # it has not gone on while it was asked
-                self._hung[child.name] = f"{stack}\n{child.name} {why}"
-                child.process.kill()
-
-    def _look_at_learner(self, child: Child, moment: float) -> RingsLost | None:
-        since = child.row.get("in_ring_since")
-        if not since or self._seconds(since, moment) <= _RING_S:
+    def _look_at(self, child: Child) -> RingsLost | None:
+        at_ring = self._seconds(child.name, "ring", child.row.get("in_ring_since")) > _RING_S
+        why = _LOCKED if at_ring else self._why(child)
+        if why is None:
             self._asked.pop(child.name, None)
             return None
         stack = self._answer(child)
-        if stack is None:
+        if stack is None or child.name in self._hung:
             return None
-        return RingsLost(
-            f"{stack}\n{child.name} uses a ring that is locked by a process that was killed while it used it"
-        )
+        if at_ring and not is_policy_worker(child.name):
+            return RingsLost(f"{stack}\n{child.name} {why}")
+        self._hung[child.name] = f"{stack}\n{child.name} {why}"
+        child.process.kill()
+        return None
 
     def _answer(self, child: Child) -> str | None:
         """Ask a child where it hangs, once; its stack, or that there is none, when it has had its time."""
@@ -91,24 +83,32 @@ class Hangs:
             return None
         return child.where() if child.stack.read() or self._asked[child.name].passed else None
 
-    def _why(self, child: Child, moment: float) -> str | None:
+    def _why(self, child: Child) -> str | None:
+        """What a worker does for too long; None if nothing. A learner may take as long as it wants for an update."""
         row = child.row
+        if is_learner(child.name) or not (is_actor(child.name) or is_policy_worker(child.name)):
+            return None
         if not row.get("loop_since"):
             return None  # it works, but has not come to its loop
-        since, heard = row.get("busy_since"), row.get("heartbeat")
-        if since:
-            resetting = row.get("resetting")
-            limit_s = self._step_limit_s + (self._reset_limit_s if resetting else 0.0)
-            if not self._step_limit_s or self._seconds(since, moment) <= limit_s:
-                return None
-            step = f"took longer than --step_timeout_seconds={self._step_limit_s:g} for one step"
-            return f"{step} and --reset_timeout_seconds={self._reset_limit_s:g} for a reset" if resetting else step
-        if self._seconds(heard, moment) <= _RING_S:
+        busy_since = row.get("busy_since")
+        seconds = self._seconds(child.name, "busy", busy_since)
+        if busy_since and row.get("resetting"):
+            limit = f"--reset_timeout_seconds={self._reset_limit_s:g} for one environment's reset"
+            return f"took longer than {limit}" if seconds > self._reset_limit_s else None
+        if busy_since:
+            limit = f"--step_timeout_seconds={self._step_limit_s:g} for one step"
+            return f"took longer than {limit}" if 0 < self._step_limit_s < seconds else None
+        if self._seconds(child.name, "heartbeat", row.get("heartbeat")) <= _RING_S:
             return None
         return (
             f"did not come back from a wait for {_RING_S:g} s: it was stopped, or its ring is locked by a dead process"
         )
 
-    def _seconds(self, since: float, moment: float) -> float:
-        """How long it has been so, as far as main was awake."""
-        return moment - max(since, self._awake_since)
+    def _seconds(self, name: str, what: str, stamp: float) -> float:
+        """How long main, while it was awake, has seen this stamp of a process; 0 where there is none."""
+        if not stamp:
+            return 0.0
+        seen = self._seen.get((name, what))
+        if seen is None or seen[0] != stamp:
+            self._seen[name, what] = seen = stamp, self._awake_s
+        return self._awake_s - seen[1]

@@ -100,6 +100,8 @@ class ParallelRun:
                     supervision.run(beat)
             finally:
                 crew.kill()
+                for actor in range(plan.layout.num_actors):
+                    wiring.settle_steps(actor)
                 reporting.reports.stop()
             return reporting.finish(_status(supervision, interrupts), supervision.failure)
 

@@ -32,13 +32,13 @@ class Replacement:
     def after(self, death: Death, hung: str | None) -> SFactoryError | None:
         """Replace who died; the failure of the run if that cannot be. ``hung``: where, if it was killed for it."""
         name, cause = death.name, hung or death.cause
-        if not self._budget.spend():
-            allowed = "none is replaced" if not self._budget.most else f"{self._budget} were replaced before"
-            return WorkerDied(f"{cause} ({allowed}: --max_worker_restarts={self._budget.most})")
         inbox = self._wiring.inbox_of(name)
         if not inbox.has_another:
             return RingsLost(f"{cause}, and no fresh ring is left for another process in its place")
-        lost = self._wiring.table.reclaim(self._wiring.layout.actor_names.index(name)) if is_actor(name) else 0
+        if not self._budget.spend():
+            allowed = "none is replaced" if not self._budget.most else f"{self._budget} were replaced before"
+            return WorkerDied(f"{cause} ({allowed}: --max_worker_restarts={self._budget.most})")
+        lost = self._take_back(self._wiring.layout.actor_names.index(name)) if is_actor(name) else 0
         row = self._wiring.status.row(name)
         row.add("discarded_steps", lost)
         row.add("restarts", 1)
@@ -47,3 +47,9 @@ class Replacement:
         self._crew.replace(name)
         self._crew.start_actors()
         return None
+
+    def _take_back(self, actor: int) -> int:
+        """What a dead actor was at is nobody's any more; returns the env steps that are lost so."""
+        self._wiring.settle_steps(actor)
+        self._wiring.forget(actor)
+        return self._wiring.table.reclaim(actor)

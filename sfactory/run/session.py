@@ -101,7 +101,7 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
                     serial = SerialRun(config, seed, plan, rundir, resumed, console, observers)
                     outcome = serial.run(interrupts, started_at)
                 else:
-                    make = partial(_generation, config, seed, plan, rundir, console, observers)
+                    make = partial(_generation, seed, plan, rundir, console, observers)
                     outcome = Generations(config, rundir, make).run(resumed, nursery, interrupts, started_at)
         except Interrupted:
             interrupts.raising = False
@@ -120,12 +120,12 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
 
 
 def _generation(
-    config: Config,
     seed: int,
     plan: Plan,
     rundir: RunDir,
     console: Console,
     observers: Observers,
+    config: Config,
     resumed: Resumed | None,
     replaced: Budget,
 ) -> ParallelRun:

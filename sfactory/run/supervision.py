@@ -82,7 +82,9 @@ class Supervision:
         expected = self._control.stopping and death.exit_code == 0
         if expected or self.failure is not None:
             return
-        if self._control.stopping and self._boot.may_be_tried_again(death):
+        replaceable = self._replacement is not None and self._replacement.is_for(death)
+        if self._control.stopping and (replaceable or self._boot.may_be_tried_again(death)):
+            log.warning("%s, while the run was being stopped", death.cause)
             return  # it would have been replaced
         failure = death.as_error() if self._control.stopping else self._after(death)
         self._fail(failure, Stop.NOW if is_learner(death.name) else Stop.SAVE)

@@ -50,24 +50,36 @@ class Wiring:
         self.candidate = Candidate(weight_bytes, layout.evaluators) if layout.evaluators else None
         self.status = StatusBoard(layout.process_names)
         self.failures = FailureBoard(layout.process_names)
-        # Under way to an actor at most: a reply per split, and two wake-ups per slot (one sent, one unread).
+        # Under way to an actor at most: a reply per split, and two wake-ups per slot (one sent, one unread). To the
+        # others twice what actors have to say, of which one that takes over says some again.
         per_actor = layout.splits + 2 * layout.slots_per_actor + _SPARE
         lives = Lives(layout.actor_names + layout.policy_worker_names)
         self.to_actors: list[Channel[ToActor]] = [
             Channel(name, TO_ACTOR, per_actor, life=lives.of(name)) for name in layout.actor_names
         ]
-        requests = layout.num_actors * layout.splits + _SPARE
+        requests = 2 * layout.num_actors * layout.splits + _SPARE
         self.to_policies: list[Channel[ToPolicy]] = [
             Channel(name, TO_POLICY, requests, life=lives.of(name)) for name in layout.policy_worker_names
         ]
         self.to_learners: list[Channel[ToLearner]] = [
-            Channel(name, TO_LEARNER, layout.num_slots + _SPARE) for name in layout.learner_names
+            Channel(name, TO_LEARNER, 2 * layout.num_slots + _SPARE) for name in layout.learner_names
         ]
         self.actors_to_main: Channel[ToMain] = Channel("sf-main", TO_MAIN, _REPORTS_UNDER_WAY, MAX_REPORT_BYTES)
         # One for each learner: see NOTE [Who saves waits on no ring].
         self.learners_to_main: list[Channel[ToMain]] = [
             Channel("sf-main", TO_MAIN, _REPORTS_UNDER_WAY) for _ in layout.learner_names
         ]
+
+    def settle_steps(self, actor: int) -> None:
+        """Once ``actor`` is dead: its steps are those that it counted in its slots, which it may have died after."""
+        self.status.row(self.layout.actor_names[actor]).set("env_steps", self.table.steps_of(actor))
+
+    def forget(self, actor: int) -> None:
+        """Once ``actor`` is dead: another one begins with episodes of its own."""
+        for states in self.states:
+            for split in range(self.layout.splits):
+                for phase in range(2):
+                    states.of(phase, actor, split)[:] = 0.0
 
     def inbox_of(self, name: str) -> Channel[ToActor] | Channel[ToPolicy]:
         """The channel that the actor or policy worker called ``name`` reads."""
@@ -78,6 +90,8 @@ class Wiring:
         """What actor ``actor`` is given. A benchmark measures, and is not kept waiting by decorrelation."""
         sampling, trains = config.sampling, not config.benchmark.benchmark
         share = actor / self.layout.num_actors if trains else 0.0
+        # In serial mode one actor's wait would be everybody's; one that takes over is out of step as it is.
+        waits = not config.run.serial_mode and not attempt
         return ActorSetup(
             actor=actor,
             generation=generation,
@@ -85,8 +99,7 @@ class Wiring:
             seed=seed,
             gpus=sampling.actor_worker_gpus,
             decorrelate_envs=sampling.decorrelate_envs_on_one_worker and trains,
-            # In serial mode one actor's wait would be everybody's.
-            first_wait_s=0.0 if config.run.serial_mode else share * sampling.decorrelate_experience_max_seconds,
+            first_wait_s=share * sampling.decorrelate_experience_max_seconds if waits else 0.0,
             max_in_flight=sampling.max_sample_requests_in_flight_per_worker,
             max_env_restarts=sampling.max_env_restarts,
             max_bad_env_data=sampling.max_bad_env_data,

@@ -44,7 +44,9 @@ class SlotTable:
                 "filling": TensorSpec((slots,), "uint8"),
                 "pending": TensorSpec((slots, num_policies), "uint8"),
                 "generation": TensorSpec((slots,), "int64"),
-                "steps": TensorSpec((slots,), "int64"),
+                # Valid env steps that were ever counted in a slot, and those of them before its present filling.
+                "counted": TensorSpec((slots,), "int64"),
+                "counted_before": TensorSpec((slots,), "int64"),
             },
         )
 
@@ -75,21 +77,28 @@ class SlotTable:
         """FREE -> FILLING, by the owning actor."""
         self._expect(slot, SlotState.FREE)
         self._shared["generation"][slot] += 1
-        self._shared["steps"][slot] = 0
+        self._shared["counted_before"][slot] = self._shared["counted"][slot]
         self._shared["filling"][slot] = 1
 
     def count_steps(self, slot: int, steps: int) -> None:
-        """So many more valid env steps lie in ``slot``; by the owning actor, which is filling it."""
-        self._shared["steps"][slot] += steps
+        """So many more valid env steps lie in ``slot``; by the owning actor, which is filling it.
+
+        It is a single store: an actor that is killed has counted them or has not.
+        """
+        self._shared["counted"][slot] += steps
 
     def steps(self, slot: int) -> int:
         """Valid env steps that lie in ``slot``, of its present filling or the last one."""
-        return int(self._shared["steps"][slot])
+        return int(self._shared["counted"][slot] - self._shared["counted_before"][slot])
+
+    def steps_of(self, actor: int) -> int:
+        """Valid env steps that ``actor`` has ever counted."""
+        return int(self._shared["counted"][self.slots_of(actor)].sum())
 
     def steps_held(self) -> int:
         """Valid env steps in all slots that are FILLING or READY."""
         held = (self._shared["filling"] != 0) | self._shared["pending"].any(axis=1)
-        return int(self._shared["steps"][held].sum())
+        return int((self._shared["counted"] - self._shared["counted_before"])[held].sum())
 
     def reclaim(self, actor: int) -> int:
         """By main, once ``actor`` is dead: what it was filling is FREE again; returns the steps that are lost so."""

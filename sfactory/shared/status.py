@@ -27,11 +27,12 @@ class State(IntEnum):
 _FLOATS = (
     *("heartbeat", "busy_since", "watched_since", "busy_s", "waiting_s", "first_step_at", "train_seconds"),
     "loop_since",  # since when a worker has been in its loop; 0 before
-    "in_ring_since",  # of a learner: since when one of its threads, but not the one that trains, has been at a ring
+    # Since when it has been at a ring: a worker to write, a thread of a learner's, but not the one that trains, in all.
+    "in_ring_since",
 )
 _INTS = (
     *("pid", "state", "env_steps", "agent_steps", "updates", "saved_env_steps"),
-    "resetting",  # of an actor: 1 while one of its envs is reset or made anew, which may take longer than a step
+    "resetting",  # of an actor: 1 while one of its envs is reset or made anew, which has a limit of its own
     # Of a learner, in this session: datasets learned from, valid steps that were replayed, and that were dropped
     # before they were learned from, publications of weights; in all sessions: updates of the target network.
     *("datasets", "replayed_steps", "dropped_steps", "publications", "target_updates"),
@@ -53,7 +54,10 @@ class Times(NamedTuple):
 
 
 class StatusRow:
-    """One process's row. Writers: that process alone. All times are monotonic seconds, comparable over processes."""
+    """One process's row. Writers: that process alone; main, once it is dead.
+
+    All times are monotonic seconds, comparable over processes.
+    """
 
     def __init__(self, board: SharedArrays, row: int) -> None:
         self._arrays = {name: board[name] for name in (*_FLOATS, *_INTS)}
@@ -100,6 +104,14 @@ class StatusRow:
     def begin_work(self) -> None:
         """The process begins one thing that may take long, such as making an env: stamp since when it is busy."""
         self._arrays["busy_since"][self._row] = self._arrays["heartbeat"][self._row] = now()
+
+    def enter_ring(self) -> None:
+        """The process is about to write to rings, which takes no time unless the lock of one died with a process."""
+        self._arrays["in_ring_since"][self._row] = now()
+
+    def leave_ring(self) -> None:
+        """It has."""
+        self._arrays["in_ring_since"][self._row] = 0.0
 
     def times(self, at: float) -> Times:
         """How the process has spent its time up to ``at``, which is now: what it is at right now included.

@@ -41,11 +41,21 @@ def end_by_signal(run: TrainerRun) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "inference"),
-    [("sf-actor-1", "central"), ("sf-actor-1", "local"), ("sf-policy-0-0", "central")],
+    ("name", "flags"),
+    [
+        ("sf-actor-1", {}),
+        ("sf-actor-1", {"inference": "local"}),
+        ("sf-policy-0-0", {}),
+        # Collection waits for datasets of two slots of each split.
+        ("sf-actor-1", {"async_rl": False, "num_batches_per_epoch": 2}),
+        ("sf-policy-0-0", {"num_batches_to_accumulate": 0, "num_batches_per_epoch": 2}),
+    ],
+    ids=str,
 )
-def test_a_killed_worker_is_replaced_and_training_goes_on(run_trainer: RunTrainer, name: str, inference: str) -> None:
-    run = run_trainer(train_for_env_steps=ENDLESS, inference=inference)
+def test_a_killed_worker_is_replaced_and_training_goes_on(
+    run_trainer: RunTrainer, name: str, flags: dict[str, Any]
+) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS, **flags)
     run.wait_until_training()
     pid = run.pid_of(name)
 
@@ -104,15 +114,13 @@ def test_an_env_that_hangs_in_a_step_is_shown_where_and_its_actor_is_replaced(
 
 
 @pytest.mark.parametrize("reset_limit_s", [5, 90])
-def test_a_reset_may_take_as_much_longer_than_a_step_as_its_own_limit_says(
-    run_trainer: RunTrainer, tmp_path: Path, reset_limit_s: int
-) -> None:
+def test_a_reset_has_a_limit_of_its_own(run_trainer: RunTrainer, tmp_path: Path, reset_limit_s: int) -> None:
     kwargs = {"slow_reset": 12, "slow_s": 12.0, "fuse": str(tmp_path / "fuse")}
     limits = {"step_timeout_seconds": 2, "reset_timeout_seconds": reset_limit_s}
     run = run_trainer(env=SLOW, env_kwargs=kwargs, train_for_env_steps=15_000, **limits)
 
     assert run.wait(120.0) == ExitCode.DONE, run.report("wrong exit code")
-    text = "took longer than --step_timeout_seconds=2 for one step and --reset_timeout_seconds=5 for a reset; replaced"
+    text = "took longer than --reset_timeout_seconds=5 for one environment's reset; replaced"
     assert (text in run.stderr) == (reset_limit_s == 5)
     assert run.metrics()[-1]["perf/worker_restarts"] == (reset_limit_s == 5)
     run.assert_clean()
@@ -150,12 +158,12 @@ def test_a_ring_that_a_killed_actor_leaves_locked_does_not_end_the_run(
     run_trainer: RunTrainer, tmp_path: Path, reader: str
 ) -> None:
     kwargs = {"reader": reader, "at": 300, "fuse": str(tmp_path / "fuse")}
-    run = run_trainer(env=LOCKS, env_kwargs=kwargs, train_for_env_steps=30_000, step_timeout_seconds=15)
+    run = run_trainer(env=LOCKS, env_kwargs=kwargs, train_for_env_steps=30_000)
 
     assert run.wait(150.0) == ExitCode.DONE, run.report("wrong exit code")
     assert re.search(r"sf-actor-\d was killed by SIGKILL", run.stderr)
-    if reader != "sf-policy-0-0":  # which is given another ring, and nobody else need start anew
-        assert "locked by a process that was killed while it used it" in run.stderr
+    assert re.search("uses a ring that is locked|its ring is locked by a dead process", run.stderr)
+    if reader != "sf-policy-0-0":  # which may be given another ring before anybody else is stuck at the old one
         assert "all processes start anew from the checkpoint" in run.stderr
     assert_accounted_for(run)
     run.assert_clean()

@@ -323,3 +323,21 @@ def test_an_actor_that_takes_over_begins_with_the_slot_that_was_used_least() -> 
     assert outbox.begin(split)
     assert split.recorder.slot.index == second
     assert desk.table.state(third) is SlotState.READY
+
+
+def test_an_actor_that_takes_over_begins_with_what_was_taken_back_from_the_dead_one() -> None:
+    desk = Desk(slots=2)
+    first, second = desk.table.slots_of(1)
+    desk.fill_slot()
+    assert desk.outbox.begin(desk.split)
+    desk.table.reclaim(1)
+    trajectories = TrajectoryBuffer(SCALAR, small_layout(rows=2, rollout=ROLLOUT, slots_per_split=2))
+
+    outbox = Outbox(1, trajectories, desk.table, desk.to_learner, desk.to_main)
+    split = Split.of_envs(0, [ScriptedEnv([]), ScriptedEnv([])], SCALAR, ROLLOUT)
+    split.reset([1, 2], "test")
+
+    # Where collection waits, the first is freed only once the second is full.
+    assert desk.table.state(first) is SlotState.READY
+    assert outbox.begin(split)
+    assert split.recorder.slot.index == second

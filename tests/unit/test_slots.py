@@ -124,3 +124,18 @@ def test_steps_are_counted_anew_with_each_filling() -> None:
     table.begin(0)
 
     assert (table.steps(0), table.steps_held()) == (0, 0)
+
+
+def test_what_an_actor_has_ever_counted_stays_whatever_becomes_of_its_slots() -> None:
+    table = SlotTable(num_actors=2, splits=1, slots_per_split=3, num_policies=1)
+    for steps in (3, 4):
+        table.begin(0)
+        table.count_steps(0, steps)
+        table.publish(0, 0)
+        table.release(0, 0)
+    table.begin(1)
+    table.count_steps(1, 5)
+
+    assert table.reclaim(0) == 5
+
+    assert (table.steps_of(0), table.steps_of(1)) == (12, 0)

@@ -72,12 +72,11 @@ class SamplingConfig:
     )
     reset_timeout_seconds: float = flag(
         120.0,
-        "bound on making an environment and on its first reset; a worker that exceeds it in a reset is replaced; later "
-        "resets may take so much longer than a step",
+        "bound on making an environment and on one reset; a worker that exceeds it in a reset is replaced",
         gt=0,
     )
     step_timeout_seconds: float = flag(
-        300.0,
+        120.0,
         "bound on one step of all environments of a split, and on one forward pass of a policy worker; a worker that "
         "exceeds it is replaced; 0: none",
         ge=0,
