@@ -3,8 +3,8 @@
 Actors are started in stages: at most so many make and reset their envs at the same time. One that ends before its
 envs have had their first reset can be replaced by another process that is given the same shared objects, its ring
 too. NOTE [Death and queues] forbids a second reader, but this one is the first: the dead process never came to read,
-nobody had reason to write to it, and it had put nothing anywhere, so it can have died within nobody's lock. One that
-has worked is replaced by a process with a ring of its own: see NOTE [Lives].
+and it had put nothing anywhere, so it can have died within nobody's lock. One that has worked is replaced by a process
+with a ring of its own: see NOTE [Lives].
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 from sfactory.run.signals import Interrupts
 from sfactory.run.wiring import Wiring
 from sfactory.shared.channel import Channel
-from sfactory.shared.diagnosis import waiting_messages, who_waits_for_whom
+from sfactory.shared.diagnosis import who_waits_for_whom
 
 _log = logging.getLogger(__name__)
 
@@ -34,5 +34,5 @@ class Inquiry:
         wiring = self._wiring
         rings: list[Channel[Any]] = [*wiring.to_learners, *wiring.to_policies, *wiring.to_actors]
         reports: list[Channel[Any]] = [wiring.actors_to_main, *wiring.learners_to_main]
-        told = who_waits_for_whom(wiring.status, wiring.table, {ring.reader: waiting_messages(ring) for ring in rings})
-        return f"{told}\n  sf-main: {sum(map(waiting_messages, reports))} reports wait for it"
+        told = who_waits_for_whom(wiring.status, wiring.table, {ring.reader: ring.waiting for ring in rings})
+        return f"{told}\n  sf-main: {sum(ring.waiting for ring in reports)} reports wait for it"

@@ -52,6 +52,11 @@ class Channel(Generic[M]):
         return 0 if self._of_reader is None else self._of_reader.number
 
     @property
+    def waiting(self) -> int:
+        """How many messages its reader has not read yet. A counter is read, without the lock that may be lost."""
+        return int(self._queues[self.life].qsize())
+
+    @property
     def has_another(self) -> bool:
         """Whether there is a ring for one more life."""
         return self.life + 1 < len(self._queues)

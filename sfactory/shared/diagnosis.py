@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 from sfactory.clock import now
 from sfactory.layout import ACTORS, actor_name
-from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import State, StatusBoard
 
@@ -26,11 +24,6 @@ def who_waits_for_whom(status: StatusBoard, table: SlotTable, waiting: Mapping[s
     heard = {name: status.row(name).get("heartbeat") for name in status.names}
     last = max(heard, key=lambda name: heard[name])
     return "\n".join([*lines, f"  heard of last: {last}, {_ago(heard[last])}"])
-
-
-def waiting_messages(ring: Channel[Any]) -> int:
-    """How many messages wait in ``ring`` for its reader. A counter is read, without the lock that may be lost."""
-    return int(ring._queues[ring.life].qsize())
 
 
 def _line(status: StatusBoard, name: str, table: SlotTable, waiting: int | None) -> str:
