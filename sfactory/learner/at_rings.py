@@ -6,35 +6,31 @@ that a thread does anything else.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
 
 from sfactory.clock import now
 from sfactory.shared.status import StatusRow
 
 
 class AtRings:
-    """For all threads of a learner that use rings other processes write or read."""
+    """For threads of a learner, several of which may be at rings that other processes write or read."""
 
     def __init__(self, row: StatusRow) -> None:
         self._row = row
         self._since: dict[int, float] = {}
         self._telling = threading.Lock()  # held for the stamp alone, by no one who is at a ring
 
-    @contextlib.contextmanager
-    def using(self) -> Iterator[None]:
-        """The block uses a ring."""
-        thread = threading.get_ident()
+    def enter_ring(self) -> None:
+        """This thread is about to use a ring."""
         with self._telling:
-            self._since[thread] = now()
+            self._since[threading.get_ident()] = now()
             self._tell()
-        try:
-            yield
-        finally:
-            with self._telling:
-                del self._since[thread]
-                self._tell()
+
+    def leave_ring(self) -> None:
+        """It has."""
+        with self._telling:
+            del self._since[threading.get_ident()]
+            self._tell()
 
     def _tell(self) -> None:
         self._row.set("in_ring_since", min(self._since.values(), default=0.0))

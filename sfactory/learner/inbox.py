@@ -40,7 +40,7 @@ class Inbox:
     ) -> None:
         """``shared``: several batchers take, and a thread of its own reads for them, see ``receive``."""
         self._policy, self._table, self._ring, self._to_actors, self._row = policy, table, ring, to_actors, row
-        self._at_rings = AtRings(row)
+        self._at_rings = AtRings(row) if shared else row
         self._slots = trajectories.slots()
         self._taken = [0] * len(self._slots)  # the filling of each slot that was announced last
         self._waiting: deque[Rest] = deque()
@@ -58,8 +58,9 @@ class Inbox:
 
     def receive(self, timeout: float) -> None:
         """Read what has been announced, blocking up to ``timeout`` seconds if nothing has. One thread alone reads."""
-        with self._at_rings.using():
-            arrived = self._ring.get(timeout)
+        self._at_rings.enter_ring()
+        arrived = self._ring.get(timeout)
+        self._at_rings.leave_ring()
         self._row.count_depth(len(arrived))
         self._waiting.extend(Rest(self._slots[message.slot], 0) for message in arrived if self._is_new(message.slot))
         self._tell()
@@ -90,8 +91,9 @@ class Inbox:
         """Nobody needs the slot any more: its actor may fill it again."""
         self._row.add("received_steps", self._table.steps(slot.index))
         self._table.release(slot.index, self._policy)
-        with self._at_rings.using():
-            self._to_actors[self._table.owner(slot.index)].put(SlotFreed(slot.index))
+        self._at_rings.enter_ring()
+        self._to_actors[self._table.owner(slot.index)].put(SlotFreed(slot.index))
+        self._at_rings.leave_ring()
 
     def _is_new(self, slot: int) -> bool:
         """Whether the slot was not announced before: the actor that replaces a dead one announces what may not be."""
