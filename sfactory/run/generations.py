@@ -41,7 +41,8 @@ class Generations:
         outcome = self._make(self._config, resumed, self._replaced).run(nursery, interrupts, process_started_at)
         while (budget := self._budget_for(outcome)) is not None:
             if interrupts.count:
-                return _interrupted(outcome)
+                # Of lost rings the learner has saved; what it failed with itself stays the end of the run.
+                return _interrupted(outcome) if isinstance(outcome.error, RingsLost) else outcome
             if not budget.spend():
                 return outcome
             config = self._config_after(outcome, resumed)
