@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import signal
@@ -19,6 +18,7 @@ import torch
 from sfactory.checkpoint_file import read, sidecar_of
 from sfactory.errors import ExitCode
 from tests.support import disk_faults
+from tests.support.damage import empty, flip_a_bit, truncate
 from tests.support.resume import assert_resumes
 from tests.support.trainer import RunTrainer, TrainerRun
 
@@ -135,20 +135,6 @@ def test_a_disk_that_is_still_full_at_the_end_is_an_error_that_says_so(run_train
     run.assert_clean()
     (disk / disk_faults.FULL).unlink()
     assert_resumes(run, run_trainer)
-
-
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 100)
-
-
-def flip_a_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def empty(path: Path) -> None:
-    os.truncate(path, 0)
 
 
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before_and_both_are_named(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import torch
 
 from sfactory.checkpoint import FORMAT_VERSION, CheckpointDir, Kind, is_checkpoint
 from sfactory.errors import CannotSaveError, CheckpointError
+from tests.support.damage import empty, flip_a_bit, truncate
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -48,20 +48,6 @@ def python(code: str, *arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 100)
-
-
-def flip_a_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def empty(path: Path) -> None:
-    os.truncate(path, 0)
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
