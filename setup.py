@@ -23,10 +23,16 @@ def read_version() -> str:
 ATARI = ["ale-py>=0.10", "opencv-python-headless"]
 # A static ffmpeg, and what Gymnasium's classic control tasks draw with.
 VIDEO = ["imageio-ffmpeg>=0.5", "gymnasium[classic-control]"]
+# PettingZoo, and the particle worlds, which are a package of their own.
+PETTINGZOO = ["pettingzoo>=1.25", "mpe2>=1.0"]
 # LAMB and Muon.
 OPTIMIZERS = ["pytorch_optimizer>=4.1,<5"]
 # What sfactory.export writes.
 SAFETENSORS = ["safetensors>=0.5"]
+# What sfactory.plot draws with.
+PLOT = ["matplotlib"]
+# A search by an outside tuner, see scripts/optuna_search.py.
+OPTUNA = ["optuna>=4"]
 ENV_PACKAGES = ["sfactory_envs", *(f"sfactory_envs.{name}" for name in find_packages("envs"))]
 
 setup(
@@ -54,13 +60,18 @@ setup(
     extras_require={
         "atari": ATARI,
         "optimizers": OPTIMIZERS,
+        "pettingzoo": PETTINGZOO,
+        "optuna": OPTUNA,
         "safetensors": SAFETENSORS,
         "video": VIDEO,
-        "docs": ["matplotlib"],
+        "plot": PLOT,
+        "docs": PLOT,
         "envpool": ["envpool>=1.2"],
         "dev": [
             *ATARI,
             *OPTIMIZERS,
+            *PETTINGZOO,
+            *OPTUNA,
             *SAFETENSORS,
             *VIDEO,
             "hypothesis",
@@ -79,6 +90,7 @@ setup(
             "atari = sfactory_envs.atari:FAMILY",
             "classic_control = sfactory_envs.classic_control:FAMILY",
             "envpool = sfactory_envs.vector_envs:ENVPOOL",
+            "pettingzoo = sfactory_envs.pettingzoo:FAMILY",
             "vector = sfactory_envs.vector_envs:VECTOR",
         ],
     },

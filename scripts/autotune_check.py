@@ -36,7 +36,7 @@ from scripts.trainer import benchmark, rate_of
 from sfactory.config.cli import read_command_line
 from sfactory.config.schema import Config
 from sfactory.layout import Layout
-from sfactory.run.autotune import MOST_DATASETS_A_ROUND
+from sfactory.runtime.autotune import MOST_DATASETS_A_ROUND
 
 ENVS = ("CartPole-v1", "atari_breakout")
 WORKERS, SPLITS, INFERENCES = (1, 2, 4), (1, 2), ("local", "central")

@@ -32,6 +32,7 @@ from scripts.rounds import alternating
 from scripts.trainer import TRAIN
 
 ACTOR = "sf-actor-"
+ENDLESS = 10**12
 FLAGS = ("--env=CartPole-v1", "--device=cpu", "--num_workers=2", "--num_envs_per_worker=64", "--with_tensorboard=False")
 
 
@@ -39,7 +40,8 @@ def trained(flags: list[str], seconds: float, every: float) -> dict[str, Any]:
     """Train for so long, killing one actor after another ``every`` seconds (0: none); steps, and kills."""
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory() as folder:
-        command = [*TRAIN, *flags, f"--train_for_seconds={seconds:g}", "--max_worker_restarts=1000"]
+        limits = [f"--train_for_seconds={seconds:g}", f"--train_for_env_steps={ENDLESS}"]
+        command = [*TRAIN, *flags, *limits, "--max_worker_restarts=1000"]
         process = subprocess.Popen(
             [*command, f"--train_dir={folder}"],
             env={**os.environ, MARK: mark},
@@ -57,6 +59,8 @@ def trained(flags: list[str], seconds: float, every: float) -> dict[str, Any]:
                 if actors:
                     os.kill(actors[kills % len(actors)][1], signal.SIGKILL)
                     kills += 1
+    if every and not kills:
+        raise SystemExit(f"error: the run was over before a kill: {shlex.join(command)}")
     if process.returncode:
         raise SystemExit(f"error: exit code {process.returncode}: {shlex.join(command)}")
     return {"env_steps": json.loads(out.splitlines()[-1])["env_steps"], "kills": kills}

@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from scripts.drawing import pyplot, save
 
 POINTS = 120
-RETURN = "train/episode_return_mean"
+RETURN, ENV_STEPS = "train/episode_return_mean", "env_steps"
 
 
 class Curve(NamedTuple):
@@ -63,19 +63,19 @@ def thinned(env_steps: Sequence[int], values: Sequence[float]) -> Curve:
     return Curve([env_steps[index] for index in kept], [values[index] for index in kept])
 
 
-def read_run(run: Path, metric: str) -> Curve:
-    """The curve of a run's folder."""
+def read_run(run: Path, metric: str, steps: str = ENV_STEPS) -> Curve:
+    """The curve of a run's folder: ``metric`` over ``steps``, both names of its metrics."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     told = [row for row in rows if row.get(metric) is not None]
     if not told:
         raise SystemExit(f"error: {run}/metrics.jsonl has no {metric}")
-    return thinned([row["env_steps"] for row in told], [round(row[metric], 3) for row in told])
+    return thinned([row[steps] for row in told], [round(row[metric], 3) for row in told])
 
 
-def collect(runs: Sequence[Path], label: str, metric: str, into: Path) -> None:
-    """Add the curves of ``runs`` to those in ``into``."""
+def collect(runs: Sequence[Path], label: str, metric: str, into: Path, steps: str = ENV_STEPS) -> None:
+    """Add the curves of ``runs``, over ``steps``, to those in ``into``."""
     known = json.loads(into.read_text()) if into.exists() else {}
-    known[label] = {"metric": metric, "runs": [read_run(run, metric)._asdict() for run in runs]}
+    known[label] = {"metric": metric, "runs": [read_run(run, metric, steps)._asdict() for run in runs]}
     into.parent.mkdir(parents=True, exist_ok=True)
     into.write_text(json.dumps(known, indent=1) + "\n")
 
@@ -122,6 +122,7 @@ def main() -> None:
     adding.add_argument("run", type=Path, nargs="+")
     adding.add_argument("label")
     adding.add_argument("--metric", default=RETURN)
+    adding.add_argument("--steps", default=ENV_STEPS, help="the metric to go by, one policy's own for instance")
     adding.add_argument("--into", type=Path, required=True)
     drawing = commands.add_parser("draw")
     drawing.add_argument("file", type=Path)
@@ -129,7 +130,7 @@ def main() -> None:
     drawing.add_argument("--bar", type=float)
     given = parser.parse_args()
     if given.command == "collect":
-        collect(given.run, given.label, given.metric, given.into)
+        collect(given.run, given.label, given.metric, given.into, given.steps)
     else:
         print(draw(given.file, given.title, given.bar))
 

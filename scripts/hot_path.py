@@ -33,7 +33,7 @@ from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.policy.worker import PolicyWorker
-from sfactory.run.wiring import Wiring
+from sfactory.runtime.wiring import Wiring
 from sfactory.spec import EnvSpec
 
 Inference = Literal["central", "local"]

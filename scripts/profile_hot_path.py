@@ -54,7 +54,7 @@ nothing in memory. `tests/flow/test_hot_path.py` holds the same. Written by
 on {date}: {cores} cores of {cpu}, Python {python}, torch {torch}, numpy {numpy}, gymnasium {gymnasium}, sfactory
 {sfactory}.
 
-The rooms of a run (`sfactory/run/wiring.py:Wiring`, `sfactory/actor/life.py:make_actor`,
+The rooms of a run (`sfactory/runtime/wiring.py:Wiring`, `sfactory/actor/life.py:make_actor`,
 `sfactory/policy/worker.py:PolicyWorker`, with the channels of every run) take turns in one process, as in serial mode:
 two splits of {envs} envs whose step costs next to nothing, episodes of {episode} steps, a 64x64 MLP, rollout {rollout}.
 The learner's assembler copies slots and hands them back; every {dataset} split steps weights are published, and what

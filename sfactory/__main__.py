@@ -8,6 +8,8 @@ USAGE = """sfactory's commands:
   python -m sfactory.train --env=ENV [flags]           train (--help lists the flags)
   python -m sfactory.enjoy --experiment=NAME [flags]   play what was trained
   python -m sfactory.export --experiment=NAME --out=FILE.safetensors   its weights, for others
+  python -m sfactory.plot population RUN               a picture of a population
+  python -m sfactory.launcher --run=WHAT [flags]       many runs
 """
 
 if __name__ == "__main__":

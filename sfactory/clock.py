@@ -1,4 +1,4 @@
-"""Room: time. In: the monotonic clock. Out: deadlines and cadences; wall-clock time is never used for either."""
+"""Room: time. In: the monotonic clock, never the wall's. Out: deadlines, cadences, time awake."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ now = time.monotonic
 
 # Longest time any process blocks before it looks at the stop flag again. See NOTE [Who may block].
 BLOCK_S = 0.5
+PAUSE_S = 4 * BLOCK_S
 
 
 class Deadline:
@@ -25,6 +26,23 @@ class Deadline:
     def passed(self) -> bool:
         """True once the moment is over."""
         return now() >= self._at
+
+
+class Awake:
+    """Time in which whoever looks was awake: what passed between two looks counts as PAUSE_S at most.
+
+    All processes of a run may be stopped for a while, by Ctrl-Z or by whoever runs the machine, and then go on.
+    """
+
+    def __init__(self) -> None:
+        self._looked_at, self.seconds = now(), 0.0
+
+    def look(self) -> float:
+        """Seconds so far; to be asked at least every PAUSE_S."""
+        moment = now()
+        self.seconds += min(moment - self._looked_at, PAUSE_S)
+        self._looked_at = moment
+        return self.seconds
 
 
 class Every:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from sfactory.clock import Every
 from sfactory.config.enjoy import EnjoyConfig, read_enjoy_line
 from sfactory.errors import ExitCode
-from sfactory.run.door import result_of, run_command
-from sfactory.run.signals import Interrupted, Interrupts
+from sfactory.runtime.door import result_of, run_command
+from sfactory.runtime.signals import Interrupted, Interrupts
 
 if TYPE_CHECKING:
-    from sfactory.run.evaluation import Episode, Player
-    from sfactory.run.saved_policy import SavedPolicy
+    from sfactory.runtime.evaluation import Episode, PlayerLike
+    from sfactory.runtime.saved_policy import SavedPolicy
 
 _PROG = "sfactory.enjoy"
 _PROGRESS_S = 1.0
@@ -39,9 +39,9 @@ def _run(config: EnjoyConfig, interrupts: Interrupts) -> int:
 def _result(config: EnjoyConfig, interrupts: Interrupts) -> str:
     """Play as ``config`` says; the line for stdout. The env is gone when it is there."""
     # Imported only now, so that a mistyped flag is answered at once.
-    from sfactory.run.evaluation import Evaluation, Played, result_line
-    from sfactory.run.saved_policy import Choice, SavedPolicy
-    from sfactory.run.stage import staged
+    from sfactory.runtime.evaluation import Evaluation, Played, result_line
+    from sfactory.runtime.saved_policy import Choice, SavedPolicy
+    from sfactory.runtime.stage import staged
 
     choice = Choice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
     saved = SavedPolicy.load(config.train_dir, config.experiment, choice)
@@ -61,7 +61,9 @@ def _result(config: EnjoyConfig, interrupts: Interrupts) -> str:
     return result_line(played, Evaluation.of(episodes), stage.video_path)
 
 
-def _play(player: Player, config: EnjoyConfig, saved: SavedPolicy, seed: int, interrupts: Interrupts) -> list[Episode]:
+def _play(
+    player: PlayerLike, config: EnjoyConfig, saved: SavedPolicy, seed: int, interrupts: Interrupts
+) -> list[Episode]:
     """Play to the limits, or until a signal comes; the episodes finished by then.
 
     Afterwards the first signal is only counted, and the second one raises: a video is finished in spite of the first.

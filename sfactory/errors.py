@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import traceback
 from enum import IntEnum
+from pathlib import Path
 
 
 class ExitCode(IntEnum):
@@ -10,7 +14,7 @@ class ExitCode(IntEnum):
 
     DONE = 0
     REFUSED = 2  # configuration, environment or resources refused before anything started
-    FAULTS = 3  # an actor, a policy worker or an evaluator failed, and nobody could take its place
+    FAULTS = 3  # an actor, a policy worker or an evaluator failed for good; of a launcher: not all runs are done
     LEARNER = 70  # the learner failed, or what a user had it or main call
     DIVERGED = 71
     CANNOT_SAVE = 74
@@ -23,6 +27,12 @@ class SFactoryError(Exception):
 
     exit_code: ExitCode = ExitCode.FAULTS
 
+    @property
+    def headline(self) -> str:
+        """The one line of the text that says what happened: the first, unless a traceback comes before it."""
+        lines = str(self).splitlines() or [type(self).__name__]
+        return lines[-1] if isinstance(self, _AFTER_A_TRACEBACK) else lines[0]
+
 
 class ConfigError(SFactoryError):
     """The configuration was refused. ``problems`` holds one line per problem, all found at once."""
@@ -32,6 +42,12 @@ class ConfigError(SFactoryError):
     def __init__(self, problems: list[str]) -> None:
         self.problems = list(problems)
         super().__init__("\n".join(self.problems))
+
+    @property
+    def headline(self) -> str:
+        """The first problem, and how many more there are."""
+        others = len(self.problems) - 1
+        return super().headline + (f" (and {others} more)" if others > 0 else "")
 
 
 class EnvError(SFactoryError):
@@ -79,9 +95,13 @@ class RingsLost(WorkerDied):
 
 
 class LearnerDied(SFactoryError):
-    """The learner process died or raised; the text carries its traceback or its signal."""
+    """The learner process died or raised; the text carries its traceback or its signal.
+
+    was_killed: it has not said why, so that another one may fare better.
+    """
 
     exit_code = ExitCode.LEARNER
+    was_killed = False
 
 
 class Starved(SFactoryError):
@@ -110,6 +130,20 @@ class ChannelFull(SFactoryError):
     """A channel sized for the worst case was full: its reader has stopped reading."""
 
 
+_AFTER_A_TRACEBACK = WorkerDied, LearnerDied, ObserverFailed
+
+
 def named(error: BaseException) -> str:
     """An exception in one piece of a sentence: its type, and what it says, if anything."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def raised_at(error: BaseException) -> str:
+    """Where foreign code raised ``error``, as the end of a sentence; "" if this package or gymnasium itself did."""
+    loaded = [sys.modules.get(name) for name in ("sfactory", "gymnasium")]
+    own = {Path(module.__file__).parent for module in loaded if module is not None and module.__file__}
+    passed = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in passed if own.isdisjoint(Path(frame.filename).parents)]
+    if not frames:
+        return ""
+    return f" (at {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name})"

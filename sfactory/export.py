@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sfactory.config.export import ExportConfig, read_export_line
 from sfactory.errors import ExitCode
-from sfactory.run.door import result_of, run_command
+from sfactory.runtime.door import result_of, run_command
 
 _PROG = "sfactory.export"
 
@@ -28,8 +28,8 @@ def _run(config: ExportConfig) -> int:
 
 def _result(config: ExportConfig) -> str:
     # Imported only now, so that a mistyped flag is answered at once.
-    from sfactory.run.exported import export
-    from sfactory.run.saved_policy import Choice, SavedPolicy
+    from sfactory.runtime.exported import export
+    from sfactory.runtime.saved_policy import Choice, SavedPolicy
 
     choice = Choice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
     return export(SavedPolicy.load(config.train_dir, config.experiment, choice), config.policy_index, config.out)

@@ -5,12 +5,13 @@ Derived sizes are computed here and nowhere else, and so are the names of proces
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from sfactory.config.schema import EvaluationConfig, LearnerConfig, SamplingConfig
+from sfactory.config.schema import EvaluationConfig, LearnerConfig, PopulationConfig, SamplingConfig
 
 Inference = Literal["central", "local"]
+Mapping = Literal["split", "env", "agent", "function"]
 
 # What the names of processes of one kind begin with.
 ACTORS = "sf-actor-"
@@ -22,7 +23,7 @@ _LITTLE = 0.25  # of an env's step: what choosing its action may cost an actor, 
 
 
 class ActingCost(NamedTuple):
-    """Microseconds of an actor's core for one env's step: of the env itself, and of a forward pass of the policy."""
+    """Microseconds of an actor's core for one agent's step: of its env's step, and of a forward pass of the policy."""
 
     env_step_us: float
     forward_us: float
@@ -58,7 +59,10 @@ def choose_inference(
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of a run. T = rollout, N = rows (envs) of a split, B = rows of a minibatch, S = state_size.
+    """Sizes of a run. T = rollout, N = rows of a split, B = rows of a minibatch, S = state_size, A = agents of an env.
+
+    NOTE [Rows of agents]: every agent of an env is a row. Row ``env * A + agent`` of a split is agent ``agent`` of its
+    env ``env``, both from 0; an env that is its own agent is a row.
 
     NOTE [Collection waits]: with ``slots_until_trained`` the learner frees slots only once it has learned from them
     and published. Every split owns as many slots as a dataset takes of it, so that collection comes to rest while
@@ -72,7 +76,7 @@ class Layout:
     num_actors: int
     policy_workers: int  # per policy; 0 with local inference
     splits: int  # per actor
-    rows: int  # N: envs of one split
+    rows: int  # N: envs of one split, times A
     rollout: int  # T
     slots_per_split: int
     slots_until_trained: bool  # slots are freed after training instead of after the copy
@@ -82,6 +86,8 @@ class Layout:
     dataset_rows: int
     datasets: int  # staging areas of the learner
     evaluators: int = 0  # see num_evaluators
+    mapping: Mapping = "split"  # who plays which row, if there are several policies
+    agents: int = 1  # A
 
     @staticmethod
     def plan(
@@ -90,22 +96,28 @@ class Layout:
         inference: Inference,
         state_size: int = 0,
         evaluators: int = 0,
+        population: PopulationConfig | None = None,
+        agents: int = 1,
     ) -> Layout:
         """Compute all sizes; the configuration was checked before, so nothing here can fail."""
-        # With local inference no split ever waits for another process, so one wide split is best.
-        splits = 1 if inference == "local" else sampling.worker_num_splits
+        population = population or PopulationConfig()
+        policies = population.num_policies
+        splits = _splits(sampling, inference, population)
+        mapping = choose_mapping(population, sampling.num_workers * splits, agents)
         minibatch_rows = learner.batch_size // sampling.rollout
         dataset_rows = minibatch_rows * learner.num_batches_per_epoch
-        rows = sampling.num_envs_per_worker // splits
+        rows = sampling.num_envs_per_worker // splits * agents
         until_trained = not sampling.async_rl or learner.num_batches_to_accumulate == 0
         if until_trained:
-            slots = _slots_of_a_dataset(dataset_rows, rows, sampling.num_workers * splits)
+            # With several policies each has splits of its own, equally many (see the rules of populations).
+            slots = _slots_of_a_dataset(dataset_rows, rows, sampling.num_workers * splits // policies)
         else:
             slots = sampling.min_traj_buffers_per_worker
         background = learner.train_in_background_thread and not until_trained
         return Layout(
             inference=inference,
-            num_policies=1,
+            num_policies=policies,
+            mapping=mapping,
             num_actors=sampling.num_workers,
             policy_workers=0 if inference == "local" else sampling.policy_workers_per_policy,
             splits=splits,
@@ -119,7 +131,22 @@ class Layout:
             dataset_rows=dataset_rows,
             datasets=learner.num_batches_to_accumulate if background else 1,
             evaluators=evaluators,
+            agents=agents,
         )
+
+    def with_batches(self, learner: LearnerConfig) -> Layout:
+        """The sizes of a learner whose batches are others than those of the run."""
+        minibatch_rows = learner.batch_size // self.rollout
+        return replace(self, minibatch_rows=minibatch_rows, dataset_rows=minibatch_rows * learner.num_batches_per_epoch)
+
+    def policy_of_split(self, actor: int, split: int) -> int:
+        """Whose split it is, where each split is of one policy."""
+        return (actor * self.splits + split) % self.num_policies
+
+    @property
+    def envs(self) -> int:
+        """Envs of one split."""
+        return self.rows // self.agents
 
     @property
     def slots_per_actor(self) -> int:
@@ -160,6 +187,28 @@ class Layout:
     def process_names(self) -> list[str]:
         """All child processes, learners first (they have most to do before the first step)."""
         return [*self.learner_names, *self.policy_worker_names, *self.actor_names, *self.evaluator_names]
+
+
+def choose_mapping(population: PopulationConfig, splits: int, agents: int) -> Mapping:
+    """Resolve ``--policy_mapping``. auto: as wide as can be, and mixed within an env where that is wanted."""
+    wanted = population.policy_mapping
+    if wanted == "auto":
+        if agents > 1 and population.pbt_mix_policies_in_one_env:
+            return "agent"
+        return "split" if splits >= population.num_policies else "env"
+    return wanted if wanted in ("split", "env", "agent") else "function"  # type: ignore[return-value]
+
+
+def _splits(sampling: SamplingConfig, inference: Inference, population: PopulationConfig) -> int:
+    """Splits of an actor. With local inference none ever waits for another process, so one wide split is best.
+
+    But one of each policy is better than one of all, where an actor has to serve several.
+    """
+    if inference == "central":
+        return sampling.worker_num_splits
+    of_actor = -(-population.num_policies // sampling.num_workers)
+    by_split = population.policy_mapping in ("auto", "split") and sampling.num_envs_per_worker % of_actor == 0
+    return of_actor if by_split else 1
 
 
 def num_evaluators(evaluation: EvaluationConfig) -> int:

@@ -30,10 +30,11 @@ class ActRequest(NamedTuple):
 
 
 class ActReply(NamedTuple):
-    """Policy worker -> actor: actions of step ``t`` are written in the split's slot."""
+    """Policy worker -> actor: the actions that ``policy`` chose for step ``t`` are written in the split's slot."""
 
     split: int
     t: int
+    policy: int = 0
 
 
 class SlotFreed(NamedTuple):
@@ -50,15 +51,18 @@ class TrajectoryReady(NamedTuple):
 
 
 class EpisodesDone(NamedTuple):
-    """Actor -> main: returns (float64, raw) and lengths (int64, env steps) of finished episodes, in order."""
+    """Actor -> main: returns (float64, raw) and lengths (int64, env steps) of a policy's finished episodes, as they
+    ended.
+    """
 
     actor: int
     returns: npt.NDArray[np.float64]
     lengths: npt.NDArray[np.int64]
+    policy: int = 0
 
 
 class EpisodeExtras(NamedTuple):
-    """Actor -> main: values (float64) that finished episodes gave for the extra statistic ``name``, in order.
+    """Actor -> main: values (float64) that a policy's finished episodes gave for the extra statistic ``name``.
 
     name: at most MAX_STAT_NAME_CHARS characters; TRUE_OBJECTIVE is what an env itself calls its objective.
     """
@@ -66,6 +70,7 @@ class EpisodeExtras(NamedTuple):
     actor: int
     name: str
     values: npt.NDArray[np.float64]
+    policy: int = 0
 
 
 class ExtrasRefused(NamedTuple):
@@ -165,7 +170,7 @@ class Codec(Generic[M]):
 
     _FORMATS: ClassVar[dict[type, struct.Struct]] = {
         ActRequest: struct.Struct("<BHHIIBH"),
-        ActReply: struct.Struct("<BHI"),
+        ActReply: struct.Struct("<BHIH"),
         SlotFreed: struct.Struct("<BI"),
         TrajectoryReady: struct.Struct("<BHI"),
         EvaluationPart: struct.Struct("<BHIqIIdddqId"),
@@ -204,8 +209,8 @@ MAX_STAT_NAMES = 64
 MAX_STAT_NAME_CHARS = 100
 MAX_REASON_CHARS = 300
 
-_EPISODES = struct.Struct("<BHI")
-_EXTRAS = struct.Struct("<BHHI")
+_EPISODES = struct.Struct("<BHHI")
+_EXTRAS = struct.Struct("<BHHHI")
 _REFUSED = struct.Struct("<BH")
 MAX_EPISODES_PER_REPORT = 4096
 # The largest message to main. Others are smaller: a character is at most 4 bytes, an extra value 8.
@@ -222,30 +227,32 @@ def _decoder(kind: type, layout: struct.Struct | None) -> Callable[[bytes], Any]
 
 
 def _encode_episodes(tag: int, message: EpisodesDone) -> bytes:
-    head = _EPISODES.pack(tag, message.actor, len(message.returns))
+    head = _EPISODES.pack(tag, message.actor, message.policy, len(message.returns))
     return head + message.returns.tobytes() + message.lengths.tobytes()
 
 
 def _decode_episodes(data: bytes) -> EpisodesDone:
-    _, actor, count = _EPISODES.unpack_from(data)
+    _, actor, policy, count = _EPISODES.unpack_from(data)
     if len(data) != _EPISODES.size + 16 * count:
         raise ValueError(f"EpisodesDone of {count} episodes has {len(data)} bytes")
     returns = np.frombuffer(data, np.float64, count, _EPISODES.size)
     lengths = np.frombuffer(data, np.int64, count, _EPISODES.size + 8 * count)
-    return EpisodesDone(actor, returns, lengths)
+    return EpisodesDone(actor, returns, lengths, policy)
 
 
 def _encode_extras(tag: int, message: EpisodeExtras) -> bytes:
     name = message.name.encode()
-    return _EXTRAS.pack(tag, message.actor, len(name), len(message.values)) + name + message.values.tobytes()
+    head = _EXTRAS.pack(tag, message.actor, message.policy, len(name), len(message.values))
+    return head + name + message.values.tobytes()
 
 
 def _decode_extras(data: bytes) -> EpisodeExtras:
-    _, actor, name_bytes, count = _EXTRAS.unpack_from(data)
+    _, actor, policy, name_bytes, count = _EXTRAS.unpack_from(data)
     start = _EXTRAS.size + name_bytes
     if len(data) != start + 8 * count:
         raise ValueError(f"EpisodeExtras of {count} values has {len(data)} bytes")
-    return EpisodeExtras(actor, data[_EXTRAS.size : start].decode(), np.frombuffer(data, np.float64, count, start))
+    values = np.frombuffer(data, np.float64, count, start)
+    return EpisodeExtras(actor, data[_EXTRAS.size : start].decode(), values, policy)
 
 
 def _encode_refused(tag: int, message: ExtrasRefused) -> bytes:

@@ -75,18 +75,30 @@ ActionHead = DiscreteHead | BoxHead
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What one agent sees and does. ``obs`` and ``actions`` are ordered; order is part of the contract."""
+    """What one agent sees and does. ``obs`` and ``actions`` are ordered; order is part of the contract.
+
+    agents: names of the env's agents, all of whom see and do the same; none where an env is its own agent.
+    """
 
     obs: tuple[tuple[str, TensorSpec], ...]
     actions: tuple[ActionHead, ...]
+    agents: tuple[str, ...] = ()
 
     @staticmethod
-    def of_spaces(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> EnvSpec:
+    def of_spaces(
+        observation_space: spaces.Space[Any], action_space: spaces.Space[Any], agents: tuple[str, ...] = ()
+    ) -> EnvSpec:
         """Flatten gymnasium spaces; raises EnvError naming the path of a space that is not supported."""
         return EnvSpec(
             obs=tuple(_obs_leaves(observation_space, "")),
             actions=tuple(head for head in _action_leaves(action_space, "")),
+            agents=agents,
         )
+
+    @property
+    def num_agents(self) -> int:
+        """A: agents of one env, each of which is a row."""
+        return len(self.agents) or 1
 
 
 def _join(prefix: str, name: object) -> str:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from sfactory.clock import now
 from sfactory.errors import ConfigError, ExitCode, SFactoryError
 from sfactory.native import set_for_children
-from sfactory.run.commands import train_command
-from sfactory.run.signals import Interrupted, Interrupts, signals_held_back
+from sfactory.runtime.commands import train_command
+from sfactory.runtime.signals import Interrupted, Interrupts, signals_held_back
 
 if TYPE_CHECKING:
-    from sfactory.run.summary import Summary
+    from sfactory.runtime.summary import Summary
 
 _STARTED_AT = now()
 _PROG = "sfactory.train"
@@ -37,19 +37,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             interrupts.raising = False
             return _interrupted(arguments, interrupts.exit_code)
         except ConfigError as error:
-            return _refuse(error.problems, error.exit_code, arguments)
+            return _refuse(error.problems, error.headline, error.exit_code, arguments)
         except SFactoryError as error:
-            return _refuse([str(error)], error.exit_code, arguments)
+            return _refuse([str(error)], error.headline, error.exit_code, arguments)
         except Exception as error:  # a defect: shown whole, and ended as every other fault is
             traceback.print_exc()
-            return _refuse([f"{type(error).__name__}: {error}"], ExitCode.FAULTS, arguments)
+            told = f"{type(error).__name__}: {error}"
+            return _refuse([told], told, ExitCode.FAULTS, arguments)
 
 
 def _interrupted(arguments: Sequence[str], code: int) -> int:
     """A signal came before there was a session: what an earlier one has reached still stands, and is told."""
     from dataclasses import replace
 
-    from sfactory.run.summary import result_line
+    from sfactory.runtime.summary import result_line
 
     earlier = _earlier_summary(arguments)
     line = result_line(
@@ -67,7 +68,7 @@ def _interrupted(arguments: Sequence[str], code: int) -> int:
 def _earlier_summary(arguments: Sequence[str]) -> Summary | None:
     """What the last session of the run that ``arguments`` resume has left; None for a benchmark or a fresh run."""
     from sfactory.config.cli import read_command_line
-    from sfactory.run.summary import Summary
+    from sfactory.runtime.summary import Summary
 
     try:
         config = read_command_line(arguments, prog=_PROG).config
@@ -81,9 +82,9 @@ def _earlier_summary(arguments: Sequence[str]) -> Summary | None:
     return Summary.read(Path(config.run.train_dir) / config.run.experiment / "summary.json")
 
 
-def _refuse(problems: Sequence[str], code: int, arguments: Sequence[str]) -> int:
+def _refuse(problems: Sequence[str], cause: str, code: int, arguments: Sequence[str]) -> int:
     """Say why a run did not start, or failed before it had anything to sum up."""
-    from sfactory.run.summary import result_line
+    from sfactory.runtime.summary import result_line
 
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
@@ -92,7 +93,7 @@ def _refuse(problems: Sequence[str], code: int, arguments: Sequence[str]) -> int
         env_steps=0,
         return_mean=None,
         resume_command=train_command(arguments),
-        cause=(problems[0].splitlines() or [""])[-1],
+        cause=cause,
     )
     print(line, file=sys.stderr, flush=True)
     return int(code)
@@ -101,16 +102,16 @@ def _refuse(problems: Sequence[str], code: int, arguments: Sequence[str]) -> int
 def _run(arguments: list[str], interrupts: Interrupts) -> int:
     # A signal inside an import would leave half a module, and the answer to a signal needs these two.
     with signals_held_back():
-        import sfactory.run.summary  # noqa: F401
+        import sfactory.runtime.summary  # noqa: F401
         from sfactory.config.cli import read_command_line
 
     resolved = read_command_line(arguments, prog=_PROG)
     # Imported only now, so that a mistyped flag is answered at once.
-    from sfactory.run.nursery import Nursery
+    from sfactory.runtime.nursery import Nursery
 
     nursery = Nursery()
     nursery.open()
-    from sfactory.run import session
+    from sfactory.runtime import session
 
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", datefmt="%H:%M:%S")
     if resolved.config.benchmark.benchmark:

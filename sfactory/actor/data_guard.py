@@ -64,8 +64,12 @@ class DataGuard:
     """Looks at all that one split gives and takes."""
 
     def __init__(self, spec: EnvSpec, writer: Writer, size: int, first: int, bad_data: BadDataCount | None) -> None:
-        """``first``: number of the split's first env in its actor. Without ``bad_data`` what is no data is an error."""
+        """``size``: rows. ``first``: number of the split's first env in its actor.
+
+        Without ``bad_data`` what is no data is an error.
+        """
         self._writer, self._first, self._bad_data = writer, first, bad_data
+        self._agents, self._num_agents = spec.agents, spec.num_agents
         self._finite = np.empty(size, bool)
         # Only real numbers can be something else than numbers.
         self._real = [
@@ -114,7 +118,7 @@ class DataGuard:
                 env = int(np.flatnonzero(~np.isfinite(row.reshape(len(row), -1)).all(axis=1))[0])
                 raise BadActions(
                     f"policy version {slot.policy_version[t, env]} chose {key!r} = {row[env].tolist()} for env "
-                    f"{self._first + env}, which is not finite and is not passed on to the env: its network gives "
+                    f"{self._env(env)}, which is not finite and is not passed on to the env: its network gives "
                     "numbers that are too large; lower --learning_rate or --max_grad_norm, and resume from a checkpoint"
                 )
 
@@ -140,10 +144,21 @@ class DataGuard:
         if not flaws:
             return
         if self._bad_data is None:
-            env, flaw = next(iter(flaws.items()))
-            raise BadObservation(f"env {self._first + env}: {_said(flaw)}")
-        self._bad_data.add({self._first + env: flaw for env, flaw in flaws.items()})
+            row, flaw = next(iter(flaws.items()))
+            raise BadObservation(f"env {self._env(row)}{self._agent(row)}: {_said(flaw)}")
+        # An env counts once, whatever number of its agents gave what is no data.
+        told = {self._env(row): flaw._replace(agent=self._agent(row)) for row, flaw in flaws.items()}
+        self._bad_data.add(told)
+
+    def _env(self, row: int) -> int:
+        """Number in the actor of the env that ``row`` is of."""
+        return self._first + row // self._num_agents
+
+    def _agent(self, row: int) -> str:
+        """What errors add of the agent that ``row`` is of, if envs have many."""
+        return f", agent {self._agents[row % self._num_agents]!r}" if self._agents else ""
 
 
 def _said(flaw: Flaw) -> str:
-    return f"{REWARD} {flaw.text}" if flaw.key == REWARD else f"observation {flaw.key!r} {flaw.text}"
+    what = REWARD if flaw.key == REWARD else f"observation {flaw.key!r}"
+    return f"{what} {flaw.text}{flaw.agent}"

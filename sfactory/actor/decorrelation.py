@@ -8,7 +8,11 @@ puts workers at different moments of their rollouts.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
+from sfactory.actor.agents_group import AgentsGroup
+from sfactory.actor.agents_recorder import AgentsRecorder
 from sfactory.actor.env_group import EnvGroup
 from sfactory.actor.split import Split
 from sfactory.clock import BLOCK_S, Deadline
@@ -43,6 +47,31 @@ def warm_up(split: Split, env: int, steps: int, seed: int, control: Control, row
         split.writer.check(obs, f"env {env} of split {split.index}, after {steps} random steps")
         split.tally.resume_episode(env, episode_return, length)
         split.recorder.begin_within_episode([env])
+
+
+def warm_up_agents(split: Split, env: int, steps: int, seed: int, control: Control, row: StatusRow) -> None:
+    """As ``warm_up``, in env ``env`` of a split of envs with many agents: all of them take random actions."""
+    group, recorder = split.group, split.recorder
+    assert isinstance(group, AgentsGroup)
+    assert isinstance(recorder, AgentsRecorder)
+    game, size = group.envs[env], group.agents
+    game.action_space.seed(seed)
+    observations: Sequence[Any] = group.observations[env * size : (env + 1) * size]
+    life, returns, length = group.life(env), [0.0] * size, 0
+    for _ in range(steps):
+        if control.stopping:
+            break
+        row.begin_work()
+        observations, rewards, change = game.step([game.action_space.sample() for _ in range(size)])
+        returns = [earned + float(reward) for earned, reward in zip(returns, rewards, strict=True)]
+        length += 1
+        if change is not None and life.change(change, observations).over:
+            observations, returns, length = game.reset(), [0.0] * size, 0
+            life.begin(observations)
+    group.place(env, observations)
+    if length:
+        split.writer.check_all(group.observations, group.size, f"split {split.index}, after {steps} random steps")
+        recorder.begin_within(env, returns, length)
 
 
 class FirstWait:

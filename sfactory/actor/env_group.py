@@ -45,6 +45,9 @@ class EnvGroup:
         self.resumed: list[int] = []
         self.lost: list[int] = []  # none ever is: an env that ended is reset when that suits the slot
         self.broken: list[int] = []
+        self.idle: list[int] = []  # these three are of envs with many agents
+        self.paused: list[int] = []
+        self.absent: list[int] = []
         self.extras = ExtraTally()
         self._steps: list[Callable[[Any], StepResult]] = [env.step for env in self.envs]
         self._late_resets = [self._late_reset_of(env) for env in range(len(self.envs))]
@@ -116,7 +119,7 @@ class EnvGroup:
             close_env(env, f"env {index} of {name}")
 
     def _end(self, env: int, terminated: bool, info: dict[str, Any]) -> None:
-        self.extras.add(info)
+        self.extras.add(info, env)
         if terminated:
             self.terminated.append(env)
             self._reset(env)

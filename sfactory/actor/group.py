@@ -25,6 +25,14 @@ class Group(Protocol):
         counts nowhere; they were made good, and are at the start of another. None of the lists above holds them
     first: envs whose current observation is the first of an episode
     extras: extra statistics that episodes gave at their ends, not yet sent
+
+    Of envs with many agents each agent is a row, and stands for an env here (NOTE [Rows of agents]). Agents may take no
+    part in a step, which the rest is about; it is empty elsewhere. See NOTE [Agent life].
+
+    idle: rows that had no part in the last step, and are in none of the lists above (those of an env that was reset are
+        in ``resumed``)
+    paused: rows whose agent fell asleep with the last step, in which its episode did not end
+    absent: rows that nobody need act for in the next step: they show zeros
     """
 
     observations: Any
@@ -34,6 +42,9 @@ class Group(Protocol):
     resumed: list[int]
     lost: list[int]
     broken: list[int]
+    idle: list[int]
+    paused: list[int]
+    absent: list[int]
     extras: ExtraTally
 
     @property

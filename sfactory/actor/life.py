@@ -38,7 +38,7 @@ def run_actor(setup: ActorSetup, model: ModelConfig, cores: frozenset[int] | Non
     row.set("state", State.RUNNING)
     row.set("busy_since", 0)
     try:
-        if setup.to_policy is None:
+        if not setup.to_policies:
             _begin_acting(setup)
         actor = make_actor(setup, splits, model, row)
         while not setup.control.stopping:
@@ -49,10 +49,10 @@ def run_actor(setup: ActorSetup, model: ModelConfig, cores: frozenset[int] | Non
 
 def make_actor(setup: ActorSetup, splits: list[Split], model: ModelConfig, row: StatusRow) -> Actor:
     """The actor of these splits. With local inference it waits for the first weights (or for a stop)."""
-    outbox = Outbox(setup.actor, setup.trajectories, setup.table, setup.to_learner, setup.to_main, setup.max_in_flight)
+    outbox = Outbox(setup.actor, setup.trajectories, setup.table, setup.to_learners, setup.to_main, setup.max_in_flight)
     if setup.inbox.life:
         outbox.announce_again()
-    if setup.to_policy is not None:
+    if setup.to_policies:
         return ActorWorker(setup, splits, outbox, row)
     # Imported here because actors under central inference do without torch.
     import torch
@@ -60,9 +60,10 @@ def make_actor(setup: ActorSetup, splits: list[Split], model: ModelConfig, row: 
     from sfactory.actor.local import LocalActor
     from sfactory.inference.acting import ActingPolicy
 
-    policy = ActingPolicy(setup.spec, model, setup.weights, torch.device("cpu"))
-    policy.wait_for_weights(setup.control)
-    return LocalActor(setup, splits, outbox, row, policy)
+    policies = [ActingPolicy(setup.spec, model, weights, torch.device("cpu")) for weights in setup.weights]
+    for policy in policies:
+        policy.wait_for_weights(setup.control)
+    return LocalActor(setup, splits, outbox, row, policies)
 
 
 def _limit_threads(setup: ActorSetup) -> None:

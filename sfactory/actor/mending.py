@@ -73,8 +73,7 @@ class Mender:
 
     def resetting(self, is_so: bool) -> None:
         """An env is being reset or made anew, or is no longer: a piece of work with a limit of its own."""
-        self._row.begin_work()
-        self._row.set("resetting", is_so)
+        self._row.begin_reset(is_so)
 
     def begin_work(self) -> None:
         """The actor begins one more thing that may take long."""

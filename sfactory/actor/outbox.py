@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
 
 from sfactory.actor.split import Split
 from sfactory.messages import MAX_EPISODES_PER_REPORT, EpisodesDone, ToLearner, ToMain, TrajectoryReady
@@ -10,18 +13,16 @@ from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotState, SlotTable
 from sfactory.shared.trajectories import TrajectoryBuffer
 
-_POLICY = 0  # every row belongs to the one policy there is
-
 
 class Outbox:
-    """Hands free slots to splits and complete ones to the learner."""
+    """Hands free slots to splits and complete ones to the learners."""
 
     def __init__(
         self,
         actor: int,
         trajectories: TrajectoryBuffer,
         table: SlotTable,
-        to_learner: Channel[ToLearner],
+        to_learners: Sequence[Channel[ToLearner]],
         to_main: Channel[ToMain],
         max_in_flight: int = 0,
     ) -> None:
@@ -35,7 +36,7 @@ class Outbox:
         self._orders = [deque(sorted(table.slots_of_split(actor, split), key=self._when_due)) for split in splits]
         self._max_in_flight = max_in_flight or len(self._slots)
         self._held_back: deque[int] = deque()  # splits that the limit made wait, the first of them first
-        self._to_learner, self._to_main = to_learner, to_main
+        self._to_learners, self._to_main = to_learners, to_main
 
     def _when_due(self, slot: int) -> tuple[bool, int]:
         return self._table.state(slot) is not SlotState.FREE, self._table.generation(slot)
@@ -43,8 +44,8 @@ class Outbox:
     def announce_again(self) -> None:
         """By an actor that takes over: the one before may have published more than it announced, see NOTE [Lives]."""
         for index in sorted(self._slots, key=self._table.generation):
-            if self._table.state(index) is SlotState.READY:
-                self._to_learner.put(TrajectoryReady(self._actor, index))
+            for policy in self._table.waiting_for(index):
+                self._to_learners[policy].put(TrajectoryReady(self._actor, index))
 
     def begin(self, split: Split) -> bool:
         """Give ``split`` a free slot of its own; False if none is, which is how the learner holds collection back."""
@@ -70,14 +71,25 @@ class Outbox:
         return True
 
     def count_steps(self, split: Split, steps: int) -> None:
-        """The split has taken so many more valid env steps, which lie in its slot."""
-        self._table.count_steps(split.recorder.slot.index, steps)
+        """The split has taken ``steps`` more valid agent steps, in the row of its slot that was written last."""
+        if not steps:
+            return  # perhaps no row was written, see Split.step
+        slot, t = split.recorder.slot, split.recorder.t - 1
+        if slot.policy_id is None:
+            self._table.count_steps(slot.index, steps)
+        else:
+            taken = slot.policy_id[t][slot.valid[t]]
+            for policy, count in enumerate(np.bincount(taken).tolist()):
+                if count:
+                    self._table.count_steps(slot.index, count, policy)
 
     def finish(self, split: Split) -> None:
-        """Send the completed slot of ``split`` to the learner, and its finished episodes to main."""
+        """Send the completed slot of ``split`` to the learners of its policies, and its finished episodes to main."""
         slot = split.recorder.finish()
-        self._table.publish(slot.index, _POLICY)
-        self._to_learner.put(TrajectoryReady(self._actor, slot.index))
+        policies = split.players_of(slot)
+        self._table.publish(slot.index, *policies)
+        for policy in policies:
+            self._to_learners[policy].put(TrajectoryReady(self._actor, slot.index))
         self.report(split)
 
     def report(self, split: Split) -> None:
@@ -85,8 +97,8 @@ class Outbox:
         # Extras first: main, once it knows an episode, knows what the episode told beside its return.
         if not split.group.extras.send(self._actor, self._to_main.try_put):
             return
-        while split.tally.finished_returns:
-            returns, lengths = split.tally.take(MAX_EPISODES_PER_REPORT)
-            if not self._to_main.try_put(EpisodesDone(self._actor, returns, lengths)):
-                split.tally.put_back(returns, lengths)
+        while finished := split.tally.finished:
+            returns, lengths = split.tally.take(MAX_EPISODES_PER_REPORT, finished[0])
+            if not self._to_main.try_put(EpisodesDone(self._actor, returns, lengths, finished[0])):
+                split.tally.put_back(returns, lengths, finished[0])
                 return

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from sfactory.actor.casting import Casting
 from sfactory.actor.data_guard import DataGuard
 from sfactory.actor.episodes import EpisodeTally
 from sfactory.actor.group import Group
@@ -14,11 +17,16 @@ class TrajectoryRecorder:
     Row life: see docs/architecture.md and NOTE [Truncation row].
     """
 
-    def __init__(self, group: Group, guard: DataGuard, tally: EpisodeTally, rollout: int) -> None:
+    def __init__(
+        self, group: Group, guard: DataGuard, tally: EpisodeTally, rollout: int, casting: Casting | None = None
+    ) -> None:
+        """``casting``: who plays which row, if that is not the one policy there is, always."""
+        self._casting = casting
         self._group, self._guard, self._tally, self._rollout = group, guard, tally, rollout
         self._first = list(range(group.size))  # envs whose current observation is the first of an episode
         self._slot: Slot | None = None
         self.t = 0
+        self.agent_steps = 0  # valid ones of the last step, which ``record`` counts by envs
 
     @property
     def slot(self) -> Slot:
@@ -36,9 +44,12 @@ class TrajectoryRecorder:
         # First of all: if a stop comes while an env is made anew, the split has a slot all the same.
         self._slot, self.t = slot, 0
         resumed = self._group.reset_truncated()
-        resumed += self._guard.begin(self._group, _row(slot, 0))
+        resumed += self._guard.begin(self._group, row_of(slot, 0))
         if resumed:
             self._tally.start(resumed)
+        if self._casting is not None:
+            self._casting.begin_episodes(resumed)
+            self._casting.begin(slot, self._group.absent)
         slot.terminated.fill(False)
         slot.truncated.fill(False)
         slot.valid.fill(True)
@@ -55,11 +66,22 @@ class TrajectoryRecorder:
         Afterwards ``t`` has advanced, and ``completed`` says whether the slot is full.
         """
         group, slot, t = self._group, self.slot, self.t
-        self._tally.step(self._guard.record(group, slot.reward[t], _row(slot, t + 1)))
+        self._tally.step(self._guard.record(group, slot.reward[t], row_of(slot, t + 1)))
         if group.terminated or group.truncated or group.resumed or group.broken:
             self._record_ends(slot, t)
         self.t = t + 1
-        return group.size - len(group.resumed) - len(group.lost) - len(group.broken)
+        if self._casting is not None:
+            self._cast(self._casting, slot)
+        self.agent_steps = group.size - len(group.resumed) - len(group.lost) - len(group.broken)
+        return self.agent_steps
+
+    def _cast(self, casting: Casting, slot: Slot) -> None:
+        """Say who acts in the row that awaits actions now."""
+        first = self._group.first
+        if first:
+            casting.begin_episodes(first)
+        if not self.completed:
+            casting.write(slot, self.t, self._group.absent)
 
     @property
     def completed(self) -> bool:
@@ -75,9 +97,11 @@ class TrajectoryRecorder:
         return slot
 
     def _record_ends(self, slot: Slot, t: int) -> None:
-        group, tally = self._group, self._tally
-        slot.is_first[t + 1, group.first] = True
-        # Indexing with an empty list costs as much as with a short one.
+        group, tally, first = self._group, self._tally, self._group.first
+        # Each indexing with a list would make an array of it, which takes longer than all else. That with an empty one
+        # costs as much.
+        terminated = np.array(group.terminated, np.intp)
+        slot.is_first[t + 1, terminated if first == group.terminated else first] = True
         if group.resumed:
             slot.valid[t, group.resumed] = False
             tally.start(group.resumed)
@@ -87,12 +111,14 @@ class TrajectoryRecorder:
             slot.valid[t, group.broken] = False
             tally.start(group.broken)
         if group.terminated:
-            slot.terminated[t, group.terminated] = True
-            tally.end(group.terminated)
+            slot.terminated[t, terminated] = True
+            tally.end(terminated)
         if group.truncated:
-            slot.truncated[t, group.truncated] = True
-            tally.end(group.truncated)
+            truncated = np.array(group.truncated, np.intp)
+            slot.truncated[t, truncated] = True
+            tally.end(truncated)
 
 
-def _row(slot: Slot, t: int) -> dict[str, Array]:
+def row_of(slot: Slot, t: int) -> dict[str, Array]:
+    """Observations of row ``t``: {key: [N, ...]}."""
     return {key: block[t] for key, block in slot.obs.items()}

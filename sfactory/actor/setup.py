@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 
+from sfactory.actor.agents_group import AgentsGroup
+from sfactory.actor.casting import SOLE_AGENT, Casting, Draw, MappedDraw, Mapping, RandomDraw
 from sfactory.actor.data_guard import BadDataCount
-from sfactory.actor.decorrelation import warm_up
+from sfactory.actor.decorrelation import warm_up, warm_up_agents
 from sfactory.actor.env_group import EnvGroup
 from sfactory.actor.mending import Mender
+from sfactory.actor.shaper import Shaper
 from sfactory.actor.split import FaultCare, Split
+from sfactory.config.references import find_callable
+from sfactory.env.agents import AgentsEnv
 from sfactory.env.api import EnvFactory
 from sfactory.layout import Layout, actor_name
 from sfactory.messages import ToActor, ToLearner, ToMain, ToPolicy
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at
 from sfactory.shared.channel import Channel
 from sfactory.shared.control import Control
+from sfactory.shared.rnn_states import RnnStates
+from sfactory.shared.schemes import Schemes
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import State, StatusRow
-from sfactory.shared.trajectories import TrajectoryBuffer
+from sfactory.shared.trajectories import TrajectoryBuffer, has_policy_ids
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import EnvSpec
 
 
 @dataclass(frozen=True)
 class ActorSetup:
-    """Everything an actor process works with. ``to_policy`` is None with local inference.
+    """Everything an actor process works with.
 
     generation, attempt: where the session began, and how many processes of this actor there were before. Both are
     part of all seeds, so that neither a resumed session nor a replaced process lives through the same again.
+    weights, to_learners, to_policies: by policy; whom to ask, the last, is () with local inference.
     gpus: those that envs may use, see ``see_gpu_of``. decorrelate_envs: see ``warm_up``. first_wait_s: see FirstWait.
     max_in_flight: see Outbox. max_env_restarts: see Mender. max_bad_env_data: see BadDataCount.
+    policy_mapping, policy_mapping_episodes: see the flags, and ``make_casting``. schemes: by which envs shape their
+    rewards, if they can and it is wanted.
     """
 
     actor: int
@@ -44,11 +54,12 @@ class ActorSetup:
     layout: Layout
     trajectories: TrajectoryBuffer
     table: SlotTable
+    states: RnnStates
     control: Control
-    weights: SharedWeights
+    weights: tuple[SharedWeights, ...]
     inbox: Channel[ToActor]
-    to_policy: Channel[ToPolicy] | None
-    to_learner: Channel[ToLearner]
+    to_policies: tuple[Channel[ToPolicy], ...]
+    to_learners: tuple[Channel[ToLearner], ...]
     to_main: Channel[ToMain]
     attempt: int
     gpus: tuple[int, ...]
@@ -57,6 +68,10 @@ class ActorSetup:
     max_in_flight: int
     max_env_restarts: int
     max_bad_env_data: float
+    policy_mapping: str = "auto"
+    policy_mapping_episodes: int = 10
+    schemes: Schemes | None = None
+    frozen_policies: tuple[int, ...] = ()
 
     def env_seed(self, env: int) -> int:
         """Seed of the first reset of the actor's env ``env``."""
@@ -78,22 +93,51 @@ class ActorSetup:
         return seed_at(self.seed, Branch.LIBRARIES, self.actor, self.generation, self.attempt)
 
 
+def make_casting(setup: ActorSetup, index: int) -> Casting | None:
+    """Who plays the rows of split ``index``; None where it is the one policy there is, always."""
+    spec, layout = setup.spec, setup.layout
+    if not has_policy_ids(spec, layout):
+        return None
+    policies, agents = layout.num_policies, spec.num_agents
+    draw: Draw | None = None
+    if policies > 1 and layout.mapping == "function":
+        function = cast(Mapping, find_callable(setup.policy_mapping))
+        first = (setup.actor * layout.splits + index) * layout.envs
+        draw = MappedDraw(setup.policy_mapping, function, spec.agents or (SOLE_AGENT,), first, policies)
+    elif policies > 1 and layout.mapping != "split":
+        seed = seed_at(setup.seed, Branch.CASTING, setup.actor, setup.generation, setup.attempt, index)
+        draw = RandomDraw(policies, setup.policy_mapping_episodes, layout.mapping == "agent", seed)
+    own = layout.policy_of_split(setup.actor, index)
+    return Casting(layout.rows, agents, own, draw, policies, setup.frozen_policies)
+
+
 def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     """Make all envs of the actor, then reset each for the first time; ``row`` tells since when it is at one of them."""
     layout = setup.layout
     actor = actor_name(setup.actor)
     mender = Mender(actor, setup.max_env_restarts, setup.seed_after_fault, setup.control, row)
     bad_data = BadDataCount(actor, setup.max_bad_env_data, row)
-    make = _vector_split if setup.factory.makes_vectors else _split_of_envs
+    make = _vector_split if setup.factory.makes_vectors else _split_of_agents if setup.spec.agents else _split_of_envs
     splits = [make(setup, index, row, mender, bad_data) for index in range(layout.splits)]
+    if setup.schemes is not None:
+        _shape(setup.schemes, splits, setup.spec.num_agents)
     row.set("state", State.RESETTING)
     for split in splits:
-        first = split.index * layout.rows
-        seeds = [setup.env_seed(first + env) for env in range(layout.rows)]
+        first = split.index * layout.envs
+        seeds = [setup.env_seed(first + env) for env in range(layout.envs)]
         split.reset(seeds, f"actor {setup.actor}", before_each=row.begin_work)
     if setup.decorrelate_envs:
         _decorrelate(setup, splits, row)
     return splits
+
+
+def _shape(schemes: Schemes, splits: list[Split], agents: int) -> None:
+    """Have envs rewarded by the schemes of their policies."""
+    for split in splits:
+        if isinstance(split.group, EnvGroup | AgentsGroup):
+            split.before_slot = look = Shaper(split, split.group.envs, agents, schemes).look
+            if split.casting is not None:
+                split.casting.after_draw = look
 
 
 def close_envs(splits: list[Split]) -> None:
@@ -104,25 +148,37 @@ def close_envs(splits: list[Split]) -> None:
 
 def _split_of_envs(setup: ActorSetup, index: int, row: StatusRow, mender: Mender, bad_data: BadDataCount) -> Split:
     envs: list[gymnasium.Env[Any, Any]] = []
-    for _ in range(setup.layout.rows):
+    for _ in range(setup.layout.envs):
         row.begin_work()
         envs.append(setup.factory())
     care = FaultCare(mender, bad_data, lambda seed: setup.factory())
-    return Split.of_envs(index, envs, setup.spec, setup.layout.rollout, care)
+    return Split.of_envs(index, envs, setup.spec, setup.layout.rollout, care, make_casting(setup, index))
+
+
+def _split_of_agents(setup: ActorSetup, index: int, row: StatusRow, mender: Mender, bad_data: BadDataCount) -> Split:
+    envs: list[AgentsEnv] = []
+    for _ in range(setup.layout.envs):
+        row.begin_work()
+        envs.append(setup.factory.agents())
+    care = FaultCare(mender, bad_data, lambda seed: setup.factory.agents())
+    return Split.of_agents(index, envs, setup.spec, setup.layout.rollout, care, make_casting(setup, index))
 
 
 def _vector_split(setup: ActorSetup, index: int, row: StatusRow, mender: Mender, bad_data: BadDataCount) -> Split:
     row.begin_work()
-    rows = setup.layout.rows
-    env = setup.factory.vector(rows, setup.env_seed(index * rows))
-    care = FaultCare(mender, bad_data, lambda seed: setup.factory.vector(rows, seed))
-    return Split.of_vector(index, env, setup.spec, setup.layout.rollout, care)
+    envs = setup.layout.envs
+    env = setup.factory.vector(envs, setup.env_seed(index * envs))
+    care = FaultCare(mender, bad_data, lambda seed: setup.factory.vector(envs, seed))
+    return Split.of_vector(index, env, setup.spec, setup.layout.rollout, care, make_casting(setup, index))
 
 
 def _decorrelate(setup: ActorSetup, splits: list[Split], row: StatusRow) -> None:
     """Put the envs at different moments of their episodes; those of a vector env cannot be stepped one by one."""
     layout = setup.layout
-    for env in range(layout.splits * layout.rows):
-        split, place = splits[env // layout.rows], env % layout.rows
+    for env in range(layout.splits * layout.envs):
+        split, place = splits[env // layout.envs], env % layout.envs
+        given = split, place, env * layout.rollout, setup.acting_seed(env), setup.control, row
         if isinstance(split.group, EnvGroup):
-            warm_up(split, place, env * layout.rollout, setup.acting_seed(env), setup.control, row)
+            warm_up(*given)
+        elif isinstance(split.group, AgentsGroup):
+            warm_up_agents(*given)

@@ -9,6 +9,9 @@ from typing import Any
 
 import gymnasium
 
+from sfactory.actor.agents_group import AgentsGroup
+from sfactory.actor.agents_recorder import AgentsRecorder
+from sfactory.actor.casting import Casting
 from sfactory.actor.data_guard import BadDataCount, DataGuard
 from sfactory.actor.env_group import EnvGroup
 from sfactory.actor.episodes import EpisodeTally
@@ -17,10 +20,13 @@ from sfactory.actor.mending import Mender, Remedy, StopOrdered
 from sfactory.actor.recorder import TrajectoryRecorder
 from sfactory.actor.vector_group import VectorGroup
 from sfactory.env.adapt import BadObservation, ObsWriter, Rows, Writer, action_reader
+from sfactory.env.agents import AgentsEnv, AgentsWriter, require_agents
 from sfactory.env.blocks import BlockWriter, block_reader
 from sfactory.env.vector import VectorEnv, single_spaces
 from sfactory.shared.trajectories import Slot
 from sfactory.spec import EnvSpec
+
+_THE_ONE = (0,)  # policy there is
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,10 @@ class FaultCare:
 
 
 class Split:
-    """A group of envs that is stepped together. ``step`` turns the actions of the current row into the next row."""
+    """A group of envs that is stepped together. ``step`` turns the actions of the current row into the next row.
+
+    before_slot: called before each slot begins.
+    """
 
     def __init__(
         self,
@@ -53,13 +62,22 @@ class Split:
         guard: DataGuard,
         read_actions: Callable[[Rows], Any],
         rollout: int,
+        casting: Casting | None = None,
+        agents: tuple[str, ...] = (),
     ) -> None:
+        """``casting``: who plays which row, if that is not the one policy there is, always."""
         self.index = index
+        self.casting = casting
+        self.before_slot: Callable[[], None] | None = None
         self.phase = 0  # which of the split's two states is the one before the next step, see NOTE [State phases]
         self.group = group
-        self.tally = EpisodeTally(group.size)
+        self.tally = EpisodeTally(group.size, casting)
+        group.extras.casting = casting
         self.writer = writer
-        self.recorder = TrajectoryRecorder(group, guard, self.tally, rollout)
+        if isinstance(group, AgentsGroup):
+            self.recorder: TrajectoryRecorder = AgentsRecorder(group, guard, self.tally, rollout, agents, casting)
+        else:
+            self.recorder = TrajectoryRecorder(group, guard, self.tally, rollout, casting)
         self._guard, self._read_actions = guard, read_actions
 
     @staticmethod
@@ -69,21 +87,63 @@ class Split:
         spec: EnvSpec,
         rollout: int,
         care: FaultCare | None = None,
+        casting: Casting | None = None,
     ) -> Split:
         """A split of envs that are stepped one by one. Without ``care``, any fault of theirs is an error."""
         writer, first = ObsWriter(spec, envs[0].observation_space), index * len(envs)
         remedy = None if care is None else care.remedy(first, 1, writer)
         guard = DataGuard(spec, writer, len(envs), first, None if care is None else care.bad_data)
-        return Split(index, EnvGroup(envs, remedy), writer, guard, action_reader(envs[0].action_space), rollout)
+        read_actions = action_reader(envs[0].action_space)
+        return Split(index, EnvGroup(envs, remedy), writer, guard, read_actions, rollout, casting)
 
     @staticmethod
-    def of_vector(index: int, env: VectorEnv, spec: EnvSpec, rollout: int, care: FaultCare | None = None) -> Split:
+    def of_agents(
+        index: int,
+        envs: Sequence[AgentsEnv],
+        spec: EnvSpec,
+        rollout: int,
+        care: FaultCare | None = None,
+        casting: Casting | None = None,
+    ) -> Split:
+        """A split of envs with many agents, each of which is a row. Raises EnvError if they differ from ``spec``'s."""
+        for env in envs:
+            require_agents(env, spec.agents)
+        agents, first = spec.num_agents, index * len(envs)
+        writer = AgentsWriter(spec, envs[0].observation_space)
+        remedy = None if care is None else care.remedy(first, agents, writer)
+        guard = DataGuard(spec, writer, len(envs) * agents, first, None if care is None else care.bad_data)
+        reader = action_reader(envs[0].action_space)
+        return Split(index, AgentsGroup(envs, remedy), writer, guard, reader, rollout, casting, spec.agents)
+
+    @staticmethod
+    def of_vector(
+        index: int,
+        env: VectorEnv,
+        spec: EnvSpec,
+        rollout: int,
+        care: FaultCare | None = None,
+        casting: Casting | None = None,
+    ) -> Split:
         """A split that is one vector env."""
         observations, actions = single_spaces(env)
         writer, size = BlockWriter(spec, observations), env.num_envs
         remedy = None if care is None else care.remedy(index * size, size, writer)
         guard = DataGuard(spec, writer, size, index * size, None if care is None else care.bad_data)
-        return Split(index, VectorGroup(env, remedy), writer, guard, block_reader(actions), rollout)
+        return Split(index, VectorGroup(env, remedy), writer, guard, block_reader(actions), rollout, casting)
+
+    @property
+    def policies(self) -> tuple[int, ...]:
+        """The policies that act in the row that awaits actions."""
+        return _THE_ONE if self.casting is None else self.casting.present
+
+    @property
+    def may_play(self) -> Sequence[int]:
+        """The policies that may act before its slot is complete."""
+        return _THE_ONE if self.casting is None else self.casting.may_play
+
+    def players_of(self, slot: Slot) -> Sequence[int]:
+        """The policies whose learners are to have the complete ``slot``."""
+        return self.may_play if self.casting is None or self.casting.is_fixed else slot.policies()
 
     def reset(self, seeds: list[int], where: str, before_each: BeforeEach | None = None) -> None:
         """First reset of all envs; raises BadObservation if one does not keep to its observation space."""
@@ -93,7 +153,8 @@ class Split:
     def step(self) -> int:
         """Step the envs with the actions in row ``t`` of the slot, and record; returns the valid env steps.
 
-        If a stop is ordered while an env is made anew, nothing is recorded: the slot will not be completed.
+        Those of agents are then ``recorder.agent_steps``. If a stop is ordered while an env is made anew, nothing is
+        recorded: the slot will not be completed.
         """
         slot, t = self.recorder.slot, self.recorder.t
         actions = {key: block[t] for key, block in slot.actions.items()}
@@ -103,10 +164,13 @@ class Split:
             self.phase ^= 1
             return self.recorder.record()
         except StopOrdered:
+            self.recorder.agent_steps = 0
             return 0
 
     def begin(self, slot: Slot) -> None:
         """Start filling ``slot``."""
+        if self.before_slot is not None:
+            self.before_slot()
         # A stop that is ordered meanwhile ends the split before its next step.
         with contextlib.suppress(StopOrdered):
             self.recorder.begin(slot)

@@ -46,6 +46,9 @@ class VectorGroup:
         self.resumed: list[int] = []
         self.lost: list[int] = []
         self.broken: list[int] = []
+        self.idle: list[int] = []  # these three are of envs with many agents
+        self.paused: list[int] = []
+        self.absent: list[int] = []
         self.extras = ExtraTally()
         self._resets_next_step = autoreset_mode(env) is AutoresetMode.NEXT_STEP
         self._step: Callable[[Any], Any] = env.step
@@ -87,11 +90,14 @@ class VectorGroup:
         remedy = self._remedy
         assert remedy is not None, "what is no data is an error where nobody makes it good"
         assert self.env is not None
+        remedy.mender.resetting(True)
         try:
             self.observations, _ = self.env.reset(seed=remedy.mender.fresh_seed(remedy.first))
             remedy.check(self.observations)
         except Exception as error:  # as in ``step``
             self._mend(error)
+        else:
+            remedy.mender.resetting(False)
         self._lose_all()
 
     def show_anew(self, envs: Sequence[int]) -> Sequence[int]:
@@ -144,7 +150,7 @@ class VectorGroup:
         told = infos_of_ends(infos)
         if EXTRA_STATS in told or TRUE_OBJECTIVE in told:  # else nobody need look at what each env tells
             for env in self.terminated + self.truncated:
-                self.extras.add(info_of_end(infos, env))
+                self.extras.add(info_of_end(infos, env), env)
 
 
 def _where(mask: npt.ArrayLike) -> list[int]:

@@ -1,7 +1,7 @@
 """Room: a command beside train. In: a dataclass of its flags, argv. Out: the dataclass, or every problem of the line.
 
-Such a command works on a run that is there, whose own config.json says how its environment and network are made. So it
-takes none of train's other flags, and train takes none of its own.
+Such a command works on runs that are there, whose own config.json says how environment and network are made, or starts
+runs that bring their own flags. So it takes none of train's other flags, and train takes none of its own.
 """
 
 from __future__ import annotations
@@ -33,9 +33,16 @@ Settings = TypeVar("Settings")
 class Command(Generic[Settings]):
     """The command line of ``python -m sfactory.<name>``. ``kind``: the dataclass of its flags."""
 
-    def __init__(self, kind: type[Settings], name: str, about: str, clashes: Callable[[Settings], list[Clash]]) -> None:
-        """``about``: what ``--help`` says of it."""
-        self._kind, self._name, self._about, self._clashes = kind, name, about, clashes
+    def __init__(
+        self,
+        kind: type[Settings],
+        name: str,
+        about: str,
+        clashes: Callable[[Settings], list[Clash]],
+        usage: str = "--experiment=NAME",
+    ) -> None:
+        """``about``: what ``--help`` says of it; ``usage``: the flag that it cannot do without."""
+        self._kind, self._name, self._about, self._clashes, self._usage = kind, name, about, clashes, usage
 
     @functools.cached_property
     def flags(self) -> Mapping[str, Flag]:
@@ -74,11 +81,12 @@ class Command(Generic[Settings]):
             if text is not None:
                 problems.append(f"{assigned(name, value)}: {text}")
         problems += [text for names, text in self._clashes(settings) if not broken.intersection(names)]
-        where = config_of({name: getattr(settings, name) for name in _WHERE})
-        return problems + [problem.text for problem in find_problems(where, broken) if problem.flags[0] in _WHERE]
+        names = [name for name in _WHERE if name in self.flags]
+        where = config_of({name: getattr(settings, name) for name in names})
+        return problems + [problem.text for problem in find_problems(where, broken) if problem.flags[0] in names]
 
     def _help(self, prog: str) -> str:
-        lines = [f"usage: python -m {prog} --experiment=NAME [--flag=value ...]", ""]
+        lines = [f"usage: python -m {prog} {self._usage} [--flag=value ...]", ""]
         lines += [*textwrap.wrap(f"{self._about} {_FORM}", _WIDTH), ""]
         for known in self.flags.values():
             facts = [f"default {value_text(known.default)}", *filter(None, [range_text(known.info)])]

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import os
 import sys
+import types
 from collections.abc import Callable
 
 from sfactory.errors import named
@@ -20,12 +21,31 @@ def find_callable(reference: str) -> Callable[..., object]:
 
     Raises Unresolved, with what the module raised as its cause, if there is none.
     """
+    holder, module, name = _holder(reference)
+    found = getattr(holder, name, None)
+    if callable(found):
+        return found  # type: ignore[no-any-return]
+    if found is not None:
+        raise Unresolved(f"{name!r} is {described(found)}; it must be a function or class")
+    raise _absent(holder, module, name, [each for each in vars(holder) if callable(getattr(holder, each))])
+
+
+def find_object(reference: str) -> object:
+    """Whatever ``reference``, module:name, stands for; otherwise as ``find_callable``."""
+    holder, module, name = _holder(reference)
+    if not hasattr(holder, name):
+        raise _absent(holder, module, name, list(vars(holder)))
+    return getattr(holder, name)
+
+
+def _holder(reference: str) -> tuple[types.ModuleType, str, str]:
+    """The module, its name, and the name within it."""
     module, colon, name = reference.partition(":")
     if not (module and colon and name.isidentifier()):
         raise Unresolved("it must be module:name, the module as in an import statement (my_package.my_module:MyClass)")
     import_current_directory()
     try:
-        holder = importlib.import_module(module)
+        return importlib.import_module(module), module, name
     # The user's module may raise anything while it is imported, and may even call sys.exit.
     except (Exception, SystemExit) as error:
         advice = "mend the module"
@@ -36,13 +56,11 @@ def find_callable(reference: str) -> Callable[..., object]:
         raise Unresolved(
             f"module {module!r} cannot be imported from {os.getcwd()}: {named(error)}; {advice}"
         ) from error
-    found = getattr(holder, name, None)
-    if callable(found):
-        return found  # type: ignore[no-any-return]
-    if found is not None:
-        raise Unresolved(f"{name!r} is {described(found)}; it must be a function or class")
-    near = difflib.get_close_matches(name, [n for n in vars(holder) if callable(getattr(holder, n))], n=1)
-    raise Unresolved(
+
+
+def _absent(holder: types.ModuleType, module: str, name: str, known: list[str]) -> Unresolved:
+    near = difflib.get_close_matches(name, known, n=1)
+    return Unresolved(
         f"module {module!r} ({getattr(holder, '__file__', None) or 'no file'}) has no {name!r}"
         + (f"; did you mean {module}:{near[0]}?" if near else "; name a function or class that it has")
     )

@@ -7,6 +7,7 @@ modules of its own.
 from __future__ import annotations
 
 import math
+import os
 import re
 
 from sfactory.config.auxiliary_rules import AUXILIARY_RULES
@@ -14,6 +15,7 @@ from sfactory.config.flags import all_flags, values_of
 from sfactory.config.learning_rules import LEARNING_RULES
 from sfactory.config.objective_rules import OBJECTIVE_RULES
 from sfactory.config.optimizer_rules import OPTIMIZER_RULES
+from sfactory.config.population_rules import POPULATION_RULES
 from sfactory.config.rule import Rule, nearest_multiples
 from sfactory.config.schema import Config
 
@@ -35,8 +37,16 @@ def _experiment_is_a_plain_name(config: Config) -> str | None:
     )
 
 
+def _can_be_encoded(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:  # half a surrogate pair, which YAML and JSON may spell
+        return False
+    return True
+
+
 def _train_dir_is_a_path(config: Config) -> str | None:
-    if config.run.train_dir and "\0" not in config.run.train_dir:
+    if config.run.train_dir and "\0" not in config.run.train_dir and _can_be_encoded(config.run.train_dir):
         return None
     return "must name a directory, for example --train_dir=./train_dir"
 
@@ -106,20 +116,29 @@ def _recurrence_divides_rollout(config: Config) -> str | None:
 
 
 def _rounds_fit_datasets(config: Config) -> str | None:
+    return rounds_misfit(config, agents=1)
+
+
+def rounds_misfit(config: Config, agents: int) -> str | None:
+    """Why a dataset of a synchronous run is no whole number of rounds, if it is not; ``agents``: those of an env.
+
+    What does not fit one agent fits no more of them, so that the rule can be held before the env is known.
+    """
     if config.sampling.async_rl:
         return None
     sampling, learner = config.sampling, config.learner
-    envs = sampling.num_workers * sampling.num_envs_per_worker
-    dataset, around = learner.batch_size * learner.num_batches_per_epoch, envs * sampling.rollout
+    rows = sampling.num_workers * sampling.num_envs_per_worker * agents
+    dataset, around = learner.batch_size * learner.num_batches_per_epoch, rows * sampling.rollout
     if dataset % around == 0:
         return None
     # The least dataset that is both whole rounds and whole batches of whole rollouts.
     whole = math.lcm(around, learner.num_batches_per_epoch * sampling.rollout)
     datasets = (dataset // whole * whole, (dataset // whole + 1) * whole)
     sizes = " or ".join(str(size // learner.num_batches_per_epoch) for size in datasets if size)
+    many = f" x {agents} agents" if agents > 1 else ""
     return (
         f"a dataset of {dataset} steps (batch_size x num_batches_per_epoch) is no multiple of a round of {around} "
-        f"(num_workers x num_envs_per_worker x rollout), so the policy lag could not be 0: nearest is batch_size "
+        f"(num_workers x num_envs_per_worker{many} x rollout), so the policy lag could not be 0: nearest is batch_size "
         f"{sizes}"
     )
 
@@ -224,4 +243,4 @@ _RUN_RULES = (
     Rule(("autotune", "benchmark_stage", "sampler_only"), _a_run_or_its_sampling_is_tuned),
     Rule(("autotune_batch", "autotune"), _batches_are_tuned_with_the_rest),
 )
-RULES = (*_RUN_RULES, *LEARNING_RULES, *OBJECTIVE_RULES, *OPTIMIZER_RULES, *AUXILIARY_RULES)
+RULES = (*_RUN_RULES, *LEARNING_RULES, *OBJECTIVE_RULES, *OPTIMIZER_RULES, *AUXILIARY_RULES, *POPULATION_RULES)

@@ -22,6 +22,7 @@ from sfactory.config.schema import (
     LearnerConfig,
     ModelConfig,
     OptimConfig,
+    PopulationConfig,
     TuningConfig,
 )
 from sfactory.errors import ConfigError, ResourceError
@@ -36,8 +37,15 @@ def _names(*sections: type) -> frozenset[str]:
 
 # How the network computes is not among it: its weights are the same float32 ones. The auxiliary loss brings weights,
 # and each kind of optimiser moments of its own.
-FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | {"env", "use_cpc", "optimizer", "separate_value_optimizer"}
-NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig) - FROZEN | {"env_kwargs"}
+# Each policy has weights of its own.
+FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | {
+    "env",
+    "use_cpc",
+    "optimizer",
+    "separate_value_optimizer",
+    "num_policies",
+}
+NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig, PopulationConfig) - FROZEN | {"env_kwargs"}
 # How one start begins is no setting of the run: the next start, from this run's config.json too, simply goes on.
 OF_ONE_START = frozenset({"load_checkpoint_kind", "restart_behavior"})
 # A run keeps the settings that it was tuned to, not the wish to be tuned. The command that resumes it may repeat the

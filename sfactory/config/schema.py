@@ -18,6 +18,7 @@ from sfactory.config.sections.hooks import HooksConfig
 from sfactory.config.sections.learner import LearnerConfig
 from sfactory.config.sections.model import ModelConfig
 from sfactory.config.sections.optim import OptimConfig
+from sfactory.config.sections.population import PopulationConfig
 from sfactory.config.sections.report import ReportConfig
 from sfactory.config.sections.run import RunConfig
 from sfactory.config.sections.sampling import SamplingConfig
@@ -33,6 +34,7 @@ __all__ = [
     "LearnerConfig",
     "ModelConfig",
     "OptimConfig",
+    "PopulationConfig",
     "ReportConfig",
     "RunConfig",
     "SamplingConfig",
@@ -50,6 +52,7 @@ class Config:
     algo: AlgoConfig = dataclasses.field(default_factory=AlgoConfig)
     optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    population: PopulationConfig = dataclasses.field(default_factory=PopulationConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     report: ReportConfig = dataclasses.field(default_factory=ReportConfig)
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)

@@ -26,10 +26,14 @@ class BadObservation(SFactoryError):
 
 
 class Flaw(NamedTuple):
-    """Why something that an env gave is no data. key: path of the observation, or "reward". text: what is wrong."""
+    """Why something that an env gave is no data.
+
+    key: path of the observation, or "reward". text: what is wrong. agent: which agent gave it, if an env has many.
+    """
 
     key: str
     text: str
+    agent: str = ""
 
 
 NOT_FINITE = "holds NaN or infinity"
@@ -73,8 +77,12 @@ class ObsWriter:
             self._write(observations, rows)
         except (ValueError, TypeError, LookupError):
             for index, obs in enumerate(observations):
-                self.check(obs, f"env {index} of the split")
+                self.check(obs, f"{self.named(index)} of the split")
             raise
+
+    def named(self, row: int) -> str:
+        """What errors call the env of ``row``."""
+        return f"env {row}"
 
     def _write(self, observations: Sequence[Any], rows: Rows) -> None:
         for key, path in self._leaves:
@@ -88,7 +96,7 @@ class ObsWriter:
     def check_all(self, observations: Sequence[Any], size: int, where: str) -> None:
         """``check`` for each of the ``size`` observations."""
         for env, obs in enumerate(observations):
-            self.check(obs, f"{where}, env {env}")
+            self.check(obs, f"{where}, {self.named(env)}")
 
     def check(self, obs: Any, where: str) -> None:
         """Raise BadObservation unless ``obs`` has the promised shapes and castable dtypes."""

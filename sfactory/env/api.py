@@ -15,11 +15,12 @@ from sfactory.config.families import EnvFamily, find_family
 from sfactory.config.references import described
 from sfactory.config.schema import RunConfig, SamplingConfig
 from sfactory.env.maker import Maker, find_maker, make_gymnasium_env
-from sfactory.errors import EnvError, named
+from sfactory.errors import EnvError, named, raised_at
 
 if TYPE_CHECKING:
     import gymnasium
 
+    from sfactory.env.agents import AgentsEnv
     from sfactory.env.vector import VectorEnv
 
     Env = gymnasium.Env[Any, Any]
@@ -60,8 +61,21 @@ class EnvFactory:
         return takes_num_envs(self.name)
 
     def __call__(self, render_mode: str | None = None) -> Env:
-        """One new environment; raises EnvError."""
+        """One new environment of one agent; raises EnvError."""
         return make_env(self.name, self.kwargs, render_mode, self.env_frameskip)
+
+    def either(self, render_mode: str | None = None) -> Env | AgentsEnv:
+        """One new environment, of one agent or of many; raises EnvError."""
+        return make_either_env(self.name, self.kwargs, render_mode, self.env_frameskip)
+
+    def agents(self) -> AgentsEnv:
+        """One new environment of many agents; raises EnvError."""
+        from sfactory.env.agents import AgentsEnv
+
+        env = self.either()
+        if not isinstance(env, AgentsEnv):
+            raise EnvError(f"--env={self.name}: made an env of one agent where it had made one of many")
+        return env
 
     def vector(self, num_envs: int, seed: int) -> VectorEnv:
         """``num_envs`` new environments in one; raises EnvError."""
@@ -82,6 +96,18 @@ def make_env(
     """
     import gymnasium
 
+    env = make_either_env(env_name, env_kwargs, render_mode, env_frameskip)
+    if not isinstance(env, gymnasium.Env):
+        raise EnvError(f"--env={env_name}: has {len(env.agents)} agents, where one of one agent is needed")
+    return env
+
+
+def make_either_env(
+    env_name: str, env_kwargs: Mapping[str, object], render_mode: str | None = None, env_frameskip: int = 1
+) -> Env | AgentsEnv:
+    """As ``make_env``; what has many agents is an AgentsEnv, see ``agents_env_of``."""
+    import gymnasium
+
     maker = find_maker(env_name)
     kwargs = _kwargs(maker, env_name, env_kwargs, render_mode, env_frameskip)
     if _NUM_ENVS in maker.parameters:
@@ -89,10 +115,12 @@ def make_env(
 
         return SoleEnv(_vector_env(maker, env_name, env_kwargs, {**kwargs, _NUM_ENVS: 1}))
     env = _guarded(maker, env_name, env_kwargs, kwargs)
+    if (many := _agents_env_of(env, env_name)) is not None:
+        return many
     if not isinstance(env, gymnasium.Env):
         raise EnvError(
             f"--env={env_name}: {maker.title} returned {described(env)}; it must return an instance of gymnasium.Env "
-            "(the package gymnasium, not the older gym)"
+            "(the package gymnasium, not the older gym), or an env of many agents (docs/multi_agent.md)"
         )
     return env
 
@@ -144,6 +172,11 @@ def _vector_env(
 
     env = _guarded(maker, env_name, env_kwargs, kwargs)
     if not isinstance(env, gymnasium.vector.VectorEnv):
+        if _agents_env_of(env, env_name) is not None:
+            raise EnvError(
+                f"--env={env_name}: {maker.title} takes num_envs, and returned an env of many agents, "
+                f"{described(env)}; envs of many agents are made one by one: leave num_envs out of its parameters"
+            )
         raise EnvError(
             f"--env={env_name}: {maker.title} takes num_envs, and returned {described(env)}; it must return an "
             "instance of gymnasium.vector.VectorEnv (or not take num_envs)"
@@ -153,6 +186,15 @@ def _vector_env(
             f"--env={env_name}: {maker.title} was asked for num_envs={kwargs[_NUM_ENVS]}, and returned {env.num_envs}"
         )
     return env
+
+
+def _agents_env_of(env: object, env_name: str) -> AgentsEnv | None:
+    from sfactory.env.foreign_agents import agents_env_of
+
+    try:
+        return agents_env_of(env)
+    except EnvError as error:
+        raise EnvError(f"--env={env_name}: {error}") from None
 
 
 def _agreed_frameskip(env_name: str, env_kwargs: Mapping[str, object], env_frameskip: int) -> int:
@@ -175,7 +217,7 @@ def _guarded(maker: Maker, env_name: str, env_kwargs: Mapping[str, object], kwar
     except (Exception, SystemExit) as error:
         call = f"{maker.title}({_listed(kwargs)})" if maker.own_parameters else maker.title
         fits = "; do --env_kwargs fit its parameters?" if isinstance(error, TypeError) and env_kwargs else ""
-        raise EnvError(f"--env={env_name}: {call} raised {named(error)}{fits}") from error
+        raise EnvError(f"--env={env_name}: {call} raised {named(error)}{raised_at(error)}{fits}") from error
 
 
 def _listed(kwargs: Mapping[str, object]) -> str:

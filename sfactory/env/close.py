@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
-
-import gymnasium
+from typing import Protocol
 
 from sfactory.errors import named
 
 _log = logging.getLogger(__name__)
 
 
-def close_env(env: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any], name: str) -> None:
+class Closable(Protocol):
+    """An env of any kind."""
+
+    def close(self) -> object:
+        """Free what the env holds."""
+
+
+def close_env(env: Closable, name: str) -> None:
     """Close ``env``, called ``name``. What it raises is only logged: its work is done, and that is not undone."""
     try:
         env.close()

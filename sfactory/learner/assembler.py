@@ -46,6 +46,7 @@ class Assembler:
 
     def discard(self) -> None:
         """Free every slot that has been received without copying it, as in sampler-only benchmarks."""
+        self.trained()
         for rest in self._inbox.take_all():
             self._inbox.free(rest.slot)
 
@@ -56,10 +57,13 @@ class Assembler:
         self._copied.clear()
 
     def _copy(self, rest: Rest, staging: Staging) -> None:
-        slot, start = rest
-        end = start + (staging.take(slot, start) if self._replay is None else self._mix(self._replay, rest, staging))
-        if end < slot.value.shape[1]:
-            self._inbox.give_back(Rest(slot, end))
+        slot = rest.slot
+        if self._replay is None:
+            count = staging.take(slot, rest.start, columns=rest.columns)
+        else:
+            count = self._mix(self._replay, rest, staging)
+        if rest.start + count < rest.width:
+            self._inbox.give_back(rest._replace(start=rest.start + count))
         elif self._until_trained:
             self._copied.append(slot)
         else:
@@ -68,8 +72,7 @@ class Assembler:
     def _mix(self, replay: Replay, rest: Rest, staging: Staging) -> int:
         """Copy some new rows, and what they owe; returns how many new ones."""
         first = staging.filled
-        count = staging.take(
-            rest.slot, rest.start, replay.new_rows(rest.slot.value.shape[1] - rest.start, staging.room)
-        )
+        most = replay.new_rows(rest.width - rest.start, staging.room)
+        count = staging.take(rest.slot, rest.start, most, rest.columns)
         replay.mix(staging, first, count)
         return count

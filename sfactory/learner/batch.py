@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig
-from sfactory.learner.columns import REPLAYED, Columns
+from sfactory.learner.columns import ENV_STEP, HELD, REPLAYED, RUN_STEP, Columns
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Batch:
     lag: [T, R] int32 - learner updates since then
     is_first: [T+1, R] bool - obs is the first of an episode: memory is zeroed before it
     rnn_states: [K+1, R, S] float32 - memory as recorded before each of K chunks and after the last step; S may be 0
+    held: [T, R] bool - nobody acted in the step, and it leaves memory as it is; None where agents never sleep
+    env_step, run_step: [T, R] bool - the step counts as an env step of the policy, and of the run; None where all do
 
     In a batch of single steps (``steps``) T is 1, R counts steps, and obs and is_first have no row after the last.
     """
@@ -44,6 +46,9 @@ class Batch:
     lag: Tensor
     is_first: Tensor
     rnn_states: Tensor
+    held: Tensor | None = None
+    env_step: Tensor | None = None
+    run_step: Tensor | None = None
 
     @staticmethod
     def of(columns: Columns, algo: AlgoConfig, learner: LearnerConfig, train_step: int, device: torch.device) -> Batch:
@@ -76,6 +81,9 @@ class Batch:
             lag=version,
             is_first=move(columns.is_first),
             rnn_states=move(columns.rnn_states),
+            held=scalars.get(HELD),
+            env_step=scalars.get(ENV_STEP),
+            run_step=scalars.get(RUN_STEP),
         )
         return batch.aged(train_step, learner.max_policy_lag, learner.max_replay_lag)
 
@@ -130,4 +138,7 @@ class Batch:
             lag=change(self.lag),
             is_first=change(self.is_first),
             rnn_states=change(self.rnn_states),
+            held=None if self.held is None else change(self.held),
+            env_step=None if self.env_step is None else change(self.env_step),
+            run_step=None if self.run_step is None else change(self.run_step),
         )

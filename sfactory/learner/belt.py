@@ -102,6 +102,11 @@ class Belt:
             assert isinstance(dataset, Staging)
             self._idle_areas.put(dataset)
 
+    def drop_full(self) -> None:
+        """Once its threads have ended: what is still full, and was not loaded, is learned from by nobody."""
+        while self._take_back() is not None:
+            pass
+
     def _take_back(self) -> Staging | None:
         area = _get(self._full, 0.0)
         if area is not None:

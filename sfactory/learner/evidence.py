@@ -38,7 +38,9 @@ def keep_evidence(directory: Path, *, batch: Batch, model: ActorCritic, train_st
     return f"the batch and the weights of then are in {path}"
 
 
-def _on_host(value: Tensor | dict[str, Tensor]) -> Any:
+def _on_host(value: Tensor | dict[str, Tensor] | None) -> Any:
+    if value is None:
+        return None
     # A copy of its own: what is saved of a view is all that it is a view of.
     if isinstance(value, dict):
         return {key: _on_host(tensor) for key, tensor in value.items()}

@@ -13,20 +13,32 @@ from typing import NamedTuple
 from sfactory.learner.at_rings import AtRings
 from sfactory.messages import SlotFreed, ToActor, ToLearner
 from sfactory.shared.channel import Channel
-from sfactory.shared.slots import SlotState, SlotTable
+from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import StatusRow
-from sfactory.shared.trajectories import Slot, TrajectoryBuffer
+from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot, TrajectoryBuffer
 
 
 class Rest(NamedTuple):
-    """Rows of a slot from ``start`` on, not copied yet."""
+    """Columns of a slot, one row each, that are not copied yet: those from ``start`` on of ``columns``.
+
+    columns: in which the policy acts, in order; a slice if these are all.
+    """
 
     slot: Slot
     start: int
+    columns: RowsOf = ALL_ROWS
+
+    @property
+    def width(self) -> int:
+        """How many columns the policy has in the slot, those that are copied included."""
+        return int(self.slot.value.shape[1]) if isinstance(self.columns, slice) else len(self.columns)
 
 
 class Inbox:
-    """Hands out slots in the order they were announced. A slot is in one pair of hands at a time."""
+    """Hands out slots in the order they were announced. A slot is in one pair of hands at a time.
+
+    Of several learners each has an inbox of its own, and of a slot that concerns several each copies what it has in it.
+    """
 
     def __init__(
         self,
@@ -62,7 +74,10 @@ class Inbox:
         arrived = self._ring.get(timeout)
         self._at_rings.leave_ring()
         self._row.count_depth(len(arrived))
-        self._waiting.extend(Rest(self._slots[message.slot], 0) for message in arrived if self._is_new(message.slot))
+        for message in arrived:
+            if self._is_new(message.slot):
+                slot = self._slots[message.slot]
+                self._waiting.append(Rest(slot, 0, slot.columns_of(self._policy)))
         self._tell()
 
     def take(self, timeout: float) -> Rest | None:
@@ -89,7 +104,7 @@ class Inbox:
 
     def free(self, slot: Slot) -> None:
         """Nobody needs the slot any more: its actor may fill it again."""
-        self._row.add("received_steps", self._table.steps(slot.index))
+        self._row.add("received_steps", self._table.steps(slot.index, self._policy))
         self._table.release(slot.index, self._policy)
         self._at_rings.enter_ring()
         self._to_actors[self._table.owner(slot.index)].put(SlotFreed(slot.index))
@@ -98,7 +113,7 @@ class Inbox:
     def _is_new(self, slot: int) -> bool:
         """Whether the slot was not announced before: the actor that replaces a dead one announces what may not be."""
         generation = self._table.generation(slot)
-        if self._table.state(slot) is not SlotState.READY or self._taken[slot] == generation:
+        if not self._table.is_ready_for(slot, self._policy) or self._taken[slot] == generation:
             return False
         self._taken[slot] = generation
         return True

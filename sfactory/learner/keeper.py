@@ -6,7 +6,7 @@ import logging
 import math
 
 from sfactory.checkpoint import CheckpointDir
-from sfactory.clock import Deadline, Every
+from sfactory.clock import Deadline, Every, now
 from sfactory.errors import CannotSaveError, CheckpointError
 from sfactory.learner.progress import Progress, payload_of, restore
 from sfactory.learner.setup import LearnerSetup
@@ -51,24 +51,33 @@ class CheckpointKeeper:
             self._directory.go_on_from(loaded, kind)
             restore(dict(loaded.payload), str(loaded.path), self._trainer, self._progress)
             self._progress.best_objective = self._best_on_disk()
-            self._row.set("saved_env_steps", self._progress.env_steps)
+            self._row.set("saved_env_steps", self._progress.run_env_steps)
             self._has_latest = True
             self._plan_milestone()
 
+    def save_first(self) -> None:
+        """Save unless there is a checkpoint: a policy that does not learn is the same in every session."""
+        if not self._has_latest:
+            log.warning(
+                "policy %d does not learn (--train_policies) and has no checkpoint: it plays with the weights that it "
+                "was made with",
+                self._setup.policy,
+            )
+            self.save()
+
     def after_dataset(self) -> None:
-        """Save what is due. A failure is reported, and what failed is tried again later; training goes on."""
+        """Save what is due. A failure is reported, and what failed is tried again later; training goes on.
+
+        What a resumed run goes on from comes first, and nothing that fails keeps another from being saved.
+        """
         if self._pause is not None and not self._pause.passed:
             return
-        try:
-            if self._best_pause.passed and (objective := self._record_objective()) is not None:
-                self._save_best(objective)
-            if self._progress.train_seconds >= self._next_milestone:
-                self._save_milestone()
-            if self._save_due.due():
-                self.save()
-        except CannotSaveError as error:
-            self._pause = Deadline(_RETRY_S)
-            log.error("%s; training goes on, saving is tried again in %.0f s or later", error, _RETRY_S)
+        for save in (self._save_latest_if_due, self._save_best_if_due, self._save_milestone_if_due):
+            try:
+                save()
+            except CannotSaveError as error:
+                self._pause = Deadline(_RETRY_S)
+                log.error("%s; training goes on, saving is tried again in %.0f s or later", error, _RETRY_S)
 
     def finish(self) -> None:
         """Save for the last time, as the best policy, too, if it ends as that; raises CannotSaveError.
@@ -83,12 +92,26 @@ class CheckpointKeeper:
     def save(self, best_objective: float | None = None) -> None:
         """Save now; raises CannotSaveError. ``best_objective``: that of the best policy, if it is to be saved next."""
         if self._directory is not None:
-            payload = payload_of(self._trainer, self._progress)
+            since, payload = now(), payload_of(self._trainer, self._progress)
             if best_objective is not None:
                 payload["best_objective"] = best_objective
             self._directory.save(payload, self._trainer.train_step, self._progress.env_steps)
-            self._row.set("saved_env_steps", self._progress.env_steps)
+            self._row.set("save_s", now() - since)
+            self._row.set("saved_env_steps", self._progress.run_env_steps)
             self._has_latest = True
+
+    def _save_latest_if_due(self) -> None:
+        if not self._save_due.left:
+            self.save()
+            self._save_due.due()
+
+    def _save_best_if_due(self) -> None:
+        if self._best_pause.passed and (objective := self._record_objective()) is not None:
+            self._save_best(objective)
+
+    def _save_milestone_if_due(self) -> None:
+        if self._progress.train_seconds >= self._next_milestone:
+            self._save_milestone()
 
     def _record_objective(self) -> float | None:
         """The objective, if it is better than ever and late enough to count."""
@@ -103,7 +126,7 @@ class CheckpointKeeper:
         payload = payload_of(self._trainer, self._progress) | {"best_objective": objective}
         self._directory.save_best(payload, self._trainer.train_step, self._progress.env_steps, objective)
         if not self._has_latest:
-            self._row.set("saved_env_steps", self._progress.env_steps)
+            self._row.set("saved_env_steps", self._progress.run_env_steps)
         self._progress.best_objective = objective
         self._best_pause = Deadline(self._setup.checkpoint.save_best_every_sec)
 

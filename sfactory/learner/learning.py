@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from sfactory.clock import Every
+from sfactory.clock import Every, now
+from sfactory.config.schema import LearnerConfig
 from sfactory.errors import SFactoryError
 from sfactory.learner.auxiliary import make_auxiliary
 from sfactory.learner.batch import Batch
@@ -18,7 +20,8 @@ from sfactory.learner.dataset import Dataset
 from sfactory.learner.hook import Hooks
 from sfactory.learner.keeper import CheckpointKeeper
 from sfactory.learner.lags import Lags
-from sfactory.learner.progress import Progress
+from sfactory.learner.orders import carry_out, with_values
+from sfactory.learner.progress import Progress, take_over
 from sfactory.learner.publisher import Publisher
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.timings import Timings
@@ -38,6 +41,7 @@ class Learning:
 
     def __init__(self, setup: LearnerSetup, row: StatusRow) -> None:
         self._setup, self._row = setup, row
+        self._algo, self._learner = setup.algo, setup.learner
         self._device = torch.device(setup.device)
         dtype = compute_dtype(setup.model.amp, self._device)
         allow_tf32(setup.model.amp, self._device)
@@ -74,6 +78,11 @@ class Learning:
         self.publish()
 
     @property
+    def finished(self) -> bool:
+        """Whether it has had its last words, see ``finish``."""
+        return self._finished
+
+    @property
     def wants_no_more(self) -> bool:
         """True once no further dataset is to be opened: a limit is reached, or a hook has failed."""
         return self._hooks.failed or self.progress.reached(self._setup.limits)
@@ -88,7 +97,7 @@ class Learning:
     def learn(self, columns: Columns) -> None:
         """Every pass over one dataset, from open to close."""
         dataset = self.open(columns)
-        for _ in range(self._setup.learner.num_epochs):
+        for _ in range(self._learner.num_epochs):
             if not self.one_pass(dataset):
                 break
         self.close(dataset)
@@ -96,13 +105,13 @@ class Learning:
     def open(self, columns: Columns) -> Dataset:
         """A dataset is to be learned from. ``columns`` stay as they are until it is closed."""
         with self._changing_model():
-            setup, trainer = self._setup, self._trainer
-            batch = Batch.of(columns, setup.algo, setup.learner, trainer.train_step, self._device)
+            trainer = self._trainer
+            batch = Batch.of(columns, self._algo, self._learner, trainer.train_step, self._device)
             self._look_at(columns)
             trainer.coefficients.at(self.progress.env_steps)
             self._open += 1
             self._row.add("datasets", 1)
-            return trainer.open(batch)
+            return trainer.open(trainer.aged(batch))
 
     def one_pass(self, dataset: Dataset) -> bool:
         """Learn from every minibatch of ``dataset`` once, publish, do what is due; whether another pass makes sense.
@@ -113,9 +122,13 @@ class Learning:
             if self._finished:
                 return False
             trainer, before = self._trainer, dataset.learned
+            updates, since = trainer.train_step, now()
             with self.timings.stretch("grad"):
                 more = trainer.learn(dataset, self._stopping)
-            self.progress.env_steps += dataset.learned.fresh - before.fresh
+            # How long a stop may have to wait for the minibatch that is under way.
+            took = (now() - since) / max(1, trainer.train_step - updates)
+            self._row.set("update_s", max(took, self._row.get("update_s")))
+            self.progress.add(dataset.learned, before)
             self._row.add("replayed_steps", dataset.learned.replayed - before.replayed)
             with self.timings.stretch("publish"):
                 self._publisher.after_updates(trainer.train_step)
@@ -135,6 +148,36 @@ class Learning:
             if self._stats_due.due():
                 self.report()
             self.keeper.after_dataset()
+            self._obey()
+
+    @property
+    def learner(self) -> LearnerConfig:
+        """The values in force, which may change in mid-run."""
+        return self._learner
+
+    def adopt(self, hyperparameters: Mapping[str, float]) -> None:
+        """Learn on under other values of these flags."""
+        setup = self._setup
+        self._algo, optim, self._learner = with_values(hyperparameters, setup.algo, setup.optim, setup.learner)
+        self._trainer.adopt(self._algo, optim, self._learner, self.progress.env_steps)
+
+    def take_over(self, payload: Mapping[str, Any], where: str) -> None:
+        """Learn on with the weights and the optimiser of another policy; steps and time stay this policy's own.
+
+        What this one has sampled so far is not learned from.
+        Raises CheckpointError, and leaves all as it was, if ``payload`` does not fit.
+        """
+        take_over(dict(payload), where, self._trainer)
+        self._trainer.forget_what_was_sampled()
+        self.publish()
+
+    def _obey(self) -> None:
+        """Carry out what main has ordered, if it has ordered anything."""
+        orders, policy = self._setup.orders, self._setup.policy
+        order = None if orders is None else orders.waiting(policy)
+        if orders is not None and order is not None:
+            orders.answered(policy, carry_out(order, self))
+            self._write_row()
 
     def _look_at(self, columns: Columns) -> None:
         """Lags of what came new, and of what is replayed; of steps that are masked for it, too."""
@@ -217,7 +260,8 @@ class Learning:
     def _write_row(self) -> None:
         row, progress = self._row, self.progress
         row.set("env_steps", progress.env_steps)
-        row.set("agent_steps", progress.env_steps)
+        row.set("agent_steps", progress.agent_steps)
+        row.set("run_env_steps", progress.run_env_steps)
         row.set("updates", self._trainer.train_step)
         row.set("train_seconds", progress.train_seconds)
         row.set("publications", self._setup.weights.publications)

@@ -56,9 +56,11 @@ class Minibatches:
         """Every row once."""
         rows = self._batch.rows
         width = rows // self._count
-        order = None if self._generator is None else torch.randperm(rows, generator=self._generator)
+        # Moved once: a copy from memory that is not pinned waits for all that the device has to do.
+        device = self._batch.valid.device
+        order = None if self._generator is None else torch.randperm(rows, generator=self._generator).to(device)
         for number in range(self._count):
             part = slice(number * width, (number + 1) * width)
-            which = part if order is None else order[part].to(self._batch.valid.device)
+            which = part if order is None else order[part]
             targets = None if self._targets is None else self._targets.columns(which)
             yield Minibatch(self._batch.columns(which), targets)

@@ -88,7 +88,7 @@ class _Aims(NamedTuple):
 
 
 class Objective:
-    """The loss that ``AlgoConfig`` describes."""
+    """The loss that ``config`` describes; the next minibatch is judged by what it is by then."""
 
     def __init__(
         self,
@@ -98,12 +98,12 @@ class Objective:
         auxiliary: AuxiliaryTask | None = None,
     ) -> None:
         """``target``: the policy that V-trace and the ratio look at with ``use_target_net``."""
-        self._model, self._config = model, config
+        self._model, self.config = model, config
         self._target, self._auxiliary = target, auxiliary
 
     def gae_targets(self, batch: Batch) -> Targets | None:
         """Targets of a whole dataset under GAE; None with V-trace, which makes its own per minibatch."""
-        return None if self._config.with_vtrace else gae_targets(self._model, self._config, batch)
+        return None if self.config.with_vtrace else gae_targets(self._model, self.config, batch)
 
     @torch.no_grad()
     def divergence(self, minibatch: Minibatch, microbatch_size: int) -> float:
@@ -127,7 +127,7 @@ class Objective:
         batch = minibatch.batch
         steps = batch.valid.sum()
         # What each cell's share is divided by.
-        divisor = steps.clamp(min=1) if self._config.loss_reduction == "mean" else torch.ones_like(steps)
+        divisor = steps.clamp(min=1) if self.config.loss_reduction == "mean" else torch.ones_like(steps)
         if len(columns) == 1:
             # Nothing of it may be kept here: the gradient takes less time where what it is done with is free.
             yield self._whole(minibatch, divisor, weights)
@@ -163,7 +163,7 @@ class Objective:
 
     @torch.no_grad()
     def _aims(self, minibatch: Minibatch, seen: _Seen) -> _Aims:
-        config, batch, targets = self._config, minibatch.batch, minibatch.targets
+        config, batch, targets = self.config, minibatch.batch, minibatch.targets
         reference = batch.behavior_log_prob
         if seen.target_log_prob is not None:
             reference = losses.impact_log_prob(
@@ -183,7 +183,7 @@ class Objective:
 
     def _part(self, batch: Batch, aims: _Aims, judged: _Judged, divisor: Tensor, weights: Weights) -> Part:
         """Shares of a part, whose valid steps count among ``divisor`` in all."""
-        config, valid, head = self._config, batch.valid, self._model.value_head
+        config, valid, head = self.config, batch.valid, self._model.value_head
         values = judged.values[: valid.shape[0]]
         surrogate = losses.log_ratio(judged.log_prob, aims.reference, valid)
         log_ratio = surrogate
@@ -227,9 +227,9 @@ class Objective:
         return Part(loss, cells, auxiliary.detach())
 
     def _policy_loss(self, log_prob: Tensor, log_ratios: Tensor, advantages: Tensor, valid: Tensor) -> Tensor:
-        if self._config.policy_loss == "pg":
+        if self.config.policy_loss == "pg":
             return losses.pg_loss(log_prob=log_prob, advantages=advantages, valid=valid)
-        clip_ratio = self._config.ppo_clip_ratio
+        clip_ratio = self.config.ppo_clip_ratio
         return losses.ppo_clip_loss(log_ratios=log_ratios, advantages=advantages, valid=valid, clip_ratio=clip_ratio)
 
 
@@ -237,7 +237,7 @@ def _judge(model: ActorCritic, batch: Batch, ahead: int) -> _Judged:
     """What ``model`` says of ``batch``, and of ``ahead`` observations after it."""
     steps = batch.valid.shape[0] + ahead
     obs = {key: tensor[:steps] for key, tensor in batch.obs.items()}
-    unrolled = model.unroll(obs, batch.rnn_states[:-1], batch.is_first[:steps], batch.recurrence)
+    unrolled = model.unroll(obs, batch.rnn_states[:-1], batch.is_first[:steps], batch.recurrence, batch.held)
     distribution = model.distribution(unrolled.dist_params)
     actions = {key: tensor.flatten(0, 1) for key, tensor in batch.actions.items()}
     return _Judged(unrolled, distribution, distribution.log_prob(actions).view_as(batch.valid), unrolled.values)

@@ -80,6 +80,19 @@ class GuardedOptimizer:
         """Parameters and their hyperparameters, as torch's optimisers have them."""
         return [group for part in self._parts for group in part.optimizer.param_groups]
 
+    def adopt(self, config: OptimConfig) -> None:
+        """Go on under the hyperparameters of ``config``, with the same moments; it names the same optimiser."""
+        assert config.optimizer == self._name
+        betas = {"betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_eps}
+        if config.optimizer == "rmsprop":
+            betas = {"alpha": config.rmsprop_alpha, "momentum": config.rmsprop_momentum, "eps": config.rmsprop_eps}
+        wanted: dict[str, Any] = {**betas, "weight_decay": config.weight_decay}
+        for group, settings in zip(self.param_groups, self._settings, strict=True):
+            # Adam knows a weight decay, too, that it is never given; Muon has no epsilon.
+            changed = {key: value for key, value in wanted.items() if settings.get(key)}
+            group.update(changed)
+            settings.update(changed)
+
     def step(self, rate: float, taken: Tensor) -> None:
         """Step along the gradients if ``taken`` (0-dim bool). Otherwise nothing changes, see NOTE [A refused step]."""
         for group in self.param_groups:

@@ -18,7 +18,7 @@ from sfactory.learner.updater import Applied
 
 log = logging.getLogger(__name__)
 
-_VALID_STEPS, _FRESH_STEPS, _TAKEN, _EXCUSED, _FIRST = 0, 1, 2, 3, 4
+_VALID_STEPS, _FRESH_STEPS, _ENV_STEPS, _RUN_STEPS, _TAKEN, _EXCUSED, _FIRST = range(7)
 _NAMES = (*NAMES, *GRADIENT)
 
 Rows = npt.NDArray[np.float64]
@@ -26,7 +26,9 @@ Rows = npt.NDArray[np.float64]
 
 def row_of(batch: Batch, statistics: Tensor, applied: Applied) -> Tensor:
     """One update as a row of numbers on its device. statistics: [len(NAMES)], as ``statistics_of`` gives them."""
-    head = torch.stack((batch.valid.sum(), batch.fresh.sum(), applied.taken, applied.excused))
+    fresh = batch.fresh
+    counted = [fresh.sum() if marked is None else (fresh & marked).sum() for marked in (batch.env_step, batch.run_step)]
+    head = torch.stack((batch.valid.sum(), fresh.sum(), *counted, applied.taken, applied.excused))
     return torch.cat((head.double(), statistics.double(), applied.norm.reshape(1).double()))
 
 
@@ -36,17 +38,23 @@ def on_host(rows: Sequence[Tensor]) -> Rows:
 
 
 class Learned(NamedTuple):
-    """Steps that were learned from. fresh: in no dataset before; replayed: the others."""
+    """Steps that were learned from. fresh: in no dataset before; replayed: the others.
+
+    env_steps, run_steps: fresh ones that count as env steps, of the policy and of the run.
+    """
 
     fresh: int = 0
     replayed: int = 0
+    env_steps: int = 0
+    run_steps: int = 0
 
 
 def steps_learned(rows: Rows) -> Learned:
     """Steps of the updates that were made."""
     made = rows[rows[:, _TAKEN] > 0]
     fresh = int(made[:, _FRESH_STEPS].sum())
-    return Learned(fresh, int(made[:, _VALID_STEPS].sum()) - fresh)
+    replayed = int(made[:, _VALID_STEPS].sum()) - fresh
+    return Learned(fresh, replayed, int(made[:, _ENV_STEPS].sum()), int(made[:, _RUN_STEPS].sum()))
 
 
 def mean_of(name: str, rows: Rows) -> float:

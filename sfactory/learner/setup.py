@@ -10,6 +10,7 @@ from sfactory.layout import Layout
 from sfactory.messages import ToActor, ToLearner, ToMain
 from sfactory.shared.channel import Channel
 from sfactory.shared.control import Control
+from sfactory.shared.orders import Orders
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
@@ -39,6 +40,8 @@ class Limits:
 class LearnerSetup:
     """Everything a learner process works with. ``checkpoint_dir`` is None where nothing is saved (benchmarks).
 
+    orders: of main, in mid-run; None where there are none. trains: whether the policy learns; one that does not is
+    played as it is saved.
     after_train_step: functions that are called after each dataset, as module:function, see ``Hooks``.
     """
 
@@ -64,4 +67,6 @@ class LearnerSetup:
     inbox: Channel[ToLearner]
     to_actors: list[Channel[ToActor]]
     to_main: Channel[ToMain]
+    trains: bool = True
+    orders: Orders | None = None
     after_train_step: tuple[str, ...] = ()

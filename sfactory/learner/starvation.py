@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from sfactory.clock import Deadline
+from sfactory.clock import Awake
 from sfactory.errors import Starved
 from sfactory.layout import ACTORS
 from sfactory.shared.diagnosis import who_waits_for_whom
@@ -29,12 +29,12 @@ class Starvation:
 
     def begin(self) -> None:
         """Waiting begins, at the earliest now."""
-        self._deadline = Deadline(self._timeout_s)
+        self._awake = Awake()
         self._steps = self._sampled()
 
     def look(self) -> None:
         """No dataset has come yet. Raises Starved if none will come."""
-        if not self._timeout_s or not self._deadline.passed:
+        if not self._timeout_s or self._awake.look() < self._timeout_s:
             return
         told = who_waits_for_whom(self._status, self._table)
         steps = self._sampled()

@@ -59,10 +59,41 @@ class Trainer:
             self.target = TargetNetwork(model, algo.target_update_interval, algo.target_tau)
         self._auxiliary = None if auxiliary is None else AuxiliaryTask(auxiliary, seed, policy)
         self._objective = Objective(model, algo, self.target, self._auxiliary)
-        self._algo, self._learner = algo, learner
+        self._algo, self._learner, self._total_env_steps = algo, learner, total_env_steps
         self._seed, self._policy, self._evidence = seed, policy, evidence
         self._record = UpdateRecord(learner.max_bad_steps)
+        self._oldest: int | None = None  # no step of an older policy version is learned from
         self._closed = Means()  # of the dataset that was closed last
+
+    def adopt(self, algo: AlgoConfig, optim: OptimConfig, learner: LearnerConfig, env_steps: int) -> None:
+        """Learn on, from the next minibatch, under other values of what may change in mid-run.
+
+        What adapts itself begins anew from a value that has changed, and goes on otherwise.
+        """
+        before = self.coefficients.state()
+        self.coefficients = Coefficients(optim, algo, self._total_env_steps)
+        self.coefficients.restore(before)
+        self.coefficients.at(env_steps)
+        self.updater.adopt(optim)
+        self._objective.config = self._algo = algo
+        self._learner = learner
+
+    def forget_what_was_sampled(self) -> None:
+        """The weights are others now: what was sampled before is not learned from. Counts as an update."""
+        self.train_step += 1
+        self._oldest = self.train_step
+
+    def aged(self, batch: Batch) -> Batch:
+        """``batch`` at the present train step: valid is what may still teach."""
+        return batch.aged(self.train_step, *self._limits())
+
+    def _limits(self) -> tuple[int, int]:
+        """Below which lag a step is valid, and a replayed one."""
+        limits = self._learner.max_policy_lag, self._learner.max_replay_lag
+        if self._oldest is None:
+            return limits
+        since = self.train_step - self._oldest + 1
+        return min(limits[0], since), min(limits[1], since)
 
     @property
     def auxiliary(self) -> Auxiliary | None:
@@ -148,7 +179,7 @@ class Trainer:
         """Do what is due after the last pass over a dataset; returns how many fresh steps were learned from."""
         if dataset.learned.fresh and self.coefficients.looks_at_datasets:
             learner = self._learner
-            batch = dataset.batch.aged(self.train_step, learner.max_policy_lag, learner.max_replay_lag)
+            batch = self.aged(dataset.batch)
             size = learner.microbatch_size or learner.batch_size
             kl = self._objective.divergence(Minibatch(batch, dataset.targets), size)
             if not math.isnan(kl):
@@ -168,7 +199,7 @@ class Trainer:
         first = dataset.passes == 0
         dataset.passes += 1
         minibatches = self._minibatches(dataset)
-        minibatches.age(self.train_step, learner.max_policy_lag, learner.max_replay_lag)
+        minibatches.age(self.train_step, *self._limits())
         if self._auxiliary is not None:
             self._auxiliary.begin(self.train_step)
         rows: list[Tensor] = []

@@ -103,6 +103,13 @@ class Updater:
         self.optimizer = GuardedOptimizer(mine, matrices, config, config.learning_rate)
         self._scale = LossScale(self._parameters[0].device) if model.computes_in is torch.float16 else None
 
+    def adopt(self, config: OptimConfig) -> None:
+        """Go on under the hyperparameters of ``config``, with the same moments."""
+        self._max_norm = config.max_grad_norm or torch.inf
+        for optimizer in (self.optimizer, self.value_optimizer):
+            if optimizer is not None:
+                optimizer.adopt(config)
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of it: "optimizer"; if the critic has its own, "value_optimizer"; in float16,
         "loss_scale".

@@ -8,6 +8,8 @@ assembles and trains in turn. The main thread waits, and saves at the end.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -39,24 +41,27 @@ class LearnerWorker:
     slots that were not announced yet.
     """
 
-    def __init__(self, setup: LearnerSetup, learning: Learning, row: StatusRow) -> None:
+    def __init__(self, setup: LearnerSetup, learning: Learning, row: StatusRow, inbox: Inbox | None = None) -> None:
+        """``inbox``: of one that this one takes over from, see ``resized``."""
         self._setup, self._learning, self._row = setup, learning, row
         self._watch = Stopwatch(row)
         self._own_area: Staging | None = None
         self._copying = CopyThreads(setup.learner.learner_main_loop_num_cores)
         self._shared_inbox = setup.learner.num_batchers > 1
-        self._inbox = Inbox(
+        self._inbox = inbox or Inbox(
             setup.policy, setup.trajectories, setup.table, setup.inbox, setup.to_actors, row, self._shared_inbox
         )
         self._replay = self._make_replay()
         self._assembler = self._make_assembler()
         self._starvation = Starvation(setup.learner.learner_starvation_timeout_sec, setup.status, setup.table)
+        self._belt: Belt | None = None
+        self._dropped_before = int(row.get("dropped_steps"))  # by one that this one takes over from
 
     def start(self, threads: Threads) -> None:
         """Start the loops; they end at a limit, a stop, or the failure of another."""
         setup = self._setup
-        if setup.stage == "sample":
-            threads.start("rings", self._discard)
+        if setup.stage == "sample" or not setup.trains:
+            threads.start("rings", self.drain)
         elif setup.stage == "learn":
             threads.start("rings", self._learn_again_and_again)
         elif setup.learner.train_in_background_thread and not setup.layout.slots_until_trained:
@@ -64,9 +69,19 @@ class LearnerWorker:
         else:
             threads.start("rings", self._take_turns)
 
+    @property
+    def trains(self) -> bool:
+        """Whether there is anything to learn."""
+        return self._setup.trains
+
+    def discard(self, timeout: float) -> None:
+        """Nothing more is learned: free what comes all the same, so that others are not held up."""
+        self._wait(self._inbox.receive, timeout)  # no batcher is there any more, and no thread that reads for them
+        self._assembler.discard()
+
     def assemble(self, timeout: float) -> bool:
         """Take in what has come, blocking up to ``timeout`` seconds for it; True once a dataset is complete."""
-        self._receive(timeout)
+        self._wait(self._assembler.receive, timeout)
         return self._assembler.advance(self._area(), 0)
 
     def learn(self) -> None:
@@ -75,6 +90,35 @@ class LearnerWorker:
         self._learning.learn(area)
         area.clear()
         self._assembler.trained()
+        if self.is_outgrown:
+            self._setup, self._own_area = self._new_setup(), None
+
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether batches are to have another size from now on, or there are to be more passes over them, or fewer."""
+        wanted, mine = self._learning.learner, self._setup.learner
+        return (wanted.batch_size, wanted.num_epochs) != (mine.batch_size, mine.num_epochs)
+
+    def is_finished(self) -> bool:
+        """Whether its threads are to end: nothing more is to be learned, or in other sizes.
+
+        A thread that does all in turn changes its sizes by itself.
+        """
+        return self.over() or (self._belt is not None and self.is_outgrown)
+
+    def resized(self) -> LearnerWorker:
+        """One that goes on with the sizes in force, once the threads of this one have ended.
+
+        What this one had assembled and not learned from is dropped.
+        """
+        if self._belt is not None:
+            self._belt.drop_full()
+            self._count_dropped(self._belt)
+        return LearnerWorker(self._new_setup(), self._learning, self._row, self._inbox)
+
+    def _new_setup(self) -> LearnerSetup:
+        learner = self._learning.learner
+        return replace(self._setup, learner=learner, layout=self._setup.layout.with_batches(learner))
 
     def over(self) -> bool:
         """True once nothing more is to be learned. Training time begins with the first env step of any actor."""
@@ -94,7 +138,8 @@ class LearnerWorker:
 
     def _staging(self) -> Staging:
         setup, pin = self._setup, self._setup.device != "cpu"
-        return Staging(setup.spec, setup.layout, pin, self._copying, replay=self._replay is not None)
+        replay = self._replay is not None
+        return Staging(setup.spec, setup.layout, pin, self._copying, replay, setup.policy)
 
     def _make_replay(self) -> Replay | None:
         config, setup = self._setup.learner, self._setup
@@ -119,9 +164,9 @@ class LearnerWorker:
         setup, config = self._setup, self._setup.learner
         slots = self._device_slots()
         areas = [self._staging() for _ in range(setup.layout.datasets)]
-        belt = Belt(areas, slots, drop_oldest=config.learner_queue_policy == "drop_oldest")
+        self._belt = belt = Belt(areas, slots, drop_oldest=config.learner_queue_policy == "drop_oldest")
         passes = Passes(self._learning, belt, config, self._row, self._watch, self._starvation)
-        threads.start("train", lambda: passes.run(lambda: setup.control.stopping or threads.failed))
+        threads.start("train", lambda: passes.run(lambda: setup.control.stopping or threads.failed or self.is_outgrown))
         for number in range(config.num_loader_threads if slots else 0):
             threads.start(f"load-{number}", lambda: self._load(belt, threads))
         if self._shared_inbox:
@@ -166,7 +211,10 @@ class LearnerWorker:
             if assembler.fill(area, give_up):
                 self._learning.timings.add("dequeue", now() - since)
                 belt.submit(area)
-            self._row.set("dropped_steps", belt.dropped_steps)
+            self._count_dropped(belt)
+
+    def _count_dropped(self, belt: Belt) -> None:
+        self._row.set("dropped_steps", self._dropped_before + belt.dropped_steps)
 
     def _load(self, belt: Belt, threads: Threads) -> None:
         """Bring full areas to the device."""
@@ -182,7 +230,8 @@ class LearnerWorker:
 
     def _ended(self, threads: Threads) -> bool:
         """Whether threads that feed training are to end."""
-        return self._setup.control.stopping or self._learning.wants_no_more or threads.failed
+        ended = self._setup.control.stopping or self._learning.wants_no_more or threads.failed
+        return ended or self.is_outgrown
 
     def _learn_again_and_again(self) -> None:
         """From one dataset, as if it were a new one each time; nothing more is taken in."""
@@ -193,14 +242,14 @@ class LearnerWorker:
                 self._watch.lap()
                 self._learning.learn(area)
 
-    def _discard(self) -> None:
+    def drain(self) -> None:
+        """``discard`` until a stop is ordered."""
         while not self._setup.control.stopping:
-            self._receive(BLOCK_S)
-            self._assembler.discard()
+            self.discard(BLOCK_S)
 
-    def _receive(self, timeout: float) -> None:
+    def _wait(self, receive: Callable[[float], None], timeout: float) -> None:
         self._watch.before_wait()
-        self._assembler.receive(timeout)
+        receive(timeout)
         self._watch.after_wait()
 
 
@@ -210,10 +259,20 @@ def run_learner(setup: LearnerSetup, row: StatusRow) -> None:
     torch.set_num_threads(setup.threads)
     learning = Learning(setup, row)
     learning.begin()
-    row.set("state", State.RUNNING)
+    if not setup.trains:
+        learning.keeper.save_first()
+    row.set("state", State.RUNNING if setup.trains else State.DONE)
     worker = LearnerWorker(setup, learning, row)
     threads = Threads()  # see NOTE [Who saves waits on no ring]
     worker.start(threads)
-    threads.wait(worker.over)
+    threads.wait(worker.is_finished)
+    while worker.is_outgrown and not worker.over():
+        worker, threads = worker.resized(), Threads()
+        worker.start(threads)
+        threads.wait(worker.is_finished)
     learning.finish(save=setup.control.stop is not Stop.NOW)
     threads.leave()
+    if setup.layout.num_policies > 1 and not setup.control.stopping:
+        others = Threads()
+        others.start("rings", worker.drain)
+        others.wait(lambda: setup.control.stopping)

@@ -60,6 +60,8 @@ class Acted(NamedTuple):
 
     def on_host(self) -> Acted:
         """The same once the device has computed it."""
+        if self.value.device.type == "cpu":
+            return self
         actions = {key: tensor.cpu() for key, tensor in self.actions.items()}
         return Acted(actions, self.log_prob.cpu(), self.value.cpu(), self.state.cpu())
 
@@ -189,23 +191,26 @@ class ActorCritic(nn.Module):
         actions, log_prob = distribution.sample_with_log_prob()
         return Acted(actions, log_prob, value, state)
 
-    def unroll(self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int) -> Unrolled:
+    def unroll(
+        self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None = None
+    ) -> Unrolled:
         """Distribution parameters and values of a rollout of T = K x ``recurrence`` steps, with gradients.
 
         obs: {path: [T, B, ...] or, for the value after it, too, [T+1, B, ...]}. is_first: [T or T+1, B] bool.
         states: [K, B, S] float32 - before the first step of each chunk that gradients flow through.
+        held: [T, B] bool - steps that were not acted in, and leave the memory as it is; None: none.
         """
         steps = states.shape[0] * recurrence
         rows = is_first.shape[1]
         if self.obs_normalizer is not None:
             obs = self.obs_normalizer.forward(obs)
         if self.critic_tower is None:
-            stages = self.tower.unroll(obs, states, is_first, recurrence)
+            stages = self.tower.unroll(obs, states, is_first, recurrence, held)
             critic_features = stages.features
         else:
             actor_states, critic_states = states.chunk(2, dim=2)
-            stages = self.tower.unroll(obs, actor_states, is_first, recurrence)
-            critic_features = self.critic_tower.unroll(obs, critic_states, is_first, recurrence).features
+            stages = self.tower.unroll(obs, actor_states, is_first, recurrence, held)
+            critic_features = self.critic_tower.unroll(obs, critic_states, is_first, recurrence, held).features
         # Cut after the head, not before: the gradient of a cut is as large as what is cut, and parameters are few.
         params = self.policy_head.forward(stages.features)[: steps * rows]
         values = self.value_head.forward(critic_features).view(-1, rows)

@@ -34,7 +34,7 @@ class IdentityCore(nn.Module):
         """``x`` [B, F] and ``state`` [B, 0], as they are."""
         return x, state
 
-    def sequence(self, x: Tensor, state: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
+    def sequence(self, x: Tensor, state: Tensor, is_first: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """``x`` [T, B, F] and ``state`` [B, 0], as they are."""
         return x, state
 
@@ -74,11 +74,12 @@ class RecurrentCore(nn.Module):
                 after += (x, cell)
         return x, _joined(after)
 
-    def sequence(self, x: Tensor, state: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
+    def sequence(self, x: Tensor, state: Tensor, is_first: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """All steps of a rollout, for learning: features [T, B, H] and the state [B, S] after the last step.
 
         x: [T, B, F] float. state: [B, S] float - before step 0. is_first: [T, B] bool - the state is zeroed
-        before this step, whatever it held (NaN included at step 0).
+        before this step, whatever it held (NaN included at step 0). held: [T, B] bool - the step was not acted in, and
+        leaves the state as it is; None: all were.
 
         Equals ``step`` after ``step``. Gradients reach x, state and weights once (no double backward). Computes
         in the dtype of the weights, under autocast too: a state that is rounded at every step drifts.
@@ -88,14 +89,15 @@ class RecurrentCore(nn.Module):
             x = x.to(weights[0].input.dtype)
             keep = is_first.logical_not().to(x.dtype).unsqueeze(-1)
             parts = self._parts(torch.where(is_first[0].unsqueeze(-1), 0.0, state))
+            still = None if held is None else held.unsqueeze(-1)
             after: list[Tensor] = []
             if self.rnn_type == "gru":
                 for layer, hidden in zip(weights, parts, strict=True):
-                    x = gru_layer(x, hidden, keep, layer)
+                    x = gru_layer(x, hidden, keep, layer, still)
                     after.append(x[-1])
             else:
                 for layer, hidden, cell in zip(weights, parts[::2], parts[1::2], strict=True):
-                    x, last_cell = lstm_layer(x, hidden, cell, keep, layer)
+                    x, last_cell = lstm_layer(x, hidden, cell, keep, layer, still)
                     after += (x[-1], last_cell)
             return x, _joined(after)
 

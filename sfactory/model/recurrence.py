@@ -12,6 +12,7 @@ Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000 for the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -33,29 +34,37 @@ class LayerWeights(NamedTuple):
     hidden_bias: Tensor
 
 
-def gru_layer(x: Tensor, state: Tensor, keep: Tensor, weights: LayerWeights) -> Tensor:
+def gru_layer(x: Tensor, state: Tensor, keep: Tensor, weights: LayerWeights, held: Tensor | None = None) -> Tensor:
     """Hidden states [T, B, H] after each step; the last is the layer's new state.
 
     x: [T, B, F] float - inputs. state: [B, H] float - before the first step; finite.
     keep: [T, B, 1] float - 1, or 0 where the state is forgotten before the step.
+    held: [T, B, 1] bool - the step leaves the state as it is, whatever its input; None: none does.
     """
-    y: Tensor = _GRULayer.apply(x, state, keep, *weights)
+    y: Tensor = _GRULayer.apply(x, state, keep, held, *weights)
     return y
 
 
-def lstm_layer(x: Tensor, state: Tensor, cell: Tensor, keep: Tensor, weights: LayerWeights) -> tuple[Tensor, Tensor]:
+def lstm_layer(
+    x: Tensor, state: Tensor, cell: Tensor, keep: Tensor, weights: LayerWeights, held: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Hidden states [T, B, H] after each step, and the cell state [B, H] after the last.
 
     x: [T, B, F] float - inputs. state, cell: [B, H] float - before the first step; finite.
-    keep: [T, B, 1] float - 1, or 0 where both are forgotten before the step.
+    keep: [T, B, 1] float - 1, or 0 where both are forgotten before the step. held: as for ``gru_layer``.
     """
-    y, last_cell = _LSTMLayer.apply(x, state, cell, keep, *weights)
+    y, last_cell = _LSTMLayer.apply(x, state, cell, keep, held, *weights)
     return y, last_cell
 
 
 def _project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """[T, B, N] of x [T, B, F]: all steps in one product."""
     return torch.addmm(bias, x.flatten(0, 1), weight.t()).view(x.shape[0], x.shape[1], -1)
+
+
+def _steps(held: Tensor | None, steps: int) -> Sequence[Tensor | None]:
+    """``held`` step by step."""
+    return [None] * steps if held is None else held.unbind(0)
 
 
 def _before(first: Tensor, after: Tensor, keep: Tensor) -> Tensor:
@@ -73,7 +82,15 @@ class _GRULayer(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, state: Tensor, keep: Tensor, w_in: Tensor, w_hid: Tensor, b_in: Tensor, b_hid: Tensor
+        ctx: Any,
+        x: Tensor,
+        state: Tensor,
+        keep: Tensor,
+        held: Tensor | None,
+        w_in: Tensor,
+        w_hid: Tensor,
+        b_in: Tensor,
+        b_hid: Tensor,
     ) -> Tensor:
         size = state.shape[1]
         both = 2 * size
@@ -84,9 +101,11 @@ class _GRULayer(torch.autograd.Function):
         to_gates, to_recalled, recalled_bias = w_hid[:both].t(), w_hid[both:].t(), b_hid[both:]
         previous, h = torch.empty_like(state), state
         steps = zip(*(tensor.unbind(0) for tensor in (keep, gates, new, recalled, y)), strict=True)
-        for keep_t, gates_t, new_t, recalled_t, y_t in steps:
+        for held_t, (keep_t, gates_t, new_t, recalled_t, y_t) in zip(_steps(held, len(x)), steps, strict=True):
             torch.mul(h, keep_t, out=previous)
             gates_t.addmm_(previous, to_gates).sigmoid_()
+            if held_t is not None:
+                gates_t[:, size:].masked_fill_(held_t, 1.0)  # then the new state is the one before, and gradients pass
             torch.addmm(recalled_bias, previous, to_recalled, out=recalled_t)
             tanh_(new_t.addcmul_(gates_t[:, :size], recalled_t))
             h = torch.lerp(new_t, previous, gates_t[:, size:], out=y_t)
@@ -125,6 +144,7 @@ class _GRULayer(torch.autograd.Function):
             (d_inputs @ w_in).view_as(x) if ctx.needs_input_grad[0] else None,
             d_state,
             None,
+            None,
             d_inputs.t() @ x.flatten(0, 1),
             d_hidden.roll(-size, 0),
             d_bias[size:],
@@ -142,6 +162,7 @@ class _LSTMLayer(torch.autograd.Function):
         state: Tensor,
         cell: Tensor,
         keep: Tensor,
+        held: Tensor | None,
         w_in: Tensor,
         w_hid: Tensor,
         b_in: Tensor,
@@ -157,21 +178,26 @@ class _LSTMLayer(torch.autograd.Function):
         previous, previous_cell = torch.empty_like(state), torch.empty_like(state)
         h, c = state, cell
         steps = zip(*(tensor.unbind(0) for tensor in (keep, gates, new, cells, squashed, y)), strict=True)
-        for keep_t, gates_t, new_t, cells_t, squashed_t, y_t in steps:
+        for held_t, (keep_t, gates_t, new_t, cells_t, squashed_t, y_t) in zip(_steps(held, len(x)), steps, strict=True):
             torch.mul(h, keep_t, out=previous)
             torch.mul(c, keep_t, out=previous_cell)
             gates_t.addmm_(previous, to_gates).sigmoid_()
+            if held_t is not None:  # then the new cell is the one before
+                gates_t[:, :size].masked_fill_(held_t, 0.0)
+                gates_t[:, size : 2 * size].masked_fill_(held_t, 1.0)
             tanh_(new_t.addmm_(previous, to_new))
             c = torch.mul(gates_t[:, size : 2 * size], previous_cell, out=cells_t).addcmul_(gates_t[:, :size], new_t)
             tanh_(squashed_t.copy_(c))
             h = torch.mul(gates_t[:, 2 * size :], squashed_t, out=y_t)
-        ctx.save_for_backward(x, state, cell, keep, w_in, w_hid, gates, new, cells, squashed, y)
+            if held_t is not None:
+                torch.where(held_t, previous, h, out=y_t)
+        ctx.save_for_backward(x, state, cell, keep, held, w_in, w_hid, gates, new, cells, squashed, y)
         return y, c.clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, state, cell, keep, w_in, w_hid, gates, new, cells, squashed, y = ctx.saved_tensors
+        x, state, cell, keep, held, w_in, w_hid, gates, new, cells, squashed, y = ctx.saved_tensors
         steps, rows, size = y.shape
         entry, forget, output = gates.split(size, -1)
         # Slopes of the pre-activations in the order of the weights: of the first three per unit of dc', of the
@@ -182,15 +208,23 @@ class _LSTMLayer(torch.autograd.Function):
         torch.mul(entry, 1.0 - new.square(), out=slopes[:, :, 2])
         torch.mul(squashed, _slope(output), out=slopes[:, :, 3])
         to_cell = output * (1.0 - squashed.square())
+        if held is not None:
+            slopes[:, :, 3].masked_fill_(held, 0.0)
+            to_cell = to_cell.masked_fill(held, 0.0)
 
         d_state, d_cell = torch.zeros_like(state), grads[1].clone()
         backwards = [tensor.unbind(0)[::-1] for tensor in (grads[0], keep, forget, to_cell, slopes)]
-        for dy, keep_t, forget_t, to_cell_t, d_gates in zip(*backwards, strict=True):
+        helds = reversed(_steps(held, steps))
+        for held_t, (dy, keep_t, forget_t, to_cell_t, d_gates) in zip(helds, zip(*backwards, strict=True), strict=True):
             d_state = d_state + dy
+            passed = None if held_t is None else d_state.masked_fill(~held_t, 0.0)
             d_cell.addcmul_(d_state, to_cell_t)
             d_gates[:, :3].mul_(d_cell.unsqueeze(1))
             d_gates[:, 3].mul_(d_state)
-            d_state = torch.mm(d_gates.view(rows, 4 * size), w_hid).mul_(keep_t)
+            d_state = torch.mm(d_gates.view(rows, 4 * size), w_hid)
+            if passed is not None:
+                d_state += passed
+            d_state.mul_(keep_t)
             d_cell.mul_(forget_t).mul_(keep_t)
 
         flat = slopes.view(steps * rows, 4 * size)
@@ -199,6 +233,7 @@ class _LSTMLayer(torch.autograd.Function):
             (flat @ w_in).view_as(x) if ctx.needs_input_grad[0] else None,
             d_state,
             d_cell,
+            None,
             None,
             flat.t() @ x.flatten(0, 1),
             flat.t() @ _before(state, y, keep).flatten(0, 1),

@@ -64,25 +64,30 @@ class Tower(nn.Module):
             features, state = core.step(features.to(self._wide), state)
         return (self._decode(features) if self._decoders else features).to(self._wide), state
 
-    def unroll(self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int) -> Stages:
+    def unroll(
+        self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None = None
+    ) -> Stages:
         """What a rollout of T = K x ``recurrence`` steps, or one more, goes through.
 
         obs: {path: [T or T+1, B, ...]}. is_first: [T or T+1, B] bool - the state is zeroed before the step.
         states: [K, B, S] float32 - as recorded before each chunk of ``recurrence`` steps; gradients stop there.
+        held: [T, B] bool - steps that leave the state as it is; None: none does.
         The step after the rollout starts from the state that the present weights arrive at.
         """
         embeddings = memory = self.encoder.forward({path: leaf.flatten(0, 1) for path, leaf in obs.items()})
         if self.state_size:
             steps, rows = is_first.shape
             features = embeddings.to(self._wide).view(steps, rows, -1)
-            memory = self._remember(features, states, is_first, recurrence).flatten(0, 1)
+            memory = self._remember(features, states, is_first, recurrence, held).flatten(0, 1)
         return Stages(embeddings, memory, self._decode(memory).to(self._wide))
 
-    def _remember(self, features: Tensor, states: Tensor, is_first: Tensor, recurrence: int) -> Tensor:
+    def _remember(
+        self, features: Tensor, states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None
+    ) -> Tensor:
         """The core over features [T or T+1, B, F]."""
         rows, steps = is_first.shape[1], states.shape[0] * recurrence
         chunks = to_chunks(features[:steps], recurrence), states.flatten(0, 1), to_chunks(is_first[:steps], recurrence)
-        y, after = self.core.sequence(*chunks)
+        y, after = self.core.sequence(*chunks, None if held is None else to_chunks(held, recurrence))
         y = from_chunks(y, rows)
         if len(features) == steps:
             return y

@@ -1,4 +1,4 @@
-"""Room: the memory of several splits as one batch. In: requests. Out: states before the step; states after it, kept."""
+"""Room: the memory of several splits as one batch. In: places. Out: states before the step; states after it, kept."""
 
 from __future__ import annotations
 
@@ -8,44 +8,43 @@ import torch
 from torch import Tensor
 
 from sfactory.layout import Layout
-from sfactory.messages import ActRequest
+from sfactory.policy.place import Place
 from sfactory.shared.rnn_states import RnnStates
-from sfactory.shared.trajectories import Slot
 
 
 class StateGather:
     """States to and from RnnStates (NOTE [State phases]), recorded in slots where the learner will need them."""
 
-    def __init__(self, states: RnnStates, slots: Sequence[Slot], layout: Layout, device: torch.device) -> None:
-        self._states, self._slots, self._device = states, slots, device
-        self._rows, self._recurrence, self._rollout = layout.rows, layout.recurrence, layout.rollout
+    def __init__(self, states: RnnStates, layout: Layout, device: torch.device) -> None:
+        self._states, self._device = states, device
+        self._recurrence, self._rollout = layout.recurrence, layout.rollout
         rows = layout.num_splits * layout.rows
         self._staging = torch.zeros((rows, layout.state_size), pin_memory=device.type != "cpu")
         self._view = self._staging.numpy()
         self._no_states = torch.zeros((rows, 0), device=device)
         self._remembers = layout.state_size > 0
 
-    def before(self, requests: Sequence[ActRequest]) -> Tensor:
-        """[B, S] on the device: the state before each requested row, zeros where it starts an episode."""
-        end = len(requests) * self._rows
+    def before(self, places: Sequence[Place]) -> Tensor:
+        """[B, S] on the device: the state before each row, zeros where it starts an episode."""
         if not self._remembers:
-            return self._no_states[:end]
-        for position, request in enumerate(requests):
-            slot, t = self._slots[request.slot], request.t
-            rows = self._view[position * self._rows : (position + 1) * self._rows]
-            rows[:] = self._states.of(request.phase, request.actor, request.split)
-            rows[slot.is_first[t]] = 0.0
+            return self._no_states[: sum(place.width for place in places)]
+        end = 0
+        for request, slot, rows, width in places:
+            start, end, t = end, end + width, request.t
+            states = self._view[start:end]
+            states[:] = self._states.of(request.phase, request.actor, request.split)[rows]
+            states[slot.is_first[t, rows]] = 0.0
             if t % self._recurrence == 0:
-                slot.rnn_states[t // self._recurrence] = rows
+                slot.rnn_states[t // self._recurrence, rows] = states
         return self._staging[:end].to(self._device, non_blocking=True)
 
-    def after(self, requests: Sequence[ActRequest], state: Tensor) -> None:
-        """Keep ``state`` [B, S], the one after each requested row."""
+    def after(self, places: Sequence[Place], state: Tensor) -> None:
+        """Keep ``state`` [B, S], the one after each row."""
         if not self._remembers:
             return
-        after = state.cpu().numpy()
-        for position, request in enumerate(requests):
-            rows = after[position * self._rows : (position + 1) * self._rows]
-            self._states.of(1 - request.phase, request.actor, request.split)[:] = rows
+        after, end = state.cpu().numpy(), 0
+        for request, slot, rows, width in places:
+            start, end = end, end + width
+            self._states.of(1 - request.phase, request.actor, request.split)[rows] = after[start:end]
             if request.t + 1 == self._rollout:
-                self._slots[request.slot].rnn_states[-1] = rows
+                slot.rnn_states[-1, rows] = after[start:end]

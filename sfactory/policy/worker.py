@@ -19,6 +19,7 @@ from sfactory.inference.acting import ActingPolicy
 from sfactory.layout import Layout
 from sfactory.messages import ActReply, ActRequest, ToActor, ToPolicy
 from sfactory.policy.gather import Gather
+from sfactory.policy.place import Place
 from sfactory.policy.state_gather import StateGather
 from sfactory.seeds import Branch, seed_at
 from sfactory.shared.channel import Channel
@@ -58,9 +59,9 @@ class PolicyWorker:
         rows = layout.num_actors * layout.splits * layout.rows
         self._setup, self._policy, self._row = setup, policy, row
         self._watch = Stopwatch(row)
-        slots = setup.trajectories.slots()
-        self._gather = Gather(setup.spec, slots, rows, policy.device)
-        self._states = StateGather(setup.states, slots, layout, policy.device)
+        self._slots = setup.trajectories.slots()
+        self._gather = Gather(setup.spec, rows, policy.device)
+        self._states = StateGather(setup.states, layout, policy.device)
 
     def run(self) -> None:
         """Work until a stop is ordered."""
@@ -76,18 +77,19 @@ class PolicyWorker:
         self._row.count_depth(len(requests))
         policy.refresh()
         while True:
-            acted = policy.act(gather.obs(requests), states.before(requests)).on_host()
+            places = [Place.of(request, self._slots[request.slot], setup.policy) for request in requests]
+            acted = policy.act(gather.obs(places), states.before(places)).on_host()
             living = self._of_the_living(requests)
             if len(living) == len(requests):
                 break
             if not living:
                 return
             requests = living  # an actor has died meanwhile: choose again for the others
-        gather.scatter(requests, acted, policy.version)
-        states.after(requests, acted.state)
+        gather.scatter(places, acted, policy.version)
+        states.after(places, acted.state)
         self._row.enter_ring()
         for request in requests:
-            setup.to_actors[request.actor].put(ActReply(request.split, request.t), request.life)
+            setup.to_actors[request.actor].put(ActReply(request.split, request.t, setup.policy), request.life)
         self._row.leave_ring()
 
     def _requests(self, timeout: float) -> Sequence[ActRequest]:

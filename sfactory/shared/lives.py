@@ -36,7 +36,7 @@ class Life:
         self._attach()
 
     def _attach(self) -> None:
-        self._lives = self._shared["life"]
+        self._lives = self._shared["life"].data  # one number is read at twice the speed of an array's
 
     def __getstate__(self) -> tuple[SharedArrays, int]:
         return self._shared, self._index
@@ -48,7 +48,7 @@ class Life:
     @property
     def number(self) -> int:
         """Which life it is now."""
-        return int(self._lives[self._index])
+        return self._lives[self._index]
 
     def begin_next(self) -> None:
         """By main, once the process of the present life is dead."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+import numpy as np
+
 from sfactory.errors import SFactoryError
 from sfactory.shared.memory import SharedArrays
 from sfactory.spec import TensorSpec
@@ -44,9 +46,9 @@ class SlotTable:
                 "filling": TensorSpec((slots,), "uint8"),
                 "pending": TensorSpec((slots, num_policies), "uint8"),
                 "generation": TensorSpec((slots,), "int64"),
-                # Valid env steps that were ever counted in a slot, and those of them before its present filling.
-                "counted": TensorSpec((slots,), "int64"),
-                "counted_before": TensorSpec((slots,), "int64"),
+                # Valid agent steps that were ever counted in a slot, and those of them before its present filling.
+                "counted": TensorSpec((slots, num_policies), "int64"),
+                "counted_before": TensorSpec((slots, num_policies), "int64"),
             },
         )
 
@@ -80,24 +82,24 @@ class SlotTable:
         self._shared["counted_before"][slot] = self._shared["counted"][slot]
         self._shared["filling"][slot] = 1
 
-    def count_steps(self, slot: int, steps: int) -> None:
-        """So many more valid env steps lie in ``slot``; by the owning actor, which is filling it.
+    def count_steps(self, slot: int, steps: int, policy: int = 0) -> None:
+        """So many more valid agent steps of ``policy`` lie in ``slot``; by the owning actor, which is filling it.
 
         It is a single store: an actor that is killed has counted them or has not.
         """
-        self._shared["counted"][slot] += steps
+        self._shared["counted"][slot, policy] += steps
 
-    def steps(self, slot: int) -> int:
-        """Valid env steps that lie in ``slot``, of its present filling or the last one."""
-        return int(self._shared["counted"][slot] - self._shared["counted_before"][slot])
+    def steps(self, slot: int, policy: int = 0) -> int:
+        """Valid agent steps of ``policy`` that lie in ``slot``, of its present filling or the last one."""
+        return int(self._shared["counted"][slot, policy] - self._shared["counted_before"][slot, policy])
 
     def steps_of(self, actor: int) -> int:
-        """Valid env steps that ``actor`` has ever counted."""
+        """Valid agent steps that ``actor`` has ever counted."""
         return int(self._shared["counted"][self.slots_of(actor)].sum())
 
     def steps_held(self) -> int:
-        """Valid env steps in all slots that are FILLING or READY."""
-        held = (self._shared["filling"] != 0) | self._shared["pending"].any(axis=1)
+        """Valid agent steps that are being recorded, or wait for the learner of their policy."""
+        held = (self._shared["filling"][:, None] != 0) | (self._shared["pending"] != 0)
         return int((self._shared["counted"] - self._shared["counted_before"])[held].sum())
 
     def reclaim(self, actor: int) -> int:
@@ -105,20 +107,30 @@ class SlotTable:
         lost = 0
         for slot in self.slots_of(actor):
             if self._shared["filling"][slot]:
-                # It may have died within ``publish``: then the slot is complete.
-                if not self._shared["pending"][slot].any():
-                    lost += self.steps(slot)
+                # It may have died within ``publish``: then the slot is complete, for whom it was published to by then.
+                unpublished = self._shared["pending"][slot] == 0
+                counted, before = self._shared["counted"][slot], self._shared["counted_before"][slot]
+                lost += int((counted - before)[unpublished].sum())
                 self._shared["filling"][slot] = 0
         return lost
 
-    def publish(self, slot: int, policy: int) -> None:
-        """FILLING -> READY for ``policy``'s learner, by the owning actor."""
+    def publish(self, slot: int, *policies: int) -> None:
+        """FILLING -> READY for the learners of these policies (FREE if there is none), by the owning actor."""
         self._expect(slot, SlotState.FILLING)
-        self._shared["pending"][slot, policy] = 1
+        for policy in policies:
+            self._shared["pending"][slot, policy] = 1
         self._shared["filling"][slot] = 0
 
+    def is_ready_for(self, slot: int, policy: int) -> bool:
+        """Whether ``slot`` is READY, and ``policy``'s learner has not released it yet."""
+        return not self._shared["filling"][slot] and bool(self._shared["pending"][slot, policy])
+
+    def waiting_for(self, slot: int) -> list[int]:
+        """The policies whose learners have not released ``slot`` yet."""
+        return np.flatnonzero(self._shared["pending"][slot]).tolist()
+
     def release(self, slot: int, policy: int) -> None:
-        """READY -> FREE once every policy has released it; by ``policy``'s learner, which needs its rows no more."""
+        """READY -> FREE once the learners of all its policies have; by that of ``policy``, which has its rows."""
         if not self._shared["pending"][slot, policy]:
             raise IllegalTransition(f"slot {slot} is released by policy {policy}, for which it is not pending")
         self._shared["pending"][slot, policy] = 0

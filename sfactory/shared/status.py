@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +29,11 @@ _FLOATS = (
     "loop_since",  # since when a worker has been in its loop; 0 before
     # Since when it has been at a ring: a worker to write, a thread of a learner's, but not the one that trains, in all.
     "in_ring_since",
+    *("update_s", "save_s"),  # of a learner: the longest that a minibatch took, the last checkpoint
 )
 _INTS = (
     *("pid", "state", "env_steps", "agent_steps", "updates", "saved_env_steps"),
+    "run_env_steps",  # of a learner: of its env steps, those that no other learner counts
     "resetting",  # of an actor: 1 while one of its envs is reset or made anew, which has a limit of its own
     # Of a learner, in this session: datasets learned from, valid steps that were replayed, and that were dropped
     # before they were learned from, publications of weights; in all sessions: updates of the target network.
@@ -60,27 +62,29 @@ class StatusRow:
     """
 
     def __init__(self, board: SharedArrays, row: int) -> None:
-        self._arrays = {name: board[name] for name in (*_FLOATS, *_INTS)}
+        # Single numbers are read and written through memoryviews in half the time that arrays take. One refuses to be
+        # written what is not of its kind.
+        self._cells: dict[str, Any] = {name: board[name].data for name in (*_FLOATS, *_INTS)}
         self._depths, self._ready = board[_DEPTHS][row], board[_READY][row]
         self._row = row
 
     def get(self, name: str) -> float:
         """A field of the row."""
-        return float(self._arrays[name][self._row])
+        return float(self._cells[name][self._row])
 
     def set(self, name: str, value: float) -> None:
         """Write a field of the row."""
-        self._arrays[name][self._row] = value
+        self._cells[name][self._row] = value
 
     def add(self, name: str, value: float) -> None:
         """Add to a field of the row."""
-        self._arrays[name][self._row] += value
+        self._cells[name][self._row] += value
 
     def count_env_steps(self, steps: int) -> None:
         """Add valid env steps; the first ones stamp ``first_step_at``, where training time begins."""
-        if not self._arrays["first_step_at"][self._row]:
-            self._arrays["first_step_at"][self._row] = now()
-        self._arrays["env_steps"][self._row] += steps
+        if not self._cells["first_step_at"][self._row]:
+            self._cells["first_step_at"][self._row] = now()
+        self._cells["env_steps"][self._row] += steps
 
     def count_depth(self, messages: int) -> None:
         """The process found so many messages in its ring; no messages are no reading."""
@@ -99,19 +103,24 @@ class StatusRow:
 
     def beat(self) -> None:
         """Stamp the heartbeat."""
-        self._arrays["heartbeat"][self._row] = now()
+        self._cells["heartbeat"][self._row] = now()
 
     def begin_work(self) -> None:
         """The process begins one thing that may take long, such as making an env: stamp since when it is busy."""
-        self._arrays["busy_since"][self._row] = self._arrays["heartbeat"][self._row] = now()
+        self._cells["busy_since"][self._row] = self._cells["heartbeat"][self._row] = now()
+
+    def begin_reset(self, resetting: bool) -> None:
+        """An actor begins one reset of an env, or is through with it: the time that it may take counts from here on."""
+        self._cells["busy_since"][self._row] = now()
+        self._cells["resetting"][self._row] = resetting
 
     def enter_ring(self) -> None:
         """The process is about to write to rings, which takes no time unless the lock of one died with a process."""
-        self._arrays["in_ring_since"][self._row] = now()
+        self._cells["in_ring_since"][self._row] = now()
 
     def leave_ring(self) -> None:
         """It has."""
-        self._arrays["in_ring_since"][self._row] = 0.0
+        self._cells["in_ring_since"][self._row] = 0.0
 
     def times(self, at: float) -> Times:
         """How the process has spent its time up to ``at``, which is now: what it is at right now included.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from sfactory.layout import Layout
@@ -16,6 +17,9 @@ from sfactory.shared.memory import SharedArrays, planned_bytes
 from sfactory.spec import EnvSpec, TensorSpec
 
 Array = npt.NDArray[Any]
+RowsOf = slice | npt.NDArray[np.int64]  # of a slot: ALL_ROWS, or which
+ALL_ROWS = slice(None)
+NOBODY = -1  # as a policy_id: no policy acts in this row
 
 
 def trajectory_fields(spec: EnvSpec, layout: Layout) -> dict[str, TensorSpec]:
@@ -37,9 +41,20 @@ def trajectory_fields(spec: EnvSpec, layout: Layout) -> dict[str, TensorSpec]:
         "policy_version": "int32",
     }
     fields |= {name: over(steps, TensorSpec((), dtype)) for name, dtype in scalars.items()}
+    if has_policy_ids(spec, layout):
+        fields["policy_id"] = over(steps, TensorSpec((), "int16"))
     fields["is_first"] = over(steps + 1, TensorSpec((), "bool"))
+    if spec.num_agents > 1:
+        fields["counts_env_step"] = over(steps, TensorSpec((), "bool"))
+        if layout.num_policies > 1:
+            fields["counts_for_policy"] = over(steps, TensorSpec((), "bool"))
     fields["rnn_states"] = over(steps // layout.recurrence + 1, TensorSpec((layout.state_size,), "float32"))
     return fields
+
+
+def has_policy_ids(spec: EnvSpec, layout: Layout) -> bool:
+    """Whether slots say who acts in each row: not where there is one policy, and one agent, which always acts."""
+    return layout.num_policies > 1 or spec.num_agents > 1
 
 
 class Slot:
@@ -53,6 +68,10 @@ class Slot:
     is_first: [T+1, N] bool - obs is the first of an episode
     rnn_states: [K+1, N, S] float32 - memory before each of the K = T / recurrence chunks, and after the last step
     policy_version: [T, N] int32 - learner updates behind the weights that chose the action
+    policy_id: [T, N] int16 - which policy chooses the action, or NOBODY; None without policy ids
+    counts_env_step: [T, N] bool - of the valid rows of one env's step, true for one, the first of a policy that learns;
+        None where each is one
+    counts_for_policy: the same of the valid rows of one env's step that are of one policy; None with one policy, too
     """
 
     def __init__(self, arrays: SharedArrays, spec: EnvSpec, index: int) -> None:
@@ -68,6 +87,37 @@ class Slot:
         self.is_first: Array = arrays["is_first"][index]
         self.rnn_states: Array = arrays["rnn_states"][index]
         self.policy_version: Array = arrays["policy_version"][index]
+        self.policy_id = self._optional(arrays, "policy_id")
+        self.counts_env_step = self._optional(arrays, "counts_env_step")
+        self.counts_for_policy = self._optional(arrays, "counts_for_policy")
+
+    def _optional(self, arrays: SharedArrays, name: str) -> Array | None:
+        return arrays[name][self.index] if name in arrays else None
+
+    def policies(self) -> list[int]:
+        """The policies that act in any of its rows, in order."""
+        if self.policy_id is None:
+            return [0]
+        # NOBODY is counted first.
+        return [int(policy) for policy in np.flatnonzero(np.bincount(self.policy_id.ravel() + 1)[1:])]
+
+    def columns_of(self, policy: int) -> RowsOf:
+        """The rows that concern ``policy``: not those in which others act and it never does. A slice if these are all.
+
+        A row in which nobody acts counts as everybody's, so that a round of collection is as long as ever.
+        """
+        if self.policy_id is None:
+            return ALL_ROWS
+        acts = self.policy_id == policy
+        own = acts.any(axis=0) | (acts | (self.policy_id == NOBODY)).all(axis=0)
+        return ALL_ROWS if own.all() else np.flatnonzero(own)
+
+    def rows_of(self, policy: int, t: int) -> RowsOf:
+        """The rows in which ``policy`` acts in step ``t``; a slice if these are all."""
+        if self.policy_id is None:
+            return ALL_ROWS
+        own = self.policy_id[t] == policy
+        return ALL_ROWS if own.all() else np.flatnonzero(own)
 
 
 class TrajectoryBuffer:

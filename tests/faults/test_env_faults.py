@@ -84,6 +84,9 @@ def test_an_env_that_raises_once_is_made_anew_and_the_run_goes_on(
     )
     assert run.stderr.count("Traceback (most recent call last)") == 1
     assert "faulty.py" in run.stderr
+    logged = (run.run_dir / "sf_log.txt").read_text()
+    assert re.search(rf"env \d of sf-actor-\d raised {said}", logged)
+    assert logged.count("Traceback (most recent call last)") == 1
 
 
 @pytest.mark.parametrize(
@@ -166,8 +169,9 @@ def test_the_flag_says_how_much_bad_data_is_borne(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_ctrl_c_ends_a_run_whose_envs_are_being_made_anew(run_trainer: RunTrainer, tmp_path: Path, layout: str) -> None:
-    # After so many resets of all envs none works any more, first resets of fresh envs included.
-    env_kwargs = {**once(tmp_path, raise_in_reset=1), "fuse_skip": 200, "fuse_count": ENDLESS}
+    # After so many resets of all envs none works any more, first resets of fresh envs included. By then all actors have
+    # begun, on a busy machine, too.
+    env_kwargs = {**once(tmp_path, raise_in_reset=1), "fuse_skip": 2000, "fuse_count": ENDLESS}
     run = run_trainer(
         train_for_env_steps=ENDLESS, env=FAULTY, env_kwargs=env_kwargs, max_env_restarts=10**6, **LAYOUTS[layout]
     )

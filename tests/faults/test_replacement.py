@@ -33,6 +33,17 @@ def train_on(run: TrainerRun, steps: int = 4000) -> None:
     run.wait_until(lambda: run.saved_env_steps() >= before + steps)
 
 
+def assert_one_death_and_what_it_locked(run: TrainerRun) -> None:
+    """Of one killed worker one is replaced, and besides whoever is stuck at a ring that it left locked for ever.
+
+    Who is woken by a message runs at once, so on a busy core a writer is often met by a signal before it unlocks.
+    """
+    replaced, anew = run.stderr.count("; replaced ("), run.stderr.count("all processes start anew from")
+    assert replaced + anew == 1 + len(re.findall("uses a ring that is locked|its ring is locked by a dead", run.stderr))
+    since = run.stderr.rpartition("all processes start anew from")[2]
+    assert run.metrics()[-1]["perf/worker_restarts"] == since.count("; replaced (")
+
+
 def end_by_signal(run: TrainerRun) -> None:
     run.signal_main(signal.SIGINT)
     assert run.wait() == ExitCode.SIGINT, run.report("wrong exit code")
@@ -66,14 +77,13 @@ def test_a_killed_worker_is_replaced_and_training_goes_on(
     train_on(run)
     assert run.pid_of(name) != pid
     end_by_signal(run)
-    assert run.metrics()[-1]["perf/worker_restarts"] == 1
+    assert_one_death_and_what_it_locked(run)
 
 
-def test_with_no_restarts_left_a_killed_worker_ends_the_run_by_name(run_trainer: RunTrainer) -> None:
-    run = run_trainer(train_for_env_steps=ENDLESS, max_worker_restarts=1)
-    run.wait_until_training()
-
-    run.kill("sf-policy-0-0")
+def test_with_no_restarts_left_a_killed_worker_ends_the_run_by_name(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    # The first is killed in a step of an env, where it cannot have locked a ring: that would cost another its place.
+    kwargs = {"signal_at": 200, "signal_name": "SIGKILL", "fuse": str(tmp_path / "fuse")}
+    run = run_trainer(env=FAULTY, env_kwargs=kwargs, train_for_env_steps=ENDLESS, max_worker_restarts=1)
     run.wait_until(r"replaced \(1 of --max_worker_restarts=1\)")
     train_on(run)
     run.kill("sf-actor-0")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sfactory.errors import ExitCode
-from sfactory.run.resources import handles_needed
+from sfactory.runtime.resources import handles_needed
 from tests.support import limits
 from tests.support.files import write_files
 from tests.support.trainer import RunTrainer, TrainerRun

@@ -58,10 +58,11 @@ def test_a_resumed_run_learns_at_the_rate_it_is_given_now(run_trainer: RunTraine
 
 
 def test_going_on_from_the_best_policy_is_not_remembered(run_trainer: RunTrainer) -> None:
+    steps = 20_000  # long enough for main to look at what episodes bring, on a busy machine, too
     flags = {"env": BANDIT, "stats_avg": 10, "save_best_after": 0, "save_best_every_sec": 0}
-    finished(run_trainer(**flags, train_for_env_steps=STEPS))
+    finished(run_trainer(**flags, train_for_env_steps=steps))
 
-    from_best = finished(run_trainer(**flags, train_for_env_steps=2 * STEPS, load_checkpoint_kind="best"))
+    from_best = finished(run_trainer(**flags, train_for_env_steps=2 * steps, load_checkpoint_kind="best"))
 
     resume = from_best.last_stderr_line.partition("resume: ")[2]
     assert "--experiment=run" in resume
@@ -70,7 +71,7 @@ def test_going_on_from_the_best_policy_is_not_remembered(run_trainer: RunTrainer
     assert from_best.result()["env_steps"] >= best
 
     latest = from_best.saved_env_steps()
-    plain = finished(run_trainer(**flags, train_for_env_steps=3 * STEPS))
+    plain = finished(run_trainer(**flags, train_for_env_steps=3 * steps))
 
     assert f"resumed at {latest} env steps" in plain.stderr
     assert read(plain, "config.json")["config"]["load_checkpoint_kind"] == "latest"

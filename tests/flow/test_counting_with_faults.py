@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from sfactory.config.schema import Config
-from sfactory.shared.trajectories import Slot
+from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
 from sfactory_envs.synthetic.counting import CountingRules
 from sfactory_envs.synthetic.faulty_counting import FAULTS, Fault
 from tests.flow.test_counting import ACTORS, ENVS, SPEC, as_column, counting_config, publish
@@ -36,9 +36,9 @@ class PlaceStaging(WitnessStaging):
         super().clear()
         self.places = []
 
-    def take(self, slot: Slot, start: int, most: int | None = None) -> int:
+    def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
         """As WitnessStaging."""
-        count = super().take(slot, start, most)
+        count = super().take(slot, start, most, columns)
         self.places += [(slot.index, start + row) for row in range(count)]
         return count
 
@@ -51,11 +51,11 @@ def faulty_config(inference: Inference, rollout: int) -> Config:
 
 
 def sampled_columns(
-    sampler: Sampler | SerialSampler, transitions: int
+    sampler: Sampler | SerialSampler, transitions: int, staging: PlaceStaging | None = None
 ) -> tuple[dict[tuple[int, int], list[dict[str, Array]]], int]:
     """{(first slot of a split, column): its rollouts in the order they came}, and how many valid steps were sampled."""
     publish(sampler, 0)
-    staging = PlaceStaging(sampler)
+    staging = staging or PlaceStaging(sampler)
     table, layout = sampler.wiring.table, sampler.layout
     splits = [table.slots_of_split(actor, split) for actor in range(ACTORS) for split in range(layout.splits)]
     split_of = {slot: split[0] for split in splits for slot in split}

@@ -17,6 +17,16 @@ SYNCHRONOUS: dict[str, Any] = {
 REPLAY: dict[str, Any] = {"replay_proportion": 0.5, "replay_slots": 10}
 CPC: dict[str, Any] = {"use_cpc": True, "use_rnn": True}
 OWN_CRITIC: dict[str, Any] = {"separate_value_optimizer": True, "actor_critic_share_weights": False}
+POPULATION: dict[str, Any] = {"num_policies": 4, "with_pbt": True}
+# What is mutated unless something else is said.
+MUTATED = (
+    "ppo_clip_ratio",
+    "ppo_clip_value",
+    "value_loss_coeff",
+    "exploration_loss_coeff",
+    "learning_rate",
+    "max_grad_norm",
+)
 
 _OF_THE_RUN: list[Row] = [
     ("env", {"env": ""}),
@@ -129,4 +139,50 @@ _OF_THE_REST: list[Row] = [
     ("after_train_step", {"after_train_step": ("my_hooks:look:twice",)}),
 ]
 
-BROKEN: list[Row] = [*_OF_THE_RUN, *_OF_LEARNING, *_OF_THE_OBJECTIVE, *_OF_THE_OPTIMIZER, *_OF_THE_REST]
+_OF_A_POPULATION: list[Row] = [
+    ("train_policies", {"train_policies": (3,)}),
+    ("train_policies", {"num_policies": 4, "train_policies": (1, 1)}),
+    ("policy_mapping", {"num_policies": 4, "policy_mapping": "mine"}),
+    ("with_pbt", {"with_pbt": True}),
+    ("with_pbt", {**POPULATION, "train_policies": (1,)}),
+    ("pbt_replace_fraction", {**POPULATION, "pbt_replace_fraction": 0.9}),
+    ("pbt_perturb_min", {**POPULATION, "pbt_perturb_min": 2.0}),
+    ("pbt_hyperparameters", {**POPULATION, "pbt_hyperparameters": {"rollout": {}}}),
+    ("pbt_hyperparameters", {**POPULATION, "pbt_hyperparameters": dict.fromkeys(MUTATED)}),
+    (
+        "pbt_optimize_batch_size",
+        {**POPULATION, "pbt_optimize_batch_size": True, "num_batches_to_accumulate": 0, "policy_mapping": "split"},
+    ),
+    ("policy_mapping", {"num_policies": 4, "num_batches_to_accumulate": 0}),
+    ("learning_rate", {**POPULATION, "learning_rate": 0.5}),
+    ("exploration_loss_coeff", {**POPULATION, "exploration_loss_coeff": 2.0}),
+    ("value_loss_coeff", {**POPULATION, "value_loss_coeff": 1000.0}),
+    ("max_grad_norm", {**POPULATION, "max_grad_norm": 1e6}),
+    ("ppo_clip_ratio", {**POPULATION, "ppo_clip_ratio": 1e-3}),
+    ("ppo_clip_value", {**POPULATION, "ppo_clip_value": 1000.0}),
+    ("gamma", {**POPULATION, "pbt_optimize_gamma": True, "gamma": 1.0}),
+    ("policy_mapping", {"policy_mapping": "split"}),
+    ("policy_mapping_episodes", {"policy_mapping_episodes": 1}),
+    ("pbt_mix_policies_in_one_env", {"pbt_mix_policies_in_one_env": False}),
+    ("pbt_period_env_steps", {"pbt_period_env_steps": 1000}),
+    ("pbt_start_mutation", {"pbt_start_mutation": 1000}),
+    ("pbt_replace_fraction", {"pbt_replace_fraction": 0.5}),
+    ("pbt_mutation_rate", {"pbt_mutation_rate": 0.5}),
+    ("pbt_replace_reward_gap", {"pbt_replace_reward_gap": 0.5}),
+    ("pbt_replace_reward_gap_absolute", {"pbt_replace_reward_gap_absolute": 0.5}),
+    ("pbt_optimize_gamma", {"pbt_optimize_gamma": True}),
+    ("pbt_optimize_batch_size", {"pbt_optimize_batch_size": True}),
+    ("pbt_target_objective", {"pbt_target_objective": "reward"}),
+    ("pbt_perturb_min", {"pbt_perturb_min": 1.2}),
+    ("pbt_perturb_max", {"pbt_perturb_max": 2.0}),
+    ("pbt_hyperparameters", {"pbt_hyperparameters": {"adam_eps": {}}}),
+]
+
+BROKEN: list[Row] = [
+    *_OF_THE_RUN,
+    *_OF_LEARNING,
+    *_OF_THE_OBJECTIVE,
+    *_OF_THE_OPTIMIZER,
+    *_OF_THE_REST,
+    *_OF_A_POPULATION,
+]

@@ -13,7 +13,7 @@ from sfactory.learner.learning import Learning
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
-from sfactory.run.wiring import Wiring
+from sfactory.runtime.wiring import Wiring
 from tests.support.parts import VECTOR
 
 M = TypeVar("M")

@@ -54,7 +54,7 @@ def play(
             slot.valid[t + 1, row] = False
             slot.is_first[t + 2, row] = True
     torch.manual_seed(seed)
-    state = torch.randn(rows, acting.policy.state_size)
+    state = torch.randn(rows, acting.policies[0].state_size)
     for t in range(steps):
         state = acting.act(slot, t, state)
 
@@ -86,7 +86,7 @@ def record(
     policy = ActingPolicy(VECTOR, config, weights, CPU)
     policy.refresh()
     slot = TrajectoryBuffer(VECTOR, layout).slot(0)
-    play(SlotActing(policy, recurrence), slot, seed, terminated, truncated)
+    play(SlotActing([policy], recurrence), slot, seed, terminated, truncated)
     staging = Staging(VECTOR, layout, pin=False)
     staging.take(slot, 0)
     return Batch.of(staging, algo or AlgoConfig(), LearnerConfig(), 0, CPU)

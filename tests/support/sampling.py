@@ -27,12 +27,12 @@ from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.policy.worker import PolicyWorker, run_policy_worker
-from sfactory.run.child import Birth
-from sfactory.run.nursery import Nursery
-from sfactory.run.wiring import Wiring
+from sfactory.runtime.child import Birth
+from sfactory.runtime.nursery import Nursery
+from sfactory.runtime.wiring import Wiring
 from sfactory.shared.control import Stop
 from sfactory.shared.slots import SlotState
-from sfactory.shared.trajectories import Slot
+from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
 from sfactory.spec import EnvSpec
 from tests.support.processes import eventually
 
@@ -49,7 +49,9 @@ class Sampling:
         assert inference != "auto"
         self.config, self._seed = config, seed
         self.model = ActorCritic(spec, config.model)
-        self.layout = Layout.plan(config.sampling, config.learner, inference, self.model.state_size)
+        self.layout = Layout.plan(
+            config.sampling, config.learner, inference, self.model.state_size, 0, config.population, spec.num_agents
+        )
         self.flat = FlatState(self.model)
         self.wiring = Wiring(spec, self.layout, self.flat.block.numel())
         self.assembler = Assembler(
@@ -83,10 +85,11 @@ class SerialSampler(Sampling):
 
     def __enter__(self) -> SerialSampler:
         wiring, config, seed, layout = self.wiring, self.config, self._seed, self.layout
-        self.wiring.weights[0].publish(self.flat.to_host(), 0)
+        for weights in self.wiring.weights:
+            weights.publish(self.flat.to_host(), 0)
         self._rooms: list[Any] = []
-        for worker, name in enumerate(layout.policy_worker_names):
-            setup = wiring.policy_worker(0, worker, config, seed, 0, "cpu")
+        for number, name in enumerate(layout.policy_worker_names):
+            setup = wiring.policy_worker(*divmod(number, layout.policy_workers), config, seed, 0, "cpu")
             policy = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device("cpu"))
             self._rooms.append(PolicyWorker(setup, policy, wiring.status.row(name)))
         self._splits: list[Split] = []
@@ -101,6 +104,11 @@ class SerialSampler(Sampling):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         close_envs(self._splits)
+
+    def take_turns(self) -> None:
+        """One turn of every room."""
+        for room in self._rooms:
+            room.turn(0)
 
     def fill(self, staging: Staging) -> None:
         """Let the rooms take turns until ``staging`` is full."""
@@ -196,13 +204,13 @@ class WitnessStaging(Staging):
         self.firsts = np.zeros((steps + 1, self.rows), bool)
         self.taken: dict[tuple[int, int], int] = {}
 
-    def take(self, slot: Slot, start: int, most: int | None = None) -> int:
+    def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
         """As in Staging; fails unless the slot is READY from the first to the last byte copied."""
         key = slot.index, self._table.generation(slot.index)
         assert self._table.state(slot.index) is SlotState.READY
         assert self.taken.get(key, 0) == start, f"slot {key} is taken from row {start} on, after {self.taken.get(key)}"
         first = self.filled
-        count = super().take(slot, start, most)
+        count = super().take(slot, start, most, columns)
         self.truncated[:, first : first + count] = slot.truncated[:, start : start + count]
         self.firsts[:, first : first + count] = slot.is_first[:, start : start + count]
         assert key == (slot.index, self._table.generation(slot.index))

@@ -99,6 +99,8 @@ class Drawing(Seesaw):
 class Hangs(Seesaw):
     """Its 40th step never comes to an end."""
 
+    hangs_at = 40
+
     def __init__(self) -> None:
         super().__init__()
         self._steps = 0
@@ -106,7 +108,7 @@ class Hangs(Seesaw):
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """As Seesaw, if at all."""
         self._steps += 1
-        if self._steps == 40 and self._hangs():
+        if self._steps == self.hangs_at and self._hangs():
             time.sleep(9999.0)
         return super().step(action)
 
@@ -115,7 +117,9 @@ class Hangs(Seesaw):
 
 
 class HangsInActor1(Hangs):
-    """It hangs in the process sf-actor-1, and is like others everywhere else."""
+    """It hangs in the process sf-actor-1, as soon as it can, and is like others everywhere else."""
+
+    hangs_at = 1
 
     def _hangs(self) -> bool:
         return Path("/proc/self/comm").read_text().strip() == "sf-actor-1"

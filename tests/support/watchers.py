@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from sfactory.learner.hook import LearnerFacts
-from sfactory.run.console import Progress
-from sfactory.run.observer import Observer, RunFacts
-from sfactory.run.outcome import Outcome
+from sfactory.runtime.console import Progress
+from sfactory.runtime.observer import Observer, RunFacts
+from sfactory.runtime.outcome import Outcome
 
 DIARY = "SFACTORY_TEST_DIARY"
 FILE = "diary.jsonl"

@@ -11,7 +11,7 @@ import pytest
 from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.env.api import EnvFactory
 from sfactory.layout import Layout
-from sfactory.run.wiring import Wiring
+from sfactory.runtime.wiring import Wiring
 from sfactory.shared.status import State, StatusRow
 from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_env import Obs, ScriptedEnv
@@ -87,10 +87,11 @@ def setup_of(layout: Layout, diary: Diary, **changes: Any) -> tuple[ActorSetup, 
         trajectories=wiring.trajectories,
         table=wiring.table,
         control=wiring.control,
-        weights=wiring.weights[0],
+        weights=(wiring.weights[0],),
         inbox=wiring.to_actors[1],
-        to_policy=wiring.to_policies[0],
-        to_learner=wiring.to_learners[0],
+        to_policies=(wiring.to_policies[0],),
+        states=wiring.states,
+        to_learners=(wiring.to_learners[0],),
         to_main=wiring.actors_to_main,
     )
     diary.row = wiring.status.row("sf-actor-1")

@@ -11,10 +11,10 @@ from sfactory.config.check import check
 from sfactory.config.flags import config_of
 from sfactory.cores import Cores
 from sfactory.layout import Inference, Layout
-from sfactory.run import advisor as advisor_module
-from sfactory.run.advisor import Advisor
-from sfactory.run.load import Load
-from sfactory.run.plan import Plan
+from sfactory.runtime import advisor as advisor_module
+from sfactory.runtime.advisor import Advisor
+from sfactory.runtime.load import Load
+from sfactory.runtime.plan import Plan
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
 from tests.support.parts import VECTOR
 

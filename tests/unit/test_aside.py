@@ -16,14 +16,14 @@ from sfactory.checkpoint import CheckpointDir
 from sfactory.config.flags import config_of
 from sfactory.config.saved import write_config
 from sfactory.errors import RunDirError
-from sfactory.run.aside import move_aside
-from sfactory.run.rundir import RunDir
+from sfactory.runtime.aside import move_aside
+from sfactory.runtime.rundir import RunDir
 from tests.support.files import write_files
 from tests.support.source import ROOT
 
 HOLD = """
 import sys
-from sfactory.run.rundir import RunDir
+from sfactory.runtime.rundir import RunDir
 with RunDir.open(sys.argv[1], sys.argv[2]):
     print("held", flush=True)
     sys.stdin.read()
@@ -34,7 +34,15 @@ def fill(path: Path, mark: str, experiment: str = "exp") -> None:
     """Everything that a run leaves in its folder; ``mark`` tells which run it was."""
     path.mkdir(parents=True, exist_ok=True)
     write_config(path, config_of({"env": mark, "experiment": experiment}), {})
-    names = ("metrics.jsonl", "summary.json", "sf_log.txt", "git.diff", "git_0123456789abcdef.diff", "run.json")
+    names = (
+        "metrics.jsonl",
+        "summary.json",
+        "sf_log.txt",
+        "git.diff",
+        "git_0123456789abcdef.diff",
+        "run.json",
+        "population.json",
+    )
     write_files(path, dict.fromkeys(names, mark))
     (path / "events.out.tfevents.1700000000.host.1").write_bytes(b"\0")
     (path / ".tmp-12-0123456789ab").write_bytes(b"half")

@@ -11,7 +11,7 @@ from sfactory.actor.split import Split
 from sfactory.config.flags import config_of
 from sfactory.layout import Layout
 from sfactory.messages import ActReply, ActRequest
-from sfactory.run.wiring import Wiring
+from sfactory.runtime.wiring import Wiring
 from tests.support.parts import SCALAR
 from tests.support.scripted_env import ScriptedEnv
 

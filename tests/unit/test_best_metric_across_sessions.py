@@ -13,11 +13,11 @@ from sfactory.config.schema import Config
 from sfactory.learner.learning import Learning
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
-from sfactory.run.reports import Reports
-from sfactory.run.resumed import Resumed
-from sfactory.run.rundir import RunDir
-from sfactory.run.summary import PolicyLag, Summary
-from sfactory.run.wiring import Wiring
+from sfactory.runtime.reports import Reports
+from sfactory.runtime.resumed import Resumed
+from sfactory.runtime.rundir import RunDir
+from sfactory.runtime.summary import PolicyLag, Summary
+from sfactory.runtime.wiring import Wiring
 from tests.support.parts import VECTOR, small_layout
 
 LOWEST = float("-inf")
@@ -54,7 +54,8 @@ class Session:
 
     def end(self, objective: float, env_steps: int) -> None:
         """Main says that the metric stands at ``objective`` when the session ends, at that env step."""
-        self._learning.progress.env_steps = env_steps
+        progress = self._learning.progress
+        progress.env_steps = progress.agent_steps = progress.run_env_steps = env_steps
         self._control.tell_objective(0, objective)
         self._learning.finish(save=True)
 

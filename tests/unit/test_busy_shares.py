@@ -17,10 +17,10 @@ from sfactory.learner.worker import LearnerWorker
 from sfactory.messages import TrajectoryReady
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState, flat_bytes
-from sfactory.run.wiring import Wiring
+from sfactory.runtime.wiring import Wiring
 from sfactory.shared import status as status_module
 from sfactory.shared.status import StatusRow
-from sfactory.shared.trajectories import Slot
+from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
 from tests.support.parts import SCALAR
 from tests.support.scripted_env import Obs, ScriptedEnv
 
@@ -58,9 +58,9 @@ class SlowStaging(Staging):
 
     clock: Clock
 
-    def take(self, slot: Slot, start: int, most: int | None = None) -> int:
+    def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
         self.clock.time += COPY_S
-        return super().take(slot, start, most)
+        return super().take(slot, start, most, columns)
 
 
 class TimedEnv(ScriptedEnv):

@@ -28,7 +28,7 @@ from sfactory.learner.worker import LearnerWorker
 from sfactory.messages import TO_ACTOR, TO_LEARNER, SlotFreed, ToActor, ToLearner, TrainStats, TrajectoryReady
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
-from sfactory.run.wiring import Wiring
+from sfactory.runtime.wiring import Wiring
 from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotState, SlotTable
 from sfactory.shared.status import StatusBoard
@@ -212,7 +212,7 @@ class Course:
         self._learning.begin()
         self._learner = LearnerWorker(setup, self._learning, row)
         policy = ActingPolicy(VECTOR, config.model, wiring.weights[0], torch.device("cpu"))
-        self._acting = SlotActing(policy, layout.recurrence)
+        self._acting = SlotActing([policy], layout.recurrence)
 
     def lags(self, turns: int, order: random.Random) -> set[float]:
         """Extremes of the policy lag of every dataset, while one slot is filled between two looks of the learner."""
@@ -231,7 +231,7 @@ class Course:
         return found
 
     def _play(self, index: int, seed: int) -> None:
-        self._acting.policy.refresh()
+        self._acting.policies[0].refresh()
         self._wiring.table.begin(index)
         play(self._acting, self._wiring.trajectories.slot(index), seed, terminated=(), truncated=())
         self._wiring.table.publish(index, 0)

@@ -12,13 +12,13 @@ from sfactory.config.argv import scan
 from sfactory.config.enjoy import enjoy_flags
 from sfactory.config.export import export_flags
 from sfactory.config.flags import Flag, all_flags
+from sfactory.config.launcher import launcher_flags
 from tests.support.source import ROOT, documents
 
-DOCUMENTS = {
-    path: text for path, text in documents().items() if path.startswith(("README", "docs/performance", "docs/results"))
-}
-FLAGS = {"train": all_flags(), "enjoy": enjoy_flags(), "export": export_flags()}
-MODULE = re.compile(r"python -m sfactory\.(train|enjoy|export)((?: [^`\n]*)?)")
+PAGES = ("README", "docs/launcher", "docs/performance", "docs/results")
+DOCUMENTS = {path: text for path, text in documents().items() if path.startswith(PAGES)}
+FLAGS = {"train": all_flags(), "enjoy": enjoy_flags(), "export": export_flags(), "launcher": launcher_flags()}
+MODULE = re.compile(r"python -m sfactory\.(train|enjoy|export|launcher)((?: [^`\n]*)?)")
 SCRIPT = re.compile(r"python (scripts/\w+\.py)((?: [^`\n]*)?)")
 NAMED = re.compile(r"`--([a-z]\w*)")
 OTHERS = {"help", "name"}  # --name=value stands for all
@@ -60,6 +60,7 @@ def test_commands_of_the_readme_are_read_without_problems() -> None:
         "train": (dict(all_flags()), True),
         "enjoy": (dict(enjoy_flags()), False),
         "export": (dict(export_flags()), False),
+        "launcher": (dict(launcher_flags()), False),
     }
     problems = [
         problem

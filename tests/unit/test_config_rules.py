@@ -41,8 +41,8 @@ def test_every_rule_speaks_alone_when_it_is_broken_and_blames_its_first_flag(
     found = check(config, chosen=values)
 
     assert len(found) == 1, found
-    assert re.match(rf"--{blamed}(=\S*| \S+)?: ", found[0]), found[0]
-    assert found[0].split(": ", 1)[1] in {rule.find(config) for rule in RULES}
+    assert re.match(rf"--{blamed}[= :]", found[0]), found[0]
+    assert any(found[0].endswith(f": {rule.find(config)}") for rule in RULES)
 
 
 def test_no_rule_goes_untried() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.run.console import Console, Progress
-from sfactory.run.summary import PolicyLag
+from sfactory.runtime.console import Console, Progress
+from sfactory.runtime.summary import PolicyLag
 
 STAMP = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "
 
@@ -92,6 +92,14 @@ def test_a_true_objective_is_told_only_where_it_is_not_the_return(objective: flo
     Console(None, None, stream=stream).line(dataclasses.replace(full_progress(), true_objective_mean=objective))
 
     assert f"return=195.250 {shown}best=200.000" in stream.getvalue()
+
+
+def test_of_several_policies_the_return_of_each_is_told() -> None:
+    stream = io.StringIO()
+
+    Console(None, None, stream=stream).line(dataclasses.replace(full_progress(), returns=[20.5, None, -1.0]))
+
+    assert " returns=20.500,-,-1.000 " in stream.getvalue()
 
 
 def test_the_bar_tells_a_true_objective_that_is_not_the_return() -> None:

@@ -36,6 +36,16 @@ def test_all_runs_of_a_label_are_collected_beside_what_is_there(tmp_path: Path) 
     }
 
 
+def test_steps_can_be_those_of_one_policy(tmp_path: Path) -> None:
+    folder, into = tmp_path / "1", tmp_path / "curves.json"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text(json.dumps({"env_steps": 300, "policy_0/steps": 100, SCORE: 2.0}) + "\n")
+
+    collect([folder], "apart", SCORE, into, steps="policy_0/steps")
+
+    assert json.loads(into.read_text())["apart"]["runs"] == [{"env_steps": [100], "values": [2.0]}]
+
+
 def test_a_run_that_never_told_the_metric_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=f"metrics.jsonl has no {SCORE}"):
         collect([a_run(tmp_path / "1", [None])], "plain", SCORE, tmp_path / "curves.json")

@@ -21,10 +21,11 @@ from sfactory.layout import Layout, num_evaluators
 from sfactory.messages import EvaluationPart
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState, flat_bytes
-from sfactory.run import evaluator as evaluator_module
-from sfactory.run.eval_reports import EvaluationReport, EvaluationReports
-from sfactory.run.evaluator import Evaluator, EvaluatorSetup, run_evaluator
-from sfactory.run.wiring import Wiring
+from sfactory.runtime import evaluator as evaluator_module
+from sfactory.runtime.eval_reports import EvaluationReport, EvaluationReports
+from sfactory.runtime.evaluation import EnvFailed
+from sfactory.runtime.evaluator import Evaluator, EvaluatorSetup, run_evaluator
+from sfactory.runtime.wiring import Wiring
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State
 from tests.support.parts import SCALAR
@@ -63,7 +64,7 @@ class Run:
         return self.wiring.evaluator(evaluator, self.config, seed, generation)
 
     def evaluator(self, env: gymnasium.Env[Any, Any], evaluator: int = 0) -> Evaluator:
-        return Evaluator(self.setup(evaluator), env, self.wiring.status.row(f"sf-eval-{evaluator}"))
+        return Evaluator(self.setup(evaluator), lambda seed: env, self.wiring.status.row(f"sf-eval-{evaluator}"))
 
     def parts(self) -> list[EvaluationPart]:
         return [part for part in self.wiring.actors_to_main.get(0) if isinstance(part, EvaluationPart)]
@@ -178,7 +179,7 @@ def played_actions(deterministic: bool, seed: int) -> list[int]:
         model.policy_head.linear.weight.normal_()
     run.wiring.weights[0].publish(FlatState(model).to_host(), 0)
     env = ScriptedEnv([(4, "terminated")] * 12)
-    evaluator = Evaluator(run.setup(seed=seed), env, run.wiring.status.row("sf-eval-0"))
+    evaluator = Evaluator(run.setup(seed=seed), lambda seed: env, run.wiring.status.row("sf-eval-0"))
     for _ in range(2):
         evaluator.turn(0)
     assert len(env.taken) == 2 * 3 * 4
@@ -328,3 +329,39 @@ def test_true_objectives_are_reported_where_they_are_told() -> None:
     assert report.true_objective_mean == 3.0
     assert report.scalars()["eval/true_objective_mean"] == 3.0
     assert ", true objective 3.000, length" in str(report)
+
+
+class Failing(ScriptedEnv):
+    """Raises in its second episode."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if self.seeds:
+            raise OSError("the simulator is gone")
+        return super().reset(seed=seed, options=options)
+
+
+def test_an_env_that_fails_is_made_anew_and_the_evaluation_begun_anew(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(max_env_restarts=1)
+    run.publish(2)
+    envs: list[ScriptedEnv] = [Failing(SCRIPT), ScriptedEnv(SCRIPT)]
+    made = iter(envs)
+    evaluator = Evaluator(run.setup(), lambda seed: next(made), run.wiring.status.row("sf-eval-0"))
+
+    with caplog.at_level(logging.WARNING):
+        evaluator.turn(0)
+
+    (part,) = run.parts()
+    assert (part.policy_version, part.episodes, part.return_sum) == (2, 3, sum(RETURNS))
+    assert [env.closed for env in envs] == [True, False]
+    assert "OSError: the simulator is gone; the env is made anew" in caplog.text
+
+
+def test_an_env_that_fails_as_often_as_is_allowed_ends_the_evaluator() -> None:
+    run = Run(max_env_restarts=2)
+    run.publish(2)
+    evaluator = Evaluator(run.setup(), lambda seed: Failing(SCRIPT), run.wiring.status.row("sf-eval-0"))
+
+    with pytest.raises(EnvFailed, match="the simulator is gone"):
+        evaluator.turn(0)
+
+    assert run.parts() == []

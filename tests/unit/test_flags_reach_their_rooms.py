@@ -23,7 +23,7 @@ from sfactory.messages import TrajectoryReady
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState, flat_bytes
 from sfactory.policy.worker import PolicyWorker
-from sfactory.run.wiring import Wiring
+from sfactory.runtime.wiring import Wiring
 from sfactory.shared.control import Stop
 from sfactory.shared.slots import SlotState
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sfactory.config.check import check
@@ -124,12 +124,14 @@ def from_file(name: str, content: bytes) -> Resolved | None:
 
 @fuzz(400)
 @given(mapping=MAPPINGS)
+@example(mapping={"train_dir": "\ud800"})
 def test_any_json_is_a_config_or_refused_line_by_line(mapping: dict[str, Any]) -> None:
     from_file("flags.json", json.dumps(mapping).encode())
 
 
 @fuzz(200)
 @given(mapping=MAPPINGS)
+@example(mapping={"train_dir": "\ud800"})
 def test_any_mapping_in_yaml_is_a_config_or_refused_line_by_line(mapping: dict[str, Any]) -> None:
     # JSON is YAML but for its escapes of lone surrogates.
     from_file("flags.yaml", json.dumps(mapping).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +18,12 @@ MOST = 3  # actors, splits, slots of a split, policies
 
 @dataclass
 class ModelSlot:
-    """What is known of one slot. waiting: the policies that have not released it yet."""
+    """What is known of one slot. waiting: the policies that have not released it yet. steps: by policy."""
 
     filling: bool = False
     waiting: set[int] = field(default_factory=set)
     fillings: int = 0
-    steps: int = 0  # of the present filling, or the last one
+    steps: Counter[int] = field(default_factory=Counter)  # of the present filling, or the last one
 
     @property
     def state(self) -> SlotState:
@@ -63,18 +64,18 @@ class SlotMachine(RuleBasedStateMachine):
         if legal:
             modelled.filling = True
             modelled.fillings += 1
-            modelled.steps = 0
+            modelled.steps = Counter()
 
-    @rule(number=st.integers(0, MOST**3), policy=st.integers(0, MOST - 1))
-    def publish(self, number: int, policy: int) -> None:
-        """An actor publishes a slot."""
-        slot, policy = self.slot(number), policy % self.policies
+    @rule(number=st.integers(0, MOST**3), policies=st.sets(st.integers(0, MOST - 1)))
+    def publish(self, number: int, policies: set[int]) -> None:
+        """An actor publishes a slot, to those who have rows in it: to nobody, perhaps."""
+        slot, these = self.slot(number), {policy % self.policies for policy in policies}
         modelled = self.model[slot]
         legal = modelled.state is SlotState.FILLING
-        self.tried(legal, self.table.publish, slot, policy)
+        self.tried(legal, self.table.publish, slot, *sorted(these))
         if legal:
             modelled.filling = False
-            modelled.waiting.add(policy)
+            modelled.waiting |= these
 
     @rule(number=st.integers(0, MOST**3), policy=st.integers(0, MOST - 1))
     def release(self, number: int, policy: int) -> None:
@@ -85,31 +86,38 @@ class SlotMachine(RuleBasedStateMachine):
         self.tried(legal, self.table.release, slot, policy)
         modelled.waiting.discard(policy)
 
-    @rule(number=st.integers(0, MOST**3), steps=st.integers(0, 100))
-    def count(self, number: int, steps: int) -> None:
-        """An actor has taken steps, which lie in a slot that it is filling."""
-        slot = self.slot(number)
+    @rule(number=st.integers(0, MOST**3), steps=st.integers(0, 100), policy=st.integers(0, MOST - 1))
+    def count(self, number: int, steps: int, policy: int) -> None:
+        """An actor has taken steps with a policy, which lie in a slot that it is filling."""
+        slot, policy = self.slot(number), policy % self.policies
         if self.model[slot].filling:
-            self.table.count_steps(slot, steps)
-            self.model[slot].steps += steps
+            self.table.count_steps(slot, steps, policy)
+            self.model[slot].steps[policy] += steps
 
     @rule(actor=st.integers(0, MOST - 1))
     def reclaim(self, actor: int) -> None:
         """An actor has died, and main takes back what it was filling."""
         actor %= self.actors
         filling = [self.model[slot] for slot in self.table.slots_of(actor) if self.model[slot].filling]
-        assert self.table.reclaim(actor) == sum(modelled.steps for modelled in filling)
+        assert self.table.reclaim(actor) == sum(modelled.steps.total() for modelled in filling)
         for modelled in filling:
             modelled.filling = False
 
     @invariant()
     def the_table_says_what_the_model_says(self) -> None:
-        """Of every slot: state and number of fillings; and how many steps lie in those that are not free."""
+        """Of every slot: state, for whom it is ready, and number of fillings; and how many steps somebody waits for."""
         if hasattr(self, "table"):
             found = [(self.table.state(slot), self.table.generation(slot)) for slot in range(len(self.model))]
             assert found == [(modelled.state, modelled.fillings) for modelled in self.model]
-            held = [modelled.steps for modelled in self.model if modelled.state is not SlotState.FREE]
-            assert self.table.steps_held() == sum(held)
+            for slot, modelled in enumerate(self.model):
+                waiting = {policy for policy in range(self.policies) if self.table.is_ready_for(slot, policy)}
+                assert waiting == modelled.waiting
+                assert self.table.waiting_for(slot) == sorted(waiting)
+                steps = [self.table.steps(slot, policy) for policy in range(self.policies)]
+                assert steps == [modelled.steps[policy] for policy in range(self.policies)]
+            filling = [modelled.steps.total() for modelled in self.model if modelled.filling]
+            waiting_steps = [modelled.steps[policy] for modelled in self.model for policy in modelled.waiting]
+            assert self.table.steps_held() == sum(filling) + sum(waiting_steps)
 
     @invariant()
     def every_slot_has_one_owner(self) -> None:
@@ -146,16 +154,16 @@ class BeginsWhatIsReady(SlotTable):
 class PublishesWhatIsFree(SlotTable):
     """Hands out slots that nobody has filled."""
 
-    def publish(self, slot: int, policy: int) -> None:
+    def publish(self, slot: int, *policies: int) -> None:
         """Looks at nothing."""
-        self._shared["pending"][slot, policy] = 1
+        self._shared["pending"][slot, list(policies)] = 1
         self._shared["filling"][slot] = 0
 
 
 class PublishesForTheFirst(SlotTable):
     """Whichever policy a slot was filled for, it goes to the first."""
 
-    def publish(self, slot: int, policy: int) -> None:
+    def publish(self, slot: int, *policies: int) -> None:
         """Looks at the slot alone."""
         super().publish(slot, 0)
 
@@ -171,10 +179,27 @@ class ReleasesTwice(SlotTable):
 class StaysFilling(SlotTable):
     """A published slot still belongs to its actor."""
 
-    def publish(self, slot: int, policy: int) -> None:
+    def publish(self, slot: int, *policies: int) -> None:
         """Leaves the other byte as it is."""
-        super().publish(slot, policy)
+        super().publish(slot, *policies)
         self._shared["filling"][slot] = 1
+
+
+class CountsForTheFirst(SlotTable):
+    """Whoever took the steps, they are the first policy's."""
+
+    def count_steps(self, slot: int, steps: int, policy: int = 0) -> None:
+        """Looks at the slot alone."""
+        super().count_steps(slot, steps)
+
+
+class LosesWhatItTakesBack(SlotTable):
+    """Takes slots back from the dead, and says that nothing was in them."""
+
+    def reclaim(self, actor: int) -> int:
+        """Keeps the count for itself."""
+        super().reclaim(actor)
+        return 0
 
 
 class CountsNoFillings(SlotTable):
@@ -203,6 +228,8 @@ WRONG_TABLES: list[type[SlotTable]] = [
     PublishesForTheFirst,
     ReleasesTwice,
     StaysFilling,
+    CountsForTheFirst,
+    LosesWhatItTakesBack,
     CountsNoFillings,
     SharesASlot,
 ]

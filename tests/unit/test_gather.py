@@ -9,6 +9,7 @@ import torch
 from sfactory.messages import ActRequest
 from sfactory.model.actor_critic import Acted
 from sfactory.policy.gather import Gather
+from sfactory.policy.place import Place
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
 from tests.support.parts import small_layout
@@ -28,7 +29,11 @@ def make() -> tuple[Gather, list[Slot]]:
     for slot in slots:
         slot.obs["image"][...] = rng.integers(0, 256, slot.obs["image"].shape)
         slot.obs["number"][...] = rng.integers(0, 1000, slot.obs["number"].shape)
-    return Gather(SPEC, slots, max_rows=4 * N, device=CPU), slots
+    return Gather(SPEC, max_rows=4 * N, device=CPU), slots
+
+
+def places(slots: list[Slot], requests: list[ActRequest] = REQUESTS) -> list[Place]:
+    return [Place.of(request, slots[request.slot], 0) for request in requests]
 
 
 def answers(rows: int) -> Acted:
@@ -41,7 +46,7 @@ def answers(rows: int) -> Acted:
 def test_observations_are_stacked_in_the_order_of_requests(count: int) -> None:
     gather, slots = make()
 
-    obs = gather.obs(REQUESTS[:count])
+    obs = gather.obs(places(slots, REQUESTS[:count]))
 
     for key in ("image", "number"):
         due = np.concatenate([slots[request.slot].obs[key][request.t] for request in REQUESTS[:count]])
@@ -51,9 +56,9 @@ def test_observations_are_stacked_in_the_order_of_requests(count: int) -> None:
 
 def test_a_smaller_batch_after_a_larger_one_holds_nothing_old() -> None:
     gather, slots = make()
-    gather.obs(REQUESTS)
+    gather.obs(places(slots))
 
-    obs = gather.obs(REQUESTS[1:])
+    obs = gather.obs(places(slots, REQUESTS[1:]))
 
     assert obs["number"].shape == (2 * N,)
     assert np.array_equal(obs["number"][:N].numpy(), slots[0].obs["number"][0])
@@ -62,7 +67,7 @@ def test_a_smaller_batch_after_a_larger_one_holds_nothing_old() -> None:
 def test_answers_land_in_the_rows_that_asked_and_nowhere_else() -> None:
     gather, slots = make()
 
-    gather.scatter(REQUESTS, answers(3 * N), version=17)
+    gather.scatter(places(slots), answers(3 * N), version=17)
 
     asked = {(request.slot, request.t): index * N for index, request in enumerate(REQUESTS)}
     for index, slot in enumerate(slots):
@@ -80,7 +85,23 @@ def test_observations_are_only_read() -> None:
     gather, slots = make()
     before = [slot.obs["image"].copy() for slot in slots]
 
-    gather.obs(REQUESTS)
-    gather.scatter(REQUESTS, answers(3 * N), version=1)
+    gather.obs(places(slots))
+    gather.scatter(places(slots), answers(3 * N), version=1)
 
     assert all(np.array_equal(slot.obs["image"], image) for slot, image in zip(slots, before, strict=True))
+
+
+def test_of_a_row_that_several_policies_share_each_gets_and_answers_its_own() -> None:
+    gather, slots = make()
+    ids = np.zeros((4, N), np.int16)
+    ids[2] = [1, 0, 1]
+    slots[3].policy_id = ids
+    place = Place.of(REQUESTS[0], slots[3], 1)
+
+    obs = gather.obs([place])
+    gather.scatter([place], answers(2), version=5)
+
+    assert place.width == 2
+    assert np.array_equal(obs["number"].numpy(), slots[3].obs["number"][2, [0, 2]])
+    assert slots[3].policy_version[2].tolist() == [5, 0, 5]
+    assert slots[3].value[2].tolist() == [0.0, 0.0, 10.0]

@@ -10,7 +10,7 @@ import pytest
 # Progress is shown every 0.1 s for a second, as by an actor's one long turn; then {end} for a second.
 PROGRAM = """
 import time
-from sfactory.run import hang_watch
+from sfactory.runtime import hang_watch
 
 hang_watch.STALL_S, hang_watch._LOOK_S = 0.5, 0.05
 from sfactory.shared.status import StatusBoard

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sfactory.errors import RingsLost
-from sfactory.run import hangs as room
-from sfactory.run.hangs import Hangs
+from sfactory.runtime import hangs as room
+from sfactory.runtime.hangs import Hangs
 from sfactory.shared.status import State, StatusBoard, StatusRow, Stopwatch
 
 ACTOR, POLICY, LEARNER = "sf-actor-0", "sf-policy-0-0", "sf-learner-0"
@@ -50,7 +50,7 @@ class Scene:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at = 1000.0
-        for module in ("sfactory.run.hangs", "sfactory.clock", "sfactory.shared.status"):
+        for module in ("sfactory.clock", "sfactory.shared.status"):
             monkeypatch.setattr(f"{module}.now", lambda: self.at)
         board = StatusBoard([ACTOR, POLICY, LEARNER])
         self.workers = {name: Worker(name, board.row(name)) for name in board.names}

@@ -10,10 +10,10 @@ import pytest
 
 from sfactory.config.flags import config_of
 from sfactory.messages import ActRequest
-from sfactory.run.inquiry import Inquiry
-from sfactory.run.plan import plan_sizes
-from sfactory.run.signals import Interrupts
-from sfactory.run.wiring import Wiring
+from sfactory.runtime.inquiry import Inquiry
+from sfactory.runtime.plan import plan_sizes
+from sfactory.runtime.signals import Interrupts
+from sfactory.runtime.wiring import Wiring
 from tests.support.parts import VECTOR
 from tests.support.rings import lock_for_ever
 

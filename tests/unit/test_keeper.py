@@ -15,7 +15,8 @@ from sfactory.errors import CannotSaveError
 from sfactory.learner import keeper as keeper_module
 from sfactory.learner.keeper import CheckpointKeeper
 from sfactory.learner.progress import Progress
-from sfactory.run.wiring import Wiring
+from sfactory.learner.record import Learned
+from sfactory.runtime.wiring import Wiring
 from tests.support.parts import VECTOR, small_layout, tiny_model, trainer_for
 
 NEVER = 1e9
@@ -37,13 +38,14 @@ class Desk:
         self,
         path: Path,
         *,
+        save_every_sec: float = NEVER,
         save_best_every_sec: float = 0.0,
         save_best_after: int = 0,
         save_milestones_sec: float = -1.0,
         load_checkpoint_kind: Literal["latest", "best", "milestone"] = "latest",
     ) -> None:
         checkpoint = CheckpointConfig(
-            save_every_sec=NEVER,
+            save_every_sec=save_every_sec,
             save_best_every_sec=save_best_every_sec,
             save_best_after=save_best_after,
             save_milestones_sec=save_milestones_sec,
@@ -53,7 +55,7 @@ class Desk:
         self.path = path
         self.control = wiring.control
         self.trainer = trainer_for(tiny_model(), AlgoConfig(), OptimConfig(), LearnerConfig())
-        self.progress = Progress(env_steps=100)
+        self.progress = Progress(env_steps=100, agent_steps=100, run_env_steps=100)
         setup = wiring.learner(0, Config(checkpoint=checkpoint), 1, "cpu", 1, str(path))
         self.row = wiring.status.row("sf-learner-0")
         self.keeper = CheckpointKeeper(setup, self.trainer, self.progress, self.row)
@@ -61,7 +63,7 @@ class Desk:
     def learn(self, mark: float, mean_return: float) -> None:
         """One dataset later: the weights carry ``mark``, and main says that the mean return is ``mean_return``."""
         self.trainer.train_step += 1
-        self.progress.env_steps += 100
+        self.progress.add(Learned(100, 0, 100, 100), Learned())
         with torch.no_grad():
             self.trainer.model.value_head.linear.weight.fill_(mark)
         self.control.tell_objective(0, mean_return)
@@ -360,3 +362,37 @@ def test_as_long_as_nothing_else_is_saved_the_best_policy_is_what_a_resumed_run_
 
     assert desk.best() == Saved(3.0, 3.0)
     assert desk.row.get("saved_env_steps") == saved
+
+
+def test_a_milestone_that_cannot_be_saved_keeps_nothing_else_from_being_saved(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, save_every_sec=1e-9, save_milestones_sec=10.0)
+    (tmp_path / "milestones").write_text("no directory")
+    desk.train_until(11.0)
+    desk.control.tell_objective(0, 5.0)
+
+    desk.keeper.after_dataset()
+
+    latest = CheckpointDir(tmp_path, keep=2).load()
+    assert latest is not None
+    assert latest.payload["train_seconds"] == 11.0
+    assert desk.best() == Saved(11.0, 5.0)
+
+
+def test_a_checkpoint_that_failed_is_due_until_it_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_module, "_RETRY_S", 0.0)
+    desk = Desk(tmp_path, save_every_sec=0.0)
+    desk.keeper._save_due.seconds = NEVER  # once it is saved
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointDir, "save", lambda *_: (_ for _ in ()).throw(CannotSaveError("no room")))
+        desk.learn(1.0, LOWEST)
+        desk.keeper.after_dataset()
+    assert CheckpointDir(tmp_path, keep=2).load() is None
+
+    for mark in (2.0, 3.0):
+        desk.learn(mark, LOWEST)
+        desk.keeper.after_dataset()
+
+    latest = CheckpointDir(tmp_path, keep=2).load()
+    assert latest is not None
+    assert latest.payload["train_step"] == 2
+    assert desk.row.get("save_s") > 0

@@ -39,7 +39,7 @@ I64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT = st.floats(allow_nan=False)
 FIXED = st.one_of(
     st.builds(ActRequest, U16, U16, U32, U32, st.integers(0, 1), U16).map(lambda m: (TO_POLICY, m)),
-    st.builds(ActReply, U16, U32).map(lambda m: (TO_ACTOR, m)),
+    st.builds(ActReply, U16, U32, U16).map(lambda m: (TO_ACTOR, m)),
     st.builds(SlotFreed, U32).map(lambda m: (TO_ACTOR, m)),
     st.builds(TrajectoryReady, U16, U32).map(lambda m: (TO_LEARNER, m)),
     st.builds(EvaluationPart, U16, U32, I64, U32, U32, FLOAT, FLOAT, FLOAT, I64, U32, FLOAT).map(
@@ -106,15 +106,15 @@ def test_the_longest_texts_fit_into_the_ring_that_is_made_for_reports() -> None:
     extras = TO_MAIN.encode(EpisodeExtras(0, name, np.zeros(MAX_EPISODES_PER_REPORT)))
     refused = TO_MAIN.encode(ExtrasRefused(0, reason))
 
-    assert len(extras) == 9 + 4 * 100 + 8 * 4096
+    assert len(extras) == 11 + 4 * 100 + 8 * 4096
     assert len(refused) == 3 + 4 * 300
     assert max(len(extras), len(refused)) <= MAX_REPORT_BYTES
 
 
-@pytest.mark.parametrize("cut", [1, 8, 9, 13, 14, 22, 29])
+@pytest.mark.parametrize("cut", [1, 10, 11, 15, 16, 24, 31])
 def test_truncated_and_overlong_extra_statistics_are_errors(cut: int) -> None:
     encoded = TO_MAIN.encode(EpisodeExtras(1, "kills", np.ones(2)))
-    assert len(encoded) == 9 + 5 + 2 * 8
+    assert len(encoded) == 11 + 5 + 2 * 8
 
     for broken in (encoded[:cut], encoded + b"\0"):
         with pytest.raises((ValueError, struct.error)):
@@ -132,10 +132,10 @@ def test_truncated_and_overlong_bytes_are_errors(pair: tuple[Codec[Any], Any], d
             codec.decode(broken)
 
 
-@pytest.mark.parametrize("cut", [1, 6, 7, 8, 22, 38])
+@pytest.mark.parametrize("cut", [1, 8, 9, 10, 24, 40])
 def test_truncated_episodes_are_errors(cut: int) -> None:
     encoded = TO_MAIN.encode(EpisodesDone(1, np.ones(2), np.ones(2, np.int64)))
-    assert len(encoded) == 7 + 2 * 16
+    assert len(encoded) == 9 + 2 * 16
 
     with pytest.raises((ValueError, struct.error)):
         TO_MAIN.decode(encoded[:cut])

@@ -12,20 +12,21 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sfactory.config.flags import config_of
 from sfactory.errors import ConfigError, ExitCode, ObserverFailed, WorkerDied
-from sfactory.run.console import Console, Progress
-from sfactory.run.observer import Observer, RunFacts
-from sfactory.run.observers import Observers
-from sfactory.run.outcome import Outcome
-from sfactory.run.reporting import Reporting
-from sfactory.run.resumed import Resumed
-from sfactory.run.rundir import RunDir
-from sfactory.run.signals import Interrupted, Interrupts
-from sfactory.run.summary import PolicyLag, Summary
-from sfactory.run.wiring import Wiring
+from sfactory.runtime.console import Console, Progress
+from sfactory.runtime.observer import Observer, RunFacts
+from sfactory.runtime.observers import Observers
+from sfactory.runtime.outcome import Outcome
+from sfactory.runtime.reporting import Reporting
+from sfactory.runtime.resumed import Resumed
+from sfactory.runtime.rundir import RunDir
+from sfactory.runtime.signals import Interrupted, Interrupts
+from sfactory.runtime.summary import PolicyLag, Summary
+from sfactory.runtime.wiring import Wiring
 from tests.support.parts import VECTOR, small_layout
 
 CONFIG = config_of({"env": "any", "with_tensorboard": False, "experiment_summaries_interval": 1})
@@ -109,6 +110,38 @@ def test_every_method_is_optional() -> None:
     observers.on_training_step(PROGRESS)
 
     assert observers.extra_summaries(()) == {}
+    assert observers.end(DONE) == DONE
+
+
+@pytest.mark.parametrize(("answer", "over"), [(None, False), (True, False), (False, True), (np.False_, True)])
+def test_an_observer_ends_the_session_by_its_answer_to_a_report(answer: Any, over: bool) -> None:
+    class Answering(Observer):
+        def on_report(self, row: Mapping[str, float | None]) -> bool | None:
+            rows.append(row)
+            return answer  # type: ignore[no-any-return]
+
+    rows: list[Mapping[str, float | None]] = []
+    observers = Observers({"a:Answering": Answering(), "a:Silent": Observer()})
+    observers.begin(FACTS)
+
+    observers.on_report({"env_steps": 10, "perf/fps": None}, last=False)
+
+    assert rows == [{"env_steps": 10, "perf/fps": None}]
+    assert (observers.over, observers.enough, observers.failed) == (over, over, False)
+    assert observers.end(DONE) == dataclasses.replace(DONE, stopped_early=over)
+
+
+def test_an_answer_to_the_last_report_ends_nothing() -> None:
+    class Refusing(Observer):
+        def on_report(self, row: Mapping[str, float | None]) -> bool | None:
+            return False
+
+    observers = Observers({"a:Refusing": Refusing()})
+    observers.begin(FACTS)
+
+    observers.on_report({"env_steps": 10}, last=True)
+
+    assert not observers.over
     assert observers.end(DONE) == DONE
 
 
@@ -227,7 +260,7 @@ def test_what_observers_print_does_not_spoil_the_result(capfd: pytest.CaptureFix
 
 def test_observers_are_made_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_watchers.py").write_text(
-        "from sfactory.run.observer import Observer\n"
+        "from sfactory.runtime.observer import Observer\n"
         "class Good(Observer): ...\n"
         "class Bad:\n    ...\n"
         "class Picky(Observer):\n    def __init__(self, mail):\n        ...\n"
@@ -246,7 +279,7 @@ def test_observers_are_made_by_their_names(tmp_path: Path, monkeypatch: pytest.M
     assert [problem.split(": ")[0] for problem in problems] == [
         f"--observers=my_watchers:{name}" for name in ("Bad", "Picky", "Broken", "Gone")
     ]
-    assert "it makes a my_watchers.Bad; it must be a subclass of sfactory.run.observer.Observer" in problems[0]
+    assert "it makes a my_watchers.Bad; it must be a subclass of sfactory.runtime.observer.Observer" in problems[0]
     assert "missing 1 required positional argument: 'mail'" in problems[1]
     assert "OSError: no display (at my_watchers.py:10 in __init__)" in problems[2]
     assert "has no 'Gone'" in problems[3]

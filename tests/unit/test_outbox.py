@@ -23,7 +23,7 @@ from sfactory.messages import (
     ToMain,
     TrajectoryReady,
 )
-from sfactory.run.reports import Reports
+from sfactory.runtime.reports import Reports
 from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotState, SlotTable
 from sfactory.shared.status import StatusBoard
@@ -51,7 +51,9 @@ class Desk:
         self.table = SlotTable(layout.num_actors, layout.splits, layout.slots_per_split, layout.num_policies)
         self.to_learner: Channel[ToLearner] = Channel("learner", TO_LEARNER, 16)
         self.to_main: Channel[ToMain] = Channel("main", TO_MAIN, room, MAX_REPORT_BYTES)
-        self.outbox = Outbox(1, TrajectoryBuffer(SCALAR, layout), self.table, self.to_learner, self.to_main, in_flight)
+        self.outbox = Outbox(
+            1, TrajectoryBuffer(SCALAR, layout), self.table, [self.to_learner], self.to_main, in_flight
+        )
         # What the envs themselves end, if not given: an episode of 3 steps in the first, none in the second.
         own = [ScriptedEnv([(3, "terminated")]), ScriptedEnv([])]
         self.split = Split.of_envs(0, envs or own, SCALAR, ROLLOUT)
@@ -122,7 +124,7 @@ def test_ten_thousand_finished_episodes_go_out_with_one_report() -> None:
     reports = desk.told_until_empty()
     assert [len(report) for report in reports] == [MAX_EPISODES_PER_REPORT, MAX_EPISODES_PER_REPORT, 1808]
     assert joined(reports) == numbers(0, 10_000)
-    assert desk.split.tally.finished_returns == []
+    assert desk.split.tally.finished == []
 
 
 def test_without_a_finished_episode_nothing_is_sent() -> None:
@@ -142,7 +144,9 @@ def test_episodes_that_find_main_behind_stay_and_go_with_the_next_report() -> No
     desk.outbox.report(desk.split)
 
     # The ring takes one full report; the rest waits with the actor, the new episodes behind it.
-    assert len(desk.split.tally.finished_returns) == len(desk.split.tally.finished_lengths) == 10_005 - 4096
+    left = desk.split.tally.take(20_000)
+    desk.split.tally.put_back(*left)
+    assert len(left[0]) == 10_005 - 4096
     received: list[float] = []
     for _ in range(3):
         received += joined(desk.told_until_empty())
@@ -224,7 +228,9 @@ def test_episodes_wait_for_what_they_told_until_main_has_room_for_it() -> None:
 
     desk.outbox.report(desk.split)
 
-    assert desk.split.tally.finished_returns == [4096.0]
+    waiting = desk.split.tally.take(4096)
+    desk.split.tally.put_back(*waiting)
+    assert waiting[0].tolist() == [4096.0]
     assert len(desk.told_until_empty()) == 1
     desk.outbox.report(desk.split)
     extras, episodes = desk.to_main.get(0)
@@ -316,7 +322,7 @@ def test_an_actor_that_takes_over_begins_with_the_slot_that_was_used_least() -> 
     desk.table.release(second, 0)
     trajectories = TrajectoryBuffer(SCALAR, small_layout(rows=2, rollout=ROLLOUT, slots_per_split=3))
 
-    outbox = Outbox(1, trajectories, desk.table, desk.to_learner, desk.to_main)
+    outbox = Outbox(1, trajectories, desk.table, [desk.to_learner], desk.to_main)
     split = Split.of_envs(0, [ScriptedEnv([]), ScriptedEnv([])], SCALAR, ROLLOUT)
     split.reset([1, 2], "test")
 
@@ -333,7 +339,7 @@ def test_an_actor_that_takes_over_begins_with_what_was_taken_back_from_the_dead_
     desk.table.reclaim(1)
     trajectories = TrajectoryBuffer(SCALAR, small_layout(rows=2, rollout=ROLLOUT, slots_per_split=2))
 
-    outbox = Outbox(1, trajectories, desk.table, desk.to_learner, desk.to_main)
+    outbox = Outbox(1, trajectories, desk.table, [desk.to_learner], desk.to_main)
     split = Split.of_envs(0, [ScriptedEnv([]), ScriptedEnv([])], SCALAR, ROLLOUT)
     split.reset([1, 2], "test")
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from sfactory.config.flags import config_of
-from sfactory.run.budget import Budget
-from sfactory.run.console import Console
-from sfactory.run.nursery import Nursery
-from sfactory.run.observers import Observers
-from sfactory.run.parallel import ParallelRun
-from sfactory.run.plan import plan_run
-from sfactory.run.rundir import RunDir
-from sfactory.run.signals import Interrupts
+from sfactory.runtime.budget import Budget
+from sfactory.runtime.console import Console
+from sfactory.runtime.nursery import Nursery
+from sfactory.runtime.observers import Observers
+from sfactory.runtime.parallel import ParallelRun
+from sfactory.runtime.plan import plan_run
+from sfactory.runtime.rundir import RunDir
+from sfactory.runtime.signals import Interrupts
 from tests.support.parts import VECTOR
 
 

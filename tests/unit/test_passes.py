@@ -19,7 +19,7 @@ from sfactory.learner.staging import Staging
 from sfactory.learner.starvation import Starvation
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
-from sfactory.run.wiring import Wiring
+from sfactory.runtime.wiring import Wiring
 from sfactory.shared.control import Stop
 from sfactory.shared.status import Stopwatch
 from tests.support.parts import VECTOR

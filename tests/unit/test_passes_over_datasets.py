@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
+from sfactory.learner.record import Learned
 from sfactory.learner.trainer import Trainer
 from tests.support.models import model_of
 from tests.support.parts import evaluate, random_batch, tiny_model, trainer_for
@@ -65,7 +66,7 @@ def test_opening_draws_nothing_and_learns_nothing() -> None:
 
     assert torch.equal(weights_of(trainer), before)
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert [(dataset.passes, dataset.learned) for dataset in datasets] == [(0, (0, 0))] * 3
+    assert [(dataset.passes, dataset.learned) for dataset in datasets] == [(0, Learned())] * 3
 
 
 @pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])

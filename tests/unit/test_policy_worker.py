@@ -14,7 +14,7 @@ from sfactory.messages import ActReply, ActRequest
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.policy.worker import PolicyWorker
-from sfactory.run.wiring import Wiring
+from sfactory.runtime.wiring import Wiring
 from tests.support.parts import VECTOR
 
 FLAGS = {"env": "any", "num_workers": 2, "num_envs_per_worker": 3, "worker_num_splits": 1, "rollout": 4}

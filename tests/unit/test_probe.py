@@ -15,8 +15,8 @@ import pytest
 
 from sfactory.env.api import EnvFactory
 from sfactory.errors import EnvError, SFactoryError
-from sfactory.run.nursery import Nursery
-from sfactory.run.probe import examine, probe_env
+from sfactory.runtime.nursery import Nursery
+from sfactory.runtime.probe import examine, probe_env
 from tests.support.scripted_env import ScriptedEnv
 
 HERE = "tests.unit.test_probe"
@@ -94,7 +94,7 @@ def factory_of(name: str, **kwargs: object) -> EnvFactory:
 
 
 def test_a_good_env_is_described(nursery: Nursery) -> None:
-    spec, step_us = probe_env(nursery, factory_of("well_behaved"), BOUND_S)
+    spec, step_us, _ = probe_env(nursery, factory_of("well_behaved"), BOUND_S)
 
     assert step_us is None  # measuring takes a moment, and is not asked for
     assert [key for key, _ in spec.obs] == ["obs"]
@@ -172,3 +172,12 @@ def test_an_env_that_does_not_keep_to_the_interface_is_told_how(what: str, words
         examine(factory_of("odd", what=what))
 
     assert f"--env={HERE}:odd" in str(refused.value)
+
+
+def test_an_env_whose_making_fails_is_told_with_its_place(nursery: Nursery) -> None:
+    with pytest.raises(EnvError, match=r"raised \w+: .* \(at .*test_probe\.py:\d+ in \w+\)"):
+        probe_env(nursery, factory_of("unmakeable"), BOUND_S)
+
+
+def unmakeable() -> gymnasium.Env[Any, Any]:
+    raise FileNotFoundError("levels/maze_9.txt is missing")

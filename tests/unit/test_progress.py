@@ -125,11 +125,12 @@ def test_a_payload_holds_plain_numbers_and_tensors_only(tmp_path: object) -> Non
     trainer.train(random_batch(trainer.model))
     path = f"{tmp_path}/payload.pth"
 
-    torch.save(payload_of(trainer, Progress(env_steps=20)), path)
+    torch.save(payload_of(trainer, Progress(env_steps=20, agent_steps=60, run_env_steps=10)), path)
     loaded = torch.load(path, weights_only=True)
 
     assert loaded["payload_version"] == PAYLOAD_VERSION
-    assert (loaded["train_step"], loaded["env_steps"], loaded["agent_steps"]) == (1, 20, 20)
+    assert (loaded["train_step"], loaded["env_steps"], loaded["agent_steps"]) == (1, 20, 60)
+    assert loaded["run_env_steps"] == 10
 
 
 def test_a_payload_of_another_version_is_refused() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from sfactory.config.flags import config_of
-from sfactory.config.schema import CheckpointConfig, Config, ReportConfig, SamplingConfig
+from sfactory.config.schema import CheckpointConfig, Config, PopulationConfig, ReportConfig, SamplingConfig
 from sfactory.messages import (
     MAX_REPORT_BYTES,
     MAX_STAT_NAMES,
@@ -28,13 +28,13 @@ from sfactory.messages import (
     ToMain,
     TrainStats,
 )
-from sfactory.run import reports as reports_module
-from sfactory.run.console import Console
-from sfactory.run.reporting import Reporting
-from sfactory.run.reports import Reports
-from sfactory.run.resumed import Resumed
-from sfactory.run.rundir import RunDir
-from sfactory.run.wiring import Wiring
+from sfactory.runtime import reports as reports_module
+from sfactory.runtime.console import Console
+from sfactory.runtime.reporting import Reporting
+from sfactory.runtime.reports import Reports
+from sfactory.runtime.resumed import Resumed
+from sfactory.runtime.rundir import RunDir
+from sfactory.runtime.wiring import Wiring
 from sfactory.shared.channel import Channel
 from sfactory.shared.status import StatusBoard
 from tests.support.parts import VECTOR, small_layout
@@ -108,7 +108,7 @@ def test_before_anything_happened_there_are_no_numbers(desk: Desk) -> None:
 
     assert (summary.env_steps, summary.episodes, summary.updates, summary.train_seconds) == (0, 0, 0, 0.0)
     assert (summary.fps, summary.sample_fps, summary.episode_return_mean, summary.policy_lag.max) == (None,) * 4
-    assert desk.reports.window_mean() is None
+    assert desk.reports.window_means() == [None]
     assert json.loads(summary.to_json())["fps"] is None
 
 
@@ -151,16 +151,16 @@ def test_the_mean_that_a_best_policy_is_judged_by_needs_a_full_window(desk: Desk
     desk.episodes(100.0, 100.0, 100.0)
     desk.reports.start()
     assert eventually(lambda: desk.reports.episodes.episodes == 3, within_s=30)
-    assert desk.reports.window_mean() is None
+    assert desk.reports.window_means() == [None]
 
     desk.episodes(0.0, 0.0)
 
-    assert eventually(lambda: desk.reports.window_mean() is not None, within_s=30)
-    assert desk.reports.window_mean() == 50.0
+    assert eventually(lambda: desk.reports.window_means() != [None], within_s=30)
+    assert desk.reports.window_means() == [50.0]
 
 
 def test_trained_and_sampled_steps_are_counted_apart(desk: Desk) -> None:
-    desk.status.row("sf-learner-0").set("env_steps", 100)
+    desk.status.row("sf-learner-0").set("run_env_steps", 100)
     desk.status.row("sf-learner-0").set("updates", 7)
     desk.status.row("sf-actor-0").set("env_steps", 60)
     desk.status.row("sf-actor-1").set("env_steps", 70)
@@ -177,7 +177,7 @@ def test_rates_begin_with_the_first_step_and_not_with_the_start(desk: Desk, monk
     for at, sampled, trained, seconds in ((0, 0, 0, 0), (50, 10, 0, 0), (52, 210, 0, 1), (54, 410, 100, 3)):
         monkeypatch.setattr(reports_module, "now", lambda at=at: float(at))
         actor.set("env_steps", sampled)
-        learner.set("env_steps", trained)
+        learner.set("run_env_steps", trained)
         learner.set("train_seconds", seconds)
         desk.reports.sample()
 
@@ -197,7 +197,7 @@ def test_ending_a_run_is_no_part_of_its_rate_of_sampling(tmp_path: Path, monkeyp
         for at, sampled in ((1, 1000), (2, 2000), (3, 3000), (9, 3000), (20, 3050)):
             monkeypatch.setattr(reports_module, "now", lambda at=at: float(at))
             actor.set("env_steps", sampled)
-            learner.set("env_steps", sampled)
+            learner.set("run_env_steps", sampled)
             learner.set("train_seconds", float(at))
             if at < 20:
                 reporting.beat()
@@ -236,7 +236,7 @@ def test_the_times_of_the_learner_are_those_that_it_told_last_of_each(desk: Desk
 
 def test_steps_that_are_sampled_trained_replayed_and_dropped_are_told_apart(desk: Desk) -> None:
     learner = desk.status.row("sf-learner-0")
-    counts = {"env_steps": 500, "replayed_steps": 250, "dropped_steps": 32, "publications": 9, "target_updates": 4}
+    counts = {"run_env_steps": 500, "replayed_steps": 250, "dropped_steps": 32, "publications": 9, "target_updates": 4}
     for name, count in counts.items():
         learner.set(name, count)
     learner.set("datasets", 7)
@@ -256,7 +256,7 @@ def test_the_highest_rates_are_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch)
     for at, sampled, trained in ((1, 1, 0), (11, 3001, 2000), (21, 3301, 2200), (31, 3601, 2400)):
         monkeypatch.setattr(reports_module, "now", lambda at=at: float(at))
         actor.set("env_steps", sampled)
-        learner.set("env_steps", trained)
+        learner.set("run_env_steps", trained)
         learner.set("train_seconds", float(at))
         desk.reports.sample()
 
@@ -270,7 +270,7 @@ def test_stable_baselines_names_show_what_means_the_same_there(desk: Desk, monke
     learner = desk.status.row("sf-learner-0")
     for at, trained in ((10, 0), (20, 1000), (30, 4000)):
         monkeypatch.setattr(reports_module, "now", lambda at=at: float(at))
-        learner.set("env_steps", trained)
+        learner.set("run_env_steps", trained)
         learner.set("train_seconds", at - 9.0)
         desk.reports.sample()
     learner.set("updates", 40)
@@ -289,7 +289,8 @@ def test_stable_baselines_names_show_what_means_the_same_there(desk: Desk, monke
 
 def test_the_summary_tells_frames_and_training_speed(desk: Desk) -> None:
     learner = desk.status.row("sf-learner-0")
-    learner.set("env_steps", 5000)
+    learner.set("run_env_steps", 5000)
+    learner.set("agent_steps", 15_000)
     learner.set("updates", 20)
     learner.set("train_seconds", 10.0)
     desk.episodes(1.0, 2.0, 3.0, 4.0, 5.0)
@@ -298,11 +299,27 @@ def test_the_summary_tells_frames_and_training_speed(desk: Desk) -> None:
 
     summary = desk.reports.summary("done")
 
-    assert (summary.env_steps, summary.agent_steps, summary.frames, summary.updates) == (5000, 5000, 20_000, 20)
+    assert (summary.env_steps, summary.agent_steps, summary.frames, summary.updates) == (5000, 15_000, 20_000, 20)
     assert (summary.train_seconds, summary.fps) == (10.0, 500.0)
     assert (summary.episodes, summary.episode_return_mean, summary.best_episode_return_mean) == (5, 3.5, 3.5)
     assert summary.episode_length_mean == 10.0
     assert summary.policy_lag.mean == 2.0
+
+
+def test_of_several_policies_each_is_told_apart() -> None:
+    config = dataclasses.replace(CONFIG, population=PopulationConfig(num_policies=2))
+    inbox: Channel[ToMain] = Channel("sf-main", TO_MAIN, 64, MAX_REPORT_BYTES)
+    status = StatusBoard(["sf-learner-0", "sf-learner-1"])
+    reports = Reports(config, inbox, [], status)
+    status.row("sf-learner-0").set("env_steps", 600)
+    status.row("sf-learner-1").set("env_steps", 400)
+    inbox.put(EpisodesDone(0, np.array([3.0, 5.0]), np.array([10, 10]), policy=1))
+
+    reports.poll()
+
+    assert reports.progress().returns == [None, 4.0]
+    assert [(told["env_steps"], told["episodes"]) for told in reports.summary("done").policies] == [(600, 0), (400, 2)]
+    assert reports.progress().return_mean == 4.0
 
 
 def test_an_episode_without_a_finite_return_enters_no_mean(desk: Desk) -> None:
@@ -366,7 +383,7 @@ def test_rows_tell_lengths_and_speed_over_five_minutes(desk: Desk, monkeypatch: 
     # 100 steps a second for 100 s, then 10 a second for 200 s.
     for at, trained in ((1, 0), (101, 10_000), (301, 12_000)):
         monkeypatch.setattr(reports_module, "now", lambda at=at: float(at))
-        learner.set("env_steps", trained)
+        learner.set("run_env_steps", trained)
         learner.set("train_seconds", at)
         desk.reports.sample()
     for length in (5, 10, 30):
@@ -433,12 +450,12 @@ def test_the_best_policy_can_be_judged_by_what_envs_tell(metric: str, caplog: py
     desk.extras(metric, 1.0, 2.0, 3.0)
     desk.episodes(100.0, 100.0, 100.0, 100.0)
     desk.reports.poll()
-    assert desk.reports.window_mean() is None
+    assert desk.reports.window_means() == [None]
 
     desk.extras(metric, 6.0, 9.0)
     desk.reports.poll()
 
-    assert desk.reports.window_mean() == 5.0
+    assert desk.reports.window_means() == [5.0]
     assert caplog.messages == []
 
 
@@ -449,7 +466,7 @@ def test_the_return_is_what_reward_means_even_if_an_env_tells_a_statistic_of_tha
     desk.episodes(100.0, 100.0, 100.0, 100.0)
     desk.reports.poll()
 
-    assert desk.reports.window_mean() == 100.0
+    assert desk.reports.window_means() == [100.0]
 
 
 def test_a_metric_that_no_env_tells_is_warned_about_once_and_may_come_later(caplog: pytest.LogCaptureFixture) -> None:
@@ -468,10 +485,10 @@ def test_a_metric_that_no_env_tells_is_warned_about_once_and_may_come_later(capl
         "save_best_metric=kills: none of the first 4 episodes reported it (env reports: reward, coins, "
         "true_objective); no best policy is saved until one does"
     ]
-    assert desk.reports.window_mean() is None
+    assert desk.reports.window_means() == [None]
     desk.extras("kills", 1.0, 2.0, 3.0, 4.0)
     desk.reports.poll()
-    assert desk.reports.window_mean() == 2.5
+    assert desk.reports.window_means() == [2.5]
 
 
 def test_a_true_objective_that_no_env_tells_is_the_return_for_good(caplog: pytest.LogCaptureFixture) -> None:
@@ -482,7 +499,7 @@ def test_a_true_objective_that_no_env_tells_is_the_return_for_good(caplog: pytes
     desk.extras("true_objective", 0.0, 0.0, 0.0, 0.0)
     desk.reports.poll()
 
-    assert desk.reports.window_mean() == 2.5
+    assert desk.reports.window_means() == [2.5]
     assert caplog.messages == [
         "save_best_metric=true_objective: none of the first 4 episodes reported it (env reports: reward); "
         "the best policy is the one with the highest return"

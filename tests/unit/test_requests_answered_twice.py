@@ -16,7 +16,7 @@ from sfactory.messages import ActReply, ActRequest
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.policy.worker import PolicyWorker
-from sfactory.run.wiring import Wiring
+from sfactory.runtime.wiring import Wiring
 from tests.support.parts import VECTOR
 
 T = 4
@@ -70,7 +70,7 @@ class Desk:
 
     def states(self) -> Array:
         """[2, N, S]: both states of the split."""
-        return np.stack([self._wiring.states[0].of(phase, 1, 0) for phase in (0, 1)])
+        return np.stack([self._wiring.states.of(phase, 1, 0) for phase in (0, 1)])
 
     def memory(self) -> dict[str, Array]:
         """What depends on the memory alone: states, and values and states recorded in the slot."""
@@ -110,7 +110,7 @@ def test_states_of_other_splits_are_left_alone() -> None:
 
     desk.ask(0, times=2)
 
-    others = np.stack([desk._wiring.states[0].of(phase, 0, 0) for phase in (0, 1)])
+    others = np.stack([desk._wiring.states.of(phase, 0, 0) for phase in (0, 1)])
     assert not others.any()
     assert desk.states()[1].any()
 

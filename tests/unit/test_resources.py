@@ -11,9 +11,9 @@ import pytest
 from sfactory.config.flags import config_of
 from sfactory.cores import Cores
 from sfactory.errors import ResourceError
-from sfactory.run import resources
-from sfactory.run.plan import plan_run, plan_sizes
-from sfactory.run.resources import (
+from sfactory.runtime import resources
+from sfactory.runtime.plan import plan_run, plan_sizes
+from sfactory.runtime.resources import (
     available_memory,
     handles_needed,
     pinnable,

@@ -22,7 +22,7 @@ from sfactory.messages import ActReply, ActRequest, SlotFreed
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
 from sfactory.policy.worker import run_policy_worker
-from sfactory.run.wiring import Wiring
+from sfactory.runtime.wiring import Wiring
 from sfactory.shared.control import Stop
 from sfactory.shared.slots import SlotState
 from tests.support.parts import SCALAR

@@ -11,10 +11,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from sfactory.env.api import EnvFactory
 from sfactory.errors import WorkerDied
-from sfactory.run import random_steps
-from sfactory.run.nursery import Nursery
-from sfactory.run.random_steps import steps_per_second, vector_steps_per_second
-from sfactory.run.simulate import pure_simulation
+from sfactory.runtime import random_steps
+from sfactory.runtime.nursery import Nursery
+from sfactory.runtime.random_steps import steps_per_second, vector_steps_per_second
+from sfactory.runtime.simulate import pure_simulation
 from tests.support.scripted_env import ScriptedEnv
 
 

@@ -23,7 +23,7 @@ def test_acting_in_a_slot_writes_one_row_of_it() -> None:
     slot = TrajectoryBuffer(VECTOR, small_layout(rows=50)).slot(1)
     slot.obs["obs"][...] = np.random.default_rng(0).normal(size=slot.obs["obs"].shape)
 
-    SlotActing(policy, recurrence=4).act(slot, 2, torch.zeros(50, 0))
+    SlotActing([policy], recurrence=4).act(slot, 2, torch.zeros(50, 0))
 
     obs, actions = torch.from_numpy(slot.obs["obs"][2]), torch.from_numpy(slot.actions["action"][2])
     with torch.no_grad():

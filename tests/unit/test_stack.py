@@ -9,8 +9,8 @@ from multiprocessing.context import ForkServerProcess
 
 import pytest
 
-from sfactory.run.nursery import Nursery
-from sfactory.run.stack import StackFile
+from sfactory.runtime.nursery import Nursery
+from sfactory.runtime.stack import StackFile
 from tests.support.processes import catches_signal, eventually
 
 WITHIN_S = 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sfactory.clock import now
-from sfactory.run.stalls import StallWatch
+from sfactory.runtime.stalls import StallWatch
 from sfactory.shared.status import State, StatusBoard
 
 

@@ -32,18 +32,17 @@ class Time:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at = 1000.0
-        monkeypatch.setattr(room, "Deadline", lambda seconds: HandDeadline(self, seconds))
+        monkeypatch.setattr(room, "Awake", lambda: HandAwake(self))
 
 
-class HandDeadline:
-    """A Deadline by that clock."""
+class HandAwake:
+    """An Awake by that clock, which was never paused."""
 
-    def __init__(self, time: Time, seconds: float) -> None:
-        self._time, self._at = time, time.at + seconds
+    def __init__(self, time: Time) -> None:
+        self._time, self._since = time, time.at
 
-    @property
-    def passed(self) -> bool:
-        return self._time.at >= self._at
+    def look(self) -> float:
+        return self._time.at - self._since
 
 
 def starving(board: StatusBoard, timeout_s: float = 300.0) -> Starvation:
@@ -136,3 +135,19 @@ def test_messages_that_wait_are_told_with_their_reader() -> None:
     (line,) = [line for line in text.splitlines() if line.startswith("  sf-actor-1:")]
     assert "3 messages wait for it" in line
     assert text.count("wait for it") == 1
+
+
+def test_a_run_that_was_paused_has_not_waited_meanwhile(board: StatusBoard, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = 1000.0
+    monkeypatch.setattr("sfactory.clock.now", lambda: at)
+    starvation = starving(board)
+
+    at += 3600.0
+    starvation.look()
+    for _ in range(297):
+        at += 1.0
+        starvation.look()
+
+    at += 1.5
+    with pytest.raises(Starved, match="no actor has taken a step"):
+        starvation.look()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sfactory.errors import CannotSaveError
-from sfactory.run.summary import PolicyLag, Summary, result_line
+from sfactory.runtime.summary import PolicyLag, Summary, result_line
 
 KEYS = [
     "status",
@@ -30,6 +30,7 @@ KEYS = [
     "true_objective_mean",
     "episode_extra_stats",
     "evaluation",
+    "policies",
 ]
 
 
@@ -53,8 +54,12 @@ def test_a_summary_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     extras = {"kills": 2.5, "coins": 0.0}
     evaluation = {"policy_version": 7, "episodes": 3, "episode_return_mean": None}
+    policies: list[dict[str, float | None]] = [
+        {"env_steps": 600, "episode_return_mean": 20.0},
+        {"env_steps": 400, "episode_return_mean": None},
+    ]
     written = dataclasses.replace(
-        summary(), true_objective_mean=0.75, episode_extra_stats=extras, evaluation=evaluation
+        summary(), true_objective_mean=0.75, episode_extra_stats=extras, evaluation=evaluation, policies=policies
     )
 
     written.write(path)
@@ -103,7 +108,8 @@ def test_the_result_line_is_one_line_and_says_when_there_is_no_return() -> None:
 
 
 def test_reporting_does_not_import_torch() -> None:
-    code = "import sys, sfactory.run.summary, sfactory.run.metrics, sfactory.run.writers, sfactory.run.console\n"
+    rooms = ", ".join(f"sfactory.runtime.{room}" for room in ("summary", "metrics", "writers", "console"))
+    code = f"import sys, {rooms}\n"
     done = subprocess.run(
         [sys.executable, "-c", code + "print('torch' in sys.modules)"],
         cwd=Path(__file__).resolve().parents[2],

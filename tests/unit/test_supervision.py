@@ -23,15 +23,15 @@ from sfactory.errors import ExitCode, LearnerDied, WorkerDied
 from sfactory.layout import Layout
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
-from sfactory.run import boot as boot_module
-from sfactory.run import supervision as supervision_module
-from sfactory.run.boot import Boot
-from sfactory.run.crew import Crew, Death
-from sfactory.run.nursery import Nursery
-from sfactory.run.signals import Interrupts
-from sfactory.run.stack import StackFile
-from sfactory.run.supervision import Supervision
-from sfactory.run.wiring import Wiring
+from sfactory.runtime import boot as boot_module
+from sfactory.runtime import supervision as supervision_module
+from sfactory.runtime.boot import Boot
+from sfactory.runtime.crew import Crew, Death
+from sfactory.runtime.nursery import Nursery
+from sfactory.runtime.signals import Interrupts
+from sfactory.runtime.stack import StackFile
+from sfactory.runtime.supervision import Supervision
+from sfactory.runtime.wiring import Wiring
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State
 from sfactory.spec import EnvSpec
@@ -365,3 +365,31 @@ def test_a_death_becomes_the_error_of_the_run(death: Death, kind: type[Exception
     assert error.exit_code == code
     assert words in str(error)
     assert str(error).splitlines()[-1].startswith(death.name)
+
+
+def test_who_takes_long_for_an_update_is_given_the_time_to_save(start: Start) -> None:
+    run = start()
+    usual = run.supervision._save_grace_s()
+
+    run.wiring.status.row("sf-learner-0").set("update_s", 10.0)
+    run.wiring.status.row("sf-learner-0").set("save_s", 2.5)
+    longer = run.supervision._save_grace_s()
+    run.wiring.status.row("sf-learner-0").set("update_s", 1e6)
+
+    assert longer == usual + 25.0
+    assert run.supervision._save_grace_s() == 120.0
+    run.crew.kill()
+
+
+def test_a_failure_to_save_is_told_although_another_failure_came_first(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = start()
+    died = Death("sf-learner-0", int(ExitCode.CANNOT_SAVE), "CannotSaveError: the disk is full")
+    run.supervision.failure = WorkerDied("sf-actor-0 was killed")
+
+    run.supervision._on_death(died)
+    run.crew.kill()
+
+    assert "the disk is full" in caplog.text
+    assert str(run.supervision.failure) == "sf-actor-0 was killed"

@@ -104,7 +104,7 @@ def test_a_minibatch_joined_of_its_parts_tells_the_same() -> None:
 def row(**numbers: float) -> list[float]:
     """A row of a taken update with 4 valid steps: the named statistics, 1 for all others."""
     names = (*NAMES, *GRADIENT)
-    return [4.0, 3.0, 1.0, 0.0, *(numbers.get(name, 1.0) for name in names)]
+    return [4.0, 3.0, 3.0, 3.0, 1.0, 0.0, *(numbers.get(name, 1.0) for name in names)]
 
 
 def test_means_are_over_the_updates_that_have_the_number() -> None:

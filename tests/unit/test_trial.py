@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import sfactory.run.trial as trial_module
-from sfactory.run.trial import Measured, Measurement, Timing
+import sfactory.runtime.trial as trial_module
+from sfactory.runtime.trial import Measured, Measurement, Timing
 from sfactory.shared.status import State, StatusBoard
 
 ACTORS, LEARNER = ("sf-actor-0", "sf-actor-1"), "sf-learner-0"
@@ -16,8 +16,9 @@ BEAT_S = 0.25
 class Machine:
     """A run on a clock of its own. ``dataset_s``: seconds of a dataset of 1000 steps. Actors take 100 steps a beat."""
 
-    def __init__(self, dataset_s: float, ready_at: float = 0.0) -> None:
-        self.status = StatusBoard([LEARNER, *ACTORS])
+    def __init__(self, dataset_s: float, ready_at: float = 0.0, learners: int = 1) -> None:
+        self._learners = [f"sf-learner-{policy}" for policy in range(learners)]
+        self.status = StatusBoard([*self._learners, *ACTORS])
         self.at = 100.0
         self._dataset_s, self._ready_at, self._start = dataset_s, self.at + ready_at, self.at
         self.warm_ups: list[float] = []
@@ -36,9 +37,11 @@ class Machine:
             row.set("state", State.RUNNING if self.at >= self._ready_at else State.RESETTING)
             row.add("env_steps", 50)
         datasets = (self.at - self._start) // self._dataset_s
-        learner = self.status.row(LEARNER)
-        learner.set("env_steps", 1000 * datasets)
-        learner.set("train_seconds", datasets * self._dataset_s)
+        for name in self._learners:
+            learner = self.status.row(name)
+            learner.set("env_steps", int(1000 * datasets))
+            learner.set("run_env_steps", int(1000 * datasets) if name == LEARNER else 0)
+            learner.set("train_seconds", datasets * self._dataset_s)
 
 
 def measure(
@@ -131,3 +134,16 @@ def test_a_measurement_that_has_waited_long_enough_takes_what_there_is(monkeypat
     assert measured is not None
     assert measured.rate == pytest.approx(400.0)
     assert measured.seconds == pytest.approx(2.5)
+
+
+def test_several_learners_learn_side_by_side_and_a_step_of_two_policies_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both learn from every step, which the first of them counts for the run."""
+    machine = Machine(0.5, learners=2)
+
+    measured = measure(machine, monkeypatch)
+
+    assert measured is not None
+    assert measured.rate == pytest.approx(1000.0 / 0.5)
+    assert measured.seconds >= TIMING.measured

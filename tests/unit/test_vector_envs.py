@@ -11,8 +11,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from sfactory.env.api import EnvFactory, find_family, make_env, make_vector_env
 from sfactory.errors import EnvError
-from sfactory.run.probe import examine
-from sfactory.run.random_steps import vector_steps_per_second
+from sfactory.runtime.probe import examine
+from sfactory.runtime.random_steps import vector_steps_per_second
 from sfactory.spec import EnvSpec
 from tests.support.scripted_env import ScriptedEnv
 

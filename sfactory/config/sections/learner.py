@@ -6,15 +6,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sfactory.config.flag import flag
+from sfactory.config.mutable import How, Mutable
 
 
 @dataclass(frozen=True)
 class LearnerConfig:
     """How trajectories become minibatches and gradients' timing."""
 
-    batch_size: int = flag(1024, "agent steps in one minibatch; a multiple of rollout", ge=1)
+    batch_size: int = flag(
+        1024,
+        "agent steps in one minibatch; a multiple of rollout",
+        ge=1,
+        mutable=Mutable(0.25, 4.0, How.DOUBLE, on="pbt_optimize_batch_size", relative=True),
+    )
     num_batches_per_epoch: int = flag(1, "minibatches per dataset", ge=1)
-    num_epochs: int = flag(1, "passes over each dataset", ge=1)
+    num_epochs: int = flag(1, "passes over each dataset", ge=1, mutable=Mutable(1, 16))
     shuffle_minibatches: bool = flag(
         False, "draw minibatches anew in each epoch: single steps with GAE and no memory, whole trajectories otherwise"
     )

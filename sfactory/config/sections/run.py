@@ -32,7 +32,9 @@ class RunConfig:
         "auto", "where learner and central inference run; auto takes a GPU if there is one"
     )
     train_for_env_steps: int = flag(
-        10_000_000_000, "stop after this many trained env steps (frameskip not counted)", gt=0
+        10_000_000_000,
+        "stop after this many trained env steps (frameskip not counted), of each policy that learns",
+        gt=0,
     )
     train_for_frames: int = flag(
         10_000_000_000, "stop after this many frames, which are env steps x env_frameskip", gt=0

@@ -1,0 +1,21 @@
+"""Room: functions for ``--policy_mapping``. In: an agent, the episode of its env, the env. Out: who plays it.
+
+--env=pettingzoo:mpe2.simple_spread_v3 --num_policies=3 --policy_mapping=sfactory_envs.mappings:by_number
+"""
+
+from __future__ import annotations
+
+import re
+
+_NUMBER_AT_THE_END = re.compile(r"\d+$")
+
+
+def by_number(agent: str, episode: int, env: int) -> int:
+    """The policy of the number that the agent's name ends with, so that each agent of an env has one of its own.
+
+    Raises ValueError for a name without a number.
+    """
+    number = _NUMBER_AT_THE_END.search(agent)
+    if number is None:
+        raise ValueError(f"the name of agent {agent!r} does not end with a number")
+    return int(number[0])

@@ -1,0 +1,97 @@
+"""Room: PettingZoo's environments. In: ``pettingzoo:`` and a module. Out: envs of many agents.
+
+``pettingzoo:mpe2.simple_spread_v3`` is what ``parallel_env()`` of the module ``mpe2.simple_spread_v3`` makes, whatever
+package it is in. ``pettingzoo:butterfly.pistonball_v6`` is of a module of PettingZoo's own, with or without
+``pettingzoo.`` before it. ``--env_kwargs`` are passed on.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sfactory.errors import EnvError
+
+_PREFIX = "pettingzoo:"
+_PACKAGE = "pettingzoo"
+_INSTALL = "pip install 'sfactory[pettingzoo]'"
+
+
+@dataclass(frozen=True)
+class PettingZoo:
+    """The family of environments with PettingZoo's parallel interface."""
+
+    name: str = "pettingzoo"
+
+    def names(self) -> Sequence[str]:
+        """Some of the many."""
+        return (f"{_PREFIX}mpe2.simple_spread_v3", f"{_PREFIX}butterfly.pistonball_v6")
+
+    def matches(self, env_name: str) -> bool:
+        """Whether ``env_name`` is ``pettingzoo:`` and a module."""
+        return env_name.startswith(_PREFIX)
+
+    def make(self, env_name: str, **kwargs: object) -> Any:
+        """What ``parallel_env(**kwargs)`` of the module returns. Raises EnvError if there is none."""
+        module = _module(env_name)
+        parallel_env = getattr(module, "parallel_env", None)
+        if not callable(parallel_env):
+            raise EnvError(
+                f"--env={env_name}: the module {module.__name__} has no parallel_env(); its agents act in turn, and "
+                "sfactory plays envs whose agents act at once"
+            )
+        return parallel_env(**kwargs)
+
+    def defaults(self, env_name: str) -> Mapping[str, object]:
+        """None are known."""
+        return {}
+
+
+def _module(env_name: str) -> Any:
+    """The module of that name, or of that name in the package pettingzoo."""
+    wanted = env_name.removeprefix(_PREFIX).replace("/", ".")
+    if not all(part.isidentifier() for part in wanted.split(".")):
+        raise EnvError(f"--env={env_name}: {wanted!r} is no name of a module; for example --env={FAMILY.names()[0]}")
+    package = wanted.partition(".")[0]
+    if importlib.util.find_spec(_PACKAGE) is None:
+        raise EnvError(f"--env={env_name}: needs the package pettingzoo, which is not installed; run: {_INSTALL}")
+    is_own = importlib.util.find_spec(f"{_PACKAGE}.{package}") is not None
+    full = f"{_PACKAGE}.{wanted}" if is_own and package != _PACKAGE else wanted
+    with warnings.catch_warnings():
+        # PettingZoo wants its own modules to be imported by way of its registry, which then imports them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            return importlib.import_module(full)
+        except ImportError as error:
+            raise EnvError(f"--env={env_name}: {full} cannot be imported ({error}); {_advice(full)}") from error
+
+
+def _advice(module: str) -> str:
+    if alike := _alike(module):
+        return f"did you mean {_PREFIX}{alike}?"
+    package, _, rest = module.partition(".")
+    if package != _PACKAGE:
+        return f"is the package {package} installed? for the particle worlds: {_INSTALL}"
+    kind = rest.partition(".")[0]
+    return f"what its {kind} envs need comes with: pip install 'pettingzoo[{kind}]'"
+
+
+def _alike(module: str) -> str | None:
+    """The module beside one that does not exist whose name is nearest; None if none is near."""
+    package, _, wanted = module.rpartition(".")
+    try:
+        places = importlib.import_module(package).__path__
+    except (ImportError, AttributeError, ValueError):
+        return None
+    names = [found.name for found in pkgutil.iter_modules(places)]
+    near = [] if wanted in names else difflib.get_close_matches(wanted, names, n=1)
+    return f"{package}.{near[0]}" if near else None
+
+
+FAMILY = PettingZoo()

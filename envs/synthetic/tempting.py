@@ -1,0 +1,60 @@
+"""Room: an env whose reward leads astray until it is shaped otherwise. In: actions, a scheme. Out: rewards.
+
+In every step one action is right and another one tempting. The reward is ``scheme["right"]`` for the one and
+``scheme["tempting"]`` for the other; the true objective is how often the right one was chosen. By itself the tempting
+one pays twice as much, so that a policy which learns well does badly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+Obs = npt.NDArray[np.float32]
+
+
+class Tempting(gymnasium.Env[Obs, np.int64]):
+    """A contextual bandit of ``num_contexts`` contexts: right is the context's number, tempting the next one."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012 - the attribute of gymnasium.Env
+
+    def __init__(self, num_contexts: int = 4, length: int = 8) -> None:
+        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (num_contexts,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(num_contexts)
+        self._num_contexts, self._length = num_contexts, length
+        self._context, self._step, self._right = 0, 0, 0
+        self._scheme: Mapping[str, Any] = self.get_default_reward_shaping()
+
+    def get_default_reward_shaping(self) -> Mapping[str, Any]:
+        """What the two actions pay."""
+        return {"pays": {"right": 0.5, "tempting": 1.0}}
+
+    def set_reward_shaping(self, reward_shaping: Mapping[str, Any], agent_idx: int) -> None:
+        """Pay by this scheme from now on."""
+        self._scheme = reward_shaping
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        """Begin an episode with a fresh context."""
+        super().reset(seed=seed)
+        self._step = self._right = 0
+        return self._draw(), {}
+
+    def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """Pay; terminates after ``length`` steps, and tells then how many were right."""
+        pays, chosen = self._scheme["pays"], int(action)
+        right, tempted = chosen == self._context, chosen == (self._context + 1) % self._num_contexts
+        reward = float(pays["right"]) * right + float(pays["tempting"]) * tempted
+        self._right += right
+        self._step += 1
+        over = self._step >= self._length
+        return self._draw(), reward, over, False, {"true_objective": float(self._right)} if over else {}
+
+    def _draw(self) -> Obs:
+        self._context = int(self.np_random.integers(self._num_contexts))
+        obs = np.zeros(self._num_contexts, np.float32)
+        obs[self._context] = 1.0
+        return obs

@@ -1,0 +1,79 @@
+"""Room: what many policies and many agents cost in sampling. In: rounds. Out: paired ratios; a JSON.
+
+    python scripts/many_speed.py --rounds 5 --out docs/performance/many.json
+
+Four policies against one on the same envs, each split being one policy's; and envs of many agents against as many envs
+of one agent with the same spaces, in agents' steps. Sampling alone, in alternating rounds. Envs cost nothing here, so
+that every difference shows; CartPole-v1 is the common case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from functools import partial
+from pathlib import Path
+
+# Python adds the folder of a script, not the one above it.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from scripts.markdown import table
+from scripts.ratios import ratio
+from scripts.record import machine, write_json
+from scripts.rounds import alternating
+from scripts.trainer import benchmark, rate_of
+
+AGENTS = 4
+_COMMON = (
+    "--device=cpu --num_workers=2 --rollout=32 --batch_size=16384 --encoder_mlp_layers 64 64 --worker_num_splits=2"
+)
+_POLE = f"--env=CartPole-v1 --num_envs_per_worker=256 {_COMMON}"
+_FREE = "--env=sfactory_envs.synthetic.costfree"
+_OF_AGENTS = f'--env_kwargs={{"agents":{AGENTS}}} --num_envs_per_worker=64 {_COMMON}'
+_SINGLE = f"{_FREE}:CostFree --num_envs_per_worker=256 {_COMMON}"
+# By name: flags of the one that has many, those of the one that has one, and how many steps of agents an env step is.
+PAIRS = {
+    "4 policies over 1, CartPole-v1": (f"{_POLE} --num_policies=4", _POLE, 1),
+    f"{AGENTS} agents (lists) over single envs": (f"{_FREE}_agents:CostFreeLists {_OF_AGENTS}", _SINGLE, AGENTS),
+    f"{AGENTS} agents (PettingZoo) over single envs": (
+        f"{_FREE}_agents:CostFreeParallel {_OF_AGENTS}",
+        _SINGLE,
+        AGENTS,
+    ),
+}
+
+
+def rate(flags: str, seconds: float, agents: int) -> float:
+    """Agents' steps per second."""
+    return agents * rate_of(benchmark(flags.split(), seconds, "sample"))
+
+
+def main() -> int:
+    """Measure all in alternating rounds; print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of each measurement")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    found, rows = {}, []
+    for name, (many, one, agents) in PAIRS.items():
+        for inference in ("central", "local"):
+            layout = f" --inference={inference}"
+            systems = {
+                "many": partial(rate, many + layout, given.seconds, agents),
+                "one": partial(rate, one + layout, given.seconds, 1),
+            }
+            rates = alternating(systems, given.rounds, lambda value: f"{value:,.0f} steps/s")
+            share = ratio(*(dict(enumerate(rates[system])) for system in ("many", "one")))
+            assert share is not None
+            found[f"{name}, {inference}"] = {"steps_per_second": rates, "many_over_one": share.to_json()}
+            middle = [f"{statistics.median(rates[system]):,.0f}" for system in ("many", "one")]
+            rows.append([name, inference, *middle, share.as_share()])
+            write_json(given.out, {**machine(), "seconds": given.seconds, "pairs": found})
+    print(table(["pair", "inference", "steps/s of many", "of one", "many over one"], rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

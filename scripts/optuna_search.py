@@ -1,0 +1,123 @@
+"""Room: a search by Optuna, as an example. In: flags of a run, a number of trials. Out: the best settings found.
+
+    python scripts/optuna_search.py --trials 20 -- --env=CartPole-v1 --train_for_env_steps=200000
+
+Each trial is one run, ``trial_<number>`` in the folder of the study, which trains in this process. Its rows are
+reported to Optuna while it trains, and a run that is worse than the median of the earlier ones at the same report (they
+come every few seconds) is ended, which Optuna calls pruned. What Optuna knows is in ``study.db`` beside the runs: the
+same command goes on with it.
+Needs ``pip install 'sfactory[optuna]'``.
+
+What is searched stands in ``suggested``; another search is a copy of this file with other lines there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import optuna
+
+# Python adds the folder of a script, not the one above it.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+import sfactory
+from scripts.arguments import split_flags
+
+SCORE = "train/episode_return_mean"
+REPORT_FLAG = "--experiment_summaries_interval"
+REPORT_S = 2.0  # unless the flags say something else
+
+
+def suggested(trial: optuna.Trial) -> dict[str, object]:
+    """The settings that a trial tries."""
+    return {
+        "learning_rate": trial.suggest_float("learning_rate", 1e-5, 1e-2, log=True),
+        "exploration_loss_coeff": trial.suggest_float("exploration_loss_coeff", 1e-4, 1e-1, log=True),
+        "num_epochs": trial.suggest_int("num_epochs", 1, 4),
+    }
+
+
+class Objective:
+    """The score of a trial: the mean return of its last episodes."""
+
+    def __init__(self, flags: Sequence[str], folder: Path) -> None:
+        """``flags``: of every run; ``folder``: takes the runs."""
+        self._flags, self._folder = list(flags), folder
+
+    def __call__(self, trial: optuna.Trial) -> float:
+        """Train; raises TrialPruned if Optuna has ended the run."""
+        result = sfactory.run(
+            [*self._flags, *_words(suggested(trial)), *_words(self._where(trial))],
+            on_report=Watch(trial),
+        )
+        if result.status == "interrupted":
+            trial.study.stop()
+        if result.stopped_early or result.status == "interrupted":
+            raise optuna.TrialPruned
+        score = result.summary.episode_return_mean
+        if score is None:
+            raise optuna.TrialPruned("no episode has ended; train for longer")
+        return score
+
+    def _where(self, trial: optuna.Trial) -> dict[str, object]:
+        return {"train_dir": self._folder, "experiment": f"trial_{trial.number}"}
+
+
+class Watch:
+    """Tells Optuna how a run stands, and the run whether it is to go on."""
+
+    def __init__(self, trial: optuna.Trial) -> None:
+        self._trial, self._reports = trial, 0
+
+    def __call__(self, row: Mapping[str, float | None]) -> bool:
+        """Whether it is to go on after this row."""
+        score = row.get(SCORE)
+        if score is None:  # no episode has ended yet, or it is a row of something else
+            return True
+        # Optuna compares what was reported with the same number, which env steps of two runs never are.
+        self._reports += 1
+        self._trial.report(score, self._reports)
+        return not self._trial.should_prune()
+
+
+def _words(values: Mapping[str, object]) -> list[str]:
+    return [f"--{name}={value}" for name, value in values.items()]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Search as ``argv`` says; returns the exit code."""
+    own, flags = split_flags(argv)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=20, help="how many runs")
+    parser.add_argument("--study", default="optuna", help="name of the study, and of its folder")
+    parser.add_argument("--train_dir", type=Path, default=Path("train_dir"), help="takes the folder of the study")
+    parser.add_argument("--seed", type=int, default=None, help="of the search")
+    options = parser.parse_args(own)
+    folder = options.train_dir / options.study
+    folder.mkdir(parents=True, exist_ok=True)
+    study = optuna.create_study(
+        study_name=options.study,
+        storage=f"sqlite:///{folder / 'study.db'}",
+        load_if_exists=True,
+        direction="maximize",
+        sampler=optuna.samplers.TPESampler(seed=options.seed),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=3),
+    )
+    if not any(word.startswith(REPORT_FLAG) for word in flags):
+        flags.append(f"{REPORT_FLAG}={REPORT_S}")
+    study.optimize(Objective(flags, folder), n_trials=options.trials)
+    finished = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
+    if not finished:
+        print("error: no run has reached its end; a study needs --trials, and runs a limit", file=sys.stderr)
+        return 1
+    best = study.best_trial
+    print(json.dumps({"trial": best.number, "score": best.value, "settings": best.params}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

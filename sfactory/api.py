@@ -1,0 +1,173 @@
+"""Room: a run as a function, for programs that start runs themselves. In: flags. Out: a result, or why there is none.
+
+The same as ``python -m sfactory.train``, with the same files; the command that a run tells its user goes on with it. A
+script that calls it needs ``if __name__ == "__main__":`` around what it does, since the run's processes import it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sfactory.clock import now
+from sfactory.config.cli import Resolved, read_command_line
+from sfactory.config.words import words_of
+from sfactory.errors import ConfigError, ExitCode
+from sfactory.native import NATIVE, set_for_children
+from sfactory.runtime.signals import Interrupted, Interrupts
+from sfactory.runtime.summary import Result, Summary
+
+if TYPE_CHECKING:
+    from sfactory.runtime.observer import Observer
+
+Row = Mapping[str, float | None]
+OnReport = Callable[[Row], bool | None]
+
+_COMM = Path("/proc/self/comm")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended.
+
+    status: done, or interrupted by a signal, after which a program should not start another run. exit_code: what the
+    command would have ended with. stopped_early: ``on_report`` has ended it. summary: what summary.json holds.
+    """
+
+    status: Result
+    exit_code: int
+    summary: Summary
+    run_dir: Path
+    stopped_early: bool = False
+
+
+def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | None = None) -> RunResult:
+    """Train, as ``python -m sfactory.train`` with these flags does.
+
+    flags: names and values (lists for lists, mappings for JSON objects, None for none), or the words of a command line.
+    on_report: is given each row that metrics.jsonl gets (every ``experiment_summaries_interval`` seconds, and at the
+    end): env_steps, and numbers by their names, None where there is none. If it returns False the run ends as at a
+    limit: it saves and is done, and started again it goes on. What it raises ends the run, too, see below.
+
+    Progress goes to stderr. Signals are the run's until it returns: Ctrl-C saves and ends it, and its result says so.
+    In serial mode the generators of random, numpy and torch are seeded.
+
+    Raises:
+        ConfigError: flags are wrong (``problems`` has all of them), or this process can train nothing.
+        SFactoryError: the run was refused, or has failed; its ``exit_code`` is the command's. An ObserverFailed has
+            what ``on_report`` raised as its cause.
+    """
+    _require_a_process_for_it()
+    arguments = _arguments(flags)
+    resolved = read_command_line(arguments, prog="sfactory.train")
+    if resolved.config.benchmark.benchmark:
+        raise ConfigError(["--benchmark=True: sfactory.run trains; python -m sfactory.train measures"])
+    # torch comes with these: who mistypes a flag need not wait for it, and it finds the environment of its process.
+    from sfactory.runtime import nursery, session  # noqa: F401
+
+    interrupts = Interrupts()
+    try:
+        with _as_it_was(), interrupts:
+            return _run(resolved, arguments, on_report, interrupts)
+    finally:
+        interrupts.restore()
+        gc.collect()  # what the run has shared with its processes is freed before the next one asks for as much
+
+
+def _run(resolved: Resolved, arguments: list[str], on_report: OnReport | None, interrupts: Interrupts) -> RunResult:
+    from sfactory.runtime import session
+    from sfactory.runtime.nursery import Nursery
+
+    started_at, config = now(), resolved.config
+    watching = {} if on_report is None else {"on_report": _observer(on_report)}
+    run_dir = Path(config.run.train_dir) / config.run.experiment
+    try:
+        nursery = Nursery()
+        nursery.open()
+        outcome = session.trained(resolved, arguments, nursery, interrupts, started_at, watching)
+    except Interrupted:  # before the run's directory was looked at
+        interrupts.raising = False
+        return RunResult("interrupted", interrupts.exit_code, session.not_begun(config), run_dir)
+    if outcome.error is not None:
+        raise outcome.error
+    interrupted = outcome.status == "interrupted"
+    code = interrupts.exit_code if interrupted else int(ExitCode.DONE)
+    return RunResult(outcome.status, code, outcome.summary, run_dir, outcome.stopped_early)
+
+
+def _observer(on_report: OnReport) -> Observer:
+    """The observer that passes rows on."""
+    from sfactory.runtime.observer import Observer
+
+    class Reporter(Observer):
+        def on_report(self, row: Row) -> bool | None:
+            return on_report(row)
+
+    return Reporter()
+
+
+def _arguments(flags: Mapping[str, object] | Sequence[str]) -> list[str]:
+    """The words of a command line."""
+    if isinstance(flags, Mapping):
+        return words_of(flags)
+    words = [] if isinstance(flags, str) else list(flags)
+    if isinstance(flags, str) or not all(isinstance(word, str) for word in words):
+        raise ConfigError(["flags must be a mapping of names to values, or a list of words such as --env=CartPole-v1"])
+    if "--help" in words or "-h" in words:
+        raise ConfigError(["--help: trains nothing; docs/flags.md lists all flags"])
+    return words
+
+
+def _require_a_process_for_it() -> None:
+    """Raise ConfigError where signals cannot be handled, or processes not be started."""
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError(
+            [
+                "sfactory.run must be called in the main thread, where signals arrive; for several runs at a time "
+                "start processes (subprocess, or python -m sfactory.launcher), not threads"
+            ]
+        )
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False):  # what multiprocessing itself looks at
+        raise ConfigError(
+            [
+                "sfactory.run was called while a process of a run imports this script; put what the script does under "
+                'if __name__ == "__main__":'
+            ]
+        )
+    if process.daemon:
+        raise ConfigError(["sfactory.run starts processes, and this daemonic one may not; start it with daemon=False"])
+
+
+@contextlib.contextmanager
+def _as_it_was() -> Iterator[None]:
+    """What a run changes in its process is afterwards as before: name, logging, environment, torch's threads."""
+    root = logging.getLogger()
+    handlers, level, name = list(root.handlers), root.level, _COMM.read_text().strip()
+    environment = {variable: os.environ.get(variable) for variable in NATIVE}
+    torch = sys.modules["torch"]
+    threads = torch.get_num_threads()
+    set_for_children()
+    _COMM.write_text("sf-main")
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        _COMM.write_text(name)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        for variable, value in environment.items():
+            if value is None:
+                os.environ.pop(variable, None)
+            else:
+                os.environ[variable] = value
+        torch.set_num_threads(threads)

@@ -1,0 +1,202 @@
+"""Room: what population-based training mutates, and within which range. In: a ``Config``. Out: ``Hyperparameter``.
+
+NOTE [What is mutated]: a flag that its section declares as mutable, if the flag named there is True or
+``pbt_hyperparameters`` asks for it; not one that has no effect as things are, and, unless it was asked for, not one
+that is 0, which means off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sfactory.config.ancestor_flags import ancestor_hint
+from sfactory.config.flags import Flag, all_flags, did_you_mean, values_of
+from sfactory.config.mutable import How, Mutable
+from sfactory.config.schema import Config
+
+_MIN, _MAX, _HOW = "min", "max", "how"
+_KEYS = (_MIN, _MAX, _HOW)
+_BOUNDS: Mapping[str, Callable[[float, float], bool]] = {
+    "at least": lambda x, bound: x >= bound,
+    "greater than": lambda x, bound: x > bound,
+    "at most": lambda x, bound: x <= bound,
+    "less than": lambda x, bound: x < bound,
+}
+
+
+@dataclass(frozen=True)
+class Hyperparameter:
+    """One flag that is mutated within ``low`` and ``high``; ``default`` is the value that the run was given."""
+
+    name: str
+    low: float
+    high: float
+    how: How
+    whole: bool
+    default: float
+
+
+@dataclass(frozen=True)
+class _Effect:
+    works: Callable[[Config], bool]
+    needs: str
+
+
+_OF_VTRACE = _Effect(lambda config: config.algo.with_vtrace, "--with_vtrace=True")
+_OF_ADAM = _Effect(lambda config: config.optim.optimizer != "rmsprop", "--optimizer=adam")
+_EFFECTS: Mapping[str, _Effect] = {
+    "learning_rate": _Effect(
+        lambda config: config.optim.lr_schedule in ("constant", "linear_decay"), "--lr_schedule=constant"
+    ),
+    "exploration_loss_coeff": _Effect(
+        lambda config: config.algo.exploration_loss != "none" and not config.algo.exploration_loss_coeff_schedule,
+        "--exploration_loss=entropy and no --exploration_loss_coeff_schedule",
+    ),
+    "ppo_clip_ratio": _Effect(lambda config: config.algo.policy_loss == "ppo_clip", "--policy_loss=ppo_clip"),
+    "gae_lambda": _Effect(lambda config: not config.algo.with_vtrace, "--with_vtrace=False"),
+    **dict.fromkeys(("vtrace_rho", "vtrace_pg_rho", "vtrace_c", "vtrace_lambda"), _OF_VTRACE),
+    "kl_loss_coeff": _Effect(lambda config: not config.algo.kl_target, "--kl_target=0"),
+    "aux_loss_coeff": _Effect(lambda config: config.algo.use_cpc, "--use_cpc=True"),
+    "value_lr": _Effect(
+        lambda config: config.optim.separate_value_optimizer and not config.optim.value_lr_schedule,
+        "--separate_value_optimizer=True and no --value_lr_schedule",
+    ),
+    "weight_decay": _Effect(lambda config: config.optim.optimizer in ("adamw", "lamb", "muon"), "--optimizer=adamw"),
+    "adam_eps": _OF_ADAM,
+    "adam_beta1": _OF_ADAM,
+}
+
+
+def mutable_flags() -> dict[str, Mutable]:
+    """All flags that may be mutated at all, with what their sections declare."""
+    return {name: flag.info.mutable for name, flag in all_flags().items() if flag.info.mutable is not None}
+
+
+def hyperparameters(config: Config) -> tuple[Hyperparameter, ...]:
+    """What is mutated under a ``config`` that the rules let pass, in the order of the schema."""
+    return tuple(found for name in mutable_flags() if (found := hyperparameter(config, name)) is not None)
+
+
+def hyperparameter(config: Config, name: str) -> Hyperparameter | None:
+    """How the mutable flag ``name`` is mutated under ``config``; None if it is not (see NOTE [What is mutated])."""
+    asked, values = config.population.pbt_hyperparameters, values_of(config)
+    if not config.population.with_pbt:
+        return None
+    if name in asked:
+        return None if asked[name] is None else _declared(config, name, asked[name])
+    declared = mutable_flags()[name]
+    if not declared.on or not values[declared.on]:
+        return None
+    return _declared(config, name, {}) if _idle_text(config, name) is None and values[name] else None
+
+
+def range_problem(config: Config, name: str) -> str | None:
+    """What is wrong with the value of ``name`` if it is mutated without having been asked for."""
+    if name in config.population.pbt_hyperparameters:
+        return None
+    found = hyperparameter(config, name)
+    if found is None or found.low <= found.default <= found.high:
+        return None
+    bound, room = (_MIN, 0.1) if found.default < found.low else (_MAX, 10)
+    value = found.default * (1 if found.how is How.ONE_MINUS else room)
+    return (
+        f"population-based training mutates it within {found.low:g} and {found.high:g}, where it must begin; choose a "
+        f'value between them, or another range: --pbt_hyperparameters=\'{{"{name}": {{"{bound}": {value:g}}}}}\''
+    )
+
+
+def wish_problems(config: Config) -> list[str]:
+    """All that is wrong with ``pbt_hyperparameters``, a line for each flag in it."""
+    asked = config.population.pbt_hyperparameters
+    return [f"{name}: {text}" for name, body in asked.items() if (text := _wish_problem(config, name, body))]
+
+
+def _wish_problem(config: Config, name: str, body: object) -> str | None:
+    flag = all_flags().get(name)
+    if flag is None:
+        return ancestor_hint(name, mutable_flags()) or f"is no flag{did_you_mean(name, mutable_flags())}"
+    if flag.info.mutable is None:
+        kind = "cannot change while a run goes on" if is_number(flag.default) else "is no number"
+        return f"{kind}; what can be mutated: {', '.join(mutable_flags())}"
+    if body is None:
+        return None
+    if not isinstance(body, Mapping) or any(key not in _KEYS for key in body):
+        return 'must be null or an object with "min", "max" and "how", all of which may be left out'
+    if any(not is_number(body[key]) for key in (_MIN, _MAX) if key in body):
+        return '"min" and "max" must be finite numbers'
+    ways = [how.value for how in How if _suits(how, flag)]
+    if _HOW in body and body[_HOW] not in ways:
+        return f'"how" must be one of {", ".join(ways)}'
+    return _idle_text(config, name) or _value_problem(config, flag, body)
+
+
+def _value_problem(config: Config, flag: Flag, body: Mapping[str, object]) -> str | None:
+    """What is wrong with a range, or with where the present value lies in it."""
+    value = values_of(config)[flag.name]
+    if not is_number(value):
+        return f"is {'none' if value is None else value}, so there is nothing to mutate"
+    found = _declared(config, flag.name, body)
+    if not found.low < found.high:
+        return f'"min" ({found.low:g}) must be less than "max" ({found.high:g})'
+    if found.how in (How.FACTOR, How.LOG_UNIFORM, How.DOUBLE) and found.low <= 0:
+        return f'"min" must be greater than 0, since "how" is {found.how}'
+    if found.how is How.ONE_MINUS and not 0 <= found.low < found.high < 1:
+        return f'"min" and "max" must be at least 0 and less than 1, since "how" is {found.how}'
+    for bound in (found.low, found.high):
+        if wrong := _outside(flag, bound):
+            return f"{bound:g} is no value of --{flag.name}, which must be {wrong}"
+    if not found.low <= found.default <= found.high:
+        return (
+            f"its value, {found.default:g}, lies outside of {found.low:g} to {found.high:g}: give it one within, or "
+            "widen the range"
+        )
+    return None
+
+
+def _declared(config: Config, name: str, body: Mapping[str, object]) -> Hyperparameter:
+    """The hyperparameter as the section declares it, with ``body``, whose types are right, in place of what it says."""
+    flag, value = all_flags()[name], values_of(config)[name]
+    declared = flag.info.mutable
+    assert declared is not None
+    assert isinstance(value, int | float)
+    unit = value if declared.relative else 1
+    low, high = body.get(_MIN, declared.low * unit), body.get(_MAX, declared.high * unit)
+    assert isinstance(low, int | float)
+    assert isinstance(high, int | float)
+    whole = flag.type is int
+    if whole:
+        low, high = math.ceil(low), math.floor(high)
+    return Hyperparameter(name, low, high, How(str(body.get(_HOW, declared.how))), whole, value)
+
+
+def _idle_text(config: Config, name: str) -> str | None:
+    effect = _EFFECTS.get(name)
+    return None if effect is None or effect.works(config) else f"has no effect as it is: needs {effect.needs}"
+
+
+def is_number(value: object) -> bool:
+    """Whether ``value`` is a finite number that a float can hold; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False
+
+
+def _suits(how: How, flag: Flag) -> bool:
+    return how is not (How.ONE_MINUS if flag.type is int else How.DOUBLE)
+
+
+def _outside(flag: Flag, number: float) -> str | None:
+    """The bound of the flag that ``number`` breaks, in words."""
+    info = flag.info
+    bounds = {"at least": info.ge, "greater than": info.gt, "at most": info.le, "less than": info.lt}
+    broken = [
+        f"{words} {bound:g}"
+        for words, bound in bounds.items()
+        if bound is not None and not _BOUNDS[words](number, bound)
+    ]
+    return broken[0] if broken else None

@@ -1,0 +1,106 @@
+"""Room: the settings of ``sfactory.launcher``. In: argv. Out: ``LauncherConfig``, or all problems of the line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sfactory.config.command import Clash, Command
+from sfactory.config.flag import flag
+from sfactory.config.flags import Flag, assigned
+
+_NAMES = re.compile(r"[A-Za-z0-9_.,-]+")  # of Slurm's partitions
+_SUFFIX = re.compile(r"[A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class LauncherConfig:
+    """Which runs to start, and where. What they train is in what ``--run`` names."""
+
+    run: str = flag(
+        "",
+        "what to run: module:name of a RunDescription or of a function that returns one (the current directory is "
+        "importable; a module alone: its RUN_DESCRIPTION), or a TOML file",
+    )
+    backend: Literal["processes", "slurm"] = flag(
+        "processes", "processes: run here; slurm: write a batch script for each run, and submit it"
+    )
+    train_dir: str = flag(
+        "./train_dir", "directory that holds one folder per description, and in it one folder per experiment"
+    )
+    pause_between: float = flag(1.0, "seconds between the starts of two runs", ge=0)
+    experiment_suffix: str = flag("", "is added to the name of every experiment")
+    num_gpus: int = flag(1, "processes: GPUs that experiments_per_gpu deals out", ge=1)
+    max_parallel: int = flag(4, "processes: runs at a time", ge=1)
+    experiments_per_gpu: int = flag(
+        -1, "processes: runs that share one GPU, of which each sees that one alone; -1: every run sees all GPUs", ge=-1
+    )
+    slurm_gpus_per_job: int = flag(1, "slurm: GPUs of a run", ge=0)
+    slurm_cpus_per_gpu: int = flag(14, "slurm: cores per GPU of a run; of a run without GPUs, its cores", ge=1)
+    slurm_print_only: bool = flag(False, "slurm: write the scripts and tell the commands that submit them")
+    slurm_workdir: str | None = flag(
+        None, "slurm: folder of the scripts; none: the folder slurm beside the experiments' folders"
+    )
+    slurm_partition: str | None = flag(None, "slurm: partition; none: the cluster's own choice")
+    slurm_sbatch_template: str | None = flag(
+        None, "slurm: file of the script's own lines, with {{ CMD }} where the run is to be; none: a plain one"
+    )
+    slurm_timeout: int = flag(
+        0, "slurm: seconds after which a run is told to save and is queued again; 0: the job's own limit alone", ge=0
+    )
+
+
+def launcher_flags() -> Mapping[str, Flag]:
+    """The flags of the launcher by name."""
+    return _COMMAND.flags
+
+
+def read_launcher_line(argv: Sequence[str], *, prog: str) -> LauncherConfig:
+    """The settings that ``argv`` asks for, see ``Command.read``."""
+    return _COMMAND.read(argv, prog=prog)
+
+
+def _clashes(config: LauncherConfig) -> list[Clash]:
+    clashes: list[Clash] = []
+
+    def wrong(name: str, text: str, *others: str) -> None:
+        clashes.append(({name, *others}, f"{assigned(name, getattr(config, name))}: {text}"))
+
+    if not config.run or "\0" in config.run:
+        wrong("run", "must say what to run, for example --run=my_search:RUNS or --run=my_search.toml")
+    if not _SUFFIX.fullmatch(config.experiment_suffix):
+        wrong("experiment_suffix", "becomes a part of folder names: letters, digits, '.', '_' or '-'")
+    if config.experiments_per_gpu == 0:
+        wrong("experiments_per_gpu", "must be at least 1, or -1 to deal out no GPUs")
+    if config.num_gpus > 1 and config.experiments_per_gpu == -1:
+        wrong(
+            "num_gpus",
+            "GPUs are dealt out only where --experiments_per_gpu says how many runs share one, for example "
+            "--experiments_per_gpu=1",
+            "experiments_per_gpu",
+        )
+    if config.slurm_partition is not None and not _NAMES.fullmatch(config.slurm_partition):
+        wrong("slurm_partition", "must be a name, or several separated by commas")
+    for name in _idle(config):
+        wrong(name, f"has no effect with --backend={config.backend}; leave it out", "backend")
+    return clashes
+
+
+def _idle(config: LauncherConfig) -> list[str]:
+    """Flags of the other backend that are set."""
+    of_processes = ("pause_between", "num_gpus", "max_parallel", "experiments_per_gpu")
+    of_slurm = [name for name in launcher_flags() if name.startswith("slurm_")]
+    names = of_processes if config.backend == "slurm" else of_slurm
+    return [name for name in names if getattr(config, name) != launcher_flags()[name].default]
+
+
+_COMMAND = Command(
+    LauncherConfig,
+    "launcher",
+    "Starts many runs of sfactory.train, on this machine or on Slurm. The same command again goes on with what was "
+    "interrupted or has failed, and leaves alone what is done.",
+    _clashes,
+    usage="--run=WHAT",
+)

@@ -1,0 +1,46 @@
+"""Front door: ``python -m sfactory.launcher --run=WHAT [flags]``. In: a description. Out: many runs, a JSON line.
+
+stdout carries the result alone; starts, ends and the table of all runs go to stderr.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+
+from sfactory.config.launcher import LauncherConfig, read_launcher_line
+from sfactory.errors import ExitCode
+from sfactory.runtime.door import result_of, run_command
+from sfactory.runtime.signals import Interrupts
+
+_PROG = "sfactory.launcher"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Launch as ``argv`` (default: the command line) says; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = shlex.join([sys.executable, "-m", _PROG, *arguments])
+    return run_command(
+        "sf-launcher",
+        lambda interrupts: _run(read_launcher_line(arguments, prog=_PROG), command, interrupts),
+    )
+
+
+def _run(config: LauncherConfig, command: str, interrupts: Interrupts) -> int:
+    codes: list[ExitCode | int] = []
+
+    def launch() -> str:
+        # Imported only now, so that a mistyped flag is answered at once.
+        from sfactory.launch.launching import Launching
+
+        line, code = Launching(config, command, interrupts).run()
+        codes.append(code)
+        return line
+
+    print(result_of(launch), flush=True)
+    return int(codes[0])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""Front door: ``python -m sfactory.plot population RUN``. In: a run with a population. Out: a picture of it.
+
+stdout carries one JSON line that says what was drawn; everything else goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from sfactory.config.plot import Plot, read_plot_line
+from sfactory.errors import ExitCode
+from sfactory.population.history import read_history
+from sfactory.population.picture import draw
+from sfactory.runtime.door import result_of, run_command
+
+_PROG = "sfactory.plot"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draw as ``argv`` (default: the command line) says; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return run_command("sf-plot", lambda interrupts: _run(read_plot_line(arguments, prog=_PROG)))
+
+
+def _run(plot: Plot) -> int:
+    print(result_of(lambda: _result(plot)), flush=True)
+    return int(ExitCode.DONE)
+
+
+def _result(plot: Plot) -> str:
+    history = read_history(plot.run_dir)
+    draw(history, plot.out)
+    drawn = {"policies": len(history.policies), "births": len(history.births), "hyperparameters": len(history.traces)}
+    return json.dumps({"out": str(plot.out), **drawn})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Room: mutation. In: values, what may become of them, a generator. Out: new values, each within its range. Pure."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sfactory.config.hyperparameters import Hyperparameter
+from sfactory.config.mutable import How
+from sfactory.population.shaping import Shaping, changed
+
+Values = Mapping[str, float]
+# In so many of all mutations a value goes back to what the run was given.
+RESET_PROBABILITY = 0.01
+# A number of a reward shaping stays within the env's own times this, and divided by this.
+SHAPING_RANGE = 100.0
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """How likely a value is mutated, and the bounds of the factor by which it is."""
+
+    rate: float
+    least: float
+    most: float
+
+    def factor(self, rng: np.random.Generator) -> float:
+        """A factor above or below 1, both alike."""
+        factor = float(rng.uniform(self.least, self.most))
+        return factor if rng.random() < 0.5 else 1 / factor
+
+
+def mutated(
+    values: Values,
+    declared: Sequence[Hyperparameter],
+    by: Perturbation,
+    rng: np.random.Generator,
+    legal: Callable[[str, Values], bool] = lambda name, values: True,
+    at_least_one: bool = False,
+) -> dict[str, float]:
+    """``values``, which has all that is ``declared``, with each of these mutated with probability ``by.rate``.
+
+    legal: whether the values, of which that of ``name`` is new, go together; one that does not is not taken.
+    at_least_one: if chance chooses none, one is drawn (unless the rate is 0).
+    """
+    chosen = [each for each in declared if rng.random() < by.rate]
+    if at_least_one and declared and by.rate and not chosen:
+        chosen = [declared[int(rng.integers(len(declared)))]]
+    result = dict(values)
+    for each in chosen:
+        proposed = {**result, each.name: new_value(result[each.name], each, by, rng)}
+        if legal(each.name, proposed):
+            result = proposed
+    return result
+
+
+def new_value(value: float, of: Hyperparameter, by: Perturbation, rng: np.random.Generator) -> float:
+    """A mutation of ``value``, within the range of the hyperparameter wherever ``value`` may lie."""
+    if rng.random() < RESET_PROBABILITY:
+        return _within(of.default, of)
+    factor = by.factor(rng)
+    match of.how:
+        case How.FACTOR:
+            found = _stepped(value, value * factor) if of.whole else value * factor
+        case How.ONE_MINUS:
+            found = 1 - (1 - value) * factor
+        case How.DOUBLE:
+            found = _doubled(int(value), factor > 1, of)
+        case How.UNIFORM:
+            share = float(rng.random())
+            found = math.floor(_between(of.low, of.high + 1, share)) if of.whole else _between(of.low, of.high, share)
+        case How.LOG_UNIFORM:
+            found = math.exp(_between(math.log(of.low), math.log(of.high), float(rng.random())))
+    return _within(found, of)
+
+
+def mutated_shaping(shaping: Shaping, default: Shaping, by: Perturbation, rng: np.random.Generator) -> Shaping:
+    """A reward shaping with each of its numbers mutated with probability ``by.rate``; see ``shaping.changed``.
+
+    Numbers keep their sign and stay within SHAPING_RANGE of what they are in ``default``.
+    """
+
+    def change(number: float, origin: float) -> float:
+        if rng.random() >= by.rate:
+            return number
+        if rng.random() < RESET_PROBABILITY:
+            return origin
+        size = abs(float(origin))
+        low = max(size / SHAPING_RANGE, math.ulp(0.0))
+        high = min(size * SHAPING_RANGE, sys.float_info.max)
+        return math.copysign(min(max(abs(number) * by.factor(rng), low), high), number)
+
+    result: Shaping = changed(shaping, default, change)
+    return result
+
+
+def _within(value: float, of: Hyperparameter) -> float:
+    bounded = min(max(value, of.low), of.high)
+    return round(bounded) if of.whole else float(bounded)
+
+
+def _between(low: float, high: float, share: float) -> float:
+    # Not low + share * (high - low): a difference may be beyond all floats.
+    return low * (1 - share) + high * share
+
+
+def _stepped(value: float, moved: float) -> int:
+    """The whole number next to ``moved``, but not ``value`` again, which small numbers would never leave."""
+    nearest = round(moved)
+    return nearest if nearest != value else round(value) + (1 if moved > value else -1)
+
+
+def _doubled(value: int, up: bool, of: Hyperparameter) -> int:
+    """Twice or half of ``value``, the other one where the one that was drawn is out of range or no whole number."""
+    ways = [value * 2, value // 2 if value % 2 == 0 else value]
+    found = [way for way in (ways if up else ways[::-1]) if of.low <= way <= of.high and way != value]
+    return found[0] if found else value

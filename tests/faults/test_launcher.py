@@ -1,0 +1,181 @@
+"""A launcher whose runs are killed, or that is stopped or killed: what was interrupted goes on, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from sfactory.errors import ExitCode
+from sfactory.launch.ledger import Entry, Ledger
+from tests.support import processes
+from tests.support.launches import CLEAN_S, Launch, description
+
+pytestmark = pytest.mark.faults
+
+SECONDS = 4
+SIX = "grid = {seed = [1, 2], gamma = [0.5, 0.7, 0.9]}"
+NAMES = [f"run_seed_{seed}_gamma_{gamma}" for seed in (1, 2) for gamma in (0.5, 0.7, 0.9)]
+ENDLESS = 1_000_000_000
+
+
+class Start(Protocol):
+    """Starts a launcher on a description."""
+
+    def __call__(self, text: str, environment: Mapping[str, str] = ..., /, **flags: object) -> Launch: ...
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Start]:
+    """Starts launchers that share a folder; ends what still runs after the test."""
+    launches: list[Launch] = []
+
+    def start(text: str, environment: Mapping[str, str] | None = None, /, **flags: object) -> Launch:
+        launches.append(Launch(text, tmp_path, environment or {}, **{"pause_between": 0, **flags}))
+        return launches[-1]
+
+    yield start
+    for each in launches:
+        each.close()
+
+
+def files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every file below ``folder``."""
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+
+def entries(folder: Path) -> dict[str, Entry]:
+    with Ledger.opened(folder) as ledger:
+        return {name: ledger.entry(name) for name in NAMES}
+
+
+def test_of_six_runs_the_one_that_was_killed_is_resumed_and_the_others_are_left_alone(launch: Start) -> None:
+    text = description("many", {"train_for_seconds": SECONDS}, SIX)
+    killed, others = NAMES[2], NAMES[:2] + NAMES[3:]
+    first = launch(text, max_parallel=2)
+    first.wait_until_saved(killed)
+    os.kill(first.mains()[killed], signal.SIGKILL)
+
+    assert first.wait() == ExitCode.FAULTS, first.report("wrong exit code")
+    assert list(first.runs()) == NAMES
+    assert {name: first.runs()[name]["status"] for name in NAMES} == {**dict.fromkeys(others, "done"), killed: "failed"}
+    assert first.runs()[killed]["exit_code"] == -signal.SIGKILL
+    assert f"failed {killed} (-9): " in first.stderr
+    first.assert_clean()
+    before = {name: files(first.folder / name) for name in others}
+    saved = first.saved_env_steps(killed)
+
+    second = launch(text, max_parallel=2)
+
+    assert second.wait() == 0, second.report("wrong exit code")
+    assert {run["status"] for run in second.runs().values()} == {"done"}
+    assert "5 of 6 runs are done already" in second.stderr
+    assert second.stderr.count("started ") == 1
+    assert f"resumed at {saved} env steps" in (second.folder / f"{killed}.log").read_text()
+    assert second.runs()[killed]["env_steps"] > saved
+    assert {name: files(second.folder / name) for name in others} == before
+    starts = {name: entry.starts for name, entry in entries(second.folder).items()}
+    assert starts == {**dict.fromkeys(others, 1), killed: 2}
+    second.assert_clean()
+
+    third = launch(text)
+
+    assert third.wait() == 0
+    assert "started" not in third.stderr
+    assert third.runs() == second.runs()
+
+
+def test_ctrl_c_saves_all_runs_and_the_same_command_goes_on(launch: Start) -> None:
+    varied = "grid = {seed = [1, 2, 3]}"
+    endless = description("many", {"train_for_env_steps": ENDLESS}, varied)
+    # Places for four, GPUs for two: which nobody here has, and each run is told of one.
+    first = launch(endless, max_parallel=4, num_gpus=2, experiments_per_gpu=1)
+    first.wait_until_saved("run_seed_1", "run_seed_2")
+    gpus = set()
+    for pid in first.mains().values():
+        variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+        gpus |= {variable for variable in variables if variable.startswith("CUDA_VISIBLE_DEVICES=")}
+
+    first.send(signal.SIGINT)
+
+    assert first.wait() == ExitCode.SIGINT, first.report("wrong exit code")
+    statuses = [run["status"] for run in first.runs().values()]
+    assert statuses == ["interrupted", "interrupted", "waiting"]
+    assert [run["exit_code"] for run in first.runs().values()] == [130, 130, None]
+    assert gpus == {"CUDA_VISIBLE_DEVICES=0", "CUDA_VISIBLE_DEVICES=1"}
+    assert "to go on with what is not done: " in first.stderr
+    first.assert_clean()
+    saved = first.saved_env_steps("run_seed_1")
+    # What the run has told when it saved for the last time.
+    assert f" saved={saved} " in (first.folder / "run_seed_1.log").read_text().splitlines()[-2]
+
+    second = launch(description("many", {"train_for_env_steps": saved + 1}, varied))
+
+    assert second.wait() == 0, second.report("wrong exit code")
+    assert {run["status"] for run in second.runs().values()} == {"done"}
+    assert f"resumed at {saved} env steps" in (first.folder / "run_seed_1.log").read_text()
+
+
+def test_a_second_ctrl_c_ends_everything_at_once(launch: Start) -> None:
+    run = launch(description("many", {"train_for_env_steps": ENDLESS}, "grid = {seed = [1, 2]}"))
+    run.wait_until_saved("run_seed_1", "run_seed_2")
+
+    # Stopped, a run cannot answer the first one.
+    stopped = run.mains()["run_seed_1"]
+    os.kill(stopped, signal.SIGSTOP)
+    run.send(signal.SIGINT)
+    assert processes.eventually(lambda: "a second signal ends them at once" in run.stderr, 10)
+    run.send(signal.SIGINT)
+
+    assert run.wait(30) == ExitCode.SIGINT, run.report("wrong exit code")
+    assert {each["status"] for each in run.runs().values()} == {"interrupted"}
+    run.assert_clean()
+
+
+def test_a_launcher_that_is_killed_leaves_no_process_and_its_runs_have_saved(launch: Start) -> None:
+    text = description("many", {"train_for_env_steps": ENDLESS, "save_every_sec": 1000}, "grid = {seed = [1, 2]}")
+    run = launch(text)
+    logs = [run.folder / f"run_seed_{seed}.log" for seed in (1, 2)]
+    training = lambda: all(log.exists() and "first env step" in log.read_text() for log in logs)  # noqa: E731
+    assert processes.eventually(training, 90), run.report("not training")
+
+    run.send(signal.SIGKILL)
+
+    assert run.wait() == -signal.SIGKILL
+    run.assert_clean(CLEAN_S)
+    assert [run.saved_env_steps(f"run_seed_{seed}") > 0 for seed in (1, 2)] == [True, True]
+    with Ledger.opened(run.folder) as ledger:
+        assert {ledger.entry(f"run_seed_{seed}").status for seed in (1, 2)} == {"interrupted"}
+
+
+def test_a_run_that_fails_is_told_with_its_last_line_and_the_others_go_on(launch: Start) -> None:
+    varied = "list = [{env_kwargs = {num_contexts = 1}}, {env_kwargs = {num_contexts = 2}}]"
+    run = launch(description("many", {"train_for_env_steps": 2000}, varied), max_parallel=1)
+
+    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    (failed, failure), (_, other) = run.runs().items()
+    assert (failure["status"], failure["exit_code"], failure["env_steps"]) == ("failed", ExitCode.REFUSED, None)
+    assert (other["status"], other["exit_code"]) == ("done", 0)
+    (line,) = [line for line in run.stderr.splitlines() if line.startswith(f"failed {failed} (2): ")]
+    assert "num_contexts is 1" in line
+    assert line.endswith(f"[{failure['log']}]")
+    run.assert_clean()
+
+
+def test_two_launchers_do_not_share_a_folder(launch: Start) -> None:
+    text = description("many", {"train_for_env_steps": ENDLESS}, "")
+    first = launch(text)
+    assert processes.eventually(lambda: "started" in first.stderr, 60), first.report("not started")
+
+    second = launch(text)
+
+    assert second.wait() == ExitCode.REFUSED
+    assert "is in use by another launcher (process " in second.stderr
+    first.send(signal.SIGTERM)
+    assert first.wait() == ExitCode.SIGTERM
+    first.assert_clean()

@@ -1,0 +1,202 @@
+"""Populations in trouble: members come back, unreadable parents are skipped, turns go on where they were."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sfactory.config.flags import config_of
+from sfactory.errors import ExitCode
+from sfactory.population.controller import Population
+from sfactory.population.state import load_state
+from tests.support.trainer import RunTrainer, TrainerRun
+
+pytestmark = pytest.mark.faults
+
+ENDLESS = 1_000_000_000
+POPULATION: dict[str, Any] = {
+    "train_for_env_steps": ENDLESS,
+    "num_policies": 2,
+    "with_pbt": True,
+    "stats_avg": 5,
+    "pbt_start_mutation": 2000,
+    "pbt_period_env_steps": 2000,
+    "pbt_mutation_rate": 0.5,
+    "pbt_replace_fraction": 0.5,
+    "pbt_replace_reward_gap": 0.0,
+}
+
+
+def events(run: TrainerRun, kind: str | None = None) -> list[dict[str, Any]]:
+    """What has happened to members so far."""
+    path = run.run_dir / "population.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith("}")]
+    return [event for event in found if kind is None or event["kind"] == kind]
+
+
+def checkpoints(run: TrainerRun, policy: int) -> Path:
+    return run.run_dir / f"checkpoint_p{policy}"
+
+
+def end_by_signal(run: TrainerRun) -> None:
+    run.signal_main(signal.SIGINT)
+    assert run.wait() == ExitCode.SIGINT, run.report("wrong exit code")
+    run.assert_clean()
+
+
+def test_a_member_whose_learner_is_killed_is_restored_and_the_population_goes_on(run_trainer: RunTrainer) -> None:
+    run = run_trainer(**POPULATION)
+    run.wait_until(lambda: len(events(run)) > 4)
+    before = run.pid_of("sf-learner-1")
+
+    run.kill("sf-learner-1")
+
+    run.wait_until("all processes start anew from the checkpoint")
+    run.wait_until(lambda: run.processes().get("sf-learner-1", before) != before)
+    turns = len(events(run))
+    run.wait_until(lambda: len(events(run)) > turns + 4)
+    end_by_signal(run)
+    restored = [event["policy"] for event in events(run, "restore")]
+    assert sorted(restored) == [0, 1]
+    assert "of --max_worker_restarts=20" in run.stderr
+
+
+def test_a_parent_whose_checkpoints_cannot_be_read_is_skipped(run_trainer: RunTrainer) -> None:
+    run = run_trainer(**POPULATION)
+    run.wait_until(lambda: all(list(checkpoints(run, policy).glob("checkpoint_*.pth")) for policy in range(2)))
+    aside = [checkpoints(run, policy).rename(run.run_dir / f"aside_{policy}") for policy in range(2)]
+    for policy in range(2):
+        checkpoints(run, policy).write_text("no directory")
+
+    run.wait_until(lambda: bool(events(run, "skip")))
+    for policy, folder in enumerate(aside):
+        checkpoints(run, policy).unlink()
+        folder.rename(checkpoints(run, policy))
+
+    run.wait_until(lambda: run.metrics()[-1]["perf/trained_env_steps"] > events(run, "skip")[-1]["env_steps"])
+    end_by_signal(run)
+    skipped = events(run, "skip")[0]
+    assert skipped["reason"]
+    assert f"policy {skipped['policy']} keeps what it has" in run.stderr
+
+
+def test_a_population_goes_on_where_it_was(run_trainer: RunTrainer) -> None:
+    run = run_trainer(**POPULATION)
+    run.wait_until(lambda: bool(events(run, "replace")))
+    end_by_signal(run)
+    state = load_state(run.run_dir)
+    assert state is not None
+    told = len(events(run))
+
+    again = run_trainer(**POPULATION)
+    again.wait_until(lambda: len(events(again)) >= told + 4)
+    end_by_signal(again)
+
+    later = events(again)[told:]
+    restored, turns = later[:2], later[2:]
+    assert [event["kind"] for event in restored] == ["restore", "restore"]
+    for event in restored:
+        member = state.members[event["policy"]]
+        assert event["hyperparameters"] == dict(member.hyperparameters)
+    for policy, member in state.members.items():
+        turn = next((event for event in turns if event["policy"] == policy), None)
+        if turn is not None:
+            assert turn["env_steps"] >= member.next_turn
+            # A dataset is 256 steps, and main looks four times a second.
+            assert turn["number"] == min(event["number"] for event in turns if event["policy"] == policy)
+
+
+def test_what_is_mutated_is_what_the_learner_learns_with(run_trainer: RunTrainer) -> None:
+    run = run_trainer(**POPULATION, pbt_hyperparameters={"gamma": {}})
+    run.wait_until(lambda: bool(events(run, "replace")) and bool(events(run, "mutate")))
+    end_by_signal(run)
+
+    state = load_state(run.run_dir)
+    assert state is not None
+    last = run.metrics()[-1]
+    for policy, member in state.members.items():
+        assert last[f"policy_{policy}/train/learning_rate"] == pytest.approx(member.hyperparameters["learning_rate"])
+        exploration = member.hyperparameters["exploration_loss_coeff"]
+        assert last[f"policy_{policy}/train/exploration_coeff"] == pytest.approx(exploration)
+
+
+def test_an_objective_that_no_env_reports_ends_the_run_with_what_is_reported(run_trainer: RunTrainer) -> None:
+    run = run_trainer(**POPULATION, pbt_target_objective="kills")
+
+    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    assert "pbt_target_objective=kills: none of the first" in run.last_stderr_line
+    assert "the env reports reward, length" in run.last_stderr_line
+    run.assert_clean()
+
+
+def test_a_frozen_policy_plays_and_its_weights_never_change(run_trainer: RunTrainer) -> None:
+    run = run_trainer(num_policies=2, train_policies=(1,), train_for_env_steps=6000)
+    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+    run.assert_clean()
+
+    result, last = run.result(), run.metrics()[-1]
+    assert result["env_steps"] >= 6000
+    assert last["policy_0/train/episodes"] > 0
+    assert last["policy_0/train/learning_rate"] is None
+    assert [path.name for path in checkpoints(run, 0).glob("checkpoint_*_*.pth")] == ["checkpoint_000000000_0.pth"]
+
+
+def test_a_policy_that_is_hardly_ever_chosen_holds_nobody_up(run_trainer: RunTrainer) -> None:
+    run = run_trainer(
+        num_policies=2,
+        train_policies=(0,),
+        policy_mapping="tests.support.mappings:mostly_the_first",
+        train_for_env_steps=20_000,
+    )
+
+    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+    run.assert_clean()
+    assert run.metrics()[-1]["policy_0/train/episodes"] > run.metrics()[-1]["policy_1/train/episodes"]
+
+
+def test_a_mapping_that_names_a_policy_that_is_not_there_ends_the_run_with_who_said_it(run_trainer: RunTrainer) -> None:
+    run = run_trainer(num_policies=2, policy_mapping="tests.support.mappings:unknown", train_for_env_steps=20_000)
+
+    assert run.wait() == ExitCode.REFUSED, run.report("wrong exit code")
+    assert "--policy_mapping=tests.support.mappings:unknown gave 7 for agent 'agent', episode 0, env 0" in run.stderr
+    run.assert_clean()
+
+
+def test_the_controller_of_a_run_can_be_restored_from_its_directory(run_trainer: RunTrainer) -> None:
+    run = run_trainer(**POPULATION)
+    run.wait_until(lambda: len(events(run)) > 4)
+    end_by_signal(run)
+
+    config = config_of({"env": "CartPole-v1", **POPULATION})
+    restored = Population.restore(run.run_dir, config, {0: 10_000, 1: 10_000})
+
+    assert restored is not None
+    assert set(restored.members) == {0, 1}
+
+
+def test_a_population_in_one_process_lives_through_the_same_again(run_trainer: RunTrainer) -> None:
+    flags = {**POPULATION, "train_for_env_steps": 8000, "serial_mode": True}
+    histories = []
+    for name in ("one", "other"):
+        run = run_trainer(experiment=name, **flags)
+        assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+        histories.append(events(run))
+
+    assert histories[0] == histories[1]
+    assert any(event["kind"] == "replace" for event in histories[0])
+
+
+def test_in_one_process_a_policy_that_has_learned_enough_leaves_turns_to_the_others(run_trainer: RunTrainer) -> None:
+    # Two splits of three are policy 0's, which is done when policy 1 is half-way.
+    splits = {"num_workers": 1, "num_envs_per_worker": 6, "worker_num_splits": 3}
+    flags = {**POPULATION, **splits, "pbt_mutation_rate": 1.0, "train_for_env_steps": 12_000, "serial_mode": True}
+    run = run_trainer(**flags)
+
+    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+    run.assert_clean()
+    assert max(event["env_steps"] for event in events(run) if event["policy"] == 1) >= 10_000

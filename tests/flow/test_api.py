@@ -1,0 +1,238 @@
+"""sfactory.run trains as the command does, several times in one process, and leaves that process as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sfactory
+from sfactory.errors import ConfigError, EnvError, ExitCode, ObserverFailed
+from tests.support import processes
+from tests.support.launches import SHORT
+from tests.support.source import ROOT
+
+ENDLESS = 1_000_000_000
+TOP = "import json, logging, os, signal, sys, threading\nimport sfactory\nflags = json.loads(sys.argv[1])\n"
+
+
+@pytest.fixture
+def flags(tmp_path: Path) -> dict[str, object]:
+    return {**SHORT, "train_dir": str(tmp_path / "train_dir"), "experiment": "run", "train_for_env_steps": 2000}
+
+
+class Script:
+    """A program of a user's, whose last line on stdout is JSON."""
+
+    def __init__(self, folder: Path, text: str, flags: dict[str, object]) -> None:
+        path = folder / "program.py"
+        path.write_text(TOP + text)
+        self.mark = f"{folder.name}-{os.getpid()}"
+        self.process = subprocess.Popen(
+            [sys.executable, path, json.dumps(flags)],
+            cwd=ROOT,
+            env={**os.environ, processes.RUN_ID: self.mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def result(self) -> Any:
+        """What it printed; nothing of it is left."""
+        out, err = self.process.communicate(timeout=200)
+        assert self.process.returncode == 0, err
+        assert processes.eventually(lambda: not processes.processes_of(self.mark), 5)
+        lines = out.splitlines()
+        assert len(lines) == 1, "stdout is the program's own"
+        return json.loads(lines[0])
+
+    def close(self) -> None:
+        for pid in processes.processes_of(self.mark):
+            os.kill(pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[Any]:
+    """Starts a program; ends it after the test."""
+    started: list[Script] = []
+
+    def start(text: str, flags: dict[str, object]) -> Script:
+        started.append(Script(tmp_path, text, flags))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+SEVERAL = """
+def state():
+    root = logging.getLogger()
+    handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)]
+    import torch
+    from sfactory.native import NATIVE
+    # Libraries that a run loads may set others of their own.
+    variables = {name: os.environ.get(name) for name in NATIVE}
+    return (list(map(str, handlers)), list(map(str, root.handlers)), root.level, variables,
+            open("/proc/self/comm").read(), torch.get_num_threads())
+
+def main():
+    logging.basicConfig(level=logging.ERROR)
+    signal.signal(signal.SIGTERM, own_handler)
+    before, told, rows = state(), [], []
+    def look(row):
+        rows.extend([dict(row)] if row["perf/sampled_env_steps"] else [])
+        return len(rows) < 3
+    def run(**more):
+        rows.clear()
+        result = sfactory.run(flags | more, on_report=look)
+        steps = [row["env_steps"] for row in rows]
+        told.append({"status": result.status, "code": result.exit_code, "early": result.stopped_early,
+                     "steps": result.summary.env_steps, "rows": len(rows), "sorted": steps == sorted(steps),
+                     "last": steps[-1:] == [result.summary.env_steps], "handles": len(os.listdir("/proc/self/fd")),
+                     "run_dir": str(result.run_dir), "mean": rows and rows[-1]["train/episode_return_mean"]})
+    run(experiment="a")
+    run(experiment="b", serial_mode=True)
+    run(experiment="c")
+    run(experiment="a")
+    run(experiment="c", train_for_env_steps=1)
+    changed = [[str(a), str(b)] for a, b in zip(before, state()) if a != b]
+    print(json.dumps([changed, told]))
+
+def own_handler(*_): ...
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_several_runs_in_one_process_end_when_a_report_says_so_and_leave_it_as_it_was(
+    script: Any, flags: dict[str, object], tmp_path: Path
+) -> None:
+    changed, told = script(SEVERAL, {**flags, "train_for_env_steps": ENDLESS}).result()
+
+    assert changed == []
+    a, b, c, again, finished = told
+    for run in (a, b, c, again):
+        assert (run["status"], run["code"], run["early"]) == ("done", 0, True)
+        # Two more at most: while the end is under way, and the last one.
+        assert 3 <= run["rows"] <= 5
+        assert run["sorted"]
+        assert run["last"]
+        assert run["mean"] is not None
+    assert again["steps"] > a["steps"]
+    # A run that has reached its limit trains no further, and has nothing to report.
+    assert (finished["status"], finished["early"], finished["steps"]) == ("done", False, c["steps"])
+    assert finished["rows"] == 0
+    assert again["handles"] == c["handles"]
+    rows = [json.loads(line) for line in (tmp_path / "train_dir" / "b" / "metrics.jsonl").read_text().splitlines()]
+    assert len([row for row in rows if row["perf/sampled_env_steps"]]) == b["rows"]
+    assert json.loads((tmp_path / "train_dir" / "b" / "run.json").read_text())["status"] == "done"
+
+
+INTERRUPTED = """
+sent = []
+
+def interrupt(row):
+    if row["perf/updates"] and not sent:
+        sent.append(os.kill(os.getpid(), signal.SIGINT))
+
+def main():
+    result = sfactory.run(flags, on_report=interrupt)
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    print(json.dumps([result.status, result.exit_code, result.stopped_early, ours, result.summary.env_steps]))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_ctrl_c_saves_and_the_result_says_so(
+    script: Any, flags: dict[str, object], tmp_path: Path, serial: bool
+) -> None:
+    wanted = {**flags, "train_for_env_steps": ENDLESS, "save_every_sec": 1000, "serial_mode": serial}
+
+    status, code, early, ours, env_steps = script(INTERRUPTED, wanted).result()
+
+    assert (status, code, early, ours) == ("interrupted", ExitCode.SIGINT, False, True)
+    assert list((tmp_path / "train_dir" / "run" / "checkpoint_p0").glob(f"*_{env_steps}.pth"))
+
+
+def test_a_script_without_a_guard_is_told_of_it(script: Any, flags: dict[str, object]) -> None:
+    program = script("sfactory.run(flags)", flags)
+
+    _, err = program.process.communicate(timeout=100)
+
+    assert program.process.returncode == 1
+    assert 'put what the script does under if __name__ == "__main__":' in err
+
+
+def test_what_a_report_raises_ends_the_run_which_saves(flags: dict[str, object], tmp_path: Path) -> None:
+    def refuse(row: sfactory.api.Row) -> bool | None:
+        raise LookupError("no such trial")
+
+    with pytest.raises(ObserverFailed, match="on_report failed in on_report") as caught:
+        sfactory.run({**flags, "train_for_env_steps": ENDLESS, "serial_mode": True}, on_report=refuse)
+
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert caught.value.exit_code == ExitCode.LEARNER
+    assert json.loads((tmp_path / "train_dir" / "run" / "summary.json").read_text())["status"] == "failed"
+
+
+def test_bad_flags_are_refused_with_all_problems(flags: dict[str, object], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        sfactory.run({**flags, "gama": 1, "gamma": 2.0, "num_epochs": 0})
+
+    assert len(caught.value.problems) == 3
+    for wrong in ("--env=x", ["--help"], [1], {**flags, "benchmark": True}):
+        with pytest.raises(ConfigError):
+            sfactory.run(wrong)  # type: ignore[arg-type]
+    assert not (tmp_path / "train_dir").exists()
+
+
+def test_a_run_that_is_refused_raises_its_error_and_signals_are_as_before(flags: dict[str, object]) -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    with pytest.raises(EnvError, match="num_contexts is 1"):
+        sfactory.run({**flags, "env_kwargs": {"num_contexts": 1}})
+
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_words_of_a_command_line_do_as_well(flags: dict[str, object], tmp_path: Path) -> None:
+    from tests.support.trainer import to_argv
+
+    result = sfactory.run(to_argv({**flags, "serial_mode": True}))
+
+    assert (result.status, result.exit_code, result.stopped_early) == ("done", 0, False)
+    assert result.summary.env_steps >= 2000
+    assert result.run_dir == tmp_path / "train_dir" / "run"
+
+
+def test_another_thread_is_told_to_use_processes(flags: dict[str, object]) -> None:
+    told: list[str] = []
+
+    def call() -> None:
+        try:
+            sfactory.run(flags)
+        except ConfigError as error:
+            told.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join(60)
+
+    assert len(told) == 1
+    assert "must be called in the main thread" in told[0]
+    assert "start processes" in told[0]

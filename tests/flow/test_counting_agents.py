@@ -1,0 +1,169 @@
+"""Agents that die, sleep and wake up: every row of every one of them reaches the learner as the script of its env says.
+
+With real processes and in one, of envs in PettingZoo's form and in lists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+
+from sfactory.config.schema import Config
+from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
+from sfactory.spec import EnvSpec
+from sfactory_envs.synthetic.counting_agents import AgentsRules, CountingLists
+from tests.flow.test_counting import ACTORS, DATASET_ROWS, ENVS, counting_config
+from tests.flow.test_counting_with_faults import PlaceStaging, sampled_columns
+from tests.support.agents_check import AgentRows, AgentsTally, check_rows
+from tests.support.sampling import Array, Sampler, SerialSampler
+
+Inference = Literal["central", "local"]
+Form = Literal["Parallel", "Lists"]
+MODULE = "sfactory_envs.synthetic.counting_agents"
+AGENTS = 3
+NAMES = tuple(f"agent_{agent}" for agent in range(AGENTS))
+SPEC = EnvSpec.of_spaces(CountingLists().observation_space, CountingLists().action_space, NAMES)
+PARALLEL_SPEC = dataclasses.replace(SPEC, agents=tuple(f"counter_{agent}" for agent in range(AGENTS)))
+
+
+class AgentsStaging(PlaceStaging):
+    """A PlaceStaging that keeps what counts as an env step, too: counts [T, R]."""
+
+    def __init__(self, sampler: Sampler | SerialSampler) -> None:
+        super().__init__(sampler)
+        self.counts = np.zeros((sampler.layout.rollout, self.rows), bool)
+        self.delivered = 0  # env steps
+
+    def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
+        """As PlaceStaging."""
+        first = self.filled
+        count = super().take(slot, start, most, columns)
+        assert slot.counts_env_step is not None
+        self.counts[:, first : first + count] = slot.counts_env_step[:, start : start + count]
+        return count
+
+    def snapshot(self) -> dict[str, Array]:
+        """As WitnessStaging."""
+        self.delivered += int(self.counts.sum())
+        return {**super().snapshot(), "counts": self.counts.copy()}
+
+    def untaken_env_steps(self, slots: list[Slot]) -> int:
+        """Env steps in ``slots`` (all READY) that were not copied."""
+        steps = 0
+        for slot in slots:
+            taken = self.taken.get((slot.index, self._table.generation(slot.index)), 0)
+            assert slot.counts_env_step is not None
+            steps += int(slot.counts_env_step[:, taken:].sum())
+        return steps
+
+
+def agents_config(
+    inference: Inference, form: Form, rollout: int, *, synchronous: bool = False, recurrence: int = 0
+) -> Config:
+    """``recurrence``: as for ``counting_config``."""
+    config = counting_config(inference, rollout, "mixed", recurrence=recurrence)
+    kwargs: dict[str, object] = {"agents": AGENTS, "max_length": 2 * rollout + 1}
+    rows = ACTORS * ENVS * AGENTS if synchronous else DATASET_ROWS
+    return dataclasses.replace(
+        config,
+        run=dataclasses.replace(config.run, env=f"{MODULE}:Counting{form}", env_kwargs=kwargs),
+        sampling=dataclasses.replace(config.sampling, async_rl=not synchronous),
+        learner=dataclasses.replace(config.learner, batch_size=rows * rollout),
+    )
+
+
+def rows_of(columns: list[list[dict[str, Array]]], rollout: int) -> AgentRows:
+    """The rows of one env, of whose agents the columns are; no more slots than there are of all."""
+    slots = min(len(column) for column in columns)
+
+    def joined(name: str) -> Array:
+        of_agents = [np.concatenate([slot[name][:rollout] for slot in column[:slots]]) for column in columns]
+        return np.stack(of_agents, axis=1)
+
+    def at_end(name: str) -> Array:
+        return np.stack([np.stack([slot[name][rollout] for slot in column[:slots]]) for column in columns], axis=1)
+
+    names = ("obs", "action", "reward", "terminated", "truncated", "valid", "is_first", "counts")
+    fields = {name: joined(name) for name in names}
+    return AgentRows(rollout=rollout, end_obs=at_end("obs"), end_is_first=at_end("is_first"), **fields)
+
+
+def check_layout(
+    sampler: Sampler | SerialSampler, form: Form, transitions: int
+) -> dict[tuple[int, int], list[dict[str, Array]]]:
+    """Sample so many transitions and check every row; returns the columns by first slot of their split and place."""
+    rollout = sampler.layout.rollout
+    rules = AgentsRules(AGENTS, max_length=2 * rollout + 1, all_may_sleep=form == "Lists")
+    with sampler:
+        staging = AgentsStaging(sampler)
+        columns, _ = sampled_columns(sampler, transitions, staging)
+        sampled = sampler.wiring.status.total("env_steps", "sf-actor")
+        arrived = staging.delivered + staging.untaken_env_steps(sampler.wiring.trajectories.slots())
+    tallies: list[AgentsTally] = []
+    for (split, place), _ in sorted(columns.items()):
+        if place % AGENTS == 0:
+            of_env = [columns[split, place + agent] for agent in range(AGENTS)]
+            tallies.append(check_rows(rows_of(of_env, rollout), rules))
+    assert len(tallies) == ACTORS * ENVS
+    assert len({tally.identity for tally in tallies}) == ACTORS * ENVS
+    assert sampled == arrived
+    kinds = sum((tally.kinds for tally in tallies), Counter[str]())
+    assert all(kinds[kind] for kind in ("ordinary", "idle", "terminated", "truncated", "asleep", "lost")), kinds
+    return columns
+
+
+@pytest.mark.parametrize("inference", ["central", "local"])
+@pytest.mark.parametrize("form", ["Parallel", "Lists"])
+@pytest.mark.parametrize(
+    ("rollout", "serial"), [(5, False), (5, True), (1, True), (8, True)], ids=["parallel", "serial", "1-step", "8-step"]
+)
+def test_every_row_of_every_agent_arrives_as_the_script_says(
+    inference: Inference, form: Form, rollout: int, serial: bool
+) -> None:
+    config = agents_config(inference, form, rollout)
+    spec = SPEC if form == "Lists" else PARALLEL_SPEC
+
+    check_layout((SerialSampler if serial else Sampler)(config, spec), form, 1_500 if serial else 4_000)
+
+
+@pytest.mark.parametrize("inference", ["central", "local"])
+def test_in_a_synchronous_layout_a_dataset_is_one_round_of_all_agents(inference: Inference) -> None:
+    config = agents_config(inference, "Lists", 5, synchronous=True)
+
+    columns = check_layout(SerialSampler(config, SPEC), "Lists", 1_500)
+
+    assert len({len(column) for column in columns.values()}) == 1
+
+
+def check_memory(sampler: Sampler | SerialSampler, rollouts: list[dict[str, Array]]) -> None:
+    """An agent's recorded states are those of the model run over all that it was shown in its life alone."""
+    steps, recurrence = sampler.layout.rollout, sampler.layout.recurrence
+    state = torch.zeros(1, sampler.layout.state_size)
+    for rollout in rollouts:
+        obs = torch.from_numpy(rollout["obs"])
+        for t in range(steps):
+            state = torch.zeros_like(state) if rollout["is_first"][t] else state
+            if t % recurrence == 0:
+                recorded = torch.from_numpy(rollout["rnn_states"][t // recurrence])
+                torch.testing.assert_close(recorded, state[0], atol=1e-5, rtol=1e-4)
+            if obs[t].any():  # who stands idle shows zeros
+                with torch.no_grad():
+                    state = sampler.model({"obs": obs[t : t + 1]}, state).state
+        torch.testing.assert_close(torch.from_numpy(rollout["rnn_states"][-1]), state[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("inference", ["central", "local"])
+@pytest.mark.parametrize(("rollout", "recurrence"), [(6, 2), (3, 1)])
+def test_an_agent_that_wakes_up_remembers_all_that_it_has_seen(
+    inference: Inference, rollout: int, recurrence: int
+) -> None:
+    torch.manual_seed(rollout)
+    sampler = SerialSampler(agents_config(inference, "Lists", rollout, recurrence=recurrence), SPEC)
+
+    for rollouts in check_layout(sampler, "Lists", 1_500).values():
+        check_memory(sampler, rollouts)

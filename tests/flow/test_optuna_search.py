@@ -1,0 +1,70 @@
+"""The example of a search by Optuna searches, and prunes what Optuna gives up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import optuna
+import pytest
+
+from scripts.optuna_search import Objective
+from sfactory.runtime.summary import Summary
+from tests.support.launches import SHORT
+from tests.support.source import ROOT
+from tests.support.trainer import to_argv
+
+FLAGS = to_argv({**SHORT, "serial_mode": True, "train_for_env_steps": 4000})
+
+
+def test_three_trials_train_with_what_optuna_suggests(tmp_path: Path) -> None:
+    options = ["--trials", "3", "--seed", "1", "--study", "bandit", "--train_dir", str(tmp_path)]
+    argv = [sys.executable, "scripts/optuna_search.py", *options, "--", *FLAGS]
+
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
+
+    assert done.returncode == 0, done.stderr
+    best = json.loads(done.stdout.splitlines()[-1])
+    study = optuna.load_study(study_name="bandit", storage=f"sqlite:///{tmp_path}/bandit/study.db")
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3
+    assert best["score"] == max(trial.values[0] for trial in study.trials)
+    for trial in study.trials:
+        folder = tmp_path / "bandit" / f"trial_{trial.number}"
+        config = json.loads((folder / "config.json").read_text())["config"]
+        assert {name: config[name] for name in trial.params} == trial.params
+        summary = Summary.read(folder / "summary.json")
+        assert summary is not None
+        assert (summary.status, summary.episode_return_mean) == ("done", trial.values[0])
+        assert trial.intermediate_values
+
+
+def test_a_run_that_optuna_gives_up_is_ended_and_its_trial_pruned(tmp_path: Path) -> None:
+    flags = [word for word in FLAGS if not word.startswith("--train_for")]
+    study = optuna.create_study(
+        direction="maximize", pruner=optuna.pruners.ThresholdPruner(lower=2.0, n_warmup_steps=2)
+    )
+
+    # Returns of the bandit are at most 1: from its second report on every run is hopeless.
+    study.optimize(Objective([*flags, "--train_for_env_steps=1000000000"], tmp_path), n_trials=1)
+
+    (trial,) = study.trials
+    assert trial.state is optuna.trial.TrialState.PRUNED
+    assert 2 <= len(trial.intermediate_values) <= 4
+    summary = Summary.read(tmp_path / "trial_0" / "summary.json")
+    assert summary is not None
+    assert (summary.status, summary.updates > 0) == ("done", True)
+
+
+def test_a_report_that_raises_fails_the_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("the database is gone")
+
+    monkeypatch.setattr(optuna.Trial, "report", refuse)
+    study = optuna.create_study()
+
+    with pytest.raises(Exception, match="the database is gone"):
+        study.optimize(Objective(FLAGS, tmp_path), n_trials=1)
+
+    assert study.trials[0].state is optuna.trial.TrialState.FAIL

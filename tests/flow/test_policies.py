@@ -1,0 +1,140 @@
+"""Several policies, with real processes: each learner gets what its own policy did, all of it, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+
+from sfactory.config.schema import Config, PopulationConfig
+from sfactory.learner.assembler import Assembler
+from sfactory.learner.inbox import Inbox
+from sfactory.learner.staging import Staging
+from sfactory.spec import EnvSpec
+from tests.flow.test_counting import SPEC, counting_config
+from tests.flow.test_counting_agents import SPEC as AGENTS_SPEC
+from tests.flow.test_counting_agents import agents_config
+from tests.support.sampling import TURNS, Array, Sampler, SerialSampler
+
+POLICIES = 3
+APART = 1000.0  # between the values that two policies give
+ROLLOUT = 8
+
+
+def population(mapping: str, inference: Literal["central", "local"], recurrence: int = 0) -> Config:
+    config = counting_config(inference, ROLLOUT, "both", recurrence=recurrence)
+    sampling = dataclasses.replace(config.sampling, num_envs_per_worker=12, worker_num_splits=2)
+    policies = PopulationConfig(num_policies=POLICIES, policy_mapping=mapping, policy_mapping_episodes=2)
+    return dataclasses.replace(config, sampling=sampling, population=policies)
+
+
+class Learners:
+    """One assembler for each policy, each with an area of its own, and what was learned from, column by column."""
+
+    def __init__(self, sampler: SerialSampler, spec: EnvSpec = SPEC) -> None:
+        wiring, layout = sampler.wiring, sampler.layout
+        self.assemblers, self.areas = [], []
+        for policy, name in enumerate(layout.learner_names):
+            row = wiring.status.row(name)
+            inbox = Inbox(policy, wiring.trajectories, wiring.table, wiring.to_learners[policy], wiring.to_actors, row)
+            self.assemblers.append(Assembler(inbox, slots_until_trained=False))
+            self.areas.append(Staging(spec, layout, pin=False, policy=policy))
+        self.datasets: list[list[dict[str, Array]]] = [[] for _ in range(layout.num_policies)]
+        self._sampler = sampler
+
+    def collect(self) -> None:
+        """Let the rooms take turns until every learner has six datasets."""
+        for _ in range(TURNS):
+            self._sampler.take_turns()
+            self.advance()
+            if all(len(datasets) >= 6 for datasets in self.datasets):
+                break
+
+    def advance(self) -> None:
+        for policy, (assembler, area) in enumerate(zip(self.assemblers, self.areas, strict=True)):
+            if assembler.advance(area, 0):
+                columns = {name: tensor.numpy().copy() for name, tensor in area.scalars.items()}
+                columns["obs"] = area.obs["obs"].numpy().copy()
+                self.datasets[policy].append(columns)
+                area.clear()
+
+
+def publish_all(sampler: Sampler | SerialSampler) -> None:
+    """Policy p gives every observation the value p x APART."""
+    for policy, weights in enumerate(sampler.wiring.weights):
+        with torch.no_grad():
+            sampler.model.value_head.linear.weight.zero_()
+            sampler.model.value_head.linear.bias.fill_(policy * APART)
+        weights.publish(sampler.flat.to_host(), policy)
+
+
+@pytest.mark.parametrize("inference", ["central", "local"])
+@pytest.mark.parametrize("mapping", ["split", "env"])
+@pytest.mark.parametrize("recurrence", [0, 4])
+def test_a_learner_gets_the_steps_of_its_own_policy_and_no_others(
+    mapping: str, inference: Literal["central", "local"], recurrence: int
+) -> None:
+    with SerialSampler(population(mapping, inference, recurrence), SPEC) as sampler:
+        publish_all(sampler)
+        learners = Learners(sampler)
+        learners.collect()
+
+        seen: dict[bytes, int] = {}
+        for policy, datasets in enumerate(learners.datasets):
+            for columns in datasets:
+                valid = columns["valid"]
+                assert valid.any()
+                assert (columns["value"][valid] == policy * APART).all()
+                assert (columns["policy_version"][valid] == policy).all()
+                for step in columns["obs"][:-1][valid]:
+                    seen[step.tobytes()] = seen.get(step.tobytes(), 0) + 1
+        # An observation of the counting env tells env, episode and step, and comes but once.
+        assert max(seen.values()) == 1
+
+
+@pytest.mark.parametrize("inference", ["central", "local"])
+@pytest.mark.parametrize("recurrence", [0, 4])
+def test_agents_that_sleep_die_and_change_their_policy_reach_the_learner_of_whoever_played_them(
+    inference: Literal["central", "local"], recurrence: int
+) -> None:
+    config = agents_config(inference, "Lists", ROLLOUT)
+    policies = PopulationConfig(num_policies=POLICIES, policy_mapping="agent", policy_mapping_episodes=1)
+    model = population("agent", inference, recurrence).model
+    learner = dataclasses.replace(config.learner, recurrence=recurrence or -1)
+    config = dataclasses.replace(config, population=policies, model=model, learner=learner)
+    with SerialSampler(config, AGENTS_SPEC) as sampler:
+        publish_all(sampler)
+        learners = Learners(sampler, AGENTS_SPEC)
+        learners.collect()
+
+        seen: dict[bytes, int] = {}
+        for policy, datasets in enumerate(learners.datasets):
+            for columns in datasets:
+                valid = columns["valid"]
+                assert (columns["value"][valid] == policy * APART).all()
+                assert (columns["policy_version"][valid] == policy).all()
+                for step in columns["obs"][:-1][valid]:
+                    seen[step.tobytes()] = seen.get(step.tobytes(), 0) + 1
+                if recurrence:
+                    assert not (columns["held"] & valid).any()
+        assert max(seen.values()) == 1
+        assert sampler.wiring.table.steps_of(0) + sampler.wiring.table.steps_of(1) >= sum(seen.values())
+
+
+@pytest.mark.parametrize("inference", ["central", "local"])
+def test_steps_of_all_policies_add_up_to_what_was_sampled(inference: Literal["central", "local"]) -> None:
+    with SerialSampler(population("env", inference), SPEC) as sampler:
+        publish_all(sampler)
+        learners = Learners(sampler)
+        for _ in range(400):
+            sampler.take_turns()
+            learners.advance()
+
+        status, table = sampler.wiring.status, sampler.wiring.table
+        received = status.values("received_steps", "sf-learner-")
+        assert min(received) > 0
+        assert status.total("env_steps", "sf-actor-") == sum(received) + table.steps_held()
+        assert all(np.isfinite(received))

@@ -1,0 +1,176 @@
+"""Room: the proof that rows of an env of many agents are exactly what its script says. In: rows. Out: what they held.
+
+The script (``AgentsRules``) is read anew for every row, by the rules of NOTE [Agent life]; nothing of the code that
+made the rows is used. Anything that is not as it should be is an AssertionError that names env, agent and row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfactory_envs.synthetic.counting import Position, decode, encode
+from sfactory_envs.synthetic.counting_agents import AGENT_BITS, AgentsRules, place_of
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class AgentRows:
+    """K consecutive rows of the A agents of one env, from its first on, in slots of ``rollout``.
+
+    obs: [K, A, D]; action, reward, terminated, truncated, valid, is_first: [K, A]
+    counts: [K, A] counts_env_step, or None where there is one agent
+    end_obs: [K // rollout, A, D] obs[T] of each slot; end_is_first: [K // rollout, A]
+    """
+
+    rollout: int
+    obs: Array
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    is_first: Array
+    counts: Array | None
+    end_obs: Array
+    end_is_first: Array
+
+
+@dataclass
+class AgentsTally:
+    """What checked rows held.
+
+    kinds: rows by what they were. env_steps, agent_steps: valid ones. episodes: (return, length) of each agent's, in
+    the order of their ends. teams: what the agents of each episode of the env earned, agent by agent.
+    """
+
+    identity: int
+    kinds: Counter[str] = field(default_factory=Counter)
+    env_steps: int = 0
+    agent_steps: int = 0
+    episodes: list[tuple[float, int]] = field(default_factory=list)
+    teams: list[list[float]] = field(default_factory=list)
+
+
+class _Checked:
+    """Where the env is: ``episode``, ``step``, who shows what it came to, and whether the env rests for a row."""
+
+    def __init__(self, rows: AgentRows, rules: AgentsRules) -> None:
+        self.rows, self.rules = rows, rules
+        shown = next(obs for obs in rows.obs[0] if obs.any())
+        self.identity = place_of(decode(shown).identity)[0]
+        self.episode, self.step = 0, 0
+        self.showing: set[int] = set()
+        self.asleep: set[int] = set()  # of them, whose episode goes on
+        self.rests = False
+        self.returns = [0.0] * rules.agents
+        self.tally = AgentsTally(self.identity)
+
+    def position(self, agent: int) -> Position:
+        return Position((self.identity << AGENT_BITS) | agent, self.episode, self.step)
+
+    def acts(self, agent: int, step: int) -> bool:
+        return bool(self.rules.acts(self.identity, self.episode, agent, step))
+
+    def check_shown(self, shown: Array, is_first: Array, where: str) -> None:
+        """The observations [A, D] and flags [A] of a row, or of the end of a slot."""
+        for agent in range(self.rules.agents):
+            seen = agent in self.showing or (not self.rests and self.acts(agent, self.step))
+            due = encode(self.position(agent), shown.shape[1]) if seen else np.zeros(shown.shape[1])
+            assert np.array_equal(shown[agent], due), f"{where}, agent {agent}: {shown[agent]}, {due} was due"
+            due_first = self.step == 0 and not self.rests
+            assert bool(is_first[agent]) == due_first, f"{where}, agent {agent}: is_first is {not due_first}"
+
+    def check_row(self, row: int) -> None:
+        """One row, and what follows from it."""
+        rows, everybody = self.rows, range(self.rules.agents)
+        where = f"env {self.identity}, row {row} at {self.episode}:{self.step}"
+        self.check_shown(rows.obs[row], rows.is_first[row], where)
+        if self.rests:
+            for agent in everybody:
+                self._check_flags(row, agent, where, "resting")
+            self._check_counts(row, [], where)
+            self.begin_episode()
+            return
+        kinds = [self._kind(agent) for agent in everybody]
+        stopped = [agent for agent in everybody if kinds[agent] in ("truncated", "asleep")]
+        step_after = self.step + 1
+        hidden = {a for a in stopped if not self.rules.shows(self.identity, self.episode, a, step_after)}
+        for agent in everybody:
+            self._check_flags(row, agent, where, "lost" if agent in hidden else kinds[agent], kinds[agent])
+        valid = [a for a in everybody if kinds[a] != "idle" and a not in hidden]
+        self._check_counts(row, valid, where)
+        self._earn(row, kinds)
+        self.step = step_after
+        self.showing = set(stopped) - hidden
+        self.asleep = {agent for agent in self.showing if kinds[agent] == "asleep"}
+        if self.step == self.rules.length(self.identity, self.episode):
+            self.tally.teams.append(self.returns)
+            self.returns = [0.0] * self.rules.agents
+            self.rests = bool(self.showing)
+            if not self.rests:
+                self.begin_episode()
+
+    def end_slot(self, slot: int) -> None:
+        """The end of a slot: into the next one is carried over who takes part, and the last look of who fell asleep."""
+        where = f"env {self.identity}, end of slot {slot} at {self.episode}:{self.step}"
+        self.check_shown(self.rows.end_obs[slot], self.rows.end_is_first[slot], where)
+        if self.rests:
+            self.begin_episode()
+        self.showing &= self.asleep
+
+    def begin_episode(self) -> None:
+        self.episode, self.step, self.showing, self.rests = self.episode + 1, 0, set(), False
+
+    def _kind(self, agent: int) -> str:
+        """What the step is to ``agent``: "idle", "ordinary", or how it stops."""
+        if not self.acts(agent, self.step):
+            return "idle"
+        if self.step + 1 == self.rules.until(self.identity, self.episode, agent):
+            return str(self.rules.end(self.identity, self.episode, agent))
+        return "ordinary" if self.acts(agent, self.step + 1) else "asleep"
+
+    def _check_flags(self, row: int, agent: int, where: str, label: str, kind: str = "idle") -> None:
+        self.tally.kinds[label] += 1
+        rows, acted = self.rows, kind != "idle"
+        told = {name: bool(getattr(rows, name)[row, agent]) for name in ("valid", "terminated", "truncated")}
+        due = {
+            "valid": acted and label != "lost",
+            "terminated": kind == "terminated",
+            "truncated": kind in ("truncated", "asleep"),
+        }
+        assert told == due, f"{where}, agent {agent} ({label}): {told}, {due} was due"
+        paid = self.rules.reward(self.position(agent), int(rows.action[row, agent])) if acted else 0.0
+        reward = float(rows.reward[row, agent])
+        assert reward == paid, f"{where}, agent {agent} ({label}): reward {reward}, {paid} was due"
+
+    def _check_counts(self, row: int, valid: Sequence[int], where: str) -> None:
+        self.tally.agent_steps += len(valid)
+        self.tally.env_steps += bool(valid)
+        if self.rows.counts is not None:
+            due = [agent in valid[:1] for agent in range(self.rules.agents)]
+            told = self.rows.counts[row].tolist()
+            assert told == due, f"{where}: counts_env_step is {told}, {due} was due"
+
+    def _earn(self, row: int, kinds: Sequence[str]) -> None:
+        for agent, kind in enumerate(kinds):
+            place, action = self.position(agent), int(self.rows.action[row, agent])
+            self.returns[agent] += self.rules.idle_reward(place) if kind == "idle" else self.rules.reward(place, action)
+            if self.step + 1 == self.rules.until(self.identity, self.episode, agent):
+                self.tally.episodes.append((self.returns[agent], self.step + 1))
+
+
+def check_rows(rows: AgentRows, rules: AgentsRules) -> AgentsTally:
+    """Assert that ``rows`` are those of an env that keeps to ``rules``, from its first episode on."""
+    checked = _Checked(rows, rules)
+    for row in range(len(rows.obs)):
+        checked.check_row(row)
+        if (row + 1) % rows.rollout == 0:
+            checked.end_slot(row // rows.rollout)
+    return checked.tally

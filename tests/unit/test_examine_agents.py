@@ -1,0 +1,212 @@
+"""An env of many agents is looked at before anything starts, and what is wrong with it is named."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sfactory.env.api import EnvFactory
+from sfactory.errors import EnvError
+from sfactory.runtime.nursery import Nursery
+from sfactory.runtime.probe import examine, probe_env
+from sfactory_envs.synthetic.counting_agents import CountingLists, CountingParallel
+from tests.support.scripted_agents import ScriptedAgents, Told
+
+HERE = "tests.unit.test_examine_agents"
+PARALLEL = "sfactory_envs.synthetic.counting_agents:CountingParallel"
+LISTS = "sfactory_envs.synthetic.counting_agents:CountingLists"
+NAN = np.full(8, np.nan, np.float32)
+
+
+class OddParallel(CountingParallel):  # type: ignore[misc]
+    """Breaks one promise: ``what`` names it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(agents=2, max_length=5)
+        self._what, self._count = what, 0
+        if what == "empty":
+            self.possible_agents: list[str] = []
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        shown, infos = super().reset(5 if seed is None else seed)
+        match self._what:
+            case "reset alone":
+                return shown
+            case "reset list":
+                return list(shown.values()), infos
+            case "stranger at reset":
+                return {**shown, "stranger": NAN}, infos
+            case "missing at reset":
+                del shown["counter_1"]
+            case "short at reset":
+                shown["counter_1"] = shown["counter_1"][:3]
+            case "nan at reset":
+                shown["counter_1"] = NAN
+            case "nobody":
+                self.agents: list[str] = []
+        return shown, infos
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self._count += 1
+        told = list(super().step(actions))
+        shown, rewards = told[0], told[1]
+        match self._what:
+            case "four":
+                return tuple(told[:4])
+            case "lists":
+                return tuple(list(part) for part in told)
+            case "stranger in rewards":
+                rewards["stranger"] = 1.0
+            case "stranger in agents" if self._count > 4:
+                self.agents = [*self.agents, "stranger"]
+            case "late nan" if self._count > 4:
+                told[0] = dict.fromkeys(shown, NAN)
+            case "text" if self._count > 4:
+                told[1] = dict.fromkeys(rewards, "much")
+            case "inf" if self._count > 4:
+                told[1] = dict.fromkeys(rewards, np.inf)
+        return tuple(told)
+
+
+class OddLists(CountingLists):  # type: ignore[misc]
+    """Breaks one promise: ``what`` names it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(agents=2)
+        self._what = what
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        shown, infos = super().reset(seed=seed)
+        match self._what:
+            case "reset alone":
+                return shown
+            case "reset dict":
+                return dict(enumerate(shown)), infos
+            case "three":
+                return [*shown, shown[0]], infos
+            case "one info":
+                return shown, {}
+        return shown, infos
+
+    def step(self, actions: Any) -> Any:
+        told = super().step(actions)
+        match self._what:
+            case "four":
+                return told[:4]
+            case "one reward":
+                return told[0], 1.0, *told[2:]
+            case "three flags":
+                return *told[:2], [False] * 3, *told[3:]
+            case "no infos":
+                return *told[:4], [None, None]
+        return told
+
+
+PARALLEL_FLAWS = {
+    "empty": "the env's possible_agents is empty",
+    "reset alone": "reset() must return (dict of observations, dict of infos), as PettingZoo's parallel interface",
+    "reset list": "reset() must return (dict of observations, dict of infos)",
+    "stranger at reset": "reset() gave an observation of 'stranger', who is not among possible_agents",
+    "missing at reset": "reset() gave no observation of agent 'counter_1', who is among the env's agents",
+    "short at reset": "reset(), agent 'counter_1': observation 'obs' has shape (3,)",
+    "nan at reset": "reset(), agent 'counter_1': observation 'obs' holds NaN or infinity; observations must be finite",
+    "nobody": "no agent is in the env's agents after reset()",
+    "four": "step() must return dicts of observations, rewards, terminations, truncations and infos",
+    "lists": "step() must return dicts of observations, rewards, terminations, truncations and infos",
+    "stranger in rewards": "step() gave a reward of 'stranger', who is not among possible_agents",
+    "stranger in agents": "'stranger' among the env's agents, but not in its possible_agents",
+    "late nan": "observation 'obs' holds NaN or infinity; observations must be finite",
+    "text": "got the reward 'much', which is no number",
+    "inf": "got the reward inf; rewards must be finite",
+}
+LIST_FLAWS = {
+    "reset alone": "reset() must return (list of observations, list of infos)",
+    "reset dict": "reset() gave observations as a dict; it must be a list of one for each agent",
+    "three": "reset() gave 3 observations for 2 agents",
+    "one info": "reset() gave infos as a dict; it must be a list of one for each agent",
+    "four": "step() must return five lists",
+    "one reward": "step() gave rewards as a float; it must be a list of one for each agent",
+    "three flags": "step() gave 3 terminated for 2 agents",
+    "no infos": "step() gave infos that are not dicts",
+}
+
+
+@pytest.mark.parametrize("name", [PARALLEL, LISTS])
+def test_the_spec_names_all_agents(name: str) -> None:
+    probed = examine(EnvFactory(name, {"agents": 3}), timed=True)
+
+    base = "counter" if name == PARALLEL else "agent"
+    assert probed.spec.agents == tuple(f"{base}_{agent}" for agent in range(3))
+    assert probed.spec.num_agents == 3
+    assert [key for key, _ in probed.spec.obs] == ["obs"]
+    assert probed.step_us is not None
+    assert probed.step_us > 0
+
+
+@pytest.mark.parametrize("what", PARALLEL_FLAWS)
+def test_what_is_wrong_with_a_parallel_env_is_named(what: str) -> None:
+    with pytest.raises(EnvError, match=f"^--env={HERE}:OddParallel.*{re.escape(PARALLEL_FLAWS[what])}"):
+        examine(EnvFactory(f"{HERE}:OddParallel", {"what": what}))
+
+
+@pytest.mark.parametrize("what", LIST_FLAWS)
+def test_what_is_wrong_with_an_env_of_lists_is_named(what: str) -> None:
+    with pytest.raises(EnvError, match=f"^--env={HERE}:OddLists.*{re.escape(LIST_FLAWS[what])}"):
+        examine(EnvFactory(f"{HERE}:OddLists", {"what": what}))
+
+
+class OddAgents(ScriptedAgents):
+    """Tells of one agent too many: ``what`` says in what."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__({3: Told(terminated=[1])})
+        self._what = what
+
+    def reset(self, *, seed: int | None = None) -> list[Any]:
+        shown = super().reset(seed=seed)
+        return [*shown, shown[0]] if self._what == "reset" else shown
+
+    def step(self, actions: Any) -> Any:
+        shown, rewards, change = super().step(actions)
+        match self._what:
+            case "observations":
+                shown = [*shown, shown[0]]
+            case "rewards":
+                rewards = [*rewards, 0.0]
+            case "active" if change is not None:
+                change = change._replace(active=[*change.active, True])
+        return shown, rewards, change
+
+
+@pytest.mark.parametrize("what", ["reset", "observations", "rewards", "active"])
+def test_an_own_env_of_many_agents_that_tells_of_too_many_is_refused(what: str) -> None:
+    told = "observations" if what == "reset" else what
+
+    with pytest.raises(EnvError, match=f"gave 3 {told} for 2 agents"):
+        examine(EnvFactory(f"{HERE}:OddAgents", {"what": what}))
+
+
+def many_at_a_time(num_envs: int) -> CountingParallel:
+    return CountingParallel()
+
+
+def test_envs_of_many_agents_come_one_by_one() -> None:
+    with pytest.raises(EnvError, match="takes num_envs, and returned an env of many agents"):
+        examine(EnvFactory(f"{HERE}:many_at_a_time"))
+
+
+def test_where_one_agent_is_needed_many_are_refused() -> None:
+    with pytest.raises(EnvError, match="has 3 agents, where one of one agent is needed"):
+        EnvFactory(PARALLEL)()
+    with pytest.raises(EnvError, match="made an env of one agent where it had made one of many"):
+        EnvFactory("CartPole-v1").agents()
+
+
+def test_an_env_of_many_agents_is_probed_in_a_process_of_its_own() -> None:
+    nursery = Nursery()
+    nursery.open()
+
+    assert probe_env(nursery, EnvFactory(PARALLEL), 60.0).spec.num_agents == 3

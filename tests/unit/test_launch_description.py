@@ -1,0 +1,266 @@
+"""What is to be run becomes named command lines that the trainer takes, or all of its problems are told at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sfactory import launcher
+from sfactory.errors import ConfigError, ExitCode
+from sfactory.launch.description import Experiment, RunDescription, name_of
+from sfactory.launch.job import jobs_of
+from sfactory.launch.search import Choice, ParamGrid, ParamList, RandomSearch, Uniform
+from sfactory.launch.source import description_of
+
+BANDIT = "--env=sfactory_envs.synthetic.bandit:Bandit"
+RANGE = "must be at most 1.0 (accepted: at least 0.0 and at most 1.0)"
+TOML = """
+run_name = "search"
+
+[[experiments]]
+base_name = "listed"
+cmd = ["--env=CartPole-v1"]
+list = [{seed = 1}, {encoder_mlp_layers = [16, 16]}]
+env_vars = {GREETING = "hello"}
+
+[[experiments]]
+base_name = "crossed"
+cmd = "--env=CartPole-v1"
+[experiments.grid]
+seed = [1, 2]
+"batch_size, rollout" = [[256, 16], [512, 32]]
+
+[[experiments]]
+base_name = "drawn"
+cmd = "python -m sfactory.train --env=CartPole-v1"
+[experiments.random]
+count = 2
+seed = 5
+[experiments.random.parameters]
+gamma = {uniform = [0.9, 0.99]}
+learning_rate = {log_uniform = [1e-5, 1e-3]}
+num_epochs = {int_uniform = [1, 3]}
+rollout = {choice = [16, 32]}
+
+[[experiments]]
+base_name = "alone"
+cmd = "--env=CartPole-v1"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def described(*experiments: Experiment) -> RunDescription:
+    return RunDescription("search", list(experiments))
+
+
+def problems(*experiments: Experiment) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        jobs_of(described(*experiments), "train_dir", "")
+    return caught.value.problems
+
+
+def test_each_run_is_a_command_line_with_a_name_of_its_own() -> None:
+    varied = ParamGrid([("seed", [1, 2]), ("encoder_mlp_layers", [[16, 16]])])
+    experiment = Experiment("small", f"python -m sfactory.train {BANDIT} --gamma 0.5", varied, {"A": "b"})
+
+    jobs = jobs_of(described(experiment), "here", "_v2")
+
+    assert [job.name for job in jobs] == [f"small_seed_{seed}_encoder_mlp_layers_16-16_v2" for seed in (1, 2)]
+    words = (BANDIT, "--gamma", "0.5", "--seed=1", "--encoder_mlp_layers", "16", "16")
+    assert jobs[0].arguments == (*words, "--train_dir=here/search", f"--experiment={jobs[0].name}")
+    assert jobs[0].run_dir == Path("here/search") / jobs[0].name
+    assert (jobs[0].env_vars, jobs[0].done) == ({"A": "b"}, False)
+
+
+def test_a_name_says_what_is_set_and_ends_with_a_hash_where_it_cannot() -> None:
+    assert name_of("a", {}) == "a"
+    assert name_of("a", {"gamma": 0.5, "use_rnn": True, "seed": None}) == "a_gamma_0.5_use_rnn_True_seed_None"
+    long = name_of("a", {"gamma": 0.5, "env_kwargs": {"x": 1}})
+    assert long.startswith("a_gamma_0.5_env_kwargs_-x--1-_")
+    assert long != name_of("a", {"gamma": 0.5, "env_kwargs": {"x": -1}})
+    assert len(name_of("a" * 90, {"gamma": 0.5, "learning_rate": 0.1})) == 100
+
+
+def test_names_do_not_depend_on_what_else_is_run() -> None:
+    few = described(Experiment("a", BANDIT, ParamGrid({"seed": [2]})))
+    many = described(Experiment("a", BANDIT, ParamGrid({"seed": [1, 2, 3]})))
+
+    assert few.runs()[0] == many.runs()[1]
+
+
+def test_a_run_is_done_if_its_record_says_so_of_the_same_arguments(tmp_path: Path) -> None:
+    (job,) = jobs_of(described(Experiment("a", BANDIT)), "train_dir", "")
+    job.run_dir.mkdir(parents=True)
+    record = job.run_dir / "run.json"
+
+    for status, argv, done in [
+        ("done", list(job.arguments), True),
+        ("interrupted", list(job.arguments), False),
+        ("done", [*job.arguments, "--gamma=0.5"], False),
+    ]:
+        record.write_text(json.dumps({"status": status, "argv": argv}))
+        assert job.done == done
+    record.write_text("[]")
+    assert not job.done
+
+
+def test_a_file_describes_lists_grids_and_random_searches() -> None:
+    Path("search.toml").write_text(TOML)
+
+    description = description_of("search.toml")
+
+    runs = description.runs()
+    assert description.run_name == "search"
+    assert [run.name for run in runs[:2]] == ["listed_seed_1", "listed_encoder_mlp_layers_16-16"]
+    assert runs[0].env_vars == {"GREETING": "hello"}
+    assert [run.words[1:] for run in runs[2:6]] == [
+        (f"--seed={seed}", f"--batch_size={batch}", f"--rollout={rollout}")
+        for seed in (1, 2)
+        for batch, rollout in ((256, 16), (512, 32))
+    ]
+    drawn = RandomSearch({"gamma": Uniform(0.9, 0.99)}, count=2, seed=5).combinations()
+    assert [run.words[1] for run in runs[6:8]] == [f"--gamma={values['gamma']}" for values in drawn]
+    assert runs[8] == ("alone", ("--env=CartPole-v1",), {})
+    assert len(jobs_of(description, "train_dir", "")) == 9
+
+
+def test_a_module_describes_by_an_object_or_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "from sfactory.launch.description import Experiment, RunDescription\n"
+    text += f"RUNS = RunDescription('one', [Experiment('a', {BANDIT!r})])\ndef make():\n    return RUNS\n"
+    text += "RUN_DESCRIPTION = RUNS\n"
+    text += "def fail():\n    raise OSError('no disk')\n"
+    Path("my_runs_of_a_test.py").write_text(text)
+
+    assert description_of("my_runs_of_a_test:RUNS") == description_of("my_runs_of_a_test:make")
+    assert description_of("my_runs_of_a_test") is description_of("my_runs_of_a_test:RUNS")
+    for name, told in [
+        ("fail", "raised OSError: no disk"),
+        ("Experiment", "raised TypeError"),
+        ("text", "has no 'text'"),
+        ("__name__", "it is a builtins.str; it must be a sfactory.launch.description.RunDescription"),
+    ]:
+        with pytest.raises(ConfigError, match=told):
+            description_of(f"my_runs_of_a_test:{name}")
+
+
+def test_problems_of_all_runs_are_told_at_once_and_name_the_runs() -> None:
+    told = problems(
+        Experiment("a", f"{BANDIT} --gama=1"),
+        Experiment("b", BANDIT, ParamGrid({"gamma": [0.5, 2.0, 3.0], "seed": [1, 2]})),
+        Experiment("c", f"{BANDIT} --experiment=x --train-dir y --help"),
+        Experiment("d", f"{BANDIT} --benchmark=True"),
+        Experiment("e", f"{BANDIT} --restart_behavior=restart --load_checkpoint_kind=best"),
+    )
+
+    assert told == [
+        "a: --gama: unknown flag; did you mean --gamma?",
+        f"b_gamma_2.0_seed_1, b_gamma_2.0_seed_2: --gamma=2.0: {RANGE}",
+        f"b_gamma_3.0_seed_1, b_gamma_3.0_seed_2: --gamma=3.0: {RANGE}",
+        "c: --experiment: the launcher names the runs; leave it out",
+        "c: --train_dir: it is a flag of the launcher; leave it out",
+        "c: --help: starts no run; leave it out",
+        "d: --benchmark=True: measures, and leaves no run that could be done or gone on with; leave it out",
+        "e: --restart_behavior=restart: would begin anew whenever the launcher goes on; choose another run_name or "
+        "--experiment_suffix for new runs",
+        "e: --load_checkpoint_kind=best: would go back whenever the launcher goes on; leave it out",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "told"),
+    [
+        (Experiment("a b", BANDIT), "experiment 'a b': its name must be of letters"),
+        (Experiment("a", "python train.py --env=x"), "cmd: 'python': must be flags of sfactory.train"),
+        (Experiment("a", "--env='x"), "cmd: No closing quotation"),
+        (Experiment("a", [1]), "cmd: [1] must be text, or a list of words"),  # type: ignore[list-item]
+        (Experiment("a", BANDIT, env_vars={"1A": "x"}), "env_vars: '1A'='x'"),
+        (Experiment("a", BANDIT, [{"seed": 1}]), "param_generator: [{'seed': 1}] must be"),  # type: ignore[arg-type]
+        (Experiment("a", BANDIT, ParamList([{"seed": object}])), "--seed: a type cannot be given"),
+        (Experiment("a", BANDIT, RandomSearch({"n": Choice([])}, 1)), "n: has no values to choose from"),
+    ],
+)
+def test_an_experiment_that_makes_no_sense_is_told(experiment: Experiment, told: str) -> None:
+    (problem,) = problems(experiment)
+
+    assert told in problem
+
+
+def test_two_runs_of_one_name_are_refused() -> None:
+    assert problems(Experiment("a", BANDIT), Experiment("a", BANDIT, ParamList([{}]))) == [
+        "a: several runs have this name; give their experiments other names"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("run_name = ", "is not valid TOML"),
+        (
+            "colour = 'x'\n[[experiments]]\nbase_name='a'\ncmd=''",
+            "'colour' is unknown; there are run_name",
+        ),
+        ("[[experiments]]\nbase_nam = 'a'\ncmd=''", "'base_nam' is unknown; did you mean base_name?"),
+        ("[[experiments]]\nbase_name = 'a'", "experiment 'a': needs cmd"),
+        ("experiments = 3", "experiments: must be tables"),
+        ("[[experiments]]\nbase_name='a'\ncmd=''\nlist=[]\ngrid={}", "has list and grid; give one of them"),
+        ("[[experiments]]\nbase_name='a'\ncmd=''\ngrid=[]", "grid must be a table of flags"),
+        ("[[experiments]]\nbase_name='a'\ncmd=''\nrandom={count=1}", "random must be a table with count"),
+        (
+            "[[experiments]]\nbase_name='a'\ncmd=''\nrandom={count=1, parameters={gamma={normal=[0, 1]}}}",
+            "random, gamma: must be one of {uniform = [low, high]}",
+        ),
+    ],
+)
+def test_a_file_that_describes_nothing_is_told(text: str, told: str) -> None:
+    Path("bad.toml").write_text(text)
+
+    with pytest.raises(ConfigError) as caught:
+        description_of("bad.toml")
+
+    assert any(told in problem for problem in caught.value.problems), caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        ([], "--run=: must say what to run"),
+        (["--run=no_such_module:RUNS"], "module 'no_such_module' cannot be imported"),
+        (["--run=absent.toml"], "--run=absent.toml: cannot be read: No such file"),
+        (["--run=x:Y", "--max_parallel=0"], "--max_parallel=0: must be at least 1"),
+        (["--run=x:Y", "--experiments_per_gpu=0"], "--experiments_per_gpu=0: must be at least 1, or -1"),
+        (["--run=x:Y", "--num_gpus=2"], "--num_gpus=2: GPUs are dealt out only where --experiments_per_gpu"),
+        (["--run=x:Y", "--slurm_partition=gpu"], "--slurm_partition=gpu: has no effect with --backend=processes"),
+        (["--run=x:Y", "--backend=slurm", "--max_parallel=2"], "--max_parallel=2: has no effect with --backend=slurm"),
+        (["--run=x:Y", "--experiment_suffix=/.."], "--experiment_suffix=/..: becomes a part of folder names"),
+        (["--run=x:Y", "--backend=ngc"], "--backend=ngc: must be one of processes, slurm"),
+        (["--run=x:Y", "--train_dir="], "--train_dir=: must name a directory"),
+    ],
+)
+def test_a_bad_command_line_is_refused_before_anything_starts(
+    argv: list[str], told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = launcher.main(argv)
+
+    captured = capfd.readouterr()
+    errors = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert (code, captured.out) == (ExitCode.REFUSED, "")
+    assert len(errors) == 1
+    assert told in errors[0]
+    assert list(Path().iterdir()) == []
+
+
+def test_bad_runs_are_refused_before_anything_starts(capfd: pytest.CaptureFixture[str]) -> None:
+    table = "[[experiments]]\nbase_name='{}'\ncmd='{}'\n"
+    Path("bad.toml").write_text(table.format("a", f"{BANDIT} --gama=1") + table.format("b", "--env=Nothing"))
+
+    assert launcher.main(["--run=bad.toml"]) == ExitCode.REFUSED
+
+    errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert [error[:10] for error in errors] == ["error: a: ", "error: b: "]
+    assert [path.name for path in Path().iterdir()] == ["bad.toml"]

@@ -1,0 +1,130 @@
+"""Lists, grids and random searches give the settings that they declare, always the same ones."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from sfactory.launch.search import (
+    Choice,
+    IntUniform,
+    LogUniform,
+    Parameters,
+    ParamGrid,
+    ParamList,
+    RandomSearch,
+    Uniform,
+    seeds,
+)
+
+FOUR: dict[Any, Any] = {
+    "gamma": Uniform(0.9, 0.999),
+    "learning_rate": LogUniform(1e-5, 1e-2),
+    "num_epochs": IntUniform(1, 4),
+    ("rollout", "recurrence"): Choice([(16, 16), (32, 8)]),
+}
+
+
+def test_a_list_is_taken_as_it_is_and_by_default_is_one_run_that_sets_nothing() -> None:
+    assert ParamList([{"seed": 1}, {"gamma": 0.5}]).combinations() == [{"seed": 1}, {"gamma": 0.5}]
+    assert ParamList().combinations() == [{}]
+
+
+def test_a_grid_has_all_combinations_in_order_the_last_flag_changing_fastest() -> None:
+    grid = ParamGrid([("seed", [1, 2]), ("gamma", [0.5, 0.7, 0.9])])
+
+    assert grid.combinations() == [{"seed": seed, "gamma": gamma} for seed in (1, 2) for gamma in (0.5, 0.7, 0.9)]
+    assert ParamGrid({"seed": [1, 2], "gamma": [0.5, 0.7, 0.9]}).combinations() == grid.combinations()
+
+
+def test_flags_of_a_tuple_vary_jointly() -> None:
+    grid = ParamGrid([("seed", seeds(2)), (("batch_size", "rollout"), [(256, 16), [512, 32]])])
+
+    assert grid.problems() == []
+    assert [tuple(values.values()) for values in grid.combinations()] == [
+        (1111, 256, 16),
+        (1111, 512, 32),
+        (2222, 256, 16),
+        (2222, 512, 32),
+    ]
+
+
+def test_draws_lie_within_their_ranges_and_differ() -> None:
+    drawn = RandomSearch(FOUR, count=200).combinations()
+
+    assert len({tuple(values.values()) for values in drawn}) == 200
+    assert all(0.9 <= values["gamma"] <= 0.999 for values in drawn)  # type: ignore[operator]
+    assert all(1e-5 <= values["learning_rate"] <= 1e-2 for values in drawn)  # type: ignore[operator]
+    assert {values["num_epochs"] for values in drawn} == {1, 2, 3, 4}
+    assert {(values["rollout"], values["recurrence"]) for values in drawn} == {(16, 16), (32, 8)}
+    # Half of the logarithms lie below the middle of the range's logarithms.
+    below = sum(math.log10(values["learning_rate"]) < -3.5 for values in drawn)  # type: ignore[arg-type]
+    assert 70 < below < 130
+
+
+def test_draws_follow_from_the_seed_alone() -> None:
+    first = RandomSearch(FOUR, count=5, seed=3).combinations()
+
+    assert RandomSearch(FOUR, count=5, seed=3).combinations() == first
+    assert RandomSearch(FOUR, count=5, seed=4).combinations() != first
+    # Numbers that were written down: another version must not draw others for a search that goes on.
+    gamma = {"gamma": Uniform(0.9, 0.999)}
+    assert [values["gamma"] for values in RandomSearch(gamma, count=3, seed=3).combinations()] == GAMMAS
+
+
+GAMMAS = [0.9764, 0.9395, 0.9315]
+
+
+def test_more_draws_keep_those_before_and_more_flags_keep_the_values_of_others() -> None:
+    few = RandomSearch(FOUR, count=3).combinations()
+    rates = [values["learning_rate"] for values in few]
+
+    assert RandomSearch(FOUR, count=9).combinations()[:3] == few
+    alone = RandomSearch({"learning_rate": FOUR["learning_rate"]}, count=3)
+    assert [values["learning_rate"] for values in alone.combinations()] == rates
+
+
+def test_rounding_leaves_a_draw_within_a_narrow_range() -> None:
+    drawn = RandomSearch({"gamma": Uniform(0.99991, 0.99992)}, count=10).combinations()
+
+    assert all(0.99991 <= values["gamma"] <= 0.99992 for values in drawn)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("declared", "problem"),
+    [
+        (ParamList([]), "the list is empty"),
+        (ParamList([1]), "one mapping"),  # type: ignore[list-item]
+        (ParamGrid(7), "pairs of a flag"),  # type: ignore[arg-type]
+        (ParamGrid([("seed", [])]), "grid of seed: has no values"),
+        (ParamGrid([("seed", "12")]), "grid of seed: '12' must be a list of values"),
+        (ParamGrid([("seed", [1]), (("gamma", "seed"), [(1, 2)])]), "seed: is varied twice"),
+        (ParamGrid([(("gamma", "seed"), [(1, 2, 3)])]), "grid of gamma, seed: (1, 2, 3) must be 2 values"),
+        (ParamGrid([(3, [1])]), "3: must be the name of a flag"),  # type: ignore[list-item]
+        (RandomSearch({}, count=3), "needs at least one flag"),
+        (RandomSearch({"gamma": Uniform(0.9, 0.5)}, count=3), "gamma: from 0.9 to 0.5 is no range"),
+        (RandomSearch({"gamma": Uniform(0.9, math.inf)}, count=3), "the bound inf must be a finite number"),
+        (RandomSearch({"gamma": Uniform("0", 1)}, count=3), "the bound '0' must be a finite number"),  # type: ignore[arg-type]
+        (RandomSearch({"lr": LogUniform(0.0, 1.0)}, count=3), "low is 0.0: must be greater than 0"),
+        (RandomSearch({"n": IntUniform(1, 2.5)}, count=3), "must be whole numbers"),  # type: ignore[arg-type]
+        (RandomSearch({"n": Choice([])}, count=3), "n: has no values to choose from"),
+        (RandomSearch({"n": [1, 2]}, count=3), "n: [1, 2] is nothing to draw from"),  # type: ignore[dict-item]
+        (RandomSearch({("a", "b"): Uniform(0, 1)}, count=3), "are drawn from a Choice"),
+        (RandomSearch({("a", "b"): Choice([(1,)])}, count=3), "a, b: (1,) must be 2 values"),
+        (RandomSearch({"n": Choice([1, 2])}, count=0), "count=0 must be at least 1"),
+        (RandomSearch({"n": Choice([1, 2])}, count=True), "count=True must be a whole number"),
+        (RandomSearch({"n": Choice([1, 2])}, count=3), "only 2 different combinations were found"),
+    ],
+)
+def test_a_declaration_that_makes_no_sense_is_told(declared: Parameters, problem: str) -> None:
+    (told,) = declared.problems()
+
+    assert problem in told
+
+
+def test_all_problems_are_told_at_once() -> None:
+    wrong: Any = {"gamma": Uniform(1, 0), "n": Choice([]), "lr": LogUniform(-1, 1)}
+
+    assert len(RandomSearch(wrong, count=1).problems()) == 3

@@ -1,0 +1,107 @@
+"""Batch scripts say what a job may have, and start the run as it would be started by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sfactory.config.launcher import LauncherConfig
+from sfactory.errors import ConfigError
+from sfactory.launch.job import Job
+from sfactory.launch.slurm import Batch, write_scripts
+
+CONFIG = LauncherConfig(run="x:Y", backend="slurm", slurm_print_only=True)
+ARGUMENTS = ("--env=a b", "--train_dir=100%", "--experiment=e")
+
+
+def job(tmp_path: Path) -> Job:
+    return Job("e", tmp_path / "100%", ARGUMENTS, {"A": "it's"})
+
+
+def lines(tmp_path: Path, **flags: object) -> list[str]:
+    batch = Batch.of(dataclasses.replace(CONFIG, **flags), tmp_path)  # type: ignore[arg-type]
+    (path,) = write_scripts([job(tmp_path)], batch)
+    assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
+    return path.read_text().splitlines()
+
+
+def test_a_script_asks_for_what_the_flags_say_and_starts_the_run(tmp_path: Path) -> None:
+    script = lines(tmp_path, slurm_gpus_per_job=2, slurm_cpus_per_gpu=4, slurm_partition="gpu,long")
+
+    assert script == [
+        "#!/bin/bash",
+        "#SBATCH --job-name=e",
+        f'#SBATCH --output="{tmp_path}/100%%/e.log"',
+        "#SBATCH --open-mode=append",
+        "#SBATCH --ntasks=1",
+        "#SBATCH --cpus-per-task=8",
+        "#SBATCH --gres=gpu:2",
+        "#SBATCH --partition=gpu,long",
+        "#SBATCH --requeue",
+        "",
+        "export A='it'\"'\"'s'",
+        f"cd {shlex.quote(str(Path.cwd()))}",
+        shlex.join(["srun", *job(tmp_path).command]),
+    ]
+    assert (tmp_path / "100%").is_dir()
+
+
+def test_without_gpus_none_is_asked_for(tmp_path: Path) -> None:
+    script = lines(tmp_path, slurm_gpus_per_job=0, slurm_cpus_per_gpu=3)
+
+    assert "#SBATCH --cpus-per-task=3" in script
+    assert not any("--gres" in line for line in script)
+
+
+def test_with_a_timeout_the_job_is_queued_again(tmp_path: Path) -> None:
+    script = lines(tmp_path, slurm_timeout=3600)
+
+    assert script[-4].startswith("timeout --kill-after=60 3600 srun ")
+    assert script[-3:] == [
+        "code=$?",
+        'if [ $code -eq 124 ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
+        "exit $code",  # what failed is not to count as completed
+    ]
+
+
+def test_a_template_brings_lines_of_its_own(tmp_path: Path) -> None:
+    template = tmp_path / "template.sh"
+    template.write_text("#!/bin/sh\n#SBATCH --mem=4G\nmodule load cuda\n{{ CMD }}\necho {{NAME}} {{ GPU }} {{ CPU }}\n")
+
+    script = lines(tmp_path, slurm_sbatch_template=str(template))
+
+    assert script[0] == "#!/bin/bash"
+    assert script[8:] == [
+        "#SBATCH --mem=4G",
+        "",
+        "export A='it'\"'\"'s'",
+        "module load cuda",
+        shlex.join(["srun", *job(tmp_path).command]),
+        "echo e 1 14",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("{{ CMD }} {{ COLOUR }}", "{{ COLOUR }} stands for nothing"), ("echo", "has no {{ CMD }}")]
+)
+def test_a_template_that_starts_nothing_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    template = tmp_path / "template.sh"
+    template.write_text(text)
+
+    with pytest.raises(ConfigError, match=told):
+        Batch.of(dataclasses.replace(CONFIG, slurm_sbatch_template=str(template)), tmp_path)
+
+
+def test_what_cannot_stand_in_a_script_is_refused(tmp_path: Path) -> None:
+    wrong = dataclasses.replace(
+        CONFIG, slurm_print_only=False, slurm_workdir="a\nb", slurm_sbatch_template=str(tmp_path / "absent")
+    )
+
+    with pytest.raises(ConfigError) as caught:
+        Batch.of(wrong, tmp_path)
+
+    assert len(caught.value.problems) == 3

@@ -1,0 +1,41 @@
+"""A learner that learns no more frees what comes, whoever else reads for it; one that changes its sizes is not done."""
+
+from __future__ import annotations
+
+import pytest
+
+from sfactory.learner.worker import LearnerWorker
+from sfactory.messages import TrajectoryReady
+from tests.support.lone_learner import LoneLearner
+
+
+@pytest.mark.parametrize("num_batchers", [1, 2])
+def test_what_comes_is_freed_although_no_batcher_is_there_any_more(num_batchers: int) -> None:
+    lone = LoneLearner(num_batchers=num_batchers, num_batches_to_accumulate=4, num_workers=2)
+    worker = LearnerWorker(lone.setup, lone.learning, lone.row)
+    table = lone.wiring.table
+    table.begin(1)
+    table.publish(1, 0)
+    lone.wiring.to_learners[0].put(TrajectoryReady(table.owner(1), 1))
+
+    worker.discard(1.0)
+
+    assert table.waiting_for(1) == []
+
+
+def test_a_learner_that_does_all_in_turn_is_not_done_when_it_is_to_learn_in_other_sizes() -> None:
+    lone = LoneLearner(train_in_background_thread=False)
+    worker = LearnerWorker(lone.setup, lone.learning, lone.row)
+
+    lone.learning.adopt({"batch_size": 40})
+
+    assert worker.is_outgrown
+    assert not worker.is_finished()
+
+
+def test_the_longest_minibatch_is_told_so_that_a_stop_can_wait_for_one() -> None:
+    lone = LoneLearner()
+
+    lone.learn()
+
+    assert 0 < lone.row.get("update_s") < 60

@@ -1,0 +1,152 @@
+"""What main orders of a learner in mid-run is in force in its next update, in the optimiser and in the loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sfactory.checkpoint import CheckpointDir
+from sfactory.learner.batch import Batch
+from sfactory.learner.orders import carry_out, with_values
+from sfactory.learner.progress import payload_of
+from sfactory.shared.orders import Order, Orders
+from tests.support.damage import truncate
+from tests.support.lone_learner import LoneLearner
+
+CHANGED = {
+    "learning_rate": 3e-4,
+    "adam_eps": 1e-5,
+    "adam_beta1": 0.7,
+    "max_grad_norm": 0.5,
+    "gamma": 0.9,
+    "ppo_clip_ratio": 0.3,
+    "exploration_loss_coeff": 0.02,
+    "value_loss_coeff": 2.0,
+    "num_epochs": 3,
+}
+
+
+def weights_of(learner: LoneLearner) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in learner.learning._trainer.model.parameters()]
+
+
+def test_an_order_is_read_once_and_its_answer_comes_back() -> None:
+    orders = Orders(2)
+    order = Order(save=True, parent="here/checkpoint_p0", hyperparameters={"gamma": 0.1 + 0.2, "batch_size": 2048})
+    assert orders.waiting(1) is None
+
+    orders.give(1, order)
+
+    assert orders.answer(1) is None
+    assert orders.waiting(0) is None
+    assert orders.waiting(1) == order
+    orders.answered(1, "no")
+    assert orders.waiting(1) is None
+    assert orders.answer(1) == "no"
+
+
+def test_new_values_are_in_force_in_the_optimiser_and_in_what_is_learned_from() -> None:
+    learner = LoneLearner()
+    learner.learn()
+
+    assert carry_out(Order(hyperparameters=CHANGED), learner.learning) == ""
+    learner.learn()
+
+    trainer = learner.learning._trainer
+    for group in trainer.updater.optimizer.param_groups:
+        assert (group["lr"], group["eps"], group["betas"][0]) == (3e-4, 1e-5, 0.7)
+    assert trainer.updater._max_norm == 0.5
+    assert trainer._objective.config.ppo_clip_ratio == 0.3
+    assert trainer._objective.config.value_loss_coeff == 2.0
+    assert trainer.statistics()["exploration_coeff"] == 0.02
+    batch = Batch.of(learner.area, learner.learning._algo, learner.learning.learner, 0, torch.device("cpu"))
+    assert batch.discounts[~learner.area.scalars["terminated"]].unique().tolist() == pytest.approx([0.9])
+
+
+def test_with_a_rate_of_nothing_nothing_is_learned_any_more() -> None:
+    learner = LoneLearner(normalize_returns=False)
+    learner.learn()
+    before = weights_of(learner)
+
+    carry_out(Order(hyperparameters={"learning_rate": 0.0}), learner.learning)
+    learner.learn()
+
+    assert all(torch.equal(a, b) for a, b in zip(before, weights_of(learner), strict=True))
+
+
+def test_a_flag_that_no_learner_could_change_is_an_error() -> None:
+    learner = LoneLearner()
+    setup = learner.setup
+
+    with pytest.raises(KeyError, match="num_workers"):
+        with_values({"gamma": 0.5, "num_workers": 3}, setup.algo, setup.optim, setup.learner)
+
+
+def test_a_child_has_weights_and_moments_of_its_parent_and_steps_of_its_own(tmp_path: Path) -> None:
+    parent, child = LoneLearner(tmp_path / "parent"), LoneLearner(tmp_path / "child", seed=7)
+    for _ in range(3):
+        parent.learn()
+    child.area.obs["obs"].mul_(-1.0)
+    child.learn()
+    parent.learning.keeper.save()
+    steps = child.learning.progress.env_steps
+
+    problem = carry_out(Order(parent=str(tmp_path / "parent" / "checkpoint_p0")), child.learning)
+
+    assert problem == ""
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(parent), weights_of(child), strict=True))
+    theirs, own = (payload_of(each.learning._trainer, each.learning.progress) for each in (parent, child))
+    moments = theirs["optimizer"]["state"], own["optimizer"]["state"]
+    for key, values in moments[0].items():
+        for name, value in values.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(moments[1][key][name]))
+    assert child.learning.progress.env_steps == steps
+    saved = CheckpointDir(tmp_path / "child" / "checkpoint_p0", keep=2).load()
+    assert saved is not None
+    assert all(torch.equal(saved.payload["model"][name], value) for name, value in theirs["model"].items())
+
+
+def test_what_the_child_had_sampled_before_is_not_learned_from(tmp_path: Path) -> None:
+    parent, child = LoneLearner(tmp_path / "parent"), LoneLearner(tmp_path / "child")
+    parent.learning.keeper.save()
+    child.learn()
+    carry_out(Order(parent=str(tmp_path / "parent" / "checkpoint_p0")), child.learning)
+    before, steps = weights_of(child), child.learning.progress.env_steps
+
+    child.area.scalars["policy_version"].fill_(child.learning.train_step - 1)
+    child.learn()
+
+    assert child.learning.progress.env_steps == steps
+    assert all(torch.equal(a, b) for a, b in zip(before, weights_of(child), strict=True))
+    child.area.scalars["policy_version"].fill_(child.learning.train_step)
+    child.learn()
+    assert child.learning.progress.env_steps > steps
+
+
+def test_a_parent_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
+    parent, child = LoneLearner(tmp_path / "parent"), LoneLearner(tmp_path / "child")
+    parent.learn()
+    parent.learning.keeper.save()
+    (checkpoint,) = (tmp_path / "parent" / "checkpoint_p0").glob("checkpoint_*.pth")
+    truncate(checkpoint)
+    before = weights_of(child)
+
+    for folder in (checkpoint.parent, tmp_path / "nowhere"):
+        problem = carry_out(Order(parent=str(folder), hyperparameters={"gamma": 0.5}), child.learning)
+
+        assert problem
+        assert child.learning._algo.gamma != 0.5
+        assert all(torch.equal(a, b) for a, b in zip(before, weights_of(child), strict=True))
+
+
+def test_a_parent_with_another_network_changes_nothing(tmp_path: Path) -> None:
+    parent, child = LoneLearner(tmp_path / "parent", encoder_mlp_layers=(9,)), LoneLearner(tmp_path / "child")
+    parent.learning.keeper.save()
+    before = weights_of(child)
+
+    problem = carry_out(Order(parent=str(tmp_path / "parent" / "checkpoint_p0")), child.learning)
+
+    assert "does not fit the model" in problem
+    assert all(torch.equal(a, b) for a, b in zip(before, weights_of(child), strict=True))
