@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sfactory.runtime.signals import FOR_MAIN
 from tests.support.trainer import RunTrainer, TrainerRun
 
 
@@ -34,3 +35,13 @@ def interruptible() -> None:
     """Undo an ignored SIGINT (a shell's background job has that), which every process started here would inherit."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def signals_as_found() -> Iterator[None]:
+    """Have signals do after a test what they did before it: a context that was interrupted leaves them ignored, for a
+    process that is about to end, and what later tests start would inherit that."""
+    found = {signum: signal.getsignal(signum) for signum in FOR_MAIN}
+    yield
+    for signum, handler in found.items():
+        signal.signal(signum, handler)
