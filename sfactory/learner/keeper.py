@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
+from typing import Any
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.clock import Deadline, Every, now
@@ -28,8 +30,17 @@ class CheckpointKeeper:
     saving, not before: what is saved as best are the weights that earn it now.
     """
 
-    def __init__(self, setup: LearnerSetup, trainer: Trainer, progress: Progress, row: StatusRow) -> None:
+    def __init__(
+        self,
+        setup: LearnerSetup,
+        trainer: Trainer,
+        progress: Progress,
+        row: StatusRow,
+        check: Callable[[int], None],
+    ) -> None:
+        """``check``: given the train step, raises DivergedError if weights are not finite; nothing is saved then."""
         self._setup, self._trainer, self._progress, self._row = setup, trainer, progress, row
+        self._check = check
         config = setup.checkpoint
         path = setup.checkpoint_dir
         self._directory = CheckpointDir(path, config.keep_checkpoints) if path is not None else None
@@ -68,6 +79,8 @@ class CheckpointKeeper:
     def after_dataset(self) -> None:
         """Save what is due. A failure is reported, and what failed is tried again later; training goes on.
 
+        Raises DivergedError.
+
         What a resumed run goes on from comes first, and nothing that fails keeps another from being saved.
         """
         if self._pause is not None and not self._pause.passed:
@@ -80,7 +93,7 @@ class CheckpointKeeper:
                 log.error("%s; training goes on, saving is tried again in %.0f s or later", error, _RETRY_S)
 
     def finish(self) -> None:
-        """Save for the last time, as the best policy, too, if it ends as that; raises CannotSaveError.
+        """Save for the last time, as the best policy, too, if it ends as that; raises CannotSaveError, DivergedError.
 
         What a resumed run goes on from comes first: it is there even if the best policy cannot be saved.
         """
@@ -90,9 +103,12 @@ class CheckpointKeeper:
             self._save_best(objective)
 
     def save(self, best_objective: float | None = None) -> None:
-        """Save now; raises CannotSaveError. ``best_objective``: that of the best policy, if it is to be saved next."""
+        """Save now; raises CannotSaveError, DivergedError.
+
+        best_objective: that of the best policy, if it is to be saved next.
+        """
         if self._directory is not None:
-            since, payload = now(), payload_of(self._trainer, self._progress)
+            since, payload = now(), self._payload()
             if best_objective is not None:
                 payload["best_objective"] = best_objective
             self._directory.save(payload, self._trainer.train_step, self._progress.env_steps)
@@ -123,7 +139,7 @@ class CheckpointKeeper:
         """Save as the best policy; if that fails, ``best_objective`` stays and it is looked at again."""
         if self._directory is None:
             return
-        payload = payload_of(self._trainer, self._progress) | {"best_objective": objective}
+        payload = self._payload() | {"best_objective": objective}
         self._directory.save_best(payload, self._trainer.train_step, self._progress.env_steps, objective)
         if not self._has_latest:
             self._row.set("saved_env_steps", self._progress.run_env_steps)
@@ -139,9 +155,14 @@ class CheckpointKeeper:
     def _save_milestone(self) -> None:
         """Save a checkpoint for ever; if that fails, it stays due."""
         if self._directory is not None:
-            payload = payload_of(self._trainer, self._progress)
+            payload = self._payload()
             self._directory.save_milestone(payload, self._trainer.train_step, self._progress.env_steps)
         self._plan_milestone()
+
+    def _payload(self) -> dict[str, Any]:
+        """What is to be saved, looked at first: a hook, or an update not yet published, may have spoiled it."""
+        self._check(self._trainer.train_step)
+        return payload_of(self._trainer, self._progress)
 
     def _best_on_disk(self) -> float:
         """The objective of the best policy that can be loaded, -inf without one or if another metric decided.

@@ -61,7 +61,7 @@ class Learning:
             evidence=None if setup.checkpoint_dir is None else Path(setup.checkpoint_dir),
         )
         self.progress = Progress(best_metric=setup.checkpoint.save_best_metric)
-        self.keeper = CheckpointKeeper(setup, self._trainer, self.progress, row)
+        self.keeper = CheckpointKeeper(setup, self._trainer, self.progress, row, self._publisher.check)
         self._hooks = Hooks.of(setup.after_train_step)
         self._lags, self._replay_lags = Lags(), Lags()
         self._stats_due = Every(_STATS_EVERY_S)
@@ -249,7 +249,6 @@ class Learning:
             self.report()
             self._write_row()
             if save:
-                self._publisher.check(self._trainer.train_step)
                 self.keeper.finish()
             self._hooks.raise_failure()
             if self.over:

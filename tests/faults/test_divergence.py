@@ -62,7 +62,9 @@ def test_gradients_that_are_not_finite_for_ever_end_the_run_with_the_batch_saved
 
 def test_a_weight_that_is_not_finite_is_neither_published_nor_saved(run_trainer: RunTrainer) -> None:
     run = run_trainer(
-        train_for_env_steps=ENDLESS, after_train_step=("tests.support.poison:a_weight",), save_every_sec=0.2
+        train_for_env_steps=ENDLESS,
+        after_train_step=("tests.support.poison:a_weight",),
+        save_every_sec=0.01,  # so that it is due in the moment in which the weight is spoiled
     )
 
     assert run.wait(120) == ExitCode.DIVERGED, run.report("wrong exit code")

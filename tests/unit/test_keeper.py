@@ -11,11 +11,13 @@ import torch
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import AlgoConfig, CheckpointConfig, Config, LearnerConfig, OptimConfig
-from sfactory.errors import CannotSaveError
+from sfactory.errors import CannotSaveError, DivergedError
 from sfactory.learner import keeper as keeper_module
 from sfactory.learner.keeper import CheckpointKeeper
 from sfactory.learner.progress import Progress
+from sfactory.learner.publisher import Publisher
 from sfactory.learner.record import Learned
+from sfactory.model.flat_state import FlatState
 from sfactory.runtime.wiring import Wiring
 from tests.support.parts import VECTOR, small_layout, tiny_model, trainer_for
 
@@ -58,7 +60,8 @@ class Desk:
         self.progress = Progress(env_steps=100, agent_steps=100, run_env_steps=100)
         setup = wiring.learner(0, Config(checkpoint=checkpoint), 1, "cpu", 1, str(path))
         self.row = wiring.status.row("sf-learner-0")
-        self.keeper = CheckpointKeeper(setup, self.trainer, self.progress, self.row)
+        publisher = Publisher(FlatState(self.trainer.model), setup.weights, 1)
+        self.keeper = CheckpointKeeper(setup, self.trainer, self.progress, self.row, publisher.check)
 
     def learn(self, mark: float, mean_return: float) -> None:
         """One dataset later: the weights carry ``mark``, and main says that the mean return is ``mean_return``."""
@@ -396,3 +399,19 @@ def test_a_checkpoint_that_failed_is_due_until_it_is_saved(tmp_path: Path, monke
     assert latest is not None
     assert latest.payload["train_step"] == 2
     assert desk.row.get("save_s") > 0
+
+
+def test_weights_that_are_not_finite_are_saved_as_nothing(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, save_every_sec=0.0, save_milestones_sec=10.0)
+    desk.learn(1.0, 10.0)
+    desk.keeper.after_dataset()
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    desk.train_until(20.0)
+    desk.learn(float("nan"), 20.0)
+
+    for save in (desk.keeper.after_dataset, desk.keeper.finish, desk.keeper.save):
+        with pytest.raises(DivergedError, match="not finite"):
+            save()
+
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before
+    assert desk.best() == Saved(1.0, 10.0)
