@@ -34,6 +34,8 @@ class Mender:
     """Has envs of one actor made anew, at most so many in a session, and later and later if that does not help.
 
     The count stands in the actor's status row, which outlives the process: all processes of the actor share it.
+
+    resetting: is told that an env is being reset or made anew, or is no longer: work that has a limit of its own.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Mender:
     ) -> None:
         """``most``: see --max_env_restarts. ``seed_of``: the n-th seed that an env is given after its first one."""
         self._actor, self._most, self._seed_of, self._control, self._row = actor, most, seed_of, control, row
+        self.resetting = row.begin_reset  # itself, since it is called twice for every reset of an env
         self._in_vain: dict[int, int] = {}  # by env: how often it failed without a good step in between
         self._seeds = 0
         self._shown = False
@@ -70,10 +73,6 @@ class Mender:
         self._row.begin_work()
         self._seeds += 1
         return self._seed_of(env, self._seeds)
-
-    def resetting(self, is_so: bool) -> None:
-        """An env is being reset or made anew, or is no longer: a piece of work with a limit of its own."""
-        self._row.begin_reset(is_so)
 
     def begin_work(self) -> None:
         """The actor begins one more thing that may take long."""

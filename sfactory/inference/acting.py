@@ -12,6 +12,7 @@ from sfactory.clock import BLOCK_S
 from sfactory.config.schema import ModelConfig
 from sfactory.inference.graphs import FixedShapes
 from sfactory.model.actor_critic import Acted, ActorCritic
+from sfactory.model.attributes import attributes_at_hand
 from sfactory.model.flat_state import FlatState
 from sfactory.model.precision import ActingTwin, allow_tf32, compute_dtype
 from sfactory.shared.control import Control
@@ -32,6 +33,8 @@ class ActingPolicy:
         self._twin = None if plain else ActingTwin(self._model)
         if self._twin is not None:
             self._model = self._twin.model
+        attributes_at_hand(self._model)
+        self._inference = torch.inference_mode()  # made once: making one takes longer than entering it
         graphs = config.cuda_graphs and device.type == "cuda"
         self._act = FixedShapes(self._model.act).act if graphs else self._model.act
         self._weights = weights
@@ -79,7 +82,7 @@ class ActingPolicy:
 
         With CUDA graphs, what is returned holds until the next call.
         """
-        with torch.inference_mode():
+        with self._inference:
             if deterministic:
                 return self._model.act(obs, state, deterministic=True)  # none of those that a graph has recorded
             return self._act(obs, state)

@@ -49,12 +49,21 @@ class Categorical:
 
     def sample(self) -> Tensor:
         """[B] int64 - by inverting the cumulative distribution: one random number a row, whatever n is."""
+        return self._drawn().squeeze(-1)
+
+    def sample_with_log_prob(self) -> tuple[Tensor, Tensor]:
+        """[B] int64 and [B] float - as ``sample``, and the ``log_prob`` of it."""
+        action = self._drawn()
+        return action.squeeze(-1), self.log_probs.gather(-1, action).squeeze(-1)
+
+    def _drawn(self) -> Tensor:
+        """[B, 1] int64."""
         cumulative = self.log_probs.detach().exp().cumsum_(-1)
         total = cumulative[:, -1:]
         # total x (1 - u) with u in [0, 1), and a strict comparison: neither rounding of the total nor a choice of
         # probability 0 at either end can yield an index that is out of range or impossible.
         threshold = torch.addcmul(total, total, torch.rand_like(total), value=-1)
-        return (cumulative < threshold).sum(-1)
+        return (cumulative < threshold).sum(-1, keepdim=True)
 
     def mode(self) -> Tensor:
         """[B] int64 - the most probable choice."""
@@ -93,6 +102,11 @@ class DiagonalGaussian:
         """[B, size] float - carries no gradient."""
         mean = self.mean.detach()
         return torch.addcmul(mean, self.log_std.detach().exp(), torch.randn_like(mean))
+
+    def sample_with_log_prob(self) -> tuple[Tensor, Tensor]:
+        """[B, size] float and [B] float - as ``sample``, and the ``log_prob`` of it."""
+        action = self.sample()
+        return action, self.log_prob(action)
 
     def mode(self) -> Tensor:
         """[B, size] float - the mean, without gradient."""
@@ -149,8 +163,8 @@ class ActionDistribution:
         """``sample()`` and the log-probability [B] of just these actions, sharing the work."""
         actions, terms = {}, []
         for head, part in zip(self.heads, self._parts, strict=True):
-            action = actions[head.key] = part.sample()
-            terms.append(part.log_prob(action))
+            actions[head.key], term = part.sample_with_log_prob()
+            terms.append(term)
         return actions, _total(terms)
 
     def entropy(self) -> Tensor:

@@ -38,9 +38,9 @@ class Gather:
         return {key: staged[:end].to(self._device, non_blocking=True) for key, staged in self._staging.items()}
 
     def scatter(self, places: Sequence[Place], acted: Acted, version: int) -> None:
-        """Write actions, log-probs, values and the policy version into the rows."""
-        actions = {key: tensor.cpu().numpy() for key, tensor in acted.actions.items()}
-        log_prob, value = acted.log_prob.cpu().numpy(), acted.value.cpu().numpy()
+        """Write actions, log-probs, values and the policy version into the rows. ``acted``: on the host."""
+        actions = {key: tensor.numpy() for key, tensor in acted.actions.items()}
+        log_prob, value = acted.log_prob.numpy(), acted.value.numpy()
         end = 0
         for request, slot, rows, width in places:
             start, end, t = end, end + width, request.t

@@ -39,10 +39,10 @@ class StateGather:
         return self._staging[:end].to(self._device, non_blocking=True)
 
     def after(self, places: Sequence[Place], state: Tensor) -> None:
-        """Keep ``state`` [B, S], the one after each row."""
+        """Keep ``state`` [B, S] on the host, the one after each row."""
         if not self._remembers:
             return
-        after, end = state.cpu().numpy(), 0
+        after, end = state.numpy(), 0
         for request, slot, rows, width in places:
             start, end = end, end + width
             self._states.of(1 - request.phase, request.actor, request.split)[rows] = after[start:end]
