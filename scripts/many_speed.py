@@ -3,8 +3,8 @@
     python scripts/many_speed.py --rounds 5 --out docs/performance/many.json
 
 Four policies against one on the same envs, each split being one policy's; and envs of many agents against as many envs
-of one agent with the same spaces, in agents' steps. Sampling alone, in alternating rounds. Envs cost nothing here, so
-that every difference shows; CartPole-v1 is the common case.
+of one agent with the same spaces, in agents' steps. Sampling alone, in alternating rounds. Poles are as much work for
+each agent in either form; other envs of agents cost nothing here, so that every difference shows.
 """
 
 from __future__ import annotations
@@ -32,9 +32,15 @@ _POLE = f"--env=CartPole-v1 --num_envs_per_worker=256 {_COMMON}"
 _FREE = "--env=sfactory_envs.synthetic.costfree"
 _OF_AGENTS = f'--env_kwargs={{"agents":{AGENTS}}} --num_envs_per_worker=64 {_COMMON}'
 _SINGLE = f"{_FREE}:CostFree --num_envs_per_worker=256 {_COMMON}"
+_POLES, _OF_POLES = "--env=sfactory_envs.synthetic.poles", f"--num_envs_per_worker=64 {_COMMON}"
 # By name: flags of the one that has many, those of the one that has one, and how many steps of agents an env step is.
 PAIRS = {
     "4 policies over 1, CartPole-v1": (f"{_POLE} --num_policies=4", _POLE, 1),
+    f"{AGENTS} agents (PettingZoo), a pole each, over single envs": (
+        f'{_POLES}:Poles --env_kwargs={{"agents":{AGENTS}}} {_OF_POLES}',
+        f"{_POLES}:Pole --num_envs_per_worker=256 {_COMMON}",
+        AGENTS,
+    ),
     f"{AGENTS} agents (lists) over single envs": (f"{_FREE}_agents:CostFreeLists {_OF_AGENTS}", _SINGLE, AGENTS),
     f"{AGENTS} agents (PettingZoo) over single envs": (
         f"{_FREE}_agents:CostFreeParallel {_OF_AGENTS}",
@@ -54,10 +60,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="length of each measurement")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="pairs whose names hold one of these")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     found, rows = {}, []
-    for name, (many, one, agents) in PAIRS.items():
+    chosen = {name: pair for name, pair in PAIRS.items() if any(text in name for text in given.only)}
+    for name, (many, one, agents) in chosen.items():
         for inference in ("central", "local"):
             layout = f" --inference={inference}"
             systems = {

@@ -21,6 +21,7 @@ from sfactory_envs.synthetic.bandit import Bandit
 from sfactory_envs.synthetic.costfree import CostFree
 from sfactory_envs.synthetic.counting import FIELD_LIMIT, IDENTITY_LIMIT, Counting, Position, decode, encode
 from sfactory_envs.synthetic.faulty import EnvFault, Faulty, Fuse
+from sfactory_envs.synthetic.poles import Pole, Poles
 from tests.support.counting_check import Column, check_column, check_columns
 from tests.support.counting_play import play_column
 
@@ -273,6 +274,36 @@ def test_the_costfree_env_has_the_shape_and_length_ordered() -> None:
 
     assert (obs.shape, obs.dtype, env.action_space.n) == ((3, 5), np.uint8, 4)
     assert ends == [(False, False), (False, False), (False, True)]
+
+
+def test_a_pole_that_falls_is_set_up_again_until_the_episode_is_over() -> None:
+    env = Pole(length=30)
+    env.reset(seed=0)
+
+    told = [env.step(np.int64(0)) for _ in range(30)]
+
+    rewards = [reward for _, reward, *_ in told]
+    fallen = [abs(obs[2]) > 0.2095 for obs, *_ in told]  # radians, where CartPole ends
+    assert 2 <= rewards.count(0.0) <= 4
+    assert rewards.count(1.0) + rewards.count(0.0) == 30
+    assert not any(fallen)
+    assert [truncated for *_, truncated, _ in told] == [False] * 29 + [True]
+
+
+def test_poles_in_one_env_are_that_many_poles() -> None:
+    poles = Poles(agents=2, length=3)
+    first, _ = poles.reset(seed=5)
+    other, _ = poles.reset(seed=5)
+
+    told = [poles.step({"pole_0": np.int64(0), "pole_1": np.int64(1)}) for _ in range(3)]
+
+    assert all(np.array_equal(first[agent], other[agent]) for agent in poles.possible_agents)
+    assert not np.array_equal(first["pole_0"], first["pole_1"])
+    assert told[0][0]["pole_0"][1] < told[0][0]["pole_1"][1]  # pushed to the left, to the right
+    assert [truncated for _, _, _, truncated, _ in told] == [
+        {"pole_0": over, "pole_1": over} for over in (False, False, True)
+    ]
+    assert poles.agents == []
 
 
 def step_often(env: Faulty, times: int) -> list[tuple[Any, ...]]:
