@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 
@@ -19,12 +20,14 @@ class Lags:
 
     def add(self, lag: Tensor, which: Tensor) -> None:
         """Take in a dataset. ``lag``: [T, R] int32, as in Batch; ``which``: [T, R] bool - the steps that are meant."""
-        lags = lag[which].double()
-        if lags.numel():
-            self._minimum = min(self._minimum, float(lags.min()))
-            self._maximum = max(self._maximum, float(lags.max()))
-            self._total += float(lags.sum())
-            self._count += lags.numel()
+        lags = lag.double()
+        least, greatest = torch.where(which, lags, math.inf).min(), torch.where(which, lags, -math.inf).max()
+        total, count = torch.where(which, lags, 0.0).sum(), which.sum()
+        # A GPU is waited for once, not for each number.
+        found: list[float] = torch.stack((least, greatest, total, count)).tolist()
+        self._minimum, self._maximum = min(self._minimum, found[0]), max(self._maximum, found[1])
+        self._total += found[2]
+        self._count += int(found[3])
 
     @property
     def minimum(self) -> float:

@@ -50,6 +50,7 @@ class FlatState:
                 tensor.data = home
                 first = stretches.get(tensor.dtype, (offset, 0))[0]
                 stretches[tensor.dtype] = (first, offset + -(-nbytes // _ALIGN) * _ALIGN)
+        self._host: Tensor | None = None  # of a block on a GPU: pinned memory that it is copied to
         self._floats = [self.block[a:b].view(dtype) for dtype, (a, b) in stretches.items() if dtype.is_floating_point]
 
     def is_finite(self) -> bool:
@@ -58,8 +59,14 @@ class FlatState:
         return all(math.isfinite(float(s.sum())) or bool(torch.isfinite(s).all()) for s in self._floats)
 
     def to_host(self) -> npt.NDArray[np.uint8]:
-        """[nbytes] uint8 of the block in host memory; a view for a module on the CPU."""
-        return self.block.cpu().numpy()
+        """[nbytes] uint8 of the block in host memory: a view of what the module, or the next call, overwrites."""
+        if self.block.device.type == "cpu":
+            return self.block.numpy()
+        if self._host is None:
+            self._host = torch.empty_like(self.block, device="cpu").pin_memory()
+        self._host.copy_(self.block, non_blocking=True)
+        torch.cuda.current_stream(self.block.device).synchronize()
+        return self._host.numpy()
 
     def adopt(self, host: Tensor) -> None:
         """Overwrite the module's state with ``host`` [nbytes] uint8."""
