@@ -160,3 +160,15 @@ def test_large_weights_are_still_finite() -> None:
         module.linear.weight.fill_(3e38)
 
     assert flat.is_finite()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
+def test_a_block_on_a_gpu_is_copied_to_the_host_as_it_is_now() -> None:
+    module = Mixed().to("cuda")
+    flat = FlatState(module)
+    before = flat.to_host().copy()
+    with torch.no_grad():
+        module.linear.weight.add_(1.0)
+
+    assert np.array_equal(flat.to_host(), flat.block.cpu().numpy())
+    assert not np.array_equal(flat.to_host(), before)

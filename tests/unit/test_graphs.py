@@ -84,3 +84,19 @@ def test_a_replayed_pass_follows_the_weights_and_draws_anew() -> None:
         assert not torch.equal(first.actions["action"], second.actions["action"])
         model.value_head.linear.bias.add_(1.0)
         torch.testing.assert_close(play().value, model(obs, state).value)
+
+
+@no_gpu
+def test_what_a_gpu_chose_is_whole_once_it_is_on_the_host() -> None:
+    model = model_of(use_rnn=True).to("cuda")
+    obs, state = {"obs": torch.randn(512, 3, device="cuda")}, torch.zeros(512, 6, device="cuda")
+
+    with torch.inference_mode():
+        acted = model.act(obs, state)
+        on_host = acted.on_host()
+        torch.cuda.synchronize()
+
+    assert {tensor.device.type for tensor in (*on_host.actions.values(), *on_host[1:])} == {"cpu"}
+    assert torch.equal(on_host.actions["action"], acted.actions["action"].cpu())
+    for theirs, mine in zip(on_host[1:], acted[1:], strict=True):
+        assert torch.equal(theirs, mine.cpu())
