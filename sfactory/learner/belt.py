@@ -38,6 +38,7 @@ class Belt:
         """
         self._drop_oldest, self._poison = drop_oldest, poison
         self._idle_areas, self._full = _queue_of(areas), _queue_of(list[Staging]())
+        self._begun = _queue_of(list[Staging]())
         self._idle_slots, self._loaded = _queue_of(slots), _queue_of(list[DeviceSlot]())
         self.has_loaders = bool(slots)
         self._counting = threading.Lock()
@@ -50,7 +51,7 @@ class Belt:
 
     @property
     def dropped_steps(self) -> int:
-        """Valid steps of datasets that batchers have taken back."""
+        """Valid steps of datasets that batchers have taken back, or that ``drop_rest`` has."""
         return self._dropped_steps
 
     def area_to_fill(self, timeout: float) -> Staging | None:
@@ -64,6 +65,10 @@ class Belt:
     def submit(self, area: Staging) -> None:
         """From a batcher: the area is full."""
         self._full.put(area)
+
+    def give_up(self, area: Staging) -> None:
+        """From a batcher that ends before the area is full."""
+        self._begun.put(area)
 
     def slot_to_load(self, timeout: float) -> DeviceSlot | None:
         """For a loader, before it takes an area: an idle slot, blocking up to ``timeout`` seconds for one.
@@ -102,17 +107,22 @@ class Belt:
             assert isinstance(dataset, Staging)
             self._idle_areas.put(dataset)
 
-    def drop_full(self) -> None:
-        """Once its threads have ended: what is still full, and was not loaded, is learned from by nobody."""
-        while self._take_back() is not None:
-            pass
+    def drop_rest(self) -> None:
+        """Once its threads have ended: what is begun, full or loaded is learned from by nobody."""
+        while (area := _get(self._begun, 0.0) or _get(self._full, 0.0)) is not None:
+            self._count_dropped(area.valid_steps)
+        while (slot := _get(self._loaded, 0.0)) is not None:
+            self._count_dropped(slot.valid_steps)
 
     def _take_back(self) -> Staging | None:
         area = _get(self._full, 0.0)
         if area is not None:
-            with self._counting:
-                self._dropped_steps += area.valid_steps
+            self._count_dropped(area.valid_steps)
         return area
+
+    def _count_dropped(self, steps: int) -> None:
+        with self._counting:
+            self._dropped_steps += steps
 
 
 def _queue_of(items: Sequence[T]) -> queue.SimpleQueue[T]:

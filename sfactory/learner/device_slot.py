@@ -15,6 +15,7 @@ import torch
 
 from sfactory.layout import Layout
 from sfactory.learner.columns import Columns
+from sfactory.learner.staging import Staging
 from sfactory.spec import EnvSpec
 
 
@@ -23,6 +24,7 @@ class DeviceSlot(Columns):
 
     def __init__(self, spec: EnvSpec, layout: Layout, device: torch.device, replay: bool) -> None:
         super().__init__(spec, layout, layout.dataset_rows, device, pin=False, replay=replay)
+        self.valid_steps = 0  # of the staging area that was loaded last
         self._device = device
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
@@ -31,8 +33,9 @@ class DeviceSlot(Columns):
             # What ``__init__`` and ``poison`` write, they write on the stream of whoever calls them.
             self._read.record(torch.cuda.current_stream(device))
 
-    def load(self, staging: Columns) -> None:
+    def load(self, staging: Staging) -> None:
         """Copy a full staging area here, and wait for the end of the copy: the area may then be filled anew."""
+        self.valid_steps = staging.valid_steps
         with self._copying():
             for to, of in zip(self.tensors(), staging.tensors(), strict=True):
                 to.copy_(of, non_blocking=True)

@@ -109,10 +109,10 @@ class LearnerWorker:
     def resized(self) -> LearnerWorker:
         """One that goes on with the sizes in force, once the threads of this one have ended.
 
-        What this one had assembled and not learned from is dropped.
+        What this one had taken in and not learned from is dropped, and counted.
         """
         if self._belt is not None:
-            self._belt.drop_full()
+            self._belt.drop_rest()
             self._count_dropped(self._belt)
         return LearnerWorker(self._new_setup(), self._learning, self._row, self._inbox)
 
@@ -211,6 +211,8 @@ class LearnerWorker:
             if assembler.fill(area, give_up):
                 self._learning.timings.add("dequeue", now() - since)
                 belt.submit(area)
+            else:
+                belt.give_up(area)
             self._count_dropped(belt)
 
     def _count_dropped(self, belt: Belt) -> None:

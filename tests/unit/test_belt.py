@@ -106,6 +106,25 @@ def test_what_is_loaded_stays_and_the_oldest_that_waits_for_a_slot_is_dropped() 
     assert seen == [1.0, 3.0, 4.0]
 
 
+def test_where_a_belt_ends_all_that_nobody_learns_from_any_more_is_counted() -> None:
+    belt = Belt(areas(3), slots(2))
+    for mark in (1.0, 2.0):
+        fill(belt, mark)
+        assert load(belt)
+    learned = belt.dataset(0)
+    fill(belt, 3.0)
+    begun = belt.area_to_fill(0)
+    assert begun is not None
+    begun.valid_steps = 4
+    belt.give_up(begun)
+
+    belt.drop_rest()
+
+    assert mark_of(learned) == 1.0
+    assert belt.dropped_steps == 10 + 10 + 4  # loaded, full and begun
+    assert belt.dataset(0) is None
+
+
 def test_a_dataset_that_is_learned_from_is_never_dropped() -> None:
     belt = Belt(areas(2), drop_oldest=True)
     fill(belt, 1.0)
