@@ -83,6 +83,11 @@ class Learning:
         return self._finished
 
     @property
+    def failed(self) -> bool:
+        """Whether something was raised while it learned: nothing is saved of it any more."""
+        return self._failure is not None
+
+    @property
     def wants_no_more(self) -> bool:
         """True once no further dataset is to be opened: a limit is reached, or a hook has failed."""
         return self._hooks.failed or self.progress.reached(self._setup.limits)

@@ -101,6 +101,7 @@ class Crew:
         self._waiting: deque[int] = deque()  # actors that are to be started when there is room
         self._attempts = [0] * wiring.layout.num_actors
         self._most_starting = 0
+        self._cut_off: set[str] = set()
         self._start_actor: Callable[[int], None] = _not_yet
         self._start_policy_worker: Callable[[int], None] = _not_yet
 
@@ -177,6 +178,7 @@ class Crew:
         nicer = next((more for prefix, more in _NICER.items() if name.startswith(prefix)), 0)
         row, stack = self._wiring.status.row(name), StackFile()
         row.clear()
+        self._cut_off.discard(name)
         self._wiring.failures.write(name, "")
         birth = Birth(name, self._wiring.status, self._wiring.failures, niceness + nicer, stack, self._log_path)
         started_at = now()
@@ -187,6 +189,10 @@ class Crew:
     def alive(self) -> list[str]:
         """Names of children whose end has not been noticed yet."""
         return list(self._children)
+
+    def was_cut_off(self, name: str) -> bool:
+        """Whether the last process of that name did not end in good order, but was killed, crashed or raised."""
+        return name in self._cut_off
 
     def running(self) -> list[Child]:
         """Children that are alive and RUNNING."""
@@ -209,6 +215,8 @@ class Crew:
         self._booting.pop(name, None)
         process.join(_REAP_S)
         code = process.exitcode
+        if code != 0:
+            self._cut_off.add(name)
         return Death(name, int(ExitCode.FAULTS) if code is None else code, self._wiring.failures.read(name))
 
     def kill(self) -> list[str]:
@@ -221,6 +229,7 @@ class Crew:
         deadline = Deadline(_REAP_S)
         for child in self._children.values():
             child.process.join(deadline.left)
+        self._cut_off.update(names)
         self._children.clear()
         self._booting.clear()
         return names

@@ -103,8 +103,9 @@ class ParallelRun:
                 crew.kill()
                 if breeding is not None:
                     breeding.settle()
-                for actor in range(plan.layout.num_actors):
-                    wiring.settle_steps(actor)
+                for actor, name in enumerate(plan.layout.actor_names):
+                    if crew.was_cut_off(name):  # of others the board and the slots agree without a hand
+                        wiring.settle_steps(actor)
                 reporting.reports.stop()
             failure = supervision.failure or (None if breeding is None else breeding.failure)
             return reporting.finish("failed" if failure else _status(supervision, interrupts), failure)

@@ -19,7 +19,7 @@ from sfactory.actor.setup import close_envs, make_splits
 from sfactory.clock import Every
 from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
-from sfactory.errors import ExitCode, LearnerDied, SFactoryError
+from sfactory.errors import ExitCode, SFactoryError
 from sfactory.inference.acting import ActingPolicy
 from sfactory.learner.learning import Learning
 from sfactory.learner.worker import LearnerWorker
@@ -118,13 +118,11 @@ class SerialRun:
         self._observers.on_start()
         try:
             self._take_turns(learners, policies, actors, reporting, interrupts)
-        except LearnerDied:
-            raise
         except SFactoryError:
             try:
-                self._finish_learning()  # what was learned before an actor failed is kept
+                self._finish_learning()  # what was learned before, by whom it does not concern, is kept
             except SFactoryError as error:
-                _log.error("%s", error)  # the actor's fault came first, and is what the run ends with
+                _log.error("%s", error)  # the other fault came first, and is what the run ends with
             raise
         reporting.reports.poll()
         reporting.beat()  # so that the learner judges its last policy by the last episodes
@@ -224,10 +222,19 @@ class SerialRun:
             return make_actor(setup, splits, config.model, row)
 
     def _finish_learning(self) -> None:
+        """Have every learner save that has not failed; raises the first failure after all have had their turn."""
+        failures: list[SFactoryError] = []
         for name, learning in zip(self._plan.layout.learner_names, self._learnings, strict=True):
-            with _blaming(name):
-                if not learning.finished:
-                    learning.finish(save=True)
+            try:
+                with _blaming(name):
+                    if not learning.finished and not learning.failed:
+                        learning.finish(save=True)
+            except SFactoryError as failure:
+                failures.append(failure)
+        for other in failures[1:]:
+            _log.error("%s", other)
+        if failures:
+            raise failures[0]
 
 
 class _IdleWatch:

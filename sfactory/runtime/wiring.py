@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from sfactory.actor.setup import ActorSetup
 from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
@@ -35,6 +37,8 @@ from sfactory.shared.status import State, StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import EnvSpec
+
+_log = logging.getLogger(__name__)
 
 _SPARE = 8  # messages of headroom in every ring
 _REPORTS_UNDER_WAY = 64
@@ -77,10 +81,18 @@ class Wiring:
         ]
 
     def settle_steps(self, actor: int) -> None:
-        """Once ``actor`` is dead: its steps are those that it counted in its slots, which it may have died after."""
+        """Once ``actor`` is dead: its steps are those that it counted in its slots, which it may have died after.
+
+        It can have died so within one step of one split; a larger difference is a defect, and told.
+        """
         # Of envs with many agents the table counts agents' steps, and env steps are those that were told last.
         if self.layout.agents == 1:
-            self.status.row(self.layout.actor_names[actor]).set("env_steps", self.table.steps_of(actor))
+            name, counted = self.layout.actor_names[actor], self.table.steps_of(actor)
+            row = self.status.row(name)
+            untold = counted - int(row.get("env_steps"))
+            if not 0 <= untold <= self.layout.rows:
+                _log.error("%s: %d env steps lie in its slots, and %d fewer were told of", name, counted, untold)
+            row.set("env_steps", counted)
 
     def forget(self, actor: int) -> None:
         """Once ``actor`` is dead: another one begins with episodes of its own."""

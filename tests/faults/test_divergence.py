@@ -69,6 +69,25 @@ def test_a_weight_that_is_not_finite_is_neither_published_nor_saved(run_trainer:
 
     assert run.wait(120) == ExitCode.DIVERGED, run.report("wrong exit code")
     assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")
-    if run.saved_env_steps():
-        assert_saved_weights_are_finite(run)
+    assert "weights are not finite" in run.last_stderr_line, run.report("another cause")
+    assert_saved_weights_are_finite(run)
+    run.assert_clean()
+
+
+@pytest.mark.parametrize("serial", [False, True], ids=["processes", "serial"])
+def test_a_policy_whose_weights_are_not_finite_costs_the_others_nothing(run_trainer: RunTrainer, serial: bool) -> None:
+    run = run_trainer(
+        train_for_env_steps=ENDLESS,
+        num_policies=2,
+        after_train_step=("tests.support.poison:a_weight_of_the_first_policy",),
+        serial_mode=serial,
+        save_every_sec=1000,  # so that nothing but the end saves
+    )
+
+    assert run.wait(120) == ExitCode.DIVERGED, run.report("wrong exit code")
+    assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")
+    assert run.saved_env_steps() == 0, run.report("weights that are not finite were saved")
+    saved = CheckpointDir(run.run_dir / "checkpoint_p1", keep=2).load()
+    assert saved is not None, run.report("what the other policy had learned is lost")
+    assert saved.payload["env_steps"] > 0
     run.assert_clean()

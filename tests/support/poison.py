@@ -42,6 +42,12 @@ def a_weight(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
             parameter.view(-1)[0] = torch.nan
 
 
+def a_weight_of_the_first_policy(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
+    """As ``a_weight``, of policy 0 alone."""
+    if learner.policy == 0:
+        a_weight(learner, stats)
+
+
 def _to_be_spoiled(learner: LearnerFacts) -> nn.Parameter | None:
     """The first parameter of the model, the first time that there have been enough updates."""
     parameter = next(learner.model.parameters())
