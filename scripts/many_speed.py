@@ -65,6 +65,8 @@ def main() -> int:
     given = parser.parse_args()
     found, rows = {}, []
     chosen = {name: pair for name, pair in PAIRS.items() if any(text in name for text in given.only)}
+    if not chosen:
+        parser.error(f"--only: no pair has any of these in its name; there are {', '.join(PAIRS)}")
     for name, (many, one, agents) in chosen.items():
         for inference in ("central", "local"):
             layout = f" --inference={inference}"

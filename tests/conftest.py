@@ -42,6 +42,9 @@ def signals_as_found() -> Iterator[None]:
     """Have signals do after a test what they did before it: a context that was interrupted leaves them ignored, for a
     process that is about to end, and what later tests start would inherit that."""
     found = {signum: signal.getsignal(signum) for signum in FOR_MAIN}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
     for signum, handler in found.items():
-        signal.signal(signum, handler)
+        if handler is not None:  # one that was not set by Python cannot be set again
+            signal.signal(signum, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

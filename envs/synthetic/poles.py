@@ -50,6 +50,8 @@ class Poles:
     render_mode = None
 
     def __init__(self, agents: int = 4, length: int = 500) -> None:
+        if agents < 1:
+            raise ValueError(f"agents is {agents}; somebody has to play")
         self._poles = {f"pole_{agent}": Pole(length) for agent in range(agents)}
         self.possible_agents = list(self._poles)
         self.agents: list[str] = []
@@ -77,7 +79,7 @@ class Poles:
         for agent, pole in self._poles.items():
             told = pole.step(actions[agent])
             observations[agent], rewards[agent], terminated[agent], truncated[agent], infos[agent] = told
-        if truncated[agent]:
+        if any(truncated.values()):
             self.agents = []
         return observations, rewards, terminated, truncated, infos
 

@@ -9,6 +9,7 @@ import pytest
 
 from sfactory.errors import ExitCode
 from tests.support import processes
+from tests.support.naps import NAPPING
 from tests.support.resume import assert_resumes
 from tests.support.trainer import RunTrainer, TrainerRun
 
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.faults
 ENDLESS = 1_000_000_000
 EXIT_CODES = {signal.SIGINT: ExitCode.SIGINT, signal.SIGTERM: ExitCode.SIGTERM}
 END_S = 12.0  # a stop waits 8 s for the last checkpoint, and then ends the run anyway
+AT_ONCE_S = 6.0  # 3 s on a machine that does nothing else, and less than a stop waits for a last checkpoint
 
 
 def wait_until_signals_are_handled(run: TrainerRun) -> None:
@@ -81,6 +83,25 @@ def test_ctrl_c_twice_ends_the_run_at_once_and_leaves_what_was_saved(run_trainer
 
     assert_interrupted(run, signal.SIGINT)
     assert run.saved_env_steps() >= saved
+
+
+def test_a_second_ctrl_c_ends_the_run_at_once_without_saving(run_trainer: RunTrainer) -> None:
+    run = run_trainer(
+        train_for_env_steps=ENDLESS,
+        save_every_sec=1000,  # so that nothing but a stop would save
+        after_train_step=("tests.support.naps:a_long_nap",),
+    )
+    run.wait_until(NAPPING)
+    run.signal_group(signal.SIGINT)
+    run.wait_until("a second signal ends the run at once")
+
+    run.signal_group(signal.SIGINT)
+    second = time.monotonic()
+
+    assert_interrupted(run, signal.SIGINT)
+    assert time.monotonic() - second < AT_ONCE_S, run.report("the second signal was waited for")
+    assert list(run.run_dir.rglob("*.pth")) == []
+    assert run.saved_env_steps() == 0
 
 
 @pytest.mark.parametrize("to_group", [False, True], ids=["to main", "to all processes"])

@@ -93,9 +93,7 @@ def test_cartpole_is_solved_although_a_hundred_workers_are_killed(
     assert "were told of" not in run.stderr, run.report("an actor and its slots disagree about its steps")
     assert_accounts(run)
     run.assert_clean()
-    print(
-        f"{KILLS} kills: {replaced} replaced, {anew} times all anew, steps learned from again in {longest:.1f} s at most"
-    )
+    print(f"{KILLS} kills: {replaced} replaced, {anew} times all anew, learning again within {longest:.1f} s")
 
 
 def assert_accounts(run: TrainerRun) -> None:
@@ -145,6 +143,4 @@ def test_nothing_that_was_saved_is_lost_although_all_processes_are_killed_two_hu
     # Otherwise most kills met processes that had only begun to start.
     assert went_on >= 0.35 * RESTARTS
     assert advanced >= 0.25 * RESTARTS
-    print(
-        f"{RESTARTS} kills: {went_on} runs went on from a checkpoint, {advanced} saved anew, {saved:,} env steps in the end"
-    )
+    print(f"{RESTARTS} kills: {went_on} runs went on, {advanced} saved anew, {saved:,} env steps in the end")

@@ -168,7 +168,10 @@ def test_a_block_on_a_gpu_is_copied_to_the_host_as_it_is_now() -> None:
     flat = FlatState(module)
     before = flat.to_host().copy()
     with torch.no_grad():
+        torch.cuda._sleep(200_000_000)  # clock cycles: whoever does not wait for the copy reads what was there before
         module.linear.weight.add_(1.0)
 
-    assert np.array_equal(flat.to_host(), flat.block.cpu().numpy())
-    assert not np.array_equal(flat.to_host(), before)
+    found = flat.to_host().copy()
+
+    assert np.array_equal(found, flat.block.cpu().numpy())
+    assert not np.array_equal(found, before)

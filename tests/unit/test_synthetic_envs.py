@@ -306,6 +306,11 @@ def test_poles_in_one_env_are_that_many_poles() -> None:
     assert poles.agents == []
 
 
+def test_poles_without_anybody_to_play_are_refused() -> None:
+    with pytest.raises(ValueError, match="agents is 0"):
+        Poles(agents=0)
+
+
 def step_often(env: Faulty, times: int) -> list[tuple[Any, ...]]:
     env.reset(seed=0)
     results = []
