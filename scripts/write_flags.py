@@ -20,6 +20,7 @@ from sfactory.config.enjoy import EnjoyConfig, enjoy_flags
 from sfactory.config.export import ExportConfig, export_flags
 from sfactory.config.flags import Flag, all_flags, parse_text, type_text, value_text
 from sfactory.config.launcher import LauncherConfig, launcher_flags
+from sfactory.config.plot import PlotConfig, plot_flags
 from sfactory.config.schema import Config
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -36,6 +37,7 @@ WORDS = {
 }
 # The document is the same on all machines; and an empty text is no default where something must be given.
 DEFAULTS_IN_WORDS = {"num_workers": "number of cores", "env": "required", "out": "required", "run": "required"}
+OPTIONAL = {("plot", "out")}
 # Where a flag's origin is looked for: Sample Factory's two versions, side by side, and then the others.
 VERSIONS = {"sf_v1": "v1", "sf_v2": "v2"}
 OTHERS = {"appo": "early v1", "rllib_impala": "RLlib", "rllib_appo": "RLlib APPO"}
@@ -44,8 +46,8 @@ INTRODUCTION = f"""# Flags
 
 Every flag of sfactory, and what became of every flag of its ancestors: Sample Factory and RLlib's IMPALA.
 Written by `scripts/write_flags.py` from the sections of `sfactory/config/schema.py`, `sfactory/config/enjoy.py`,
-`sfactory/config/export.py`, `sfactory/config/launcher.py` and `docs/flags/`; `make flags` writes it anew, and a test
-fails where it is out of date.
+`sfactory/config/export.py`, `sfactory/config/launcher.py`, `sfactory/config/plot.py` and `docs/flags/`; `make flags`
+writes it anew, and a test fails where it is out of date.
 
 Flags are `--name=value` or `--name value`, with dashes or underscores; booleans are `True` or `False`; lists are
 separated by spaces; nothing is abbreviated. Families of environments have defaults of their own:
@@ -95,11 +97,13 @@ def entries() -> list[Entry]:
 
 def our_flags() -> dict[str, Flag]:
     """All flags by name; where train and another command share a name, it is train's."""
-    return {**launcher_flags(), **export_flags(), **enjoy_flags(), **all_flags()}
+    return {**launcher_flags(), **plot_flags(), **export_flags(), **enjoy_flags(), **all_flags()}
 
 
 def default_text(flag: Flag) -> str:
     """A default as the document shows it, on every machine alike."""
+    if (flag.section, flag.name) in OPTIONAL:
+        return value_text(flag.default) or "empty"
     return DEFAULTS_IN_WORDS.get(flag.name) or value_text(flag.default) or "empty"
 
 
@@ -184,6 +188,7 @@ def _our_part(genealogy: Genealogy) -> list[str]:
         ("enjoy", EnjoyConfig, enjoy_flags()),
         ("export", ExportConfig, export_flags()),
         ("launcher", LauncherConfig, launcher_flags()),
+        ("plot", PlotConfig, plot_flags()),
     ]
     for name, settings, known in others:
         lines += ["", f"## The flags of sfactory.{name} ({len(known)})", "", (settings.__doc__ or "").strip(), ""]

@@ -39,7 +39,7 @@ def read_plot_line(argv: Sequence[str], *, prog: str) -> Plot:
         if token.startswith("-"):
             break
         words.append(token)
-    known = _flags()
+    known = plot_flags()
     line = scan(argv[len(words) :], known, takes_config=False)
     if line.help:
         print(_help(prog, known), end="")
@@ -55,7 +55,8 @@ def read_plot_line(argv: Sequence[str], *, prog: str) -> Plot:
     return Plot(kind, run_dir, Path(settings.out) if settings.out else run_dir / f"{kind}{SUFFIXES[0]}")
 
 
-def _flags() -> dict[str, Flag]:
+def plot_flags() -> dict[str, Flag]:
+    """The flags of plot by name."""
     return {field.name: Flag(field.name, "plot", str, field.default, flag_info(field)) for field in fields(PlotConfig)}
 
 

@@ -29,6 +29,7 @@ from sfactory.config.enjoy import enjoy_flags
 from sfactory.config.export import export_flags
 from sfactory.config.flags import all_flags
 from sfactory.config.launcher import launcher_flags
+from sfactory.config.plot import plot_flags
 
 # How many flags each ancestor has.
 COUNTS = {
@@ -71,12 +72,14 @@ def test_every_flag_of_ours_has_a_row_of_its_own() -> None:
     ours = document().partition("## The map from the ancestors")[0]
     train, others = ours.split("## The flags of sfactory.enjoy")
     enjoy, others = others.split("## The flags of sfactory.export")
-    export, launcher = others.split("## The flags of sfactory.launcher")
+    export, others = others.split("## The flags of sfactory.launcher")
+    launcher, plot = others.split("## The flags of sfactory.plot")
 
     assert [name for name in all_flags() if train.count(f"\n| `{name}` |") != 1] == []
     assert [name for name in enjoy_flags() if enjoy.count(f"\n| `{name}` |") != 1] == []
     assert [name for name in export_flags() if export.count(f"\n| `{name}` |") != 1] == []
     assert [name for name in launcher_flags() if launcher.count(f"\n| `{name}` |") != 1] == []
+    assert [name for name in plot_flags() if plot.count(f"\n| `{name}` |") != 1] == []
 
 
 def test_the_default_that_depends_on_the_machine_is_told_in_words() -> None:
