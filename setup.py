@@ -74,6 +74,7 @@ setup(
             *OPTUNA,
             *SAFETENSORS,
             *VIDEO,
+            *PLOT,
             "hypothesis",
             "mypy",
             "psutil",
