@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 from threadpoolctl import threadpool_info
 
+from sfactory.messages import TrajectoryReady
 from sfactory.shared.channel import Channel
 from sfactory_envs.synthetic.faulty import Fuse
 from tests.support.rings import lock_for_ever
@@ -255,3 +256,29 @@ class SlowReset(_Still):
         self._steps += 1
         obs, reward, _, _, info = super().step(action)
         return obs, reward, self._steps == 8, False, info
+
+
+class SpoilsInbox(_Still):
+    """Once there is the file ``order``, puts into the ring of the learner what no actor would, once in a run.
+
+    how: "poison", the announcement of a slot that is not there; "flood", an announcement that is harmless, again and
+    again, as long as there is room. The file ``order``.done is there from then on.
+    """
+
+    def __init__(self, how: str, order: str) -> None:
+        super().__init__(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
+        self._how, self._order, self._done = how, Path(order), Path(f"{order}.done")
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """As ever, taking a millisecond, until it is time."""
+        time.sleep(1e-3)
+        if self._order.exists() and not self._done.exists() and Fuse(str(self._done), 0, 1).trip():
+            (ring,) = [
+                found for found in gc.get_objects() if isinstance(found, Channel) and found.reader == "sf-learner-0"
+            ]
+            if self._how == "poison":
+                ring.put(TrajectoryReady(0, 1_000_000))
+            else:
+                while ring.try_put(TrajectoryReady(0, 0)):
+                    pass
+        return super().step(action)

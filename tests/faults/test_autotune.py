@@ -22,13 +22,11 @@ def test_ctrl_c_during_a_trial_ends_everything_at_once(run_trainer: RunTrainer, 
 
     run.signal_group(signal.SIGINT)
 
-    assert run.wait(END_S) == ExitCode.SIGINT, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT interrupted "), run.report("wrong last line")
+    run.assert_ended(ExitCode.SIGINT, END_S)
     # Nothing was chosen, so whoever goes on wants to have it done.
     assert "--autotune=True" in run.last_stderr_line.partition("resume: ")[2]
     assert not (run.run_dir / "config.json").exists()
     assert "Traceback" not in run.stderr, run.report("a traceback")
-    run.assert_clean()
 
 
 def test_an_env_that_fails_with_all_settings_fails_the_run_with_its_first_error(run_trainer: RunTrainer) -> None:
@@ -41,8 +39,7 @@ def test_an_env_that_fails_with_all_settings_fails_the_run_with_its_first_error(
         autotune_seconds=1,
     )
 
-    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    run.assert_ended(ExitCode.FAULTS)
     assert run.stderr.count("passed over: ") == 3
     assert "EnvFault: step 20 raises, as ordered" in run.last_stderr_line
     assert not (run.run_dir / "config.json").exists()
-    run.assert_clean()

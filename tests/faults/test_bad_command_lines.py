@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,10 +16,13 @@ import pytest
 
 from sfactory.config.flags import config_of
 from sfactory.config.saved import write_config
+from tests.support import processes
 from tests.support.source import ROOT
+from tests.support.trainer import CLEAN_S
 
 CARTPOLE = "--env=CartPole-v1"
 TIMEOUT_S = 240.0
+MARK = uuid.uuid4().hex  # of all processes that are started here
 
 Outcome = Future[subprocess.CompletedProcess[str]]
 
@@ -171,7 +175,11 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, 
             [sys.executable, "-m", "sfactory.train", *bad.argv, *own],
             cwd=folder,
             # The checkout stands behind the current directory, so that a module there is the one that is found.
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+            env={
+                **os.environ,
+                processes.RUN_ID: MARK,
+                "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            },
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -193,6 +201,15 @@ def test_a_bad_command_line_is_refused_with_advice(bad: Case, refusals: Mapping[
     assert [text for text in bad.expected if text not in done.stderr] == [], done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+    assert done.stderr.splitlines()[-1].startswith("RESULT failed "), done.stderr
+
+
+@pytest.mark.faults
+def test_bad_command_lines_leave_nothing_behind(refusals: Mapping[str, Outcome]) -> None:
+    for outcome in refusals.values():
+        outcome.result()
+
+    assert processes.eventually(lambda: not processes.processes_of(MARK), CLEAN_S)
 
 
 def test_the_names_of_the_cases_are_unique() -> None:

@@ -17,11 +17,9 @@ LONG_S = 120.0  # enough on a busy machine
 
 
 def assert_interrupted(run: TrainerRun) -> None:
-    assert run.wait(END_S) == ExitCode.SIGINT, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT interrupted "), run.report("wrong last line")
+    run.assert_ended(ExitCode.SIGINT, END_S)
     assert run.stdout == ""
     assert "Traceback" not in run.stderr, run.report("a traceback")
-    run.assert_clean()
 
 
 def test_ctrl_c_while_a_benchmark_measures_ends_it_without_a_result(run_trainer: RunTrainer) -> None:
@@ -55,12 +53,11 @@ def test_an_env_that_hangs_while_it_is_sampled_ends_a_benchmark_with_its_name_an
         env=env, inference=inference, benchmark=True, sampler_only=True, benchmark_seconds=2, reset_timeout_seconds=10
     )
 
-    assert run.wait(LONG_S) == ExitCode.FAULTS, run.report("wrong exit code")
+    run.assert_ended(ExitCode.FAULTS, LONG_S)
     told = f"sf-actor-1 was busy with one step of --env={env} for longer than --reset_timeout_seconds=10"
     assert told in run.last_stderr_line, run.report("wrong last line")
     assert "telling_envs.py" in run.stderr
     assert run.stdout == ""
-    run.assert_clean()
 
 
 def test_an_env_that_hangs_in_pure_simulation_ends_a_benchmark_with_its_name_and_place(run_trainer: RunTrainer) -> None:
@@ -73,7 +70,6 @@ def test_an_env_that_hangs_in_pure_simulation_ends_a_benchmark_with_its_name_and
         reset_timeout_seconds=10,
     )
 
-    assert run.wait(LONG_S) == ExitCode.FAULTS, run.report("wrong exit code")
+    run.assert_ended(ExitCode.FAULTS, LONG_S)
     assert f"--env={FAULTY} hangs" in run.last_stderr_line, run.report("wrong last line")
     assert "faulty.py" in run.stderr
-    run.assert_clean()

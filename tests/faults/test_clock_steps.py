@@ -74,8 +74,7 @@ def test_a_run_whose_wall_clock_jumps_by_an_hour_trains_on_and_ends_when_told(
 
     run.signal_group(signal.SIGINT)
 
-    assert run.wait(30) == ExitCode.SIGINT, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT interrupted "), run.report("wrong last line")
+    run.assert_ended(ExitCode.SIGINT, 30)
     summary = run.result()
     lasted_s = time.monotonic() - run.started
     assert summary["env_steps"] == run.saved_env_steps() > 0
@@ -84,4 +83,3 @@ def test_a_run_whose_wall_clock_jumps_by_an_hour_trains_on_and_ends_when_told(
     rates = [row["perf/fps_10s"] for row in run.metrics() if row.get("perf/fps_10s") is not None]
     assert rates
     assert all(0 <= rate < 1e7 for rate in rates)
-    run.assert_clean()

@@ -59,16 +59,13 @@ def assert_gets_ready(run: TrainerRun, folder: Path, actors: int = 2, envs: int 
 
     run.signal_group(signal.SIGINT)
 
-    assert run.wait() == ExitCode.SIGINT, run.report("wrong exit code")
-    run.assert_clean()
+    run.assert_ended(ExitCode.SIGINT)
 
 
 def assert_failed(run: TrainerRun, *words: str) -> None:
-    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")
+    run.assert_ended(ExitCode.FAULTS)
     for word in words:
         assert word in run.last_stderr_line, run.report(f"{word!r} is missing in the last line")
-    run.assert_clean()
 
 
 @pytest.mark.parametrize(
@@ -157,10 +154,9 @@ def test_an_env_that_cannot_be_made_in_an_actor_is_not_tried_again(run_trainer: 
 def test_a_benchmark_replaces_actors_by_the_same_rule(run_trainer: RunTrainer, tmp_path: Path) -> None:
     once = run_trainer(**flags(tmp_path, who=WHO, how="raise", times=1), benchmark=True, benchmark_seconds=1)
 
-    assert once.wait() == ExitCode.DONE, once.report("wrong exit code")
+    once.assert_ended(ExitCode.DONE)
     assert "try 2 of 3" in once.stderr
     assert once.result()["env_steps_per_second"] > 0
-    once.assert_clean()
 
 
 def test_at_most_so_many_actors_start_at_once_and_all_do(run_trainer: RunTrainer, tmp_path: Path) -> None:

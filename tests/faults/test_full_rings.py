@@ -97,8 +97,7 @@ def test_a_main_that_reads_no_reports_holds_nobody_up_and_misses_no_episode(run_
     run.wait_until(lambda: run.saved_env_steps() > since + 2 * under_way)
     run.signal_main(signal.SIGINT)
 
-    assert run.wait(60) == ExitCode.SIGINT, run.report("wrong exit code")
+    run.assert_ended(ExitCode.SIGINT, 60)
     summary = run.result()
     assert summary["env_steps"] > before + enough
     assert summary["env_steps"] <= summary["episodes"] <= summary["env_steps"] + under_way
-    run.assert_clean()

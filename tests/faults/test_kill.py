@@ -41,10 +41,9 @@ def test_a_killed_child_that_is_not_to_be_replaced_ends_the_run_by_name_and_the_
 
     run.kill(name, signal.SIGKILL)
 
-    assert run.wait() == exit_code, run.report("wrong exit code")
+    run.assert_ended(exit_code)
     assert_failed_run_says(run.last_stderr_line, name, "SIGKILL")
     assert run.result()["status"] == "failed"
-    run.assert_clean()
     assert_resumes(run, run_trainer)
 
 
@@ -62,17 +61,15 @@ def test_a_killed_main_takes_its_children_along_and_the_run_can_be_resumed(run_t
 def test_an_env_that_raises_ends_the_run_with_its_own_traceback(run_trainer: RunTrainer) -> None:
     run = run_trainer(train_for_env_steps=ENDLESS, env=FAULTY, env_kwargs={"raise_at": 400}, max_env_restarts=0)
 
-    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    run.assert_ended(ExitCode.FAULTS)
     assert "Traceback (most recent call last)" in run.stderr
     assert "EnvFault: step 400 raises, as ordered" in run.stderr
     assert_failed_run_says(run.last_stderr_line, "sf-actor-", "EnvFault: step 400", "--max_env_restarts=0")
-    run.assert_clean()
 
 
 def test_an_env_that_cannot_be_made_is_refused_before_any_worker_starts(run_trainer: RunTrainer) -> None:
     run = run_trainer(env=FAULTY, env_kwargs={"raise_in_constructor": True})
 
-    assert run.wait() == ExitCode.REFUSED, run.report("wrong exit code")
+    run.assert_ended(ExitCode.REFUSED)
     assert "the constructor raises, as ordered" in run.stderr
     assert run.saved_env_steps() == 0
-    run.assert_clean()

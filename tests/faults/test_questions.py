@@ -9,12 +9,12 @@ import pytest
 
 from sfactory.errors import ExitCode
 from tests.support import processes
+from tests.support.standing import HEADING
 from tests.support.trainer import RunTrainer, TrainerRun
 
 pytestmark = pytest.mark.faults
 
 ENDLESS = 1_000_000_000
-HEADING = "who waits for whom (SIGUSR1):"
 NAMES = ("sf-learner-0", "sf-policy-0-0", "sf-actor-0", "sf-actor-1", "sf-main")
 
 
@@ -49,13 +49,12 @@ def test_a_run_that_is_asked_tells_of_every_process_and_goes_on_to_its_end(
         run.wait_until(lambda due=count: len(answers(run)) == due)  # type: ignore[misc]
 
     assert run.processes() == before
-    assert run.wait(120) == ExitCode.DONE, run.report("wrong exit code")
+    run.assert_ended(ExitCode.DONE, 120)
     for answer in answers(run):
         assert_told(answer, *NAMES)
         assert ": running, " in answer
     assert HEADING in (run.run_dir / "sf_log.txt").read_text()
     assert run.result()["status"] == "done"
-    run.assert_clean()
 
 
 def test_a_run_in_one_process_tells_of_its_rooms_and_goes_on_to_its_end(run_trainer: RunTrainer) -> None:
@@ -64,10 +63,9 @@ def test_a_run_in_one_process_tells_of_its_rooms_and_goes_on_to_its_end(run_trai
 
     run.signal_main(signal.SIGUSR1)
 
-    assert run.wait(120) == ExitCode.DONE, run.report("wrong exit code")
+    run.assert_ended(ExitCode.DONE, 120)
     (answer,) = answers(run)
     assert_told(answer, *NAMES)
-    run.assert_clean()
 
 
 def test_a_run_that_is_asked_while_it_starts_answers_once_it_can(run_trainer: RunTrainer) -> None:
@@ -76,10 +74,9 @@ def test_a_run_that_is_asked_while_it_starts_answers_once_it_can(run_trainer: Ru
 
     run.signal_group(signal.SIGUSR1)
 
-    assert run.wait(120) == ExitCode.DONE, run.report("wrong exit code")
+    run.assert_ended(ExitCode.DONE, 120)
     (answer,) = answers(run)
     assert_told(answer, *NAMES)
-    run.assert_clean()
 
 
 def test_a_run_whose_env_is_stuck_tells_who_is_busy(run_trainer: RunTrainer, tmp_path: Path) -> None:
@@ -97,7 +94,6 @@ def test_a_run_whose_env_is_stuck_tells_who_is_busy(run_trainer: RunTrainer, tmp
     assert_told(answers(run)[0], *NAMES)
     assert "sf-actor-" in run.stderr
     run.signal_main(signal.SIGTERM)
-    assert run.wait(30) == ExitCode.SIGTERM, run.report("wrong exit code")
+    run.assert_ended(ExitCode.SIGTERM, 30)
     (answer,) = answers(run)
     assert [line for line in answer.splitlines() if line.startswith("  sf-actor-") and "running, busy for" in line]
-    run.assert_clean()

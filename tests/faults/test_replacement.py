@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sfactory.errors import ExitCode
-from tests.support.trainer import RunTrainer, TrainerRun
+from tests.support.standing import LOCKED, LOCKED_S, assert_back, wait_until_it_waits
+from tests.support.trainer import RunTrainer, TrainerRun, within
 
 pytestmark = pytest.mark.faults
 
 ENDLESS = 1_000_000_000
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
 LOCKS, SLOW = "tests.faults.bad_envs:LocksRing", "tests.faults.bad_envs:SlowReset"
+BACK_S, ANEW_S = 10.0, 30.0  # from a death to another that works, or to all working anew, on an idle machine
 INFERENCE = pytest.mark.parametrize("inference", ["central", "local"])
 
 
@@ -39,16 +42,21 @@ def assert_one_death_and_what_it_locked(run: TrainerRun) -> None:
     Who is woken by a message runs at once, so on a busy core a writer is often met by a signal before it unlocks.
     """
     replaced, anew = run.stderr.count("; replaced ("), run.stderr.count("all processes start anew from")
-    assert replaced + anew == 1 + len(re.findall("uses a ring that is locked|its ring is locked by a dead", run.stderr))
+    assert replaced + anew == 1 + len(LOCKED.findall(run.stderr))
     since = run.stderr.rpartition("all processes start anew from")[2]
     assert run.metrics()[-1]["perf/worker_restarts"] == since.count("; replaced (")
 
 
+def oldest_version(run: TrainerRun) -> float:
+    """Of the weights that have acted in what was learned from last, by the row that was written last: the oldest."""
+    row = run.metrics()[-1]
+    return float(row["perf/updates"] - row["policy_lag/max"])
+
+
 def end_by_signal(run: TrainerRun) -> None:
     run.signal_main(signal.SIGINT)
-    assert run.wait() == ExitCode.SIGINT, run.report("wrong exit code")
+    run.assert_ended(ExitCode.SIGINT)
     assert_accounted_for(run)
-    run.assert_clean()
 
 
 @pytest.mark.parametrize(
@@ -68,14 +76,15 @@ def test_a_killed_worker_is_replaced_and_training_goes_on(
 ) -> None:
     run = run_trainer(train_for_env_steps=ENDLESS, **flags)
     run.wait_until_training()
-    pid = run.pid_of(name)
+    pid, killed, updates = run.pid_of(name), time.monotonic(), run.metrics()[-1]["perf/updates"]
 
     run.kill(name)
 
-    run.wait_until(rf"{name} was killed by SIGKILL.*; replaced \(1 of --max_worker_restarts=20\)")
-    run.wait_until(lambda: run.processes().get(name, pid) != pid)
-    train_on(run)
+    assert_back(run, rf"({name}) was killed by SIGKILL.*; replaced \(1 of --max_worker_restarts=20\)", killed, BACK_S)
     assert run.pid_of(name) != pid
+    train_on(run)
+    # Whoever acts now has weights that are no older than those of its forerunner.
+    run.wait_until(lambda: oldest_version(run) >= updates > 0)
     end_by_signal(run)
     assert_one_death_and_what_it_locked(run)
 
@@ -88,11 +97,10 @@ def test_with_no_restarts_left_a_killed_worker_ends_the_run_by_name(run_trainer:
     train_on(run)
     run.kill("sf-actor-0")
 
-    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    run.assert_ended(ExitCode.FAULTS)
     assert "sf-actor-0 was killed by SIGKILL" in run.last_stderr_line
     assert "1 of --max_worker_restarts=1 were replaced before" in run.last_stderr_line
     assert run.result()["env_steps"] == run.saved_env_steps() > 0
-    run.assert_clean()
 
 
 @INFERENCE
@@ -101,12 +109,14 @@ def test_an_env_that_ends_its_process_costs_what_its_actor_was_filling(
     run_trainer: RunTrainer, tmp_path: Path, inference: str, name: str
 ) -> None:
     kwargs = {"signal_at": 200, "signal_name": name, "fuse": str(tmp_path / "fuse")}
-    run = run_trainer(env=FAULTY, env_kwargs=kwargs, train_for_env_steps=20_000, inference=inference)
+    run = run_trainer(env=FAULTY, env_kwargs=kwargs, train_for_env_steps=ENDLESS, inference=inference)
+    run.wait_until((tmp_path / "fuse").exists)
+    died = time.monotonic()
 
-    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
-    assert re.search(rf"sf-actor-\d was killed by {name}.*; replaced", run.stderr)
-    assert_accounted_for(run)
-    run.assert_clean()
+    hint = "; perhaps the machine ran out of memory" if name == "SIGKILL" else ""
+    assert_back(run, rf"(sf-actor-\d) was killed by {name}{hint}; replaced", died, BACK_S)
+    train_on(run)
+    end_by_signal(run)
 
 
 @pytest.mark.parametrize("how", ["hang_at", "gil_hang_at"])
@@ -114,13 +124,15 @@ def test_an_env_that_hangs_in_a_step_is_shown_where_and_its_actor_is_replaced(
     run_trainer: RunTrainer, tmp_path: Path, how: str
 ) -> None:
     kwargs = {how: 200, "fuse": str(tmp_path / "fuse"), "step_seconds": 0.001}
-    run = run_trainer(env=FAULTY, env_kwargs=kwargs, train_for_env_steps=20_000, step_timeout_seconds=3)
+    run = run_trainer(env=FAULTY, env_kwargs=kwargs, train_for_env_steps=ENDLESS, step_timeout_seconds=3)
+    run.wait_until((tmp_path / "fuse").exists)
+    hung = time.monotonic()
 
-    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
-    assert re.search(r"sf-actor-\d took longer than --step_timeout_seconds=3 for one step; replaced", run.stderr)
+    told = r"(sf-actor-\d) took longer than --step_timeout_seconds=3 for one step; replaced"
+    assert_back(run, told, hung, 3 + BACK_S)
     assert re.search(r"faulty\.py.* line \d+ in step", run.stderr), run.report("no stack of the step")
-    assert_accounted_for(run)
-    run.assert_clean()
+    train_on(run)
+    end_by_signal(run)
 
 
 @pytest.mark.parametrize("reset_limit_s", [5, 90])
@@ -129,24 +141,26 @@ def test_a_reset_has_a_limit_of_its_own(run_trainer: RunTrainer, tmp_path: Path,
     limits = {"step_timeout_seconds": 2, "reset_timeout_seconds": reset_limit_s}
     run = run_trainer(env=SLOW, env_kwargs=kwargs, train_for_env_steps=15_000, **limits)
 
-    assert run.wait(120.0) == ExitCode.DONE, run.report("wrong exit code")
+    run.assert_ended(ExitCode.DONE, 120.0)
     text = "took longer than --reset_timeout_seconds=5 for one environment's reset; replaced"
     assert (text in run.stderr) == (reset_limit_s == 5)
     assert run.metrics()[-1]["perf/worker_restarts"] == (reset_limit_s == 5)
-    run.assert_clean()
 
 
 def test_an_actor_that_dies_while_it_waits_for_its_policy_worker_is_replaced(run_trainer: RunTrainer) -> None:
     run = run_trainer(train_for_env_steps=ENDLESS)
     run.wait_until_training()
-    pid = run.pid_of("sf-actor-0")
+    pid, told = run.pid_of("sf-actor-0"), r"(sf-actor-0) was killed by SIGKILL.*; replaced"
 
     run.kill("sf-policy-0-0", signal.SIGSTOP)
+    wait_until_it_waits(run, "sf-actor-0")
+    killed = time.monotonic()
     run.kill("sf-actor-0")
-    run.wait_until(r"sf-actor-0 was killed by SIGKILL.*; replaced")
+    run.wait_until(told)
     run.kill("sf-policy-0-0", signal.SIGCONT)
 
-    run.wait_until(lambda: run.processes().get("sf-actor-0", pid) != pid)
+    assert_back(run, told, killed, BACK_S)
+    assert run.pid_of("sf-actor-0") != pid
     train_on(run)
     end_by_signal(run)
 
@@ -154,11 +168,12 @@ def test_an_actor_that_dies_while_it_waits_for_its_policy_worker_is_replaced(run
 def test_a_policy_worker_that_is_stopped_is_replaced(run_trainer: RunTrainer) -> None:
     run = run_trainer(train_for_env_steps=ENDLESS, step_timeout_seconds=3)
     run.wait_until_training()
+    stopped = time.monotonic()
 
     run.kill("sf-policy-0-0", signal.SIGSTOP)
 
     # In a forward pass, or in a wait, which takes 10 s to be noticed.
-    run.wait_until(r"sf-policy-0-0 (took longer than|did not come back).*; replaced")
+    assert_back(run, r"(sf-policy-0-0) (took longer than|did not come back).*; replaced", stopped, 3 + BACK_S)
     train_on(run)
     end_by_signal(run)
 
@@ -169,24 +184,24 @@ def test_a_ring_that_a_killed_actor_leaves_locked_does_not_end_the_run(
 ) -> None:
     kwargs = {"reader": reader, "at": 300, "fuse": str(tmp_path / "fuse")}
     run = run_trainer(env=LOCKS, env_kwargs=kwargs, train_for_env_steps=30_000)
+    run.wait_until((tmp_path / "fuse").exists)
+    run.wait_until(rf"({LOCKED.pattern})[^\n]*; replaced|all processes start anew from", within(LOCKED_S))
 
-    assert run.wait(150.0) == ExitCode.DONE, run.report("wrong exit code")
+    run.assert_ended(ExitCode.DONE, 150.0)
     assert re.search(r"sf-actor-\d was killed by SIGKILL", run.stderr)
-    assert re.search("uses a ring that is locked|its ring is locked by a dead process", run.stderr)
+    assert LOCKED.search(run.stderr)
     if reader != "sf-policy-0-0":  # which may be given another ring before anybody else is stuck at the old one
         assert "all processes start anew from the checkpoint" in run.stderr
     assert_accounted_for(run)
-    run.assert_clean()
 
 
 def test_an_actor_that_crashes_at_every_step_ends_the_run_when_no_restart_is_left(run_trainer: RunTrainer) -> None:
     kwargs = {"signal_at": 100, "signal_name": "SIGSEGV"}
     run = run_trainer(env=FAULTY, env_kwargs=kwargs, train_for_env_steps=ENDLESS, max_worker_restarts=3)
 
-    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    run.assert_ended(ExitCode.FAULTS)
     assert "SIGSEGV" in run.last_stderr_line
     assert "3 of --max_worker_restarts=3 were replaced before" in run.last_stderr_line
-    run.assert_clean()
 
 
 def test_an_actor_that_cannot_boot_any_more_ends_the_run(run_trainer: RunTrainer, tmp_path: Path) -> None:
@@ -197,9 +212,8 @@ def test_an_actor_that_cannot_boot_any_more_ends_the_run(run_trainer: RunTrainer
 
     run.kill("sf-actor-0")
 
-    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    run.assert_ended(ExitCode.FAULTS, within(BACK_S))
     assert "EnvFault: the constructor raises, as ordered" in run.last_stderr_line
-    run.assert_clean()
 
 
 @pytest.mark.parametrize("raises", [True, False], ids=["raises", "is killed"])
@@ -209,18 +223,20 @@ def test_a_learner_that_fails_begins_anew_from_its_checkpoint_as_often_as_is_all
     monkeypatch.setenv("SFACTORY_TEST_FUSE", str(tmp_path / "fuse"))
     hook = {"after_train_step": "tests.support.watchers:fail_once"} if raises else {}
     run = run_trainer(train_for_env_steps=60_000, max_restarts=1, **hook)
-    run.wait_until_training()
-
-    if not raises:
+    if raises:
+        run.wait_until((tmp_path / "fuse").exists)
+    else:
+        run.wait_until_training()
         run.kill("sf-learner-0")
+    failed = time.monotonic()
 
     run.wait_until(r"all processes start anew from the checkpoint at \d+ env steps \(1 of --max_restarts=1\)")
-    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
     (at,) = re.findall(r"start anew from the checkpoint at (\d+) env steps", run.stderr)
+    run.wait_until(lambda: run.saved_env_steps() > int(at))
+    assert time.monotonic() - failed <= within(ANEW_S), run.report("it took too long")
+    run.assert_ended(ExitCode.DONE)
     steps = [row["env_steps"] for row in run.metrics()]
     assert int(at) > 0
     # Rows are written about once a second, saves, too: what was trained in between is trained again.
     assert run.result()["env_steps"] >= 60_000
-    assert run.result()["status"] == "done"
     assert steps[-1] >= 60_000
-    run.assert_clean()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,20 +22,16 @@ CHILDREN = 4  # a learner, a policy worker and two actors
 
 
 def assert_done(run: TrainerRun) -> None:
-    assert run.wait(120) == ExitCode.DONE, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT done "), run.report("wrong last line")
+    run.assert_ended(ExitCode.DONE, 120)
     assert run.result()["env_steps"] >= STEPS
-    run.assert_clean()
 
 
 def assert_refused(run: TrainerRun, *words: str) -> None:
-    assert run.wait() == ExitCode.REFUSED, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")
+    run.assert_ended(ExitCode.REFUSED)
     for word in words:
         assert word in run.stderr, run.report(f"does not say {word}")
     assert "Traceback" not in run.stderr, run.report("a traceback")
     assert not list(run.run_dir.glob("checkpoint_p0/*")), "something was started"
-    run.assert_clean()
 
 
 def files_open(pid: int) -> int:
@@ -74,9 +71,8 @@ def test_a_low_soft_limit_of_open_files_is_raised_for_all_processes_and_what_is_
     assert len(found) == CHILDREN + 1
     assert max(files_open(pid) for pid in found.values()) < hard
 
-    run.close()
-    run.wait()
-    run.assert_clean()
+    run.signal_main(signal.SIGTERM)
+    run.assert_ended(ExitCode.SIGTERM)
 
 
 def test_each_child_takes_no_more_open_files_than_are_planned_for_it(run_trainer: RunTrainer) -> None:
@@ -86,9 +82,8 @@ def test_each_child_takes_no_more_open_files_than_are_planned_for_it(run_trainer
     open_files = files_open(run.pid_of("sf-main"))
 
     assert open_files <= handles_needed(12 + 2)
-    run.close()
-    run.wait()
-    run.assert_clean()
+    run.signal_main(signal.SIGTERM)
+    run.assert_ended(ExitCode.SIGTERM)
 
 
 def test_on_one_core_a_run_goes_on_pins_nobody_and_warns(run_trainer: RunTrainer) -> None:
@@ -108,9 +103,8 @@ def test_half_a_core_of_a_container_is_respected_and_nobody_is_pinned(run_traine
     all_cores = os.sched_getaffinity(0)
     assert {os.sched_getaffinity(pid) == all_cores for pid in run.processes().values()} == {True}
     assert "quota: 0.5 cores" in run.stderr
-    run.close()
-    run.wait()
-    run.assert_clean()
+    run.signal_main(signal.SIGTERM)
+    run.assert_ended(ExitCode.SIGTERM)
 
 
 def test_the_memory_of_a_container_is_respected(run_trainer: RunTrainer, tmp_path: Path) -> None:

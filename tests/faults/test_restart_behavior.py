@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
-from tests.support.trainer import RunTrainer, TrainerRun
+from tests.support.trainer import REFUSED_S, RunTrainer, TrainerRun
 
 pytestmark = pytest.mark.faults
 
@@ -20,8 +21,7 @@ ENDLESS = 1_000_000_000
 
 
 def finished(run: TrainerRun) -> TrainerRun:
-    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
-    run.assert_clean()
+    run.assert_ended(ExitCode.DONE)
     return run
 
 
@@ -103,7 +103,7 @@ def test_a_start_that_is_refused_moves_nothing(run_trainer: RunTrainer) -> None:
         restart_behavior="restart",
     )
 
-    assert refused.wait() == ExitCode.REFUSED, refused.report("wrong exit code")
+    refused.assert_ended(ExitCode.REFUSED)
     assert files(first.run_dir) == before
     assert [path.name for path in first.run_dir.parent.iterdir()] == ["run"]
     # Nothing was begun anew yet, so that the command still has to.
@@ -117,11 +117,14 @@ def test_a_run_that_is_training_is_not_moved_from_under_its_feet(run_trainer: Ru
 
     second = run_trainer(train_for_env_steps=ENDLESS, restart_behavior=behavior)
 
-    assert second.wait() == ExitCode.REFUSED, second.report("wrong exit code")
+    second.wait(REFUSED_S)
     assert f"is in use by process {running.pid}" in second.stderr
     assert [path.name for path in running.run_dir.parent.iterdir()] == ["run"]
     saved = running.saved_env_steps()
     running.wait_until(lambda: running.saved_env_steps() > saved)
+    running.signal_group(signal.SIGINT)
+    running.assert_ended(ExitCode.SIGINT)
+    second.assert_ended(ExitCode.REFUSED)  # only now does nobody write to the directory any more
 
 
 def test_a_benchmark_moves_nothing(run_trainer: RunTrainer) -> None:
@@ -130,7 +133,7 @@ def test_a_benchmark_moves_nothing(run_trainer: RunTrainer) -> None:
 
     measured = run_trainer(restart_behavior="overwrite", benchmark=True, benchmark_seconds=1)
 
-    assert measured.wait() == ExitCode.DONE, measured.report("wrong exit code")
+    measured.assert_ended(ExitCode.DONE)
     assert files(first.run_dir) == before
     assert [path.name for path in first.run_dir.parent.iterdir()] == ["run"]
 
@@ -171,6 +174,6 @@ def test_a_kind_of_checkpoint_that_a_run_has_not_is_no_reason_to_begin_at_nothin
 
     refused = run_trainer(train_for_env_steps=2 * STEPS, load_checkpoint_kind=kind)
 
-    assert refused.wait() == ExitCode.REFUSED, refused.report("wrong exit code")
+    refused.assert_ended(ExitCode.REFUSED)
     assert f"holds no {kind} checkpoint" in refused.stderr
     assert files(first.run_dir / "checkpoint_p0") == before

@@ -23,7 +23,7 @@ BANDIT = "sfactory_envs.synthetic.bandit:Bandit"
 
 
 def finished(run: TrainerRun) -> TrainerRun:
-    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+    run.assert_ended(ExitCode.DONE)
     return run
 
 
@@ -86,7 +86,7 @@ def interrupt(run: TrainerRun, after_s: float) -> None:
 
 def assert_left_as_it_was(run: TrainerRun, saved: int, episodes: int) -> None:
     """The interrupted run tells of what is saved, on every way it has of telling."""
-    assert run.wait(END_S) == ExitCode.SIGINT, run.report("wrong exit code")
+    run.assert_ended(ExitCode.SIGINT, END_S)
     line = re.match(r"RESULT interrupted env_steps=(\d+) ", run.last_stderr_line)
     assert line is not None, run.report("wrong last line")
     assert int(line[1]) >= saved, run.report(f"{saved} were saved")
@@ -97,7 +97,6 @@ def assert_left_as_it_was(run: TrainerRun, saved: int, episodes: int) -> None:
         assert told["episodes"] >= episodes > 0
         assert told["updates"] > 0
     assert read(run, "run.json")["status"] in ("interrupted", "done")
-    run.assert_clean()
 
 
 def test_ctrl_c_while_a_run_is_being_resumed_leaves_it_as_it_was(run_trainer: RunTrainer) -> None:

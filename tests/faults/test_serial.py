@@ -23,14 +23,12 @@ def test_ctrl_c_saves_and_the_run_goes_on_from_there(run_trainer: RunTrainer) ->
 
     run.signal_group(signal.SIGINT)
 
-    assert run.wait() == ExitCode.SIGINT, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT interrupted "), run.report("wrong last line")
+    run.assert_ended(ExitCode.SIGINT)
     saved = run.saved_env_steps()
     assert run.result()["env_steps"] == saved > 0
-    run.assert_clean()
 
     again = run_trainer(serial_mode=True, train_for_env_steps=saved + 5_000)
-    assert again.wait() == 0, again.report("failed")
+    again.assert_ended(ExitCode.DONE)
     assert again.result()["env_steps"] >= saved + 5_000
     assert f"resumed at {saved} env steps" in again.stderr
 
@@ -46,11 +44,10 @@ def test_an_env_that_raises_ends_the_run_with_its_traceback_and_saves_what_was_l
         train_for_env_steps=ENDLESS,
     )
 
-    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    run.assert_ended(ExitCode.FAULTS)
     assert "Traceback" in run.stderr
     assert "sf-actor-0 failed" in run.last_stderr_line
     assert run.saved_env_steps() > 0
-    run.assert_clean()
 
 
 def test_a_second_ctrl_c_ends_a_run_whose_env_hangs(run_trainer: RunTrainer, tmp_path: Path) -> None:
@@ -73,9 +70,7 @@ def test_a_second_ctrl_c_ends_a_run_whose_env_hangs(run_trainer: RunTrainer, tmp
         if eventually(told, 1.0):
             break
 
-    assert run.wait() == ExitCode.SIGINT, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT interrupted "), run.report("wrong last line")
-    run.assert_clean()
+    run.assert_ended(ExitCode.SIGINT)
 
 
 def test_ctrl_c_ends_a_dataset_that_would_take_hours_and_saves(run_trainer: RunTrainer) -> None:
@@ -92,16 +87,15 @@ def test_ctrl_c_ends_a_dataset_that_would_take_hours_and_saves(run_trainer: RunT
     time.sleep(3.0)  # a dataset takes some tenths of a second to come together
     run.signal_group(signal.SIGINT)
 
-    assert run.wait() == ExitCode.SIGINT, run.report("wrong exit code")
+    run.assert_ended(ExitCode.SIGINT)
     assert run.saved_env_steps() == run.result()["env_steps"] == 256
     assert run.result()["updates"] > 10
-    run.assert_clean()
 
 
 def test_what_an_env_prints_does_not_spoil_the_result(run_trainer: RunTrainer) -> None:
     run = run_trainer(serial_mode=True, env="tests.faults.bad_envs:Chatty", train_for_env_steps=2_000)
 
-    assert run.wait() == 0, run.report("failed")
+    run.assert_ended(ExitCode.DONE)
     assert len(run.stdout.strip().splitlines()) == 1
     assert run.result()["status"] == "done"
 
@@ -113,7 +107,7 @@ def test_what_an_env_prints_from_c_does_not_spoil_the_result(
 
     run = run_trainer(serial_mode=True, env="tests.faults.bad_envs:ChattyInC", train_for_env_steps=2_000)
 
-    assert run.wait() == 0, run.report("failed")
+    run.assert_ended(ExitCode.DONE)
     assert len(run.stdout.strip().splitlines()) == 1
     assert run.result()["status"] == "done"
     assert run.stderr.count("a step was taken in C\n") >= 2_000
@@ -124,8 +118,7 @@ def test_an_env_that_calls_sys_exit_fails_the_run_and_saves_what_was_learned(run
         serial_mode=True, env="tests.faults.bad_envs:Exiting", env_kwargs={"exit_at": 200}, train_for_env_steps=ENDLESS
     )
 
-    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
+    run.assert_ended(ExitCode.FAULTS)
     assert "SystemExit" in run.stderr
     assert "sf-actor-0 failed" in run.last_stderr_line
     assert run.saved_env_steps() > 0
-    run.assert_clean()

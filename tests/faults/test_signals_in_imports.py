@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from sfactory.errors import ExitCode
+from tests.support.trainer import RunTrainer
 
 pytestmark = pytest.mark.faults
 
-# Sends itself SIGINT when the module in argv[1] is looked for, then runs the trainer on the other arguments.
+# Sends itself SIGINT when the module in argv[1] is looked for. What follows there is a command as a user types it, of
+# three words and flags; the trainer runs on these flags.
 PROGRAM = """
 import signal, sys
 
@@ -25,22 +25,16 @@ class Interrupter:
 
 from sfactory.train import main
 sys.meta_path.insert(0, Interrupter())
-sys.exit(main(sys.argv[2:]))
+sys.exit(main(sys.argv[5:]))
 """
 
 
 @pytest.mark.parametrize(
     "module", ["sfactory.config.cli", "yaml.serializer", "yaml._yaml", "gymnasium.envs.registration", "torch.nn"]
 )
-def test_a_signal_inside_an_import_is_answered_as_any_other(module: str, tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, module, "--env=CartPole-v1", f"--train_dir={tmp_path}", "--experiment=run"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def test_a_signal_inside_an_import_is_answered_as_any_other(run_trainer: RunTrainer, module: str) -> None:
+    run = run_trainer((sys.executable, "-c", PROGRAM, module))
 
-    assert ended.returncode == ExitCode.SIGINT, ended.stderr
-    assert ended.stderr.splitlines()[-1].startswith("RESULT interrupted env_steps=0 "), ended.stderr
-    assert "Traceback" not in ended.stderr
+    run.assert_ended(ExitCode.SIGINT)
+    assert run.last_stderr_line.startswith("RESULT interrupted env_steps=0 "), run.report("there are steps")
+    assert "Traceback" not in run.stderr

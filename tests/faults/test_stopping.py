@@ -38,13 +38,11 @@ def test_ctrl_c_ends_a_dataset_that_would_take_hours_and_saves(run_trainer: RunT
 
     run.signal_group(signal.SIGINT)
 
-    assert run.wait(END_S) == ExitCode.SIGINT, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT interrupted "), run.report("wrong last line")
+    run.assert_ended(ExitCode.SIGINT, END_S)
     assert run.result()["status"] == "interrupted"
     # The one dataset that had been begun: all of it was learned from, many times over, and counts once.
     assert run.result()["env_steps"] == run.saved_env_steps() == 256
     assert run.result()["updates"] > 10
-    run.assert_clean()
 
 
 def test_a_limit_of_seconds_ends_a_run_whose_env_is_slow(run_trainer: RunTrainer) -> None:
@@ -62,19 +60,17 @@ def test_a_limit_of_seconds_ends_a_run_whose_env_is_slow(run_trainer: RunTrainer
     ]
 
     for run in runs:
-        assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
-        assert run.last_stderr_line.startswith("RESULT done "), run.report("wrong last line")
+        run.assert_ended(ExitCode.DONE)
         assert run.result()["status"] == "done"
         assert run.result()["env_steps"] == 0
         assert run.result()["train_seconds"] >= 2.0
-        run.assert_clean()
 
 
 def test_a_limit_of_frames_counts_skipped_frames_and_a_finished_run_says_so(run_trainer: RunTrainer) -> None:
     flags = {"train_for_frames": 8192, "env_frameskip": 4, "num_batches_per_epoch": 1}
     run = run_trainer(**flags)
 
-    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+    run.assert_ended(ExitCode.DONE)
     summary = run.result()
     # The last dataset is learned from as a whole.
     assert 2048 <= summary["env_steps"] < 2048 + 256
@@ -83,10 +79,9 @@ def test_a_limit_of_frames_counts_skipped_frames_and_a_finished_run_says_so(run_
 
     again = run_trainer(**flags)
 
-    assert again.wait() == ExitCode.DONE, again.report("wrong exit code")
+    again.assert_ended(ExitCode.DONE)
     assert "this run is finished" in again.stderr
     assert again.result() == summary
-    again.assert_clean()
 
 
 def test_every_episode_of_one_step_is_counted(run_trainer: RunTrainer) -> None:
@@ -103,25 +98,22 @@ def test_every_episode_of_one_step_is_counted(run_trainer: RunTrainer) -> None:
         train_for_env_steps=300_000,
     )
 
-    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+    run.assert_ended(ExitCode.DONE)
     summary = run.result()
     layout = Layout.plan(sampling, learner, "central")
     under_way = layout.rollout * (layout.num_slots * layout.rows + (layout.datasets + 1) * layout.dataset_rows)
     assert summary["env_steps"] <= summary["episodes"] <= summary["env_steps"] + under_way
     assert summary["episode_length_mean"] == 1.0
-    run.assert_clean()
 
 
 def test_a_batch_that_fits_no_memory_is_refused_by_name(run_trainer: RunTrainer) -> None:
     run = run_trainer(batch_size=3_200_000_000_000)
 
-    assert run.wait() == ExitCode.REFUSED, run.report("wrong exit code")
+    run.assert_ended(ExitCode.REFUSED)
     assert "--batch_size" in run.stderr
     assert "MiB" in run.stderr
     assert "Traceback" not in run.stderr, run.report("a traceback")
-    assert run.last_stderr_line.startswith("RESULT failed ")
     assert run.processes() == {}
-    run.assert_clean()
 
 
 @pytest.mark.parametrize("inference", ["central", "local"])
@@ -132,12 +124,10 @@ def test_a_run_that_is_done_is_not_undone_by_an_env_that_cannot_be_closed(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
     run = run_trainer(env="bad_envs:Unclosable", env_kwargs={"how": how}, train_for_env_steps=3000, inference=inference)
 
-    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT done "), run.report("wrong last line")
+    run.assert_ended(ExitCode.DONE)
     assert run.result()["env_steps"] == run.saved_env_steps() >= 3000
     # 2 actors with 8 envs each, all of which were to be closed; one that hangs keeps its actor until it is killed.
     assert run.stderr.count("close() raised") == (0 if how == "hang" else 16)
-    run.assert_clean()
 
 
 @pytest.mark.parametrize("single", [True, False])
@@ -154,7 +144,7 @@ def test_a_library_that_an_env_brings_along_computes_on_one_thread_if_that_is_wa
         set_workers_cpu_affinity=False,
     )
 
-    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+    run.assert_ended(ExitCode.DONE)
     threads = [json.loads((tmp_path / f"sf-actor-{actor}").read_text()) for actor in range(2)]
     usual = min(2, len(os.sched_getaffinity(0)))
     assert threads == [[1 if single else usual]] * 2

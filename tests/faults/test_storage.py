@@ -20,7 +20,7 @@ from sfactory.errors import ExitCode
 from tests.support import disk_faults
 from tests.support.damage import empty, flip_a_bit, truncate
 from tests.support.resume import assert_resumes
-from tests.support.trainer import RunTrainer, TrainerRun
+from tests.support.trainer import REFUSED_S, RunTrainer, TrainerRun
 
 pytestmark = pytest.mark.faults
 
@@ -39,7 +39,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def finished(run: TrainerRun) -> TrainerRun:
-    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
+    run.assert_ended(ExitCode.DONE)
     return run
 
 
@@ -110,8 +110,7 @@ def test_a_full_disk_is_told_training_goes_on_and_the_next_save_succeeds(run_tra
     run.wait_until(lambda: run.saved_env_steps() > saved)
     run.signal_group(signal.SIGINT)
 
-    assert run.wait() == ExitCode.SIGINT, run.report("wrong exit code")
-    run.assert_clean()
+    run.assert_ended(ExitCode.SIGINT)
 
 
 def last_trained(run: TrainerRun) -> int:
@@ -129,10 +128,8 @@ def test_a_disk_that_is_still_full_at_the_end_is_an_error_that_says_so(run_train
     saved = run.saved_env_steps()
     run.signal_group(signal.SIGINT)
 
-    assert run.wait() == ExitCode.CANNOT_SAVE, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")
+    run.assert_ended(ExitCode.CANNOT_SAVE)
     assert run.saved_env_steps() == saved
-    run.assert_clean()
     (disk / disk_faults.FULL).unlink()
     assert_resumes(run, run_trainer)
 
@@ -155,7 +152,6 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before_and_both_are_na
         assert run.result()["env_steps"] >= 3 * STEPS
         # It is not deleted: it is no part of the run's past any more, and says so.
         assert (newest.parent.parent.with_name(name) / "checkpoint_p0" / f"set_aside_{newest.name}").exists()
-        run.assert_clean()
 
 
 def test_where_all_checkpoints_are_damaged_the_run_is_refused_and_nothing_is_deleted(
@@ -167,8 +163,7 @@ def test_where_all_checkpoints_are_damaged_the_run_is_refused_and_nothing_is_del
 
     run = run_trainer(**{**two_checkpoints.flags, "train_for_env_steps": 3 * STEPS})
 
-    assert run.wait() == ExitCode.REFUSED, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT failed ")
+    run.assert_ended(ExitCode.REFUSED, loads=False)
     for path in checkpoints(two_checkpoints):
         assert path.name in run.stderr
     assert "Nothing was deleted" in run.stderr
@@ -205,7 +200,7 @@ def test_a_malicious_checkpoint_is_refused_and_its_code_does_not_run(
 
     run = run_trainer(**{**two_checkpoints.flags, "train_for_env_steps": 3 * STEPS})
 
-    assert run.wait() == ExitCode.REFUSED, run.report("wrong exit code")
+    run.assert_ended(ExitCode.REFUSED, loads=False)
     assert run.stderr.count("cannot be loaded safely") >= 2
     assert not marker.exists()
     assert files(run) == before
@@ -219,13 +214,13 @@ def test_a_second_run_in_the_same_directory_is_refused_by_the_process_and_host_o
 
     second = run_trainer(train_for_env_steps=ENDLESS)
 
-    assert second.wait() == ExitCode.REFUSED, second.report("wrong exit code")
+    second.wait(REFUSED_S)
     assert f"in use by process {first.pid} on host {socket.gethostname()}" in second.stderr
     saved = first.saved_env_steps()
     first.wait_until(lambda: first.saved_env_steps() > saved)
     first.signal_group(signal.SIGINT)
-    assert first.wait() == ExitCode.SIGINT
-    first.assert_clean()
+    first.assert_ended(ExitCode.SIGINT)
+    second.assert_ended(ExitCode.REFUSED)  # only now does nobody write to the directory any more
 
 
 def test_a_run_is_not_resumed_with_another_env_or_model_and_each_difference_is_told(
@@ -236,7 +231,7 @@ def test_a_run_is_not_resumed_with_another_env_or_model_and_each_difference_is_t
 
     run = run_trainer(**{**two_checkpoints.flags, **other, "train_for_env_steps": 3 * STEPS})
 
-    assert run.wait() == ExitCode.REFUSED, run.report("wrong exit code")
+    run.assert_ended(ExitCode.REFUSED)
     errors = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 3, run.report("one line for each difference")
     told = {
@@ -258,10 +253,8 @@ def test_an_env_that_has_changed_its_shape_under_its_old_name_is_refused(run_tra
 
     run = run_trainer(**{**flags, "train_for_env_steps": 3 * STEPS}, env_kwargs={"num_contexts": 6})
 
-    assert run.wait() == ExitCode.REFUSED, run.report("wrong exit code")
+    run.assert_ended(ExitCode.REFUSED)
     assert f"does not fit --env={BANDIT} as it is now" in run.stderr
     assert "is [16, 4] there and [16, 6] here" in run.stderr
-    assert run.last_stderr_line.startswith("RESULT failed ")
     assert files(run) == before  # config.json, too: what was refused is no setting of the run
-    run.assert_clean()
     assert_resumes(first, run_trainer)

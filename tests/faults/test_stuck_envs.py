@@ -9,7 +9,7 @@ import pytest
 
 from sfactory.errors import ExitCode
 from tests.support.resume import assert_resumes
-from tests.support.trainer import RunTrainer
+from tests.support.trainer import RunTrainer, within
 
 pytestmark = pytest.mark.faults
 
@@ -17,14 +17,17 @@ ENDLESS = 1_000_000_000
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
 
 
-def test_an_env_whose_constructor_hangs_is_refused_before_any_worker_starts(run_trainer: RunTrainer) -> None:
-    run = run_trainer(env=FAULTY, env_kwargs={"hang_in_constructor": True}, reset_timeout_seconds=3)
+def test_an_env_whose_constructor_hangs_is_refused_before_any_worker_starts(
+    run_trainer: RunTrainer, tmp_path: Path
+) -> None:
+    stuck, limit_s = tmp_path / "stuck", 3
+    kwargs = {"hang_in_constructor": True, "fuse": str(stuck)}
+    run = run_trainer(env=FAULTY, env_kwargs=kwargs, reset_timeout_seconds=limit_s)
+    run.wait_until(stuck.exists)
 
-    assert run.wait() == ExitCode.REFUSED, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")
+    run.assert_ended(ExitCode.REFUSED, limit_s + within(2.0))
     assert "--reset_timeout_seconds=3" in run.stderr
     assert "first env step" not in run.stderr
-    run.assert_clean()
 
 
 @pytest.mark.parametrize("how", ["hang_at", "gil_hang_at"], ids=["sleeping", "in C with the interpreter's lock"])
@@ -51,8 +54,6 @@ def test_sigterm_saves_and_ends_a_run_whose_env_is_stuck(run_trainer: RunTrainer
 
     run.signal_main(signal.SIGTERM)
 
-    assert run.wait(20) == ExitCode.SIGTERM, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT interrupted "), run.report("wrong last line")
+    run.assert_ended(ExitCode.SIGTERM, 20)
     assert run.result()["env_steps"] == run.saved_env_steps() > 0
-    run.assert_clean()
     assert_resumes(run, run_trainer)

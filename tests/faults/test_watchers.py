@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
 from sfactory.errors import ExitCode
 from tests.support.resume import assert_resumes
-from tests.support.trainer import RunTrainer
-from tests.support.watchers import FAIL_AT
+from tests.support.trainer import RunTrainer, within
+from tests.support.watchers import FAIL_AT, MOMENT
 
 pytestmark = pytest.mark.faults
 
@@ -20,8 +21,10 @@ NO_MAIL = 'raise ValueError("no mail server")'
 
 @pytest.mark.parametrize("serial", [False, True])
 def test_a_hook_that_raises_ends_the_run_with_its_traceback_and_what_was_learned_is_saved(
-    run_trainer: RunTrainer, serial: bool
+    run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serial: bool
 ) -> None:
+    failed = tmp_path / "failed"
+    monkeypatch.setenv(MOMENT, str(failed))
     run = run_trainer(
         after_train_step=f"{WATCHERS}:fail",
         serial_mode=serial,
@@ -29,9 +32,9 @@ def test_a_hook_that_raises_ends_the_run_with_its_traceback_and_what_was_learned
         num_epochs=1,
         train_for_env_steps=ENDLESS,
     )
+    run.wait_until(failed.exists)
 
-    assert run.wait() == ExitCode.LEARNER, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")
+    run.assert_ended(ExitCode.LEARNER, within(5.0))
     assert "sf-learner-0 failed" in run.last_stderr_line
     assert f"--after_train_step={WATCHERS}:fail" in run.last_stderr_line
     assert "ValueError: the loss is not to my liking" in run.last_stderr_line
@@ -40,7 +43,6 @@ def test_a_hook_that_raises_ends_the_run_with_its_traceback_and_what_was_learned
     assert result["status"] == "failed"
     assert result["updates"] == FAIL_AT
     assert result["env_steps"] == run.saved_env_steps() > 0
-    run.assert_clean()
 
 
 @pytest.mark.parametrize("serial", [False, True])
@@ -60,8 +62,7 @@ def test_an_observer_that_raises_ends_the_run_with_its_traceback_and_what_was_le
     limit = 3000 if observer == "FailsAtStop" else ENDLESS
     run = run_trainer(observers=f"{WATCHERS}:{observer}", serial_mode=serial, train_for_env_steps=limit)
 
-    assert run.wait() == ExitCode.LEARNER, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")
+    run.assert_ended(ExitCode.LEARNER)
     assert f"observer {WATCHERS}:{observer} failed in {method}(): ValueError: no mail server" in run.last_stderr_line
     assert NO_MAIL in run.stderr
     assert run.stderr.count("Traceback (most recent call last):") == 1
@@ -70,9 +71,8 @@ def test_an_observer_that_raises_ends_the_run_with_its_traceback_and_what_was_le
     assert result["env_steps"] == run.saved_env_steps()
     if trains is not None:
         assert (run.saved_env_steps() > 0) == trains
-    run.assert_clean()
     again = run_trainer(serial_mode=serial, observers="", train_for_env_steps=run.saved_env_steps() + 1000)
-    assert again.wait() == ExitCode.DONE, again.report("cannot be resumed")
+    again.assert_ended(ExitCode.DONE)
 
 
 def test_observers_and_hooks_that_do_not_exist_are_refused_at_once_before_anything_starts(
@@ -82,13 +82,12 @@ def test_observers_and_hooks_that_do_not_exist_are_refused_at_once_before_anythi
         observers=("no_such_module_here:Watcher", f"{WATCHERS}:lines"), after_train_step=f"{WATCHERS}:forget"
     )
 
-    assert run.wait() == ExitCode.REFUSED, run.report("wrong exit code")
+    run.assert_ended(ExitCode.REFUSED)
     for name in ("--observers=no_such_module_here:Watcher", f"--observers={WATCHERS}:lines"):
         assert f"error: {name}: " in run.stderr
     assert f"error: --after_train_step={WATCHERS}:forget: " in run.stderr
     assert "Traceback" not in run.stderr
     assert not run.run_dir.exists()
-    run.assert_clean()
 
 
 def test_a_killed_evaluator_ends_the_run_by_name_and_the_run_can_be_resumed(run_trainer: RunTrainer) -> None:
@@ -97,9 +96,7 @@ def test_a_killed_evaluator_ends_the_run_by_name_and_the_run_can_be_resumed(run_
 
     run.kill("sf-eval-1", signal.SIGKILL)
 
-    assert run.wait() == ExitCode.FAULTS, run.report("wrong exit code")
-    assert run.last_stderr_line.startswith("RESULT failed "), run.report("wrong last line")
+    run.assert_ended(ExitCode.FAULTS)
     assert "sf-eval-1 was killed by SIGKILL" in run.last_stderr_line
     assert run.result()["env_steps"] == run.saved_env_steps() > 0
-    run.assert_clean()
     assert_resumes(run, run_trainer)

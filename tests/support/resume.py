@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sfactory.checkpoint import CheckpointDir
+from sfactory.errors import ExitCode
 from tests.support.trainer import RunTrainer, TrainerRun
 
 MORE_STEPS = 4096
@@ -17,12 +18,10 @@ def assert_resumes(stopped: TrainerRun, run_trainer: RunTrainer) -> None:
 
     again = run_trainer(**{**stopped.flags, "train_for_env_steps": limit})
 
-    assert again.wait() == 0, again.report("the resumed run failed")
+    again.assert_ended(ExitCode.DONE)
     assert f"resumed at {saved} env steps" in again.stderr, again.report(f"does not say that it resumes at {saved}")
     result = again.result()
-    assert result["status"] == "done"
     assert result["env_steps"] >= limit
     # A run that had begun again would have put the old checkpoint aside, as no part of its own past.
     assert not list(again.run_dir.glob("checkpoint_p0/set_aside_*")), again.report("the step count went back")
     assert again.saved_env_steps() >= limit
-    again.assert_clean()

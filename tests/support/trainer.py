@@ -19,14 +19,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
+
 from sfactory.checkpoint import CheckpointDir
+from sfactory.errors import CheckpointError, ExitCode
 from tests.support import processes
 from tests.support.source import ROOT
 
+# Bounds on time are those of an idle machine. Where tests run, others compute, too: they allow so many times as much.
+BUSY_FACTOR = 3.0
+_LEAST_S = 5.0  # below that, one process that has to wait for the core a few times is all that is measured
+_IMPORTS_S = 10.0  # before a run can refuse anything but a flag
+
 START_S = 90.0  # bound on start-up up to the first checkpoint, on a busy machine
-END_S = 60.0  # bound on an ordinary end
+END_S = 60.0  # bound on an ordinary end, and on one whose cause takes half of that to be certain
 CLEAN_S = 5.0  # bound on everything being gone after the main process is
 CHECKPOINT = re.compile(r"checkpoint_(\d+)_(\d+)\.pth")
+# How the last line begins. All that is not here has failed.
+WORDS = {ExitCode.DONE: "done", ExitCode.SIGINT: "interrupted", ExitCode.SIGTERM: "interrupted"}
 
 # Small enough that a run starts, trains and ends in a few seconds.
 CHEAP: Mapping[str, object] = {
@@ -44,6 +54,14 @@ CHEAP: Mapping[str, object] = {
     "experiment_summaries_interval": 1,
     "save_every_sec": 1,
 }
+
+
+def within(seconds: float) -> float:
+    """The bound to be put on what takes at most so long on an idle machine."""
+    return BUSY_FACTOR * max(seconds, _LEAST_S)
+
+
+REFUSED_S = within(_IMPORTS_S + 5.0)  # bound on a refusal, which takes 5 s at most once there is what to refuse it by
 
 
 def to_argv(flags: Mapping[str, object]) -> list[str]:
@@ -177,10 +195,28 @@ class TrainerRun:
             left = sorted(processes.processes_of(self.run_id).values())
             raise AssertionError(self.report(f"did not end within {within_s} s; alive: {left}")) from None
 
-    def assert_clean(self) -> None:
+    def assert_ended(self, code: ExitCode, within_s: float | None = None, loads: bool = True) -> None:
+        """The run ends in time, with that exit code, and says so in its last line; ``assert_clean`` holds then.
+
+        ``within_s``: END_S by default, of a refusal REFUSED_S. ``loads``: False where the test has damaged every
+        checkpoint; then none loads.
+        """
+        word = WORDS.get(code, "failed")
+        ended = self.wait(within_s or (REFUSED_S if code == ExitCode.REFUSED else END_S))
+        assert ended == code, self.report(f"wrong exit code: {ended}, not {code}")
+        assert self.last_stderr_line.startswith(f"RESULT {word} "), self.report("wrong last line")
+        if not self.flags.get("benchmark"):
+            resume = self.last_stderr_line.partition(" resume: ")[2]
+            assert "sfactory.train" in resume, self.report("the last line does not say how to go on")
+        if self.stdout.strip():
+            assert self.result().get("status", word) == word, self.report("wrong status")
+        self.assert_clean(loads)
+
+    def assert_clean(self, loads: bool = True) -> None:
         """Nothing of the run is left, and its newest checkpoint, if any, loads.
 
         No process of it lives, nothing new is in /dev/shm, and this process has the same files open as before.
+        ``loads``: False if no checkpoint is to load.
         """
         gone = processes.eventually(lambda: not processes.processes_of(self.run_id), CLEAN_S)
         assert gone, self.report(f"still alive: {processes.processes_of(self.run_id)}")
@@ -188,10 +224,20 @@ class TrainerRun:
         assert swept, self.report(f"left in /dev/shm: {sorted(processes.shm_left_since(self._shm_before))}")
         left = processes.handles().items() - self._handles_before.items()
         assert not left, self.report(f"open files that were not before: {sorted(left)}")
-        loaded = CheckpointDir(self.run_dir / "checkpoint_p0", keep=2).load()
-        if loaded is not None:
-            assert loaded.skipped == (), self.report(f"checkpoints that do not load: {loaded.skipped}")
-            assert loaded.path.name.endswith(f"_{self.saved_env_steps()}.pth")
+        if loads:
+            self._assert_newest_loads()
+        else:
+            with pytest.raises(CheckpointError):
+                CheckpointDir(self.run_dir / "checkpoint_p0", keep=2).load()
+
+    def _assert_newest_loads(self) -> None:
+        """Of each policy; of the first, it is the one with the most steps."""
+        for folder in sorted(self.run_dir.glob("checkpoint_p*")):
+            loaded = CheckpointDir(folder, keep=2).load()
+            if loaded is not None:
+                assert loaded.skipped == (), self.report(f"checkpoints that do not load: {loaded.skipped}")
+                ends = folder.name != "checkpoint_p0" or loaded.path.name.endswith(f"_{self.saved_env_steps()}.pth")
+                assert ends, self.report(f"{loaded.path.name} is not the newest")
 
     def report(self, problem: str) -> str:
         """The problem, the command, and the end of both outputs: what a failed test shows."""

@@ -19,6 +19,7 @@ from sfactory.runtime.outcome import Outcome
 
 DIARY = "SFACTORY_TEST_DIARY"
 FILE = "diary.jsonl"
+MOMENT = "SFACTORY_TEST_MOMENT"
 FAIL_AT = 5  # updates
 
 
@@ -117,9 +118,21 @@ def note(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
 
 
 def fail(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
-    """A hook that fails once there are some updates."""
+    """A hook that fails once there are some updates; the file that MOMENT names, if any, is there from then on."""
     if learner.train_step >= FAIL_AT:
+        Path(os.environ.get(MOMENT, os.devnull)).touch()
         raise ValueError("the loss is not to my liking")
+
+
+def stand_still(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
+    """A hook that does not come back as long as there is a file called as MOMENT says, with .still behind it.
+
+    While it stands still, the file that MOMENT names is there.
+    """
+    moment = Path(os.environ[MOMENT])
+    while Path(f"{moment}.still").exists():
+        moment.touch()
+        time.sleep(0.01)
 
 
 def fail_telling_when(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
