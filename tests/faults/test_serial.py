@@ -73,16 +73,19 @@ def test_a_second_ctrl_c_ends_a_run_whose_env_hangs(run_trainer: RunTrainer, tmp
     run.assert_ended(ExitCode.SIGINT)
 
 
-def test_ctrl_c_ends_a_dataset_that_would_take_hours_and_saves(run_trainer: RunTrainer) -> None:
+def test_ctrl_c_ends_a_dataset_that_would_take_hours_and_saves(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    told = tmp_path / "sf-main"  # nothing else tells of a run in one process while it learns
     run = run_trainer(
         serial_mode=True,
+        env="tests.faults.bad_envs:FirstResets",
+        env_kwargs={"folder": str(tmp_path)},
         train_for_env_steps=ENDLESS,
         num_epochs=100_000,
         num_batches_per_epoch=1,
         early_stop_loss_change=0,
         save_every_sec=1000,
     )
-    run.wait_until("2 actors")
+    run.wait_until(lambda: told.exists() and told.read_text().count('"was reset"') == 16)
 
     time.sleep(3.0)  # a dataset takes some tenths of a second to come together
     run.signal_group(signal.SIGINT)
