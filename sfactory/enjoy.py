@@ -15,7 +15,7 @@ from sfactory.clock import Every
 from sfactory.config.enjoy import EnjoyConfig, read_enjoy_line
 from sfactory.errors import ExitCode
 from sfactory.runtime.door import result_of, run_command
-from sfactory.runtime.signals import Interrupted, Interrupts
+from sfactory.runtime.signals import Interrupted, Interrupts, signals_held_back
 
 if TYPE_CHECKING:
     from sfactory.runtime.evaluation import Episode, PlayerLike
@@ -38,10 +38,12 @@ def _run(config: EnjoyConfig, interrupts: Interrupts) -> int:
 
 def _result(config: EnjoyConfig, interrupts: Interrupts) -> str:
     """Play as ``config`` says; the line for stdout. The env is gone when it is there."""
-    # Imported only now, so that a mistyped flag is answered at once.
-    from sfactory.runtime.evaluation import Evaluation, Played, result_line
-    from sfactory.runtime.saved_policy import Choice, SavedPolicy
-    from sfactory.runtime.stage import staged
+    # Imported only now, so that a mistyped flag is answered at once. A signal that raises inside an import of torch may
+    # end the process without a word.
+    with signals_held_back():
+        from sfactory.runtime.evaluation import Evaluation, Played, result_line
+        from sfactory.runtime.saved_policy import Choice, SavedPolicy
+        from sfactory.runtime.stage import staged
 
     choice = Choice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
     saved = SavedPolicy.load(config.train_dir, config.experiment, choice)

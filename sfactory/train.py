@@ -106,12 +106,15 @@ def _run(arguments: list[str], interrupts: Interrupts) -> int:
         from sfactory.config.cli import read_command_line
 
     resolved = read_command_line(arguments, prog=_PROG)
-    # Imported only now, so that a mistyped flag is answered at once.
-    from sfactory.runtime.nursery import Nursery
+    # Imported only now, so that a mistyped flag is answered at once. torch comes with the session, while the nursery
+    # imports it, too; there it calls Python from C++ that ends the process if a signal raises.
+    with signals_held_back():
+        from sfactory.runtime.nursery import Nursery
 
     nursery = Nursery()
     nursery.open()
-    from sfactory.runtime import session
+    with signals_held_back():
+        from sfactory.runtime import session
 
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", datefmt="%H:%M:%S")
     if resolved.config.benchmark.benchmark:

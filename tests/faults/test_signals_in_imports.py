@@ -38,3 +38,30 @@ def test_a_signal_inside_an_import_is_answered_as_any_other(run_trainer: RunTrai
     run.assert_ended(ExitCode.SIGINT)
     assert run.last_stderr_line.startswith("RESULT interrupted env_steps=0 "), run.report("there are steps")
     assert "Traceback" not in run.stderr
+
+
+# As above, within a call of Python from the C++ of torch, which calls std::terminate if that raises.
+FROM_C = """
+import signal, sys
+from sfactory.train import main
+
+within = False
+
+def watch(frame, event, function):
+    global within
+    if event == "c_call" and function.__name__ == "_c10d_init":
+        within = True
+    elif event == "call" and within:
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGINT)
+
+sys.setprofile(watch)
+sys.exit(main(sys.argv[4:]))
+"""
+
+
+def test_a_signal_while_torch_calls_python_from_c_is_answered_as_any_other(run_trainer: RunTrainer) -> None:
+    run = run_trainer((sys.executable, "-c", FROM_C))
+
+    run.assert_ended(ExitCode.SIGINT)
+    assert run.last_stderr_line.startswith("RESULT interrupted env_steps=0 "), run.report("there are steps")
