@@ -4,18 +4,22 @@
     python scripts/before_after.py --before /tmp/before --rounds 10 --out docs/performance/guards.json
     python scripts/before_after.py --before /tmp/before --only "full central" --out FILE -- --env=Acrobot-v1
 
-Both run the same flags with the same packages, in turn. What is told is the mean of the ratios after/before, round by
-round, and the interval in which the true mean lies with 95% confidence (Student's t): 1.00 is as fast as before.
+Both run the same flags with the same packages, one after the other; or side by side, with ``--turns``, where each
+stands still for so many seconds while the other works: what a machine that drifts within seconds leaves one to do. What
+is told is the mean of the ratios after/before, round by round, and the interval in which the true mean lies with 95%
+confidence (Student's t): 1.00 is as fast as before.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -25,12 +29,13 @@ import numpy as np
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from scripts.arguments import folder, split_flags
-from scripts.command import ROOT, json_line, run
+from scripts.command import ROOT, Output, json_line, run
 from scripts.markdown import table
 from scripts.ratios import paired
 from scripts.record import machine, write_json
 from scripts.rounds import alternating
 from scripts.trainer import benchmark
+from scripts.turns import Order, run_in_turns
 
 FLAGS = ["--env=CartPole-v1", "--num_workers=2", "--num_envs_per_worker=256", "--rollout=32", "--batch_size=16384"]
 FLAGS += ["--encoder_mlp_layers", "64", "64", "--device=cpu"]
@@ -48,15 +53,54 @@ def confidence_of_mean(values: list[float]) -> tuple[float, float, float]:
     return mean, mean - quantile * error, mean + quantile * error
 
 
+def order(code: Path, flags: list[str], seconds: float, stage: str, place: Path) -> Order:
+    """The benchmark of the code in a folder, whatever is installed."""
+    # A folder of its own, because envs/ is to be found as sfactory_envs, and Python looks where it stands first.
+    (place / "sfactory").symlink_to(code / "sfactory")
+    (place / "sfactory_envs").symlink_to(code / "envs")
+    paths = os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    return Order(benchmark(flags, seconds, stage), place, {"PYTHONPATH": paths})
+
+
 def rate(code: Path, flags: list[str], seconds: float, stage: str) -> float:
-    """Env steps per second of the code in a folder, whatever is installed."""
+    """Env steps per second of the code in a folder."""
     with tempfile.TemporaryDirectory() as place:
-        # A folder of its own, because envs/ is to be found as sfactory_envs, and Python looks where it stands first.
-        (Path(place) / "sfactory").symlink_to(code / "sfactory")
-        (Path(place) / "sfactory_envs").symlink_to(code / "envs")
-        paths = os.pathsep.join([place, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        output = run(benchmark(flags, seconds, stage), Path(place), environment={"PYTHONPATH": paths})
+        argv, cwd, environment = order(code, flags, seconds, stage, Path(place))
+        return told_by(run(argv, cwd, environment=environment))
+
+
+def rates_in_turns(
+    codes: Mapping[str, Path], flags: list[str], seconds: float, stage: str, turn_s: float
+) -> dict[str, float]:
+    """Env steps per second of each, of which it had its share of turns."""
+    with contextlib.ExitStack() as stack:
+        places = {when: Path(stack.enter_context(tempfile.TemporaryDirectory())) for when in codes}
+        orders = {when: order(code, flags, seconds, stage, places[when]) for when, code in codes.items()}
+        return {when: told_by(output) for when, output in run_in_turns(orders, turn_s).items()}
+
+
+def told_by(output: Output) -> float:
+    """The rate at the end of a benchmark's output."""
     return float(json_line(output.stdout)["env_steps_per_second"])
+
+
+def measured(
+    codes: Mapping[str, Path], flags: list[str], stage: str, rounds: int, seconds: float, turn_s: float
+) -> dict[str, list[float]]:
+    """Rates of each code in each round."""
+    if not turn_s:
+        systems = {when: partial(rate, code, flags, seconds, stage) for when, code in codes.items()}
+        return alternating(systems, rounds, lambda value: f"{value:,.0f} steps/s")
+    found: dict[str, list[float]] = {when: [] for when in codes}
+    for number in range(rounds):
+        # In the order of the round: who begins has a first turn before the other has started.
+        names = list(codes) if number % 2 == 0 else list(codes)[::-1]
+        rates = rates_in_turns({when: codes[when] for when in names}, flags, seconds, stage, turn_s)
+        for when in codes:
+            found[when].append(rates[when])
+        told = ", ".join(f"{when}: {rates[when]:,.0f} steps/s" for when in codes)
+        print(f"round {number + 1}, in turns: {told}", flush=True)
+    return found
 
 
 def main() -> int:
@@ -67,6 +111,7 @@ def main() -> int:
     parser.add_argument("--only", choices=MEASUREMENTS, nargs="+", default=list(MEASUREMENTS))
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement")
+    parser.add_argument("--turns", type=float, default=0.0, metavar="SECONDS", help="side by side, in turns so long")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(own)
     if given.rounds < 2:
@@ -75,18 +120,16 @@ def main() -> int:
     for name in given.only:
         stage, layout = MEASUREMENTS[name]
         all_flags = [*flags, f"--inference={layout}"]
-        systems = {
-            when: partial(rate, code, all_flags, given.seconds, stage)
-            for when, code in (("before", given.before), ("after", ROOT))
-        }
-        rates = alternating(systems, given.rounds, lambda value: f"{value:,.0f} steps/s")
+        codes = {"before": given.before, "after": ROOT}
+        rates = measured(codes, all_flags, stage, given.rounds, given.seconds, given.turns)
         ratios = paired(*(dict(enumerate(rates[when])) for when in ("after", "before")))
         mean, low, high = confidence_of_mean(list(ratios.values()))
         found[name] = {"steps_per_second": rates, "mean_ratio": mean, "low": low, "high": high}
         print(f"{name}: after/before {mean:.3f} ({low:.3f} to {high:.3f})", flush=True)
         middle = [f"{statistics.median(rates[when]):,.0f}" for when in ("before", "after")]
         rows.append([name, *middle, f"{mean:.3f}", f"{low:.3f} to {high:.3f}"])
-        facts = {"rounds": given.rounds, "seconds": given.seconds, "flags": flags, "confidence": CONFIDENCE}
+        facts: dict[str, object] = {"rounds": given.rounds, "seconds": given.seconds, "turns": given.turns}
+        facts |= {"flags": flags, "confidence": CONFIDENCE}
         write_json(given.out, {**machine(), **facts, "measurements": found})
     print(table(["measurement", "steps/s before", "after", "mean ratio", f"{CONFIDENCE:.0%} confidence"], rows))
     return 0

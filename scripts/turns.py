@@ -1,0 +1,59 @@
+"""Room: commands that take turns on the machine. In: commands by name, seconds of a turn. Out: what each printed.
+
+It has no command of its own. All are started at once, and all but one stand still (SIGSTOP) at any moment: what befalls
+the machine for longer than a turn befalls all alike. Each has the same share of the time to its last moment, whoever
+has ended before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from scripts.command import RUN_LIMIT_S, Command, Output
+
+
+class Order(NamedTuple):
+    """A command line, the folder it runs in, and what comes on top of this process's environment."""
+
+    argv: list[str]
+    cwd: Path
+    environment: Mapping[str, str]
+
+
+def run_in_turns(orders: Mapping[str, Order], turn_s: float) -> dict[str, Output]:
+    """Run all commands to their ends. Exits with what went wrong if one fails, or all take longer than RUN_LIMIT_S."""
+    end = time.monotonic() + RUN_LIMIT_S
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        commands = {
+            name: stack.enter_context(Command(order.argv, folder, order.cwd, order.environment))
+            for name, order in orders.items()
+        }
+        stack.callback(_signal, commands, signal.SIGCONT)  # or they would not hear that they are to end
+        while any(command.exit_code is None for command in commands.values()):
+            if time.monotonic() > end:
+                raise next(iter(commands.values())).failure(f"took longer than {RUN_LIMIT_S:g} s in turns")
+            for name, command in commands.items():
+                turn_ends = time.monotonic() + turn_s
+                _signal({other: each for other, each in commands.items() if other != name}, signal.SIGSTOP)
+                _signal({name: command}, signal.SIGCONT)
+                time.sleep(max(0.0, turn_ends - time.monotonic()))
+        for command in commands.values():
+            if command.exit_code:
+                raise command.failure(f"ended with {command.exit_code}")
+        return {name: Output(command.stdout, command.stderr) for name, command in commands.items()}
+
+
+def _signal(commands: Mapping[str, Command], number: signal.Signals) -> None:
+    for command in commands.values():
+        if command.exit_code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(command.session, number)
