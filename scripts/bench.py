@@ -8,6 +8,7 @@ runners; without it the installed environments are measured.
     python scripts/bench.py --out docs/performance/bench.json
     python scripts/bench.py --bench BENCH --peers PEERS --out docs/performance/bench.json
     python scripts/bench.py --workloads cartpole zero_cost --rounds 1 --seconds 5 --out bench.json
+    python scripts/bench.py --workloads cartpole_envpool --only "sample local" "sample central" --out bench.json
     python scripts/bench.py --summarise docs/performance/bench.json    # measures nothing
     python scripts/bench.py --summarise one.json other.json --out both.json
 
@@ -133,10 +134,20 @@ def _rate_alone(peer: Peer, bench: Path) -> Result:
     return {"env_steps_per_second": peer.rate(bench)}
 
 
+def chosen(measurements: list[Measurement], only: Sequence[str] | None) -> list[Measurement]:
+    """Those that are named, or all; exits where a name is none of theirs."""
+    names = [measurement.name for measurement in measurements]
+    unknown = [name for name in only or () if name not in names]
+    if unknown:
+        raise SystemExit(f"--only: unknown measurement {', '.join(unknown)}; there are {', '.join(names)}")
+    return [measurement for measurement in measurements if not only or measurement.name in only]
+
+
 def command_line() -> argparse.Namespace:
     """What to measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", help="all by default", metavar="NAME")
+    parser.add_argument("--only", nargs="+", help="measure these alone, of each workload", metavar="MEASUREMENT")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=15.0, help="length of each measurement of ours")
     parser.add_argument("--bench", type=folder)
@@ -168,7 +179,8 @@ def measured(given: argparse.Namespace) -> Result:
     for name in given.workloads:
         workload = known[name]
         ours = measurements_of(workload, cores, given.seconds, given.bench)
-        records[name] = Records(workload, [*ours, *measurements_of_peers(workload, given.bench, given.peers)])
+        all_of_it = [*ours, *measurements_of_peers(workload, given.bench, given.peers)]
+        records[name] = Records(workload, chosen(all_of_it, given.only))
     facts = {**machine(), "rounds": given.rounds, "seconds": given.seconds}
     result: Result = {}
     for round_ in range(1, given.rounds + 1):
