@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from sfactory.model.distributions import ActionDistribution, num_params, require_discrete
+from sfactory.model.distributions import FEW_CHOICES, ActionDistribution, num_params, require_discrete
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead
 
 FIRE = DiscreteHead("fire", 2)
 MOVE = DiscreteHead("move", 5, start=3)
+LOOK = DiscreteHead("look", FEW_CHOICES + 4)
 STEER = BoxHead("steer", (3,), "float32", (-1.0,) * 3, (1.0,) * 3)
 MIXED: tuple[ActionHead, ...] = (MOVE, STEER, FIRE)
+EVERY_KIND: list[tuple[ActionHead, ...]] = [(FIRE,), (MOVE,), (LOOK,), (STEER,), MIXED]
 BATCH = 64
 
 Reference = Categorical | Independent
@@ -37,7 +39,7 @@ def total(terms: list[Tensor]) -> Tensor:
     return torch.stack(terms).sum(0)
 
 
-@pytest.mark.parametrize("heads", [(FIRE,), (MOVE,), (STEER,), MIXED], ids=["fire", "move", "steer", "mixed"])
+@pytest.mark.parametrize("heads", EVERY_KIND, ids=["fire", "move", "look", "steer", "mixed"])
 def test_log_prob_entropy_and_kl_equal_the_sums_of_torch_distributions(heads: tuple[ActionHead, ...]) -> None:
     torch.manual_seed(1)
     params, other_params = torch.randn(2, BATCH, num_params(heads), dtype=torch.float64).unbind(0)
@@ -50,6 +52,19 @@ def test_log_prob_entropy_and_kl_equal_the_sums_of_torch_distributions(heads: tu
     torch.testing.assert_close(ours.entropy(), total([p.entropy() for p in theirs.values()]))
     torch.testing.assert_close(ours.kl(other), total([kl_divergence(p, theirs_other[k]) for k, p in theirs.items()]))
     assert ours.kl(ours).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("head", [FIRE, MOVE, LOOK], ids=["fire", "move", "look"])
+def test_gradients_of_log_prob_and_entropy_are_those_of_torch_distributions(head: DiscreteHead) -> None:
+    torch.manual_seed(2)
+    logits = torch.randn(BATCH, head.n, dtype=torch.float64, requires_grad=True)
+    ours, theirs = ActionDistribution((head,), logits), Categorical(logits=logits)
+    action = theirs.sample()
+
+    (gradient,) = torch.autograd.grad((ours.log_prob({head.key: action}) + ours.entropy()).square().sum(), logits)
+
+    (expected,) = torch.autograd.grad((theirs.log_prob(action) + theirs.entropy()).square().sum(), logits)
+    torch.testing.assert_close(gradient, expected)
 
 
 def test_actions_have_the_shapes_and_dtypes_of_the_spec() -> None:
@@ -85,13 +100,13 @@ def test_discrete_samples_come_with_their_probabilities() -> None:
     assert counts[2] == 0
 
 
-@pytest.mark.parametrize("certain", [0, 1, 4])
-def test_impossible_choices_are_never_drawn(certain: int) -> None:
+@pytest.mark.parametrize(("head", "certain"), [(MOVE, 0), (MOVE, 1), (MOVE, 4), (LOOK, 0), (LOOK, LOOK.n - 1)])
+def test_impossible_choices_are_never_drawn(head: DiscreteHead, certain: int) -> None:
     torch.manual_seed(4)
-    logits = torch.full((100_000, 5), -200.0)
+    logits = torch.full((100_000, head.n), -200.0)
     logits[:, certain] = 200.0
 
-    actions = ActionDistribution((MOVE,), logits).sample()["move"]
+    actions = ActionDistribution((head,), logits).sample()[head.key]
 
     assert actions.unique().tolist() == [certain]
 
