@@ -132,9 +132,9 @@ class DiagonalGaussian:
 def _log_softmax(logits: Tensor) -> Tensor:
     """[B, n] - of each row of logits [B, n].
 
-    On a CPU a few choices fill no vector register, but rows do: choices are laid one behind the other in memory, for all
-    that follows, too. Of 4,096 rows with 2 choices a sample and its log-probability then take 82 us, not 158; with 64
-    they would take four times as long (docs/performance.md).
+    On a CPU a few choices fill no vector register, but rows do: so choices are laid one behind the other in memory, for
+    all that follows, too. Of 4,096 rows with 2 choices a sample and its log-probability then take 82 us, not 158; with
+    64 they would take four times as long (docs/performance.md).
     """
     if logits.is_cpu and logits.shape[-1] <= FEW_CHOICES:
         return torch.log_softmax(logits.t(), dim=0).t()
