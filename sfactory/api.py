@@ -23,7 +23,7 @@ from sfactory.config.cli import Resolved, read_command_line
 from sfactory.config.words import words_of
 from sfactory.errors import ConfigError, ExitCode
 from sfactory.native import NATIVE, set_for_children
-from sfactory.runtime.signals import Interrupted, Interrupts
+from sfactory.runtime.signals import Interrupted, Interrupts, signals_held_back
 from sfactory.runtime.summary import Result, Summary
 
 if TYPE_CHECKING:
@@ -71,8 +71,10 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
     resolved = read_command_line(arguments, prog="sfactory.train")
     if resolved.config.benchmark.benchmark:
         raise ConfigError(["--benchmark=True: sfactory.run trains; python -m sfactory.train measures"])
-    # torch comes with these: who mistypes a flag need not wait for it, and it finds the environment of its process.
-    from sfactory.runtime import nursery, session  # noqa: F401
+    # torch comes with these: who mistypes a flag need not wait for it, and it finds the environment of its process. A
+    # signal that raises inside its import may end the process without a word.
+    with signals_held_back():
+        from sfactory.runtime import nursery, session  # noqa: F401
 
     interrupts = Interrupts()
     try:

@@ -101,13 +101,15 @@ def signals_held_back() -> Iterator[None]:
 
     They are blocked, so that processes started inside inherit that and a signal to the group spares them. That alone
     holds nothing back here: the kernel gives a signal to any thread that does not block it, such as those of BLAS, and
-    Python then runs its handler in the main thread. So the handlers are exchanged, too.
+    Python then runs its handler in the main thread. So the handlers are exchanged, too; one that was not set by Python
+    could not be put back, and stays.
     """
     heard: list[int] = []
-    handlers = {signum: signal.getsignal(signum) for signum in FOR_MAIN}
+    found = {signum: signal.getsignal(signum) for signum in FOR_MAIN}
+    handlers = {signum: handler for signum, handler in found.items() if handler is not None}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_MAIN)
     try:
-        for signum in FOR_MAIN:
+        for signum in handlers:
             signal.signal(signum, lambda signum, _frame: heard.append(signum))
         yield
     finally:
