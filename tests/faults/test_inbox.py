@@ -10,6 +10,7 @@ import pytest
 from sfactory.errors import ExitCode
 from tests.support.processes import eventually
 from tests.support.resume import assert_resumes
+from tests.support.standing import wait_until_all_work
 from tests.support.trainer import RunTrainer, within
 from tests.support.watchers import MOMENT
 
@@ -70,7 +71,7 @@ def test_a_full_ring_of_work_ends_the_run_by_the_name_of_its_reader_and_what_it_
         min_traj_buffers_per_worker=64,
         train_for_env_steps=ENDLESS,
     )
-    run.wait_until_training()
+    wait_until_all_work(run)
     actors = {run.pid_of(f"sf-actor-{actor}") for actor in range(2)}
 
     still.touch()

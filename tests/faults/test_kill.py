@@ -8,6 +8,7 @@ import pytest
 
 from sfactory.errors import ExitCode
 from tests.support.resume import assert_resumes
+from tests.support.standing import wait_until_all_work
 from tests.support.trainer import RunTrainer
 
 pytestmark = pytest.mark.faults
@@ -37,7 +38,7 @@ def test_a_killed_child_that_is_not_to_be_replaced_ends_the_run_by_name_and_the_
     run_trainer: RunTrainer, name: str, inference: str, exit_code: ExitCode
 ) -> None:
     run = run_trainer(train_for_env_steps=ENDLESS, inference=inference, max_worker_restarts=0)
-    run.wait_until_training()
+    wait_until_all_work(run)
 
     run.kill(name, signal.SIGKILL)
 

@@ -13,6 +13,7 @@ from sfactory.errors import ExitCode
 from sfactory.runtime.resources import handles_needed
 from tests.support import limits
 from tests.support.files import write_files
+from tests.support.standing import wait_until_all_work
 from tests.support.trainer import RunTrainer, TrainerRun
 
 pytestmark = pytest.mark.faults
@@ -64,7 +65,7 @@ def test_a_low_soft_limit_of_open_files_is_raised_for_all_processes_and_what_is_
 ) -> None:
     hard = handles_needed(CHILDREN)
     run = run_trainer(limits.open_files(40, hard), train_for_env_steps=1_000_000_000)
-    run.wait_until_training()
+    wait_until_all_work(run)
 
     found = run.processes()
     assert {name: soft_limit(pid) for name, pid in found.items()} == dict.fromkeys(found, hard)
@@ -77,7 +78,7 @@ def test_a_low_soft_limit_of_open_files_is_raised_for_all_processes_and_what_is_
 
 def test_each_child_takes_no_more_open_files_than_are_planned_for_it(run_trainer: RunTrainer) -> None:
     run = run_trainer(train_for_env_steps=1_000_000_000, num_workers=12, num_envs_per_worker=2, rollout=32)
-    run.wait_until_training()
+    wait_until_all_work(run)
 
     open_files = files_open(run.pid_of("sf-main"))
 
@@ -98,7 +99,7 @@ def test_on_one_core_a_run_goes_on_pins_nobody_and_warns(run_trainer: RunTrainer
 def test_half_a_core_of_a_container_is_respected_and_nobody_is_pinned(run_trainer: RunTrainer, tmp_path: Path) -> None:
     groups = write_files(tmp_path / "groups", {"cpu.max": "50000 100000\n"})
     run = run_trainer(limits.container(groups), train_for_env_steps=1_000_000_000, num_workers=1)
-    run.wait_until_training()
+    wait_until_all_work(run)
 
     all_cores = os.sched_getaffinity(0)
     assert {os.sched_getaffinity(pid) == all_cores for pid in run.processes().values()} == {True}

@@ -9,6 +9,7 @@ import pytest
 
 from sfactory.errors import ExitCode
 from tests.support.resume import assert_resumes
+from tests.support.standing import wait_until_all_work
 from tests.support.trainer import RunTrainer, within
 from tests.support.watchers import FAIL_AT, MOMENT
 
@@ -92,7 +93,7 @@ def test_observers_and_hooks_that_do_not_exist_are_refused_at_once_before_anythi
 
 def test_a_killed_evaluator_ends_the_run_by_name_and_the_run_can_be_resumed(run_trainer: RunTrainer) -> None:
     run = run_trainer(train_for_env_steps=ENDLESS, eval_interval_sec=1, eval_workers=2)
-    run.wait_until_training()
+    wait_until_all_work(run)
 
     run.kill("sf-eval-1", signal.SIGKILL)
 
