@@ -235,19 +235,16 @@ class LocksRing(_Still):
         return super().step(action)
 
 
-class SlowReset(_Still):
-    """Episodes of 8 steps of a millisecond; once, reset number ``slow_reset`` of an env takes ``slow_s`` seconds."""
+class _Brief(_Still):
+    """Episodes of 8 steps of a millisecond."""
 
-    def __init__(self, slow_reset: int, slow_s: float, fuse: str) -> None:
+    def __init__(self) -> None:
         super().__init__(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
-        self._left, self._slow_s, self._fuse, self._steps = slow_reset, slow_s, Fuse(fuse, 0, 1), 0
+        self._steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As ever, slowly once."""
-        self._left -= 1
+        """Begin the next one."""
         self._steps = 0
-        if self._left == 0 and self._fuse.trip():
-            time.sleep(self._slow_s)
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -256,6 +253,35 @@ class SlowReset(_Still):
         self._steps += 1
         obs, reward, _, _, info = super().step(action)
         return obs, reward, self._steps == 8, False, info
+
+
+class SlowReset(_Brief):
+    """Once, reset number ``slow_reset`` of an env takes ``slow_s`` seconds."""
+
+    def __init__(self, slow_reset: int, slow_s: float, fuse: str) -> None:
+        super().__init__()
+        self._left, self._slow_s, self._fuse = slow_reset, slow_s, Fuse(fuse, 0, 1)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """As ever, slowly once."""
+        self._left -= 1
+        if self._left == 0 and self._fuse.trip():
+            time.sleep(self._slow_s)
+        return super().reset(seed=seed, options=options)
+
+
+class Unresettable(_Brief):
+    """Once there is the file ``order``, no reset succeeds any more, first resets of fresh envs included."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self._order = Path(order)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """As ever, until that is ordered."""
+        if self._order.exists():
+            raise RuntimeError("the level file is gone")
+        return super().reset(seed=seed, options=options)
 
 
 class SpoilsInbox(_Still):

@@ -15,12 +15,14 @@ import torch
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
+from tests.support.standing import wait_until_all_work
 from tests.support.trainer import RunTrainer, TrainerRun, within
 
 pytestmark = pytest.mark.faults
 
 ENDLESS = 1_000_000_000
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
+UNRESETTABLE = "tests.faults.bad_envs:Unresettable"
 LAYOUTS: dict[str, dict[str, Any]] = {
     "central": {"inference": "central"},
     "local": {"inference": "local"},
@@ -165,12 +167,20 @@ def test_the_flag_says_how_much_bad_data_is_borne(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_ctrl_c_ends_a_run_whose_envs_are_being_made_anew(run_trainer: RunTrainer, tmp_path: Path, layout: str) -> None:
-    # After so many resets of all envs none works any more, first resets of fresh envs included. By then all actors have
-    # begun, on a busy machine, too.
-    env_kwargs = {**once(tmp_path, raise_in_reset=1), "fuse_skip": 2000, "fuse_count": ENDLESS}
+    order = tmp_path / "order"
     run = run_trainer(
-        train_for_env_steps=ENDLESS, env=FAULTY, env_kwargs=env_kwargs, max_env_restarts=10**6, **LAYOUTS[layout]
+        train_for_env_steps=ENDLESS,
+        env=UNRESETTABLE,
+        env_kwargs={"order": str(order)},
+        max_env_restarts=10**6,
+        **LAYOUTS[layout],
     )
+    # An actor whose first resets fail ends the run, so all have to have had theirs; a serial run has one process.
+    if layout == "serial":
+        run.wait_until_training()
+    else:
+        wait_until_all_work(run)
+    order.touch()
     run.wait_until(lambda: run.stderr.count("it is made anew") >= 6)
 
     run.signal_group(signal.SIGINT)
