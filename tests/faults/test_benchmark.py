@@ -8,11 +8,11 @@ import time
 import pytest
 
 from sfactory.errors import ExitCode
-from tests.support.trainer import RunTrainer, TrainerRun
+from tests.support.trainer import RunTrainer, TrainerRun, within
 
 pytestmark = pytest.mark.faults
 
-END_S = 12.0
+END_S = within(12.0)
 LONG_S = 120.0  # enough on a busy machine
 
 
@@ -23,9 +23,9 @@ def assert_interrupted(run: TrainerRun) -> None:
 
 
 def test_ctrl_c_while_a_benchmark_measures_ends_it_without_a_result(run_trainer: RunTrainer) -> None:
-    run = run_trainer(benchmark=True, benchmark_seconds=3)
+    run = run_trainer(benchmark=True, benchmark_seconds=20)
     run.wait_until("warmed up in a moment")
-    time.sleep(2.5)  # the measurement begins after 2 s and ends after 5 s
+    time.sleep(4.0)  # the measurement begins after 2 s and ends after 22 s
 
     run.signal_group(signal.SIGINT)
 
