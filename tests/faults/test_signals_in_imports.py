@@ -40,7 +40,8 @@ def test_a_signal_inside_an_import_is_answered_as_any_other(run_trainer: RunTrai
     assert "Traceback" not in run.stderr
 
 
-# As above, within a call of Python from the C++ of torch, which calls std::terminate if that raises.
+# As above, within a call of Python from the C++ of torch, which calls std::terminate if that raises. Tells so, since
+# a torch that does not call Python there is not met.
 FROM_C = """
 import signal, sys
 from sfactory.train import main
@@ -49,10 +50,11 @@ within = False
 
 def watch(frame, event, function):
     global within
-    if event == "c_call" and function.__name__ == "_c10d_init":
-        within = True
+    if event in ("c_call", "c_return", "c_exception") and function.__name__ == "_c10d_init":
+        within = event == "c_call"
     elif event == "call" and within:
         sys.setprofile(None)
+        print("a signal comes within _c10d_init", file=sys.stderr)
         signal.raise_signal(signal.SIGINT)
 
 sys.setprofile(watch)
@@ -64,4 +66,6 @@ def test_a_signal_while_torch_calls_python_from_c_is_answered_as_any_other(run_t
     run = run_trainer((sys.executable, "-c", FROM_C))
 
     run.assert_ended(ExitCode.SIGINT)
+    assert "a signal comes within _c10d_init" in run.stderr, run.report("torch calls no Python there")
     assert run.last_stderr_line.startswith("RESULT interrupted env_steps=0 "), run.report("there are steps")
+    assert "Traceback" not in run.stderr
