@@ -104,8 +104,10 @@ class Batch:
         command = shlex.join(["srun", *job.command])
         if not self.timeout_s:
             return command
+        # In the foreground timeout signals srun alone; else it signals srun and then the group that srun is in, and a
+        # second SIGTERM ends a run without saving.
         return (
-            f"timeout --kill-after={_KILL_AFTER_S} {self.timeout_s} {command}\n"
+            f"timeout --foreground --kill-after={_KILL_AFTER_S} {self.timeout_s} {command}\n"
             f'code=$?\nif [ $code -eq {_TIMED_OUT} ]; then scontrol requeue "$SLURM_JOB_ID"; fi\n'
             "exit $code"
         )

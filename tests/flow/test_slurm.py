@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,23 +15,38 @@ from sfactory.errors import ExitCode
 from tests.support.launches import description
 from tests.support.source import ROOT
 
+# Time is up once the run trains: what comes before takes as long as the machine likes. A SIGALRM tells that to the
+# timeout of coreutils, which does all the rest itself. sbatch has a minute, in which this one runs the whole job.
+TIMEOUT = """
+$REAL_TIMEOUT "$@" & job=$!
+for _ in {1..450}; do
+    kill -0 $job && ! grep -qs "first env step" "$LOG" && sleep 0.1 || break
+done
+kill -ALRM $job
+wait $job
+"""
 PROGRAMS = {
     "sbatch": 'test "$1" = --parsable && SLURM_JOB_ID=17 bash "$2" >&2 && echo "17;cluster"',
     "srun": 'exec "$@"',
     "scontrol": 'echo "$@" >> "$REQUEUED"',
+    "timeout": TIMEOUT,
 }
+LONG_S = 1000  # longer than any test
 
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Puts the programs first on the path; the file in which scontrol notes its arguments."""
-    folder = tmp_path / "programs"
+    folder, real_timeout = tmp_path / "programs", shutil.which("timeout")
+    assert real_timeout is not None
     folder.mkdir()
     for name, body in PROGRAMS.items():
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("REQUEUED", str(tmp_path / "requeued"))
+    monkeypatch.setenv("REAL_TIMEOUT", real_timeout)
+    monkeypatch.setenv("LOG", str(tmp_path / "train_dir" / "many" / "run" / "sf_log.txt"))
     return tmp_path / "requeued"
 
 
@@ -61,7 +77,7 @@ def test_submitted_scripts_train_and_what_is_done_is_not_submitted_again(tmp_pat
 def test_a_run_that_does_not_end_in_time_saves_and_is_queued_again(tmp_path: Path, slurm: Path) -> None:
     text = description("many", {"train_for_env_steps": 10**9, "save_every_sec": 1000}, "")
 
-    launched(text, tmp_path, "--backend=slurm", "--slurm_timeout=10")
+    launched(text, tmp_path, "--backend=slurm", f"--slurm_timeout={LONG_S}")
 
     assert slurm.read_text() == "requeue 17\n"
     summary = json.loads((tmp_path / "train_dir" / "many" / "run" / "summary.json").read_text())

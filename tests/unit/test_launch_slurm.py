@@ -60,7 +60,7 @@ def test_without_gpus_none_is_asked_for(tmp_path: Path) -> None:
 def test_with_a_timeout_the_job_is_queued_again(tmp_path: Path) -> None:
     script = lines(tmp_path, slurm_timeout=3600)
 
-    assert script[-4].startswith("timeout --kill-after=60 3600 srun ")
+    assert script[-4].startswith("timeout --foreground --kill-after=60 3600 srun ")
     assert script[-3:] == [
         "code=$?",
         'if [ $code -eq 124 ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
