@@ -128,11 +128,14 @@ class Command:
             raise self.failure(f"still running after {within_s:.0f} s")
         return self._process.returncode
 
+    def send(self, number: signal.Signals) -> None:
+        """A signal to its first process, if that has not ended."""
+        self._process.send_signal(number)
+
     def stop(self) -> None:
         """Ask it to end, if it has not, and wait for that."""
-        if self.exit_code is None:
-            self._process.send_signal(signal.SIGTERM)
-            self.runs_on(_END_S)
+        self.send(signal.SIGTERM)
+        self.runs_on(_END_S)
 
     def left_over(self, within_s: float = 5.0) -> list[str]:
         """Names of its processes that still live that long after its end."""

@@ -11,16 +11,12 @@ passes while all processes start anew is counted, too. With ``--at_least`` a sma
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
-import shlex
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-import uuid
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +24,7 @@ from typing import Any
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts.proc import MARK, marked
+from scripts.command import Command, json_line
 from scripts.ratios import ratio
 from scripts.record import machine, write_json
 from scripts.rounds import alternating
@@ -45,53 +41,44 @@ def trained(flags: list[str], seconds: float, every: float) -> dict[str, Any]:
 
     Tells steps that were learned from, kills, workers that were replaced, and how often all processes started anew.
     """
-    mark = uuid.uuid4().hex
+    # If this script is killed, the run ends by itself; else a signal ends it before.
+    ends = [f"--train_for_env_steps={ENDLESS}", f"--train_for_seconds={seconds + START_S + END_S:g}"]
     with tempfile.TemporaryDirectory() as folder:
-        command = [*TRAIN, *flags, f"--train_for_env_steps={ENDLESS}", "--max_worker_restarts=1000"]
-        told = Path(folder, "stderr")
-        with told.open("wb") as stderr:
-            process = subprocess.Popen(
-                [*command, f"--train_dir={folder}"],
-                env={**os.environ, MARK: mark},
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            )
-        wait_for_the_first_step(process, told)
-        kills, end = 0, time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(min(every or left, left))
-                break
-            if time.monotonic() < end:
-                kills += killed(mark, kills)
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=END_S)
-        log = told.read_text()
-    if every and not kills:
-        raise SystemExit(f"error: the run was over before a kill: {shlex.join(command)}")
-    if process.returncode != 128 + signal.SIGINT:
-        raise SystemExit(f"error: exit code {process.returncode}: {shlex.join(command)}\n{log[-4000:]}")
-    steps = json.loads(out.splitlines()[-1])["env_steps"]
+        argv = [*TRAIN, *flags, *ends, "--max_worker_restarts=1000", f"--train_dir={folder}"]
+        with Command(argv, Path(folder)) as command:
+            command.wait_for("first env step", START_S)
+            kills = killed_within(command, seconds, every)
+            command.send(signal.SIGINT)
+            code = command.wait(END_S)
+            if code != 128 + signal.SIGINT:
+                raise command.failure(f"ended with {code}")
+            if every and not kills:
+                raise command.failure("was over before a kill")
+            log, steps = command.stderr, json_line(command.stdout)["env_steps"]
     return {"env_steps": steps, "kills": kills, "replaced": log.count("; replaced ("), "anew": log.count("start anew")}
 
 
-def wait_for_the_first_step(process: subprocess.Popen[str], told: Path) -> None:
-    """Return once ``told`` tells of it; exits if it never does."""
-    end = time.monotonic() + START_S
-    while "first env step" not in told.read_text():
-        if process.poll() is not None or time.monotonic() > end:
-            process.kill()
-            raise SystemExit(f"error: no first env step\n{told.read_text()[-4000:]}")
-        time.sleep(0.02)
+def killed_within(command: Command, seconds: float, every: float) -> int:
+    """Let a run train for so long, or to its end, and kill an actor ``every`` seconds (0: none); how many were."""
+    kills, end = 0, time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0 and command.runs_on(min(every or left, left)):
+        if time.monotonic() < end:
+            kills += killed(command.living(), kills)
+    return kills
 
 
-def killed(mark: str, turn: int) -> int:
-    """Kill the actor whose turn it is; how many were killed, which is none while none is there."""
-    actors = sorted((name, pid) for pid, name in marked(mark).items() if name.startswith(ACTOR))
+def killed(processes: Mapping[int, str], turn: int) -> int:
+    """Kill the actor whose turn it is; how many were killed: none while there is none, or if it has just ended.
+
+    processes: name by pid.
+    """
+    actors = sorted((name, pid) for pid, name in processes.items() if name.startswith(ACTOR))
     if not actors:
         return 0
-    os.kill(actors[turn % len(actors)][1], signal.SIGKILL)
+    try:
+        os.kill(actors[turn % len(actors)][1], signal.SIGKILL)
+    except ProcessLookupError:
+        return 0
     return 1
 
 
