@@ -38,9 +38,9 @@ def run_in_turns(orders: Mapping[str, Order], turn_s: float) -> dict[str, Output
             for name, order in orders.items()
         }
         stack.callback(_signal, commands, signal.SIGCONT)  # or they would not hear that they are to end
-        while any(command.exit_code is None for command in commands.values()):
+        while running := [command for command in commands.values() if command.exit_code is None]:
             if time.monotonic() > end:
-                raise next(iter(commands.values())).failure(f"took longer than {RUN_LIMIT_S:g} s in turns")
+                raise running[0].failure(f"took longer than {RUN_LIMIT_S:g} s in turns")
             for name, command in commands.items():
                 turn_ends = time.monotonic() + turn_s
                 _signal({other: each for other, each in commands.items() if other != name}, signal.SIGSTOP)

@@ -46,3 +46,13 @@ def test_a_command_that_fails_ends_the_script_with_what_it_told(tmp_path: Path) 
 
     with pytest.raises(SystemExit, match=r"(?s)ended with 1.*no luck, somebody"):
         run_in_turns({"good": order("pass", tmp_path), "bad": failing}, 0.05)
+
+
+def test_of_commands_that_take_too_long_one_that_still_runs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scripts.turns.RUN_LIMIT_S", 5.0)  # the short one ends within a tenth of a second
+    orders = {"short": order("pass", tmp_path), "long": order("import time; time.sleep(600)", tmp_path)}
+
+    with pytest.raises(SystemExit, match=r"(?s)time\.sleep\(600\).*took longer than 5 s in turns"):
+        run_in_turns(orders, 0.05)
