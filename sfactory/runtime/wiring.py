@@ -89,9 +89,9 @@ class Wiring:
         if self.layout.agents == 1:
             name, counted = self.layout.actor_names[actor], self.table.steps_of(actor)
             row = self.status.row(name)
-            untold = counted - int(row.get("env_steps"))
-            if not 0 <= untold <= self.layout.rows:
-                _log.error("%s: %d env steps lie in its slots, and %d fewer were told of", name, counted, untold)
+            told = int(row.get("env_steps"))
+            if not 0 <= counted - told <= self.layout.rows:
+                _log.error("%s: %d env steps lie in its slots, %d were told of", name, counted, told)
             row.set("env_steps", counted)
 
     def forget(self, actor: int) -> None:
