@@ -192,6 +192,8 @@ def test_a_killed_worker_is_the_failure_and_the_learner_saves(start: Start, name
     assert isinstance(run.supervision.failure, WorkerDied)
     assert f"{name} was killed by SIGKILL" in str(run.supervision.failure)
     assert run.saved_steps() == run.trained() > 0
+    assert run.crew.was_cut_off(name)
+    assert not run.crew.was_cut_off("sf-learner-0"), "it has saved, and ended by itself"
 
 
 @pytest.mark.parametrize("background", [True, False])
