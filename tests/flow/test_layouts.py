@@ -14,6 +14,7 @@ MEMORY = {"use_rnn": True, "rnn_type": "lstm", "rnn_size": 16, "recurrence": 4}
 NORMALIZED = {"normalize_input": True, "normalize_returns": True}
 SHUFFLED = {"with_vtrace": False, "shuffle_minibatches": True, "num_batches_per_epoch": 2, "num_epochs": 2}
 PREDICTING = {"use_cpc": True, "use_spectral_norm": True, "num_batches_per_epoch": 2, "num_epochs": 2}
+LIMIT_S = 240.0  # of a whole run, on a machine that runs several
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_serial_mode_gives_the_same_weights_for_the_same_seed_and_others_for_ano
     runs = [run_trainer(experiment=name, seed=seed, **common) for name, seed in (("1", 5), ("again", 5), ("other", 6))]
     found = []
     for run in runs:
-        assert run.wait() == 0, run.report("failed")
+        assert run.wait(LIMIT_S) == 0, run.report("failed")
         assert run.processes() == {}
         run.assert_clean()
         found.append(what_was_learned(run.run_dir))
@@ -69,7 +70,7 @@ def test_a_synchronous_run_has_a_policy_lag_of_zero_in_every_dataset(
         train_for_env_steps=10_000,
     )
 
-    assert run.wait() == 0, run.report("failed")
+    assert run.wait(LIMIT_S) == 0, run.report("failed")
     result = run.result()
     assert result["policy_lag"] == {"min": 0.0, "mean": 0.0, "max": 0.0}
     assert result["updates"] >= 4 * 10_000 // 256
@@ -79,7 +80,7 @@ def test_a_synchronous_run_has_a_policy_lag_of_zero_in_every_dataset(
 def test_a_dataset_of_several_rounds_is_synchronous_too(run_trainer: RunTrainer) -> None:
     run = run_trainer(async_rl=False, batch_size=768, train_for_env_steps=10_000)
 
-    assert run.wait() == 0, run.report("failed")
+    assert run.wait(LIMIT_S) == 0, run.report("failed")
     assert run.result()["policy_lag"] == {"min": 0.0, "mean": 0.0, "max": 0.0}
 
 
@@ -87,7 +88,7 @@ def test_a_dataset_of_several_rounds_is_synchronous_too(run_trainer: RunTrainer)
 def test_where_no_dataset_may_wait_datasets_of_any_size_come_together(run_trainer: RunTrainer, batch_size: int) -> None:
     run = run_trainer(num_batches_to_accumulate=0, batch_size=batch_size, train_for_env_steps=10_000)
 
-    assert run.wait() == 0, run.report("failed")
+    assert run.wait(LIMIT_S) == 0, run.report("failed")
     result = run.result()
     assert result["updates"] >= 10_000 // batch_size
     # A dataset that takes every slot leaves nothing to be collected while it is learned from.
