@@ -19,9 +19,10 @@ from sfactory.errors import ConfigError, EnvError, ExitCode, ObserverFailed
 from tests.support import processes
 from tests.support.launches import SHORT
 from tests.support.source import ROOT
+from tests.support.trainer import within
 
 ENDLESS = 1_000_000_000
-TOP = "import json, logging, os, signal, sys, threading\nimport sfactory\nflags = json.loads(sys.argv[1])\n"
+TOP = "import json, logging, os, signal, sys, threading, time\nimport sfactory\nflags = json.loads(sys.argv[1])\n"
 
 
 @pytest.fixture
@@ -89,16 +90,22 @@ def state():
 def main():
     logging.basicConfig(level=logging.ERROR)
     signal.signal(signal.SIGTERM, own_handler)
-    before, told, rows = state(), [], []
+    before, told, rows, enough = state(), [], [], []
     def look(row):
         rows.extend([dict(row)] if row["perf/sampled_env_steps"] else [])
-        return len(rows) < 3
+        if len(rows) < 3:
+            return True
+        enough.append(time.monotonic())
+        return False
     def run(**more):
         rows.clear()
+        enough.clear()
         result = sfactory.run(flags | more, on_report=look)
+        ended = time.monotonic()
         steps = [row["env_steps"] for row in rows]
         told.append({"status": result.status, "code": result.exit_code, "early": result.stopped_early,
                      "steps": result.summary.env_steps, "rows": len(rows), "sorted": steps == sorted(steps),
+                     "after": ended - (enough or [ended])[0],  # the answer that ends it
                      "last": steps[-1:] == [result.summary.env_steps], "handles": len(os.listdir("/proc/self/fd")),
                      "run_dir": str(result.run_dir), "mean": rows and rows[-1]["train/episode_return_mean"]})
     run(experiment="a")
@@ -125,8 +132,9 @@ def test_several_runs_in_one_process_end_when_a_report_says_so_and_leave_it_as_i
     a, b, c, again, finished = told
     for run in (a, b, c, again):
         assert (run["status"], run["code"], run["early"]) == ("done", 0, True)
-        # Two more at most: while the end is under way, and the last one.
-        assert 3 <= run["rows"] <= 5
+        assert run["after"] <= within(5.0)
+        # More come while the end is under way, one every half a second, and the last one.
+        assert 3 <= run["rows"] <= 3 + 2 * run["after"] + 2
         assert run["sorted"]
         assert run["last"]
         assert run["mean"] is not None
