@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
 from sfactory.learner.evidence import EVIDENCE_FILE
+from tests.support import poison_in_turn
 from tests.support.poison import SPOIL_AT
 from tests.support.trainer import RunTrainer, TrainerRun
 
@@ -75,11 +77,14 @@ def test_a_weight_that_is_not_finite_is_neither_published_nor_saved(run_trainer:
 
 
 @pytest.mark.parametrize("serial", [False, True], ids=["processes", "serial"])
-def test_a_policy_whose_weights_are_not_finite_costs_the_others_nothing(run_trainer: RunTrainer, serial: bool) -> None:
+def test_a_policy_whose_weights_are_not_finite_costs_the_others_nothing(
+    run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serial: bool
+) -> None:
+    monkeypatch.setenv(poison_in_turn.FOLDER, str(tmp_path))
     run = run_trainer(
         train_for_env_steps=ENDLESS,
         num_policies=2,
-        after_train_step=("tests.support.poison:a_weight_of_the_first_policy",),
+        after_train_step=("tests.support.poison_in_turn:a_weight_once_another_policy_has_learned",),
         serial_mode=serial,
         save_every_sec=1000,  # so that nothing but the end saves
     )

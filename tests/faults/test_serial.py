@@ -15,6 +15,7 @@ from tests.support.trainer import RunTrainer
 pytestmark = pytest.mark.faults
 
 ENDLESS = 10**9
+ENVS, ROLLOUT = 16, 16  # which make one dataset of 256 steps
 
 
 def test_ctrl_c_saves_and_the_run_goes_on_from_there(run_trainer: RunTrainer) -> None:
@@ -77,17 +78,17 @@ def test_ctrl_c_ends_a_dataset_that_would_take_hours_and_saves(run_trainer: RunT
     told = tmp_path / "sf-main"  # nothing else tells of a run in one process while it learns
     run = run_trainer(
         serial_mode=True,
-        env="tests.faults.bad_envs:FirstResets",
-        env_kwargs={"folder": str(tmp_path)},
+        env="tests.support.steps_told:TellsOfStep",
+        env_kwargs={"folder": str(tmp_path), "step": ROLLOUT},
         train_for_env_steps=ENDLESS,
         num_epochs=100_000,
         num_batches_per_epoch=1,
         early_stop_loss_change=0,
         save_every_sec=1000,
     )
-    run.wait_until(lambda: told.exists() and told.read_text().count('"was reset"') == 16)
+    run.wait_until(lambda: told.exists() and told.read_text().count("\n") == ENVS)
 
-    time.sleep(3.0)  # a dataset takes some tenths of a second to come together
+    time.sleep(3.0)  # the dataset has come together, and one of its updates takes some thousandths of a second
     run.signal_group(signal.SIGINT)
 
     run.assert_ended(ExitCode.SIGINT)
