@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,6 +20,8 @@ from sfactory.errors import ChannelFull, ExitCode, MessageTooLarge
 from sfactory.layout import Layout
 from sfactory.messages import MAX_REPORT_BYTES, TO_LEARNER, TO_MAIN, EpisodesDone, ToLearner, ToMain, TrajectoryReady
 from sfactory.shared.channel import Channel
+from tests.support.processes import eventually
+from tests.support.stopped import is_stopped
 from tests.support.trainer import RunTrainer
 
 pytestmark = pytest.mark.faults
@@ -22,42 +30,73 @@ ENDLESS = 1_000_000_000
 BANDIT = "sfactory_envs.synthetic.bandit:Bandit"
 REPORTS = 64  # the ring of reports to main holds so many of the largest
 EPISODE_BYTES = 16
+SPAWN = multiprocessing.get_context("spawn")
+READER_S = 60.0  # bound on whatever one process does, its start included
 
 
-def read_into_pipe(channel: Channel[ToLearner], pipe: int) -> None:
-    """Tell through the pipe the slot of each message, as it comes, until none comes for a second."""
+def stand_still_then_read(channel: Channel[ToLearner], told: Connection) -> None:
+    """Once continued, tell of the slot of each message, as it comes, until none comes for a second."""
+    os.kill(os.getpid(), signal.SIGSTOP)
     while messages := channel.get(1.0):
-        os.write(pipe, b"".join(b"%d\n" % message.slot for message in messages))
+        told.send([message.slot for message in messages])
+    told.close()
 
 
-def test_a_ring_whose_reader_is_stopped_fails_loudly_and_nothing_that_it_took_is_lost() -> None:
-    channel: Channel[ToLearner] = Channel("sf-learner-0", TO_LEARNER, capacity=50)
-    read_end, write_end = os.pipe()
-    channel.put(TrajectoryReady(0, 0))
-    reader = os.fork()
-    if not reader:
-        os.close(read_end)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        read_into_pipe(channel, write_end)
-        os._exit(0)
-    os.close(write_end)
+def read_to_the_end(told: Connection) -> Iterator[int]:
+    """All slots that the reader tells of."""
+    with contextlib.suppress(EOFError):
+        while told.poll(READER_S):
+            yield from told.recv()
+        pytest.fail("the reader neither reads nor ends")
+
+
+class StoppedReader(NamedTuple):
+    """A ring that holds one message; the process that reads it and stands still; what tells of all that it reads."""
+
+    ring: Channel[ToLearner]
+    process: SpawnProcess
+    told: Connection
+
+    def go_on(self) -> None:
+        """Read from now on."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def reader() -> Iterator[StoppedReader]:
+    """Somebody who stands still; ended after the test, whatever has become of it."""
+    ring: Channel[ToLearner] = Channel("sf-learner-0", TO_LEARNER, capacity=50)
+    ring.put(TrajectoryReady(0, 0))
+    told, telling = SPAWN.Pipe(duplex=False)
+    process = SPAWN.Process(target=stand_still_then_read, args=(ring, telling))
+    process.start()
+    telling.close()
+    pid = process.pid
+    assert pid is not None
     try:
-        os.waitpid(reader, os.WUNTRACED)
-
-        sent = 1
-        while channel.try_put(TrajectoryReady(0, sent)):
-            sent += 1
-        began = time.monotonic()
-        with pytest.raises(ChannelFull, match="the ring of sf-learner-0 is full"):
-            channel.put(TrajectoryReady(0, sent))
-
-        assert sent >= 50
-        assert time.monotonic() - began < 5.0, "a full ring was waited for"
+        assert eventually(lambda: is_stopped(pid), READER_S), "it does not come to stand still"
+        yield StoppedReader(ring, process, told)
     finally:
-        os.kill(reader, signal.SIGCONT)
-    with os.fdopen(read_end) as told:
-        assert [int(line) for line in told] == list(range(sent))
-    os.waitpid(reader, 0)
+        process.kill()
+        process.join(READER_S)
+        told.close()
+
+
+def test_a_ring_whose_reader_is_stopped_fails_loudly_and_nothing_that_it_took_is_lost(reader: StoppedReader) -> None:
+    sent = 1
+    while reader.ring.try_put(TrajectoryReady(0, sent)):
+        sent += 1
+    began = time.monotonic()
+    with pytest.raises(ChannelFull, match="the ring of sf-learner-0 is full"):
+        reader.ring.put(TrajectoryReady(0, sent))
+
+    assert sent >= 50
+    assert time.monotonic() - began < 5.0, "a full ring was waited for"
+    reader.go_on()
+    assert list(read_to_the_end(reader.told)) == list(range(sent))
+    reader.process.join(READER_S)
+    assert reader.process.exitcode == 0
 
 
 def test_a_message_that_never_fits_is_told_apart_from_a_full_ring_at_once() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ from sfactory.config.flags import config_of
 from sfactory.errors import ExitCode
 from sfactory.population.controller import Population
 from sfactory.population.state import load_state
-from tests.support.trainer import END_S, RunTrainer, TrainerRun
+from tests.support.processes import eventually
+from tests.support.stopped import is_stopped
+from tests.support.trainer import END_S, RunTrainer, TrainerRun, within
 
 pytestmark = pytest.mark.faults
 
@@ -29,6 +34,7 @@ POPULATION: dict[str, Any] = {
     "pbt_replace_fraction": 0.5,
     "pbt_replace_reward_gap": 0.0,
 }
+TOLD_AS = {"learning_rate": "learning_rate", "exploration_loss_coeff": "exploration_coeff"}  # in rows
 
 
 def events(run: TrainerRun, kind: str | None = None) -> list[dict[str, Any]]:
@@ -41,6 +47,20 @@ def events(run: TrainerRun, kind: str | None = None) -> list[dict[str, Any]]:
 
 def checkpoints(run: TrainerRun, policy: int) -> Path:
     return run.run_dir / f"checkpoint_p{policy}"
+
+
+@contextlib.contextmanager
+def standing_still(run: TrainerRun, *names: str) -> Iterator[None]:
+    """The processes of these names do nothing within the block."""
+    pids = [run.pid_of(name) for name in names]
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        assert eventually(lambda: all(map(is_stopped, pids)), within(1.0)), run.report("still at work")
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def end_by_signal(run: TrainerRun) -> None:
@@ -68,14 +88,17 @@ def test_a_member_whose_learner_is_killed_is_restored_and_the_population_goes_on
 def test_a_parent_whose_checkpoints_cannot_be_read_is_skipped(run_trainer: RunTrainer) -> None:
     run = run_trainer(**POPULATION)
     run.wait_until(lambda: all(list(checkpoints(run, policy).glob("checkpoint_*.pth")) for policy in range(2)))
-    aside = [checkpoints(run, policy).rename(run.run_dir / f"aside_{policy}") for policy in range(2)]
-    for policy in range(2):
-        checkpoints(run, policy).write_text("no directory")
+    # A save makes the directory anew where it is missing.
+    with standing_still(run, "sf-learner-0", "sf-learner-1"):
+        aside = [checkpoints(run, policy).rename(run.run_dir / f"aside_{policy}") for policy in range(2)]
+        for policy in range(2):
+            checkpoints(run, policy).write_text("no directory")
 
     run.wait_until(lambda: bool(events(run, "skip")))
-    for policy, folder in enumerate(aside):
-        checkpoints(run, policy).unlink()
-        folder.rename(checkpoints(run, policy))
+    with standing_still(run, "sf-learner-0", "sf-learner-1"):
+        for policy, folder in enumerate(aside):
+            checkpoints(run, policy).unlink()
+            folder.rename(checkpoints(run, policy))
 
     run.wait_until(lambda: run.metrics()[-1]["perf/trained_env_steps"] > events(run, "skip")[-1]["env_steps"])
     end_by_signal(run)
@@ -111,17 +134,25 @@ def test_a_population_goes_on_where_it_was(run_trainer: RunTrainer) -> None:
 
 
 def test_what_is_mutated_is_what_the_learner_learns_with(run_trainer: RunTrainer) -> None:
-    run = run_trainer(**POPULATION, pbt_hyperparameters={"gamma": {}})
+    # Turns follow each other soon, and rows sooner.
+    run = run_trainer(**POPULATION, pbt_hyperparameters={"gamma": {}}, experiment_summaries_interval=0.25)
     run.wait_until(lambda: bool(events(run, "replace")) and bool(events(run, "mutate")))
+
+    # A learner tells of other values with what it learns next; if the run ends before that, in no row.
+    run.wait_until(lambda: learns_with_what_was_decided(run))
+
     end_by_signal(run)
 
-    state = load_state(run.run_dir)
+
+def learns_with_what_was_decided(run: TrainerRun) -> bool:
+    """Whether each policy learns, by the last row, with the values of the state of the population."""
+    state, rows = load_state(run.run_dir), run.metrics()
     assert state is not None
-    last = run.metrics()[-1]
-    for policy, member in state.members.items():
-        assert last[f"policy_{policy}/train/learning_rate"] == pytest.approx(member.hyperparameters["learning_rate"])
-        exploration = member.hyperparameters["exploration_loss_coeff"]
-        assert last[f"policy_{policy}/train/exploration_coeff"] == pytest.approx(exploration)
+    return bool(rows) and all(
+        rows[-1][f"policy_{policy}/train/{told}"] == pytest.approx(member.hyperparameters[name])
+        for policy, member in state.members.items()
+        for name, told in TOLD_AS.items()
+    )
 
 
 def test_an_objective_that_no_env_reports_ends_the_run_with_what_is_reported(run_trainer: RunTrainer) -> None:
