@@ -15,6 +15,7 @@ from tests.support.trainer import RunTrainer, TrainerRun
 pytestmark = pytest.mark.faults
 
 ENDLESS = 1_000_000_000
+SECONDS = 20  # more than the first save and all questions take
 NAMES = ("sf-learner-0", "sf-policy-0-0", "sf-actor-0", "sf-actor-1", "sf-main")
 
 
@@ -37,8 +38,9 @@ def assert_told(answer: str, *names: str) -> None:
 def test_a_run_that_is_asked_tells_of_every_process_and_goes_on_to_its_end(
     run_trainer: RunTrainer, to_group: bool
 ) -> None:
-    run = run_trainer(train_for_env_steps=ENDLESS, train_for_seconds=8)
+    run = run_trainer(train_for_env_steps=ENDLESS, train_for_seconds=SECONDS)
     run.wait_until_training()
+    run.wait_until(lambda: set(run.processes()) >= set(NAMES))
     before = run.processes()
 
     for count in (1, 2):
@@ -58,7 +60,7 @@ def test_a_run_that_is_asked_tells_of_every_process_and_goes_on_to_its_end(
 
 
 def test_a_run_in_one_process_tells_of_its_rooms_and_goes_on_to_its_end(run_trainer: RunTrainer) -> None:
-    run = run_trainer(serial_mode=True, train_for_env_steps=ENDLESS, train_for_seconds=6)
+    run = run_trainer(serial_mode=True, train_for_env_steps=ENDLESS, train_for_seconds=SECONDS)
     run.wait_until_training()
 
     run.signal_main(signal.SIGUSR1)

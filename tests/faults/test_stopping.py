@@ -122,7 +122,13 @@ def test_a_run_that_is_done_is_not_undone_by_an_env_that_cannot_be_closed(
     run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch, how: str, inference: str
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
-    run = run_trainer(env="bad_envs:Unclosable", env_kwargs={"how": how}, train_for_env_steps=3000, inference=inference)
+    run = run_trainer(
+        env="bad_envs:Unclosable",
+        env_kwargs={"how": how},
+        train_for_env_steps=3000,
+        inference=inference,
+        set_workers_cpu_affinity=False,  # an actor has 3 s to close its envs, on whichever core is free
+    )
 
     run.assert_ended(ExitCode.DONE)
     assert run.result()["env_steps"] == run.saved_env_steps() >= 3000
@@ -139,6 +145,8 @@ def test_a_library_that_an_env_brings_along_computes_on_one_thread_if_that_is_wa
     run = run_trainer(
         env="bad_envs:LateLibrary",
         env_kwargs={"folder": str(tmp_path)},
+        num_envs_per_worker=2,  # an actor has 3 s to close its envs, each of which looks at all libraries
+        batch_size=64,
         train_for_env_steps=3000,
         force_envs_single_thread=single,
         set_workers_cpu_affinity=False,
