@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from functools import partial
 from multiprocessing.context import SpawnProcess
@@ -36,11 +37,17 @@ class Findings(NamedTuple):
         return found
 
 
+def be_nice() -> None:
+    """Several processes that never wait are to leave a core to those that other tests wait for."""
+    os.nice(10)
+
+
 def write_constants(weights: SharedWeights, findings: Findings, seconds: float) -> None:
     """Publish vectors of the publication's own number, as version 3 x that number, one after the other.
 
     For ``seconds`` at least, and until every reader has seen enough.
     """
+    be_nice()
     deadline, source = Deadline(seconds), np.empty(weights.nbytes // 4, np.uint32)
     while not (deadline.passed and findings.arrays["enough"][0]):
         k = weights.publications + 1
@@ -50,6 +57,7 @@ def write_constants(weights: SharedWeights, findings: Findings, seconds: float) 
 
 def read_constants(weights: SharedWeights, findings: Findings, reader: int) -> None:
     """Copy without pause until told to stop; count copies that hold two values, or an older one than the last."""
+    be_nice()
     arrays, target = findings.arrays, np.zeros(weights.nbytes // 4, np.uint32)
     arrays["ready"][reader] = 1
     assert weights.published.wait(START_S)
