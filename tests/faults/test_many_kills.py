@@ -22,8 +22,6 @@ SOLVED = 475.0
 WORKERS = ("sf-actor-0", "sf-actor-1", "sf-policy-0-0")
 KILLS, RESTARTS = 100, 200
 BATCH = 1024
-
-
 # What a learner may hold that it has not learned from: datasets that are filled, wait, or are open.
 MOST_UNLEARNED = 4 * BATCH
 NO_PROGRESS_S = 60.0  # all processes may have to start anew
@@ -97,9 +95,10 @@ def test_cartpole_is_solved_although_a_hundred_workers_are_killed(
 
 
 def assert_accounts(run: TrainerRun) -> None:
-    """Every generation of processes took no step that was not received, held or discarded, and learned from what
+    """Every generation accounts for its steps.
 
-    it received, each step once, but for what its learner had not come to.
+    It took none that was not received, held or discarded, and learned from what it received, each step once, but for
+    what its learner had not come to.
     """
     anew = re.findall(r"start anew from the checkpoint at (\d+) env steps", run.stderr)
     began_at = [0, *map(int, anew)]
