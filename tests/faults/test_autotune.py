@@ -7,11 +7,11 @@ import signal
 import pytest
 
 from sfactory.errors import ExitCode
-from tests.support.trainer import RunTrainer
+from tests.support.trainer import RunTrainer, within
 
 pytestmark = pytest.mark.faults
 
-END_S = 12.0
+END_S = within(12.0)
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
 
 

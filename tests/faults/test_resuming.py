@@ -13,11 +13,11 @@ import pytest
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
 from tests.support import processes
-from tests.support.trainer import RunTrainer, TrainerRun
+from tests.support.trainer import RunTrainer, TrainerRun, within
 
 pytestmark = pytest.mark.faults
 
-END_S = 12.0
+END_S = within(12.0)
 STEPS = 4096
 BANDIT = "sfactory_envs.synthetic.bandit:Bandit"
 
