@@ -17,6 +17,7 @@ import pytest
 from sfactory.checkpoint import CheckpointDir
 from sfactory.cores import Cores
 from sfactory.errors import ExitCode
+from tests.support.standing import wait_until_all_work
 from tests.support.telling_envs import HIGH_RETURN, LOW_RETURN
 from tests.support.trainer import RunTrainer, TrainerRun
 
@@ -110,7 +111,7 @@ def test_serial_sessions_end_after_seconds_and_tell_returns_from_what_policies_a
         "train_for_env_steps": ENDLESS,
     }
     bests, last_rows = [], []
-    for seconds, metric in ((1.0, "score"), (2.0, "reward")):
+    for seconds, metric in ((3.0, "score"), (6.0, "reward")):
         run = finished(run_trainer(**flags, save_best_metric=metric, train_for_seconds=seconds))
         result = run.result()
         assert json.loads((run.run_dir / "summary.json").read_text()) == result
@@ -162,7 +163,7 @@ def test_processes_are_as_nice_as_pinned_and_as_threaded_as_is_wanted(
             **given,
         )
     for run in runs.values():
-        run.wait_until_training()
+        wait_until_all_work(run)
 
     own, cores = os.getpriority(os.PRIO_PROCESS, 0), Cores.available()
     for name, niceness in (("pinned", 3), ("single", 0)):
@@ -184,7 +185,7 @@ def test_processes_are_as_nice_as_pinned_and_as_threaded_as_is_wanted(
 @pytest.mark.skipif(Cores.available().count < 2, reason="one core cannot be kept free of the only one")
 def test_cores_that_are_kept_for_the_learner_are_closed_to_actors_alone(run_trainer: RunTrainer) -> None:
     run = run_trainer(learner_cores=1, train_for_env_steps=ENDLESS)
-    run.wait_until_training()
+    wait_until_all_work(run)
 
     cores = Cores.available().ids
     learner = os.sched_getaffinity(run.pid_of("sf-learner-0"))
