@@ -1,4 +1,7 @@
-"""A keeper of checkpoints at its desk: a learner's model, steps and time as a test wants them. Out: checkpoints."""
+"""Room: a keeper of checkpoints at its desk. In: a learner's weights, steps and time, as a test wants them.
+
+Out: checkpoints, and what they say of themselves.
+"""
 
 from __future__ import annotations
 
