@@ -12,12 +12,12 @@ import pytest
 from sfactory.config.schema import LearnerConfig, SamplingConfig
 from sfactory.errors import ExitCode
 from sfactory.layout import Layout
-from tests.support.trainer import RunTrainer
+from tests.support.trainer import RunTrainer, within
 
 pytestmark = pytest.mark.faults
 
 ENDLESS = 1_000_000_000
-END_S = 12.0  # a stop waits 8 s for the last checkpoint, and then ends the run anyway
+END_S = within(12.0)  # a stop waits 8 s for the last checkpoint, and then ends the run anyway
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
 BANDIT = "sfactory_envs.synthetic.bandit:Bandit"
 
