@@ -17,7 +17,7 @@ from sfactory.spec import ActionHead, BoxHead, DiscreteHead
 MIN_STDDEV = 1e-4
 MAX_STDDEV = 1e4
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
-FEW_CHOICES = 8
+FEW_CHOICES = 8  # up to so many, see _log_softmax
 
 Actions = dict[str, Tensor]
 
@@ -133,8 +133,7 @@ def _log_softmax(logits: Tensor) -> Tensor:
     """[B, n] - of each row of logits [B, n].
 
     On a CPU a few choices fill no vector register, but rows do: so choices are laid one behind the other in memory, for
-    all that follows, too. Of 4,096 rows with 2 choices a sample and its log-probability then take 82 us, not 158; with
-    64 they would take four times as long (docs/performance.md).
+    all that follows, too. Few choices then take half the time or less, many would take longer (docs/performance.md).
     """
     if logits.is_cpu and logits.shape[-1] <= FEW_CHOICES:
         return torch.log_softmax(logits.t(), dim=0).t()
