@@ -71,12 +71,15 @@ class Outbox:
         return True
 
     def count_steps(self, split: Split, steps: int) -> None:
-        """The split has taken ``steps`` more valid agent steps, in the row of its slot that was written last."""
+        """The split has taken ``steps`` more valid env steps, in the row of its slot that was written last."""
         if not steps:
             return  # perhaps no row was written, see Split.step
-        slot, t = split.recorder.slot, split.recorder.t - 1
+        recorder, casting = split.recorder, split.casting
+        slot, t = recorder.slot, recorder.t - 1
         if slot.policy_id is None:
             self._table.count_steps(slot.index, steps)
+        elif casting is not None and casting.is_fixed:
+            self._table.count_steps(slot.index, recorder.agent_steps, casting.may_play[0])
         else:
             taken = slot.policy_id[t][slot.valid[t]]
             for policy, count in enumerate(np.bincount(taken).tolist()):

@@ -19,6 +19,7 @@ from sfactory.spec import EnvSpec, TensorSpec
 Array = npt.NDArray[Any]
 RowsOf = slice | npt.NDArray[np.int64]  # of a slot: ALL_ROWS, or which
 ALL_ROWS = slice(None)
+_FALSE = b"\0"  # in the bytes of a mask: sooner found than by its all()
 NOBODY = -1  # as a policy_id: no policy acts in this row
 
 
@@ -117,7 +118,7 @@ class Slot:
         if self.policy_id is None:
             return ALL_ROWS
         own = self.policy_id[t] == policy
-        return ALL_ROWS if own.all() else np.flatnonzero(own)
+        return np.flatnonzero(own) if _FALSE in own.tobytes() else ALL_ROWS
 
 
 class TrajectoryBuffer:
