@@ -53,6 +53,7 @@ class Poles:
         if agents < 1:
             raise ValueError(f"agents is {agents}; somebody has to play")
         self._poles = {f"pole_{agent}": Pole(length) for agent in range(agents)}
+        self._pushes = {agent: pole.step for agent, pole in self._poles.items()}
         self.possible_agents = list(self._poles)
         self.agents: list[str] = []
 
@@ -76,8 +77,8 @@ class Poles:
     def step(self, actions: dict[str, np.int64]) -> tuple[dict[str, Any], ...]:
         """Push every cart; after ``length`` steps all are truncated at once."""
         observations, rewards, terminated, truncated, infos = {}, {}, {}, {}, {}
-        for agent, pole in self._poles.items():
-            told = pole.step(actions[agent])
+        for agent, push in self._pushes.items():
+            told = push(actions[agent])
             observations[agent], rewards[agent], terminated[agent], truncated[agent], infos[agent] = told
         if any(truncated.values()):
             self.agents = []
