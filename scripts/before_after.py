@@ -19,7 +19,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -29,12 +29,12 @@ import numpy as np
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from scripts.arguments import folder, split_flags
-from scripts.command import ROOT, Output, json_line, run
+from scripts.command import ROOT, run
 from scripts.markdown import table
 from scripts.ratios import paired
 from scripts.record import machine, write_json
-from scripts.rounds import alternating
-from scripts.trainer import benchmark
+from scripts.rounds import alternating, side_by_side
+from scripts.trainer import benchmark, rate_told_by
 from scripts.turns import Order, run_in_turns
 
 FLAGS = ["--env=CartPole-v1", "--num_workers=2", "--num_envs_per_worker=256", "--rollout=32", "--batch_size=16384"]
@@ -66,7 +66,7 @@ def rate(code: Path, flags: list[str], seconds: float, stage: str) -> float:
     """Env steps per second of the code in a folder."""
     with tempfile.TemporaryDirectory() as place:
         argv, cwd, environment = order(code, flags, seconds, stage, Path(place))
-        return told_by(run(argv, cwd, environment=environment))
+        return rate_told_by(run(argv, cwd, environment=environment))
 
 
 def rates_in_turns(
@@ -76,12 +76,7 @@ def rates_in_turns(
     with contextlib.ExitStack() as stack:
         places = {when: Path(stack.enter_context(tempfile.TemporaryDirectory())) for when in codes}
         orders = {when: order(code, flags, seconds, stage, places[when]) for when, code in codes.items()}
-        return {when: told_by(output) for when, output in run_in_turns(orders, turn_s).items()}
-
-
-def told_by(output: Output) -> float:
-    """The rate at the end of a benchmark's output."""
-    return float(json_line(output.stdout)["env_steps_per_second"])
+        return {when: rate_told_by(output) for when, output in run_in_turns(orders, turn_s).items()}
 
 
 def measured(
@@ -91,16 +86,11 @@ def measured(
     if not turn_s:
         systems = {when: partial(rate, code, flags, seconds, stage) for when, code in codes.items()}
         return alternating(systems, rounds, lambda value: f"{value:,.0f} steps/s")
-    found: dict[str, list[float]] = {when: [] for when in codes}
-    for number in range(rounds):
-        # In the order of the round: who begins has a first turn before the other has started.
-        names = list(codes) if number % 2 == 0 else list(codes)[::-1]
-        rates = rates_in_turns({when: codes[when] for when in names}, flags, seconds, stage, turn_s)
-        for when in codes:
-            found[when].append(rates[when])
-        told = ", ".join(f"{when}: {rates[when]:,.0f} steps/s" for when in codes)
-        print(f"round {number + 1}, in turns: {told}", flush=True)
-    return found
+
+    def rates(names: Sequence[str]) -> dict[str, float]:
+        return rates_in_turns({when: codes[when] for when in names}, flags, seconds, stage, turn_s)
+
+    return side_by_side(list(codes), rates, rounds, lambda value: f"{value:,.0f} steps/s")
 
 
 def main() -> int:

@@ -1,10 +1,13 @@
 """Room: what many policies and many agents cost in sampling. In: rounds. Out: paired ratios; a JSON.
 
     python scripts/many_speed.py --rounds 5 --out docs/performance/many.json
+    python scripts/many_speed.py --rounds 10 --seconds 8 --turns 0.5 --only "pole each" --out FILE
 
 Four policies against one on the same envs, each split being one policy's; and envs of many agents against as many envs
-of one agent with the same spaces, in agents' steps. Sampling alone, in alternating rounds. Poles are as much work for
-each agent in either form; other envs of agents cost nothing here, so that every difference shows.
+of one agent with the same spaces, in agents' steps. Sampling alone, in alternating rounds; or side by side, with
+``--turns``, in which each stands still for so many seconds while the other works, and has half of the rate that it has
+alone. Poles are as much work for each agent in either form; other envs of agents cost nothing here, so that every
+difference shows.
 """
 
 from __future__ import annotations
@@ -12,17 +15,21 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+from scripts.command import ROOT
 from scripts.markdown import table
 from scripts.ratios import ratio
 from scripts.record import machine, write_json
-from scripts.rounds import alternating
-from scripts.trainer import benchmark, rate_of
+from scripts.rounds import alternating, side_by_side
+from scripts.trainer import benchmark, rate_of, rate_told_by
+from scripts.turns import Order, run_in_turns
 
 AGENTS = 4
 _COMMON = (
@@ -50,9 +57,33 @@ PAIRS = {
 }
 
 
-def rate(flags: str, seconds: float, agents: int) -> float:
-    """Agents' steps per second."""
-    return agents * rate_of(benchmark(flags.split(), seconds, "sample"))
+class Envs(NamedTuple):
+    """Flags of a run, and how many agents its envs have."""
+
+    flags: str
+    agents: int
+
+
+def rates(systems: Mapping[str, Envs], rounds: int, seconds: float, turn_s: float) -> dict[str, list[float]]:
+    """Agents' steps per second of each in each round."""
+    orders = {
+        name: Order(benchmark(system.flags.split(), seconds, "sample"), ROOT, {}) for name, system in systems.items()
+    }
+
+    def alone(name: str) -> float:
+        return systems[name].agents * rate_of(orders[name].argv)
+
+    def in_turns(names: Sequence[str]) -> dict[str, float]:
+        outputs = run_in_turns({name: orders[name] for name in names}, turn_s)
+        return {name: systems[name].agents * rate_told_by(output) for name, output in outputs.items()}
+
+    if turn_s:
+        return side_by_side(list(systems), in_turns, rounds, _told)
+    return alternating({name: partial(alone, name) for name in systems}, rounds, _told)
+
+
+def _told(rate: float) -> str:
+    return f"{rate:,.0f} steps/s"
 
 
 def main() -> int:
@@ -60,6 +91,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="length of each measurement")
+    parser.add_argument("--turns", type=float, default=0.0, metavar="SECONDS", help="side by side, in turns so long")
     parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="pairs whose names hold one of these")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
@@ -70,17 +102,14 @@ def main() -> int:
     for name, (many, one, agents) in chosen.items():
         for inference in ("central", "local"):
             layout = f" --inference={inference}"
-            systems = {
-                "many": partial(rate, many + layout, given.seconds, agents),
-                "one": partial(rate, one + layout, given.seconds, 1),
-            }
-            rates = alternating(systems, given.rounds, lambda value: f"{value:,.0f} steps/s")
-            share = ratio(*(dict(enumerate(rates[system])) for system in ("many", "one")))
+            systems = {"many": Envs(many + layout, agents), "one": Envs(one + layout, 1)}
+            measured = rates(systems, given.rounds, given.seconds, given.turns)
+            share = ratio(*(dict(enumerate(measured[system])) for system in ("many", "one")))
             assert share is not None
-            found[f"{name}, {inference}"] = {"steps_per_second": rates, "many_over_one": share.to_json()}
-            middle = [f"{statistics.median(rates[system]):,.0f}" for system in ("many", "one")]
+            found[f"{name}, {inference}"] = {"steps_per_second": measured, "many_over_one": share.to_json()}
+            middle = [f"{statistics.median(measured[system]):,.0f}" for system in ("many", "one")]
             rows.append([name, inference, *middle, share.as_share()])
-            write_json(given.out, {**machine(), "seconds": given.seconds, "pairs": found})
+            write_json(given.out, {**machine(), "seconds": given.seconds, "turns": given.turns, "pairs": found})
     print(table(["pair", "inference", "steps/s of many", "of one", "many over one"], rows))
     return 0
 

@@ -21,6 +21,26 @@ def alternating(
     return results
 
 
+def side_by_side(
+    names: Sequence[str],
+    measure: Callable[[Sequence[str]], Mapping[str, T]],
+    rounds: int,
+    told: Callable[[T], str] = str,
+) -> dict[str, list[T]]:
+    """What each of ``names`` gives in each round; ``measure`` measures all of them at once, begun in this order.
+
+    Every other round goes backwards: who begins is alone until the next has started.
+    """
+    results: dict[str, list[T]] = {name: [] for name in names}
+    for round_ in range(rounds):
+        found = measure(names if round_ % 2 == 0 else names[::-1])
+        for name in names:
+            results[name].append(found[name])
+        told_of_all = ", ".join(f"{name}: {told(found[name])}" for name in names)
+        print(f"round {round_ + 1}, side by side: {told_of_all}", flush=True)
+    return results
+
+
 def medians(rounds: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """The median of each series that has numbers."""
     return {name: statistics.median(values) for name, values in rounds.items() if values}

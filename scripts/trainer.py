@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.command import json_line, run
+from scripts.command import Output, json_line, run
 
 TRAIN = (sys.executable, "-m", "sfactory.train")
 
@@ -19,4 +19,9 @@ def benchmark(flags: Sequence[str], seconds: float, stage: str = "full") -> list
 
 def rate_of(command: Sequence[str], cwd: Path | None = None) -> float:
     """Env steps per second, as a benchmark tells them."""
-    return float(json_line(run(command, cwd).stdout)["env_steps_per_second"])
+    return rate_told_by(run(command, cwd))
+
+
+def rate_told_by(output: Output) -> float:
+    """Env steps per second, at the end of a benchmark's output."""
+    return float(json_line(output.stdout)["env_steps_per_second"])

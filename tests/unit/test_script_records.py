@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from scripts.markdown import table
 from scripts.ratios import Spread, paired, ratio
 from scripts.record import cpu_model, instructions, machine
-from scripts.rounds import alternating, medians
+from scripts.rounds import alternating, medians, side_by_side
 from sfactory.cores import Cores
 
 
@@ -21,6 +22,19 @@ def test_rounds_alternate_between_systems() -> None:
     results = alternating({"a": lambda: next(count), "b": lambda: next(count)}, rounds=2)
 
     assert results == {"a": [1, 3], "b": [2, 4]}
+
+
+def test_rounds_side_by_side_begin_with_another_system_each() -> None:
+    begun: list[list[str]] = []
+
+    def measure(names: Sequence[str]) -> dict[str, int]:
+        begun.append(list(names))
+        return {name: len(begun) * 10 + place for place, name in enumerate(names)}
+
+    results = side_by_side(["a", "b"], measure, rounds=3)
+
+    assert begun == [["a", "b"], ["b", "a"], ["a", "b"]]
+    assert results == {"a": [10, 21, 30], "b": [11, 20, 31]}
 
 
 def test_figures_of_the_same_round_are_paired() -> None:
