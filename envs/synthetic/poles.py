@@ -53,7 +53,8 @@ class Poles:
         if agents < 1:
             raise ValueError(f"agents is {agents}; somebody has to play")
         self._poles = {f"pole_{agent}": Pole(length) for agent in range(agents)}
-        self._pushes = {agent: pole.step for agent, pole in self._poles.items()}
+        # Looked up once, as they are of single envs.
+        self._steps = {agent: pole.step for agent, pole in self._poles.items()}
         self.possible_agents = list(self._poles)
         self.agents: list[str] = []
 
@@ -77,8 +78,8 @@ class Poles:
     def step(self, actions: dict[str, np.int64]) -> tuple[dict[str, Any], ...]:
         """Push every cart; after ``length`` steps all are truncated at once."""
         observations, rewards, terminated, truncated, infos = {}, {}, {}, {}, {}
-        for agent, push in self._pushes.items():
-            told = push(actions[agent])
+        for agent, step in self._steps.items():
+            told = step(actions[agent])
             observations[agent], rewards[agent], terminated[agent], truncated[agent], infos[agent] = told
         if any(truncated.values()):
             self.agents = []

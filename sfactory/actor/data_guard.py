@@ -17,14 +17,13 @@ from sfactory.actor.mending import EnvFaults
 from sfactory.env.adapt import NOT_FINITE, BadObservation, Flaw, Rows, Writer
 from sfactory.errors import SFactoryError
 from sfactory.shared.status import StatusRow
-from sfactory.shared.trajectories import Array, Slot
+from sfactory.shared.trajectories import Array, Slot, all_true
 from sfactory.spec import BoxHead, EnvSpec
 
 _log = logging.getLogger(__name__)
 
 FEW = 20  # so many bad steps are borne, whatever their share
 REWARD = "reward"
-_FALSE = b"\0"  # in the bytes of a mask: for the few numbers of a row this is three times as fast as its all()
 
 
 class BadActions(SFactoryError):
@@ -84,7 +83,7 @@ class DataGuard:
         """
         rewards = reward_row(group.rewards)
         reward[:] = rewards
-        if _FALSE in np.isfinite(reward, out=self._finite).tobytes():
+        if not all_true(np.isfinite(reward, out=self._finite)):
             bad = [env for env in np.flatnonzero(~self._finite).tolist() if env not in group.resumed]
             self._count({env: Flaw(REWARD, f"is {rewards[env]:g}") for env in bad})
             if bad:
@@ -132,7 +131,7 @@ class DataGuard:
             return False
         finite = True
         for key, mask in self._real:
-            finite &= _FALSE not in np.isfinite(rows[key], out=mask).tobytes()
+            finite &= all_true(np.isfinite(rows[key], out=mask))
         return finite
 
     def _flaws(self, group: Group) -> dict[int, Flaw]:

@@ -71,20 +71,23 @@ class Outbox:
         return True
 
     def count_steps(self, split: Split, steps: int) -> None:
-        """The split has taken ``steps`` more valid env steps, in the row of its slot that was written last."""
+        """The split has taken ``steps`` more valid env steps, in the row of its slot that was written last.
+
+        The table counts those of its agents, by policy.
+        """
         if not steps:
             return  # perhaps no row was written, see Split.step
         recorder, casting = split.recorder, split.casting
-        slot, t = recorder.slot, recorder.t - 1
-        if slot.policy_id is None:
-            self._table.count_steps(slot.index, steps)
-        elif casting is not None and casting.is_fixed:
-            self._table.count_steps(slot.index, recorder.agent_steps, casting.may_play[0])
-        else:
-            taken = slot.policy_id[t][slot.valid[t]]
-            for policy, count in enumerate(np.bincount(taken).tolist()):
-                if count:
-                    self._table.count_steps(slot.index, count, policy)
+        slot = recorder.slot
+        if casting is None or casting.is_fixed:
+            self._table.count_steps(slot.index, recorder.agent_steps, split.may_play[0])
+            return
+        assert slot.policy_id is not None
+        t = recorder.t - 1
+        taken = slot.policy_id[t][slot.valid[t]]
+        for policy, count in enumerate(np.bincount(taken).tolist()):
+            if count:
+                self._table.count_steps(slot.index, count, policy)
 
     def finish(self, split: Split) -> None:
         """Send the completed slot of ``split`` to the learners of its policies, and its finished episodes to main."""

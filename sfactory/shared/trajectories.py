@@ -19,7 +19,7 @@ from sfactory.spec import EnvSpec, TensorSpec
 Array = npt.NDArray[Any]
 RowsOf = slice | npt.NDArray[np.int64]  # of a slot: ALL_ROWS, or which
 ALL_ROWS = slice(None)
-_FALSE = b"\0"  # in the bytes of a mask: sooner found than by its all()
+_FALSE = b"\0"  # in the bytes of a mask
 NOBODY = -1  # as a policy_id: no policy acts in this row
 
 
@@ -118,7 +118,12 @@ class Slot:
         if self.policy_id is None:
             return ALL_ROWS
         own = self.policy_id[t] == policy
-        return np.flatnonzero(own) if _FALSE in own.tobytes() else ALL_ROWS
+        return ALL_ROWS if all_true(own) else np.flatnonzero(own)
+
+
+def all_true(mask: npt.NDArray[np.bool_]) -> bool:
+    """Whether all of ``mask`` is true. For the few numbers of a row this is three times as fast as its all()."""
+    return _FALSE not in mask.tobytes()
 
 
 class TrajectoryBuffer:

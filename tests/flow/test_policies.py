@@ -125,8 +125,9 @@ def test_agents_that_sleep_die_and_change_their_policy_reach_the_learner_of_whoe
 
 
 @pytest.mark.parametrize("inference", ["central", "local"])
-def test_steps_of_all_policies_add_up_to_what_was_sampled(inference: Literal["central", "local"]) -> None:
-    with SerialSampler(population("env", inference), SPEC) as sampler:
+@pytest.mark.parametrize("mapping", ["split", "env"])
+def test_steps_of_all_policies_add_up_to_what_was_sampled(mapping: str, inference: Literal["central", "local"]) -> None:
+    with SerialSampler(population(mapping, inference), SPEC) as sampler:
         publish_all(sampler)
         learners = Learners(sampler)
         for _ in range(400):
