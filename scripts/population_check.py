@@ -30,7 +30,7 @@ START, BEST = 1e-5, 1e-3
 _SIZES = "--num_workers=2 --num_envs_per_worker=64 --rollout=32 --batch_size=1024 --encoder_mlp_layers 64 64"
 _TURNS = "--pbt_start_mutation=20000 --pbt_period_env_steps=20000 --pbt_mutation_rate=0.5 --pbt_replace_fraction=0.25"
 _FACTORS = '--pbt_perturb_min=1.5 --pbt_perturb_max=4 --pbt_hyperparameters={"learning_rate":{"min":1e-6,"max":1e-2}}'
-_COMMON = f"--env=CartPole-v1 --device=cpu --num_policies={POLICIES} --stats_avg=20 --with_tensorboard=False {_SIZES}"
+_COMMON = f"--env=CartPole-v1 --device=cpu --num_policies={POLICIES} --stats_avg=100 --with_tensorboard=False {_SIZES}"
 WAYS = {
     "population": f"--learning_rate={START:g} --with_pbt=True {_TURNS} {_FACTORS}",
     "start, kept": f"--learning_rate={START:g}",

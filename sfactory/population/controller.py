@@ -49,6 +49,7 @@ class Population:
         self._learning = learning_policies(config)
         self._genealogy = Genealogy(run_dir / GENEALOGY_NAME)
         self._pending: set[int] = set()
+        self._resumed_at: dict[int, int] = {}  # env steps of members that were restored
 
     @classmethod
     def begin(
@@ -85,6 +86,8 @@ class Population:
         for policy in population._learning:
             steps = env_steps.get(policy, 0)
             member = state.members.get(policy)
+            if member is not None:
+                population._resumed_at[policy] = steps
             population.record(population._first(policy, steps) if member is None else population._again(member, steps))
         return population
 
@@ -103,11 +106,18 @@ class Population:
         member = self.members.get(policy)
         return self._config if member is None else self._config_with(member.hyperparameters)
 
-    def due(self, policy: int, env_steps: int) -> bool:
-        """Whether ``policy``, at its env step ``env_steps``, has a turn; not while one is being carried out."""
-        if policy not in self._learning or policy in self._pending:
+    def due(self, policy: int, env_steps: int, objectives: Objectives) -> bool:
+        """Whether ``policy``, at its env step ``env_steps``, has a turn; not while one is being carried out.
+
+        What episodes told before a resume is not known any more: for a period, a turn waits until all can be ranked
+        again. objectives: as for ``turn``.
+        """
+        if policy not in self._learning or policy in self._pending or env_steps < self.members[policy].next_turn:
             return False
-        return env_steps >= self.members[policy].next_turn
+        resumed_at, period = self._resumed_at.get(policy), self._config.population.pbt_period_env_steps
+        if resumed_at is None or env_steps >= resumed_at + period:
+            return True
+        return None not in self._known(objectives).values()
 
     def turn(self, policy: int, env_steps: int, objectives: Objectives) -> Event:
         """What the turn of ``policy`` brings; it has another one only when this was recorded.

@@ -108,7 +108,7 @@ class Breeding:
             if policy in self._orphans:
                 self._orphans.remove(policy)
                 self._begin(self._population.reseed(policy, steps, objectives, "its own weights are lost"))
-            elif self._population.due(policy, steps):
+            elif self._population.due(policy, steps, objectives):
                 self._begin(self._population.turn(policy, steps, objectives))
 
     def settle(self) -> None:

@@ -61,8 +61,9 @@ def play(population: Population, steps: range) -> list[Event]:
     events = []
     for env_steps in steps:
         for policy in range(4):
-            if population.due(policy, env_steps):
-                events.append(population.turn(policy, env_steps, objectives(policy, env_steps)))
+            known = objectives(policy, env_steps)
+            if population.due(policy, env_steps, known):
+                events.append(population.turn(policy, env_steps, known))
                 population.record(events[-1])
     return events
 
@@ -96,11 +97,11 @@ def test_nobody_has_two_turns_at_once(tmp_path: Path) -> None:
 
     event = population.turn(2, START, {})
 
-    assert not population.due(2, START + 10 * PERIOD)
-    assert population.due(1, START)
+    assert not population.due(2, START + 10 * PERIOD, {})
+    assert population.due(1, START, {})
     population.record(event)
-    assert not population.due(2, START + PERIOD - 1)
-    assert population.due(2, START + PERIOD)
+    assert not population.due(2, START + PERIOD - 1, {})
+    assert population.due(2, START + PERIOD, {})
 
 
 def test_one_of_the_worst_takes_over_from_one_of_the_best_with_mutated_values(tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_policies_that_do_not_learn_take_no_part(tmp_path: Path) -> None:
 
     assert sorted(population.members) == [1, 3]
     assert (event.kind, event.parent, sorted(event.objectives)) == (Kind.REPLACE, 1, [1, 3])
-    assert not population.due(0, 10 * START)
+    assert not population.due(0, 10 * START, {})
     assert population.config_for(0) == config(train_policies=(1, 3), pbt_replace_fraction=0.5)
 
 
@@ -275,12 +276,28 @@ def test_a_population_that_was_interrupted_takes_the_same_turns_at_the_same_step
     assert again.members == whole.members
 
 
+def test_after_a_resume_a_turn_waits_a_period_at_most_until_all_can_be_ranked(tmp_path: Path) -> None:
+    begun(tmp_path)
+    pause = START + 100
+    again = restored(tmp_path, env_steps=dict.fromkeys(range(4), pause))
+    some: dict[int, float | None] = {0: 1.0, 1: 2.0, 2: None, 3: 4.0}
+
+    assert not again.due(0, pause, some)
+    assert not again.due(0, pause + PERIOD - 1, some)
+    assert again.due(0, pause + 1, {**some, 2: 3.0})
+    assert again.due(0, pause + PERIOD, some)
+
+
+def test_without_a_resume_no_turn_waits_for_those_that_cannot_be_ranked(tmp_path: Path) -> None:
+    assert begun(tmp_path).due(0, START, {0: 1.0, 1: None, 2: None, 3: None})
+
+
 def test_a_turn_that_was_not_recorded_is_taken_again_after_a_kill(tmp_path: Path) -> None:
     lost = begun(tmp_path).turn(3, START, objectives(3, START))
 
     again = restored(tmp_path)
 
-    assert again.due(3, START)
+    assert again.due(3, START, objectives(3, START))
     assert again.turn(3, START, objectives(3, START)) == lost
 
 
