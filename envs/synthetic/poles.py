@@ -71,7 +71,12 @@ class Poles:
     ) -> tuple[dict[str, Obs], dict[str, Any]]:
         """Begin an episode of all."""
         self.agents = list(self.possible_agents)
-        seeds = np.random.SeedSequence(seed).generate_state(len(self._poles)).tolist()
+        # Without a seed poles go on with their own generators, as single ones do.
+        seeds = (
+            [None] * len(self._poles)
+            if seed is None
+            else np.random.SeedSequence(seed).generate_state(len(self._poles)).tolist()
+        )
         shown = {agent: pole.reset(seed=s) for (agent, pole), s in zip(self._poles.items(), seeds, strict=True)}
         return {agent: obs for agent, (obs, _) in shown.items()}, {agent: info for agent, (_, info) in shown.items()}
 
