@@ -32,7 +32,7 @@ from scripts.markdown import table
 from scripts.ratios import Spread, ratio
 from scripts.record import machine, write_json
 from scripts.rounds import alternating, medians
-from scripts.trainer import benchmark, rate_of
+from scripts.trainer import benchmark, rate_of, told_rate
 from sfactory.config.cli import read_command_line
 from sfactory.config.schema import Config
 from sfactory.layout import Layout
@@ -129,7 +129,7 @@ def checked(
     settings = {AUTOTUNED: flags, FIRST: first.flags, SECOND: second.flags}
     commands = {name: benchmark([*empty(env), *its], seconds) for name, its in settings.items()}
     systems = {name: partial(measure, its) for name, its in commands.items()}
-    rates = alternating(systems, pairs, lambda rate: f"{rate:,.0f} env steps/s")
+    rates = alternating(systems, pairs, told_rate)
     return {
         "autotune": shown(command),
         "settings": settings,

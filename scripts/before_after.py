@@ -34,7 +34,7 @@ from scripts.markdown import table
 from scripts.ratios import paired
 from scripts.record import machine, write_json
 from scripts.rounds import alternating, side_by_side
-from scripts.trainer import benchmark, rate_told_by
+from scripts.trainer import benchmark, rate_told_by, told_rate
 from scripts.turns import Order, run_in_turns
 
 FLAGS = ["--env=CartPole-v1", "--num_workers=2", "--num_envs_per_worker=256", "--rollout=32", "--batch_size=16384"]
@@ -85,12 +85,12 @@ def measured(
     """Rates of each code in each round."""
     if not turn_s:
         systems = {when: partial(rate, code, flags, seconds, stage) for when, code in codes.items()}
-        return alternating(systems, rounds, lambda value: f"{value:,.0f} steps/s")
+        return alternating(systems, rounds, told_rate)
 
     def rates(names: Sequence[str]) -> dict[str, float]:
         return rates_in_turns({when: codes[when] for when in names}, flags, seconds, stage, turn_s)
 
-    return side_by_side(list(codes), rates, rounds, lambda value: f"{value:,.0f} steps/s")
+    return side_by_side(list(codes), rates, rounds, told_rate)
 
 
 def main() -> int:

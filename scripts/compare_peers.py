@@ -30,7 +30,7 @@ from scripts.peers import SETTINGS, peers_of
 from scripts.ratios import Spread, ratio
 from scripts.record import machine, write_json
 from scripts.rounds import alternating, medians
-from scripts.trainer import benchmark, rate_of
+from scripts.trainer import benchmark, rate_of, told_rate
 from scripts.workloads import INFERENCES, compared_with_peers
 
 WORKERS = 2  # as the peers have
@@ -76,7 +76,7 @@ def measured(workload: str, bench: Path, peers: Path, rounds: int, seconds: floa
     theirs = peers_of(workload, peers)
     systems: dict[str, Callable[[], float]] = {name: partial(rate_of, command, bench) for name, command in ours.items()}
     systems |= {name: partial(peer.rate, bench) for name, peer in theirs.items()}
-    rates = alternating(systems, rounds, lambda rate: f"{rate:,.0f} env steps/s")
+    rates = alternating(systems, rounds, told_rate)
     commands = ours | {name: peer.command for name, peer in theirs.items()}
     lines = {name: shown(command, bench, peers) for name, command in commands.items()}
     return {**machine(), **result_of(rates), "commands": lines}

@@ -28,7 +28,7 @@ from scripts.markdown import table
 from scripts.ratios import ratio
 from scripts.record import machine, write_json
 from scripts.rounds import alternating, side_by_side
-from scripts.trainer import benchmark, rate_of, rate_told_by
+from scripts.trainer import benchmark, rate_of, rate_told_by, told_rate
 from scripts.turns import Order, run_in_turns
 
 AGENTS = 4
@@ -78,12 +78,8 @@ def rates(systems: Mapping[str, Envs], rounds: int, seconds: float, turn_s: floa
         return {name: systems[name].agents * rate_told_by(output) for name, output in outputs.items()}
 
     if turn_s:
-        return side_by_side(list(systems), in_turns, rounds, _told)
-    return alternating({name: partial(alone, name) for name in systems}, rounds, _told)
-
-
-def _told(rate: float) -> str:
-    return f"{rate:,.0f} steps/s"
+        return side_by_side(list(systems), in_turns, rounds, told_rate)
+    return alternating({name: partial(alone, name) for name in systems}, rounds, told_rate)
 
 
 def main() -> int:

@@ -25,3 +25,8 @@ def rate_of(command: Sequence[str], cwd: Path | None = None) -> float:
 def rate_told_by(output: Output) -> float:
     """Env steps per second, at the end of a benchmark's output."""
     return float(json_line(output.stdout)["env_steps_per_second"])
+
+
+def told_rate(steps_per_second: float) -> str:
+    """As scripts print it, of env steps or of agents' steps."""
+    return f"{steps_per_second:,.0f} steps/s"
