@@ -1,7 +1,8 @@
 """Room: Ctrl-C, SIGTERM and SIGHUP. In: signals. Out: a count, a wake-up, or ``Interrupted`` during start-up.
 
-The first signal saves and stops, the second ends the run at once. SIGUSR1 is a question and disturbs nothing: how
-does the run stand? Imports no torch, so that it can be in force before anything slow happens.
+The first signal saves and stops, the second ends the run at once. The same one again within ECHO_S is an echo, and no
+second one: ``timeout`` and others signal a process, and then its whole group. SIGUSR1 is a question and disturbs
+nothing: how does the run stand? Imports no torch, so that it can be in force before anything slow happens.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
+from sfactory.clock import now
+
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 QUESTION = signal.SIGUSR1
+ECHO_S = 0.25
 # Signals that main alone answers: a child that gets one, because the whole group did, goes on.
 FOR_MAIN = (*HANDLED, QUESTION)
 
@@ -40,6 +44,7 @@ class Interrupts:
         self.on_first: Callable[[], None] | None = None
         self.asked = False
         self.wake_fd, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._last: tuple[int, float] | None = None  # the signal that was counted last, and when
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -82,6 +87,9 @@ class Interrupts:
             os.read(self.wake_fd, 4096)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self._last is not None and self._last[0] == signum and now() - self._last[1] < ECHO_S:
+            return
+        self._last = signum, now()
         self.signum = self.signum or signum
         self.count += 1
         if self.count == 1 and self.on_first is not None:

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from sfactory.errors import ExitCode
+from sfactory.runtime.signals import ECHO_S
 from tests.support import processes
 from tests.support.naps import NAPPING
 from tests.support.resume import assert_resumes
@@ -107,6 +108,17 @@ def test_ctrl_c_twice_ends_the_run_at_once_and_leaves_what_was_saved(run_trainer
     assert run.saved_env_steps() >= saved
 
 
+def test_a_signal_that_timeout_sends_twice_saves_as_one_does(run_trainer: RunTrainer) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS, save_every_sec=1000)
+    run.wait_until(r"env_steps=[1-9]")
+
+    run.signal_main(signal.SIGTERM)
+    run.signal_group(signal.SIGTERM)
+
+    assert_interrupted(run, signal.SIGTERM)
+    assert run.result()["env_steps"] == run.saved_env_steps() > 0
+
+
 def test_a_second_ctrl_c_ends_the_run_at_once_without_saving(run_trainer: RunTrainer) -> None:
     run = run_trainer(
         train_for_env_steps=ENDLESS,
@@ -116,6 +128,7 @@ def test_a_second_ctrl_c_ends_the_run_at_once_without_saving(run_trainer: RunTra
     run.wait_until(NAPPING)
     run.signal_group(signal.SIGINT)
     run.wait_until("a second signal ends the run at once")
+    time.sleep(ECHO_S)
 
     run.signal_group(signal.SIGINT)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +14,7 @@ import pytest
 
 from sfactory.errors import ExitCode
 from sfactory.launch.ledger import Entry, Ledger
+from sfactory.runtime.signals import ECHO_S
 from tests.support import processes
 from tests.support.launches import CLEAN_S, Launch, description
 
@@ -131,6 +133,7 @@ def test_a_second_ctrl_c_ends_everything_at_once(launch: Start) -> None:
     os.kill(stopped, signal.SIGSTOP)
     run.send(signal.SIGINT)
     assert processes.eventually(lambda: "a second signal ends them at once" in run.stderr, 10)
+    time.sleep(ECHO_S)
     run.send(signal.SIGINT)
 
     assert run.wait(30) == ExitCode.SIGINT, run.report("wrong exit code")

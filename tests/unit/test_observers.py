@@ -227,8 +227,8 @@ def test_summaries_that_cannot_be_written_are_a_failure(given: Any, words: str) 
 
 def test_a_second_signal_ends_what_an_observer_is_at(interrupts: Interrupts) -> None:
     def hang() -> None:
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
         time.sleep(60.0)
 
     observers = Observers({"a:Hanging": Doing(hang)}, interrupts)

@@ -172,8 +172,8 @@ def test_two_signals_stop_at_once_without_saving(start: Start, interrupts: Inter
     run = start()
 
     def twice() -> None:
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
 
     run.supervision.run(run.until_trained(once(twice)))
 
