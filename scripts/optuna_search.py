@@ -5,7 +5,7 @@
 Each trial is one run, ``trial_<number>`` in the folder of the study, which trains in this process. Its rows are
 reported to Optuna while it trains, and a run that is worse than the median of the earlier ones at the same report (they
 come every few seconds) is ended, which Optuna calls pruned. What Optuna knows is in ``study.db`` beside the runs: the
-same command goes on with it.
+same command goes on with it, and with the run that Ctrl-C has interrupted.
 Needs ``pip install 'sfactory[optuna]'``.
 
 What is searched stands in ``suggested``; another search is a copy of this file with other lines there.
@@ -30,6 +30,7 @@ from scripts.arguments import split_flags
 SCORE = "train/episode_return_mean"
 REPORT_FLAG = "--experiment_summaries_interval"
 REPORT_S = 2.0  # unless the flags say something else
+CONTINUES = "experiment"  # attribute of a trial: the run that it goes on with
 
 
 def suggested(trial: optuna.Trial) -> dict[str, object]:
@@ -41,22 +42,30 @@ def suggested(trial: optuna.Trial) -> dict[str, object]:
     }
 
 
+class InterruptedTrialError(Exception):
+    """A signal came while a trial trained, and its run was saved."""
+
+
 class Objective:
-    """The score of a trial: the mean return of its last episodes."""
+    """The score of a trial: the mean return of its last episodes. exit_code: of a run that a signal has ended, or 0."""
 
     def __init__(self, flags: Sequence[str], folder: Path) -> None:
         """``flags``: of every run; ``folder``: takes the runs."""
         self._flags, self._folder = list(flags), folder
+        self.exit_code = 0
 
     def __call__(self, trial: optuna.Trial) -> float:
-        """Train; raises TrialPruned if Optuna has ended the run."""
+        """Train; raises TrialPruned if Optuna has ended the run, InterruptedTrialError if a signal has."""
         result = sfactory.run(
             [*self._flags, *_words(suggested(trial)), *_words(self._where(trial))],
             on_report=Watch(trial),
         )
         if result.status == "interrupted":
+            self.exit_code = int(result.exit_code)
             trial.study.stop()
-        if result.stopped_early or result.status == "interrupted":
+            trial.study.enqueue_trial(trial.params, user_attrs={CONTINUES: self._experiment_of(trial)})
+            raise InterruptedTrialError
+        if result.stopped_early:
             raise optuna.TrialPruned
         score = result.summary.episode_return_mean
         if score is None:
@@ -64,7 +73,10 @@ class Objective:
         return score
 
     def _where(self, trial: optuna.Trial) -> dict[str, object]:
-        return {"train_dir": self._folder, "experiment": f"trial_{trial.number}"}
+        return {"train_dir": self._folder, "experiment": self._experiment_of(trial)}
+
+    def _experiment_of(self, trial: optuna.Trial) -> str:
+        return str(trial.user_attrs.get(CONTINUES, f"trial_{trial.number}"))
 
 
 class Watch:
@@ -109,7 +121,11 @@ def main(argv: Sequence[str]) -> int:
     )
     if not any(word.startswith(REPORT_FLAG) for word in flags):
         flags.append(f"{REPORT_FLAG}={REPORT_S}")
-    study.optimize(Objective(flags, folder), n_trials=options.trials)
+    objective = Objective(flags, folder)
+    study.optimize(objective, n_trials=options.trials, catch=(InterruptedTrialError,))
+    if objective.exit_code:
+        print("interrupted; the same command goes on with the run and the search", file=sys.stderr)
+        return objective.exit_code
     finished = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
     if not finished:
         print("error: no run has reached its end; a study needs --trials, and runs a limit", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 from scripts.optuna_search import Objective
 from sfactory.runtime.summary import Summary
 from tests.support.launches import SHORT
+from tests.support.processes import eventually
 from tests.support.source import ROOT
-from tests.support.trainer import to_argv
+from tests.support.trainer import to_argv, within
 
 FLAGS = to_argv({**SHORT, "serial_mode": True, "train_for_env_steps": 4000})
 
@@ -38,6 +40,30 @@ def test_three_trials_train_with_what_optuna_suggests(tmp_path: Path) -> None:
         assert summary is not None
         assert (summary.status, summary.episode_return_mean) == ("done", trial.values[0])
         assert trial.intermediate_values
+
+
+def test_an_interrupted_search_goes_on_with_the_run_that_it_was_at(tmp_path: Path) -> None:
+    flags = [*(word for word in FLAGS if not word.startswith("--train_for")), "--train_for_seconds=8"]
+    options = ["--trials", "1", "--study", "halted", "--train_dir", str(tmp_path)]
+    argv = [sys.executable, "scripts/optuna_search.py", *options, "--", *flags]
+    rows = tmp_path / "halted" / "trial_0" / "metrics.jsonl"
+
+    with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True) as first:
+        assert eventually(lambda: rows.exists() and bool(rows.read_text()), within(30.0))
+        first.send_signal(signal.SIGINT)
+        _, told = first.communicate(timeout=within(15.0))
+    again = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=within(60.0))
+
+    assert first.returncode == 130, told
+    assert "the same command goes on with the run and the search" in told
+    assert again.returncode == 0, again.stderr
+    study = optuna.load_study(study_name="halted", storage=f"sqlite:///{tmp_path}/halted/study.db")
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE"]
+    assert study.trials[0].params == study.trials[1].params
+    assert [path.name for path in rows.parents[1].iterdir() if path.is_dir()] == ["trial_0"]
+    summary = Summary.read(rows.with_name("summary.json"))
+    assert summary is not None
+    assert (summary.status, summary.episode_return_mean) == ("done", study.trials[1].values[0])
 
 
 def test_a_run_that_optuna_gives_up_is_ended_and_its_trial_pruned(tmp_path: Path) -> None:
