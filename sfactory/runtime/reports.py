@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import assert_never
 
@@ -177,7 +177,7 @@ class Reports:
                 sample_fps=self._sampled.rate(10.0),
                 return_mean=returns.mean,
                 true_objective_mean=known.true_objective.mean,
-                best_return_mean=known.best_return_mean,
+                best_return_mean=self._best_return_mean(),
                 length_mean=known.episodes.lengths.mean,
                 returns=[policy.episodes.returns.mean for policy in self._by_policy],
                 lag=lag_of(last),
@@ -191,6 +191,7 @@ class Reports:
             row = self._all.scalars()
             for policy, known in enumerate(self._by_policy):
                 row |= known.scalars_of(policy, self.env_steps_of(policy))
+            row["train/best_episode_return_mean"] = self._best_return_mean()
         row |= {
             "perf/train_seconds": self.train_seconds,
             "perf/updates": self.updates,
@@ -233,7 +234,13 @@ class Reports:
             episode_extra_stats={name: mean for name, mean in extras.items() if mean is not None},
             evaluation=earlier_evaluation if evaluation is None else asdict(evaluation),
             policies=policies,
+            best_policy=_best_of(policies),
         )
+
+    def _best_return_mean(self) -> float | None:
+        """The best that any one policy has come to, in all sessions."""
+        of_each = [known.best_return_mean for known in self._by_policy] or [self._all.best_return_mean]
+        return max((best for best in [self._resumed.best_return, *of_each] if best is not None), default=None)
 
     def _read(self) -> None:
         while not self._leaving.is_set():
@@ -299,3 +306,9 @@ def _with_episodes_of(earlier: Summary, progress: Progress) -> Progress:
         length_mean=earlier.episode_length_mean,
         true_objective_mean=earlier.true_objective_mean,
     )
+
+
+def _best_of(policies: Sequence[Mapping[str, float | None]]) -> int | None:
+    """The number of the policy whose last episodes came to the highest true objective."""
+    means = {number: mean for number, each in enumerate(policies) if (mean := each["true_objective_mean"]) is not None}
+    return max(means, key=lambda number: means[number], default=None)

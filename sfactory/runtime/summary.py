@@ -32,7 +32,9 @@ class Summary:
     true_objective_mean: of the last episodes; their mean return if the env tells no objective of its own.
     episode_extra_stats: mean of each extra statistic that the env gave, over its last values.
     evaluation: the last one that was made beside training, see EvaluationReport; None if there was none.
-    policies: where there are several, what each has come to in this session, in their order
+    policies: where there are several, what each has come to in this session, in their order. best_policy: the number of
+    the one whose last episodes came to the highest true objective. best_episode_return_mean is that of any one policy,
+    and the other means are of the episodes of all.
     """
 
     status: Result
@@ -52,6 +54,7 @@ class Summary:
     episode_extra_stats: Mapping[str, float] = field(default_factory=dict)
     evaluation: Mapping[str, float | None] | None = None
     policies: Sequence[Mapping[str, float | None]] = ()
+    best_policy: int | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Plain values; numbers that are not finite become None, as JSON has no others."""

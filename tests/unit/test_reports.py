@@ -320,6 +320,24 @@ def test_of_several_policies_each_is_told_apart() -> None:
     assert reports.progress().returns == [None, 4.0]
     assert [(told["env_steps"], told["episodes"]) for told in reports.summary("done").policies] == [(600, 0), (400, 2)]
     assert reports.progress().return_mean == 4.0
+    assert reports.summary("done").best_policy == 1
+
+
+def test_the_best_of_several_policies_is_the_best_of_one_and_not_of_all_together() -> None:
+    config = dataclasses.replace(CONFIG, population=PopulationConfig(num_policies=3))
+    inbox: Channel[ToMain] = Channel("sf-main", TO_MAIN, 64, MAX_REPORT_BYTES)
+    reports = Reports(config, inbox, [], StatusBoard([f"sf-learner-{policy}" for policy in range(3)]))
+
+    for policy, score in ((0, 1.0), (1, 9.0), (0, 1.0), (0, 1.0), (1, 5.0), (2, 6.5)):
+        inbox.put(EpisodesDone(0, np.array([score, score]), np.array([10, 10]), policy=policy))
+    reports.poll()
+
+    summary = reports.summary("done")
+    means = [told["episode_return_mean"] for told in summary.policies]
+    bests = [told["best_episode_return_mean"] for told in summary.policies]
+    assert (means, bests) == ([1.0, 7.0, 6.5], [1.0, 7.0, 6.5])
+    assert (summary.best_episode_return_mean, summary.best_policy) == (7.0, 1)
+    assert reports.progress().best_return_mean == reports.scalars()["train/best_episode_return_mean"] == 7.0
 
 
 def test_an_episode_without_a_finite_return_enters_no_mean(desk: Desk) -> None:

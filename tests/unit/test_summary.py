@@ -31,6 +31,7 @@ KEYS = [
     "episode_extra_stats",
     "evaluation",
     "policies",
+    "best_policy",
 ]
 
 
@@ -59,7 +60,12 @@ def test_a_summary_is_read_as_it_was_written(tmp_path: Path) -> None:
         {"env_steps": 400, "episode_return_mean": None},
     ]
     written = dataclasses.replace(
-        summary(), true_objective_mean=0.75, episode_extra_stats=extras, evaluation=evaluation, policies=policies
+        summary(),
+        true_objective_mean=0.75,
+        episode_extra_stats=extras,
+        evaluation=evaluation,
+        policies=policies,
+        best_policy=0,
     )
 
     written.write(path)
