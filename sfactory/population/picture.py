@@ -70,7 +70,8 @@ def _draw_returns(axes: Any, history: History) -> None:
     for curve in history.returns:
         name = f"policy {curve.policy}"
         axes.plot(curve.env_steps, curve.values, color=_color(curve.policy), label=name, gid=f"return-{curve.policy}")
-    axes.set(title="mean return of the last episodes", xlabel=_AXIS)
+    axes.set(title="mean return of the last episodes")
+    _along_env_steps(axes)
     axes.grid(alpha=0.3)
     if history.returns:
         axes.legend(fontsize=7, ncols=4)
@@ -97,7 +98,8 @@ def _draw_births(axes: Any, history: History) -> None:
                 gid=f"birth-{birth.parent}-{birth.child}",
             )
         )
-    axes.set(title="who took over from whom (arrows point to the child)", xlabel=_AXIS, yticks=history.policies)
+    axes.set(title="who took over from whom (arrows point to the child)", yticks=history.policies)
+    _along_env_steps(axes)
     axes.set_ylabel("policy")
     axes.invert_yaxis()
 
@@ -114,5 +116,12 @@ def _draw_trace(axes: Any, trace: Trace) -> None:
         )
     if trace.log:
         axes.set_yscale("log")
-    axes.set(title=trace.name, xlabel=_AXIS)
+    axes.set(title=trace.name)
+    _along_env_steps(axes)
     axes.grid(alpha=0.3)
+
+
+def _along_env_steps(axes: Any) -> None:
+    """With 120 k for 120,000, so that there is room for it."""
+    axes.set_xlabel(_AXIS)
+    axes.xaxis.set_major_formatter(importlib.import_module("matplotlib.ticker").EngFormatter())
