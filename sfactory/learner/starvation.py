@@ -22,9 +22,9 @@ class Starvation:
     makes or resets its envs for the first time: how long that may take is another's to say.
     """
 
-    def __init__(self, timeout_s: float, status: StatusBoard, table: SlotTable) -> None:
-        """``timeout_s``: 0 never looks."""
-        self._timeout_s, self._status, self._table = timeout_s, status, table
+    def __init__(self, timeout_s: float, status: StatusBoard, table: SlotTable, policy: int | None = None) -> None:
+        """``timeout_s``: 0 never looks. ``policy``: whose datasets do not come, where there are several."""
+        self._timeout_s, self._status, self._table, self._policy = timeout_s, status, table, policy
         self.begin()
 
     def begin(self) -> None:
@@ -43,8 +43,13 @@ class Starvation:
             raise Starved(f"{text}, and no actor has taken a step meanwhile, so none will come\n{told}")
         taken = steps - self._steps
         meanwhile = f"actors have taken {taken} steps meanwhile" if taken else "actors still make or reset their envs"
-        _log.warning("%s; %s, so training waits on\n%s", text, meanwhile, told)
+        _log.warning("%s; %s, so training waits on%s\n%s", text, meanwhile, self._who_plays(), told)
         self.begin()
+
+    def _who_plays(self) -> str:
+        if self._policy is None:
+            return ""
+        return f"; --policy_mapping says how often policy {self._policy} plays, and --train_policies can leave it out"
 
     def _booting(self) -> bool:
         return any(state < State.RUNNING for state in self._status.values("state", ACTORS))

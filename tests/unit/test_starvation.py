@@ -69,6 +69,20 @@ def test_slow_environments_are_told_of_and_waited_for(
     assert "actors have taken 7 steps meanwhile" in caplog.text
 
 
+def test_one_of_several_policies_is_told_what_says_how_often_it_plays(
+    board: StatusBoard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    time = Time(monkeypatch)
+    starvation = Starvation(300.0, board, SlotTable(2, 1, 2, 1), policy=3)
+    time.at += 301.0
+    board.row("sf-actor-1").count_env_steps(7)
+
+    with caplog.at_level(logging.WARNING):
+        starvation.look()
+
+    assert "--policy_mapping says how often policy 3 plays, and --train_policies can leave it out" in caplog.text
+
+
 def test_if_no_actor_has_moved_it_ends_and_names_every_process_and_slot(
     board: StatusBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
