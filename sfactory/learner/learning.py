@@ -176,8 +176,14 @@ class Learning:
         self._trainer.forget_what_was_sampled()
         self.publish()
 
+    def obey(self) -> None:
+        """Carry out what main has ordered, if it has ordered anything: to be called while no dataset comes."""
+        if self._setup.orders is not None and self._setup.orders.waiting(self._setup.policy) is not None:
+            with self._changing_model():
+                if not self._finished:
+                    self._obey()
+
     def _obey(self) -> None:
-        """Carry out what main has ordered, if it has ordered anything."""
         orders, policy = self._setup.orders, self._setup.policy
         order = None if orders is None else orders.waiting(policy)
         if orders is not None and order is not None:

@@ -73,6 +73,7 @@ class Passes:
         self._waited += now() - since
         self._watch.after_wait()
         if columns is None:
+            self._learning.obey()
             self._starvation.look()
             return None
         self._learning.timings.add("load_wait", self._waited)

@@ -53,7 +53,9 @@ class LearnerWorker:
         )
         self._replay = self._make_replay()
         self._assembler = self._make_assembler()
-        self._starvation = Starvation(setup.learner.learner_starvation_timeout_sec, setup.status, setup.table)
+        policy = setup.policy if setup.layout.num_policies > 1 else None
+        timeout_s = setup.learner.learner_starvation_timeout_sec
+        self._starvation = Starvation(timeout_s, setup.status, setup.table, policy)
         self._belt: Belt | None = None
         self._dropped_before = int(row.get("dropped_steps"))  # by one that this one takes over from
 
@@ -85,9 +87,15 @@ class LearnerWorker:
         return self._assembler.advance(self._area(), 0)
 
     def learn(self) -> None:
-        """Learn from the complete dataset, and begin a new one."""
+        """Learn from the complete dataset, and begin a new one.
+
+        If sizes were changed while it was assembled it is of none of them; it is dropped, and counted.
+        """
         area = self._area()
-        self._learning.learn(area)
+        if self.is_outgrown:
+            self._row.add("dropped_steps", area.valid_steps)
+        else:
+            self._learning.learn(area)
         area.clear()
         self._assembler.trained()
         if self.is_outgrown:
@@ -158,6 +166,7 @@ class LearnerWorker:
                 self.learn()
                 self._starvation.begin()  # the time of learning is none of waiting
             else:
+                self._learning.obey()
                 self._starvation.look()
 
     def _start_belt(self, threads: Threads) -> None:

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from sfactory.config.schema import Config
 from sfactory.errors import EnvError
 from sfactory.population.event import Event, Kind
 from sfactory.population.genealogy import GENEALOGY_NAME, Genealogy, next_number
-from sfactory.population.mutation import Perturbation, Values, mutated, mutated_shaping
+from sfactory.population.mutation import Perturbation, Values, mutated, mutated_shaping, within_range
 from sfactory.population.ranking import Objectives, Place, Selection, best_of, standing
 from sfactory.population.shaping import Shaping, shaping_problem
 from sfactory.population.state import Member, PopulationState, load_state, save_state
@@ -49,7 +49,8 @@ class Population:
         self._learning = learning_policies(config)
         self._genealogy = Genealogy(run_dir / GENEALOGY_NAME)
         self._pending: set[int] = set()
-        self._resumed_at: dict[int, int] = {}  # env steps of members that were restored
+        # At which env steps members joined a session that knows of no episodes; {} once all could be ranked.
+        self._joined_at: dict[int, int] = {}
 
     @classmethod
     def begin(
@@ -68,6 +69,7 @@ class Population:
         # As it will be read again: lists for tuples.
         shaping: Shaping | None = json.loads(json.dumps(reward_shaping))
         population = cls(run_dir, config, PopulationState(seed, next_number(run_dir), shaping, {}))
+        population._join(env_steps)
         for policy in population._learning:
             population.record(population._first(policy, env_steps.get(policy, 0)))
         return population
@@ -77,18 +79,20 @@ class Population:
         """The population that the run directory holds, or None if it holds none; RunDirError if it is damaged.
 
         env_steps: of each policy, as its checkpoint tells. Hyperparameters that are new among the mutated begin with
-        the values of the flags, those that are mutated no more are forgotten.
+        the values of the flags, and so do values that do not go with the flags any more; those that are mutated no more
+        are forgotten. Who goes on from before its last turn has the next one a period later.
         """
         state = load_state(run_dir)
         if state is None:
             return None
         population = cls(run_dir, config, state)
+        population._join(env_steps)
         for policy in population._learning:
-            steps = env_steps.get(policy, 0)
-            member = state.members.get(policy)
-            if member is not None:
-                population._resumed_at[policy] = steps
-            population.record(population._first(policy, steps) if member is None else population._again(member, steps))
+            steps, member = env_steps.get(policy, 0), state.members.get(policy)
+            event = population._first(policy, steps) if member is None else population._again(member, steps)
+            if event.reason:
+                _log.warning("policy %d: %s", policy, event.reason)
+            population.record(event)
         return population
 
     @property
@@ -106,18 +110,20 @@ class Population:
         member = self.members.get(policy)
         return self._config if member is None else self._config_with(member.hyperparameters)
 
-    def due(self, policy: int, env_steps: int, objectives: Objectives) -> bool:
+    def look_at(self, objectives: Objectives) -> None:
+        """Take note of whether all can be ranked, see ``due``. objectives: as for ``turn``."""
+        if None not in self._known(objectives).values():
+            self._joined_at = {}
+
+    def due(self, policy: int, env_steps: int) -> bool:
         """Whether ``policy``, at its env step ``env_steps``, has a turn; not while one is being carried out.
 
-        What episodes told before a resume is not known any more: for a period, a turn waits until all can be ranked
-        again. objectives: as for ``turn``.
+        What episodes told in earlier sessions is not known any more: until all could be ranked again, a turn waits, but
+        for no more than a period since this session began.
         """
         if policy not in self._learning or policy in self._pending or env_steps < self.members[policy].next_turn:
             return False
-        resumed_at, period = self._resumed_at.get(policy), self._config.population.pbt_period_env_steps
-        if resumed_at is None or env_steps >= resumed_at + period:
-            return True
-        return None not in self._known(objectives).values()
+        return not self._waits(policy, env_steps)
 
     def turn(self, policy: int, env_steps: int, objectives: Objectives) -> Event:
         """What the turn of ``policy`` brings; it has another one only when this was recorded.
@@ -137,18 +143,28 @@ class Population:
             return self._begun(self._child(member, self.members[parent], env_steps, known, rng))
         return self._begun(self._mutant(member, env_steps, known, rng, found.place))
 
-    def reseed(self, policy: int, env_steps: int, objectives: Objectives, reason: str) -> Event:
-        """What becomes of a member whose weights are lost: it takes over from one of the best of the others.
+    def reseed(
+        self, policy: int, env_steps: int, objectives: Objectives, lost: Collection[int], reason: str
+    ) -> Event | None:
+        """What becomes of a member whose weights are lost: it takes over from one of the best of those not ``lost``.
 
-        If none of them is ranked yet, from any. Raises ValueError if there is no other.
+        None as long as it waits for these to be ranked, as turns do. If none of them is then, it takes over from any.
+        Raises ValueError if all are lost.
         """
-        others = {other: value for other, value in self._known(objectives).items() if other != policy}
+        known = self._known(objectives).items()
+        others = {other: value for other, value in known if other != policy and other not in lost}
         if not others:
-            raise ValueError(f"there is no member beside policy {policy}")
+            raise ValueError(f"there is no member beside policy {policy} that has its weights")
+        if None in others.values() and self._waits(policy, env_steps):
+            return None
         rng, parents = self._rng(policy), best_of(others, self._selection) or list(others)
         parent = self.members[parents[int(rng.integers(len(parents)))]]
         event = self._child(self.members[policy], parent, env_steps, others, rng)
         return self._begun(dataclasses.replace(event, reason=reason))
+
+    def call_off(self, policy: int) -> None:
+        """The turn of ``policy`` that is being carried out comes to nothing: it has the same one later."""
+        self._pending.discard(policy)
 
     def record(self, event: Event) -> None:
         """Take note of what ``turn`` or ``reseed`` gave once it is done, or of ``event.skipped(...)`` if it failed.
@@ -175,11 +191,11 @@ class Population:
             return Member(
                 event.policy, event.hyperparameters, event.reward_shaping, None, options.pbt_start_mutation, 1
             )
+        a_period_on = max(options.pbt_start_mutation, event.env_steps + options.pbt_period_env_steps)
         if event.kind is Kind.RESTORE:
-            return dataclasses.replace(before, hyperparameters=event.hyperparameters)
-        moved = dataclasses.replace(
-            before, next_turn=event.env_steps + options.pbt_period_env_steps, turns=before.turns + 1
-        )
+            next_turn = min(before.next_turn, a_period_on)
+            return dataclasses.replace(before, hyperparameters=event.hyperparameters, next_turn=next_turn)
+        moved = dataclasses.replace(before, next_turn=a_period_on, turns=before.turns + 1)
         if event.kind in (Kind.KEEP, Kind.SKIP):
             return moved
         parent = event.parent if event.kind is Kind.REPLACE else before.parent
@@ -191,6 +207,15 @@ class Population:
         """The objectives of those that learn, as plain numbers."""
         found = {policy: objectives.get(policy) for policy in self._learning}
         return {p: float(value) if value is not None and math.isfinite(value) else None for p, value in found.items()}
+
+    def _join(self, env_steps: Mapping[int, int]) -> None:
+        """A session begins with members at these env steps."""
+        if any(env_steps.values()):
+            self._joined_at = {policy: env_steps.get(policy, 0) for policy in self._learning}
+
+    def _waits(self, policy: int, env_steps: int) -> bool:
+        joined_at = self._joined_at.get(policy)
+        return joined_at is not None and env_steps < joined_at + self._config.population.pbt_period_env_steps
 
     def _begun(self, event: Event) -> Event:
         self._pending.add(event.policy)
@@ -211,8 +236,17 @@ class Population:
         return Event(Kind.BEGIN, policy, env_steps, values, shaping)
 
     def _again(self, member: Member, env_steps: int) -> Event:
-        values = {each.name: member.hyperparameters.get(each.name, each.default) for each in self._declared}
-        return Event(Kind.RESTORE, member.policy, env_steps, values, member.reward_shaping)
+        values: Values = {each.name: each.default for each in self._declared}
+        problems = []
+        for each in self._declared:
+            had = member.hyperparameters.get(each.name, each.default)
+            proposed = {**values, each.name: had if had == each.default else within_range(had, each)}
+            if self._is_legal(each.name, proposed):
+                values = proposed
+            if values[each.name] != had:
+                problems.append(f"{each.name}={had:g} does not go with the flags any more, {values[each.name]:g} does")
+        reason = "; ".join(problems)
+        return Event(Kind.RESTORE, member.policy, env_steps, values, member.reward_shaping, reason=reason)
 
     def _kept(self, member: Member, env_steps: int, objectives: Objectives, reason: str) -> Event:
         values, shaping = member.hyperparameters, member.reward_shaping

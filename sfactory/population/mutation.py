@@ -61,7 +61,7 @@ def mutated(
 def new_value(value: float, of: Hyperparameter, by: Perturbation, rng: np.random.Generator) -> float:
     """A mutation of ``value``, within the range of the hyperparameter wherever ``value`` may lie."""
     if rng.random() < RESET_PROBABILITY:
-        return _within(of.default, of)
+        return within_range(of.default, of)
     factor = by.factor(rng)
     match of.how:
         case How.FACTOR:
@@ -75,7 +75,7 @@ def new_value(value: float, of: Hyperparameter, by: Perturbation, rng: np.random
             found = math.floor(_between(of.low, of.high + 1, share)) if of.whole else _between(of.low, of.high, share)
         case How.LOG_UNIFORM:
             found = math.exp(_between(math.log(of.low), math.log(of.high), float(rng.random())))
-    return _within(found, of)
+    return within_range(found, of)
 
 
 def mutated_shaping(shaping: Shaping, default: Shaping, by: Perturbation, rng: np.random.Generator) -> Shaping:
@@ -98,7 +98,8 @@ def mutated_shaping(shaping: Shaping, default: Shaping, by: Perturbation, rng: n
     return result
 
 
-def _within(value: float, of: Hyperparameter) -> float:
+def within_range(value: float, of: Hyperparameter) -> float:
+    """``value``, or the end of the range that is next to it."""
     bounded = min(max(value, of.low), of.high)
     return round(bounded) if of.whole else float(bounded)
 

@@ -1,11 +1,13 @@
 """Room: the turns of a population, carried out. In: reports, a population's decisions. Out: orders to learners.
 
 A turn that changes anything takes a few beats: the parent saves, the child takes over what was saved, and then it is
-recorded. Nobody waits for it; until a learner has carried an order out, its policy has no other turn.
+recorded. Learners carry orders out between datasets, and while none comes. Training does not wait for it, other turns
+do.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from sfactory.errors import EnvError, ExitCode
 from sfactory.population.controller import Population
 from sfactory.population.event import Event, Kind
 from sfactory.population.objective import TargetObjective
+from sfactory.population.ranking import Objectives
 from sfactory.population.state import STATE_NAME
 from sfactory.runtime.reports import Reports
 from sfactory.runtime.resumed import Resumed
@@ -53,7 +56,7 @@ class Breeding:
         self._num_policies = wiring.layout.num_policies
         self._target = TargetObjective(options.pbt_target_objective, config.report.stats_avg)
         self._objective: str | None = None
-        self._orphans: list[int] = []  # members whose weights are lost
+        self._orphans: set[int] = set()  # members whose weights are lost, and that have taken over from nobody yet
         self._turns: dict[int, _Turn] = {}
         self.failure: EnvError | None = None
 
@@ -84,7 +87,9 @@ class Breeding:
         if population is None:
             population = Population.begin(rundir.path, config, seed, steps, reward_shaping)
         breeding = Breeding(config, population, reports, wiring, rundir)
-        breeding._orphans = list(resumed.policies_without_checkpoint)
+        lost = population.members.keys() & {*resumed.policies_without_checkpoint}
+        # If all are lost there is nobody to take over from.
+        breeding._orphans = lost if len(lost) < len(population.members) else set()
         breeding._shape_all(reward_shaping)
         return breeding
 
@@ -99,23 +104,29 @@ class Breeding:
         for policy, turn in list(self._turns.items()):
             self._go_on(policy, turn)
         objectives = self._reports.objectives(self._objective_name())
+        self._population.look_at(objectives)
         for policy in self._population.members:
             if self._turns:
                 return  # one at a time, so that a parent does not change while a child takes over from it
-            if self._is_done(policy):
-                continue
-            steps = self._reports.env_steps_of(policy)
-            if policy in self._orphans:
-                self._orphans.remove(policy)
-                self._begin(self._population.reseed(policy, steps, objectives, "its own weights are lost"))
-            elif self._population.due(policy, steps, objectives):
-                self._begin(self._population.turn(policy, steps, objectives))
+            event = None if self._is_done(policy) else self._next(policy, objectives)
+            if event is not None:
+                self._begin(event)
 
     def settle(self) -> None:
         """At the end, once no learner is left: record what was still carried out. What was not comes again."""
         for policy, turn in list(self._turns.items()):
             if not turn.waits_for_parent and self._orders.answer(policy) is not None:
                 self._go_on(policy, turn)
+
+    def _next(self, policy: int, objectives: Objectives) -> Event | None:
+        """What becomes of ``policy`` now, if it is time for anything."""
+        population, steps = self._population, self._reports.env_steps_of(policy)
+        if policy in self._orphans:
+            event = population.reseed(policy, steps, objectives, self._orphans, "its own weights are lost")
+            if event is not None:
+                self._orphans.remove(policy)  # if it fails now, its next turn is one as all others are
+            return event
+        return population.turn(policy, steps, objectives) if population.due(policy, steps) else None
 
     def _shape_all(self, own: Scheme | None) -> None:
         """Have every policy rewarded by its scheme; who is no member, by the env's ``own``."""
@@ -136,7 +147,7 @@ class Breeding:
                 self.failure.exit_code = ExitCode.FAULTS  # training has begun
             elif found is not None:
                 if found.text:
-                    _log.warning("%s", found.text)
+                    _log.info("%s", found.text)
                 self._objective = found.name
         return self._objective is not None
 
@@ -164,12 +175,16 @@ class Breeding:
                 # What could not be saved now may have been before; it is for the child to find out.
                 self._order(event)
             return
+        done = self._is_done(policy)  # asked first: from then on it answers nothing
         problem = self._orders.answer(policy)
         if problem is None:
-            if not self._is_done(policy):
-                return
-            problem = "it has learned enough meanwhile"
+            if done:
+                del self._turns[policy]
+                self._population.call_off(policy)
+            return
         del self._turns[policy]
+        # From here on it learns with what the event says, and the next period begins.
+        event = dataclasses.replace(event, env_steps=self._reports.env_steps_of(policy))
         if problem:
             _log.warning("policy %d keeps what it has: %s", policy, problem)
             self._population.record(event.skipped(problem))

@@ -73,9 +73,9 @@ class PolicyReports:
     def full_mean(self, name: str) -> float | None:
         """The mean of ``reward``, ``length`` or an extra statistic over its last stats_avg values; None before that.
 
-        Where envs tell no objective of their own, the true objective is the return.
+        The true objective is what envs tell as such, and nothing else: returns are no measure beside it.
         """
-        known = {REWARD: self.episodes.returns, LENGTH: self.episodes.lengths, TRUE_OBJECTIVE: self.true_objective}
+        known = {REWARD: self.episodes.returns, LENGTH: self.episodes.lengths}
         window = known[name] if name in known else self.extras.window(name)
         return window.mean if window is not None and window.full else None
 

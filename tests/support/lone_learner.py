@@ -35,7 +35,8 @@ class LoneLearner:
     def __init__(self, checkpoints: Path | None = None, **flags: Any) -> None:
         self.config = config_of({**FLAGS, **flags})
         model = ActorCritic(VECTOR, self.config.model)
-        self.layout = Layout.plan(self.config.sampling, self.config.learner, "central", model.state_size)
+        sampling, population = self.config.sampling, self.config.population
+        self.layout = Layout.plan(sampling, self.config.learner, "central", model.state_size, population=population)
         self.wiring = Wiring(VECTOR, self.layout, flat_bytes(model))
         self.setup = self.wiring.learner(
             0, self.config, 1, "cpu", 1, None if checkpoints is None else str(checkpoints / "checkpoint_p0")

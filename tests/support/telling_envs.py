@@ -46,6 +46,15 @@ class Seesaw(gymnasium.Env[Obs, np.int64]):
         return np.array([self._step / STEPS], np.float32)
 
 
+class Fading(Seesaw):
+    """Each episode comes to less than the one before, whatever is done: who plays the first ones does best."""
+
+    def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        """All of the return comes with the last step."""
+        obs, _, over, truncated, info = super().step(action)
+        return obs, -float(self._episode) if over else 0.0, over, truncated, info
+
+
 class Unhurried(Seesaw):
     """A step takes a millisecond, so that main looks at a run of some thousand steps while it goes on."""
 

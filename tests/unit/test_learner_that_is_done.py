@@ -33,6 +33,33 @@ def test_a_learner_that_does_all_in_turn_is_not_done_when_it_is_to_learn_in_othe
     assert not worker.is_finished()
 
 
+def test_a_dataset_that_was_begun_in_other_sizes_is_dropped_and_counted() -> None:
+    lone = LoneLearner(train_in_background_thread=False, num_workers=2, num_envs_per_worker=2)
+    worker = LearnerWorker(lone.setup, lone.learning, lone.row)
+
+    def fill(index: int) -> None:
+        """A slot of 2 rows of 5 steps."""
+        lone.wiring.table.begin(index)
+        lone.wiring.trajectories.slot(index).valid.fill(True)
+        lone.wiring.table.publish(index, 0)
+        lone.wiring.to_learners[0].put(TrajectoryReady(lone.wiring.table.owner(index), index))
+
+    fill(0)
+    assert not worker.assemble(1.0)
+    lone.learning.adopt({"batch_size": 40})
+    fill(1)
+    assert worker.assemble(1.0)
+    worker.learn()
+
+    assert (lone.row.get("dropped_steps"), lone.learning.progress.env_steps) == (20, 0)
+    for index in (0, 1, 2, 3):
+        assert not worker.is_outgrown
+        fill(index)
+        assert worker.assemble(1.0) == (index == 3)
+    worker.learn()
+    assert (lone.row.get("dropped_steps"), lone.learning.progress.env_steps) == (20, 40)
+
+
 def test_the_longest_minibatch_is_told_so_that_a_stop_can_wait_for_one() -> None:
     lone = LoneLearner()
 

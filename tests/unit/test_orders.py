@@ -11,9 +11,13 @@ from sfactory.checkpoint import CheckpointDir
 from sfactory.learner.batch import Batch
 from sfactory.learner.orders import carry_out, with_values
 from sfactory.learner.progress import payload_of
+from sfactory.learner.threads import Threads
+from sfactory.learner.worker import LearnerWorker
+from sfactory.shared.control import Stop
 from sfactory.shared.orders import Order, Orders
 from tests.support.damage import truncate
 from tests.support.lone_learner import LoneLearner
+from tests.support.processes import eventually
 
 CHANGED = {
     "learning_rate": 3e-4,
@@ -63,6 +67,38 @@ def test_new_values_are_in_force_in_the_optimiser_and_in_what_is_learned_from() 
     assert trainer.statistics()["exploration_coeff"] == 0.02
     batch = Batch.of(learner.area, learner.learning._algo, learner.learning.learner, 0, torch.device("cpu"))
     assert batch.discounts[~learner.area.scalars["terminated"]].unique().tolist() == pytest.approx([0.9])
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_an_order_is_carried_out_while_there_is_nothing_to_learn_from(background: bool) -> None:
+    learner = LoneLearner(num_policies=2, train_in_background_thread=background)
+    orders, threads = learner.wiring.orders, Threads()
+    assert orders is not None
+    worker = LearnerWorker(learner.setup, learner.learning, learner.row)
+    worker.start(threads)
+
+    orders.give(0, Order(hyperparameters={"num_epochs": 3}))
+
+    try:
+        assert eventually(lambda: orders.answer(0) is not None, within_s=60.0)
+        assert orders.answer(0) == ""
+        assert learner.learning.learner.num_epochs == 3
+    finally:
+        learner.wiring.control.order_stop(Stop.SAVE)
+        threads.wait(worker.over)
+        threads.leave()
+
+
+def test_after_the_last_words_no_order_is_carried_out() -> None:
+    learner = LoneLearner(num_policies=2)
+    orders = learner.wiring.orders
+    assert orders is not None
+    learner.learning.finish(save=False)
+    orders.give(0, Order(hyperparameters={"learning_rate": 3e-4}))
+
+    learner.learning.obey()
+
+    assert orders.answer(0) is None
 
 
 def test_with_a_rate_of_nothing_nothing_is_learned_any_more() -> None:

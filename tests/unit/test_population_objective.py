@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from sfactory.messages import EpisodeExtras, EpisodesDone
 from sfactory.population.objective import Found, TargetObjective
+from sfactory.runtime.policy_reports import PolicyReports
 
 
 @pytest.mark.parametrize("metric", ["reward", "length"])
@@ -39,3 +42,13 @@ def test_an_objective_that_no_env_reports_is_told_with_what_is_reported() -> Non
         "pbt_target_objective=kils: none of the first 104 episodes reported it; the env reports reward, length, "
         "deaths, kills: name one of these with --pbt_target_objective",
     )
+
+
+def test_a_policy_whose_envs_tell_no_true_objective_is_not_ranked_by_its_returns() -> None:
+    telling, silent = PolicyReports(2, "reward"), PolicyReports(2, "reward")
+    for reports in (telling, silent):
+        reports.add_episodes(EpisodesDone(0, np.array([200.0, 200.0]), np.array([10, 10])))
+    telling.add_extras(EpisodeExtras(0, "true_objective", np.array([0.5, 1.0])))
+
+    assert (telling.full_mean("true_objective"), silent.full_mean("true_objective")) == (0.75, None)
+    assert telling.full_mean("reward") == silent.full_mean("reward") == 200.0

@@ -62,7 +62,8 @@ def play(population: Population, steps: range) -> list[Event]:
     for env_steps in steps:
         for policy in range(4):
             known = objectives(policy, env_steps)
-            if population.due(policy, env_steps, known):
+            population.look_at(known)
+            if population.due(policy, env_steps):
                 events.append(population.turn(policy, env_steps, known))
                 population.record(events[-1])
     return events
@@ -97,11 +98,21 @@ def test_nobody_has_two_turns_at_once(tmp_path: Path) -> None:
 
     event = population.turn(2, START, {})
 
-    assert not population.due(2, START + 10 * PERIOD, {})
-    assert population.due(1, START, {})
+    assert not population.due(2, START + 10 * PERIOD)
+    assert population.due(1, START)
     population.record(event)
-    assert not population.due(2, START + PERIOD - 1, {})
-    assert population.due(2, START + PERIOD, {})
+    assert not population.due(2, START + PERIOD - 1)
+    assert population.due(2, START + PERIOD)
+
+
+def test_a_turn_that_was_called_off_is_the_same_later(tmp_path: Path) -> None:
+    population = begun(tmp_path)
+    event = population.turn(3, START, objectives(3, START))
+
+    population.call_off(3)
+
+    assert population.due(3, START)
+    assert population.turn(3, START, objectives(3, START)) == event
 
 
 def test_one_of_the_worst_takes_over_from_one_of_the_best_with_mutated_values(tmp_path: Path) -> None:
@@ -196,7 +207,7 @@ def test_policies_that_do_not_learn_take_no_part(tmp_path: Path) -> None:
 
     assert sorted(population.members) == [1, 3]
     assert (event.kind, event.parent, sorted(event.objectives)) == (Kind.REPLACE, 1, [1, 3])
-    assert not population.due(0, 10 * START, {})
+    assert not population.due(0, 10 * START)
     assert population.config_for(0) == config(train_policies=(1, 3), pbt_replace_fraction=0.5)
 
 
@@ -219,17 +230,37 @@ def test_a_parent_that_cannot_be_read_is_skipped_and_the_member_keeps_what_it_ha
     assert told.hyperparameters == before.hyperparameters
 
 
-def test_a_member_whose_weights_are_lost_takes_over_from_one_of_the_best(tmp_path: Path) -> None:
+def test_a_member_whose_weights_are_lost_takes_over_from_one_of_the_best_that_has_its_own(tmp_path: Path) -> None:
     population = begun(tmp_path)
 
-    event = population.reseed(0, 1234, {0: 1000.0, 1: 10.0, 2: 90.0, 3: 5.0}, "its learner died")
-    early = population.reseed(1, 10, {}, "its learner died")
+    event = population.reseed(0, 1234, {0: 1000.0, 1: 10.0, 2: 90.0, 3: 500.0}, {0, 3}, "its weights are lost")
+    assert event is not None
     population.record(event)
 
-    assert (event.kind, event.parent, event.reason) == (Kind.REPLACE, 2, "its learner died")
-    assert early.parent in (0, 2, 3)
+    assert (event.kind, event.parent, event.reason) == (Kind.REPLACE, 2, "its weights are lost")
     assert population.members[0].parent == 2
-    assert population.members[0].next_turn == 1234 + PERIOD
+    assert population.members[0].next_turn == START  # no turn is before the first one
+
+
+def test_a_member_whose_weights_are_lost_waits_a_period_at_most_until_the_others_can_be_ranked(tmp_path: Path) -> None:
+    begun(tmp_path)
+    again = restored(tmp_path, env_steps={0: 0, 1: 5000, 2: 5000, 3: 5000})
+    some: dict[int, float | None] = {0: None, 1: 2.0, 2: None, 3: 4.0}
+
+    early = again.reseed(0, PERIOD - 1, some, {0}, "lost")
+    ranked = again.reseed(0, PERIOD - 1, {**some, 2: 3.0}, {0}, "lost")
+    late = again.reseed(0, PERIOD, {}, {0}, "lost")
+
+    assert early is None
+    assert ranked is not None
+    assert ranked.parent in (2, 3)
+    assert late is not None
+    assert late.parent in (1, 2, 3)
+
+
+def test_nobody_takes_over_where_all_weights_are_lost(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no member beside policy 0"):
+        begun(tmp_path).reseed(0, 0, {}, {0, 1, 2, 3}, "lost")
 
 
 def test_the_config_of_a_member_holds_its_values_and_passes_every_check(tmp_path: Path) -> None:
@@ -282,14 +313,48 @@ def test_after_a_resume_a_turn_waits_a_period_at_most_until_all_can_be_ranked(tm
     again = restored(tmp_path, env_steps=dict.fromkeys(range(4), pause))
     some: dict[int, float | None] = {0: 1.0, 1: 2.0, 2: None, 3: 4.0}
 
-    assert not again.due(0, pause, some)
-    assert not again.due(0, pause + PERIOD - 1, some)
-    assert again.due(0, pause + 1, {**some, 2: 3.0})
-    assert again.due(0, pause + PERIOD, some)
+    again.look_at(some)
+
+    assert not again.due(0, pause)
+    assert not again.due(0, pause + PERIOD - 1)
+    assert again.due(0, pause + PERIOD)
+    again.look_at({**some, 2: 3.0})
+    assert again.due(0, pause + 1)
+
+
+def test_once_all_could_be_ranked_nobody_waits_for_a_member_that_has_just_taken_over(tmp_path: Path) -> None:
+    begun(tmp_path)
+    again = restored(tmp_path, env_steps=dict.fromkeys(range(4), START))
+    again.look_at({0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0})
+
+    again.look_at({0: None, 1: 2.0, 2: 3.0, 3: 4.0})  # episodes of other weights are forgotten
+
+    assert again.due(1, START)
 
 
 def test_without_a_resume_no_turn_waits_for_those_that_cannot_be_ranked(tmp_path: Path) -> None:
-    assert begun(tmp_path).due(0, START, {0: 1.0, 1: None, 2: None, 3: None})
+    population = begun(tmp_path)
+
+    population.look_at({0: 1.0, 1: None, 2: None, 3: None})
+
+    assert population.due(0, START)
+
+
+def test_members_that_a_run_had_before_its_population_wait_to_be_ranked_too(tmp_path: Path) -> None:
+    population = Population.begin(tmp_path, config(), 5, dict.fromkeys(range(4), 3 * START), None)
+
+    assert not population.due(0, 3 * START)
+    population.look_at({0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0})
+    assert population.due(0, 3 * START)
+
+
+def test_who_goes_on_from_before_its_last_turn_has_the_next_one_a_period_later(tmp_path: Path) -> None:
+    play(begun(tmp_path), range(START, START + 10 * PERIOD, PERIOD))
+
+    again = restored(tmp_path, env_steps={0: 20, 1: START + 1, 2: START + 9 * PERIOD, 3: 30 * PERIOD})
+
+    next_turns = [member.next_turn for member in again.members.values()]
+    assert next_turns == [START, START + 1 + PERIOD, START + 10 * PERIOD, START + 10 * PERIOD]
 
 
 def test_a_turn_that_was_not_recorded_is_taken_again_after_a_kill(tmp_path: Path) -> None:
@@ -297,7 +362,7 @@ def test_a_turn_that_was_not_recorded_is_taken_again_after_a_kill(tmp_path: Path
 
     again = restored(tmp_path)
 
-    assert again.due(3, START, objectives(3, START))
+    assert again.due(3, START)
     assert again.turn(3, START, objectives(3, START)) == lost
 
 
@@ -353,6 +418,27 @@ def test_what_is_mutated_may_change_between_sessions(tmp_path: Path) -> None:
     assert [member.hyperparameters["ppo_clip_ratio"] for member in again.members.values()] == [
         member.hyperparameters["ppo_clip_ratio"] for member in population.members.values()
     ]
+
+
+def test_values_that_do_not_go_with_the_flags_any_more_are_told_and_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flags = {"pbt_optimize_batch_size": True, "batch_size": 1024, "pbt_mutation_rate": 1.0}
+    population = begun(tmp_path, config(**flags))
+    was = population.members[1].hyperparameters["batch_size"]
+    assert was in (512, 2048)
+    rates = [member.hyperparameters["learning_rate"] for member in population.members.values()]
+
+    narrow = {"learning_rate": {"min": 0.9 * rates[0], "max": 1.1 * rates[0]}}
+    settings = config(**{**flags, "batch_size": 1056, "rollout": 33, "pbt_hyperparameters": narrow})
+    again = restored(tmp_path, settings)
+
+    assert [member.hyperparameters["batch_size"] for member in again.members.values()] == [1056] * 4
+    bounded = [min(max(rate, 0.9 * rates[0]), 1.1 * rates[0]) for rate in rates]
+    assert [member.hyperparameters["learning_rate"] for member in again.members.values()] == pytest.approx(bounded)
+    assert bounded != rates
+    assert check(again.config_for(1)) == []
+    assert f"batch_size={was:g} does not go with the flags any more, 1056 does" in caplog.text
 
 
 def test_a_policy_that_learns_only_now_joins_with_values_of_its_own(tmp_path: Path) -> None:
