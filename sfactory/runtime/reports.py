@@ -166,8 +166,7 @@ class Reports:
     def progress(self) -> Progress:
         """Where training stands."""
         with self._lock:
-            known = self._all
-            last, returns = known.last, known.episodes.returns
+            known, last = self._all, self._all.last
             return Progress(
                 env_steps=self.trained_env_steps,
                 train_seconds=self.train_seconds,
@@ -175,9 +174,9 @@ class Reports:
                 fps_10s=self._trained.rate(10.0),
                 fps_60s=self._trained.rate(60.0),
                 sample_fps=self._sampled.rate(10.0),
-                return_mean=returns.mean,
+                return_mean=known.episodes.returns.mean,
                 true_objective_mean=known.true_objective.mean,
-                best_return_mean=self._best_return_mean(),
+                best_return_mean=_best_return_mean(self._by_policy or [self._all], self._resumed.best_return),
                 length_mean=known.episodes.lengths.mean,
                 returns=[policy.episodes.returns.mean for policy in self._by_policy],
                 lag=lag_of(last),
@@ -191,7 +190,9 @@ class Reports:
             row = self._all.scalars()
             for policy, known in enumerate(self._by_policy):
                 row |= known.scalars_of(policy, self.env_steps_of(policy))
-            row["train/best_episode_return_mean"] = self._best_return_mean()
+            row["train/best_episode_return_mean"] = _best_return_mean(
+                self._by_policy or [self._all], self._resumed.best_return
+            )
         row |= {
             "perf/train_seconds": self.train_seconds,
             "perf/updates": self.updates,
@@ -236,11 +237,6 @@ class Reports:
             policies=policies,
             best_policy=_best_of(policies),
         )
-
-    def _best_return_mean(self) -> float | None:
-        """The best that any one policy has come to, in all sessions."""
-        of_each = [known.best_return_mean for known in self._by_policy] or [self._all.best_return_mean]
-        return max((best for best in [self._resumed.best_return, *of_each] if best is not None), default=None)
 
     def _read(self) -> None:
         while not self._leaving.is_set():
@@ -312,3 +308,9 @@ def _best_of(policies: Sequence[Mapping[str, float | None]]) -> int | None:
     """The number of the policy whose last episodes came to the highest true objective."""
     means = {number: mean for number, each in enumerate(policies) if (mean := each["true_objective_mean"]) is not None}
     return max(means, key=lambda number: means[number], default=None)
+
+
+def _best_return_mean(policies: Sequence[PolicyReports], earlier: float | None) -> float | None:
+    """The best that any one policy has come to, in all sessions."""
+    bests = [earlier, *(known.best_return_mean for known in policies)]
+    return max((best for best in bests if best is not None), default=None)
