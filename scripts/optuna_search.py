@@ -30,7 +30,8 @@ from scripts.arguments import split_flags
 SCORE = "train/episode_return_mean"
 REPORT_FLAG = "--experiment_summaries_interval"
 REPORT_S = 2.0  # unless the flags say something else
-CONTINUES = "experiment"  # attribute of a trial: the run that it goes on with
+# Attributes of a trial: the run that it goes on with, and what that has reported.
+CONTINUES, REPORTED = "experiment", "reported"
 
 
 def suggested(trial: optuna.Trial) -> dict[str, object]:
@@ -56,14 +57,13 @@ class Objective:
 
     def __call__(self, trial: optuna.Trial) -> float:
         """Train; raises TrialPruned if Optuna has ended the run, InterruptedTrialError if a signal has."""
-        result = sfactory.run(
-            [*self._flags, *_words(suggested(trial)), *_words(self._where(trial))],
-            on_report=Watch(trial),
-        )
+        watch = Watch(trial)
+        result = sfactory.run([*self._flags, *_words(suggested(trial)), *_words(self._where(trial))], on_report=watch)
         if result.status == "interrupted":
             self.exit_code = int(result.exit_code)
             trial.study.stop()
-            trial.study.enqueue_trial(trial.params, user_attrs={CONTINUES: self._experiment_of(trial)})
+            attributes = {CONTINUES: experiment_of(trial), REPORTED: watch.reported}
+            trial.study.enqueue_trial(trial.params, user_attrs=attributes)
             raise InterruptedTrialError
         if result.stopped_early:
             raise optuna.TrialPruned
@@ -73,27 +73,35 @@ class Objective:
         return score
 
     def _where(self, trial: optuna.Trial) -> dict[str, object]:
-        return {"train_dir": self._folder, "experiment": self._experiment_of(trial)}
+        return {"train_dir": self._folder, "experiment": experiment_of(trial)}
 
-    def _experiment_of(self, trial: optuna.Trial) -> str:
-        return str(trial.user_attrs.get(CONTINUES, f"trial_{trial.number}"))
+
+def experiment_of(trial: optuna.Trial | optuna.trial.FrozenTrial) -> str:
+    """The run of a trial."""
+    return str(trial.user_attrs.get(CONTINUES, f"trial_{trial.number}"))
 
 
 class Watch:
-    """Tells Optuna how a run stands, and the run whether it is to go on."""
+    """Tells Optuna how a run stands, and the run whether it is to go on. reported: scores, in their order."""
 
     def __init__(self, trial: optuna.Trial) -> None:
-        self._trial, self._reports = trial, 0
+        self._trial = trial
+        self.reported: list[float] = []
+        for score in trial.user_attrs.get(REPORTED, []):
+            self._report(score)
 
     def __call__(self, row: Mapping[str, float | None]) -> bool:
         """Whether it is to go on after this row."""
         score = row.get(SCORE)
         if score is None:  # no episode has ended yet, or it is a row of something else
             return True
-        # Optuna compares what was reported with the same number, which env steps of two runs never are.
-        self._reports += 1
-        self._trial.report(score, self._reports)
+        self._report(score)
         return not self._trial.should_prune()
+
+    def _report(self, score: float) -> None:
+        self.reported.append(score)
+        # Optuna compares what was reported with the same number, which env steps of two runs never are.
+        self._trial.report(score, len(self.reported))
 
 
 def _words(values: Mapping[str, object]) -> list[str]:
@@ -131,7 +139,8 @@ def main(argv: Sequence[str]) -> int:
         print("error: no run has reached its end; a study needs --trials, and runs a limit", file=sys.stderr)
         return 1
     best = study.best_trial
-    print(json.dumps({"trial": best.number, "score": best.value, "settings": best.params}))
+    told = {"trial": best.number, "experiment": experiment_of(best), "score": best.value, "settings": best.params}
+    print(json.dumps(told))
     return 0
 
 

@@ -176,9 +176,14 @@ class Learning:
         self._trainer.forget_what_was_sampled()
         self.publish()
 
+    @property
+    def ordered(self) -> bool:
+        """Whether main has ordered something that is not carried out yet."""
+        return self._setup.orders is not None and self._setup.orders.waiting(self._setup.policy) is not None
+
     def obey(self) -> None:
         """Carry out what main has ordered, if it has ordered anything: to be called while no dataset comes."""
-        if self._setup.orders is not None and self._setup.orders.waiting(self._setup.policy) is not None:
+        if self.ordered:
             with self._changing_model():
                 if not self._finished:
                     self._obey()

@@ -89,17 +89,22 @@ class LearnerWorker:
     def learn(self) -> None:
         """Learn from the complete dataset, and begin a new one.
 
-        If sizes were changed while it was assembled it is of none of them; it is dropped, and counted.
+        If its size was changed while it was assembled it is dropped, and counted.
         """
         area = self._area()
-        if self.is_outgrown:
-            self._row.add("dropped_steps", area.valid_steps)
-        else:
+        if self._learning.learner.batch_size == self._setup.learner.batch_size:
             self._learning.learn(area)
+        else:
+            self._row.add("dropped_steps", area.valid_steps)
         area.clear()
         self._assembler.trained()
-        if self.is_outgrown:
-            self._setup, self._own_area = self._new_setup(), None
+        self._resize()
+
+    def obey(self) -> None:
+        """While no dataset is complete: carry out what main has ordered, if it has ordered anything."""
+        self._learning.obey()
+        if not self._area().filled:
+            self._resize()
 
     @property
     def is_outgrown(self) -> bool:
@@ -123,6 +128,11 @@ class LearnerWorker:
             self._belt.drop_rest()
             self._count_dropped(self._belt)
         return LearnerWorker(self._new_setup(), self._learning, self._row, self._inbox)
+
+    def _resize(self) -> None:
+        """Assemble in the sizes in force from now on."""
+        if self.is_outgrown:
+            self._setup, self._own_area = self._new_setup(), None
 
     def _new_setup(self) -> LearnerSetup:
         learner = self._learning.learner
@@ -166,7 +176,7 @@ class LearnerWorker:
                 self.learn()
                 self._starvation.begin()  # the time of learning is none of waiting
             else:
-                self._learning.obey()
+                self.obey()
                 self._starvation.look()
 
     def _start_belt(self, threads: Threads) -> None:

@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
 from sfactory.env.shaping import Scheme
 from sfactory.errors import EnvError, ExitCode
@@ -58,6 +59,7 @@ class Breeding:
         self._objective: str | None = None
         self._orphans: set[int] = set()  # members whose weights are lost, and that have taken over from nobody yet
         self._turns: dict[int, _Turn] = {}
+        self._last = -1  # who had the last turn
         self.failure: EnvError | None = None
 
     @staticmethod
@@ -87,9 +89,10 @@ class Breeding:
         if population is None:
             population = Population.begin(rundir.path, config, seed, steps, reward_shaping)
         breeding = Breeding(config, population, reports, wiring, rundir)
-        lost = population.members.keys() & {*resumed.policies_without_checkpoint}
+        learning = {*learning_policies(config)}
+        lost = learning & {*resumed.policies_without_checkpoint}
         # If all are lost there is nobody to take over from.
-        breeding._orphans = lost if len(lost) < len(population.members) else set()
+        breeding._orphans = lost if lost != learning else set()
         breeding._shape_all(reward_shaping)
         return breeding
 
@@ -105,11 +108,12 @@ class Breeding:
             self._go_on(policy, turn)
         objectives = self._reports.objectives(self._objective_name())
         self._population.look_at(objectives)
-        for policy in self._population.members:
+        for policy in self._in_order():
             if self._turns:
                 return  # one at a time, so that a parent does not change while a child takes over from it
             event = None if self._is_done(policy) else self._next(policy, objectives)
             if event is not None:
+                self._last = policy
                 self._begin(event)
 
     def settle(self) -> None:
@@ -117,6 +121,11 @@ class Breeding:
         for policy, turn in list(self._turns.items()):
             if not turn.waits_for_parent and self._orders.answer(policy) is not None:
                 self._go_on(policy, turn)
+
+    def _in_order(self) -> list[int]:
+        """All members: those without weights first, then round and round, so that short periods leave nobody out."""
+        members = sorted(self._population.members, key=lambda policy: (policy <= self._last, policy))
+        return sorted(members, key=lambda policy: policy not in self._orphans)
 
     def _next(self, policy: int, objectives: Objectives) -> Event | None:
         """What becomes of ``policy`` now, if it is time for anything."""
@@ -126,7 +135,10 @@ class Breeding:
             if event is not None:
                 self._orphans.remove(policy)  # if it fails now, its next turn is one as all others are
             return event
-        return population.turn(policy, steps, objectives) if population.due(policy, steps) else None
+        if not population.due(policy, steps):
+            return None
+        # Nobody is to take over fresh weights, however well they may have done by chance.
+        return population.turn(policy, steps, {p: mean for p, mean in objectives.items() if p not in self._orphans})
 
     def _shape_all(self, own: Scheme | None) -> None:
         """Have every policy rewarded by its scheme; who is no member, by the env's ``own``."""
@@ -183,7 +195,7 @@ class Breeding:
                 self._population.call_off(policy)
             return
         del self._turns[policy]
-        # From here on it learns with what the event says, and the next period begins.
+        # It learns with what the event says since a beat ago at most, and the next period begins.
         event = dataclasses.replace(event, env_steps=self._reports.env_steps_of(policy))
         if problem:
             _log.warning("policy %d keeps what it has: %s", policy, problem)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import assert_never
 
@@ -19,6 +19,7 @@ from sfactory.layout import ACTORS, LEARNERS, actor_name, learner_name, num_eval
 from sfactory.messages import (
     MAX_STAT_NAMES,
     TRAIN_STATISTICS,
+    TRUE_OBJECTIVE,
     EpisodeExtras,
     EpisodesDone,
     EvaluationPart,
@@ -27,6 +28,7 @@ from sfactory.messages import (
     ToMain,
     TrainStats,
 )
+from sfactory.population.objective import REWARD
 from sfactory.runtime.console import Progress
 from sfactory.runtime.eval_reports import EvaluationReports
 from sfactory.runtime.lag import lag_of
@@ -210,20 +212,20 @@ class Reports:
     def summary(self, status: Result) -> Summary:
         """The result of the run so far."""
         progress, earlier = self.progress(), self._resumed.summary
-        seconds = progress.train_seconds
         if not self.episodes.episodes and earlier is not None:
             progress = _with_episodes_of(earlier, progress)
         with self._lock:
             extras = {name: window.mean for name, window in self._all.extras.windows().items()}
             policies = [known.standing(self.env_steps_of(policy)) for policy, known in enumerate(self._by_policy)]
+            best = _best_policy(self._all, self._by_policy, earlier)
         evaluation, earlier_evaluation = self.evaluations.last, None if earlier is None else earlier.evaluation
         return Summary(
             status=status,
             env_steps=progress.env_steps,
             agent_steps=self.trained_agent_steps,
             frames=progress.env_steps * self._config.sampling.env_frameskip,
-            train_seconds=seconds,
-            fps=progress.env_steps / seconds if seconds else None,
+            train_seconds=progress.train_seconds,
+            fps=progress.env_steps / progress.train_seconds if progress.train_seconds else None,
             sample_fps=self._sampled.overall,
             episodes=self._all.num_episodes,
             episode_return_mean=progress.return_mean,
@@ -235,7 +237,7 @@ class Reports:
             episode_extra_stats={name: mean for name, mean in extras.items() if mean is not None},
             evaluation=earlier_evaluation if evaluation is None else asdict(evaluation),
             policies=policies,
-            best_policy=_best_of(policies),
+            best_policy=best,
         )
 
     def _read(self) -> None:
@@ -304,10 +306,15 @@ def _with_episodes_of(earlier: Summary, progress: Progress) -> Progress:
     )
 
 
-def _best_of(policies: Sequence[Mapping[str, float | None]]) -> int | None:
-    """The number of the policy whose last episodes came to the highest true objective."""
-    means = {number: mean for number, each in enumerate(policies) if (mean := each["true_objective_mean"]) is not None}
-    return max(means, key=lambda number: means[number], default=None)
+def _best_policy(together: PolicyReports, policies: Sequence[PolicyReports], earlier: Summary | None) -> int | None:
+    """The number of the policy with the highest mean of stats_avg true objectives, or returns where none are told.
+
+    Until one has had as many episodes in this session it is the one of ``earlier``.
+    """
+    objective = TRUE_OBJECTIVE if TRUE_OBJECTIVE in together.extras.windows() else REWARD
+    means = {number: mean for number, known in enumerate(policies) if (mean := known.full_mean(objective)) is not None}
+    before = None if earlier is None else earlier.best_policy
+    return max(means, key=lambda number: means[number], default=before)
 
 
 def _best_return_mean(policies: Sequence[PolicyReports], earlier: float | None) -> float | None:

@@ -181,8 +181,9 @@ class SerialRun:
         elif learner.assemble(0):
             with self._watch.paused(), _threads(self._config.learner.learner_num_threads or 1):
                 learner.learn()
-        else:
-            learning.obey()
+        elif learning.ordered:
+            with self._watch.paused():
+                learner.obey()
 
     def _order_stop(self) -> None:
         """Have every room come to an end, also within a long dataset."""

@@ -33,8 +33,8 @@ class Summary:
     episode_extra_stats: mean of each extra statistic that the env gave, over its last values.
     evaluation: the last one that was made beside training, see EvaluationReport; None if there was none.
     policies: where there are several, what each has come to in this session, in their order. best_policy: the number of
-    the one whose last episodes came to the highest true objective. best_episode_return_mean is that of any one policy,
-    and the other means are of the episodes of all.
+    the one whose last stats_avg episodes came to the highest true objective. best_episode_return_mean is that of any
+    one policy, and the other means are of the episodes of all.
     """
 
     status: Result

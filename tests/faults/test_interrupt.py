@@ -94,7 +94,7 @@ def test_ctrl_c_in_mid_run_saves_and_the_run_can_be_resumed(run_trainer: RunTrai
 
 
 @pytest.mark.parametrize("apart_s", [0.0, 0.1, 0.5])
-def test_ctrl_c_twice_ends_the_run_at_once_and_leaves_what_was_saved(run_trainer: RunTrainer, apart_s: float) -> None:
+def test_ctrl_c_twice_ends_the_run_and_leaves_what_was_saved(run_trainer: RunTrainer, apart_s: float) -> None:
     run = run_trainer(train_for_env_steps=ENDLESS)
     run.wait_until_training()
     saved = run.saved_env_steps()

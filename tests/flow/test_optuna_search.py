@@ -43,7 +43,7 @@ def test_three_trials_train_with_what_optuna_suggests(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_search_goes_on_with_the_run_that_it_was_at(tmp_path: Path) -> None:
-    flags = [*(word for word in FLAGS if not word.startswith("--train_for")), "--train_for_seconds=8"]
+    flags = [*(word for word in FLAGS if not word.startswith("--train_for")), "--train_for_seconds=12"]
     options = ["--trials", "1", "--study", "halted", "--train_dir", str(tmp_path)]
     argv = [sys.executable, "scripts/optuna_search.py", *options, "--", *flags]
     rows = tmp_path / "halted" / "trial_0" / "metrics.jsonl"
@@ -59,11 +59,17 @@ def test_an_interrupted_search_goes_on_with_the_run_that_it_was_at(tmp_path: Pat
     assert again.returncode == 0, again.stderr
     study = optuna.load_study(study_name="halted", storage=f"sqlite:///{tmp_path}/halted/study.db")
     assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE"]
-    assert study.trials[0].params == study.trials[1].params
+    interrupted, finished = study.trials
+    assert interrupted.params == finished.params
+    # What it had reported before comes first.
+    before, after = (list(trial.intermediate_values.values()) for trial in (interrupted, finished))
+    assert 0 < len(before) < len(after)
+    assert after[: len(before)] == before
+    assert json.loads(again.stdout.splitlines()[-1])["experiment"] == "trial_0"
     assert [path.name for path in rows.parents[1].iterdir() if path.is_dir()] == ["trial_0"]
     summary = Summary.read(rows.with_name("summary.json"))
     assert summary is not None
-    assert (summary.status, summary.episode_return_mean) == ("done", study.trials[1].values[0])
+    assert (summary.status, summary.episode_return_mean) == ("done", finished.values[0])
 
 
 def test_a_run_that_optuna_gives_up_is_ended_and_its_trial_pruned(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ FRESH = Resumed()
 class Farm:
     """A population whose actors and learners are the test: it says what they have reached, and answers orders."""
 
-    def __init__(self, rundir: RunDir, resumed: Resumed) -> None:
-        config = config_of(FLAGS)
+    def __init__(self, rundir: RunDir, resumed: Resumed, **flags: Any) -> None:
+        config = config_of({**FLAGS, **flags})
         layout = Layout.plan(config.sampling, config.learner, "central", population=config.population)
         self._path, self._wiring = rundir.path, Wiring(VECTOR, layout, weight_bytes=8)
         channels = self._wiring.actors_to_main, self._wiring.learners_to_main
@@ -228,24 +228,61 @@ def test_a_member_without_weights_waits_for_the_others_and_takes_over_from_the_b
     assert [farm.order_to(policy) for policy in range(3)] == [None] * 3
 
     farm.end_episodes(best=100.0, middle=50.0)
-    farm.look()  # the others have their turns, too
-    while farm.order_to(MIDDLE) is not None:
-        farm.answer(MIDDLE)
-        farm.look()
+    farm.look()  # the others' turns are due, too
 
     assert farm.order_to(BEST) == Order(save=True)
     farm.answer(BEST)
     farm.look()
     farm.answer(WORST)
     farm.look()
-    event = farm.turns()[-1]
+    event = farm.turns()[0]
     assert (event.policy, event.parent, event.reason) == (WORST, BEST, "its own weights are lost")
 
 
-def test_where_all_weights_are_lost_all_begin_anew(rundir: RunDir) -> None:
-    farm = Farm(rundir, Resumed(policies_without_checkpoint=(BEST, MIDDLE, WORST)))
+def test_where_all_that_learn_have_lost_their_weights_they_begin_anew(rundir: RunDir) -> None:
+    resumed = Resumed(500, steps_of_policies=(0, 0, 500), policies_without_checkpoint=(BEST, MIDDLE))
+    farm = Farm(rundir, resumed, train_policies=(BEST, MIDDLE))
     farm.end_episodes(best=100.0, middle=50.0, worst=1.0)
 
     farm.look()
 
     assert [farm.order_to(policy) for policy in range(3)] == [None] * 3
+    assert farm.turns() == []
+
+
+def test_who_does_not_learn_takes_over_from_nobody(rundir: RunDir) -> None:
+    resumed = Resumed(10_000, steps_of_policies=(5000, 5000, 0), policies_without_checkpoint=(WORST,))
+    farm = Farm(rundir, resumed, train_policies=(BEST, MIDDLE))
+    farm.end_episodes(best=100.0, middle=50.0, worst=1.0)
+
+    farm.look()
+
+    assert [(event.policy, event.kind) for event in farm.turns()] == [(BEST, Kind.KEEP)]
+    assert farm.order_to(BEST) == Order(save=True)  # for the middle one, which is the worst of those that learn
+    assert farm.order_to(WORST) is None
+
+
+def test_all_have_their_turns_however_short_the_period_is(rundir: RunDir) -> None:
+    farm = ranked(rundir)
+
+    # Whenever a turn is over, those of all others are due again.
+    for beat in range(2, 14):
+        for policy in range(3):
+            if farm.order_to(policy) is not None:
+                farm.answer(policy)
+        farm.all_reach(beat * PERIOD)
+        farm.look()
+
+    assert {event.policy for event in farm.turns() if event.env_steps > PERIOD} == {BEST, MIDDLE, WORST}
+
+
+def test_nobody_takes_over_from_a_member_without_weights(rundir: RunDir) -> None:
+    farm = Farm(rundir, Resumed(10_000, steps_of_policies=(0, 5000, 5000), policies_without_checkpoint=(BEST,)))
+    farm.end_episodes(best=1000.0, middle=50.0)
+
+    # The others have waited long enough for the last one's episodes, and the one without weights still waits.
+    farm.row(MIDDLE).set("env_steps", 5000 + PERIOD)
+    farm.look()
+
+    assert [(event.policy, event.kind) for event in farm.turns()] == [(MIDDLE, Kind.KEEP)]
+    assert farm.order_to(BEST) is None

@@ -53,7 +53,7 @@ def test_a_dataset_that_was_begun_in_other_sizes_is_dropped_and_counted() -> Non
 
     assert (lone.row.get("dropped_steps"), lone.learning.progress.env_steps) == (20, 0)
     for index in (0, 1, 2, 3):
-        assert not worker.is_outgrown
+        assert not worker.is_outgrown, "it has begun anew"
         fill(index)
         assert worker.assemble(1.0) == (index == 3)
     worker.learn()
