@@ -13,7 +13,7 @@ from sfactory.errors import ConfigError, ResourceError, SFactoryError
 from sfactory.layout import Inference
 
 GAIN = 0.03  # what a challenger must be faster by
-NOISE = 0.05  # differences up to this are looked at twice
+NOISE = 0.1  # differences up to this are looked at twice
 MOST_TRIALS = 20
 _DUEL = 2  # trials, kept for the end
 _LOOKS = 3  # trials that one challenger may take
@@ -98,7 +98,8 @@ class Search:
         self._wins(self.start)
         self._climb("batch_size", self._batches(1), self._batches(-1))
         self._climb("num_envs_per_worker", self._envs(1), self._envs(-1))
-        if "inference" in self.free and self._wins(self._with_other_inference()):
+        # No ladder, on which the next rung would show an error: always looked at twice.
+        if "inference" in self.free and self._wins(self._with_other_inference(), twice=True):
             self._climb("num_envs_per_worker", self._envs(1), self._envs(-1))
         self._climb("num_workers", *self._up_and_down(self._worker_counts(), self._now.num_workers, self._with_workers))
         if self._now.inference == "central":
@@ -125,15 +126,18 @@ class Search:
             if self._best is not before:
                 return
 
-    def _wins(self, challenger: Settings) -> bool:
-        """Measure ``challenger``, which becomes the best if it gains enough. What does not fit any more loses."""
+    def _wins(self, challenger: Settings, twice: bool = False) -> bool:
+        """Measure ``challenger``, which becomes the best if it gains enough. What does not fit any more loses.
+
+        twice: whatever the first look says.
+        """
         if self._spent > MOST_TRIALS - _DUEL - _LOOKS or (self._best is not None and self.out_of_time()):
             return False
         rate = self._try(challenger)
         if rate is None:
             return False
         best = self._best
-        if best is not None and abs(rate / best.rate - 1.0) <= NOISE:
+        if best is not None and (twice or abs(rate / best.rate - 1.0) <= NOISE):
             rate = self._look_again(challenger, rate, best)
         if best is not None and rate <= (1.0 + GAIN) * best.rate:
             return False

@@ -152,6 +152,23 @@ def test_a_machine_that_drifts_does_not_choose_by_chance(change: float, workers:
     assert (found.best.num_workers, found.best.num_envs_per_worker) == (workers, best)
 
 
+def test_one_lucky_look_does_not_move_inference() -> None:
+    looks: list[Settings] = []
+
+    def lucky(settings: Settings) -> float:
+        """Central inference is faster, and the first look at the other is a burst."""
+        rate = machine(replace(settings, inference="central"))
+        if settings.inference == "central":
+            return rate
+        looks.append(settings)
+        return (1.5 if len(looks) == 1 else 0.8) * rate
+
+    found = searched(lucky)
+
+    assert looks
+    assert found.best.inference == "central"
+
+
 def test_a_better_one_is_found_although_the_machine_has_become_slower() -> None:
     measured: list[Settings] = []
 
