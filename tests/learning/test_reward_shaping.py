@@ -1,18 +1,19 @@
 """A population shapes rewards toward what counts: see envs/synthetic/tempting.py.
 
 Small, because much of what a population does is chance: with 8 members, a network that learns quickly and an entropy
-that keeps it able to change its mind, 12 of 12 seeds ended with every member above 7 of 8.
+that keeps it able to change its mind, 8 of 8 seeds ended with every member above 6.5 of 8.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sfactory.errors import ExitCode
-from sfactory.population.event import Event, Kind
+from sfactory.population.event import Event
 from sfactory.population.genealogy import read_genealogy
+from sfactory.population.shaping import Shaping
 from sfactory.population.state import load_state
 from tests.support.trainer import RunTrainer
 
@@ -51,8 +52,9 @@ def test_shaping_weights_move_toward_the_true_objective(run_trainer: RunTrainer)
     assert state is not None
     assert state.reward_shaping == {"pays": {"right": 0.5, "tempting": 1.0}}
     assert all(objective > HALF_RIGHT for objective in true_objectives(last))
-    # What those were paid by who did well enough to be left as they were.
-    assert statistics.median(map(right_over_tempting, kept_for_being_right(read_genealogy(run.run_dir)))) > 1.0
+    paid = [right_over_tempting(shaping) for shaping in shapings_that_turned(read_genealogy(run.run_dir))]
+    assert len(paid) == POLICIES
+    assert statistics.median(paid) > 1.0
 
 
 def test_without_a_population_policies_learn_what_tempts_them(run_trainer: RunTrainer) -> None:
@@ -66,15 +68,23 @@ def true_objectives(row: Mapping[str, Any]) -> list[float]:
     return [row[f"policy_{policy}/train/true_objective_mean"] for policy in range(POLICIES)]
 
 
-def kept_for_being_right(events: list[Event]) -> Iterator[Event]:
+def shapings_that_turned(events: list[Event]) -> list[Shaping]:
+    """Of each member the reward shaping that it had when it was first right in most steps.
+
+    Later ones tell nothing: once all are right, no shaping makes a difference to their ranks, and chance moves them.
+    """
+    had: dict[int, Shaping] = {}
+    found: dict[int, Shaping] = {}
     for event in events:
         objective = event.objectives.get(event.policy)
-        if event.kind is Kind.KEEP and objective is not None and objective > HALF_RIGHT:
-            yield event
+        if objective is not None and objective > HALF_RIGHT:
+            found.setdefault(event.policy, had[event.policy])
+        assert event.reward_shaping is not None
+        had[event.policy] = event.reward_shaping
+    return list(found.values())
 
 
-def right_over_tempting(event: Event) -> float:
-    assert event.reward_shaping is not None
-    pays = event.reward_shaping["pays"]
+def right_over_tempting(shaping: Shaping) -> float:
+    pays = shaping["pays"]
     assert isinstance(pays, Mapping)
     return float(pays["right"]) / float(pays["tempting"])
