@@ -63,6 +63,7 @@ class Reports:
         # With one policy what is known of all is what is known of it.
         policies = config.population.num_policies
         self._by_policy = [PolicyReports(*of_episodes) for _ in range(policies)] if policies > 1 else []
+        self._each = self._by_policy or [self._all]
         self._config, self._status = config, status
         self._from_actors, self._from_learners = from_actors, from_learners
         self.evaluations = EvaluationReports(num_evaluators(config.evaluation))
@@ -178,7 +179,7 @@ class Reports:
                 sample_fps=self._sampled.rate(10.0),
                 return_mean=known.episodes.returns.mean,
                 true_objective_mean=known.true_objective.mean,
-                best_return_mean=_best_return_mean(self._by_policy or [self._all], self._resumed.best_return),
+                best_return_mean=_best_return_mean(self._each, self._resumed.best_return),
                 length_mean=known.episodes.lengths.mean,
                 returns=[policy.episodes.returns.mean for policy in self._by_policy],
                 lag=lag_of(last),
@@ -192,9 +193,7 @@ class Reports:
             row = self._all.scalars()
             for policy, known in enumerate(self._by_policy):
                 row |= known.scalars_of(policy, self.env_steps_of(policy))
-            row["train/best_episode_return_mean"] = _best_return_mean(
-                self._by_policy or [self._all], self._resumed.best_return
-            )
+            row["train/best_episode_return_mean"] = _best_return_mean(self._each, self._resumed.best_return)
         row |= {
             "perf/train_seconds": self.train_seconds,
             "perf/updates": self.updates,
