@@ -56,6 +56,10 @@ class Poles:
         # Looked up once, as they are of single envs.
         self._steps = {agent: pole.step for agent, pole in self._poles.items()}
         self.possible_agents = list(self._poles)
+        # What is the same in most steps is made once.
+        self._none = dict.fromkeys(self._poles, False)
+        self._all = dict.fromkeys(self._poles, True)
+        self._nothing_said: dict[str, dict[str, Any]] = {agent: {} for agent in self._poles}
         self.agents: list[str] = []
 
     def observation_space(self, agent: str) -> gymnasium.spaces.Space[Any]:
@@ -82,13 +86,13 @@ class Poles:
 
     def step(self, actions: dict[str, np.int64]) -> tuple[dict[str, Any], ...]:
         """Push every cart; after ``length`` steps all are truncated at once."""
-        observations, rewards, terminated, truncated, infos = {}, {}, {}, {}, {}
+        observations, rewards = {}, {}
+        cut = False
         for agent, step in self._steps.items():
-            told = step(actions[agent])
-            observations[agent], rewards[agent], terminated[agent], truncated[agent], infos[agent] = told
-        if any(truncated.values()):
+            observations[agent], rewards[agent], _, cut, _ = step(actions[agent])
+        if cut:  # poles count alike, so that it is true of all or of none
             self.agents = []
-        return observations, rewards, terminated, truncated, infos
+        return observations, rewards, self._none, self._all if cut else self._none, self._nothing_said
 
     def close(self) -> None:
         """There is nothing to be freed."""
