@@ -77,8 +77,10 @@ class ParallelAgents(AgentsEnv):
         """See AgentsEnv."""
         if not self._everybody:
             return self._step_without_some(actions)
-        # Whoever calls this gives A actions; to have zip make sure of it costs as much as the zip.
-        told = self.env.step(dict(zip(self._keys, actions)))  # noqa: B905
+        chosen = {}
+        for key, place in self._acting:  # half as long as dict(zip(...)) for few agents
+            chosen[key] = actions[place]
+        told = self.env.step(chosen)
         observations, rewards, terminated, truncated, _ = told
         nothing = self._nothing
         if len(self.env.agents) != self._size or not (
