@@ -274,6 +274,8 @@ class Learning:
 
     def _write_row(self) -> None:
         row, progress = self._row, self.progress
+        if progress.run_env_steps != row.get("run_env_steps"):
+            row.set("counted_at", progress.train_seconds)
         row.set("env_steps", progress.env_steps)
         row.set("agent_steps", progress.agent_steps)
         row.set("run_env_steps", progress.run_env_steps)

@@ -48,7 +48,7 @@ class Measured(NamedTuple):
 
 
 class _Mark(NamedTuple):
-    """A counter, and when it came to be what it is: of a learner, at the end of its last dataset."""
+    """A counter, and when it came to be what it is: of a learner, after the first pass over its last dataset."""
 
     at: float
     steps: float
@@ -119,9 +119,10 @@ class Measurement:
         return any(0 < since <= self._begun_at for since in self._status.values("busy_since", ACTORS))
 
     def _mark(self) -> _Mark:
-        # Steps are learned from a dataset at a time, which may take seconds: what counts is when the last one ended.
+        # Steps count a dataset at a time, which may take seconds, and that before the later passes over it: what counts
+        # is when they last grew.
         if self._of_learners:
-            seconds = max(self._status.values("train_seconds", LEARNERS))  # of several learners, who learn side by side
+            seconds = max(self._status.values("counted_at", LEARNERS))  # of several learners, who learn side by side
             return _Mark(seconds, self._status.total("run_env_steps", LEARNERS))
         return _Mark(now(), self._status.total("env_steps", ACTORS))
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sfactory.checkpoint import CheckpointDir
+from sfactory.clock import now
 from sfactory.learner.columns import REPLAYED
 from sfactory.learner.publisher import Publisher
 from sfactory.messages import LearnerTimes, TrainStats
@@ -58,6 +59,20 @@ def test_how_long_datasets_took_is_told_with_their_statistics_and_what_was_done_
         assert message.publish_ms > 0
     # The first weights are published before anything is learned.
     assert (learner.row.get("datasets"), learner.row.get("publications")) == (3, 4)
+
+
+def test_when_steps_grew_is_told_beside_them_whatever_passes_follow() -> None:
+    learner = LoneLearner(num_epochs=2)
+    learning, row = learner.learning, learner.row
+    learning.progress.start_clock(now() - 1.0)
+
+    dataset = learning.open(learner.area)
+    learning.one_pass(dataset)
+    counted_at, told_at = row.get("counted_at"), row.get("train_seconds")
+    learning.one_pass(dataset)
+
+    assert 1.0 <= counted_at <= told_at < row.get("train_seconds")
+    assert (row.get("run_env_steps"), row.get("counted_at")) == (20, counted_at)
 
 
 def test_nothing_is_learned_after_the_end(tmp_path: Path) -> None:

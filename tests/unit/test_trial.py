@@ -41,7 +41,9 @@ class Machine:
             learner = self.status.row(name)
             learner.set("env_steps", int(1000 * datasets))
             learner.set("run_env_steps", int(1000 * datasets) if name == LEARNER else 0)
-            learner.set("train_seconds", datasets * self._dataset_s)
+            # As learners write them: another pass over a dataset takes time, and adds no steps.
+            learner.set("train_seconds", self.at - self._start)
+            learner.set("counted_at", datasets * self._dataset_s)
 
 
 def measure(
