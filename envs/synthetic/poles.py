@@ -56,7 +56,7 @@ class Poles:
         # Looked up once, as they are of single envs.
         self._steps = {agent: pole.step for agent, pole in self._poles.items()}
         self.possible_agents = list(self._poles)
-        # What is the same in most steps is made once.
+        # What is the same in most steps is made once; nobody is to write to it.
         self._none = dict.fromkeys(self._poles, False)
         self._all = dict.fromkeys(self._poles, True)
         self._nothing_said: dict[str, dict[str, Any]] = {agent: {} for agent in self._poles}

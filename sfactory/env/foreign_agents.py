@@ -75,12 +75,12 @@ class ParallelAgents(AgentsEnv):
 
     def step(self, actions: Sequence[Any]) -> AgentsStep:
         """See AgentsEnv."""
-        if not self._everybody:
-            return self._step_without_some(actions)
         chosen = {}
-        for key, place in self._acting:  # half as long as dict(zip(...)) for few agents
+        for key, place in self._acting:  # takes half as long as dict(zip(...)) for few agents
             chosen[key] = actions[place]
         told = self.env.step(chosen)
+        if not self._everybody:
+            return self._without_some(told)
         observations, rewards, terminated, truncated, _ = told
         nothing = self._nothing
         if len(self.env.agents) != self._size or not (
@@ -102,9 +102,8 @@ class ParallelAgents(AgentsEnv):
         """See AgentsEnv."""
         self.env.close()
 
-    def _step_without_some(self, actions: Sequence[Any]) -> AgentsStep:
+    def _without_some(self, told: Any) -> AgentsStep:
         """A step in which somebody takes no part. Most change nothing either, and are looked through as a whole."""
-        told = self.env.step({key: actions[place] for key, place in self._acting})
         observations, rewards, terminated, truncated, _ = told
         if self.env.agents != self._live or any(terminated.values()) or any(truncated.values()):
             return self._change(told)

@@ -274,13 +274,14 @@ class Learning:
 
     def _write_row(self) -> None:
         row, progress = self._row, self.progress
-        if progress.run_env_steps != row.get("run_env_steps"):
-            row.set("counted_at", progress.train_seconds)
+        seconds, grew = progress.train_seconds, progress.run_env_steps != row.get("run_env_steps")
         row.set("env_steps", progress.env_steps)
         row.set("agent_steps", progress.agent_steps)
         row.set("run_env_steps", progress.run_env_steps)
         row.set("updates", self._trainer.train_step)
-        row.set("train_seconds", progress.train_seconds)
+        row.set("train_seconds", seconds)
+        if grew:  # after the steps: who reads this before them sees no fewer than it was written for
+            row.set("counted_at", seconds)
         row.set("publications", self._setup.weights.publications)
         if self._trainer.target is not None:
             row.set("target_updates", int(self._trainer.target.moves))

@@ -120,7 +120,7 @@ class Measurement:
 
     def _mark(self) -> _Mark:
         # Steps count a dataset at a time, which may take seconds, and that before the later passes over it: what counts
-        # is when they last grew.
+        # is when they last grew. (Datasets that are turned over grow unevenly: --minibatch_ring_size.)
         if self._of_learners:
             seconds = max(self._status.values("counted_at", LEARNERS))  # of several learners, who learn side by side
             return _Mark(seconds, self._status.total("run_env_steps", LEARNERS))

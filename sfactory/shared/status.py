@@ -26,7 +26,7 @@ class State(IntEnum):
 
 _FLOATS = (
     *("heartbeat", "busy_since", "watched_since", "busy_s", "waiting_s", "first_step_at", "train_seconds"),
-    "counted_at",  # of a learner: its train_seconds when its env steps last grew
+    "counted_at",  # of a learner: its train_seconds when its run_env_steps last grew
     "loop_since",  # since when a worker has been in its loop; 0 before
     # Since when it has been at a ring: a worker to write, a thread of a learner's, but not the one that trains, in all.
     "in_ring_since",

@@ -303,6 +303,9 @@ def test_poles_in_one_env_are_that_many_poles() -> None:
     assert [truncated for _, _, _, truncated, _ in told] == [
         {"pole_0": over, "pole_1": over} for over in (False, False, True)
     ]
+    assert [(terminated, infos) for _, _, terminated, _, infos in told] == [
+        ({"pole_0": False, "pole_1": False}, {"pole_0": {}, "pole_1": {}})
+    ] * 3
     assert poles.agents == []
 
 

@@ -43,7 +43,7 @@ class Machine:
             learner.set("run_env_steps", int(1000 * datasets) if name == LEARNER else 0)
             # As learners write them: another pass over a dataset takes time, and adds no steps.
             learner.set("train_seconds", self.at - self._start)
-            learner.set("counted_at", datasets * self._dataset_s)
+            learner.set("counted_at", datasets * self._dataset_s if name == LEARNER else 0.0)
 
 
 def measure(
