@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,7 @@ class Output(NamedTuple):
 class Command:
     """A command that runs. Leaving the block ends it, and every process that it started.
 
+    A SIGTERM to the script leaves the block.
     started: when, on the monotonic clock. stdout_path: the file that takes its stdout.
     """
 
@@ -56,6 +58,7 @@ class Command:
     ) -> None:
         """Start it at once; ``folder`` takes its outputs, and ``environment`` comes on top of this process's own."""
         self._argv, self._mark = list(argv), uuid.uuid4().hex
+        self._on_term: Any = None  # what a SIGTERM did before the block
         self.stdout_path, self._stderr_path = folder / f"{self._mark}.out", folder / f"{self._mark}.err"
         self.started = time.monotonic()
         with self.stdout_path.open("wb") as out, self._stderr_path.open("wb") as err:
@@ -70,6 +73,8 @@ class Command:
             )
 
     def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._on_term = signal.signal(signal.SIGTERM, _leave)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -82,6 +87,8 @@ class Command:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.session, signal.SIGKILL)
         self._process.wait()
+        if self._on_term is not None:
+            signal.signal(signal.SIGTERM, self._on_term)
 
     @property
     def session(self) -> int:
@@ -189,6 +196,11 @@ def json_line(text: str) -> dict[str, Any]:
         raise SystemExit(f"error: no JSON line in:\n{text[-2000:]}")
     result: dict[str, Any] = json.loads(lines[-1])
     return result
+
+
+def _leave(number: int, _frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # `timeout` sends two, and the second is not to end the tidying up
+    raise SystemExit(128 + number)
 
 
 def _text(path: Path) -> str:

@@ -98,6 +98,31 @@ def test_a_command_is_ended_with_all_that_it_has_started(tmp_path: Path) -> None
     assert run.exit_code is not None
 
 
+def test_a_script_that_is_told_to_end_ends_its_command_first_however_often_it_is_told(tmp_path: Path) -> None:
+    child = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(time.sleep(1))); time.sleep(60)"
+    )
+    script = (
+        "import pathlib, sys, time\nfrom scripts.command import Command\n"
+        f"with Command([sys.executable, '-c', {child!r}], pathlib.Path({str(tmp_path)!r})) as run:\n"
+        "    time.sleep(1)\n"
+        "    print(f'started {run.session}.', file=sys.stderr, flush=True)\n    run.wait(60)"
+    )
+
+    with Command([sys.executable, "-c", script], tmp_path, ROOT) as run:
+        run.wait_for(".", 60)
+        pid = int(run.stderr.split()[-1].rstrip("."))
+        during = facts_of(pid)
+        run.send(signal.SIGTERM)
+        time.sleep(0.2)
+        run.send(signal.SIGTERM)
+        exit_code = run.wait(60)
+
+    assert during is not None
+    assert facts_of(pid) is None
+    assert exit_code == 128 + signal.SIGTERM
+
+
 def test_a_command_that_ends_before_it_tells_what_is_waited_for_is_told(tmp_path: Path) -> None:
     with (
         Command([sys.executable, "-c", "raise SystemExit('no luck')"], tmp_path) as run,
