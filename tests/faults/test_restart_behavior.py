@@ -12,6 +12,7 @@ import pytest
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
+from tests.support.finished import Finished, trained
 from tests.support.trainer import REFUSED_S, RunTrainer, TrainerRun
 
 pytestmark = pytest.mark.faults
@@ -35,6 +36,18 @@ def files(path: Path) -> dict[str, bytes]:
     """Content of every file below a folder, its lock left out: that is written by whoever looks at it."""
     found = {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
     return {name: content for name, content in found.items() if name != ".lock"}
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A finished run, with the settings of which others are started."""
+    return trained(tmp_path_factory.mktemp("trained_once"), STEPS)
+
+
+@pytest.fixture
+def first(trained_once: Finished, tmp_path: Path) -> Finished:
+    """That run, for one test."""
+    return trained_once.copied_to(tmp_path)
 
 
 def resume_words(run: TrainerRun) -> list[str]:
@@ -93,8 +106,7 @@ def test_an_overwritten_run_is_the_last_one_that_can_be_brought_back(run_trainer
     assert "resumed at" in again.stderr
 
 
-def test_a_start_that_is_refused_moves_nothing(run_trainer: RunTrainer) -> None:
-    first = finished(run_trainer(train_for_env_steps=STEPS))
+def test_a_start_that_is_refused_moves_nothing(first: Finished, run_trainer: RunTrainer) -> None:
     before = files(first.run_dir)
 
     refused = run_trainer(
@@ -127,8 +139,7 @@ def test_a_run_that_is_training_is_not_moved_from_under_its_feet(run_trainer: Ru
     second.assert_ended(ExitCode.REFUSED)  # only now does nobody write to the directory any more
 
 
-def test_a_benchmark_moves_nothing(run_trainer: RunTrainer) -> None:
-    first = finished(run_trainer(train_for_env_steps=STEPS))
+def test_a_benchmark_moves_nothing(first: Finished, run_trainer: RunTrainer) -> None:
     before = files(first.run_dir)
 
     measured = run_trainer(restart_behavior="overwrite", benchmark=True, benchmark_seconds=1)
@@ -167,9 +178,8 @@ def test_a_finished_run_goes_on_from_its_last_milestone(run_trainer: RunTrainer)
 
 @pytest.mark.parametrize("kind", ["best", "milestone"])
 def test_a_kind_of_checkpoint_that_a_run_has_not_is_no_reason_to_begin_at_nothing(
-    run_trainer: RunTrainer, kind: str
+    first: Finished, run_trainer: RunTrainer, kind: str
 ) -> None:
-    first = finished(run_trainer(train_for_env_steps=STEPS))
     before = files(first.run_dir / "checkpoint_p0")
 
     refused = run_trainer(train_for_env_steps=2 * STEPS, load_checkpoint_kind=kind)

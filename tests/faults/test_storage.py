@@ -19,6 +19,7 @@ from sfactory.checkpoint_file import read, sidecar_of
 from sfactory.errors import ExitCode
 from tests.support import disk_faults
 from tests.support.damage import empty, flip_a_bit, truncate
+from tests.support.finished import Finished, InFiles, trained
 from tests.support.processes import eventually
 from tests.support.resume import assert_resumes
 from tests.support.trainer import REFUSED_S, RunTrainer, TrainerRun, within
@@ -44,25 +45,30 @@ def finished(run: TrainerRun) -> TrainerRun:
     return run
 
 
-def checkpoints(run: TrainerRun) -> list[Path]:
+def checkpoints(run: InFiles) -> list[Path]:
     """Payload files of the latest checkpoints, oldest first."""
     return sorted(run.run_dir.glob("checkpoint_p0/checkpoint_*.pth"))
 
 
-def files(run: TrainerRun) -> dict[str, bytes]:
+def files(run: InFiles) -> dict[str, bytes]:
     """Every file of checkpoints, and the run's config, by name."""
     found = [*run.run_dir.glob("checkpoint_p0/*"), run.run_dir / "config.json"]
     return {file.name: file.read_bytes() for file in found}
 
 
-@pytest.fixture
-def two_checkpoints(run_trainer: RunTrainer) -> TrainerRun:
-    """A finished run that has saved exactly two: at the end of each of its sessions."""
-    flags = {"save_every_sec": 600, "keep_checkpoints": 2}
-    finished(run_trainer(**flags, train_for_env_steps=STEPS))
-    run = finished(run_trainer(**flags, train_for_env_steps=2 * STEPS))
-    assert len(checkpoints(run)) == 2, run.report("there are others")
+@pytest.fixture(scope="module")
+def trained_twice(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A finished run that has saved exactly two checkpoints: at the end of each of its sessions."""
+    folder = tmp_path_factory.mktemp("trained_twice")
+    run = trained(folder, STEPS, 2 * STEPS, save_every_sec=600, keep_checkpoints=2)
+    assert len(checkpoints(run)) == 2, checkpoints(run)
     return run
+
+
+@pytest.fixture
+def two_checkpoints(trained_twice: Finished, tmp_path: Path) -> Finished:
+    """That run, for one test."""
+    return trained_twice.copied_to(tmp_path)
 
 
 def env_steps(path: Path) -> int:
@@ -142,7 +148,7 @@ def test_a_disk_that_is_still_full_at_the_end_is_an_error_that_says_so(run_train
 
 
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before_and_both_are_named(
-    two_checkpoints: TrainerRun, run_trainer: RunTrainer
+    two_checkpoints: Finished, run_trainer: RunTrainer
 ) -> None:
     older, newest = checkpoints(two_checkpoints)
     damages: tuple[Callable[[Path], None], ...] = (truncate, flip_a_bit, empty)
@@ -162,7 +168,7 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before_and_both_are_na
 
 
 def test_where_all_checkpoints_are_damaged_the_run_is_refused_and_nothing_is_deleted(
-    two_checkpoints: TrainerRun, run_trainer: RunTrainer
+    two_checkpoints: Finished, run_trainer: RunTrainer
 ) -> None:
     for path in checkpoints(two_checkpoints):
         truncate(path)
@@ -197,7 +203,7 @@ def make_malicious(path: Path, marker: Path) -> None:
 
 
 def test_a_malicious_checkpoint_is_refused_and_its_code_does_not_run(
-    two_checkpoints: TrainerRun, run_trainer: RunTrainer, tmp_path: Path
+    two_checkpoints: Finished, run_trainer: RunTrainer, tmp_path: Path
 ) -> None:
     older, newest = checkpoints(two_checkpoints)
     marker = tmp_path / "marker"
@@ -231,7 +237,7 @@ def test_a_second_run_in_the_same_directory_is_refused_by_the_process_and_host_o
 
 
 def test_a_run_is_not_resumed_with_another_env_or_model_and_each_difference_is_told(
-    two_checkpoints: TrainerRun, run_trainer: RunTrainer
+    two_checkpoints: Finished, run_trainer: RunTrainer
 ) -> None:
     before = files(two_checkpoints)
     other = {"env": "Acrobot-v1", "encoder_mlp_layers": (32,), "use_rnn": True}

@@ -10,6 +10,8 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from sfactory.errors import ExitCode
 from sfactory.population.event import Event
 from sfactory.population.genealogy import read_genealogy
@@ -57,6 +59,7 @@ def test_shaping_weights_move_toward_the_true_objective(run_trainer: RunTrainer)
     assert statistics.median(paid) > 1.0
 
 
+@pytest.mark.long
 def test_without_a_population_policies_learn_what_tempts_them(run_trainer: RunTrainer) -> None:
     run = run_trainer(env=TEMPTING, **LEARNING)
 
