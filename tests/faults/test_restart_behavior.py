@@ -45,7 +45,7 @@ def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 
 @pytest.fixture
-def first(trained_once: Finished, tmp_path: Path) -> Finished:
+def over(trained_once: Finished, tmp_path: Path) -> Finished:
     """That run, for one test."""
     return trained_once.copied_to(tmp_path)
 
@@ -106,8 +106,8 @@ def test_an_overwritten_run_is_the_last_one_that_can_be_brought_back(run_trainer
     assert "resumed at" in again.stderr
 
 
-def test_a_start_that_is_refused_moves_nothing(first: Finished, run_trainer: RunTrainer) -> None:
-    before = files(first.run_dir)
+def test_a_start_that_is_refused_moves_nothing(over: Finished, run_trainer: RunTrainer) -> None:
+    before = files(over.run_dir)
 
     refused = run_trainer(
         env="sfactory_envs.synthetic.faulty:Faulty",
@@ -116,8 +116,8 @@ def test_a_start_that_is_refused_moves_nothing(first: Finished, run_trainer: Run
     )
 
     refused.assert_ended(ExitCode.REFUSED)
-    assert files(first.run_dir) == before
-    assert [path.name for path in first.run_dir.parent.iterdir()] == ["run"]
+    assert files(over.run_dir) == before
+    assert [path.name for path in over.run_dir.parent.iterdir()] == ["run"]
     # Nothing was begun anew yet, so that the command still has to.
     assert "--restart_behavior=restart" in resume_words(refused)
 
@@ -139,14 +139,14 @@ def test_a_run_that_is_training_is_not_moved_from_under_its_feet(run_trainer: Ru
     second.assert_ended(ExitCode.REFUSED)  # only now does nobody write to the directory any more
 
 
-def test_a_benchmark_moves_nothing(first: Finished, run_trainer: RunTrainer) -> None:
-    before = files(first.run_dir)
+def test_a_benchmark_moves_nothing(over: Finished, run_trainer: RunTrainer) -> None:
+    before = files(over.run_dir)
 
     measured = run_trainer(restart_behavior="overwrite", benchmark=True, benchmark_seconds=1)
 
     measured.assert_ended(ExitCode.DONE)
-    assert files(first.run_dir) == before
-    assert [path.name for path in first.run_dir.parent.iterdir()] == ["run"]
+    assert files(over.run_dir) == before
+    assert [path.name for path in over.run_dir.parent.iterdir()] == ["run"]
 
 
 def test_a_finished_run_goes_on_from_its_last_milestone(run_trainer: RunTrainer) -> None:
@@ -178,12 +178,12 @@ def test_a_finished_run_goes_on_from_its_last_milestone(run_trainer: RunTrainer)
 
 @pytest.mark.parametrize("kind", ["best", "milestone"])
 def test_a_kind_of_checkpoint_that_a_run_has_not_is_no_reason_to_begin_at_nothing(
-    first: Finished, run_trainer: RunTrainer, kind: str
+    over: Finished, run_trainer: RunTrainer, kind: str
 ) -> None:
-    before = files(first.run_dir / "checkpoint_p0")
+    before = files(over.run_dir / "checkpoint_p0")
 
     refused = run_trainer(train_for_env_steps=2 * STEPS, load_checkpoint_kind=kind)
 
     refused.assert_ended(ExitCode.REFUSED)
     assert f"holds no {kind} checkpoint" in refused.stderr
-    assert files(first.run_dir / "checkpoint_p0") == before
+    assert files(over.run_dir / "checkpoint_p0") == before

@@ -105,8 +105,8 @@ def test_a_full_disk_is_told_training_goes_on_and_the_next_save_succeeds(run_tra
     (disk / disk_faults.FULL).touch()
     run.wait_until("could not be written.*training goes on")
     saved = run.saved_env_steps()
-    trained = last_trained(run)
-    run.wait_until(lambda: last_trained(run) > trained)
+    before = last_trained(run)
+    run.wait_until(lambda: last_trained(run) > before)
 
     assert run.saved_env_steps() == saved
     # A file that is being written is there for a moment, every few seconds.

@@ -32,9 +32,9 @@ class Finished:
         return Finished(run_dir, {**self.flags, "train_dir": train_dir})
 
 
-def trained(folder: Path, *limits: int, **flags: object) -> Finished:
+def trained(folder: Path, first: int, *later: int, **flags: object) -> Finished:
     """Train one run on top of ``trainer.CHEAP``, in a session for each of the limits of env steps."""
-    for limit in limits:
+    for limit in (first, *later):
         run = TrainerRun({**flags, "train_for_env_steps": limit}, folder)
         try:
             run.assert_ended(ExitCode.DONE)
