@@ -86,7 +86,7 @@ class ClassicControl:
 
     def make(self, env_name: str, **kwargs: object) -> gymnasium.Env[Any, Any]:
         """The environment as Gymnasium registers it, or CartPole-v1 without velocities."""
-        from sfactory.env.api import make_gymnasium_env
+        from sfactory.env.factory import make_gymnasium_env
 
         if env_name != _HIDDEN_CART_POLE:
             return make_gymnasium_env(env_name, **kwargs)

@@ -33,10 +33,10 @@ from scripts.ratios import Spread, ratio
 from scripts.record import machine, write_json
 from scripts.rounds import alternating, medians
 from scripts.trainer import benchmark, rate_of, told_rate
-from sfactory.config.cli import read_command_line
+from sfactory.benchmark.autotune import MOST_DATASETS_A_ROUND
+from sfactory.config.resolve import read_command_line
 from sfactory.config.schema import Config
 from sfactory.layout import Layout
-from sfactory.runtime.autotune import MOST_DATASETS_A_ROUND
 
 ENVS = ("CartPole-v1", "atari_breakout")
 WORKERS, SPLITS, INFERENCES = (1, 2, 4), (1, 2), ("local", "central")

@@ -25,8 +25,7 @@ from scripts.rounds import alternating, medians
 from sfactory.clock import BLOCK_S, now
 from sfactory.config.flags import config_of
 from sfactory.layout import Layout
-from sfactory.learner.assembler import Assembler
-from sfactory.learner.inbox import Inbox
+from sfactory.learner.batcher import Assembler, Inbox
 from sfactory.learner.staging import Staging
 from sfactory.messages import TO_ACTOR, TO_LEARNER, SlotFreed, ToActor, ToLearner, TrajectoryReady
 from sfactory.shared.channel import Channel

@@ -40,8 +40,7 @@ from scripts.process_times import ProcessTimes, cores_busy, cpu_us_per_step
 from scripts.record import machine, write_json
 from scripts.trainer import benchmark
 from scripts.workloads import INFERENCES, Workload, workloads
-from sfactory.cores import Cores
-from sfactory.native import NATIVE
+from sfactory.system.cores import NATIVE, Cores
 
 CEILINGS = ROOT / "scripts" / "ceilings.py"
 _KEPT = ("pure_simulation_steps_per_second", "percent_of_pure_simulation", "busy", "waiting", "bound_by")

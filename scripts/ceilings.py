@@ -21,19 +21,18 @@ import torch
 from torch import Tensor
 
 from sfactory.clock import now
-from sfactory.config.cli import read_command_line
+from sfactory.config.resolve import read_command_line
 from sfactory.config.schema import Config
-from sfactory.env.api import EnvFactory
-from sfactory.inference.acting import ActingPolicy
+from sfactory.env.factory import EnvFactory
+from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.layout import Layout
 from sfactory.learner.batch import Batch
 from sfactory.learner.coefficients import standing_still
 from sfactory.learner.staging import Staging
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.dtypes import torch_dtype
 from sfactory.model.flat_state import FlatState, flat_bytes
-from sfactory.model.precision import compute_dtype
+from sfactory.model.precision import compute_dtype, torch_dtype
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
 

@@ -20,21 +20,20 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import torch
 
-from sfactory.actor.life import make_actor
+from sfactory.actor.actor_process import make_actor
 from sfactory.actor.setup import close_envs, make_splits
 from sfactory.actor.split import Split
 from sfactory.config.schema import Config, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
-from sfactory.env.api import EnvFactory
-from sfactory.inference.acting import ActingPolicy
+from sfactory.env.factory import EnvFactory
+from sfactory.inference.acting_policy import ActingPolicy
+from sfactory.inference.policy_worker import PolicyWorker
 from sfactory.layout import Layout
-from sfactory.learner.assembler import Assembler
-from sfactory.learner.inbox import Inbox
+from sfactory.learner.batcher import Assembler, Inbox
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
-from sfactory.policy.worker import PolicyWorker
-from sfactory.runtime.wiring import Wiring
 from sfactory.spec import EnvSpec
+from sfactory.supervise.shared_objects import Wiring
 
 Inference = Literal["central", "local"]
 SPLITS, ENVS, ROLLOUT, SEED = 2, 128, 32, 1

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from sfactory.cores import Cores
+from sfactory.system.cores import Cores
 
 # Wide or short formats, for which a processor has units or has not: networks run several times as fast with them.
 # The last two are ARM's.

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import get_type_hints
 
 from sfactory.config.argv import CONFIG_FLAG
-from sfactory.config.check import range_text
+from sfactory.config.commands import ExportConfig, PlotConfig, export_flags, plot_flags
 from sfactory.config.enjoy import EnjoyConfig, enjoy_flags
-from sfactory.config.export import ExportConfig, export_flags
 from sfactory.config.flags import Flag, all_flags, parse_text, type_text, value_text
 from sfactory.config.launcher import LauncherConfig, launcher_flags
-from sfactory.config.plot import PlotConfig, plot_flags
 from sfactory.config.schema import Config
+from sfactory.config.validation import range_text
 
 DOCS = Path(__file__).parents[1] / "docs"
 TARGET = DOCS / "flags.md"
@@ -46,8 +45,8 @@ INTRODUCTION = f"""# Flags
 
 Every flag of sfactory, and what became of every flag of its ancestors: Sample Factory and RLlib's IMPALA.
 Written by `scripts/write_flags.py` from the sections of `sfactory/config/schema.py`, `sfactory/config/enjoy.py`,
-`sfactory/config/export.py`, `sfactory/config/launcher.py`, `sfactory/config/plot.py` and `docs/flags/`; `make flags`
-writes it anew, and a test fails where it is out of date.
+`sfactory/config/commands.py`, `sfactory/config/launcher.py` and `docs/flags/`; `make flags` updates it, and a test
+fails where it is out of date.
 
 Flags are `--name=value` or `--name value`, with dashes or underscores; booleans are `True` or `False`; lists are
 separated by spaces; nothing is abbreviated. Families of environments have defaults of their own:

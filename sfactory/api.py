@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfactory.clock import now
-from sfactory.config.cli import Resolved, read_command_line
-from sfactory.config.words import words_of
+from sfactory.config.argv import words_of
+from sfactory.config.resolve import Resolved, read_command_line
 from sfactory.errors import ConfigError, ExitCode
-from sfactory.native import NATIVE, set_for_children
-from sfactory.runtime.signals import Interrupted, Interrupts, signals_held_back
-from sfactory.runtime.summary import Result, Summary
+from sfactory.experiment.summary import Result, Summary
+from sfactory.process.signals import Interrupted, Interrupts, signals_held_back
+from sfactory.system.cores import NATIVE, set_for_children
 
 if TYPE_CHECKING:
-    from sfactory.runtime.observer import Observer
+    from sfactory.report.observers import Observer
 
 Row = Mapping[str, float | None]
 OnReport = Callable[[Row], bool | None]
@@ -74,7 +74,7 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
     # torch comes with these: who mistypes a flag need not wait for it, and it finds the environment of its process. A
     # signal that raises inside its import may end the process without a word.
     with signals_held_back():
-        from sfactory.runtime import nursery, session  # noqa: F401
+        from sfactory.runner import session  # noqa: F401
 
     interrupts = Interrupts()
     try:
@@ -86,8 +86,8 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
 
 
 def _run(resolved: Resolved, arguments: list[str], on_report: OnReport | None, interrupts: Interrupts) -> RunResult:
-    from sfactory.runtime import session
-    from sfactory.runtime.nursery import Nursery
+    from sfactory.process.spawn import Nursery
+    from sfactory.runner import session
 
     started_at, config = now(), resolved.config
     watching = {} if on_report is None else {"on_report": _observer(on_report)}
@@ -108,7 +108,7 @@ def _run(resolved: Resolved, arguments: list[str], on_report: OnReport | None, i
 
 def _observer(on_report: OnReport) -> Observer:
     """The observer that passes rows on."""
-    from sfactory.runtime.observer import Observer
+    from sfactory.report.observers import Observer
 
     class Reporter(Observer):
         def on_report(self, row: Row) -> bool | None:

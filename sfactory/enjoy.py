@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from sfactory.clock import Every
 from sfactory.config.enjoy import EnjoyConfig, read_enjoy_line
 from sfactory.errors import ExitCode
-from sfactory.runtime.door import result_of, run_command
-from sfactory.runtime.signals import Interrupted, Interrupts, signals_held_back
+from sfactory.process.command import result_of, run_command
+from sfactory.process.signals import Interrupted, Interrupts, signals_held_back
 
 if TYPE_CHECKING:
-    from sfactory.runtime.evaluation import Episode, PlayerLike
-    from sfactory.runtime.saved_policy import SavedPolicy
+    from sfactory.experiment.saved_policy import SavedPolicy
+    from sfactory.play.player import Episode, PlayerLike
 
 _PROG = "sfactory.enjoy"
 _PROGRESS_S = 1.0
@@ -41,9 +41,9 @@ def _result(config: EnjoyConfig, interrupts: Interrupts) -> str:
     # Imported only now, so that a mistyped flag is answered at once. A signal that raises inside an import of torch may
     # end the process without a word.
     with signals_held_back():
-        from sfactory.runtime.evaluation import Evaluation, Played, result_line
-        from sfactory.runtime.saved_policy import Choice, SavedPolicy
-        from sfactory.runtime.stage import staged
+        from sfactory.experiment.saved_policy import Choice, SavedPolicy
+        from sfactory.play.play_session import staged
+        from sfactory.play.player import Evaluation, Played, result_line
 
     choice = Choice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
     saved = SavedPolicy.load(config.train_dir, config.experiment, choice)

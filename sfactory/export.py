@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from sfactory.config.export import ExportConfig, read_export_line
+from sfactory.config.commands import ExportConfig, read_export_line
 from sfactory.errors import ExitCode
-from sfactory.runtime.door import result_of, run_command
-from sfactory.runtime.signals import signals_held_back
+from sfactory.process.command import result_of, run_command
+from sfactory.process.signals import signals_held_back
 
 _PROG = "sfactory.export"
 
@@ -31,8 +31,7 @@ def _result(config: ExportConfig) -> str:
     # Imported only now, so that a mistyped flag is answered at once. A signal that raises inside an import of torch may
     # end the process without a word.
     with signals_held_back():
-        from sfactory.runtime.exported import export
-        from sfactory.runtime.saved_policy import Choice, SavedPolicy
+        from sfactory.experiment.saved_policy import Choice, SavedPolicy, export
 
     choice = Choice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
     return export(SavedPolicy.load(config.train_dir, config.experiment, choice), config.policy_index, config.out)

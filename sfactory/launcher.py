@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from sfactory.config.launcher import LauncherConfig, read_launcher_line
 from sfactory.errors import ExitCode
-from sfactory.runtime.door import result_of, run_command
-from sfactory.runtime.signals import Interrupts
+from sfactory.process.command import result_of, run_command
+from sfactory.process.signals import Interrupts
 
 _PROG = "sfactory.launcher"
 
@@ -32,7 +32,7 @@ def _run(config: LauncherConfig, command: str, interrupts: Interrupts) -> int:
 
     def launch() -> str:
         # Imported only now, so that a mistyped flag is answered at once.
-        from sfactory.launch.launching import Launching
+        from sfactory.launch.launch import Launching
 
         line, code = Launching(config, command, interrupts).run()
         codes.append(code)

@@ -9,11 +9,10 @@ import json
 import sys
 from collections.abc import Sequence
 
-from sfactory.config.plot import Plot, read_plot_line
+from sfactory.config.commands import Plot, read_plot_line
 from sfactory.errors import ExitCode
-from sfactory.population.history import read_history
-from sfactory.population.picture import draw
-from sfactory.runtime.door import result_of, run_command
+from sfactory.pbt.plot import draw, read_history
+from sfactory.process.command import result_of, run_command
 
 _PROG = "sfactory.plot"
 

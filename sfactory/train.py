@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from sfactory.clock import now
 from sfactory.errors import ConfigError, ExitCode, SFactoryError
-from sfactory.native import set_for_children
-from sfactory.runtime.commands import train_command
-from sfactory.runtime.signals import Interrupted, Interrupts, signals_held_back
+from sfactory.process.command import train_command
+from sfactory.process.signals import Interrupted, Interrupts, signals_held_back
+from sfactory.system.cores import set_for_children
 
 if TYPE_CHECKING:
-    from sfactory.runtime.summary import Summary
+    from sfactory.experiment.summary import Summary
 
 _STARTED_AT = now()
 _PROG = "sfactory.train"
@@ -50,7 +50,7 @@ def _interrupted(arguments: Sequence[str], code: int) -> int:
     """A signal came before there was a session: what an earlier one has reached still stands, and is told."""
     from dataclasses import replace
 
-    from sfactory.runtime.summary import result_line
+    from sfactory.experiment.summary import result_line
 
     earlier = _earlier_summary(arguments)
     line = result_line(
@@ -67,8 +67,8 @@ def _interrupted(arguments: Sequence[str], code: int) -> int:
 
 def _earlier_summary(arguments: Sequence[str]) -> Summary | None:
     """What the last session of the run that ``arguments`` resume has left; None for a benchmark or a fresh run."""
-    from sfactory.config.cli import read_command_line
-    from sfactory.runtime.summary import Summary
+    from sfactory.config.resolve import read_command_line
+    from sfactory.experiment.summary import Summary
 
     try:
         config = read_command_line(arguments, prog=_PROG).config
@@ -84,7 +84,7 @@ def _earlier_summary(arguments: Sequence[str]) -> Summary | None:
 
 def _refuse(problems: Sequence[str], cause: str, code: int, arguments: Sequence[str]) -> int:
     """Say why a run did not start, or failed before it had anything to sum up."""
-    from sfactory.runtime.summary import result_line
+    from sfactory.experiment.summary import result_line
 
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
@@ -102,19 +102,19 @@ def _refuse(problems: Sequence[str], cause: str, code: int, arguments: Sequence[
 def _run(arguments: list[str], interrupts: Interrupts) -> int:
     # A signal inside an import would leave half a module, and the answer to a signal needs these two.
     with signals_held_back():
-        import sfactory.runtime.summary  # noqa: F401
-        from sfactory.config.cli import read_command_line
+        import sfactory.experiment.summary  # noqa: F401
+        from sfactory.config.resolve import read_command_line
 
     resolved = read_command_line(arguments, prog=_PROG)
     # Imported only now, so that a mistyped flag is answered at once. torch comes with the session, while the nursery
     # imports it, too; there it calls Python from C++ that ends the process if a signal raises.
     with signals_held_back():
-        from sfactory.runtime.nursery import Nursery
+        from sfactory.process.spawn import Nursery
 
     nursery = Nursery()
     nursery.open()
     with signals_held_back():
-        from sfactory.runtime import session
+        from sfactory.runner import session
 
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", datefmt="%H:%M:%S")
     if resolved.config.benchmark.benchmark:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.runtime.signals import FOR_MAIN
+from sfactory.process.signals import FOR_MAIN
 from tests.support.trainer import RunTrainer, TrainerRun
 
 

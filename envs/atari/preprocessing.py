@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from ale_py import roms
 
-from sfactory.env.api import SPANS_FRAMES
+from sfactory.env.factory import SPANS_FRAMES
 from sfactory.errors import EnvError
 
 from .frame_ring import FrameRing

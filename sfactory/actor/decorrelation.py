@@ -11,12 +11,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sfactory.actor.agents_group import AgentsGroup
-from sfactory.actor.agents_recorder import AgentsRecorder
-from sfactory.actor.env_group import EnvGroup
+from sfactory.actor.env_batch import EnvGroup
+from sfactory.actor.multi_agent_batch import AgentsGroup
+from sfactory.actor.recorder import AgentsRecorder
 from sfactory.actor.split import Split
 from sfactory.clock import BLOCK_S, Deadline
-from sfactory.env.adapt import ObsWriter
+from sfactory.env.conversion import ObsWriter
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusRow, Stopwatch
 

@@ -1,13 +1,22 @@
-"""Room: one split's steps become rows of its slot. In: a group after a step. Out: complete slots."""
+"""Room: one split's steps become rows of its slot. In: a group after a step. Out: complete slots.
+
+Room: steps of envs with many agents become rows of a slot. In: an AgentsGroup after a step. Out: complete slots.
+
+Beside what single envs leave, the rows of agents that take no part are marked, what counts as an env step is, and
+returns of whole teams are told. See NOTE [Agent life].
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from sfactory.actor.casting import Casting
-from sfactory.actor.data_guard import DataGuard
-from sfactory.actor.episodes import EpisodeTally
-from sfactory.actor.group import Group
+from sfactory.actor.data_validation import DataGuard
+from sfactory.actor.env_batch import Group
+from sfactory.actor.episode_stats import EXTRA_STATS, EpisodeTally
+from sfactory.actor.multi_agent_batch import AgentsGroup
+from sfactory.actor.policy_assignment import Casting
 from sfactory.shared.trajectories import Array, Slot
 
 
@@ -122,3 +131,132 @@ class TrajectoryRecorder:
 def row_of(slot: Slot, t: int) -> dict[str, Array]:
     """Observations of row ``t``: {key: [N, ...]}."""
     return {key: block[t] for key, block in slot.obs.items()}
+
+
+TEAM_RETURN = "team_return"
+RETURN_OF = "return/"
+MOST_NAMED = 32  # with more agents only the team's return is told: there is no room for all of their names
+
+
+class AgentsRecorder(TrajectoryRecorder):
+    """A TrajectoryRecorder of agents. ``record`` returns valid env steps; ``agent_steps`` are its valid rows."""
+
+    def __init__(
+        self,
+        group: AgentsGroup,
+        guard: DataGuard,
+        tally: EpisodeTally,
+        rollout: int,
+        agents: tuple[str, ...],
+        casting: Casting | None = None,
+    ) -> None:
+        super().__init__(group, guard, tally, rollout, casting)
+        self._many, self._names = group, agents
+        self._returns = np.zeros(group.size)  # of the envs' running episodes, agent by agent
+        self._first_rows = np.arange(0, group.size, group.agents)
+        self._some_are_frozen = casting is not None and bool(casting.frozen) and not casting.is_fixed
+
+    def begin(self, slot: Slot) -> None:
+        """See TrajectoryRecorder."""
+        super().begin(slot)
+        if slot.counts_env_step is not None:
+            slot.counts_env_step.fill(False)
+            slot.counts_env_step[:, :: self._many.agents] = True
+
+    def begin_within(self, env: int, returns: list[float], length: int) -> None:
+        """Before the first slot: the agents of ``env`` have earned ``returns`` in ``length`` steps of an episode."""
+        rows = range(env * self._many.agents, (env + 1) * self._many.agents)
+        self.begin_within_episode(list(rows))
+        for row, earned in zip(rows, returns, strict=True):
+            self._tally.resume_episode(row, earned, length)
+            self._returns[row] = earned
+
+    def record(self) -> int:
+        """See TrajectoryRecorder."""
+        group, slot, t = self._many, self.slot, self.t
+        rewards = self._guard.record(group, slot.reward[t], row_of(slot, t + 1))
+        self._tally.step(rewards)
+        self._returns += rewards
+        env_steps, self.agent_steps = len(self._first_rows), group.size
+        ends = group.idle or group.terminated or group.truncated or group.paused or group.resumed or group.broken
+        if ends:
+            self._record_ends(slot, t)
+        if ends or self._some_are_frozen:
+            env_steps = self._count(slot, t)
+        if slot.counts_for_policy is not None:
+            self._count_for_policies(slot, t)
+        self.t = t + 1
+        if self._casting is not None:
+            self._cast(self._casting, slot)
+        return env_steps
+
+    def _record_ends(self, slot: Slot, t: int) -> None:
+        group, tally = self._many, self._tally
+        super()._record_ends(slot, t)
+        if group.idle:
+            slot.valid[t, group.idle] = False
+            slot.reward[t, group.idle] = 0.0
+        if group.paused:
+            slot.truncated[t, group.paused] = True
+        if group.ended:
+            tally.end(group.ended)
+        if group.broken:
+            self._returns[group.broken] = 0.0
+        for env in group.over:
+            self._tell(env)
+        if started := group.first:
+            tally.start(started)
+
+    def _count(self, slot: Slot, t: int) -> int:
+        """Mark what counts as an env step in row ``t``; returns how many envs stepped. Sets ``agent_steps``."""
+        valid = slot.valid[t].reshape(len(self._first_rows), -1)
+        if slot.counts_env_step is not None:
+            counts, learned = slot.counts_env_step[t], self._learned(valid, slot, t)
+            counts.fill(False)
+            counts[self._first_rows + learned.argmax(axis=1)] = learned.any(axis=1)
+        self.agent_steps = int(np.count_nonzero(valid))
+        return int(np.count_nonzero(valid.any(axis=1)))
+
+    def _learned(self, valid: Array, slot: Slot, t: int) -> Array:
+        """Of the ``valid`` rows [envs, agents] of row ``t``, those of policies that learn."""
+        if self._casting is None or not self._some_are_frozen:
+            return valid
+        assert slot.policy_id is not None
+        return valid & ~np.isin(slot.policy_id[t].reshape(valid.shape), self._casting.frozen)
+
+    def _count_for_policies(self, slot: Slot, t: int) -> None:
+        """Mark, of the valid rows of each env, the first of every policy."""
+        assert slot.counts_for_policy is not None
+        assert slot.policy_id is not None
+        counts, shape = slot.counts_for_policy[t], (len(self._first_rows), self._many.agents)
+        if self._casting is not None and self._casting.is_fixed:
+            counts[:] = slot.counts_env_step[t] if slot.counts_env_step is not None else slot.valid[t]
+            return
+        valid, ids = slot.valid[t].reshape(shape), slot.policy_id[t].reshape(shape)
+        marked = counts.reshape(shape)
+        for agent in range(self._many.agents):
+            before = (ids[:, :agent] == ids[:, agent : agent + 1]) & valid[:, :agent]
+            marked[:, agent] = valid[:, agent] & ~before.any(axis=1)
+
+    def _tell(self, env: int) -> None:
+        """The episode of ``env`` is over: what its agents have earned together, and each of them."""
+        rows = slice(env * self._many.agents, (env + 1) * self._many.agents)
+        stats = {EXTRA_STATS: team_stats(self._names, self._returns[rows].tolist())}
+        for row in self._one_of_each_policy(rows):
+            self._many.extras.add(stats, row)
+        self._returns[rows] = 0.0
+
+    def _one_of_each_policy(self, rows: slice) -> list[int]:
+        """Of an env's ``rows``, the first that each policy has played."""
+        if self._casting is None:
+            return [rows.start]
+        _, first = np.unique(self._casting.ids[rows], return_index=True)
+        return [rows.start + int(place) for place in first]
+
+
+def team_stats(agents: Sequence[str], returns: Sequence[float]) -> dict[str, float]:
+    """What an env's episode came to, by name: the sum over its agents, and each of them unless they are too many."""
+    stats = {TEAM_RETURN: float(sum(returns))}
+    if len(agents) <= MOST_NAMED:
+        stats |= {f"{RETURN_OF}{agent}": float(earned) for agent, earned in zip(agents, returns, strict=True)}
+    return stats

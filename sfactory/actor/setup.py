@@ -1,4 +1,10 @@
-"""Room: what an actor is given at birth, and the making of its envs. In: shared objects. Out: splits."""
+"""Room: what an actor is given at birth, and the making of its envs. In: shared objects. Out: splits.
+
+Room: envs of a split rewarded as their policies are trained. In: schemes, who plays what. Out: envs told of them.
+
+Looked at when a slot begins, so that a rollout later at most an env rewards by a new scheme, and whenever it was drawn
+who plays next.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +13,57 @@ from typing import Any, cast
 
 import gymnasium
 
-from sfactory.actor.agents_group import AgentsGroup
-from sfactory.actor.casting import SOLE_AGENT, Casting, Draw, MappedDraw, Mapping, RandomDraw
-from sfactory.actor.data_guard import BadDataCount
+from sfactory.actor.data_validation import BadDataCount
 from sfactory.actor.decorrelation import warm_up, warm_up_agents
-from sfactory.actor.env_group import EnvGroup
-from sfactory.actor.mending import Mender
-from sfactory.actor.shaper import Shaper
+from sfactory.actor.env_batch import EnvGroup
+from sfactory.actor.env_restarts import Mender
+from sfactory.actor.multi_agent_batch import AgentsGroup
+from sfactory.actor.policy_assignment import SOLE_AGENT, Casting, Draw, MappedDraw, Mapping, RandomDraw
 from sfactory.actor.split import FaultCare, Split
-from sfactory.config.references import find_callable
-from sfactory.env.agents import AgentsEnv
-from sfactory.env.api import EnvFactory
+from sfactory.config.import_strings import find_callable
+from sfactory.env.factory import EnvFactory
+from sfactory.env.multi_agent import AgentsEnv
+from sfactory.env.reward_shaping import shaped
 from sfactory.layout import Layout, actor_name
 from sfactory.messages import ToActor, ToLearner, ToMain, ToPolicy
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at
 from sfactory.shared.channel import Channel
-from sfactory.shared.control import Control
-from sfactory.shared.rnn_states import RnnStates
-from sfactory.shared.schemes import Schemes
+from sfactory.shared.control import Control, Schemes
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import State, StatusRow
-from sfactory.shared.trajectories import TrajectoryBuffer, has_policy_ids
+from sfactory.shared.trajectories import RnnStates, TrajectoryBuffer, has_policy_ids
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import EnvSpec
+
+
+class Shaper:
+    """Of one split, whose envs all have a scheme."""
+
+    def __init__(self, split: Split, envs: list[Any], agents: int, schemes: Schemes) -> None:
+        """``envs``: the split's, as a list that changes when one is made anew. ``agents``: of each."""
+        self._split, self._envs, self._agents, self._schemes = split, envs, agents, schemes
+        # Of each row: the env that was told, the policy, and the version of its scheme.
+        self._told: list[tuple[object, int, int]] = [(None, 0, 0)] * (len(envs) * agents)
+
+    def look(self) -> None:
+        """Tell envs of schemes that they have not been told of."""
+        casting = self._split.casting
+        ids = [0] * len(self._told) if casting is None else casting.ids.tolist()
+        versions = [self._schemes.version(policy) for policy in range(max(ids) + 1)]
+        if not all(versions):
+            return  # nobody is shaped, or main has not set all of them yet
+        for row, policy in enumerate(ids):
+            env = self._envs[row // self._agents]
+            told = (env, policy, versions[policy])
+            if self._told[row] != told and self._tell(env, row % self._agents, policy):
+                self._told[row] = told
+
+    def _tell(self, env: object, agent: int, policy: int) -> bool:
+        """Tell ``env``; False if the scheme cannot be read now."""
+        target, scheme = shaped(env), self._schemes.read(policy)
+        if target is not None and scheme is not None:
+            target.set_reward_shaping(scheme, agent)
+        return scheme is not None
 
 
 @dataclass(frozen=True)

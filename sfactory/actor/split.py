@@ -9,19 +9,16 @@ from typing import Any
 
 import gymnasium
 
-from sfactory.actor.agents_group import AgentsGroup
-from sfactory.actor.agents_recorder import AgentsRecorder
-from sfactory.actor.casting import Casting
-from sfactory.actor.data_guard import BadDataCount, DataGuard
-from sfactory.actor.env_group import EnvGroup
-from sfactory.actor.episodes import EpisodeTally
-from sfactory.actor.group import BeforeEach, Group
-from sfactory.actor.mending import Mender, Remedy, StopOrdered
-from sfactory.actor.recorder import TrajectoryRecorder
-from sfactory.actor.vector_group import VectorGroup
-from sfactory.env.adapt import BadObservation, ObsWriter, Rows, Writer, action_reader
-from sfactory.env.agents import AgentsEnv, AgentsWriter, require_agents
-from sfactory.env.blocks import BlockWriter, block_reader
+from sfactory.actor.data_validation import BadDataCount, DataGuard
+from sfactory.actor.env_batch import BeforeEach, EnvGroup, Group
+from sfactory.actor.env_restarts import Mender, Remedy, StopOrdered
+from sfactory.actor.episode_stats import EpisodeTally
+from sfactory.actor.multi_agent_batch import AgentsGroup
+from sfactory.actor.policy_assignment import Casting
+from sfactory.actor.recorder import AgentsRecorder, TrajectoryRecorder
+from sfactory.actor.vector_batch import VectorGroup
+from sfactory.env.conversion import BadObservation, BlockWriter, ObsWriter, Rows, Writer, action_reader, block_reader
+from sfactory.env.multi_agent import AgentsEnv, AgentsWriter, require_agents
 from sfactory.env.vector import VectorEnv, single_spaces
 from sfactory.shared.trajectories import Slot
 from sfactory.spec import EnvSpec

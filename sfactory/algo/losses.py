@@ -4,6 +4,11 @@ In: what the network says now, what was recorded, and the targets; all [T, B], o
 same shape, whose mean or sum over the valid ones is to be minimized (losses, penalties), maximized (entropy), or
 reported. Invalid cells are exactly 0, whatever they were made of (NaN included), and send no gradient. Advantages,
 targets and recorded numbers are constants here: no gradient reaches them.
+
+Room: means and normalization over the valid cells of a batch.
+
+In: values and a bool mask of the same shape. Out: numbers that the invalid cells cannot touch,
+whatever they hold (NaN included), and that stay finite with no valid cell at all.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, no_grad, where
 
 # exp() of more overflows into inf, and inf times the zero gradient of a clipped branch is NaN.
 _MAX_LOG_RATIO = 20.0
@@ -125,3 +130,35 @@ def outside_clip(*, log_ratios: Tensor, clip_ratio: float) -> Tensor:
     """
     ratio = log_ratios.exp()
     return ((ratio < 1.0 / (1.0 + clip_ratio)) | (ratio > 1.0 + clip_ratio)).to(log_ratios.dtype)
+
+
+# Added to the standard deviation: far below any useful advantage, far above float32 rounding noise of
+# advantages near 1, so that a constant advantage is not blown up into noise of unit size.
+NORMALIZE_EPS = 1e-6
+
+
+def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
+    """Mean of ``x`` over the cells where ``valid``; exactly 0, with zero gradient, where none is.
+
+    x: [T, B] float - any shape, in fact. valid: same shape, bool. Returns a 0-dim tensor of x's dtype.
+    """
+    return where(valid, x, 0.0).sum() / valid.sum().clamp(min=1)
+
+
+def masked_mean_std(x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and population standard deviation of ``x`` over the cells where ``valid``.
+
+    x: [T, B] float. valid: [T, B] bool. Returns two 0-dim tensors: (0, 0) with no valid cell, std 0 with one.
+    """
+    mean = masked_mean(x, valid)
+    return mean, masked_mean((x - mean).square(), valid).sqrt()
+
+
+@no_grad()
+def normalize(advantages: Tensor, valid: Tensor, eps: float = NORMALIZE_EPS) -> Tensor:
+    """Advantages shifted and scaled to mean 0 and standard deviation 1 over the valid cells; 0 elsewhere.
+
+    advantages: [T, B] float. valid: [T, B] bool. A single valid cell becomes 0. Carries no gradient.
+    """
+    mean, std = masked_mean_std(advantages, valid)
+    return where(valid, (advantages - mean) / (std + eps), 0.0)

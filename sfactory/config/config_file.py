@@ -10,8 +10,7 @@ from typing import get_type_hints
 
 import yaml
 
-from sfactory.config.ancestor_flags import ancestor_hint
-from sfactory.config.argv import CONFIG_FLAG
+from sfactory.config.argv import CONFIG_FLAG, ancestor_hint
 from sfactory.config.flags import all_flags, assigned, coerce, did_you_mean, shown, strict_json, value_text
 from sfactory.config.schema import Config
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sfactory.config.command import Command
-from sfactory.config.flag import flag
+from sfactory.config.commands import Command
+from sfactory.config.field import flag
 from sfactory.config.flags import Flag, assigned
 
 _VIDEO_SUFFIX = ".mp4"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from sfactory.config.flag import FlagInfo, flag_info
+from sfactory.config.field import FlagInfo, flag_info
 from sfactory.config.schema import Config
 
 _SHOWN_CHARACTERS = 120

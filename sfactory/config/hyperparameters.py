@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sfactory.config.ancestor_flags import ancestor_hint
+from sfactory.config.argv import ancestor_hint
+from sfactory.config.field import How, Mutable
 from sfactory.config.flags import Flag, all_flags, did_you_mean, values_of
-from sfactory.config.mutable import How, Mutable
 from sfactory.config.schema import Config
 
 _MIN, _MAX, _HOW = "min", "max", "how"

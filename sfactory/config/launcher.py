@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sfactory.config.command import Clash, Command
-from sfactory.config.flag import flag
+from sfactory.config.commands import Clash, Command
+from sfactory.config.field import flag
 from sfactory.config.flags import Flag, assigned
 
 _NAMES = re.compile(r"[A-Za-z0-9_.,-]+")  # of Slurm's partitions

@@ -10,14 +10,11 @@ import math
 import os
 import re
 
-from sfactory.config.auxiliary_rules import AUXILIARY_RULES
 from sfactory.config.flags import all_flags, values_of
-from sfactory.config.learning_rules import LEARNING_RULES
-from sfactory.config.objective_rules import OBJECTIVE_RULES
-from sfactory.config.optimizer_rules import OPTIMIZER_RULES
-from sfactory.config.population_rules import POPULATION_RULES
+from sfactory.config.population_rules import AUXILIARY_RULES, POPULATION_RULES
 from sfactory.config.rule import Rule, nearest_multiples
 from sfactory.config.schema import Config
+from sfactory.config.training_rules import LEARNING_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

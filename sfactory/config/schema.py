@@ -10,19 +10,19 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from sfactory.config.sections.algo import AlgoConfig
-from sfactory.config.sections.benchmark import BenchmarkConfig
-from sfactory.config.sections.checkpoint import CheckpointConfig
-from sfactory.config.sections.evaluation import EvaluationConfig
-from sfactory.config.sections.hooks import HooksConfig
-from sfactory.config.sections.learner import LearnerConfig
 from sfactory.config.sections.model import ModelConfig
-from sfactory.config.sections.optim import OptimConfig
 from sfactory.config.sections.population import PopulationConfig
-from sfactory.config.sections.report import ReportConfig
-from sfactory.config.sections.run import RunConfig
+from sfactory.config.sections.run import (
+    BenchmarkConfig,
+    CheckpointConfig,
+    EvaluationConfig,
+    HooksConfig,
+    ReportConfig,
+    RunConfig,
+    TuningConfig,
+)
 from sfactory.config.sections.sampling import SamplingConfig
-from sfactory.config.sections.tuning import TuningConfig
+from sfactory.config.sections.training import AlgoConfig, LearnerConfig, OptimConfig
 
 __all__ = [
     "AlgoConfig",

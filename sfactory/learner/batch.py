@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig
-from sfactory.learner.columns import ENV_STEP, HELD, REPLAYED, RUN_STEP, Columns
+from sfactory.learner.staging import ENV_STEP, HELD, REPLAYED, RUN_STEP, Columns
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from sfactory.algo.schedules import KlAdaptive, KlCoefficient, PiecewiseLinear, linear_decay
 from sfactory.config.schedule_text import LR_WORDS, parse_points
 from sfactory.config.schema import AlgoConfig, OptimConfig
-from sfactory.learner.updater import Rates
+from sfactory.learner.gradient_step import Rates
 
 _KL_ADAPTIVE = ("kl_adaptive_minibatch", "kl_adaptive_epoch")
 

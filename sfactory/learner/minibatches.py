@@ -2,17 +2,22 @@
 
 Rows (whole rollouts) stay whole where steps belong together: with V-trace, whose targets are made per minibatch
 from steps in a row, and with memory. Otherwise shuffling draws single steps.
+
+Room: one dataset while it is learned from. In: a batch, its targets. Out: what each pass needs of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 
 from sfactory.learner.batch import Batch
 from sfactory.learner.targets import Targets
+from sfactory.learner.train_stats import Learned, Means
 
 
 class Minibatch(NamedTuple):
@@ -64,3 +69,24 @@ class Minibatches:
             which = part if order is None else order[part]
             targets = None if self._targets is None else self._targets.columns(which)
             yield Minibatch(self._batch.columns(which), targets)
+
+
+@dataclass
+class Dataset:
+    """A dataset between ``Trainer.open`` and ``Trainer.close``. Several may be open at once.
+
+    batch: as it was opened; passes see it as old as it is by then. targets: of GAE, None with V-trace.
+    observed: its observations are in the statistics that normalize them already.
+    minibatches: None before the first pass, which decides by its train step how they are drawn.
+    passes: begun so far. learned: steps learned from, each counted once however many passes there are.
+    last_loss: mean policy loss of the last pass; NaN where there was none. means: of what its updates told.
+    """
+
+    batch: Batch
+    targets: Targets | None
+    observed: bool
+    minibatches: Minibatches | None = None
+    passes: int = 0
+    learned: Learned = field(default_factory=Learned)
+    last_loss: float = math.nan
+    means: Means = field(default_factory=Means)

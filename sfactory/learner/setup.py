@@ -9,8 +9,7 @@ from sfactory.config.schema import AlgoConfig, CheckpointConfig, LearnerConfig, 
 from sfactory.layout import Layout
 from sfactory.messages import ToActor, ToLearner, ToMain
 from sfactory.shared.channel import Channel
-from sfactory.shared.control import Control
-from sfactory.shared.orders import Orders
+from sfactory.shared.control import Control, Orders
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer

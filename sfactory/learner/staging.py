@@ -1,12 +1,25 @@
 """Room: host memory for one dataset. In: columns of READY slots, and replayed ones. Out: a full dataset.
 
 Copying a slot's rows here is what frees the slot (unless collection is to wait, see NOTE [Collection waits]).
+
+Room: the tensors of one dataset. In: sizes. Out: [T+1, R, ...] blocks in host or device memory.
+
+What stages a dataset on the host and what holds it on the device are blocks of the same names and shapes.
+
+Room: one dataset on the learner's device. In: full staging areas. Out: the same columns, once they have arrived.
+
+NOTE [Device slot life]: a loader copies a staging area into an idle slot on a stream of its own and marks the copy's
+end by an event; the training stream waits for it before it reads, and marks by another one that it has read for the
+last time, for which the loader's next copy waits. No host waits for a device, but for the loader, before a staging
+area is filled anew.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -15,9 +28,56 @@ import torch
 from torch import Tensor
 
 from sfactory.layout import Layout
-from sfactory.learner.columns import ENV_STEP, HELD, REPLAYED, RUN_STEP, Columns
+from sfactory.model.precision import torch_dtype
 from sfactory.shared.trajectories import ALL_ROWS, NOBODY, RowsOf, Slot
 from sfactory.spec import EnvSpec
+
+_SCALARS = {
+    "log_prob": torch.float32,
+    "value": torch.float32,
+    "reward": torch.float32,
+    "terminated": torch.bool,
+    "valid": torch.bool,
+    "policy_version": torch.int32,
+}
+REPLAYED = "replayed"
+HELD = "held"
+ENV_STEP, RUN_STEP = "counts_for_policy", "counts_env_step"
+
+
+class Columns:
+    """R rows of T steps, time-major. R = rows of a dataset: num_batches_per_epoch minibatches of B rows.
+
+    obs: {key: [T+1, R, ...]}; actions: {key: [T, R, ...]}; scalars: {field of Slot: [T, R]}, and, with replay,
+    "replayed": [T, R] bool - the row has been learned from before; where agents may sleep and policies remember,
+    "held": [T, R] bool - nobody acted in the step, and memory stays as it is; with many agents "counts_for_policy" and
+    "counts_env_step": [T, R] bool - the step counts as an env step of the policy, or of the run.
+    is_first: [T+1, R] bool; rnn_states: [K+1, R, S] float32; as in Slot.
+    """
+
+    def __init__(self, spec: EnvSpec, layout: Layout, rows: int, device: torch.device, pin: bool, replay: bool) -> None:
+        """``pin``: page-locked host memory, for asynchronous copies to a GPU."""
+        steps, self.rows = layout.rollout, rows
+
+        def block(times: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+            return torch.zeros((times, rows, *shape), dtype=dtype, device=device, pin_memory=pin)
+
+        self.obs = {key: block(steps + 1, t.shape, torch_dtype(t.dtype)) for key, t in spec.obs}
+        self.actions = {h.key: block(steps, h.tensor.shape, torch_dtype(h.tensor.dtype)) for h in spec.actions}
+        scalars = _SCALARS | ({REPLAYED: torch.bool} if replay else {})
+        if spec.num_agents > 1 and layout.state_size:
+            scalars[HELD] = torch.bool
+        if spec.num_agents > 1:
+            scalars |= {ENV_STEP: torch.bool, RUN_STEP: torch.bool}
+        self.scalars = {name: block(steps, (), dtype) for name, dtype in scalars.items()}
+        self.is_first = block(steps + 1, (), torch.bool)
+        self.rnn_states = block(steps // layout.recurrence + 1, (layout.state_size,), torch.float32)
+
+    def tensors(self) -> list[Tensor]:
+        """All blocks, in the same order for all columns of a run."""
+        others = [self.is_first, self.rnn_states]
+        return [*self.obs.values(), *self.actions.values(), *self.scalars.values(), *others]
+
 
 Array = npt.NDArray[Any]
 _MADE_HERE = (REPLAYED, HELD, ENV_STEP, RUN_STEP)  # of columns: not copied as they lie in a slot
@@ -141,3 +201,52 @@ def _cut(to: Array, of: Array, parts: int) -> list[Copy]:
 
 def _views(tensors: dict[str, Tensor]) -> dict[str, Array]:
     return {key: tensor.numpy() for key, tensor in tensors.items()}
+
+
+class DeviceSlot(Columns):
+    """Memory of one dataset on ``device``, used again and again. On a CPU a copy is over when ``load`` returns."""
+
+    def __init__(self, spec: EnvSpec, layout: Layout, device: torch.device, replay: bool) -> None:
+        super().__init__(spec, layout, layout.dataset_rows, device, pin=False, replay=replay)
+        self.valid_steps = 0  # of the staging area that was loaded last
+        self._device = device
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._loaded, self._read = (torch.cuda.Event() for _ in range(2))  # type: ignore[no-untyped-call]
+            # What ``__init__`` and ``poison`` write, they write on the stream of whoever calls them.
+            self._read.record(torch.cuda.current_stream(device))
+
+    def load(self, staging: Staging) -> None:
+        """Copy a full staging area here, and wait for the end of the copy: the area may then be filled anew."""
+        self.valid_steps = staging.valid_steps
+        with self._copying():
+            for to, of in zip(self.tensors(), staging.tensors(), strict=True):
+                to.copy_(of, non_blocking=True)
+        if self._stream is not None:
+            self._loaded.record(self._stream)
+            self._loaded.synchronize()
+
+    def before_reading(self) -> None:
+        """The present stream is about to read: it waits, on the device, for what was copied."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._loaded)
+
+    def after_reading(self) -> None:
+        """The present stream has been given its last work on the present content."""
+        if self._stream is not None:
+            self._read.record(torch.cuda.current_stream(self._device))
+
+    def poison(self) -> None:
+        """Fill with NaN, or the largest number: whoever still reads it is found out. For tests."""
+        for tensor in self.tensors():
+            if tensor.dtype.is_floating_point:
+                tensor.fill_(torch.nan)
+            elif tensor.dtype is not torch.bool:
+                tensor.fill_(torch.iinfo(tensor.dtype).max)
+
+    def _copying(self) -> AbstractContextManager[object]:
+        if self._stream is None:
+            return contextlib.nullcontext()
+        self._stream.wait_event(self._read)
+        return torch.cuda.stream(self._stream)

@@ -11,19 +11,27 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import DivergedError
-from sfactory.learner.auxiliary import AuxiliaryTask
 from sfactory.learner.batch import Batch
 from sfactory.learner.coefficients import Coefficients
-from sfactory.learner.dataset import Dataset
-from sfactory.learner.evidence import keep_evidence
-from sfactory.learner.minibatches import Minibatch, Minibatches
-from sfactory.learner.objective import Objective, Weights
-from sfactory.learner.record import Learned, Means, Rows, UpdateRecord, mean_of, on_host, row_of, steps_learned
-from sfactory.learner.statistics import Cells, statistics_of
-from sfactory.learner.target_network import TargetNetwork
-from sfactory.learner.updater import Updater
+from sfactory.learner.diagnostics import keep_evidence
+from sfactory.learner.gradient_step import Updater
+from sfactory.learner.loss import AuxiliaryTask, Objective, Weights
+from sfactory.learner.minibatches import Dataset, Minibatch, Minibatches
+from sfactory.learner.targets import TargetNetwork
+from sfactory.learner.train_stats import (
+    Cells,
+    Learned,
+    Means,
+    Rows,
+    UpdateRecord,
+    mean_of,
+    on_host,
+    row_of,
+    statistics_of,
+    steps_learned,
+)
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.auxiliary import Auxiliary
+from sfactory.model.cpc import Auxiliary
 from sfactory.seeds import Branch, seed_at
 
 

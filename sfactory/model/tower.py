@@ -11,12 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
-from sfactory.model.activations import ACTIVATIONS
-from sfactory.model.chunks import from_chunks, to_chunks
-from sfactory.model.cores import make_core
-from sfactory.model.encoders import ObsSpec, linear_layers
-from sfactory.model.multi_encoder import make_encoder
+from sfactory.model.encoders import ObsSpec, linear_layers, make_encoder
+from sfactory.model.layers import ACTIVATIONS
 from sfactory.model.precision import wide
+from sfactory.model.rnn import from_chunks, make_core, to_chunks
 
 
 class Stages(NamedTuple):

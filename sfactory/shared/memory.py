@@ -3,6 +3,10 @@
 NOTE [Nameless memory]: blocks are anonymous memory files (memfd). They have no name anywhere, so nothing
 is left behind when every process of a run is killed, and the size of /dev/shm does not matter. A block
 travels to a child only while that child is being started, as a duplicated file descriptor.
+
+Room: waiting, once, for something another process does. In: ``open`` by one. Out: every waiter goes on.
+
+An eventfd that stays readable once opened: it blocks without polling, holds no lock, and has no name.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import select
 import weakref
 from collections.abc import Mapping
 from multiprocessing import reduction
@@ -78,3 +83,33 @@ def _attach(name: str, fields: dict[str, TensorSpec], handle: Any) -> SharedArra
     arrays = SharedArrays.__new__(SharedArrays)
     arrays._map(name, fields, handle.detach())
     return arrays
+
+
+class Gate:
+    """Closed until ``open`` is called in any process; then open for ever."""
+
+    def __init__(self) -> None:
+        self._hold(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+
+    def _hold(self, fd: int) -> None:
+        self._fd = fd
+        weakref.finalize(self, os.close, fd)
+
+    def open(self) -> None:
+        """Let all present and future waiters pass."""
+        os.eventfd_write(self._fd, 1)
+
+    def wait(self, timeout: float) -> bool:
+        """Block up to ``timeout`` seconds; True if the gate is open."""
+        readable, _, _ = select.select([self._fd], [], [], timeout)
+        return bool(readable)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        assert_spawning(self)  # see SharedArrays
+        return (_attach_gate, (reduction.DupFd(self._fd),))
+
+
+def _attach_gate(handle: Any) -> Gate:
+    gate = Gate.__new__(Gate)
+    gate._hold(handle.detach())
+    return gate

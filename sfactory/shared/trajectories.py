@@ -3,6 +3,13 @@
 NOTE [Slot shape]: a slot is one rollout of one whole split: obs and is_first [T+1, N, ...], the rest
 [T, N, ...]. One step of a split is therefore one contiguous block, which policy workers gather and
 learners copy with single memcpys. Row life (truncation rows, invalid rows) is told in docs/architecture.md.
+
+Room: what the policy remembers of every env, between its steps. In: states after a step. Out: those before the next.
+
+NOTE [State phases]: every split has two states, and a step reads the one of its phase and writes the other, so that a
+request may be answered twice: the second answer reads what the first one read. The phase is the actor's: it flips with
+every step of the split and travels with the request. Who reads a state zeroes the rows whose observation is the first
+of an episode; doing so twice changes nothing.
 """
 
 from __future__ import annotations
@@ -150,3 +157,25 @@ class TrajectoryBuffer:
     def slots(self) -> list[Slot]:
         """Views of all slots, by index."""
         return [self.slot(index) for index in range(self.layout.num_slots)]
+
+
+class RnnStates:
+    """[2, actor x splits + split, N, S] float32 in shared memory. Used with central inference."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._splits = layout.splits
+        self._shared = SharedArrays("rnn-states", {"states": _states(layout)})
+
+    @staticmethod
+    def bytes_needed(layout: Layout) -> int:
+        """Bytes that the states of a layout take."""
+        return _states(layout).nbytes
+
+    def of(self, phase: int, actor: int, split: int) -> npt.NDArray[Any]:
+        """[N, S] of a split: before the step of ``phase``."""
+        state: npt.NDArray[Any] = self._shared["states"][phase, actor * self._splits + split]
+        return state
+
+
+def _states(layout: Layout) -> TensorSpec:
+    return TensorSpec((2, layout.num_splits, layout.rows, layout.state_size), "float32")

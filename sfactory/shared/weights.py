@@ -6,6 +6,8 @@ is sure of its copy if by then no publication later than written + 1 has been an
 the other buffer). Nobody waits for a lock, and a dead reader or writer blocks nobody. Python offers no
 memory fence; an uncontended lock is taken and released where the order of stores and loads matters, which is a
 full fence on x86-64 and orders both sides on the other processors torch runs on.
+
+Room: the weights that are being evaluated. In: published weights. Out: one version of them, for all evaluators.
 """
 
 from __future__ import annotations
@@ -17,8 +19,7 @@ import numpy.typing as npt
 
 from sfactory.clock import Deadline
 from sfactory.errors import SFactoryError
-from sfactory.shared.gate import Gate
-from sfactory.shared.memory import SharedArrays
+from sfactory.shared.memory import Gate, SharedArrays
 from sfactory.spec import TensorSpec
 
 Bytes = npt.NDArray[np.uint8]
@@ -103,3 +104,45 @@ class SharedWeights:
     def _barrier(self) -> None:
         with self._fence:
             pass
+
+
+class Candidate:
+    """The policy that evaluators play, and who is done with it.
+
+    The first evaluator presents it, and the next one only when all are done with this one: so all episodes of an
+    evaluation are of one policy version, however slow an env is.
+    """
+
+    def __init__(self, nbytes: int, evaluators: int, policy: int = 0) -> None:
+        """``nbytes``: as of the SharedWeights that candidates are taken from."""
+        self.weights = SharedWeights(nbytes, policy)
+        self._shared = SharedArrays(
+            "candidate", {"done": TensorSpec((evaluators,), "int64"), "version": TensorSpec((1,), "int64")}
+        )
+
+    @property
+    def number(self) -> int:
+        """How many candidates there have been; 0 before the first."""
+        return self.weights.publications
+
+    @property
+    def version(self) -> int:
+        """The policy version of the present one."""
+        return int(self._shared["version"][0])
+
+    @property
+    def done(self) -> bool:
+        """True if every evaluator is done with the present candidate, and before there is one."""
+        return bool((self._shared["done"] == self.number).all())
+
+    def present(self, published: SharedWeights) -> None:
+        """Make the newest of ``published`` the candidate. For one process, once everybody is ``done``."""
+        assert self.done, f"candidate {self.number} is still being played"
+        weights = np.empty(published.nbytes, np.uint8)
+        _, version = published.read_into(weights)
+        self._shared["version"][0] = version
+        self.weights.publish(weights, version)
+
+    def mark_done(self, evaluator: int, number: int) -> None:
+        """``evaluator`` is done with candidate ``number``."""
+        self._shared["done"][evaluator] = number

@@ -11,17 +11,20 @@ from tests.support.source import Source, code, parse
 
 # Lowest first. A room imports itself and rooms of lower rows; rooms of one row do not import each other.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"__init__", "errors", "clock", "cgroup", "atomic", "seeds", "native"}),
-    frozenset({"cores"}),
+    frozenset({"__init__", "errors", "clock", "atomic", "seeds"}),
+    frozenset({"system"}),
     frozenset({"config"}),
     frozenset({"spec", "messages", "layout"}),
-    frozenset({"algo", "model", "env", "population", "checkpoint_file"}),
+    frozenset({"algo", "model", "env", "pbt", "checkpoint_file"}),
     frozenset({"shared", "checkpoint"}),
-    frozenset({"inference"}),
-    frozenset({"actor", "policy", "learner"}),
-    frozenset({"preload"}),
-    frozenset({"runtime"}),
-    frozenset({"launch"}),
+    frozenset({"process", "inference"}),
+    frozenset({"actor", "learner"}),
+    frozenset({"experiment"}),
+    frozenset({"planning", "play", "launch"}),
+    frozenset({"supervise"}),
+    frozenset({"report"}),
+    frozenset({"benchmark"}),
+    frozenset({"runner"}),
     frozenset({"train", "enjoy", "export", "plot", "launcher", "api", "__main__"}),
 )
 HEIGHT = {room: height for height, rooms in enumerate(LAYERS) for room in rooms}
@@ -95,20 +98,31 @@ def test_env_families_know_only_the_interface_for_envs() -> None:
     assert problems == []
 
 
+def test_actors_know_the_acting_policy_but_not_the_policy_worker() -> None:
+    loops = [
+        source.path
+        for source in code("sfactory/actor")
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "sfactory.inference.policy_worker"
+    ]
+
+    assert loops == []
+
+
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("sfactory/actor/x.py", "from sfactory.policy.worker import PolicyWorker"),
-        ("sfactory/learner/x.py", "def f():\n    import sfactory.actor.worker"),
-        ("sfactory/shared/x.py", "from sfactory.runtime import parallel"),
+        ("sfactory/actor/x.py", "from sfactory.learner.trainer import Trainer"),
+        ("sfactory/learner/x.py", "def f():\n    import sfactory.actor.central_actor"),
+        ("sfactory/shared/x.py", "from sfactory.runner import parallel"),
         ("sfactory/config/x.py", "from sfactory import train"),
         ("sfactory/env/x.py", "import sfactory_envs.classic_control"),
-        ("sfactory/runtime/x.py", "import envs.classic_control"),
+        ("sfactory/runner/x.py", "import envs.classic_control"),
         ("sfactory/algo/x.py", "from sfactory.model.encoders import MlpEncoder"),
-        ("sfactory/population/x.py", "from sfactory.runtime import parallel"),
+        ("sfactory/pbt/x.py", "from sfactory.runner import parallel"),
         ("sfactory/manager/x.py", "import os"),
-        ("sfactory/runtime/x.py", "from sfactory.api import run"),
-        ("sfactory/__init__.py", "from sfactory.runtime import session"),
+        ("sfactory/runner/x.py", "from sfactory.api import run"),
+        ("sfactory/__init__.py", "from sfactory.runner import session"),
     ],
 )
 def test_an_import_against_the_order_is_found(path: str, text: str) -> None:
@@ -119,8 +133,8 @@ def test_an_import_against_the_order_is_found(path: str, text: str) -> None:
     ("path", "text"),
     [
         ("sfactory/actor/x.py", "from sfactory.actor.recorder import Recorder\nfrom sfactory.shared import slots"),
-        ("sfactory/runtime/x.py", "from sfactory import __version__\nimport numpy"),
-        ("sfactory/train.py", "from sfactory.runtime.parallel import ParallelRun"),
+        ("sfactory/runner/x.py", "from sfactory import __version__\nimport numpy"),
+        ("sfactory/train.py", "from sfactory.runner.parallel import ParallelRun"),
         ("sfactory/__init__.py", "from sfactory.api import run"),
     ],
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sfactory.config.flags import config_of
-from sfactory.config.saved import write_config
+from sfactory.config.saved_config import write_config
 from tests.support import processes
 from tests.support.source import ROOT
 from tests.support.trainer import CLEAN_S

@@ -10,7 +10,7 @@ import torch
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
-from sfactory.learner.evidence import EVIDENCE_FILE
+from sfactory.learner.diagnostics import EVIDENCE_FILE
 from tests.support import poison_in_turn
 from tests.support.poison import SPOIL_AT
 from tests.support.trainer import RunTrainer, TrainerRun

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from sfactory.errors import ExitCode
-from sfactory.runtime.signals import ECHO_S
+from sfactory.process.signals import ECHO_S
 from tests.support import processes
 from tests.support.naps import NAPPING
 from tests.support.resume import assert_resumes

@@ -13,8 +13,8 @@ from typing import Protocol
 import pytest
 
 from sfactory.errors import ExitCode
-from sfactory.launch.ledger import Entry, Ledger
-from sfactory.runtime.signals import ECHO_S
+from sfactory.launch.jobs import Entry, Ledger
+from sfactory.process.signals import ECHO_S
 from tests.support import processes
 from tests.support.launches import CLEAN_S, Launch, description
 

@@ -14,8 +14,8 @@ import pytest
 
 from sfactory.config.flags import config_of
 from sfactory.errors import ExitCode
-from sfactory.population.controller import Population
-from sfactory.population.state import load_state
+from sfactory.pbt.population import Population
+from sfactory.pbt.state import load_state
 from tests.support.processes import eventually
 from tests.support.stopped import is_stopped
 from tests.support.trainer import END_S, RunTrainer, TrainerRun, within

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sfactory.errors import ExitCode
-from sfactory.runtime.resources import handles_needed
+from sfactory.system.resources import handles_needed
 from tests.support import limits
 from tests.support.files import write_files
 from tests.support.standing import wait_until_all_work

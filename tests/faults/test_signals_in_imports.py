@@ -30,7 +30,7 @@ sys.exit(main(sys.argv[5:]))
 
 
 @pytest.mark.parametrize(
-    "module", ["sfactory.config.cli", "yaml.serializer", "yaml._yaml", "gymnasium.envs.registration", "torch.nn"]
+    "module", ["sfactory.config.resolve", "yaml.serializer", "yaml._yaml", "gymnasium.envs.registration", "torch.nn"]
 )
 def test_a_signal_inside_an_import_is_answered_as_any_other(run_trainer: RunTrainer, module: str) -> None:
     run = run_trainer((sys.executable, "-c", PROGRAM, module))

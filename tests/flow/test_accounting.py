@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sfactory.config.schema import Config, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
-from sfactory.learner.learning import Learning
+from sfactory.learner.learner import Learning
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.counting import FIELD_LIMIT, Counting
 from tests.support.sampling import Sampler, WitnessStaging

@@ -81,7 +81,7 @@ def state():
     root = logging.getLogger()
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)]
     import torch
-    from sfactory.native import NATIVE
+    from sfactory.system.cores import NATIVE
     # Libraries that a run loads may set others of their own.
     variables = {name: os.environ.get(name) for name in NATIVE}
     return (list(map(str, handlers)), list(map(str, root.handlers)), root.level, variables,

@@ -7,9 +7,9 @@ import re
 import shlex
 from typing import Any
 
-from sfactory.config.cli import read_command_line
 from sfactory.config.flags import values_of
-from sfactory.config.saved import read_config
+from sfactory.config.resolve import read_command_line
+from sfactory.config.saved_config import read_config
 from sfactory.errors import ExitCode
 from tests.support.trainer import RunTrainer, TrainerRun
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from sfactory.checkpoint import CheckpointDir
-from sfactory.cores import Cores
 from sfactory.errors import ExitCode
+from sfactory.system.cores import Cores
 from tests.support.standing import wait_until_all_work
 from tests.support.telling_envs import HIGH_RETURN, LOW_RETURN
 from tests.support.trainer import RunTrainer, TrainerRun

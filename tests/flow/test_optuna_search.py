@@ -12,7 +12,7 @@ import optuna
 import pytest
 
 from scripts.optuna_search import Objective
-from sfactory.runtime.summary import Summary
+from sfactory.experiment.summary import Summary
 from tests.support.launches import SHORT
 from tests.support.processes import eventually
 from tests.support.source import ROOT

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from sfactory.config.schema import Config, PopulationConfig
-from sfactory.learner.assembler import Assembler
-from sfactory.learner.inbox import Inbox
+from sfactory.learner.batcher import Assembler, Inbox
 from sfactory.learner.staging import Staging
 from sfactory.spec import EnvSpec
 from tests.flow.test_counting import SPEC, counting_config

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from sfactory.errors import ExitCode
-from sfactory.population.event import Event
-from sfactory.population.genealogy import read_genealogy
-from sfactory.population.shaping import Shaping
-from sfactory.population.state import load_state
+from sfactory.pbt.event_log import Event, read_genealogy
+from sfactory.pbt.mutation import Shaping
+from sfactory.pbt.state import load_state
 from tests.support.trainer import RunTrainer
 
 TEMPTING = "sfactory_envs.synthetic.tempting:Tempting"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sfactory.config.cli import Resolved, read_command_line
+from sfactory.config.resolve import Resolved, read_command_line
 from sfactory.errors import ConfigError
 
 # Registered with Gymnasium, and no family's: its defaults are the schema's.

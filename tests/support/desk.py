@@ -13,12 +13,11 @@ import torch
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import AlgoConfig, CheckpointConfig, Config, LearnerConfig, OptimConfig
-from sfactory.learner.keeper import CheckpointKeeper
-from sfactory.learner.progress import Progress
-from sfactory.learner.publisher import Publisher
-from sfactory.learner.record import Learned
+from sfactory.learner.checkpointing import CheckpointKeeper, Progress
+from sfactory.learner.learner import Publisher
+from sfactory.learner.train_stats import Learned
 from sfactory.model.flat_state import FlatState
-from sfactory.runtime.wiring import Wiring
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import VECTOR, small_layout, tiny_model, trainer_for
 
 NEVER = 1e9

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from sfactory.learner.hook import LearnerFacts
+from sfactory.learner.hooks import LearnerFacts
 
 FOLDER = "SFACTORY_TEST_DISK"
 FULL = "full"  # as long as it is there, no file of this process grows beyond LARGEST bytes

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sfactory.actor.data_guard import BadDataCount
-from sfactory.actor.mending import Mender
+from sfactory.actor.data_validation import BadDataCount
+from sfactory.actor.env_restarts import Mender
 from sfactory.actor.split import FaultCare
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusBoard, StatusRow

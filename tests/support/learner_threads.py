@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.threads import Threads
-from sfactory.learner.worker import LearnerWorker
 
 
 def run_to_the_end(worker: LearnerWorker) -> None:

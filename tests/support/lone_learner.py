@@ -9,11 +9,11 @@ import torch
 
 from sfactory.config.flags import config_of
 from sfactory.layout import Layout
-from sfactory.learner.learning import Learning
+from sfactory.learner.learner import Learning
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
-from sfactory.runtime.wiring import Wiring
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import VECTOR
 
 M = TypeVar("M")

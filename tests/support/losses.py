@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig
-from sfactory.learner.auxiliary import AuxiliaryTask
 from sfactory.learner.batch import Batch
+from sfactory.learner.loss import AuxiliaryTask, Objective, Weights
 from sfactory.learner.minibatches import Minibatch
-from sfactory.learner.objective import Objective, Weights
-from sfactory.learner.statistics import NAMES, Cells, statistics_of
-from sfactory.learner.target_network import TargetNetwork
-from sfactory.learner.targets import Targets
+from sfactory.learner.targets import TargetNetwork, Targets
+from sfactory.learner.train_stats import NAMES, Cells, statistics_of
 from sfactory.model.actor_critic import ActorCritic
 
 

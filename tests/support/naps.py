@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from sfactory.learner.hook import LearnerFacts
+from sfactory.learner.hooks import LearnerFacts
 
 NAPPING = "the learner naps"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from sfactory.inference.graphs import Act
+from sfactory.inference.cuda_graphs import Act
 from sfactory.model.actor_critic import Acted
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from sfactory.learner.hook import LearnerFacts
+from sfactory.learner.hooks import LearnerFacts
 
 SPOIL_AT = 20  # updates
 _MARK = "spoiled"

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from sfactory.learner.hook import LearnerFacts
+from sfactory.learner.hooks import LearnerFacts
 from tests.support.poison import a_weight_of_the_first_policy
 
 FOLDER = "SFACTORY_TEST_POISON"

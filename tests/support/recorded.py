@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from sfactory.actor.slot_acting import SlotActing
+from sfactory.actor.local_actor import SlotActing
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig
-from sfactory.inference.acting import ActingPolicy
+from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.learner.batch import Batch
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic

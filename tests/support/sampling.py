@@ -15,25 +15,23 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sfactory.actor.life import make_actor, run_actor
+from sfactory.actor.actor_process import make_actor, run_actor
 from sfactory.actor.setup import close_envs, make_splits
 from sfactory.actor.split import Split
 from sfactory.config.schema import Config
-from sfactory.inference.acting import ActingPolicy
+from sfactory.inference.acting_policy import ActingPolicy
+from sfactory.inference.policy_worker import PolicyWorker, run_policy_worker
 from sfactory.layout import Layout
-from sfactory.learner.assembler import Assembler
-from sfactory.learner.inbox import Inbox
+from sfactory.learner.batcher import Assembler, Inbox
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
-from sfactory.policy.worker import PolicyWorker, run_policy_worker
-from sfactory.runtime.child import Birth
-from sfactory.runtime.nursery import Nursery
-from sfactory.runtime.wiring import Wiring
+from sfactory.process.spawn import Birth, Nursery
 from sfactory.shared.control import Stop
 from sfactory.shared.slots import SlotState
 from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
 from sfactory.spec import EnvSpec
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.processes import eventually
 
 Array = npt.NDArray[Any]

@@ -14,8 +14,8 @@ import torch
 from sfactory import enjoy
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.flags import config_of
-from sfactory.config.saved import write_config
-from sfactory.learner.progress import PAYLOAD_VERSION
+from sfactory.config.saved_config import write_config
+from sfactory.learner.checkpointing import PAYLOAD_VERSION
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.spec import EnvSpec
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import gymnasium.spaces as spaces
 import numpy as np
 
-from sfactory.env.agents import AgentsEnv, AgentsStep, Change
+from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change
 
 NAMES = ("ann", "bob")
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sfactory.learner.hook import LearnerFacts
-from sfactory.runtime.console import Progress
-from sfactory.runtime.observer import Observer, RunFacts
-from sfactory.runtime.outcome import Outcome
+from sfactory.experiment.summary import Outcome
+from sfactory.learner.hooks import LearnerFacts
+from sfactory.report.console import Progress
+from sfactory.report.observers import Observer, RunFacts
 
 DIARY = "SFACTORY_TEST_DIARY"
 FILE = "diary.jsonl"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sfactory.inference.acting import ActingPolicy
+from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.model.flat_state import FlatState
 from sfactory.shared.control import Control, Stop
 from sfactory.shared.weights import SharedWeights

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from sfactory.config.flags import config_of
-from sfactory.runtime import acting_cost
-from sfactory.runtime.acting_cost import env_step_us, forward_us
-from sfactory.runtime.plan import plan_sizes, steps_are_timed
+from sfactory.planning import step_cost as acting_cost
+from sfactory.planning.plan import plan_sizes, steps_are_timed
+from sfactory.planning.step_cost import env_step_us, forward_us
 from tests.support.parts import TINY, VECTOR
 from tests.support.scripted_env import ScriptedEnv
 

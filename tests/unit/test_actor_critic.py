@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from sfactory.config.schema import ModelConfig
-from sfactory.model.activations import elu_, relu_, tanh_
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.encoders import MLPEncoder
+from sfactory.model.layers import elu_, relu_, tanh_
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
 from tests.support.parts import evaluate
 

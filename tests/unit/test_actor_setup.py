@@ -9,10 +9,10 @@ import gymnasium
 import pytest
 
 from sfactory.actor.setup import ActorSetup, close_envs, make_splits
-from sfactory.env.api import EnvFactory
+from sfactory.env.factory import EnvFactory
 from sfactory.layout import Layout
-from sfactory.runtime.wiring import Wiring
 from sfactory.shared.status import State, StatusRow
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_env import Obs, ScriptedEnv
 

@@ -8,7 +8,7 @@ import gymnasium.spaces as spaces
 import numpy as np
 import pytest
 
-from sfactory.env.adapt import BadObservation, ObsWriter, action_reader
+from sfactory.env.conversion import BadObservation, ObsWriter, action_reader
 from sfactory.spec import EnvSpec
 
 INT32: Any = np.int32  # which MultiDiscrete takes, though its annotations do not say so

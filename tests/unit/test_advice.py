@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from sfactory.config.advice import warnings_of
-from sfactory.config.check import check
-from sfactory.config.cli import read_command_line
 from sfactory.config.flags import config_of
+from sfactory.config.resolve import read_command_line
+from sfactory.config.validation import check, warnings_of
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from sfactory.config.check import check
 from sfactory.config.flags import config_of
-from sfactory.cores import Cores
+from sfactory.config.validation import check
 from sfactory.layout import Inference, Layout
-from sfactory.runtime import advisor as advisor_module
-from sfactory.runtime.advisor import Advisor
-from sfactory.runtime.load import Load
-from sfactory.runtime.plan import Plan
+from sfactory.planning.plan import Plan
+from sfactory.report import bottleneck as advisor_module
+from sfactory.report.bottleneck import Advisor, Load
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from sfactory.system.cores import Cores
 from tests.support.parts import VECTOR
 
 IMAGES = EnvSpec(obs=(("obs", TensorSpec((4, 84, 84), "uint8")),), actions=(DiscreteHead("action", 4),))

@@ -15,19 +15,18 @@ import torch
 
 from sfactory.actor.decorrelation import warm_up_agents
 from sfactory.actor.split import Split
+from sfactory.benchmark.pure_simulation import pure_simulation
 from sfactory.config.schema import AlgoConfig, Config, LearnerConfig, RunConfig, SamplingConfig
-from sfactory.env.agents import AgentsEnv
-from sfactory.env.api import EnvFactory
+from sfactory.env.factory import EnvFactory
+from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import ConfigError, EnvError
 from sfactory.layout import Layout
 from sfactory.model.actor_critic import Acted, ActorCritic
-from sfactory.runtime.agents_player import AgentsPlayer, player_of
-from sfactory.runtime.evaluation import Episode
-from sfactory.runtime.nursery import Nursery
-from sfactory.runtime.plan import plan_sizes
-from sfactory.runtime.random_steps import Agents, agents_steps_per_second
-from sfactory.runtime.screen import Dark
-from sfactory.runtime.simulate import pure_simulation
+from sfactory.planning.plan import plan_sizes
+from sfactory.planning.step_cost import Agents, agents_steps_per_second
+from sfactory.play.player import AgentsPlayer, Episode, player_of
+from sfactory.play.rendering import Dark
+from sfactory.process.spawn import Nursery
 from sfactory.shared.control import Control, Stop
 from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer

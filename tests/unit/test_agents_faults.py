@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfactory.actor.mending import EnvFaults
+from sfactory.actor.env_restarts import EnvFaults
 from sfactory.actor.split import Split
 from sfactory.errors import EnvError
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer

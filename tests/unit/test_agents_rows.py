@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfactory.actor.agents_group import AgentsGroup
-from sfactory.actor.casting import Casting, MappedDraw
+from sfactory.actor.multi_agent_batch import AgentsGroup
+from sfactory.actor.policy_assignment import Casting, MappedDraw
 from sfactory.actor.split import Split
-from sfactory.env.agents import AgentsEnv
-from sfactory.env.foreign_agents import agents_env_of
+from sfactory.env.multi_agent import AgentsEnv
+from sfactory.env.multi_agent_adapters import agents_env_of
 from sfactory.messages import EpisodeExtras, ExtrasRefused
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory_envs.synthetic.costfree_agents import CostFreeLists

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from scripts.write_flags import RENAMED, entries
-from sfactory.config.ancestor_flags import ANCESTOR_FLAGS, ancestor_hint
-from sfactory.config.cli import read_command_line
+from sfactory.config.argv import ANCESTOR_FLAGS, ancestor_hint
 from sfactory.config.enjoy import enjoy_flags, read_enjoy_line
 from sfactory.config.flags import all_flags
+from sfactory.config.resolve import read_command_line
 from sfactory.errors import ConfigError
 
 

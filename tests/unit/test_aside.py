@@ -14,16 +14,16 @@ import torch
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.flags import config_of
-from sfactory.config.saved import write_config
+from sfactory.config.saved_config import write_config
 from sfactory.errors import RunDirError
-from sfactory.runtime.aside import move_aside
-from sfactory.runtime.rundir import RunDir
+from sfactory.experiment.archive import move_aside
+from sfactory.experiment.run_dir import RunDir
 from tests.support.files import write_files
 from tests.support.source import ROOT
 
 HOLD = """
 import sys
-from sfactory.runtime.rundir import RunDir
+from sfactory.experiment.run_dir import RunDir
 with RunDir.open(sys.argv[1], sys.argv[2]):
     print("held", flush=True)
     sys.stdin.read()

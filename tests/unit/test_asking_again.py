@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from sfactory.actor.life import make_actor
+from sfactory.actor.actor_process import make_actor
 from sfactory.actor.split import Split
 from sfactory.config.flags import config_of
 from sfactory.layout import Layout
 from sfactory.messages import ActReply, ActRequest
-from sfactory.runtime.wiring import Wiring
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import SCALAR
 from tests.support.scripted_env import ScriptedEnv
 

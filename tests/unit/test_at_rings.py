@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from sfactory.learner.at_rings import AtRings
+from sfactory.learner.batcher import AtRings
 from sfactory.shared.status import StatusBoard
 
 

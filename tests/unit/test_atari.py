@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from sfactory.actor.env_group import EnvGroup
-from sfactory.env.api import SPANS_FRAMES, make_env
+from sfactory.actor.env_batch import EnvGroup
+from sfactory.env.factory import SPANS_FRAMES, make_env
 from sfactory.errors import EnvError
 
 ale_py = pytest.importorskip("ale_py")

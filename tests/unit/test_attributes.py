@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from sfactory.model.attributes import attributes_at_hand
+from sfactory.model.precision import attributes_at_hand
 
 
 class Scaled(nn.Module):

@@ -8,10 +8,10 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 
+from sfactory.benchmark.autotune import MOST_DATASETS_A_ROUND, datasets_a_round, free_flags, require_short_lag, verdict
+from sfactory.benchmark.coordinate_search import GAIN, MOST_TRIALS, Found, Search, Settings, Tried
 from sfactory.config.flags import config_of
 from sfactory.errors import ConfigError, ResourceError, WorkerDied
-from sfactory.runtime.autotune import MOST_DATASETS_A_ROUND, datasets_a_round, free_flags, require_short_lag, verdict
-from sfactory.runtime.search import GAIN, MOST_TRIALS, Found, Search, Settings, Tried
 from tests.support.parts import small_layout
 
 ALL = frozenset(field.name for field in fields(Settings))

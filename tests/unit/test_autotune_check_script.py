@@ -6,10 +6,10 @@ import pytest
 
 from scripts.autotune_check import Setting, chosen, empty, grid, most_envs, told, verdict
 from scripts.trainer import benchmark
-from sfactory.config.cli import read_command_line
+from sfactory.benchmark.autotune import MOST_DATASETS_A_ROUND, datasets_a_round, require_short_lag
+from sfactory.config.resolve import read_command_line
 from sfactory.config.schema import Config
 from sfactory.layout import Layout
-from sfactory.runtime.autotune import MOST_DATASETS_A_ROUND, datasets_a_round, require_short_lag
 
 RATES = {
     "autotuned": [95.0, 180.0, 100.0],

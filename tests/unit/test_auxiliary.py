@@ -13,10 +13,10 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import CheckpointError, DivergedError
-from sfactory.inference.acting import ActingPolicy
-from sfactory.learner.auxiliary import AuxiliaryTask, make_auxiliary
+from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.learner.batch import Batch
-from sfactory.learner.progress import Progress, payload_of, restore
+from sfactory.learner.checkpointing import Progress, payload_of, restore
+from sfactory.learner.loss import AuxiliaryTask, make_auxiliary
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.cpc import CpcAction

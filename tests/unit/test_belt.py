@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sfactory.learner.belt import Belt
-from sfactory.learner.columns import Columns
-from sfactory.learner.device_slot import DeviceSlot
-from sfactory.learner.staging import Staging
+from sfactory.learner.dataset_queue import Belt
+from sfactory.learner.staging import Columns, DeviceSlot, Staging
 from tests.support.parts import VECTOR, small_layout
 
 LAYOUT = small_layout(dataset_rows=4)

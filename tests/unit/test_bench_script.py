@@ -22,8 +22,8 @@ from scripts.process_times import Snapshot, cores_busy, cpu_us_per_step, kind_of
 from scripts.record import write_json
 from scripts.workloads import workloads
 from sfactory.config.argv import scan
-from sfactory.config.cli import read_command_line
 from sfactory.config.flags import all_flags
+from sfactory.config.resolve import read_command_line
 
 RATES = {
     "env": (400_000.0, 500_000.0, 600_000.0),

@@ -10,14 +10,14 @@ import pytest
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
-from sfactory.learner.learning import Learning
+from sfactory.experiment.resume import Resumed
+from sfactory.experiment.run_dir import RunDir
+from sfactory.experiment.summary import PolicyLag, Summary
+from sfactory.learner.learner import Learning
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
-from sfactory.runtime.reports import Reports
-from sfactory.runtime.resumed import Resumed
-from sfactory.runtime.rundir import RunDir
-from sfactory.runtime.summary import PolicyLag, Summary
-from sfactory.runtime.wiring import Wiring
+from sfactory.report.collector import Reports
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import VECTOR, small_layout
 
 LOWEST = float("-inf")

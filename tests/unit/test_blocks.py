@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector.utils import batch_space, iterate
 
-from sfactory.env.adapt import BadObservation, ObsWriter, action_reader
-from sfactory.env.blocks import BlockWriter, block_reader
+from sfactory.env.conversion import BadObservation, BlockWriter, ObsWriter, action_reader, block_reader
 from sfactory.spec import EnvSpec
 
 N = 3

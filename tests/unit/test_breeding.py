@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 
 from sfactory.config.flags import config_of
+from sfactory.experiment.resume import Resumed
+from sfactory.experiment.run_dir import RunDir
 from sfactory.layout import Layout
 from sfactory.messages import EpisodesDone
-from sfactory.population.event import Event, Kind
-from sfactory.population.genealogy import read_genealogy
-from sfactory.population.state import Member, load_state
-from sfactory.runtime.breeding import Breeding
-from sfactory.runtime.reports import Reports
-from sfactory.runtime.resumed import Resumed
-from sfactory.runtime.rundir import RunDir
-from sfactory.runtime.wiring import Wiring
-from sfactory.shared.orders import Order
+from sfactory.pbt.event_log import Event, Kind, read_genealogy
+from sfactory.pbt.state import Member, load_state
+from sfactory.report.collector import Reports
+from sfactory.runner.pbt_driver import Breeding
+from sfactory.shared.control import Order
 from sfactory.shared.status import State, StatusRow
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import VECTOR
 
 PERIOD = 1000

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from sfactory.actor.life import make_actor
+from sfactory.actor.actor_process import make_actor
 from sfactory.actor.split import Split
 from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
 from sfactory.layout import Inference, Layout
-from sfactory.learner.learning import Learning
+from sfactory.learner.learner import Learning
+from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.staging import Staging
-from sfactory.learner.worker import LearnerWorker
 from sfactory.messages import TrajectoryReady
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState, flat_bytes
-from sfactory.runtime.wiring import Wiring
 from sfactory.shared import status as status_module
 from sfactory.shared.status import StatusRow
 from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import SCALAR
 from tests.support.scripted_env import Obs, ScriptedEnv
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sfactory.shared.candidate import Candidate
-from sfactory.shared.weights import SharedWeights
+from sfactory.shared.weights import Candidate, SharedWeights
 
 
 def published(number: int, version: int, weights: SharedWeights) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from sfactory.config.check import check, check_env_name
 from sfactory.config.flags import all_flags, coerce, config_of
-from sfactory.env.api import find_family, make_env
+from sfactory.config.validation import check, check_env_name
+from sfactory.env.factory import find_family, make_env
 
 NAME = "cartpole_without_velocities"
 

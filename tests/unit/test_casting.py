@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfactory.actor.casting import Casting, MappedDraw, RandomDraw
+from sfactory.actor.policy_assignment import Casting, MappedDraw, RandomDraw
 from sfactory.config.schema import LearnerConfig, PopulationConfig, SamplingConfig
 from sfactory.errors import EnvError
 from sfactory.layout import Layout

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.cgroup import cpu_quota, memory_left
+from sfactory.system.cores import cpu_quota, memory_left
 from tests.support.files import write_files
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sfactory.config.flags import all_flags
-from sfactory.config.saved import write_config
+from sfactory.config.saved_config import write_config
 from tests.support.command_line import PLAIN_ENV, read, refused
 
 
@@ -373,7 +373,7 @@ def test_help_lists_every_flag_with_the_defaults_of_the_env(capsys: pytest.Captu
 
 def test_reading_flags_imports_neither_torch_nor_gymnasium() -> None:
     code = (
-        "import sys\nfrom sfactory.config.cli import read_command_line\nimport sfactory.env.api\n"
+        "import sys\nfrom sfactory.config.resolve import read_command_line\nimport sfactory.env.factory\n"
         "read_command_line(['--env=CartPole-v1'], prog='p')\n"
         "assert not {'torch', 'gymnasium', 'numpy'} & set(sys.modules)\n"
     )

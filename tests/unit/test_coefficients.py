@@ -10,8 +10,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.coefficients import Coefficients, standing_still
+from sfactory.learner.gradient_step import Rates
 from sfactory.learner.trainer import Trainer
-from sfactory.learner.updater import Rates
 from tests.support.models import model_of
 from tests.support.parts import random_batch, tiny_model, trainer_for
 

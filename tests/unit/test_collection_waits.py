@@ -14,25 +14,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfactory.actor.slot_acting import SlotActing
-from sfactory.config.check import check
+from sfactory.actor.local_actor import SlotActing
 from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
-from sfactory.inference.acting import ActingPolicy
+from sfactory.config.validation import check
+from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.layout import Layout
-from sfactory.learner.assembler import Assembler
-from sfactory.learner.inbox import Inbox
-from sfactory.learner.learning import Learning
+from sfactory.learner.batcher import Assembler, Inbox
+from sfactory.learner.learner import Learning
+from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.staging import Staging
-from sfactory.learner.worker import LearnerWorker
 from sfactory.messages import TO_ACTOR, TO_LEARNER, SlotFreed, ToActor, ToLearner, TrainStats, TrajectoryReady
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
-from sfactory.runtime.wiring import Wiring
 from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotState, SlotTable
 from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import VECTOR
 from tests.support.recorded import play
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.config.cli import CONFIG_FILE, read_command_line
-from sfactory.runtime.commands import resume_command, train_command, tuned_command
+from sfactory.config.resolve import CONFIG_FILE, read_command_line
+from sfactory.process.command import resume_command, train_command, tuned_command
 
 BEFORE, AFTER = ["--env=CartPole-v1", "--encoder_mlp_layers", "64", "32"], ["--env_kwargs", '{"a b": 1}', "--seed=1"]
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from sfactory.config.argv import scan
+from sfactory.config.commands import export_flags
 from sfactory.config.enjoy import enjoy_flags
-from sfactory.config.export import export_flags
 from sfactory.config.flags import Flag, all_flags
 from sfactory.config.launcher import launcher_flags
 from tests.support.source import ROOT, documents

@@ -11,19 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfactory.config.check import check, check_env_name, find_problems
-from sfactory.config.flags import (
-    all_flags,
-    coerce,
-    config_of,
-    is_of_type,
-    parse_text,
-    type_text,
-    value_text,
-    values_of,
-)
+from sfactory.config.flags import all_flags, coerce, config_of, is_of_type, parse_text, type_text, value_text, values_of
 from sfactory.config.rule import nearest_multiples
 from sfactory.config.schema import Config
+from sfactory.config.validation import check, check_env_name, find_problems
 
 INF = math.inf
 SPEC_FIELDS = [flag for flag in all_flags().values() if flag.info.ge is not None or flag.info.gt is not None]

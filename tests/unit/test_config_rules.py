@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sfactory.config.check import check
 from sfactory.config.flags import config_of
 from sfactory.config.rules import RULES
+from sfactory.config.validation import check
 from tests.support.broken_settings import BROKEN, SYNCHRONOUS
 
 

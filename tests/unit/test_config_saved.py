@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sfactory.config.flags import config_of, values_of
-from sfactory.config.saved import FROZEN, NOTED, check_resume, diff, read_config, write_config
+from sfactory.config.saved_config import FROZEN, NOTED, check_resume, diff, read_config, write_config
 from sfactory.config.schema import Config
 from sfactory.errors import ConfigError, ResourceError
 

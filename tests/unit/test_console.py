@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.runtime.console import Console, Progress
-from sfactory.runtime.summary import PolicyLag
+from sfactory.experiment.summary import PolicyLag
+from sfactory.report.console import Console, Progress
 
 STAMP = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "
 

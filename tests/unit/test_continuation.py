@@ -12,7 +12,7 @@ import torch
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
-from sfactory.learner.progress import Progress, payload_of, restore
+from sfactory.learner.checkpointing import Progress, payload_of, restore
 from sfactory.learner.trainer import Trainer
 from tests.support.models import model_of, tiny_config
 from tests.support.parts import trainer_for

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError, ExitCode
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.conv_encoders import ConvEncoder, image_shape, is_channels_last
-from sfactory.model.encoders import MLPEncoder
-from sfactory.model.multi_encoder import MultiEncoder, make_encoder
+from sfactory.model.encoders import ConvEncoder, MLPEncoder, MultiEncoder, image_shape, is_channels_last, make_encoder
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
 from tests.support.parts import evaluate
 

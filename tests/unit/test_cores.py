@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sfactory.cores import Cores
+from sfactory.system.cores import Cores
 
 
 @pytest.mark.parametrize(("quota", "count"), [(None, 4), (0.5, 1), (1.5, 2), (3.0, 3), (64.0, 4)])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sfactory.actor.casting import Casting, Draw, RandomDraw
-from sfactory.actor.outbox import Outbox
+from sfactory.actor.policy_assignment import Casting, Draw, RandomDraw
 from sfactory.actor.split import Split
-from sfactory.env.foreign_agents import agents_env_of
+from sfactory.actor.trajectory_output import Outbox
+from sfactory.env.multi_agent_adapters import agents_env_of
 from sfactory.messages import MAX_REPORT_BYTES, TO_LEARNER, TO_MAIN, ToLearner, ToMain
 from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotTable

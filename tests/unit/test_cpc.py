@@ -12,16 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.auxiliary import Trace
-from sfactory.model.cpc import (
-    NEGATIVES,
-    ActionInputs,
-    CpcAction,
-    Predictions,
-    can_predict,
-    choose,
-    draw_others,
-)
+from sfactory.model.cpc import NEGATIVES, ActionInputs, CpcAction, Predictions, Trace, can_predict, choose, draw_others
 from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
 from tests.support.models import model_of
 

@@ -12,10 +12,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from sfactory.actor.data_guard import BadActions
-from sfactory.actor.mending import EnvFaults
+from sfactory.actor.data_validation import BadActions
+from sfactory.actor.env_restarts import EnvFaults
 from sfactory.actor.split import Split
-from sfactory.env.adapt import BadObservation
+from sfactory.env.conversion import BadObservation
 from sfactory.errors import ExitCode
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.spec import EnvSpec

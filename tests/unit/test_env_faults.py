@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sfactory.actor import mending
-from sfactory.actor.mending import EnvFaults
+from sfactory.actor import env_restarts as mending
+from sfactory.actor.env_restarts import EnvFaults
 from sfactory.actor.split import Split
 from sfactory.clock import Deadline, now
 from sfactory.errors import ExitCode

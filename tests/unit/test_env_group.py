@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfactory.actor.env_group import EnvGroup
-from sfactory.actor.group import reward_row
+from sfactory.actor.env_batch import EnvGroup, reward_row
 from tests.support.scripted_env import Episode, ScriptedEnv, obs_at
 
 

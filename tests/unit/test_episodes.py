@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfactory.actor.episodes import EpisodeTally, ExtraTally
+from sfactory.actor.episode_stats import EpisodeTally, ExtraTally
 from sfactory.messages import MAX_EPISODES_PER_REPORT, EpisodeExtras, ExtrasRefused
 
 

@@ -16,18 +16,18 @@ import torch
 
 from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
-from sfactory.env.api import EnvFactory
+from sfactory.env.factory import EnvFactory
 from sfactory.layout import Layout, num_evaluators
 from sfactory.messages import EvaluationPart
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState, flat_bytes
-from sfactory.runtime import evaluator as evaluator_module
-from sfactory.runtime.eval_reports import EvaluationReport, EvaluationReports
-from sfactory.runtime.evaluation import EnvFailed
-from sfactory.runtime.evaluator import Evaluator, EvaluatorSetup, run_evaluator
-from sfactory.runtime.wiring import Wiring
+from sfactory.play import evaluator as evaluator_module
+from sfactory.play.evaluator import Evaluator, EvaluatorSetup, run_evaluator
+from sfactory.play.player import EnvFailed
+from sfactory.report.eval_results import EvaluationReport, EvaluationReports
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import SCALAR
 from tests.support.scripted_env import ScriptedEnv
 

@@ -12,7 +12,7 @@ import torch
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import DivergedError
 from sfactory.learner.batch import Batch
-from sfactory.learner.evidence import EVIDENCE_FILE
+from sfactory.learner.diagnostics import EVIDENCE_FILE
 from sfactory.learner.trainer import Trainer
 from tests.support.parts import random_batch, tiny_model
 

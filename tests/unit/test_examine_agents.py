@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfactory.env.api import EnvFactory
+from sfactory.env.factory import EnvFactory
 from sfactory.errors import EnvError
-from sfactory.runtime.nursery import Nursery
-from sfactory.runtime.probe import examine, probe_env
+from sfactory.planning.env_probe import examine, probe_env
+from sfactory.process.spawn import Nursery
 from sfactory_envs.synthetic.counting_agents import CountingLists, CountingParallel
 from tests.support.scripted_agents import ScriptedAgents, Told
 

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from sfactory import __version__, export
-from sfactory.config.export import export_flags
+from sfactory.config.commands import export_flags
 from sfactory.errors import ExitCode
 from tests.support.saved_run import BANDIT, CONTEXTS, checkpoints, payload, save_run
 

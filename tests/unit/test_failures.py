@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 
-from sfactory.shared.failures import FailureBoard
+from sfactory.shared.status import FailureBoard
 
 
 def write_and_die(board: FailureBoard) -> None:

@@ -25,11 +25,10 @@ from scripts.write_flags import (
     is_same_default,
     our_flags,
 )
+from sfactory.config.commands import export_flags, plot_flags
 from sfactory.config.enjoy import enjoy_flags
-from sfactory.config.export import export_flags
 from sfactory.config.flags import all_flags
 from sfactory.config.launcher import launcher_flags
-from sfactory.config.plot import plot_flags
 
 # How many flags each ancestor has.
 COUNTS = {

@@ -9,24 +9,24 @@ from typing import Any
 import pytest
 import torch
 
-from sfactory.actor.life import make_actor
+from sfactory.actor.actor_process import make_actor
 from sfactory.actor.setup import close_envs, make_splits
 from sfactory.actor.split import Split
 from sfactory.clock import BLOCK_S
 from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
-from sfactory.inference.acting import ActingPolicy
+from sfactory.inference.acting_policy import ActingPolicy
+from sfactory.inference.policy_worker import PolicyWorker
 from sfactory.layout import Layout
-from sfactory.learner.learning import Learning
-from sfactory.learner.worker import LearnerWorker
+from sfactory.learner.learner import Learning
+from sfactory.learner.learner_process import LearnerWorker
 from sfactory.messages import TrajectoryReady
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState, flat_bytes
-from sfactory.policy.worker import PolicyWorker
-from sfactory.runtime.wiring import Wiring
 from sfactory.shared.control import Stop
 from sfactory.shared.slots import SlotState
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.learner_threads import run_to_the_end
 from tests.support.processes import eventually
 

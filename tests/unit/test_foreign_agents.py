@@ -10,8 +10,8 @@ import gymnasium.spaces as spaces
 import numpy as np
 import pytest
 
-from sfactory.env.agents import BadAgents, Change, blank
-from sfactory.env.foreign_agents import ListedAgents, ParallelAgents, agents_env_of
+from sfactory.env.multi_agent import BadAgents, Change, blank
+from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents, agents_env_of
 from sfactory.errors import EnvError
 from tests.support.scripted_agents import ScriptedAgents
 from tests.support.scripted_env import ScriptedEnv

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sfactory.config.check import check
-from sfactory.config.cli import Resolved, read_command_line
 from sfactory.config.enjoy import EnjoyConfig, read_enjoy_line
 from sfactory.config.flags import all_flags, config_of
-from sfactory.config.saved import CONFIG_NAME, write_config
+from sfactory.config.resolve import Resolved, read_command_line
+from sfactory.config.saved_config import CONFIG_NAME, write_config
+from sfactory.config.validation import check
 from sfactory.errors import ConfigError
 from tests.support.mutations import Mutation, mutations
 

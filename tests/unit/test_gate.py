@@ -9,7 +9,7 @@ import pickle
 
 import pytest
 
-from sfactory.shared.gate import Gate
+from sfactory.shared.memory import Gate
 
 
 def open_it(gate: Gate) -> None:

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from sfactory.inference.policy_worker import Gather, Place
 from sfactory.messages import ActRequest
 from sfactory.model.actor_critic import Acted
-from sfactory.policy.gather import Gather
-from sfactory.policy.place import Place
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
 from tests.support.parts import small_layout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sfactory.actor.gpus import see_gpu_of
+from sfactory.env.lifecycle import see_gpu_of
 from sfactory.errors import EnvError
 
 CUDA, EGL, MUJOCO = "CUDA_VISIBLE_DEVICES", "EGL_DEVICE_ID", "MUJOCO_EGL_DEVICE_ID"

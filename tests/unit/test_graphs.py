@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sfactory.inference.graphs import Act, FixedShapes, GraphPass, padded_rows
+from sfactory.inference.cuda_graphs import Act, FixedShapes, GraphPass, padded_rows
 from sfactory.model.actor_critic import Acted
 from tests.support.models import model_of
 from tests.support.passes import PlainPass

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sfactory.errors import RingsLost
-from sfactory.runtime import hangs as room
-from sfactory.runtime.hangs import Hangs
 from sfactory.shared.status import State, StatusBoard, StatusRow, Stopwatch
+from sfactory.supervise import hang_detection as room
+from sfactory.supervise.hang_detection import Hangs
 
 ACTOR, POLICY, LEARNER = "sf-actor-0", "sf-policy-0-0", "sf-learner-0"
 STEP_S, RESET_S = 60.0, 200.0

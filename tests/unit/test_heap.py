@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from sfactory.native import NATIVE
+from sfactory.system.cores import NATIVE
 
 # In a thread, as the learner learns. Each round takes the memory of some layers and frees it in the order it came.
 ROUNDS, TENSORS = 10, 30

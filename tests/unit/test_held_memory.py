@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sfactory.config.schema import ModelConfig
-from sfactory.model.cores import RecurrentCore, make_core
+from sfactory.model.rnn import RecurrentCore, make_core
 
 T, B, F, H = 7, 5, 3, 4
 RNN = pytest.mark.parametrize("rnn_type", ["gru", "lstm"])

@@ -12,7 +12,7 @@ import torch
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ConfigError, ExitCode, HookFailed
-from sfactory.learner.hook import Hooks, LearnerFacts
+from sfactory.learner.hooks import Hooks, LearnerFacts
 from sfactory.messages import TRAIN_STATISTICS
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.shared.status import State

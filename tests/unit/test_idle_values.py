@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.config.saved import write_config
+from sfactory.config.saved_config import write_config
 from tests.support.command_line import PLAIN_ENV, read, refused
 
 

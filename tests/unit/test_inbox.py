@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 
 from sfactory.clock import BLOCK_S, now
-from sfactory.learner.assembler import Assembler
-from sfactory.learner.inbox import Rest
+from sfactory.learner.batcher import Assembler, Rest
 from sfactory.learner.staging import Staging
 from sfactory.shared.slots import SlotState
 from tests.support.parts import VECTOR, small_layout

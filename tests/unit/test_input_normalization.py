@@ -17,8 +17,8 @@ from sfactory.errors import ConfigError
 from sfactory.learner.batch import Batch
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.normalizer import EPS, ObsNormalizer
-from sfactory.runtime import plan as plan_module
-from sfactory.runtime.plan import plan_run
+from sfactory.planning import plan as plan_module
+from sfactory.planning.plan import plan_run
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
 from tests.support.models import model_of, tiny_config
 from tests.support.parts import random_batch, trainer_for

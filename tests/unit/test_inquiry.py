@@ -10,10 +10,10 @@ import pytest
 
 from sfactory.config.flags import config_of
 from sfactory.messages import ActRequest
-from sfactory.runtime.inquiry import Inquiry
-from sfactory.runtime.plan import plan_sizes
-from sfactory.runtime.signals import Interrupts
-from sfactory.runtime.wiring import Wiring
+from sfactory.planning.plan import plan_sizes
+from sfactory.process.signals import Interrupts
+from sfactory.supervise.monitors import Inquiry
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import VECTOR
 from tests.support.rings import lock_for_ever
 

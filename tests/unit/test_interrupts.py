@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sfactory.runtime.signals import ECHO_S, Interrupted, Interrupts
+from sfactory.process.signals import ECHO_S, Interrupted, Interrupts
 
 
 @pytest.fixture

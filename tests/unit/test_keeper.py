@@ -8,7 +8,7 @@ import pytest
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import CannotSaveError
-from sfactory.learner import keeper as keeper_module
+from sfactory.learner import checkpointing as keeper_module
 from tests.support.desk import LOWEST, NEVER, Desk, Saved
 
 

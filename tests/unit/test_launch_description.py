@@ -9,10 +9,9 @@ import pytest
 
 from sfactory import launcher
 from sfactory.errors import ConfigError, ExitCode
-from sfactory.launch.description import Experiment, RunDescription, name_of
-from sfactory.launch.job import jobs_of
-from sfactory.launch.search import Choice, ParamGrid, ParamList, RandomSearch, Uniform
-from sfactory.launch.source import description_of
+from sfactory.launch.jobs import jobs_of
+from sfactory.launch.param_search import Choice, ParamGrid, ParamList, RandomSearch, Uniform
+from sfactory.launch.run_description import Experiment, RunDescription, description_of, name_of
 
 BANDIT = "--env=sfactory_envs.synthetic.bandit:Bandit"
 RANGE = "must be at most 1.0 (accepted: at least 0.0 and at most 1.0)"
@@ -131,7 +130,7 @@ def test_a_file_describes_lists_grids_and_random_searches() -> None:
 
 
 def test_a_module_describes_by_an_object_or_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "from sfactory.launch.description import Experiment, RunDescription\n"
+    text = "from sfactory.launch.run_description import Experiment, RunDescription\n"
     text += f"RUNS = RunDescription('one', [Experiment('a', {BANDIT!r})])\ndef make():\n    return RUNS\n"
     text += "RUN_DESCRIPTION = RUNS\n"
     text += "def fail():\n    raise OSError('no disk')\n"
@@ -143,7 +142,7 @@ def test_a_module_describes_by_an_object_or_a_function(monkeypatch: pytest.Monke
         ("fail", "raised OSError: no disk"),
         ("Experiment", "raised TypeError"),
         ("text", "has no 'text'"),
-        ("__name__", "it is a builtins.str; it must be a sfactory.launch.description.RunDescription"),
+        ("__name__", "it is a builtins.str; it must be a sfactory.launch.run_description.RunDescription"),
     ]:
         with pytest.raises(ConfigError, match=told):
             description_of(f"my_runs_of_a_test:{name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sfactory.errors import ConfigError
-from sfactory.launch.gpus import Gpus, devices
+from sfactory.launch.run_processes import Gpus, devices
 
 
 def test_each_run_gets_the_gpu_with_the_fewest_runs_until_all_are_full() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sfactory.errors import RunDirError
-from sfactory.launch.ledger import NAME, Entry, Ledger
+from sfactory.launch.jobs import NAME, Entry, Ledger
 
 
 def test_what_was_written_is_read_again(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sfactory.launch.search import (
+from sfactory.launch.param_search import (
     Choice,
     IntUniform,
     LogUniform,

@@ -11,8 +11,8 @@ import pytest
 
 from sfactory.config.launcher import LauncherConfig
 from sfactory.errors import ConfigError
-from sfactory.launch.job import Job
-from sfactory.launch.slurm import Batch, write_scripts
+from sfactory.launch.jobs import Job
+from sfactory.launch.run_slurm import Batch, write_scripts
 
 CONFIG = LauncherConfig(run="x:Y", backend="slurm", slurm_print_only=True)
 ARGUMENTS = ("--env=a b", "--train_dir=100%", "--experiment=e")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sfactory.learner.worker import LearnerWorker
+from sfactory.learner.learner_process import LearnerWorker
 from sfactory.messages import TrajectoryReady
 from tests.support.lone_learner import LoneLearner
 

@@ -11,8 +11,8 @@ import torch
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.clock import now
-from sfactory.learner.columns import REPLAYED
-from sfactory.learner.publisher import Publisher
+from sfactory.learner.learner import Publisher
+from sfactory.learner.staging import REPLAYED
 from sfactory.messages import LearnerTimes, TrainStats
 from tests.support.lone_learner import LoneLearner
 

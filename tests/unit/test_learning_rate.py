@@ -13,8 +13,8 @@ import torch
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
+from sfactory.learner.checkpointing import Progress, payload_of, restore
 from sfactory.learner.coefficients import Coefficients
-from sfactory.learner.progress import Progress, payload_of, restore
 from sfactory.learner.trainer import Trainer
 from sfactory.messages import TrainStats
 from tests.support.lone_learner import LoneLearner

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sfactory.config.check import check
 from sfactory.config.flags import config_of
+from sfactory.config.validation import check
 from tests.support.broken_settings import CPC, OWN_CRITIC, REPLAY, SYNCHRONOUS
 
 RING = {"minibatch_ring_size": 2, "num_epochs": 2}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sfactory.runtime import left_behind as room
-from sfactory.runtime.left_behind import LeftBehind
+from sfactory.supervise import monitors as room
+from sfactory.supervise.monitors import LeftBehind
 
 
 class Run:

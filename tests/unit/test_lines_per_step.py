@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sfactory.actor.agents_group import AgentsGroup
-from sfactory.actor.env_group import EnvGroup
-from sfactory.env.foreign_agents import agents_env_of
+from sfactory.actor.env_batch import EnvGroup
+from sfactory.actor.multi_agent_batch import AgentsGroup
+from sfactory.env.multi_agent_adapters import agents_env_of
 from sfactory_envs.synthetic.costfree import CostFree
 from sfactory_envs.synthetic.costfree_agents import CostFreeLists, CostFreeParallel
 

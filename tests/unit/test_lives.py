@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sfactory.messages import TO_ACTOR, ActReply, SlotFreed, ToActor
-from sfactory.shared.channel import Channel
-from sfactory.shared.lives import RINGS, Lives
+from sfactory.shared.channel import RINGS, Channel, Lives
 
 
 def channel_of(name: str, lives: Lives) -> Channel[ToActor]:

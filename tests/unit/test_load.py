@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sfactory.runtime import load as load_module
-from sfactory.runtime.load import Depth, LoadMeter
+from sfactory.report import bottleneck as load_module
+from sfactory.report.bottleneck import Depth, LoadMeter
 from sfactory.shared import status as status_module
 from sfactory.shared.status import MAX_DEPTH, StatusBoard, Stopwatch
 

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from sfactory.learner.columns import Columns
-from sfactory.learner.dataset import Dataset
-from sfactory.learner.device_slot import DeviceSlot
-from sfactory.learner.worker import LearnerWorker
+from sfactory.learner.learner_process import LearnerWorker
+from sfactory.learner.minibatches import Dataset
+from sfactory.learner.staging import Columns, DeviceSlot
 from sfactory.messages import LearnerTimes, TrajectoryReady
 from sfactory.shared.slots import SlotState
 from tests.support.learner_threads import run_to_the_end

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig
 from sfactory.learner.batch import Batch
-from sfactory.learner.objective import Objective
+from sfactory.learner.loss import Objective
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.losses import loss_of
 from tests.support.models import model_of, tiny_config

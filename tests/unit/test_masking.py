@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfactory.algo.masking import masked_mean, masked_mean_std, normalize
+from sfactory.algo.losses import masked_mean, masked_mean_std, normalize
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from sfactory.runtime.memory_use import memory_scalars, private_mb
+from sfactory.report.scalars import memory_scalars, private_mb
 
 MB = 2**20
 

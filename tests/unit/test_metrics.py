@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfactory.messages import MAX_STAT_NAMES, TRUE_OBJECTIVE
-from sfactory.runtime.metrics import EpisodeStats, ExtraStats, Throughput, Window
+from sfactory.report.episode_stats import EpisodeStats, ExtraStats, Throughput, Window
 
 
 def stats_of(returns: list[float], stats_avg: int) -> EpisodeStats:

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
+from sfactory.learner.loss import Objective, Weights
 from sfactory.learner.minibatches import Minibatch
-from sfactory.learner.objective import Objective, Weights
-from sfactory.learner.target_network import TargetNetwork
-from sfactory.learner.targets import Targets
+from sfactory.learner.targets import TargetNetwork, Targets
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.losses import loss_and_gradients, loss_of

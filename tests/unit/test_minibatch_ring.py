@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfactory.learner.minibatch_ring import MinibatchRing
+from sfactory.learner.training_loop import MinibatchRing
 
 
 def letters() -> Iterator[str]:

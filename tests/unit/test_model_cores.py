@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
-from sfactory.model.chunks import from_chunks, to_chunks
-from sfactory.model.cores import RecurrentCore, RnnType, make_core
 from sfactory.model.encoders import Initialization
 from sfactory.model.flat_state import FlatState
-from sfactory.model.recurrence import LayerWeights, gru_layer, lstm_layer
+from sfactory.model.rnn import RecurrentCore, RnnType, from_chunks, make_core, to_chunks
+from sfactory.model.rnn_kernels import LayerWeights, gru_layer, lstm_layer
 
 FEATURES = 5
 SIZE = 8

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.cores import RecurrentCore
 from sfactory.model.encoders import MLPEncoder
+from sfactory.model.rnn import RecurrentCore
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
 
 OBS = (("obs", TensorSpec((20,), "float32")),)

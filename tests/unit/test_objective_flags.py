@@ -13,7 +13,7 @@ import torch
 from sfactory.config.schema import AlgoConfig, LearnerConfig
 from sfactory.learner.batch import Batch
 from sfactory.learner.staging import Staging
-from sfactory.learner.target_network import TargetNetwork
+from sfactory.learner.targets import TargetNetwork
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.losses import loss_and_gradients, loss_of
 from tests.support.models import model_of, tiny_config

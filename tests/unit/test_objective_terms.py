@@ -14,7 +14,7 @@ from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import ConfigError
 from sfactory.learner.batch import Batch
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.runtime.plan import plan_run
+from sfactory.planning.plan import plan_run
 from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
 from tests.support.losses import loss_of
 from tests.support.models import model_of

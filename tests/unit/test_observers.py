@@ -17,16 +17,14 @@ import pytest
 
 from sfactory.config.flags import config_of
 from sfactory.errors import ConfigError, ExitCode, ObserverFailed, WorkerDied
-from sfactory.runtime.console import Console, Progress
-from sfactory.runtime.observer import Observer, RunFacts
-from sfactory.runtime.observers import Observers
-from sfactory.runtime.outcome import Outcome
-from sfactory.runtime.reporting import Reporting
-from sfactory.runtime.resumed import Resumed
-from sfactory.runtime.rundir import RunDir
-from sfactory.runtime.signals import Interrupted, Interrupts
-from sfactory.runtime.summary import PolicyLag, Summary
-from sfactory.runtime.wiring import Wiring
+from sfactory.experiment.resume import Resumed
+from sfactory.experiment.run_dir import RunDir
+from sfactory.experiment.summary import Outcome, PolicyLag, Summary
+from sfactory.process.signals import Interrupted, Interrupts
+from sfactory.report.console import Console, Progress
+from sfactory.report.observers import Observer, Observers, RunFacts
+from sfactory.report.reporter import Reporting
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import VECTOR, small_layout
 
 CONFIG = config_of({"env": "any", "with_tensorboard": False, "experiment_summaries_interval": 1})
@@ -260,7 +258,7 @@ def test_what_observers_print_does_not_spoil_the_result(capfd: pytest.CaptureFix
 
 def test_observers_are_made_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_watchers.py").write_text(
-        "from sfactory.runtime.observer import Observer\n"
+        "from sfactory.report.observers import Observer\n"
         "class Good(Observer): ...\n"
         "class Bad:\n    ...\n"
         "class Picky(Observer):\n    def __init__(self, mail):\n        ...\n"
@@ -279,7 +277,7 @@ def test_observers_are_made_by_their_names(tmp_path: Path, monkeypatch: pytest.M
     assert [problem.split(": ")[0] for problem in problems] == [
         f"--observers=my_watchers:{name}" for name in ("Bad", "Picky", "Broken", "Gone")
     ]
-    assert "it makes a my_watchers.Bad; it must be a subclass of sfactory.runtime.observer.Observer" in problems[0]
+    assert "it makes a my_watchers.Bad; it must be a subclass of sfactory.report.observers.Observer" in problems[0]
     assert "missing 1 required positional argument: 'mail'" in problems[1]
     assert "OSError: no display (at my_watchers.py:10 in __init__)" in problems[2]
     assert "has no 'Gone'" in problems[3]

@@ -9,12 +9,11 @@ import torch
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.learner.batch import Batch
-from sfactory.learner.orders import carry_out, with_values
-from sfactory.learner.progress import payload_of
+from sfactory.learner.checkpointing import payload_of
+from sfactory.learner.commands import carry_out, with_values
+from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.threads import Threads
-from sfactory.learner.worker import LearnerWorker
-from sfactory.shared.control import Stop
-from sfactory.shared.orders import Order, Orders
+from sfactory.shared.control import Order, Orders, Stop
 from tests.support.damage import truncate
 from tests.support.lone_learner import LoneLearner
 from tests.support.processes import eventually

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from sfactory.actor.outbox import Outbox
 from sfactory.actor.split import Split
+from sfactory.actor.trajectory_output import Outbox
 from sfactory.config.schema import Config, ReportConfig
 from sfactory.messages import (
     MAX_EPISODES_PER_REPORT,
@@ -23,7 +23,7 @@ from sfactory.messages import (
     ToMain,
     TrajectoryReady,
 )
-from sfactory.runtime.reports import Reports
+from sfactory.report.collector import Reports
 from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotState, SlotTable
 from sfactory.shared.status import StatusBoard

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from sfactory.config.flags import config_of
-from sfactory.runtime.budget import Budget
-from sfactory.runtime.console import Console
-from sfactory.runtime.nursery import Nursery
-from sfactory.runtime.observers import Observers
-from sfactory.runtime.parallel import ParallelRun
-from sfactory.runtime.plan import plan_run
-from sfactory.runtime.rundir import RunDir
-from sfactory.runtime.signals import Interrupts
+from sfactory.experiment.run_dir import RunDir
+from sfactory.planning.plan import plan_run
+from sfactory.process.signals import Interrupts
+from sfactory.process.spawn import Nursery
+from sfactory.report.console import Console
+from sfactory.report.observers import Observers
+from sfactory.runner.parallel import ParallelRun
+from sfactory.supervise.restarts import Budget
 from tests.support.parts import VECTOR
 
 

@@ -10,18 +10,17 @@ import torch
 
 from sfactory.config.flags import config_of
 from sfactory.layout import Layout
-from sfactory.learner.belt import Belt
-from sfactory.learner.dataset import Dataset
-from sfactory.learner.device_slot import DeviceSlot
-from sfactory.learner.learning import Learning
-from sfactory.learner.passes import Passes
-from sfactory.learner.staging import Staging
-from sfactory.learner.starvation import Starvation
+from sfactory.learner.dataset_queue import Belt
+from sfactory.learner.diagnostics import Starvation
+from sfactory.learner.learner import Learning
+from sfactory.learner.minibatches import Dataset
+from sfactory.learner.staging import DeviceSlot, Staging
+from sfactory.learner.training_loop import Passes
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
-from sfactory.runtime.wiring import Wiring
 from sfactory.shared.control import Stop
 from sfactory.shared.status import Stopwatch
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import VECTOR
 
 STEPS = 20  # of a dataset: 4 rows of 5

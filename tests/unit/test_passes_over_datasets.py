@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
-from sfactory.learner.record import Learned
+from sfactory.learner.train_stats import Learned
 from sfactory.learner.trainer import Trainer
 from tests.support.models import model_of
 from tests.support.parts import evaluate, random_batch, tiny_model, trainer_for

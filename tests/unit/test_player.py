@@ -11,8 +11,8 @@ import torch
 
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.runtime.evaluation import Player
-from sfactory.runtime.screen import Dark
+from sfactory.play.player import Player
+from sfactory.play.rendering import Dark
 from sfactory.spec import EnvSpec
 
 CHOICES, LENGTH, EPISODES = 5, 8, 3

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfactory.errors import RunDirError
-from sfactory.population.event import Event, Kind
-from sfactory.population.genealogy import GENEALOGY_NAME, Genealogy, births, read_genealogy
-from sfactory.population.state import STATE_NAME, Member, PopulationState, load_state, save_state
+from sfactory.pbt.event_log import GENEALOGY_NAME, Event, Genealogy, Kind, births, read_genealogy
+from sfactory.pbt.state import STATE_NAME, Member, PopulationState, load_state, save_state
 
 COUNTS = st.integers(0, 10**15)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)

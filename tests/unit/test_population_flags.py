@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from sfactory.config.check import check
+from sfactory.config.field import How
 from sfactory.config.flags import config_of
 from sfactory.config.hyperparameters import Hyperparameter, hyperparameters, is_number, mutable_flags
-from sfactory.config.mutable import How
 from sfactory.config.population_rules import best_count, learning_policies
 from sfactory.config.schema import Config
+from sfactory.config.validation import check
 from tests.support.broken_settings import MUTATED, POPULATION
 from tests.support.command_line import PLAIN_ENV, read
 from tests.support.source import ROOT

@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sfactory.config.field import How
 from sfactory.config.flags import config_of
 from sfactory.config.hyperparameters import Hyperparameter, hyperparameters, mutable_flags
-from sfactory.config.mutable import How
-from sfactory.population.mutation import (
+from sfactory.pbt.mutation import (
     SHAPING_RANGE,
     Perturbation,
     Values,
+    leaves,
     mutated,
     mutated_shaping,
     new_value,
+    shaping_problem,
 )
-from sfactory.population.shaping import leaves, shaping_problem
 
 TURNS = 1000
 SEEDS = st.integers(0, 2**63 - 1)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sfactory.messages import EpisodeExtras, EpisodesDone
-from sfactory.population.objective import Found, TargetObjective
-from sfactory.runtime.policy_reports import PolicyReports
+from sfactory.pbt.ranking import Found, TargetObjective
+from sfactory.report.policy_stats import PolicyReports
 
 
 @pytest.mark.parametrize("metric", ["reward", "length"])

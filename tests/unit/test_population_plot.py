@@ -11,10 +11,9 @@ import pytest
 
 from sfactory import plot
 from sfactory.config.flags import config_of
-from sfactory.config.saved import write_config
-from sfactory.population.event import Event, Kind
-from sfactory.population.genealogy import GENEALOGY_NAME, Genealogy
-from sfactory.population.history import Birth, Curve, read_history
+from sfactory.config.saved_config import write_config
+from sfactory.pbt.event_log import GENEALOGY_NAME, Event, Genealogy, Kind
+from sfactory.pbt.plot import Birth, Curve, read_history
 
 FLAGS: dict[str, Any] = {"env": "CartPole-v1", "num_policies": 2, "with_pbt": True, "pbt_optimize_gamma": True}
 

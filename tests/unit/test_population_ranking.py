@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sfactory.config.population_rules import best_count
-from sfactory.population.ranking import Place, Selection, best_of, ranked, relative_gap, standing
+from sfactory.pbt.ranking import Place, Selection, best_of, ranked, relative_gap, standing
 
 NUMBERS = st.floats(-1e9, 1e9, allow_subnormal=False)
 OBJECTIVES = st.dictionaries(st.integers(0, 63), NUMBERS | st.none(), min_size=1, max_size=12)

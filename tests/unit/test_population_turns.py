@@ -13,15 +13,14 @@ from typing import Any
 import pytest
 
 from sfactory import atomic
-from sfactory.config.check import check
 from sfactory.config.flags import config_of
 from sfactory.config.hyperparameters import hyperparameters
 from sfactory.config.schema import Config
+from sfactory.config.validation import check
 from sfactory.errors import EnvError, RunDirError
-from sfactory.population.controller import Population
-from sfactory.population.event import Event, Kind
-from sfactory.population.genealogy import GENEALOGY_NAME, read_genealogy
-from sfactory.population.state import STATE_NAME, load_state
+from sfactory.pbt.event_log import GENEALOGY_NAME, Event, Kind, read_genealogy
+from sfactory.pbt.population import Population
+from sfactory.pbt.state import STATE_NAME, load_state
 
 PERIOD, START = 1000, 4000
 FLAGS: dict[str, Any] = {

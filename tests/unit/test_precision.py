@@ -10,11 +10,11 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
-from sfactory.inference.acting import ActingPolicy
-from sfactory.learner.updater import LossScale, Rates, Updater
+from sfactory.inference.acting_policy import ActingPolicy
+from sfactory.learner.gradient_step import LossScale, Rates, Updater
 from sfactory.model import precision
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.conv_encoders import ConvEncoder
+from sfactory.model.encoders import ConvEncoder
 from sfactory.model.flat_state import FlatState, flat_bytes
 from sfactory.model.precision import ActingTwin, Amp, compute_dtype, warn_of_emulation
 from sfactory.shared.weights import SharedWeights

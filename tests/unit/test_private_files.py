@@ -12,7 +12,7 @@ import pytest
 
 from sfactory import atomic
 from sfactory.errors import ExitCode
-from sfactory.preload import _remove_sockets
+from sfactory.supervise.preload import _remove_sockets
 from tests.support.trainer import RunTrainer
 
 

@@ -13,10 +13,10 @@ import gymnasium.spaces as spaces
 import numpy as np
 import pytest
 
-from sfactory.env.api import EnvFactory
+from sfactory.env.factory import EnvFactory
 from sfactory.errors import EnvError, SFactoryError
-from sfactory.runtime.nursery import Nursery
-from sfactory.runtime.probe import examine, probe_env
+from sfactory.planning.env_probe import examine, probe_env
+from sfactory.process.spawn import Nursery
 from tests.support.scripted_env import ScriptedEnv
 
 HERE = "tests.unit.test_probe"

@@ -9,7 +9,7 @@ import torch
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig, RunConfig
 from sfactory.errors import CheckpointError
-from sfactory.learner.progress import PAYLOAD_VERSION, Progress, payload_of, restore
+from sfactory.learner.checkpointing import PAYLOAD_VERSION, Progress, payload_of, restore
 from sfactory.learner.setup import Limits
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
@@ -23,7 +23,7 @@ def trainer_of(seed: int = 0) -> Trainer:
 
 
 def test_training_time_counts_from_the_first_start_of_the_clock_and_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sfactory.learner.progress.now", lambda: 110.0)
+    monkeypatch.setattr("sfactory.learner.checkpointing.now", lambda: 110.0)
     progress = Progress(earlier_seconds=5.0)
     assert progress.train_seconds == 5.0
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig, SamplingConfig
 from sfactory.layout import Layout
-from sfactory.learner.objective import Objective
+from sfactory.learner.loss import Objective
 from tests.support.losses import loss_of
 from tests.support.models import model_of, tiny_config
 from tests.support.parts import trainer_for

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.config.references import Unresolved, find_callable
+from sfactory.config.import_strings import Unresolved, find_callable
 
 MODULE = """
 class Watcher: ...

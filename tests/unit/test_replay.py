@@ -7,10 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from sfactory.learner.assembler import Assembler
-from sfactory.learner.columns import REPLAYED
+from sfactory.learner.batcher import Assembler
 from sfactory.learner.replay import Replay
-from sfactory.learner.staging import Staging
+from sfactory.learner.staging import REPLAYED, Staging
 from tests.support.parts import VECTOR, small_layout
 from tests.unit.test_assembler import Bench
 

@@ -17,6 +17,8 @@ import pytest
 
 from sfactory.config.flags import config_of
 from sfactory.config.schema import CheckpointConfig, Config, PopulationConfig, ReportConfig, SamplingConfig
+from sfactory.experiment.resume import Resumed
+from sfactory.experiment.run_dir import RunDir
 from sfactory.messages import (
     MAX_REPORT_BYTES,
     MAX_STAT_NAMES,
@@ -28,15 +30,13 @@ from sfactory.messages import (
     ToMain,
     TrainStats,
 )
-from sfactory.runtime import reports as reports_module
-from sfactory.runtime.console import Console
-from sfactory.runtime.reporting import Reporting
-from sfactory.runtime.reports import Reports
-from sfactory.runtime.resumed import Resumed
-from sfactory.runtime.rundir import RunDir
-from sfactory.runtime.wiring import Wiring
+from sfactory.report import collector as reports_module
+from sfactory.report.collector import Reports
+from sfactory.report.console import Console
+from sfactory.report.reporter import Reporting
 from sfactory.shared.channel import Channel
 from sfactory.shared.status import StatusBoard
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import VECTOR, small_layout
 from tests.support.processes import eventually
 

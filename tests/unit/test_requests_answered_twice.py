@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from sfactory.config.flags import config_of
-from sfactory.inference.acting import ActingPolicy
+from sfactory.inference.acting_policy import ActingPolicy
+from sfactory.inference.policy_worker import PolicyWorker
 from sfactory.layout import Layout
 from sfactory.messages import ActReply, ActRequest
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
-from sfactory.policy.worker import PolicyWorker
-from sfactory.runtime.wiring import Wiring
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import VECTOR
 
 T = 4

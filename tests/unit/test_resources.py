@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from sfactory.config.flags import config_of
-from sfactory.cores import Cores
 from sfactory.errors import ResourceError
-from sfactory.runtime import resources
-from sfactory.runtime.plan import plan_run, plan_sizes
-from sfactory.runtime.resources import (
+from sfactory.planning.plan import plan_run, plan_sizes
+from sfactory.system import resources
+from sfactory.system.cores import Cores
+from sfactory.system.resources import (
     available_memory,
     handles_needed,
     pinnable,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sfactory.learner.rmsprop import RMSprop
+from sfactory.learner.optimizers import RMSprop
 
 GRADIENTS = (0.5, -2.0, 1.5)
 LR, ALPHA, EPS = 0.1, 0.9, 0.01

@@ -17,15 +17,15 @@ import pytest
 
 from sfactory import __version__
 from sfactory.errors import RunDirError
-from sfactory.runtime.rundir import RunDir
-from sfactory.runtime.signals import Interrupted, Interrupts
+from sfactory.experiment.run_dir import RunDir
+from sfactory.process.signals import Interrupted, Interrupts
 from tests.support.files import write_files
 
 REPO = Path(__file__).resolve().parents[2]
 
 HOLD = """
 import sys
-from sfactory.runtime.rundir import RunDir
+from sfactory.experiment.run_dir import RunDir
 with RunDir.open(sys.argv[1], "exp"):
     print("held", "torch" in sys.modules, flush=True)
     sys.stdin.read()

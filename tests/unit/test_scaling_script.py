@@ -9,7 +9,7 @@ import pytest
 
 from scripts.draw_scaling import draw, memory_lines, throughput_lines
 from scripts.scaling import ENVS, INFERENCE, WORKERS, Cell, Figures, cells, summary
-from sfactory.config.cli import read_command_line
+from sfactory.config.resolve import read_command_line
 
 
 def row(inference: str, workers: int, envs: int, rate: float, actor_mb: float = 14.0) -> dict[str, Any]:

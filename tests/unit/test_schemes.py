@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sfactory.errors import EnvError
-from sfactory.shared.schemes import Schemes
+from sfactory.shared.control import Schemes
 
 MANY = {f"item_{number}": 1.0 for number in range(400)}
 

@@ -9,7 +9,7 @@ from scripts.markdown import table
 from scripts.ratios import Spread, paired, ratio
 from scripts.record import cpu_model, instructions, machine
 from scripts.rounds import alternating, medians, side_by_side
-from sfactory.cores import Cores
+from sfactory.system.cores import Cores
 
 
 def test_medians_leave_out_what_has_no_numbers() -> None:

@@ -12,19 +12,19 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from sfactory.actor.life import run_actor
+from sfactory.actor.actor_process import run_actor
 from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
-from sfactory.env.api import EnvFactory
+from sfactory.env.factory import EnvFactory
+from sfactory.inference.policy_worker import run_policy_worker
 from sfactory.layout import Layout
-from sfactory.learner.worker import run_learner
+from sfactory.learner.learner_process import run_learner
 from sfactory.messages import ActReply, ActRequest, SlotFreed
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
-from sfactory.policy.worker import run_policy_worker
-from sfactory.runtime.wiring import Wiring
 from sfactory.shared.control import Stop
 from sfactory.shared.slots import SlotState
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import SCALAR
 from tests.support.processes import eventually
 from tests.support.scripted_env import ScriptedEnv

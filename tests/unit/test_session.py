@@ -14,10 +14,10 @@ import pytest
 import sfactory.train
 from sfactory.config.flags import config_of
 from sfactory.errors import ExitCode
-from sfactory.runtime import session
-from sfactory.runtime.commands import resume_command
-from sfactory.runtime.resumed import Resumed
-from sfactory.runtime.summary import PolicyLag, Summary
+from sfactory.experiment.resume import Resumed
+from sfactory.experiment.summary import PolicyLag, Summary
+from sfactory.process.command import resume_command
+from sfactory.runner import session
 from tests.support.source import ROOT
 
 COMM = Path("/proc/self/comm")
@@ -83,7 +83,7 @@ def test_an_exception_in_a_run_that_had_begun_is_on_record(tmp_path: Path) -> No
     code = """
         import sys
         import sfactory.train
-        from sfactory.runtime.parallel import ParallelRun
+        from sfactory.runner.parallel import ParallelRun
 
         def run(*_):
             raise RuntimeError("something is off")

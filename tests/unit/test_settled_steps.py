@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sfactory.runtime.wiring import Wiring
+from sfactory.supervise.shared_objects import Wiring
 from tests.support.parts import VECTOR, small_layout
 
 ROWS = small_layout().rows

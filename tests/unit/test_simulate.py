@@ -9,12 +9,12 @@ import gymnasium.spaces as spaces
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from sfactory.env.api import EnvFactory
+from sfactory.benchmark.pure_simulation import pure_simulation
+from sfactory.env.factory import EnvFactory
 from sfactory.errors import WorkerDied
-from sfactory.runtime import random_steps
-from sfactory.runtime.nursery import Nursery
-from sfactory.runtime.random_steps import steps_per_second, vector_steps_per_second
-from sfactory.runtime.simulate import pure_simulation
+from sfactory.planning import step_cost as random_steps
+from sfactory.planning.step_cost import steps_per_second, vector_steps_per_second
+from sfactory.process.spawn import Nursery
 from tests.support.scripted_env import ScriptedEnv
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from sfactory.actor.slot_acting import SlotActing
-from sfactory.inference.acting import ActingPolicy
+from sfactory.actor.local_actor import SlotActing
+from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.model.flat_state import FlatState
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.shared.weights import SharedWeights

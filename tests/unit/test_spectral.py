@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
-from sfactory.inference.acting import ActingPolicy
-from sfactory.learner.progress import Progress, payload_of, restore
+from sfactory.inference.acting_policy import ActingPolicy
+from sfactory.learner.checkpointing import Progress, payload_of, restore
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
+from sfactory.model.layers import SpectralLinear
 from sfactory.model.precision import ActingTwin, Amp, Linear
-from sfactory.model.spectral import SpectralLinear
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
 from tests.support.models import model_of, tiny_config

@@ -9,8 +9,8 @@ from multiprocessing.context import ForkServerProcess
 
 import pytest
 
-from sfactory.runtime.nursery import Nursery
-from sfactory.runtime.stack import StackFile
+from sfactory.process.spawn import Nursery
+from sfactory.process.stack_dump import StackFile
 from tests.support.processes import catches_signal, eventually
 
 WITHIN_S = 60.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sfactory.clock import now
-from sfactory.runtime.stalls import StallWatch
 from sfactory.shared.status import State, StatusBoard
+from sfactory.supervise.monitors import StallWatch
 
 
 def test_a_stalled_process_is_named_once_until_it_stalls_anew() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from sfactory.clock import now
 from sfactory.errors import ExitCode, Starved
-from sfactory.learner import starvation as room
-from sfactory.learner.starvation import Starvation
+from sfactory.learner import diagnostics as room
+from sfactory.learner.diagnostics import Starvation
 from sfactory.shared.diagnosis import who_waits_for_whom
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import State, StatusBoard

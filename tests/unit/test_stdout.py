@@ -12,7 +12,7 @@ import pytest
 FROM_C = "from C's puts()"
 PREAMBLE = """
 import ctypes, os, sys
-from sfactory.runtime.stdout import stdout_to_stderr
+from sfactory.process.signals import stdout_to_stderr
 puts = ctypes.CDLL(None).puts
 """
 

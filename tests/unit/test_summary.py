@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sfactory.errors import CannotSaveError
-from sfactory.runtime.summary import PolicyLag, Summary, result_line
+from sfactory.experiment.summary import PolicyLag, Summary, result_line
 
 KEYS = [
     "status",

@@ -17,24 +17,24 @@ import torch
 from sfactory.checkpoint import CheckpointDir
 from sfactory.clock import now
 from sfactory.config.schema import Config, HooksConfig, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
-from sfactory.cores import Cores
-from sfactory.env.api import make_env
+from sfactory.env.factory import make_env
 from sfactory.errors import ExitCode, LearnerDied, WorkerDied
 from sfactory.layout import Layout
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
-from sfactory.runtime import boot as boot_module
-from sfactory.runtime import supervision as supervision_module
-from sfactory.runtime.boot import Boot
-from sfactory.runtime.crew import Crew, Death
-from sfactory.runtime.nursery import Nursery
-from sfactory.runtime.signals import Interrupts
-from sfactory.runtime.stack import StackFile
-from sfactory.runtime.supervision import Supervision
-from sfactory.runtime.wiring import Wiring
+from sfactory.process.signals import Interrupts
+from sfactory.process.spawn import Nursery
+from sfactory.process.stack_dump import StackFile
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State
 from sfactory.spec import EnvSpec
+from sfactory.supervise import restarts as boot_module
+from sfactory.supervise import supervisor as supervision_module
+from sfactory.supervise.process_group import Crew, Death
+from sfactory.supervise.restarts import Boot
+from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.supervisor import Supervision
+from sfactory.system.cores import Cores
 from tests.support.processes import eventually
 from tests.support.rings import lock_for_ever
 

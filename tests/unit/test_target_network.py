@@ -14,8 +14,8 @@ from torch import Tensor
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import CheckpointError
-from sfactory.learner.progress import Progress, payload_of, restore
-from sfactory.learner.target_network import TargetNetwork
+from sfactory.learner.checkpointing import Progress, payload_of, restore
+from sfactory.learner.targets import TargetNetwork
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.models import model_of

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from sfactory.learner import timings as timings_module
-from sfactory.learner.timings import STRETCHES, Timings
+from sfactory.learner import timing_stats as timings_module
+from sfactory.learner.timing_stats import STRETCHES, Timings
 from sfactory.messages import LearnerTimes
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfactory.learner.record import UpdateRecord, mean_of
-from sfactory.learner.statistics import COEFFICIENTS, GRADIENT, NAMES, Cells, statistics_of
+from sfactory.learner.train_stats import COEFFICIENTS, GRADIENT, NAMES, Cells, UpdateRecord, mean_of, statistics_of
 from sfactory.messages import TRAIN_STATISTICS, TrainStats
 from tests.support.parts import random_batch, tiny_model, trainer_for
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import sfactory.runtime.trial as trial_module
-from sfactory.runtime.trial import Measured, Measurement, Timing
+import sfactory.benchmark.trial as trial_module
+from sfactory.benchmark.trial import Measured, Measurement, Timing
 from sfactory.shared.status import State, StatusBoard
 
 ACTORS, LEARNER = ("sf-actor-0", "sf-actor-1"), "sf-learner-0"

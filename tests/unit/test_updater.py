@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sfactory.config.schema import OptimConfig
-from sfactory.learner.updater import Applied, Rates, Updater
+from sfactory.learner.gradient_step import Applied, Rates, Updater
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.models import model_of
 

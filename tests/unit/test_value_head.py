@@ -13,9 +13,8 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
-from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.actor_critic import ActorCritic, ValueHead
 from sfactory.model.normalizer import EPS, RunningNormalizer
-from sfactory.model.value_head import ValueHead
 from tests.support.losses import loss_of
 from tests.support.models import model_of, tiny_config
 from tests.support.parts import random_batch, trainer_for

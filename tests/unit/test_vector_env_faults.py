@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from sfactory.actor.mending import EnvFaults
+from sfactory.actor.env_restarts import EnvFaults
 from sfactory.actor.split import Split
-from sfactory.env.adapt import BadObservation
+from sfactory.env.conversion import BadObservation
 from sfactory.shared.control import Stop
 from sfactory.shared.trajectories import TrajectoryBuffer
 from tests.support.fragile_env import Broken, Care, Faults, FragileEnv

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from sfactory.env.api import EnvFactory, find_family, make_env, make_vector_env
+from sfactory.env.factory import EnvFactory, find_family, make_env, make_vector_env
 from sfactory.errors import EnvError
-from sfactory.runtime.probe import examine
-from sfactory.runtime.random_steps import vector_steps_per_second
+from sfactory.planning.env_probe import examine
+from sfactory.planning.step_cost import vector_steps_per_second
 from sfactory.spec import EnvSpec
 from tests.support.scripted_env import ScriptedEnv
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from sfactory.actor.vector_group import VectorGroup
+from sfactory.actor.vector_batch import VectorGroup
 from sfactory.errors import EnvError
 from tests.support.scripted_env import Episode, ScriptedEnv
 

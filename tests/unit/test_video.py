@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from sfactory.errors import CannotSaveError, EnvError, ResourceError
-from sfactory.runtime.video import VideoFile, find_ffmpeg, rgb_frame
+from sfactory.play.video import VideoFile, find_ffmpeg, rgb_frame
 from tests.support.decoder import decode
 
 

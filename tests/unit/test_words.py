@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sfactory.config.argv import scan
+from sfactory.config.argv import scan, words_of
 from sfactory.config.flags import all_flags
-from sfactory.config.words import words_of
 from sfactory.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.runtime.working_tree import MOST_DIFF_BYTES, WorkingTree
+from sfactory.experiment.provenance import MOST_DIFF_BYTES, WorkingTree
 from tests.support.files import write_files
 
 NOTHING = {"git_commit": None, "git_dirty": None, "git_untracked": None}

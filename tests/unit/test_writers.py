@@ -16,7 +16,7 @@ import pytest
 from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 
-from sfactory.runtime.writers import MetricsWriter, Writers
+from sfactory.report.writers import MetricsWriter, Writers
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -146,7 +146,7 @@ def test_without_tensorboard_no_event_file_is_made(tmp_path: Path) -> None:
 FULL_DISK = """
     import logging, resource, sys
     from pathlib import Path
-    from sfactory.runtime.writers import Writers
+    from sfactory.report.writers import Writers
 
     logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
     writers = Writers(Path(sys.argv[1]), with_tensorboard=True, flush_secs=0)

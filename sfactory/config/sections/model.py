@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sfactory.config.flag import flag
+from sfactory.config.field import flag
 
 
 @dataclass(frozen=True)

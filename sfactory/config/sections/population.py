@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sfactory.config.flag import flag
+from sfactory.config.field import flag
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sfactory.config.flag import flag
-from sfactory.cores import Cores
+from sfactory.config.field import flag
+from sfactory.system.cores import Cores
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,125 @@
+"""Room: the loop of an actor that owns a copy of each policy. In: weights, free slots. Out: trajectories.
+
+No message per step: the actor reads its observation from the slot, acts, and writes beside it. Weights are
+refreshed at rollout borders, so that a rollout is one policy version's work.
+
+Room: acting on one row of a slot. In: the row's observations, states. Out: the rest of the row, states.
+
+For actors that own a copy of each policy; policy workers gather rows of many slots instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sfactory.actor.decorrelation import FirstWait
+from sfactory.actor.setup import ActorSetup
+from sfactory.actor.split import Split
+from sfactory.actor.trajectory_output import Outbox
+from sfactory.inference.acting_policy import ActingPolicy, ObsRows
+from sfactory.shared.status import StatusRow, Stopwatch
+from sfactory.shared.trajectories import Slot
+
+
+class SlotActing:
+    """Policies on the CPU that act in slots, and record states there where a learner will need them."""
+
+    def __init__(self, policies: Sequence[ActingPolicy], recurrence: int) -> None:
+        """``recurrence``: steps between two states that are recorded."""
+        self.policies = policies
+        self._remembers = policies[0].state_size > 0
+        self._recurrence = recurrence
+        self._rows = ObsRows()
+
+    def act(self, slot: Slot, t: int, state: Tensor, present: Sequence[int] = (0,)) -> Tensor:
+        """Act on row ``t`` of ``slot``, and write what belongs there beside it.
+
+        state: [N, S] - after row t - 1. present: the policies that act in the row. Returns the state after row t, which
+        is the one before where nobody acts.
+        """
+        if self._remembers:
+            state = self._remembered(slot, t, state)
+        obs = self._rows.row(slot, t)
+        for policy in present:
+            state = self._act(policy, slot, t, obs, state)
+        if self._remembers and t + 1 == len(slot.value):
+            slot.rnn_states[-1] = state.numpy()
+        return state
+
+    def _act(self, policy: int, slot: Slot, t: int, obs: dict[str, Tensor], state: Tensor) -> Tensor:
+        """The rows of one policy; returns the state with theirs replaced."""
+        rows, acting = slot.rows_of(policy, t), self.policies[policy]
+        if isinstance(rows, slice):
+            acted = acting.act(obs, state)
+            state = acted.state
+        else:
+            index = torch.from_numpy(rows)
+            acted = acting.act({key: tensor[index] for key, tensor in obs.items()}, state[index])
+            if self._remembers:
+                state = state.index_copy(0, index, acted.state)
+        for key, block in slot.actions.items():
+            block[t, rows] = acted.actions[key].numpy()
+        slot.log_prob[t, rows] = acted.log_prob.numpy()
+        slot.value[t, rows] = acted.value.numpy()
+        slot.policy_version[t, rows] = acting.version
+        return state
+
+    def _remembered(self, slot: Slot, t: int, state: Tensor) -> Tensor:
+        """``state`` with rows that start an episode zeroed; recorded where a chunk begins."""
+        first = slot.is_first[t]
+        if first.any():
+            state = state.masked_fill(torch.from_numpy(first).unsqueeze(-1), 0.0)
+        if t % self._recurrence == 0:
+            slot.rnn_states[t // self._recurrence] = state.numpy()
+        return state
+
+
+class LocalActor:
+    """Fills slot after slot, waiting only for a free one."""
+
+    def __init__(
+        self, setup: ActorSetup, splits: list[Split], outbox: Outbox, row: StatusRow, policies: list[ActingPolicy]
+    ) -> None:
+        self._setup, self._splits, self._outbox, self._row, self._policies = setup, splits, outbox, row, policies
+        self._acting = SlotActing(policies, setup.layout.recurrence)
+        self._watch = Stopwatch(row)
+        self._first_wait = FirstWait(len(splits), setup.first_wait_s, setup.control, self._watch)
+        self._states = [policies[0].fresh_state(setup.layout.rows) for _ in splits]
+
+    def turn(self, timeout: float) -> None:
+        """Fill a slot for each split that gets one, waiting up to ``timeout`` seconds if none does."""
+        for split in self._begin(timeout):
+            for policy in split.may_play:
+                self._policies[policy].refresh()
+            self._fill(split)
+
+    def _begin(self, timeout: float) -> list[Split]:
+        """Give free slots to splits, waiting for one if there is none; returns the splits that got one."""
+        self._setup.inbox.get(0)  # wake-ups of slots that were freed while this actor was busy
+        begun = [split for split in self._splits if self._outbox.begin(split)]
+        if begun:
+            return begun
+        self._watch.before_wait()
+        self._setup.inbox.get(timeout)
+        self._watch.after_wait()
+        return [split for split in self._splits if self._outbox.begin(split)]
+
+    def _fill(self, split: Split) -> None:
+        recorder, acting, control = split.recorder, self._acting, self._setup.control
+        slot = recorder.slot
+        while not recorder.completed:
+            self._watch.lap()  # a rollout may take long without a wait in it
+            states = self._states
+            states[split.index] = acting.act(slot, recorder.t, states[split.index], split.policies)
+            steps = split.step()
+            self._outbox.count_steps(split, steps)
+            self._row.count_env_steps(steps)
+            if control.stopping:
+                return
+        self._row.enter_ring()
+        self._outbox.finish(split)
+        self._row.leave_ring()
+        self._first_wait.completed(split.index)

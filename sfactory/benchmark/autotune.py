@@ -1,0 +1,184 @@
+"""Room: tuning a run to its machine. In: a configuration, and who gave which flag. Out: the settings to run with.
+
+Decides what may be varied and what is out of bounds, measures with trials of the whole loop, and tells of it. Which
+settings are tried is the business of ``Search``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from sfactory.benchmark.coordinate_search import MOST_TRIALS, Found, Search, Settings, Tried
+from sfactory.benchmark.trial import Timing, Trial
+from sfactory.clock import Deadline
+from sfactory.config.flags import config_of, values_of
+from sfactory.config.schema import Config, EvaluationConfig
+from sfactory.config.validation import check
+from sfactory.errors import ConfigError
+from sfactory.layout import Layout
+from sfactory.planning.plan import Plan, plan_sizes
+from sfactory.process.signals import Interrupted, Interrupts
+from sfactory.process.spawn import Nursery
+from sfactory.report.console import Console
+
+# One rollout of all envs at most: with more, steps wait for so many updates that they teach less, or nothing, which a
+# measurement of speed does not see. See docs/decisions/0019-autotune.md.
+MOST_DATASETS_A_ROUND = 2.0
+_WARM_UP_S = 1.0
+_PATIENCE_S = 30.0
+_BOOT_S = 120.0
+_MOST_S = 900.0  # after which nothing new is tried
+_MOST_TIMES = 4.0  # and no sooner than after so many times what all trials measure
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a run goes on with. chosen: values of the flags that were free, by name, those that stay included."""
+
+    config: Config
+    plan: Plan
+    chosen: Mapping[str, object]
+
+
+def free_flags(config: Config, given: Collection[str], device: str) -> frozenset[str]:
+    """What may be varied: what makes a difference, and was not ``given``. Names are fields of Settings."""
+    free = {"inference", "num_workers", "num_envs_per_worker", "worker_num_splits"}
+    if config.benchmark.stage != "sample":
+        if device == "cpu":
+            free.add("learner_num_threads")
+        if config.tuning.autotune_batch:
+            free.add("batch_size")
+    return frozenset(free.difference(given))
+
+
+class Autotune:
+    """Tunes one run, or one benchmark."""
+
+    def __init__(self, config: Config, given: Collection[str], plan: Plan, seed: int, console: Console) -> None:
+        """``plan``: of ``config`` as it is. ``given``: flags that are to stay as they are."""
+        self._config, self._plan, self._seed, self._console = config, plan, seed, console
+        self._free = free_flags(config, given, plan.device)
+        sampling, learner = config.sampling, config.learner
+        self._start = Settings(
+            inference=plan.layout.inference,
+            num_workers=sampling.num_workers,
+            num_envs_per_worker=sampling.num_envs_per_worker,
+            worker_num_splits=sampling.worker_num_splits,
+            learner_num_threads=learner.learner_num_threads,
+            batch_size=learner.batch_size,
+        )
+        self._most_datasets = max(MOST_DATASETS_A_ROUND, datasets_a_round(plan.layout))
+        self._tried = 0
+
+    @property
+    def _most_seconds(self) -> float:
+        """After so long no new settings are tried: trials that wait for what never comes are not to go on for hours."""
+        return max(_MOST_S, _MOST_TIMES * MOST_TRIALS * (_WARM_UP_S + self._config.tuning.autotune_seconds))
+
+    def run(self, nursery: Nursery, interrupts: Interrupts) -> Tuned:
+        """Measure and choose. Raises the first error if no settings work, and Interrupted after a signal."""
+        if not self._free:
+            self._console.message("autotune: every setting that it would vary was given, so there is nothing to tune")
+            return self._tuned(self._start)
+        names = ", ".join(name for name in asdict(self._start) if name in self._free)
+        self._console.message(f"autotune: at most {MOST_TRIALS} trials, each a few seconds, vary {names}")
+        deadline = Deadline(self._most_seconds)
+        search = Search(
+            self._start,
+            self._free,
+            self._plan.cores.count,
+            lambda settings: self._measure(settings, nursery, interrupts),
+            self._tell,
+            lambda: deadline.passed,
+        )
+        found = search.run()
+        self._conclude(found)
+        return self._tuned(found.best)
+
+    def _tuned(self, best: Settings) -> Tuned:
+        chosen = {name: value for name, value in asdict(best).items() if name in self._free}
+        config = _with(self._config, {**chosen, "autotune": False, "autotune_batch": False})
+        # Settings hold what --inference=auto has come to, so that a run uses what was measured.
+        return Tuned(config, plan_sizes(_with(config, asdict(best)), self._plan.spec), chosen)
+
+    def _measure(self, settings: Settings, nursery: Nursery, interrupts: Interrupts) -> float:
+        config = _with(
+            replace(self._config, evaluation=EvaluationConfig()),  # nobody plays beside a measurement
+            {**asdict(settings), "benchmark": True, "autotune": False, "autotune_batch": False},
+        )
+        problems = check(config)
+        if problems:
+            raise ConfigError(problems)
+        plan = plan_sizes(config, self._plan.spec)
+        if config.benchmark.stage != "sample":
+            require_short_lag(plan.layout, self._most_datasets)
+        boot = max(_BOOT_S, config.sampling.reset_timeout_seconds + _PATIENCE_S)
+        timing = Timing(_WARM_UP_S, config.tuning.autotune_seconds, _PATIENCE_S, boot)
+        try:
+            return Trial(config, plan, timing).run(nursery, interrupts, self._seed).rate
+        finally:
+            interrupts.raising = True  # which a trial switches off
+            if interrupts.count:
+                raise Interrupted(interrupts.signum)
+
+    def _tell(self, tried: Tried) -> None:
+        self._tried += 1
+        settings = " ".join(f"{name}={value}" for name, value in self._shown(tried.settings).items())
+        self._console.message(f"autotune {self._tried:2d}: {settings}: {_result(tried)}")
+
+    def _shown(self, settings: Settings) -> dict[str, object]:
+        return {name: value for name, value in asdict(settings).items() if name in self._free}
+
+    def _conclude(self, found: Found) -> None:
+        names = list(self._shown(found.best))
+        rows = [["trial", *names, "env steps/s"]]
+        for number, tried in enumerate(found.trials, 1):
+            rows.append([str(number), *map(str, self._shown(tried.settings).values()), _result(tried, "")])
+        self._console.message(f"autotune: all trials\n{_table(rows)}")
+        settings = " ".join(f"{name}={value}" for name, value in self._shown(found.best).items())
+        self._console.message(f"autotune: chosen: {settings}: {found.rate:,.0f} env steps/s, {verdict(found)}")
+
+
+def datasets_a_round(layout: Layout) -> float:
+    """How many datasets the steps are that all envs, with all of their agents, make in one rollout."""
+    return layout.num_splits * layout.rows / layout.dataset_rows
+
+
+def require_short_lag(layout: Layout, most_datasets: float) -> None:
+    """Raise ConfigError if all envs make more datasets than that in one rollout."""
+    datasets = datasets_a_round(layout)
+    many = f" x {layout.agents} agents" if layout.agents > 1 else ""
+    if datasets > most_datasets:
+        raise ConfigError(
+            [
+                f"{layout.num_splits * layout.envs} envs{many} x {layout.rollout} steps would be {datasets:g} "
+                f"datasets, more than {most_datasets:g}, and the policy would lag too far behind (a larger "
+                "--batch_size makes room)"
+            ]
+        )
+
+
+def verdict(found: Found) -> str:
+    """What the best settings are beside those of the start, in words."""
+    if found.gain is None:
+        return "the starting settings do not work"
+    if found.best == found.trials[0].settings:
+        return "the starting settings, which nothing beat"
+    return f"{found.gain:.2f} times the starting settings, measured one after the other"
+
+
+def _with(config: Config, values: Mapping[str, object]) -> Config:
+    return config_of({**values_of(config), **values})
+
+
+def _result(tried: Tried, unit: str = " env steps/s") -> str:
+    return f"passed over: {tried.why}" if tried.rate is None else f"{tried.rate:,.0f}{unit}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell, but for the last, which may be a sentence."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    return "\n".join(
+        "  ".join([*(cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=True)), row[-1]]) for row in rows
+    )

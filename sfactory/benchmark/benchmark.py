@@ -1,0 +1,130 @@
+"""Room: measuring throughput. In: a plan. Out: one result with rates, and where processes spend their time.
+
+Pure simulation first, with nothing else running; then the run itself: warm-up, measurement, stop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from sfactory.benchmark.pure_simulation import pure_simulation
+from sfactory.benchmark.trial import Measured, Timing, Trial
+from sfactory.config.schema import Config
+from sfactory.env.factory import EnvFactory
+from sfactory.planning.plan import Plan
+from sfactory.process.signals import Interrupts
+from sfactory.process.spawn import Nursery
+from sfactory.report.bottleneck import Advisor, Load
+from sfactory.report.console import Console
+
+_MIN_WARM_UP_S = 2.0
+_MIN_PATIENCE_S = 30.0
+_BEATS_S = 5.0  # for who hangs to be asked where, after the limit on hanging
+_MODES: Mapping[str, Literal["train", "sampler_only", "learn"]] = MappingProxyType(
+    {"full": "train", "sample": "sampler_only", "learn": "learn"}
+)
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """The last line on stdout; field names are its keys. Shares are of the measured time, mean per process kind."""
+
+    env: str
+    mode: Literal["train", "sampler_only", "learn", "env"]
+    inference: str
+    env_steps_per_second: float
+    pure_simulation_steps_per_second: float
+    percent_of_pure_simulation: float
+    seconds: float
+    busy: dict[str, float]
+    waiting: dict[str, float]
+    bound_by: str | None
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self), allow_nan=False)
+
+
+class Benchmark:
+    """One measurement of one configuration."""
+
+    def __init__(self, config: Config, plan: Plan, console: Console) -> None:
+        self._config, self._plan, self._console = config, plan, console
+        self._stage = config.benchmark.stage
+        self._seconds = config.benchmark.benchmark_seconds
+        self._advisor = Advisor.of(config, plan)
+
+    def run(self, nursery: Nursery, interrupts: Interrupts, seed: int) -> BenchmarkResult:
+        """Measure; raises the fault that ended the run early, if one did, and Interrupted after a signal."""
+        simulated = self._simulate(nursery)
+        if self._stage == "env":
+            return self._env_result(simulated)
+        # Who hangs is named before patience is over.
+        hangs_after = self._config.sampling.reset_timeout_seconds + _BEATS_S
+        patience = max(_MIN_PATIENCE_S, self._seconds, hangs_after)
+        timing = Timing(max(_MIN_WARM_UP_S, 0.1 * self._seconds), self._seconds, patience)
+        trial = Trial(self._config, self._plan, timing)
+        return self._result(simulated, trial.run(nursery, interrupts, seed, self._tell_of_warm_up))
+
+    def _simulate(self, nursery: Nursery) -> float:
+        sampling, plan = self._config.sampling, self._plan
+        workers, seconds = sampling.num_workers, self._seconds
+        if self._stage != "env":
+            seconds = min(10.0, seconds)
+        pin = sampling.set_workers_cpu_affinity
+        cores = [plan.cores.cores_of_actor(worker, workers) if pin else None for worker in range(workers)]
+        self._console.message(f"pure simulation: {workers} processes, {seconds:g} s")
+        factory = EnvFactory.of(self._config.run, sampling)
+        envs, gpus, limit_s = sampling.num_envs_per_worker, sampling.actor_worker_gpus, sampling.reset_timeout_seconds
+        return pure_simulation(nursery, factory, workers, envs, cores, seconds, gpus, limit_s)
+
+    def _tell_of_warm_up(self) -> None:
+        self._console.message(f"warmed up in a moment, then {self._seconds:g} s of measurement")
+
+    def _result(self, simulated: float, measured: Measured) -> BenchmarkResult:
+        load = measured.load
+        self._advise(load)
+        return BenchmarkResult(
+            env=self._config.run.env,
+            mode=_MODES[self._stage],
+            inference=self._plan.layout.inference,
+            env_steps_per_second=round(measured.rate, 1),
+            pure_simulation_steps_per_second=round(simulated, 1),
+            percent_of_pure_simulation=round(100.0 * measured.rate / simulated, 2),
+            seconds=round(measured.seconds, 3),
+            busy=_rounded(load.busy),
+            waiting=_rounded(load.waiting),
+            bound_by=load.bound_by,
+        )
+
+    def _advise(self, load: Load) -> None:
+        advice = self._advisor.advice(load)
+        if advice is not None:
+            self._console.message(advice)
+
+    def _env_result(self, simulated: float) -> BenchmarkResult:
+        """Of processes that wait for nobody: each does nothing but step its envs."""
+        rate, workers = round(simulated, 1), self._config.sampling.num_workers
+        idle_cores = max(0.0, float(self._plan.cores.count - workers))
+        load = Load({"actor": 1.0}, {"actor": 0.0}, {}, "actor", idle_cores)
+        self._advise(load)
+        return BenchmarkResult(
+            env=self._config.run.env,
+            mode="env",
+            inference=self._plan.layout.inference,
+            env_steps_per_second=rate,
+            pure_simulation_steps_per_second=rate,
+            percent_of_pure_simulation=100.0,
+            seconds=self._seconds,
+            busy=load.busy,
+            waiting=load.waiting,
+            bound_by=load.bound_by,
+        )
+
+
+def _rounded(shares: dict[str, float]) -> dict[str, float]:
+    return {kind: round(share, 4) for kind, share in shares.items()}

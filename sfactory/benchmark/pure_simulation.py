@@ -1,0 +1,210 @@
+"""Room: pure simulation, the ceiling of any sampler. In: a factory, worker counts. Out: env steps per second.
+
+The same envs in the same number of processes, random actions drawn beforehand, no policy, no shared memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.context import ForkServerProcess
+from typing import Any
+
+from sfactory.clock import BLOCK_S, now
+from sfactory.env.factory import EnvFactory
+from sfactory.env.lifecycle import see_gpu_of
+from sfactory.env.multi_agent import AgentsEnv
+from sfactory.errors import WorkerDied
+from sfactory.planning.step_cost import (
+    Agents,
+    Begin,
+    agents_steps_per_second,
+    steps_per_second,
+    vector_steps_per_second,
+)
+from sfactory.process.signals import signals_held_back
+from sfactory.process.spawn import Nursery, leave, prepare_process
+from sfactory.process.stack_dump import StackFile
+from sfactory.shared.memory import Gate
+from sfactory.shared.status import StatusBoard, StatusRow
+
+_SETUP_S = 120.0  # of a process, before it begins with its first env
+_STACK_S = 1.0  # for the answer of a process that hangs
+
+
+@dataclass(frozen=True)
+class _Simulator:
+    """A process that steps envs. ``row`` tells since when it is at one thing."""
+
+    name: str
+    process: ForkServerProcess
+    receiver: Any
+    row: StatusRow
+    stack: StackFile
+    started_at: float
+
+
+class _Simulators:
+    """All processes of one pure simulation. Context: none of them outlives it."""
+
+    def __init__(self, env: str, limit_s: float) -> None:
+        """``limit_s``: bound on making one env, on its reset, and on one sweep of steps."""
+        self._env, self._limit_s = env, limit_s
+        self._all: list[_Simulator] = []
+
+    def __enter__(self) -> _Simulators:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for simulator in self._all:
+            simulator.process.kill()
+        for simulator in self._all:
+            simulator.process.join(5.0)
+            simulator.receiver.close()
+
+    def start(self, nursery: Nursery, name: str, row: StatusRow, *given: Any) -> None:
+        """Start a process that runs ``_simulate(*given, ...)``."""
+        # A signal here would leave a process behind that nobody knows of.
+        with signals_held_back():
+            receiver, sender = nursery.pipe()
+            stack = StackFile()
+            process = nursery.start_plain(_simulate, *given, stack, sender)
+            sender.close()
+            self._all.append(_Simulator(name, process, receiver, row, stack, now()))
+
+    def answers(self) -> list[float]:
+        """One number from each; raises WorkerDied for the first that ends or hangs instead."""
+        answers: dict[str, float] = {}
+        while len(answers) < len(self._all):
+            missing = [simulator for simulator in self._all if simulator.name not in answers]
+            connection.wait([end for one in missing for end in (one.receiver, one.process.sentinel)], BLOCK_S)
+            for simulator in missing:
+                alive = simulator.process.is_alive()  # looked at first: whoever has ended sends nothing any more
+                if simulator.receiver.poll():
+                    answers[simulator.name] = self._answer(simulator)
+                elif not alive:
+                    raise self._ended(simulator)
+                else:
+                    self._require_headway(simulator)
+        return list(answers.values())
+
+    def _answer(self, simulator: _Simulator) -> float:
+        try:
+            answer = simulator.receiver.recv()
+        except EOFError:
+            raise self._ended(simulator) from None
+        if isinstance(answer, str):
+            cause = answer.rstrip().splitlines()[-1]
+            raise WorkerDied(f"{answer}\n{simulator.name}, a process of the pure simulation, failed: {cause}")
+        assert isinstance(answer, float)
+        return answer
+
+    def _ended(self, simulator: _Simulator) -> WorkerDied:
+        simulator.process.join(_STACK_S)
+        return WorkerDied(
+            f"{simulator.name}, a process of the pure simulation ended before it could report (--env={self._env}, "
+            f"exit code {simulator.process.exitcode})"
+        )
+
+    def _require_headway(self, simulator: _Simulator) -> None:
+        since = simulator.row.get("busy_since")
+        limit_s = self._limit_s if since else max(self._limit_s, _SETUP_S)
+        if now() - (since or simulator.started_at) <= limit_s:
+            return
+        simulator.stack.ask(simulator.process)
+        connection.wait([simulator.process.sentinel], _STACK_S)
+        raise WorkerDied(
+            f"{simulator.name} hung here:\n{simulator.stack.read().rstrip()}\n--env={self._env} hangs: a process "
+            "of the pure simulation was busy with making one environment, with its reset, or with a few steps for "
+            f"longer than --reset_timeout_seconds={self._limit_s:g}"
+        )
+
+
+def pure_simulation(
+    nursery: Nursery,
+    factory: EnvFactory,
+    workers: int,
+    envs: int,
+    cores: Sequence[frozenset[int] | None],
+    seconds: float,
+    gpus: Sequence[int] = (),
+    limit_s: float = 120.0,
+) -> float:
+    """Env steps per second of ``workers`` processes with ``envs`` environments each, over ``seconds``.
+
+    limit_s: bound on making one env, on its reset, and on a few steps. Raises WorkerDied if a process fails or hangs.
+    """
+    names = [f"sf-sim-{worker}" for worker in range(workers)]
+    status, start_gate = StatusBoard(names), Gate()
+    with _Simulators(factory.name, limit_s) as simulators:
+        for worker, name in enumerate(names):
+            given = factory, worker, envs, cores[worker], seconds, tuple(gpus), start_gate, status
+            simulators.start(nursery, name, status.row(name), *given)
+        simulators.answers()  # every process is ready: none may start while another still makes its envs
+        start_gate.open()
+        return sum(simulators.answers())
+
+
+def _simulate(
+    factory: EnvFactory,
+    worker: int,
+    count: int,
+    cores: frozenset[int] | None,
+    seconds: float,
+    gpus: tuple[int, ...],
+    start_gate: Gate,
+    status: StatusBoard,
+    stack: StackFile,
+    sender: Any,
+) -> None:
+    name = f"sf-sim-{worker}"
+    prepare_process(name, stack)
+    row = status.row(name)
+    answer: float | str
+    try:
+        see_gpu_of(worker, gpus)
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
+        measure = (_vector_env if factory.makes_vectors else _plain_envs)(factory, worker, count, row.begin_work)
+        sender.send(0.0)
+        while not start_gate.wait(BLOCK_S):  # main bounds how long others may take, and kills whoever is left
+            row.begin_work()
+        answer = measure(seconds)
+    except BaseException:  # foreign code may raise anything
+        answer = traceback.format_exc()
+    with contextlib.suppress(BrokenPipeError):  # main was interrupted, and asks no more
+        sender.send(answer)
+    sender.close()
+    leave(0)
+
+
+def _plain_envs(factory: EnvFactory, worker: int, count: int, begin: Begin) -> Callable[[float], float]:
+    """Make and reset ``count`` envs; returns what measures them."""
+    envs = []
+    for _ in range(count):
+        begin()
+        envs.append(factory.either())
+    envs[0].action_space.seed(worker)
+    games: list[Agents] = []
+    for index, env in enumerate(envs):
+        begin()
+        if isinstance(env, AgentsEnv):
+            games.append(Agents(env, seed=1000 * worker + index))
+        else:
+            env.reset(seed=1000 * worker + index)
+    if games:
+        return lambda seconds: agents_steps_per_second(games, seconds, begin)
+    return lambda seconds: steps_per_second(envs, seconds, begin)
+
+
+def _vector_env(factory: EnvFactory, worker: int, count: int, begin: Begin) -> Callable[[float], float]:
+    """Make and reset one vector env of ``count``; returns what measures it."""
+    begin()
+    env = factory.vector(count, seed=1000 * worker)
+    begin()
+    env.reset(seed=1000 * worker)
+    return lambda seconds: vector_steps_per_second(env, worker, seconds, begin)

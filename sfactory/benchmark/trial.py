@@ -1,0 +1,188 @@
+"""Room: one measurement of the processes of a run. In: a configuration and its plan. Out: a rate, and where time goes.
+
+Children are started as for training, warmed up, measured and ended. Nothing is saved: there is no run directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sfactory.clock import now
+from sfactory.config.schema import Config
+from sfactory.errors import SFactoryError
+from sfactory.layout import ACTORS, LEARNERS
+from sfactory.planning.plan import Plan
+from sfactory.process.signals import Interrupted, Interrupts
+from sfactory.process.spawn import Nursery
+from sfactory.report.bottleneck import Load, LoadMeter
+from sfactory.report.collector import Reports
+from sfactory.shared.status import State, StatusBoard
+from sfactory.supervise.hang_detection import HangLimit
+from sfactory.supervise.process_group import Crew
+from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.supervisor import Supervision
+
+
+class Timing(NamedTuple):
+    """Seconds. warm_up: from the first steps that count to the measurement. measured: at least so long it lasts.
+
+    patience: so much longer it may last, until a dataset that was begun in it is learned from and every actor has
+    got on. boot: bound on what comes before the warm-up; first_steps: on that part of it in which all actors work.
+    What comes before that is for Boot to bound.
+    """
+
+    warm_up: float
+    measured: float
+    patience: float
+    boot: float = float("inf")
+    first_steps: float = 600.0
+
+
+class Measured(NamedTuple):
+    """rate: env steps per second, learned from or, where sampling alone is measured, taken. seconds: over which."""
+
+    rate: float
+    seconds: float
+    load: Load
+
+
+class _Mark(NamedTuple):
+    """A counter, and when it came to be what it is: of a learner, after the first pass over its last dataset."""
+
+    at: float
+    steps: float
+
+
+class Measurement:
+    """Watches the counters of a run that has just been started: warm-up, measurement, end. Asked a few times a second.
+
+    measured: None until it is over.
+    """
+
+    def __init__(
+        self,
+        status: StatusBoard,
+        cores: int,
+        of_learners: bool,
+        timing: Timing,
+        on_warm_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``of_learners``: count steps that are learned from, not those that actors take."""
+        self._status, self._cores, self._of_learners, self._timing = status, cores, of_learners, timing
+        self._on_warm_up = on_warm_up
+        self._started_at = now()
+        self.measured: Measured | None = None
+        self._ready_at: float | None = None
+        self._warm_until: float | None = None
+        self._begun_at = 0.0
+        self._begin: _Mark | None = None
+        self._meter: LoadMeter | None = None
+
+    def look(self) -> bool:
+        """True once everything is measured, or will not be."""
+        if self.measured is not None:
+            return True  # what comes later is the end of the run
+        if self._warm_until is None:
+            return self._await_steps()
+        if self._begin is None:
+            if now() >= self._warm_until:
+                self._meter, self._begun_at = LoadMeter(self._status, self._cores), now()
+                self._begin = self._mark()
+            return False
+        return self._measure(self._begin, self._mark())
+
+    def _await_steps(self) -> bool:
+        if now() - self._started_at > self._timing.boot:
+            return True
+        if min(self._status.values("state", ACTORS)) < State.RUNNING:
+            return False  # they are started in stages
+        if self._ready_at is None:
+            self._ready_at = now()
+        if self._mark().steps:
+            self._warm_until = now() + self._timing.warm_up
+            self._on_warm_up()
+            return False
+        return now() - self._ready_at > self._timing.first_steps
+
+    def _measure(self, begin: _Mark, end: _Mark) -> bool:
+        """End the measurement if it is long enough, or too long."""
+        timing, seconds = self._timing, end.at - begin.at
+        late = now() - self._begun_at > timing.measured + timing.patience
+        if (seconds >= timing.measured and not self._someone_is_stuck()) or (late and seconds > 0):
+            assert self._meter is not None
+            self.measured = Measured((end.steps - begin.steps) / seconds, seconds, self._meter.take())
+        return late or self.measured is not None
+
+    def _someone_is_stuck(self) -> bool:
+        """Whether an actor has been busy with one thing since the measurement began: slow, or it hangs."""
+        return any(0 < since <= self._begun_at for since in self._status.values("busy_since", ACTORS))
+
+    def _mark(self) -> _Mark:
+        # Steps count a dataset at a time, which may take seconds, and that before the later passes over it: what counts
+        # is when they last grew. (Datasets that are turned over grow unevenly: --minibatch_ring_size.)
+        if self._of_learners:
+            seconds = max(self._status.values("counted_at", LEARNERS))  # of several learners, who learn side by side
+            return _Mark(seconds, self._status.total("run_env_steps", LEARNERS))
+        return _Mark(now(), self._status.total("env_steps", ACTORS))
+
+
+class Trial:
+    """One measurement of one configuration, whose benchmark flags say that it is one, and of what."""
+
+    def __init__(self, config: Config, plan: Plan, timing: Timing) -> None:
+        self._config, self._plan, self._timing = config, plan, timing
+
+    def run(
+        self, nursery: Nursery, interrupts: Interrupts, seed: int, on_warm_up: Callable[[], None] = lambda: None
+    ) -> Measured:
+        """Measure; raises the fault that ended it early, if one did, and Interrupted after a signal.
+
+        Signals are counted from here on, not raised. ``on_warm_up`` is called when the warm-up begins.
+        """
+        interrupts.raising = False
+        of_learners = self._config.benchmark.stage != "sample"
+        started_at = now()
+        measured, failure = self._measure(nursery, interrupts, seed, of_learners, on_warm_up)
+        if failure is not None:
+            raise failure
+        if interrupts.count:
+            raise Interrupted(interrupts.signum)
+        if measured is None:
+            raise SFactoryError(
+                f"nothing could be measured: too few steps were {'learned from' if of_learners else 'taken'} within "
+                f"{now() - started_at:.0f} s; --reset_timeout_seconds bounds the start of environments, "
+                "smaller datasets (--batch_size, --num_batches_per_epoch) are sooner learned from, and where "
+                "environments are slow a longer --benchmark_seconds sees more of their steps"
+            )
+        return measured
+
+    def _measure(
+        self, nursery: Nursery, interrupts: Interrupts, seed: int, of_learners: bool, on_warm_up: Callable[[], None]
+    ) -> tuple[Measured | None, SFactoryError | None]:
+        """What was measured, or how it failed. A failure is not raised here: it would keep the slots of this trial."""
+        config, plan = self._config, self._plan
+        wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes)
+        reports = Reports(config, wiring.actors_to_main, wiring.learners_to_main, wiring.status)
+        crew = Crew(nursery, wiring)
+        limit_s = config.sampling.reset_timeout_seconds
+        supervision = Supervision(crew, wiring.control, wiring.status, interrupts, limit_s, saves=False)
+        measurement = Measurement(wiring.status, plan.cores.count, of_learners, self._timing, on_warm_up)
+        hangs = HangLimit(crew, config.run.env, limit_s)
+        hung: SFactoryError | None = None
+
+        def look() -> bool:
+            nonlocal hung
+            if measurement.look() or hung is not None:
+                return True
+            hung = hangs.look()
+            return hung is not None
+
+        try:
+            crew.start(config, seed, 0, plan.device, plan.cores, [None] * plan.layout.num_policies)
+            reports.start()
+            supervision.run(look)
+        finally:
+            crew.kill()
+            reports.stop()
+        return measurement.measured, supervision.failure or hung

@@ -1,0 +1,230 @@
+"""Room: from argv to the config of a run. In: argv, the config file, the saved run, env families. Out: ``Resolved``.
+
+NOTE [Layers]: a value comes from the strongest of these sources that gives one: command line, config file,
+the saved run that is being resumed, defaults of the env family, defaults of the schema. A benchmark resumes
+nothing, and neither does a run that begins anew under an old name, so these have no saved run. Of a saved run, what
+autotune had chosen keeps that as its source.
+
+Room: the text of ``--help``. In: the schema and the effective defaults of an environment. Out: text.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_type_hints
+
+from sfactory.config.argv import CommandLine, scan
+from sfactory.config.config_file import ConfigFile, read_config_file
+from sfactory.config.env_families import EnvFamily, search_families
+from sfactory.config.flags import Flag, all_flags, assigned, coerce, config_of, shown, type_text, value_text, values_of
+from sfactory.config.saved_config import NOT_RESUMED, SavedConfig, check_resume, read_config
+from sfactory.config.schema import Config
+from sfactory.config.validation import check_env_name, find_problems, range_text, warnings_of
+from sfactory.errors import ConfigError
+
+_WIDTH = 110
+_INDENT = " " * 6
+
+
+def help_text(prog: str, family: str | None, family_defaults: Mapping[str, object]) -> str:
+    """All flags by section, with type, default, range and meaning.
+
+    ``family_defaults`` are the defaults that the env family ``family`` sets for the environment at hand.
+    """
+    lines = [
+        f"usage: python -m {prog} --env=ENV [--flag=value ...]",
+        "",
+        "Flags are given as --name=value or --name value, with dashes or underscores; booleans as True or False;",
+        "lists as --name 64 64. No flag can be abbreviated. Of several sources the last one wins: the defaults",
+        "below, the saved run that is resumed, the file given with --config, the command line.",
+        "",
+        "  --config FILE",
+        f"{_INDENT}YAML or JSON file with a flat mapping of flag names to values",
+    ]
+    for section, section_type in get_type_hints(Config).items():
+        lines += ["", f"{section}: {(section_type.__doc__ or '').strip()}"]
+        for flag in all_flags().values():
+            if flag.section == section:
+                lines += _flag_lines(flag, family, family_defaults)
+    return "\n".join(lines) + "\n"
+
+
+def _flag_lines(flag: Flag, family: str | None, family_defaults: Mapping[str, object]) -> list[str]:
+    facts = [_default_text(flag, family, family_defaults)]
+    if range_text(flag.info):
+        facts.append(("each " if flag.is_list else "") + range_text(flag.info))
+    text = f"{flag.info.help} [{'; '.join(facts)}]"
+    body = textwrap.wrap(text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False)
+    return [f"  --{flag.name} {type_text(flag)}", *body]
+
+
+def _default_text(flag: Flag, family: str | None, family_defaults: Mapping[str, object]) -> str:
+    if flag.name in family_defaults:
+        return f"default {_shown_value(family_defaults[flag.name])}, from env family {family}"
+    return f"default {_shown_value(flag.default)}"
+
+
+def _shown_value(value: object) -> str:
+    return shown(value_text(value)) or "empty"
+
+
+DEFAULT = "default"
+SAVED_RUN = "saved run"
+GIVEN_EARLIER = "given at an earlier start"
+AUTOTUNE = "autotune"
+CONFIG_FILE = "config file"
+COMMAND_LINE = "command line"
+
+# A family knows how to train its environments, not which run this is.
+_NOT_FOR_FAMILIES = NOT_RESUMED | {"env", "env_kwargs"}
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A config that passed every check, the source of each value by flag name, and lines worth logging.
+
+    given: names of the flags that somebody set, on the command line or in a config file, now or when the run that is
+    resumed was last started.
+    """
+
+    config: Config
+    sources: Mapping[str, str]
+    warnings: list[str]
+    given: frozenset[str] = frozenset()
+
+    @property
+    def tuned(self) -> dict[str, object]:
+        """What autotune had chosen for the run that is resumed, by flag name."""
+        return {name: value for name, value in values_of(self.config).items() if self.sources[name] == AUTOTUNE}
+
+
+@dataclass
+class _Findings:
+    """What came up on the way. ``broken`` names flags whose value could not be read, ``chosen`` what was typed now."""
+
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+    chosen: set[str] = field(default_factory=set)
+
+
+def read_command_line(argv: Sequence[str], *, prog: str) -> Resolved:
+    """The config that ``argv`` (without the program's name) asks for; ``prog`` is the module named in ``--help``.
+
+    Raises ConfigError with every problem there is, from parsing to cross checks. With ``--help`` the flags are
+    printed to stdout and SystemExit(0) is raised, whatever else is wrong.
+    """
+    line = scan(argv, all_flags())
+    file = ConfigFile() if line.config_path is None else read_config_file(line.config_path)
+    given = {**file.values, **line.values}
+    if line.help:
+        print(_help(prog, str(given.get("env", ""))), end="")
+        raise SystemExit(0)
+    findings = _Findings([*line.problems, *file.problems], [], line.broken | (file.broken - line.values.keys()))
+    findings.chosen.update(line.values, () if file.of_run else file.values)
+    saved = _saved_run(given, findings)
+    layers = _layers(line, file, saved, findings)
+    values = {name: value for layer in layers.values() for name, value in layer.items()}
+    sources = {name: source for source, layer in layers.items() for name in layer}
+    config = config_of(values)
+    _check(config, saved, sources, findings)
+    if findings.problems:
+        raise ConfigError(findings.problems)
+    findings.warnings += warnings_of(config)
+    return Resolved(config, sources, findings.warnings, frozenset(given) | _given_before(saved).keys())
+
+
+def _layers(
+    line: CommandLine, file: ConfigFile, saved: SavedConfig | None, findings: _Findings
+) -> dict[str, Mapping[str, object]]:
+    """Values by source, weakest first (see NOTE [Layers])."""
+    resumed = {} if saved is None else saved.resumable
+    layers: dict[str, Mapping[str, object]] = {DEFAULT: {name: flag.default for name, flag in all_flags().items()}}
+    env = str({**resumed, **file.values, **line.values}.get("env", ""))
+    search = search_families(env)
+    findings.warnings += search.warnings
+    if search.family is not None:
+        layers[f"env family {search.family.name}"] = _family_defaults(search.family, env, findings)
+    return {
+        **layers,
+        SAVED_RUN: resumed,
+        GIVEN_EARLIER: _given_before(saved),
+        AUTOTUNE: {} if saved is None else _of_sources(saved, AUTOTUNE),
+        CONFIG_FILE: file.values,
+        COMMAND_LINE: line.values,
+    }
+
+
+def _given_before(saved: SavedConfig | None) -> dict[str, object]:
+    """What the user has set at any start of the resumed run so far."""
+    return {} if saved is None else _of_sources(saved, CONFIG_FILE, COMMAND_LINE, GIVEN_EARLIER)
+
+
+def _of_sources(saved: SavedConfig, *sources: str) -> dict[str, object]:
+    """The values that a resumed run takes over and that had one of ``sources``."""
+    return {name: value for name, value in saved.resumable.items() if saved.sources.get(name) in sources}
+
+
+def _saved_run(given: Mapping[str, object], findings: _Findings) -> SavedConfig | None:
+    """The saved config of the run that ``given`` names, or None if there is nothing to resume."""
+    probe = config_of(given)
+    if probe.run.restart_behavior != "resume" and "restart_behavior" not in findings.broken:
+        return None
+    where = ("experiment", "train_dir", "benchmark")
+    unusable = any(flag in where for problem in find_problems(probe, findings.broken) for flag in problem.flags[:1])
+    if probe.benchmark.benchmark is True or unusable or findings.broken.intersection(where):
+        return None
+    try:
+        saved = read_config(Path(probe.run.train_dir) / probe.run.experiment)
+    except ConfigError as error:
+        findings.problems += error.problems
+        return None
+    if saved is not None:
+        findings.warnings += saved.warnings
+    return saved
+
+
+def _family_defaults(family: EnvFamily, env: str, findings: _Findings) -> dict[str, object]:
+    """The flag defaults of a family; what it may not set or gets wrong is left out with a warning."""
+    values: dict[str, object] = {}
+    try:
+        offered = dict(family.defaults(env))
+    # Foreign code: without its defaults the run still works.
+    except Exception as error:
+        findings.warnings.append(f"env family {family.name!r} failed when asked for defaults of {env!r}: {error!r}")
+        return values
+    for name, data in offered.items():
+        if name not in all_flags() or name in _NOT_FOR_FAMILIES:
+            findings.warnings.append(f"env family {family.name!r} sets {name!r}, which it may not; it is ignored")
+            continue
+        try:
+            values[name] = coerce(all_flags()[name], data)
+        except ValueError as error:
+            text = f"{assigned(name, value_text(data))}: {error}; this default of env family {family.name!r} is ignored"
+            findings.warnings.append(text)
+    return values
+
+
+def _check(config: Config, saved: SavedConfig | None, sources: Mapping[str, str], findings: _Findings) -> None:
+    """Add the problems of the values themselves, of the environment's name, and of resuming."""
+    for problem in find_problems(config, findings.broken, findings.chosen):
+        source = sources[problem.flags[0]]
+        origin = "" if source in (DEFAULT, COMMAND_LINE) else f" (this value comes from: {source})"
+        findings.problems.append(problem.text + origin)
+    if "env" not in findings.broken:
+        findings.problems += check_env_name(config.run.env)
+    # While it is unknown whether the run is resumed at all, there is nothing to judge.
+    if saved is not None and "restart_behavior" not in findings.broken:
+        try:
+            findings.warnings += check_resume(saved, config)
+        except ConfigError as error:
+            findings.problems += error.problems
+
+
+def _help(prog: str, env: str) -> str:
+    family = search_families(env).family if env else None
+    defaults = {} if family is None else _family_defaults(family, env, _Findings())
+    return help_text(prog, None if family is None else family.name, defaults)

@@ -1,0 +1,298 @@
+"""Room: between env objects and arrays. In: observations of N envs, rows of actions. Out: rows, env actions.
+
+Built once per split from the env's spaces, so that nothing is looked up or decided per env and step.
+
+Room: between a vector env and arrays. In: its batched observations, rows of actions. Out: rows, batched actions.
+
+As ``sfactory.env.conversion`` is for envs one by one: built once per split, so that nothing is decided per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import getitem
+from typing import Any, NamedTuple, Protocol
+
+import gymnasium.spaces as spaces
+import numpy as np
+import numpy.typing as npt
+
+from sfactory.errors import SFactoryError
+from sfactory.spec import ACTION_KEY, EnvSpec
+
+Array = npt.NDArray[Any]
+Rows = Mapping[str, Array]
+
+
+class BadObservation(SFactoryError):
+    """An observation does not have the shape or dtype that the env's observation space promises."""
+
+
+class Flaw(NamedTuple):
+    """Why something that an env gave is no data.
+
+    key: path of the observation, or "reward". text: what is wrong. agent: which agent gave it, if an env has many.
+    """
+
+    key: str
+    text: str
+    agent: str = ""
+
+
+NOT_FINITE = "holds NaN or infinity"
+
+
+def leaf_paths(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Index paths of the leaves, in the order of ``EnvSpec.obs``."""
+    if isinstance(space, spaces.Dict):
+        return [leaf for name, child in space.spaces.items() for leaf in leaf_paths(child, (*path, name))]
+    if isinstance(space, spaces.Tuple):
+        return [leaf for index, child in enumerate(space.spaces) for leaf in leaf_paths(child, (*path, index))]
+    return [path]
+
+
+class Writer(Protocol):
+    """Writes the observations of N envs, in the form that a group of envs gives them, into one row per key."""
+
+    def write(self, observations: Any, rows: Rows) -> None:
+        """Copy ``observations`` into ``rows`` {key: [N, ...]}; raises BadObservation if they do not fit."""
+
+    def check_all(self, observations: Any, size: int, where: str) -> None:
+        """Raise BadObservation unless ``observations`` of ``size`` envs have the promised shapes and dtypes."""
+
+    def flaws(self, observations: Any, size: int) -> dict[int, Flaw]:
+        """Envs whose observation does not have the promised shape and dtype, or holds NaN or infinity. Slow."""
+
+
+class ObsWriter:
+    """Writes the observations of N envs into one row block per key."""
+
+    def __init__(self, spec: EnvSpec, space: spaces.Space[Any]) -> None:
+        self._leaves = list(zip((key for key, _ in spec.obs), leaf_paths(space), strict=True))
+        self._specs = dict(spec.obs)
+
+    def write(self, observations: Sequence[Any], rows: Rows) -> None:
+        """Copy ``observations`` (N of the env's own structure) into ``rows`` {key: [N, ...]}.
+
+        Raises BadObservation naming the env if one does not fit.
+        """
+        try:
+            self._write(observations, rows)
+        except (ValueError, TypeError, LookupError):
+            for index, obs in enumerate(observations):
+                self.check(obs, f"{self.named(index)} of the split")
+            raise
+
+    def named(self, row: int) -> str:
+        """What errors call the env of ``row``."""
+        return f"env {row}"
+
+    def _write(self, observations: Sequence[Any], rows: Rows) -> None:
+        for key, path in self._leaves:
+            leaf = [reduce(getitem, path, obs) for obs in observations] if path else observations
+            row = rows[key]
+            if row.ndim == 1:
+                np.copyto(row, leaf, casting="same_kind")
+            else:
+                np.concatenate(leaf, out=row.reshape(-1, *row.shape[2:]), casting="same_kind")
+
+    def check_all(self, observations: Sequence[Any], size: int, where: str) -> None:
+        """``check`` for each of the ``size`` observations."""
+        for env, obs in enumerate(observations):
+            self.check(obs, f"{where}, {self.named(env)}")
+
+    def check(self, obs: Any, where: str) -> None:
+        """Raise BadObservation unless ``obs`` has the promised shapes and castable dtypes."""
+        for key, path in self._leaves:
+            if misfit := self._misfit(obs, key, path):
+                raise BadObservation(f"{where}: observation {key!r} {misfit}")
+
+    def flaws(self, observations: Sequence[Any], size: int) -> dict[int, Flaw]:
+        """See Writer."""
+        found: dict[int, Flaw] = {}
+        for env, obs in enumerate(observations):
+            for key, path in self._leaves:
+                text = self._misfit(obs, key, path)
+                if not text and not is_finite(reduce(getitem, path, obs), self._specs[key].dtype):
+                    text = NOT_FINITE
+                if text:
+                    found.setdefault(env, Flaw(key, text))
+        return found
+
+    def _misfit(self, obs: Any, key: str, path: tuple[Any, ...]) -> str:
+        """How a leaf of ``obs`` breaks the promise of the space; '' if it does not."""
+        try:
+            leaf = np.asarray(reduce(getitem, path, obs))
+        except (LookupError, TypeError, ValueError) as error:
+            return (
+                f"is missing or no array: the env gave a {type(obs).__name__} "
+                f"({type(error).__name__}: {error}); correct the env or its observation_space"
+            )
+        spec = self._specs[key]
+        if leaf.shape == spec.shape and np.can_cast(leaf.dtype, spec.dtype, "same_kind"):
+            return ""
+        return (
+            f"has shape {leaf.shape} and dtype {leaf.dtype}, but the env's observation_space promises {spec.shape} and "
+            f"{spec.dtype}; correct the env or its space"
+        )
+
+
+def is_finite(leaf: Any, dtype: str) -> Any:
+    """Whether all of ``leaf`` is finite, once it is of ``dtype``; what is not real is."""
+    if np.dtype(dtype).kind != "f":
+        return True
+    with np.errstate(over="ignore"):  # what is too large for the dtype becomes infinite
+        return bool(np.isfinite(np.asarray(leaf).astype(dtype)).all())
+
+
+ActionReader = Callable[[Rows], list[Any]]
+
+
+def action_reader(space: spaces.Space[Any], prefix: str = "") -> ActionReader:
+    """A function from action rows {key: [N, ...]} to N actions as the env wants them.
+
+    Reals are clipped to the bounds of their Box; indices are shifted by the start of their Discrete.
+    """
+    where = prefix or ACTION_KEY
+    if isinstance(space, spaces.Discrete):
+        start = int(space.start)
+        return (lambda rows: (rows[where] + start).tolist()) if start else (lambda rows: rows[where].tolist())
+    if isinstance(space, spaces.Box):
+        return _box_reader(space, where)
+    if isinstance(space, spaces.MultiDiscrete):
+        return _multi_discrete_reader(space, where)
+    return _container_reader(space, prefix)
+
+
+def _box_reader(space: spaces.Box, where: str) -> ActionReader:
+    low, high, shape = space.low.ravel(), space.high.ravel(), space.shape
+
+    def read(rows: Rows) -> list[Any]:
+        actions = np.clip(rows[where], low, high).astype(space.dtype, copy=False)
+        return list(actions.reshape(-1, *shape))
+
+    return read
+
+
+def _multi_discrete_reader(space: spaces.MultiDiscrete, where: str) -> ActionReader:
+    keys = [f"{where}/{index}" for index in range(int(np.asarray(space.nvec).size))]
+    start = np.asarray(space.start).ravel()
+
+    def read(rows: Rows) -> list[Any]:
+        actions = np.stack([rows[key] for key in keys], axis=1) + start
+        return list(actions.astype(space.dtype, copy=False).reshape(-1, *space.nvec.shape))
+
+    return read
+
+
+def _container_reader(space: spaces.Space[Any], prefix: str) -> ActionReader:
+    base = f"{prefix}/" if prefix else ""
+    if isinstance(space, spaces.Dict):
+        names = list(space.spaces)
+        readers = [action_reader(child, f"{base}{name}") for name, child in space.spaces.items()]
+        return lambda rows: [
+            dict(zip(names, row, strict=True)) for row in zip(*(r(rows) for r in readers), strict=True)
+        ]
+    assert isinstance(space, spaces.Tuple), f"{space!r} was let through by EnvSpec"
+    readers = [action_reader(child, f"{base}{index}") for index, child in enumerate(space.spaces)]
+    return lambda rows: list(zip(*(r(rows) for r in readers), strict=True))
+
+
+class BlockWriter:
+    """Writes the observations of all N envs of a vector env into one row block per key."""
+
+    def __init__(self, spec: EnvSpec, space: spaces.Space[Any]) -> None:
+        """``space``: that of one env."""
+        self._leaves = list(zip((key for key, _ in spec.obs), leaf_paths(space), strict=True))
+        self._specs = dict(spec.obs)
+
+    def write(self, observations: Any, rows: Rows) -> None:
+        """Copy ``observations`` (batched in the env's own structure) into ``rows`` {key: [N, ...]}.
+
+        Raises BadObservation if they do not fit.
+        """
+        size = len(next(iter(rows.values())))
+        try:
+            for key, path in self._leaves:
+                row = rows[key]
+                leaf = reduce(getitem, path, observations)
+                if np.shape(leaf) != row.shape:
+                    self.check_all(observations, size, "a step")
+                np.copyto(row, leaf, casting="same_kind")
+        except (ValueError, TypeError, LookupError):
+            self.check_all(observations, size, "a step")
+            raise
+
+    def check_all(self, observations: Any, size: int, where: str) -> None:
+        """Raise BadObservation unless ``observations`` of ``size`` envs have the promised shapes and dtypes."""
+        for key, path in self._leaves:
+            if misfit := self._misfit(observations, size, key, path):
+                raise BadObservation(f"{where}: observation {key!r} {misfit}")
+
+    def flaws(self, observations: Any, size: int) -> dict[int, Flaw]:
+        """See Writer. What does not fit does so for all envs."""
+        found: dict[int, Flaw] = {}
+        for key, path in self._leaves:
+            if misfit := self._misfit(observations, size, key, path):
+                return dict.fromkeys(range(size), Flaw(key, misfit))
+            leaf, dtype = reduce(getitem, path, observations), self._specs[key].dtype
+            for env in range(size):
+                if not is_finite(leaf[env], dtype):
+                    found.setdefault(env, Flaw(key, NOT_FINITE))
+        return found
+
+    def _misfit(self, observations: Any, size: int, key: str, path: tuple[Any, ...]) -> str:
+        """How a leaf of all envs breaks the promise of the space; '' if it does not."""
+        try:
+            leaf = np.asarray(reduce(getitem, path, observations))
+        except (LookupError, TypeError, ValueError) as error:
+            return (
+                f"is missing or no array: the vector env gave a {type(observations).__name__} "
+                f"({type(error).__name__}: {error})"
+            )
+        spec = self._specs[key]
+        due = (size, *spec.shape)
+        if leaf.shape == due and np.can_cast(leaf.dtype, spec.dtype, "same_kind"):
+            return ""
+        return (
+            f"has shape {leaf.shape} and dtype {leaf.dtype}, but {size} envs and the vector env's "
+            f"single_observation_space promise {due} and {spec.dtype}"
+        )
+
+
+BlockReader = Callable[[Rows], Any]
+
+
+def block_reader(space: spaces.Space[Any], prefix: str = "") -> BlockReader:
+    """A function from action rows {key: [N, ...]} to the batch of N actions that a vector env takes.
+
+    ``space``: that of one env. Reals are clipped to the bounds of their Box; indices are shifted by the start of their
+    Discrete. What is returned is the env's to keep.
+    """
+    where = prefix or ACTION_KEY
+    if isinstance(space, spaces.Discrete):
+        return lambda rows: (rows[where] + space.start).astype(space.dtype, copy=False)
+    if isinstance(space, spaces.Box):
+        low, high, shape, dtype = space.low.ravel(), space.high.ravel(), space.shape, space.dtype
+        return lambda rows: np.clip(rows[where], low, high).astype(dtype, copy=False).reshape(-1, *shape)
+    if isinstance(space, spaces.MultiDiscrete):
+        return _multi_discrete_block_reader(space, where)
+    base = f"{prefix}/" if prefix else ""
+    if isinstance(space, spaces.Dict):
+        named = {name: block_reader(child, f"{base}{name}") for name, child in space.spaces.items()}
+        return lambda rows: {name: read(rows) for name, read in named.items()}
+    assert isinstance(space, spaces.Tuple), f"{space!r} was let through by EnvSpec"
+    readers = [block_reader(child, f"{base}{index}") for index, child in enumerate(space.spaces)]
+    return lambda rows: tuple(read(rows) for read in readers)
+
+
+def _multi_discrete_block_reader(space: spaces.MultiDiscrete, where: str) -> BlockReader:
+    keys = [f"{where}/{index}" for index in range(int(np.asarray(space.nvec).size))]
+    start, shape = np.asarray(space.start).ravel(), space.nvec.shape
+
+    def read(rows: Rows) -> Any:
+        actions = np.stack([rows[key] for key in keys], axis=1) + start
+        return actions.astype(space.dtype, copy=False).reshape(-1, *shape)
+
+    return read

@@ -1,0 +1,165 @@
+"""Room: what is known of a session at its start. In: its arguments, the machine. Out: plain values for run.json.
+
+Room: the git checkout that a command was started in. In: the current directory. Out: its commit and its changes.
+
+Git may be missing, slow, or refuse a checkout of another user: all of that is the same as no checkout.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import secrets
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from sfactory import __version__
+from sfactory.clock import Deadline
+
+
+def local_time() -> str:
+    """The time of day and its zone, to the second, for people to read."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def session_facts(argv: Sequence[str], seed: int | None) -> dict[str, object]:
+    """Which session this is, on what machine, and with which versions.
+
+    Environment variables stay out: they hold secrets.
+    """
+    return {
+        "id": secrets.token_hex(8),
+        "started": local_time(),
+        "argv": list(argv),
+        "seed": seed,
+        "pid": os.getpid(),
+        "hostname": socket.gethostname(),
+        "cpu": _cpu_model(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "platform": platform.platform(),
+        "versions": {
+            "python": sys.version.split()[0],
+            "sfactory": __version__,
+            **{name: _version(name) for name in ("torch", "numpy", "gymnasium")},
+        },
+    }
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+MOST_DIFF_BYTES = 1 << 20
+MOST_UNTRACKED = 100
+
+_TIMEOUT_S = 2.0
+_MOST_LISTED_BYTES = 1 << 16
+_CHUNK = 1 << 16
+_CUT = b"\n... cut here: the changes are larger than 1 MiB\n"
+
+
+@dataclass(frozen=True)
+class WorkingTree:
+    """A checkout; everything is None where there is none, or where git did not answer.
+
+    diff: what tracked files have beyond the commit, at most MOST_DIFF_BYTES with a last line that says so; empty if
+    there is nothing. untracked: names from the root of the checkout, at most MOST_UNTRACKED, ignored files left out.
+    """
+
+    commit: str | None = None
+    diff: bytes | None = None
+    untracked: tuple[str, ...] | None = None
+
+    @staticmethod
+    def of_current_directory(leave_out: Path) -> WorkingTree:
+        """The checkout around the current directory. Files below ``leave_out`` do not count as untracked."""
+        answer = _git("rev-parse", "--show-toplevel", "HEAD")
+        if answer is None:
+            return WorkingTree()
+        top, _, commit = answer.decode(errors="replace").rstrip("\n").rpartition("\n")
+        return WorkingTree(commit, _diff(), _untracked(Path(top), leave_out))
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What run.json says of it. A checkout is dirty if tracked files differ from the commit."""
+        return {
+            "git_commit": self.commit,
+            "git_dirty": None if self.diff is None else bool(self.diff),
+            "git_untracked": None if self.untracked is None else list(self.untracked),
+        }
+
+
+def _diff() -> bytes | None:
+    # No pager, colours, or programs of the user's configuration, and the whole checkout wherever this is started.
+    diff = _git("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "HEAD", most=MOST_DIFF_BYTES)
+    if diff is None or len(diff) <= MOST_DIFF_BYTES:
+        return diff
+    kept = diff[: MOST_DIFF_BYTES - len(_CUT)]
+    return kept[: kept.rfind(b"\n")] + _CUT
+
+
+def _untracked(top: Path, leave_out: Path) -> tuple[str, ...] | None:
+    where = [":(top)"]
+    inside = os.path.relpath(os.path.realpath(leave_out), os.path.realpath(top))
+    if inside != "." and inside.split(os.sep)[0] != "..":
+        where.append(f":(top,exclude,literal){inside}")
+    listed = _git("ls-files", "--others", "--exclude-standard", "--full-name", "-z", "--", *where)
+    if listed is None:
+        return None
+    names = listed.split(b"\0")[:-1]  # what follows the last one is empty, or was cut off
+    return tuple(name.decode(errors="replace") for name in names[:MOST_UNTRACKED])
+
+
+def _git(*arguments: str, most: int = _MOST_LISTED_BYTES) -> bytes | None:
+    """What git prints, up to ``most`` bytes of it, and one more if there is more; None if it fails or is too slow."""
+    command = ["git", "--no-pager", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+        )
+    except OSError:
+        return None
+    with process:
+        assert process.stdout is not None
+        output = _read(process.stdout.fileno(), most + 1, Deadline(_TIMEOUT_S))
+        if output is None or len(output) > most:
+            process.kill()
+            return output
+        try:
+            return output if process.wait(_TIMEOUT_S) == 0 else None
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return None
+
+
+def _read(fd: int, most: int, deadline: Deadline) -> bytes | None:
+    """Up to ``most`` bytes until the end; None if it has not come by the deadline."""
+    output = bytearray()
+    while len(output) < most:
+        if not select.select([fd], [], [], deadline.left)[0]:
+            return None
+        chunk = os.read(fd, min(_CHUNK, most - len(output)))
+        if not chunk:
+            break
+        output += chunk
+    return bytes(output)

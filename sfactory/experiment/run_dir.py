@@ -1,0 +1,220 @@
+"""Room: the folder of one experiment. In: train_dir and a checked experiment name. Out: paths, a lock, run.json.
+
+One run at a time owns the folder. The lock is the kernel's and goes with the process that holds it, however
+it ends, so there is never a stale one to remove by hand. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from sfactory import atomic
+from sfactory.errors import RunDirError
+from sfactory.experiment.provenance import WorkingTree, local_time, session_facts
+from sfactory.process.signals import signals_held_back
+
+Status = Literal["running", "done", "interrupted", "failed"]
+
+LOCK_NAME = ".lock"
+
+_log = logging.getLogger(__name__)
+
+
+class RunDir:
+    """An experiment's folder, held by this process until ``close``; a context manager."""
+
+    def __init__(self, path: Path, lock_fd: int) -> None:
+        """Use ``RunDir.open``."""
+        self.path = path
+        self._lock_fd: int | None = lock_fd
+        self._facts: dict[str, object] = {}
+
+    @classmethod
+    def open(cls, train_dir: Path | str, experiment: str) -> RunDir:
+        """Create the folder if need be and lock it.
+
+        Raises:
+            RunDirError: another run holds it (the text names its process and host), or it cannot be made.
+        """
+        path = Path(train_dir) / experiment
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            return cls(path, _locked(path / LOCK_NAME))
+        except OSError as error:
+            raise RunDirError(
+                f"the run directory {path} cannot be used: {error}. Check --train_dir and its permissions; the file "
+                "system must support file locks."
+            ) from error
+
+    def __enter__(self) -> RunDir:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the lock. The lock file stays: removing it would race with whoever opens it next."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    def move_to(self, aside: Path) -> None:
+        """Rename the folder to ``aside``, which does not exist, and hold a new, empty one of its name instead.
+
+        Nobody else gets hold of the old folder meanwhile: its lock is kept until the new one is locked. A signal is
+        heard before or after, and so leaves no run without its folder.
+
+        Raises:
+            RunDirError: it cannot be renamed, or another run took the name before the new folder was locked.
+        """
+        with signals_held_back():
+            self._move_to(aside)
+
+    def _move_to(self, aside: Path) -> None:
+        assert self._lock_fd is not None
+        try:
+            os.rename(self.path, aside)
+            self.path.mkdir(exist_ok=True)
+            new_lock = _locked(self.path / LOCK_NAME)
+            atomic.fsync_dir(self.path.parent)
+        except OSError as error:
+            where = aside if aside.exists() else self.path
+            raise RunDirError(
+                f"the run directory {self.path} could not be moved to {aside}: {error}. The earlier run is in {where}; "
+                "check the permissions of --train_dir, or choose another --experiment."
+            ) from error
+        os.close(self._lock_fd)
+        self._lock_fd = new_lock
+
+    @property
+    def config_path(self) -> Path:
+        """The run's configuration."""
+        return self.path / "config.json"
+
+    @property
+    def run_json(self) -> Path:
+        """What was run, with which versions, and how it ended."""
+        return self.path / "run.json"
+
+    @property
+    def metrics_path(self) -> Path:
+        """Rows of metrics."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary_path(self) -> Path:
+        """The result, written at every exit."""
+        return self.path / "summary.json"
+
+    @property
+    def log_path(self) -> Path:
+        """Everything that went to the terminal."""
+        return self.path / "sf_log.txt"
+
+    def checkpoint_dir(self, policy: int) -> Path:
+        """Where the checkpoints of one policy go."""
+        return self.path / f"checkpoint_p{policy}"
+
+    def write_run_json(self, status: Status, *, argv: Sequence[str], seed: int | None) -> None:
+        """Record this session under ``status``: its facts on top, and those of every session in ``sessions``.
+
+        Called at the start and at the end of a session. A record that cannot be written is a warning: it is
+        not worth a run.
+        """
+        sessions = self._sessions()
+        if not self._facts:
+            self._facts = session_facts(argv, seed)
+            tree = WorkingTree.of_current_directory(leave_out=self.path.parent)
+            self._facts |= tree.facts | {"git_diff": self._keep_diff(tree.diff, first=not sessions)}
+        earlier = [item for item in sessions if item.get("id") != self._facts["id"]]
+        session = {**self._facts, "status": status, "updated": local_time()}
+        try:
+            atomic.write_json(self.run_json, {**session, "sessions": [*earlier, session]})
+        except OSError as error:
+            _log.warning("%s could not be written: %s", self.run_json, error)
+
+    def _keep_diff(self, diff: bytes | None, first: bool) -> str | None:
+        """Write what the working tree has beyond its commit, unless a session before had it, too.
+
+        Returns the name of the file that holds it: git.diff if it was written by the first session.
+        """
+        if not diff:
+            return None
+        try:
+            for path in sorted(self.path.glob("git*.diff")):
+                if path.read_bytes() == diff:
+                    return path.name
+            name = "git.diff" if first else f"git_{self._facts['id']}.diff"
+            atomic.write_bytes(self.path / name, diff)
+        except OSError as error:
+            _log.warning("the working tree's changes could not be kept in %s: %s", self.path, error)
+            return None
+        return name
+
+    def _sessions(self) -> list[dict[str, Any]]:
+        """Sessions recorded so far; a record that cannot be read is kept under another name."""
+        try:
+            sessions = json.loads(self.run_json.read_bytes())["sessions"]
+            return [dict(session) for session in sessions]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            aside = self.run_json.with_name("run.json.unreadable")
+            _log.warning("%s cannot be read (%r); kept as %s", self.run_json, error, aside.name)
+            self.run_json.replace(aside)
+            return []
+
+
+def _locked(path: Path) -> int:
+    """Open and lock ``path``; the descriptor is closed on exec, so that no child keeps the lock alive."""
+    while True:
+        fd = _lock_whatever_is_at(path)
+        # Its folder may have been moved aside between opening and locking: then it guards another run's past.
+        if _is_at(fd, path):
+            return fd
+        os.close(fd)
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def _lock_whatever_is_at(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunDirError(
+                f"{path.parent} is in use by {_holder(fd)}. Wait for that run or stop it, "
+                "or choose another --experiment."
+            ) from None
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": local_time()}
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(owner).encode(), 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _holder(fd: int) -> str:
+    try:
+        owner = json.loads(os.pread(fd, 4096, 0))
+        return f"process {owner['pid']} on host {owner['host']} (started {owner['started']})"
+    except (ValueError, KeyError, TypeError):
+        # The holder locks first and then writes who it is.
+        return "another process that is just starting"

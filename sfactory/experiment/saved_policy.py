@@ -1,0 +1,259 @@
+"""Room: a policy as its run left it on the disk. In: a run directory. Out: the run's config, a model with its weights.
+
+Reads only, and takes no lock: a run that is still training can be looked at.
+
+Room: weights for others. In: a saved policy. Out: a safetensors file: numbers by name, and text that says of what.
+
+Such a file holds no code and needs nothing of sfactory's to be read
+(docs/decisions/0029-weights-for-others.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+
+from sfactory import __version__, atomic
+from sfactory.checkpoint import CheckpointDir, Kind, Loaded, Payload
+from sfactory.config.flags import assigned, config_of, did_you_mean
+from sfactory.config.saved_config import CONFIG_NAME, read_config
+from sfactory.config.schema import Config
+from sfactory.config.validation import check_env_name, find_problems
+from sfactory.env.factory import EnvFactory
+from sfactory.env.lifecycle import close_env
+from sfactory.env.multi_agent import AgentsEnv
+from sfactory.errors import CannotSaveError, CheckpointError, ConfigError, RunDirError
+from sfactory.learner.checkpointing import READABLE_VERSIONS
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.spec import EnvSpec
+
+# What a kind of checkpoint is called, and the flag of train that says when it is saved.
+_SAVED_BY: Mapping[Kind, tuple[str, str]] = MappingProxyType(
+    {"best": ("best checkpoint", "save_best_after"), "milestone": ("milestone", "save_milestones_sec")}
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which checkpoint of a run: of which policy, of what kind, and if ``env_steps`` is given, exactly that one's.
+
+    With ``env_steps`` the kind "latest" stands for any kind.
+    """
+
+    kind: Kind = "latest"
+    policy: int = 0
+    env_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class SavedPolicy:
+    """A run's config and the content of one of its checkpoints."""
+
+    config: Config
+    checkpoint: Path
+    payload: Payload
+
+    @staticmethod
+    def load(train_dir: Path | str, experiment: str, choice: Choice) -> SavedPolicy:
+        """Read what the run saved.
+
+        Raises RunDirError if there is no such run, ConfigError if its config.json is damaged or it has no such
+        policy, and CheckpointError if it has no such checkpoint, or none that can be loaded.
+        """
+        run_dir = Path(train_dir) / experiment
+        config = _read_run_config(Path(train_dir), experiment)
+        _check_policy(run_dir, choice.policy)
+        directory = CheckpointDir(_policy_dir(run_dir, choice.policy), config.checkpoint.keep_checkpoints)
+        loaded = _load(directory, choice)
+        if loaded.payload.get("payload_version") not in READABLE_VERSIONS:
+            raise CheckpointError(
+                f"{loaded.path} was written by another version of sfactory; play it with the version that wrote it"
+            )
+        return SavedPolicy(config, loaded.path, loaded.payload)
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps that the weights were trained on."""
+        return int(self.payload["env_steps"])
+
+    @property
+    def env_factory(self) -> EnvFactory:
+        """Makes the environment that the run was trained on."""
+        return EnvFactory.of(self.config.run, self.config.sampling)
+
+    def model(self, spec: EnvSpec) -> ActorCritic:
+        """The network on the CPU; raises CheckpointError if an env of ``spec`` is not what it was trained on."""
+        model = ActorCritic(spec, self.config.model)
+        try:
+            model.load_state_dict(self.payload["model"])
+        except (RuntimeError, KeyError) as error:
+            raise CheckpointError(
+                f"{self.checkpoint} does not fit --env={self.config.run.env} as it is now: {error}; put back the "
+                "version of the environment that the run was trained on"
+            ) from error
+        return model.eval()
+
+
+def _read_run_config(train_dir: Path, experiment: str) -> Config:
+    saved = read_config(train_dir / experiment)
+    if saved is None:
+        raise RunDirError(_no_run(train_dir, experiment))
+    for warning in saved.warnings:
+        _log.warning("%s", warning)
+    config = config_of({**saved.values, "experiment": experiment, "train_dir": str(train_dir)})
+    problems = [f"{problem.text} (this value comes from {saved.path})" for problem in find_problems(config)]
+    problems += [f"{text} (this value comes from {saved.path})" for text in check_env_name(config.run.env)]
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _no_run(train_dir: Path, experiment: str) -> str:
+    where = (
+        f"{assigned('experiment', experiment)}: there is no such run: {train_dir / experiment / CONFIG_NAME} is missing"
+    )
+    if not train_dir.is_dir():
+        return f"{where}, and so is {train_dir}; say with --train_dir where runs are kept"
+    runs = sorted(path.parent.name for path in train_dir.glob(f"*/{CONFIG_NAME}"))
+    near = did_you_mean(experiment, runs)
+    if near:
+        return where + near
+    return f"{where}; {train_dir} holds " + (f"the runs {', '.join(runs[:10])}" if runs else "no run at all")
+
+
+def _policy_dir(run_dir: Path, policy: int | str) -> Path:
+    return run_dir / f"checkpoint_p{policy}"
+
+
+def _check_policy(run_dir: Path, policy: int) -> None:
+    """Raise ConfigError if other policies have saved something, and this one has not; of several, tell which it is."""
+    found = [path.name.removeprefix("checkpoint_p") for path in run_dir.glob(_policy_dir(run_dir, "*").name)]
+    policies = sorted(int(name) for name in found if name.isdecimal())
+    several = f"the policies {', '.join(map(str, policies))}"
+    if policies and policy not in policies:
+        there = several if len(policies) > 1 else f"policy {policies[0]} alone"
+        raise ConfigError([f"--policy_index={policy}: {run_dir} holds {there}"])
+    if len(policies) > 1:
+        _log.info("policy %d of %s (--policy_index chooses)", policy, several)
+
+
+def _load(directory: CheckpointDir, choice: Choice) -> Loaded:
+    if choice.env_steps is not None:
+        return directory.load_at(choice.env_steps, None if choice.kind == "latest" else choice.kind)
+    loaded = directory.load_to_go_on(choice.kind)
+    if loaded is None:
+        raise CheckpointError(_no_checkpoint(directory.path, choice.kind))
+    return loaded
+
+
+def _no_checkpoint(directory: Path, kind: Kind) -> str:
+    if kind != "latest" and CheckpointDir(directory, 1).load("latest") is not None:
+        what, when = _SAVED_BY[kind]
+        return (
+            f"{directory} holds no {what}: the run has not saved one yet (see train's --{when}); "
+            "play its newest with --load_checkpoint_kind=latest"
+        )
+    return f"{directory} holds no checkpoint: the run has not saved one yet (see train's --save_every_sec)"
+
+
+FORMAT_VERSION = "1"
+
+
+def export(saved: SavedPolicy, policy: int, out: str) -> str:
+    """Write the weights of ``saved`` to ``out``; the line for stdout.
+
+    Raises ConfigError if the package is missing or ``out`` cannot be a new file, CheckpointError if the weights do not
+    fit the env as it is now, and CannotSaveError if the file cannot be written.
+    """
+    package = _package()
+    path = _new_file(out)
+    spec = _spec_of(saved)
+    model = saved.model(spec)
+    # Copies: what lies in one piece of memory with something else is refused there.
+    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
+    data: bytes = package.save(tensors, metadata=metadata_of(saved, spec, policy))
+    try:
+        atomic.write_bytes(path, data)
+    except OSError as error:
+        raise CannotSaveError(f"{path} could not be written: {error}; check the free space and the rights") from error
+    result = {
+        "file": str(path),
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "tensors": len(tensors),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "env": saved.config.run.env,
+        "policy": policy,
+        "checkpoint": str(saved.checkpoint),
+        "checkpoint_env_steps": saved.env_steps,
+    }
+    return json.dumps(result)
+
+
+def metadata_of(saved: SavedPolicy, spec: EnvSpec, policy: int) -> dict[str, str]:
+    """What the file says of its weights; the format has text alone, so what is more is JSON."""
+    config = saved.config
+    return {
+        "format": "pt",
+        "sfactory_export": FORMAT_VERSION,
+        "sfactory_version": __version__,
+        "env": config.run.env,
+        "env_kwargs": json.dumps(dict(config.run.env_kwargs)),
+        "env_spec": json.dumps(_spec_facts(spec)),
+        "model_config": json.dumps(_model_facts(config)),
+        "policy": str(policy),
+        "env_steps": str(saved.env_steps),
+        "checkpoint": saved.checkpoint.name,
+    }
+
+
+def _spec_facts(spec: EnvSpec) -> Mapping[str, object]:
+    return {
+        "obs": {key: dataclasses.asdict(tensor) for key, tensor in spec.obs},
+        "actions": [{"kind": type(head).__name__, **dataclasses.asdict(head)} for head in spec.actions],
+    }
+
+
+def _model_facts(config: Config) -> Mapping[str, object]:
+    return dataclasses.asdict(config.model)
+
+
+def _spec_of(saved: SavedPolicy) -> EnvSpec:
+    """What the env of the run looks like; it is made for that, and closed."""
+    env = saved.env_factory.either()
+    try:
+        if isinstance(env, AgentsEnv):
+            return env.spec
+        return EnvSpec.of_spaces(env.observation_space, env.action_space)
+    finally:
+        close_env(env, f"--env={saved.config.run.env}")
+
+
+def _package() -> ModuleType:
+    try:
+        return importlib.import_module("safetensors.torch")
+    except ImportError as error:
+        raise ConfigError(
+            [
+                f"weights are exported with the package safetensors, which cannot be imported ({error}); install it: "
+                "pip install 'sfactory[safetensors]'"
+            ]
+        ) from error
+
+
+def _new_file(out: str) -> Path:
+    path = Path(out)
+    if path.exists() or path.is_symlink():
+        raise ConfigError([f"{assigned('out', out)}: is there already, and nothing is written over; give another name"])
+    if not path.parent.is_dir():
+        raise ConfigError([f"{assigned('out', out)}: there is no folder {path.parent}; make it, or give another"])
+    return path

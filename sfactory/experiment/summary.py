@@ -1,0 +1,133 @@
+"""Room: how a run ended. In: final counts and means. Out: summary.json, its one-line form, the RESULT line.
+
+Room: how a run ended. In: the end of its processes. Out: ``Outcome``, for the last lines and the exit code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from sfactory import atomic
+from sfactory.errors import CannotSaveError, SFactoryError
+
+Result = Literal["done", "interrupted", "failed"]
+
+
+@dataclass(frozen=True)
+class PolicyLag:
+    """By how many updates the behavior policy was older than the learner; None where nothing was learned."""
+
+    min: float | None = None
+    mean: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The result of a run; field names are the keys of summary.json. None where there is no such number.
+
+    true_objective_mean: of the last episodes; their mean return if the env tells no objective of its own.
+    episode_extra_stats: mean of each extra statistic that the env gave, over its last values.
+    evaluation: the last one that was made beside training, see EvaluationReport; None if there was none.
+    policies: where there are several, what each has come to in this session, in their order. best_policy: the number of
+    the one whose last stats_avg episodes came to the highest true objective. best_episode_return_mean is that of any
+    one policy, and the other means are of the episodes of all.
+    """
+
+    status: Result
+    env_steps: int
+    agent_steps: int
+    frames: int
+    train_seconds: float
+    fps: float | None
+    sample_fps: float | None
+    episodes: int
+    episode_return_mean: float | None
+    best_episode_return_mean: float | None
+    episode_length_mean: float | None
+    policy_lag: PolicyLag
+    updates: int
+    true_objective_mean: float | None = None
+    episode_extra_stats: Mapping[str, float] = field(default_factory=dict)
+    evaluation: Mapping[str, float | None] | None = None
+    policies: Sequence[Mapping[str, float | None]] = ()
+    best_policy: int | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values; numbers that are not finite become None, as JSON has no others."""
+        return _finite(dataclasses.asdict(self))
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    @staticmethod
+    def read(path: Path) -> Summary | None:
+        """The summary that ``write`` left at ``path``; None if there is none that can be read."""
+        try:
+            values = json.loads(path.read_bytes())
+            return Summary(**{**values, "policy_lag": PolicyLag(**values["policy_lag"])})
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def write(self, path: Path) -> None:
+        """Replace ``path`` at once by this summary. Raises CannotSaveError; then ``path`` is as it was."""
+        try:
+            atomic.write_json(path, self.to_dict())
+        except OSError as error:
+            raise CannotSaveError(f"{path} could not be written: {error}. Check the free space.") from error
+
+
+def result_line(
+    status: Result,
+    *,
+    env_steps: int,
+    return_mean: float | None,
+    resume_command: str,
+    cause: str = "",
+    saved_env_steps: int | None = None,
+) -> str:
+    """The last line on stderr: how the run ended, why if it failed, and the command that goes on from there.
+
+    ``saved_env_steps``: where that command goes on, which lies before ``env_steps`` if the end was not saved.
+    """
+    mean = "none" if return_mean is None or not math.isfinite(return_mean) else f"{return_mean:.3f}"
+    saved = "" if saved_env_steps is None else f" saved={saved_env_steps}"
+    why = f" cause: {_one_line(cause)}" if cause else ""
+    return f"RESULT {status} env_steps={env_steps} return={mean}{saved}{why} resume: {_one_line(resume_command)}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split("\n"))
+
+
+def _finite(tree: dict[str, object]) -> dict[str, object]:
+    return {key: _finite_value(value) for key, value in tree.items()}
+
+
+def _finite_value(value: object) -> object:
+    if isinstance(value, dict):
+        return _finite(value)
+    if isinstance(value, list | tuple):
+        return [_finite_value(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    error: its cause, if it failed. saved_env_steps: where a resumed run goes on. stopped_early: an observer had enough.
+    """
+
+    status: Result
+    summary: Summary
+    error: SFactoryError | None
+    saved_env_steps: int | None = None
+    stopped_early: bool = False

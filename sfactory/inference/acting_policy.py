@@ -1,0 +1,109 @@
+"""Room: a policy that acts with published weights. In: SharedWeights, observations. Out: actions.
+
+Used by policy workers on their device and by actors with local inference; neither knows the learner.
+
+Room: observations in slots as tensors. In: a slot, a step. Out: views, made once per slot and not once per step.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sfactory.clock import BLOCK_S
+from sfactory.config.schema import ModelConfig
+from sfactory.inference.cuda_graphs import FixedShapes
+from sfactory.model.actor_critic import Acted, ActorCritic
+from sfactory.model.flat_state import FlatState
+from sfactory.model.precision import ActingTwin, allow_tf32, attributes_at_hand, compute_dtype
+from sfactory.shared.control import Control
+from sfactory.shared.trajectories import Slot
+from sfactory.shared.weights import SharedWeights
+from sfactory.spec import EnvSpec
+
+
+class ActingPolicy:
+    """A model whose weights follow SharedWeights. ``version`` is the policy version it acts with."""
+
+    def __init__(self, spec: EnvSpec, config: ModelConfig, weights: SharedWeights, device: torch.device) -> None:
+        self.device = device
+        dtype = compute_dtype(config.amp, device)
+        allow_tf32(config.amp, device)
+        self._model = ActorCritic(spec, config, dtype).to(device).eval()
+        self._flat = FlatState(self._model)
+        plain = dtype is torch.float32 and not config.use_spectral_norm  # there is nothing to be made of weights
+        self._twin = None if plain else ActingTwin(self._model)
+        if self._twin is not None:
+            self._model = self._twin.model
+        attributes_at_hand(self._model)
+        self._inference = torch.inference_mode()  # made once: making one takes longer than entering it
+        graphs = config.cuda_graphs and device.type == "cuda"
+        self._act = FixedShapes(self._model.act).act if graphs else self._model.act
+        self._weights = weights
+        on_cpu = device.type == "cpu"
+        # On the CPU published bytes are copied straight into the model; a GPU takes them from pinned memory.
+        self._host = self._flat.block if on_cpu else torch.empty_like(self._flat.block, device="cpu").pin_memory()
+        self._host_view = self._host.numpy()
+        self._publication = 0
+        self.version = -1
+
+    def wait_for_weights(self, control: Control) -> bool:
+        """Wait for the learner's first publication; False if a stop was ordered first.
+
+        How long a learner may take for it is for main to say, which orders a stop when that is over.
+        """
+        while not self._weights.published.wait(BLOCK_S):
+            if control.stopping:
+                return False
+        self.refresh()
+        return True
+
+    def refresh(self) -> None:
+        """Adopt the newest weights if there are newer ones; never call within a forward pass."""
+        if self._weights.publications == self._publication:
+            return
+        self._publication, self.version = self._weights.read_into(self._host_view)
+        if self._host is not self._flat.block:
+            self._flat.adopt(self._host)
+            # The pinned block is overwritten by the next refresh, so the copy must be over by then.
+            torch.cuda.current_stream(self.device).synchronize()
+        if self._twin is not None:
+            self._twin.refresh()
+
+    @property
+    def state_size(self) -> int:
+        """S: memory of one row; 0 without memory."""
+        return self._model.state_size
+
+    def fresh_state(self, rows: int) -> Tensor:
+        """[rows, S]: the state of rows that start an episode."""
+        return self._model.fresh_state(rows)
+
+    def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Acted:
+        """Sample actions for obs {key: [B, ...]} and state [B, S] on this policy's device, or take the mode.
+
+        With CUDA graphs, what is returned holds until the next call.
+        """
+        with self._inference:
+            if deterministic:
+                return self._model.act(obs, state, deterministic=True)  # none of those that a graph has recorded
+            return self._act(obs, state)
+
+
+class ObsRows:
+    """Views of the observations of every step of the slots that have been asked for."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, list[dict[str, Tensor]]] = {}
+
+    def row(self, slot: Slot, t: int) -> dict[str, Tensor]:
+        """{key: [N, ...]} - the observations that step ``t`` of ``slot`` acts on."""
+        rows = self._of.get(slot.index)
+        if rows is None:
+            rows = self._of[slot.index] = _rows_of(slot)
+        return rows[t]
+
+
+def _rows_of(slot: Slot) -> list[dict[str, Tensor]]:
+    steps = {key: torch.from_numpy(block).unbind(0) for key, block in slot.obs.items()}
+    return [dict(zip(steps, row, strict=True)) for row in zip(*steps.values(), strict=True)]

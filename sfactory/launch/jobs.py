@@ -1,0 +1,304 @@
+"""Room: runs with their command lines. In: a description, a folder. Out: jobs that the trainer would take.
+
+Room: what a launcher has done so far. In: starts and ends of runs. Out: ``launch.json`` in their common folder.
+
+One launcher at a time owns the folder. Whether a run is done is for the run's own record to say (``Job.done``); the
+ledger tells how often it was started, how it ended, and why it failed, also of runs that never had a directory.
+
+Room: how all runs stand. In: jobs and the ledger. Out: a table, lines on failures, one JSON line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from sfactory import atomic
+from sfactory.config.resolve import read_command_line
+from sfactory.errors import ConfigError, RunDirError
+from sfactory.experiment.provenance import local_time
+from sfactory.experiment.summary import Summary
+from sfactory.launch.run_description import MODULE, Planned, RunDescription
+
+_NAMED_AT_MOST = 3
+_OURS = {"experiment": "the launcher names the runs", "train_dir": "it is a flag of the launcher"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of sfactory.train in ``folder``. arguments: its whole command line, after the module."""
+
+    name: str
+    folder: Path
+    arguments: tuple[str, ...]
+    env_vars: Mapping[str, str]
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the run keeps its files."""
+        return self.folder / self.name
+
+    @property
+    def log_path(self) -> Path:
+        """What its process prints."""
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def command(self) -> list[str]:
+        """What is executed."""
+        return [sys.executable, "-m", MODULE, *self.arguments]
+
+    @property
+    def done(self) -> bool:
+        """Whether it has been trained to its end with exactly these arguments, as its own record says."""
+        try:
+            record = json.loads((self.run_dir / "run.json").read_bytes())
+            return bool(record["status"] == "done" and record["argv"] == list(self.arguments))
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def summary(self) -> Summary | None:
+        """How its last session ended; None if there is nothing that can be read."""
+        return Summary.read(self.run_dir / "summary.json")
+
+
+def folder_of(description: RunDescription, train_dir: str) -> Path:
+    """What becomes the ``--train_dir`` of all runs of ``description``."""
+    return Path(train_dir) / description.run_name
+
+
+def jobs_of(description: RunDescription, train_dir: str, suffix: str) -> list[Job]:
+    """All of its runs, each found good by the trainer's own reading of its command line.
+
+    Raises ConfigError with everything that is wrong with any of them.
+    """
+    planned = description.runs(suffix)
+    folder = folder_of(description, train_dir)
+    jobs = [_job(run, folder) for run in planned]
+    names_by_problem: dict[str, list[str]] = {}
+    for run, job in zip(planned, jobs, strict=True):
+        for problem in _problems(run.words, job.arguments):
+            names_by_problem.setdefault(problem, []).append(job.name)
+    if names_by_problem:
+        raise ConfigError([f"{_listed(names)}: {problem}" for problem, names in names_by_problem.items()])
+    return jobs
+
+
+def _job(run: Planned, folder: Path) -> Job:
+    where = [f"--train_dir={folder}", f"--experiment={run.name}"]
+    return Job(run.name, folder, (*run.words, *where), run.env_vars)
+
+
+def _problems(words: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    given = {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
+    problems = [f"--{name}: {why}; leave it out" for name, why in _OURS.items() if name in given]
+    if "--help" in words or "-h" in words:
+        problems.append("--help: starts no run; leave it out")
+    if problems:
+        return problems
+    try:
+        config = read_command_line(arguments, prog=MODULE).config
+    except ConfigError as error:
+        return error.problems
+    if config.benchmark.benchmark:
+        problems.append(
+            "--benchmark=True: measures, and leaves no run that could be done or gone on with; leave it out"
+        )
+    if config.run.restart_behavior != "resume":
+        problems.append(
+            f"--restart_behavior={config.run.restart_behavior}: would begin anew whenever the launcher goes on; choose "
+            "another run_name or --experiment_suffix for new runs"
+        )
+    if config.checkpoint.load_checkpoint_kind != "latest":
+        problems.append(
+            f"--load_checkpoint_kind={config.checkpoint.load_checkpoint_kind}: would go back whenever the launcher "
+            "goes on; leave it out"
+        )
+    return problems
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED_AT_MOST
+    return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
+
+
+NAME = "launch.json"
+LOCK_NAME = ".launch.lock"
+FORMAT_VERSION = 1
+
+Status = Literal["waiting", "running", "done", "interrupted", "failed"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of one run. starts: of its process, by launchers. exit_code: of the last one, minus its signal."""
+
+    status: Status = "waiting"
+    starts: int = 0
+    exit_code: int | None = None
+    cause: str = ""
+    started: str = ""
+    ended: str = ""
+
+    @staticmethod
+    def of(values: Mapping[str, Any]) -> Entry:
+        """The entry that ``dataclasses.asdict`` gave ``values`` of; raises TypeError or ValueError if it is none."""
+        entry = Entry(**values)
+        if entry.status not in get_args(Status) or not isinstance(entry.starts, int):
+            raise ValueError(f"{values!r} is no entry")
+        # Whoever started it is dead, or the folder would be locked, and no run outlives its launcher.
+        return dataclasses.replace(entry, status="interrupted") if entry.status == "running" else entry
+
+
+class Ledger:
+    """The entries by name of the run. Use ``opened``."""
+
+    def __init__(self, path: Path, entries: Mapping[str, Entry]) -> None:
+        self._path = path
+        self._entries = dict(entries)
+        self._warned = False
+
+    @staticmethod
+    @contextlib.contextmanager
+    def opened(folder: Path) -> Iterator[Ledger]:
+        """The ledger of ``folder``, which is made if need be, and is this launcher's until the block ends.
+
+        Raises RunDirError if another launcher has it, or it cannot be made.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            raise RunDirError(f"{folder} cannot be used: {error}; check --train_dir and its permissions") from error
+        try:
+            _take(lock, folder)
+            yield Ledger(folder / NAME, _read(folder / NAME))
+        finally:
+            os.close(lock)
+
+    def entry(self, name: str) -> Entry:
+        """What is known of a run; that it waits, if nothing is."""
+        return self._entries.get(name, Entry())
+
+    def started(self, name: str) -> None:
+        """Its process has been started."""
+        starts = self.entry(name).starts + 1
+        self._put(name, Entry("running", starts, started=local_time()))
+
+    def ended(self, name: str, status: Status, exit_code: int | None, cause: str = "") -> None:
+        """Its process has ended, or could not be started."""
+        entry = dataclasses.replace(self.entry(name), status=status, exit_code=exit_code, cause=cause)
+        self._put(name, dataclasses.replace(entry, ended=local_time()))
+
+    def _put(self, name: str, entry: Entry) -> None:
+        """Write it down; what cannot be written is a warning, for the runs have records of their own."""
+        self._entries[name] = entry
+        runs = {known: dataclasses.asdict(value) for known, value in self._entries.items()}
+        try:
+            atomic.write_json(self._path, {"format_version": FORMAT_VERSION, "runs": runs})
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                _log.warning("%s cannot be written: %s; the runs go on", self._path, error)
+
+
+def _take(lock: int, folder: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(lock, 64, 0).decode(errors="replace").strip() or "just starting"
+        raise RunDirError(
+            f"{folder} is in use by another launcher ({holder}). Wait for it or stop it, or choose another run_name."
+        ) from None
+    except OSError as error:
+        raise RunDirError(f"{folder} cannot be used: {error}; the file system must support file locks") from error
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"process {os.getpid()}".encode(), 0)
+
+
+def _read(path: Path) -> dict[str, Entry]:
+    """The entries of a file; one that cannot be read is kept under another name, and there are none."""
+    try:
+        content = json.loads(path.read_bytes())
+        if content["format_version"] != FORMAT_VERSION:
+            raise ValueError(f"format_version is {content['format_version']!r}, not {FORMAT_VERSION}")
+        return {str(name): Entry.of(values) for name, values in content["runs"].items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        aside = path.with_name(f"{path.name}.unreadable")
+        _log.warning("%s cannot be read (%r); it is kept as %s, and begun anew", path, error, aside.name)
+        with contextlib.suppress(OSError):
+            path.replace(aside)
+        return {}
+
+
+_HEAD = ("experiment", "status", "env steps", "return")
+
+
+def statuses(jobs: Sequence[Job], ledger: Ledger) -> dict[str, Status]:
+    """How each run stands, by its name: done if its own record says so, otherwise what the ledger tells."""
+    return {job.name: _status(job, ledger) for job in jobs}
+
+
+def table(jobs: Sequence[Job], known: Mapping[str, str]) -> str:
+    """One line a run, under a head."""
+    rows = [_HEAD, *(_row(job, known[job.name]) for job in jobs)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    return "\n".join(
+        f"{name:<{widths[0]}}  {status:<{widths[1]}}  {steps:>{widths[2]}}  {mean:>{widths[3]}}"
+        for name, status, steps, mean in rows
+    )
+
+
+def failures(jobs: Sequence[Job], ledger: Ledger, known: Mapping[str, str]) -> list[str]:
+    """A line for each run that has failed: with what, and where to read more."""
+    lines: list[str] = []
+    for job in jobs:
+        if known[job.name] == "failed":
+            entry = ledger.entry(job.name)
+            code = "" if entry.exit_code is None else f" ({entry.exit_code})"
+            lines.append(f"failed {job.name}{code}: {entry.cause or 'it said nothing'} [{job.log_path}]")
+    return lines
+
+
+def result_line(jobs: Sequence[Job], ledger: Ledger, known: Mapping[str, str]) -> str:
+    """The result for programs."""
+    return json.dumps({"runs": [_facts(job, ledger, known[job.name]) for job in jobs]}, allow_nan=False)
+
+
+def _status(job: Job, ledger: Ledger) -> Status:
+    return "done" if job.done else ledger.entry(job.name).status
+
+
+def _row(job: Job, status: str) -> tuple[str, str, str, str]:
+    summary = job.summary()
+    if summary is None:
+        return job.name, status, "-", "-"
+    mean = summary.episode_return_mean
+    return job.name, status, str(summary.env_steps), "-" if mean is None else f"{mean:.3f}"
+
+
+def _facts(job: Job, ledger: Ledger, status: str) -> dict[str, object]:
+    summary, entry = job.summary(), ledger.entry(job.name)
+    return {
+        "experiment": job.name,
+        "status": status,
+        "exit_code": entry.exit_code,
+        "starts": entry.starts,
+        "env_steps": None if summary is None else summary.env_steps,
+        "episode_return_mean": None if summary is None else summary.to_dict()["episode_return_mean"],
+        "run_dir": str(job.run_dir),
+        "log": str(job.log_path),
+    }

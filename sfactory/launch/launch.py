@@ -1,0 +1,100 @@
+"""Room: one call of the launcher. In: its settings. Out: runs, here or on Slurm, a line for stdout, an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from sfactory.config.launcher import LauncherConfig
+from sfactory.errors import ExitCode
+from sfactory.launch import jobs as outcome
+from sfactory.launch.jobs import Job, Ledger, folder_of, jobs_of
+from sfactory.launch.run_description import description_of
+from sfactory.launch.run_processes import VISIBLE, Gpus, LocalRuns, devices
+from sfactory.launch.run_slurm import Batch, submit, submit_command, write_scripts
+from sfactory.process.signals import Interrupts
+
+
+class Launching:
+    """``command``: what goes on with the same runs, for the user to type again."""
+
+    def __init__(self, config: LauncherConfig, command: str, interrupts: Interrupts) -> None:
+        self._config, self._command, self._interrupts = config, command, interrupts
+
+    def run(self) -> tuple[str, int]:
+        """Launch what is not done; the line for stdout and the exit code.
+
+        Raises SFactoryError if anything is refused, before any run has been started.
+        """
+        config = self._config
+        description = description_of(config.run)
+        jobs = jobs_of(description, config.train_dir, config.experiment_suffix)
+        folder = folder_of(description, config.train_dir)
+        gpus = _gpus(config)
+        batch = Batch.of(config, folder) if config.backend == "slurm" else None
+        with Ledger.opened(folder) as ledger:
+            todo = [job for job in jobs if not job.done]
+            if len(todo) < len(jobs):
+                tell(f"{len(jobs) - len(todo)} of {len(jobs)} runs are done already")
+            if batch is not None:
+                return self._to_slurm(jobs, todo, batch), int(ExitCode.DONE)
+            return self._here(jobs, todo, gpus, ledger)
+
+    def _here(self, jobs: Sequence[Job], todo: Sequence[Job], gpus: Gpus | None, ledger: Ledger) -> tuple[str, int]:
+        config, interrupts = self._config, self._interrupts
+        interrupts.raising = False  # from here on signals are counted: a run that is being started must not escape
+        LocalRuns(
+            todo,
+            ledger,
+            interrupts,
+            tell,
+            max_parallel=config.max_parallel,
+            gpus=gpus,
+            pause_s=config.pause_between,
+        ).run()
+        known = outcome.statuses(jobs, ledger)
+        tell(outcome.table(jobs, known))
+        for line in outcome.failures(jobs, ledger, known):
+            tell(line)
+        code = int(ExitCode.DONE)
+        if any(status != "done" for status in known.values()):
+            code = interrupts.exit_code if interrupts.count else int(ExitCode.FAULTS)
+            tell(f"to go on with what is not done: {self._command}")
+        return outcome.result_line(jobs, ledger, known), code
+
+    def _to_slurm(self, jobs: Sequence[Job], todo: Sequence[Job], batch: Batch) -> str:
+        paths = write_scripts(todo, batch)
+        numbers: dict[str, str] = {}
+        if self._config.slurm_print_only:
+            for path in paths:
+                tell(submit_command(path))
+        else:
+            numbers = submit(paths, tell)
+        scripts = {path.stem: str(path) for path in paths}
+        facts = [
+            {
+                "experiment": job.name,
+                "status": "waiting" if job.name in scripts else "done",
+                "script": scripts.get(job.name),
+                "job": numbers.get(job.name),
+                "run_dir": str(job.run_dir),
+                "log": str(job.log_path),
+            }
+            for job in jobs
+        ]
+        return json.dumps({"runs": facts})
+
+
+def tell(text: str) -> None:
+    """A line on stderr; a terminal that is gone costs the line, not the runs."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _gpus(config: LauncherConfig) -> Gpus | None:
+    if config.experiments_per_gpu == -1:
+        return None
+    return Gpus(devices(config.num_gpus, os.environ.get(VISIBLE)), config.experiments_per_gpu)

@@ -1,0 +1,253 @@
+"""Room: runs as processes of this machine. In: jobs. Out: their ends, in the ledger and told as they come.
+
+One thread starts what fits, and blocks until a process ends, a signal comes or a start is due.
+
+Room: GPUs dealt out to runs. In: devices, how many runs share one. Out: the device of a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from sfactory.clock import Deadline
+from sfactory.errors import ConfigError, named
+from sfactory.launch.jobs import Job, Ledger, Status
+from sfactory.launch.tied_process import tied_command
+from sfactory.process.signals import HANDLED, Interrupts
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Gpus:
+    """At most ``per_gpu`` runs on each of ``devices``."""
+
+    def __init__(self, devices: Sequence[str], per_gpu: int) -> None:
+        self._runs = dict.fromkeys(devices, 0)
+        self._per_gpu = per_gpu
+
+    def take(self) -> str | None:
+        """The device with the fewest runs, which has one more now; None if all are full."""
+        device = min(self._runs, key=self._runs.__getitem__)
+        if self._runs[device] >= self._per_gpu:
+            return None
+        self._runs[device] += 1
+        return device
+
+    def give_back(self, device: str) -> None:
+        """A run on ``device`` has ended."""
+        self._runs[device] -= 1
+
+
+def devices(count: int, visible: str | None) -> list[str]:
+    """Names of the first ``count`` devices that the launcher sees; ``visible``: its CUDA_VISIBLE_DEVICES, if it is set.
+
+    Raises ConfigError if these are fewer. Without the variable nobody knows before a run asks.
+    """
+    if visible is None:
+        return [str(number) for number in range(count)]
+    seen = [name for name in (part.strip() for part in visible.split(",")) if name]
+    if len(seen) < count:
+        raise ConfigError([f"--num_gpus={count}: {VISIBLE}={visible} shows {len(seen)}; lower --num_gpus"])
+    return seen[:count]
+
+
+_LOOK_S = 60.0  # longest time without a look around
+_STOP_S = 30.0  # bound on the end of a run that was told to save and end
+_TIDY_S = 2.0  # for those that clean up after a run that was killed
+_TAIL_BYTES = 1 << 16
+_INTERRUPTED = frozenset(128 + signum for signum in HANDLED)
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class _Running:
+    """A process. pid_fd: readable once it has ended. log_from: where its part of the log begins."""
+
+    job: Job
+    process: subprocess.Popen[bytes]
+    pid_fd: int
+    gpu: str | None
+    log_from: int
+
+
+class LocalRuns:
+    """Runs jobs, at most ``max_parallel`` at a time, and as many as ``gpus`` has places for."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        ledger: Ledger,
+        interrupts: Interrupts,
+        tell: Tell,
+        *,
+        max_parallel: int,
+        gpus: Gpus | None,
+        pause_s: float,
+    ) -> None:
+        """``pause_s``: between two starts."""
+        self._waiting, self._running = deque(jobs), dict[int, _Running]()
+        self._ledger, self._interrupts, self._tell = ledger, interrupts, tell
+        self._max_parallel, self._gpus, self._pause_s = max_parallel, gpus, pause_s
+        self._next_start = Deadline(0.0)
+        self._grace: Deadline | None = None
+
+    def run(self) -> None:
+        """Run all to their ends, or stop them after a signal; none is left when this returns or raises."""
+        try:
+            while self._waiting or self._running:
+                patience = self._start_what_fits()
+                if self._grace is not None:
+                    patience = min(patience, self._grace.left)
+                for pid_fd in _readable([*self._running, self._interrupts.wake_fd], patience) & self._running.keys():
+                    self._ended(self._running.pop(pid_fd))
+                self._interrupts.drain()
+                self._on_signals()
+        finally:
+            self._kill()
+
+    def _start_what_fits(self) -> float:
+        """Start the runs that there is a place for; seconds until there is something to start if nothing happens."""
+        while self._waiting and len(self._running) < self._max_parallel:
+            if not self._next_start.passed:
+                return min(_LOOK_S, self._next_start.left)
+            gpu = None
+            if self._gpus is not None:
+                gpu = self._gpus.take()
+                if gpu is None:
+                    return _LOOK_S
+            job = self._waiting.popleft()
+            try:
+                running = _start(job, gpu)
+            except OSError as error:
+                self._free(gpu)
+                self._ledger.ended(job.name, "failed", None, named(error))
+                self._tell(f"failed {job.name}: it could not be started: {named(error)}")
+                continue
+            self._running[running.pid_fd] = running
+            self._ledger.started(job.name)
+            on = "" if gpu is None else f" on GPU {gpu}"
+            self._tell(f"started {job.name}{on}; its output: {job.log_path}")
+            self._next_start = Deadline(self._pause_s)
+        return _LOOK_S
+
+    def _ended(self, running: _Running, killed: bool = False) -> None:
+        """Write down and tell how a process has ended; its pid_fd says that it has. ``killed``: by this launcher."""
+        os.close(running.pid_fd)
+        self._free(running.gpu)
+        code = running.process.wait(_TIDY_S)
+        job = running.job
+        status = "interrupted" if killed else _status(code)
+        cause = _last_line(job.log_path, running.log_from) if status == "failed" else ""
+        self._ledger.ended(job.name, status, code, cause)
+        self._tell(f"{status} {job.name}: {_how(code)}; {len(self._waiting)} wait, {len(self._running)} run")
+
+    def _free(self, gpu: str | None) -> None:
+        if self._gpus is not None and gpu is not None:
+            self._gpus.give_back(gpu)
+
+    def _on_signals(self) -> None:
+        count, signum = self._interrupts.count, self._interrupts.signum
+        if not count or signum is None:
+            return
+        self._waiting.clear()
+        if self._grace is None:
+            self._grace = Deadline(_STOP_S)
+            if self._running:
+                self._tell(f"{len(self._running)} runs are told to save and end; a second signal ends them at once")
+            for running in self._running.values():
+                _send(running, signum)
+        elif count > 1 or self._grace.passed:
+            self._kill()
+
+    def _kill(self) -> None:
+        """End what still runs, without saving. The children of a run die with its main process."""
+        left = list(self._running.values())
+        if not left:
+            return
+        self._running.clear()
+        for running in left:
+            _send(running, signal.SIGKILL)
+        # Its fork server removes what lies in the file system and ends by itself; programs that envs have started may
+        # not. They are in the session of a process that is not yet waited for, so its number is nobody else's.
+        ends = Deadline(_TIDY_S)
+        not_ended = {running.pid_fd for running in left}
+        while not_ended and not ends.passed:
+            not_ended.difference_update(_readable(not_ended, ends.left))
+        _pause(self._interrupts, _TIDY_S)
+        for running in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.process.pid, signal.SIGKILL)
+            self._ended(running, killed=True)
+
+
+def _readable(fds: Collection[int], within_s: float) -> set[int]:
+    """Those that can be read from, as soon as one can; none if time is up."""
+    return {fd for fd in wait(list(fds), within_s) if isinstance(fd, int)}
+
+
+def _pause(interrupts: Interrupts, seconds: float) -> None:
+    """Let so much time pass, further signals or not."""
+    until = Deadline(seconds)
+    while not until.passed:
+        _readable([interrupts.wake_fd], until.left)
+        interrupts.drain()
+
+
+def _start(job: Job, gpu: str | None) -> _Running:
+    """Start it, in a session of its own: a terminal's Ctrl-C is the launcher's to pass on."""
+    with job.log_path.open("ab") as log:
+        log_from = log.tell()
+        process = subprocess.Popen(
+            tied_command(job.command),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **job.env_vars, **({} if gpu is None else {VISIBLE: gpu})},
+            start_new_session=True,
+        )
+    try:
+        return _Running(job, process, os.pidfd_open(process.pid), gpu, log_from)
+    except OSError:
+        process.kill()
+        process.wait(_TIDY_S)
+        raise
+
+
+def _send(running: _Running, signum: int) -> None:
+    """To main alone, which sees to its children."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(running.pid_fd, signum)
+
+
+def _status(code: int) -> Status:
+    return "done" if code == 0 else "interrupted" if code in _INTERRUPTED else "failed"
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"
+
+
+def _last_line(path: Path, start: int) -> str:
+    """The last line that a process has printed, without the result, which is for programs to read."""
+    try:
+        with path.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(start, end - _TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+    except OSError as error:
+        return f"its output cannot be read: {error}"
+    told = [line for line in lines if line.strip() and not line.startswith("{")]
+    return told[-1] if told else ""

@@ -1,0 +1,305 @@
+"""Room: checkpoints of one learner: when, and what on trouble. In: Progress, the objective. Out: files.
+
+Room: how far training has come, and what of it is saved. In: trained datasets. Out: checkpoint payloads.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sfactory.checkpoint import CheckpointDir
+from sfactory.clock import Deadline, Every, now
+from sfactory.errors import CannotSaveError, CheckpointError
+from sfactory.learner.setup import LearnerSetup, Limits
+from sfactory.learner.train_stats import Learned
+from sfactory.learner.trainer import Trainer
+from sfactory.shared.status import StatusRow
+
+PAYLOAD_VERSION = 3
+READABLE_VERSIONS = (2, PAYLOAD_VERSION)  # 2 knew of one optimiser, Adam, and of no coefficient but its rate
+
+
+@dataclass
+class Progress:
+    """Counts over the whole run, resumed sessions included. Steps are trained steps, masked ones not counted.
+
+    env_steps: in which the policy took part. agent_steps: of its agents. run_env_steps: those env steps that
+    count for the run, each of which is counted by one policy alone.
+    best_objective: the best mean of ``best_metric`` so far, which is what policies are judged by.
+    """
+
+    env_steps: int = 0
+    agent_steps: int = 0
+    run_env_steps: int = 0
+    best_metric: str = "reward"
+    best_objective: float = float("-inf")
+    earlier_seconds: float = 0.0
+    started_at: float | None = None
+
+    def add(self, learned: Learned, before: Learned) -> None:
+        """More steps were learned from than ``before``."""
+        self.agent_steps += learned.fresh - before.fresh
+        self.env_steps += learned.env_steps - before.env_steps
+        self.run_env_steps += learned.run_steps - before.run_steps
+
+    def start_clock(self, at: float) -> None:
+        """Training time counts from monotonic ``at`` on; later calls change nothing."""
+        if self.started_at is None:
+            self.started_at = at
+
+    @property
+    def train_seconds(self) -> float:
+        """Seconds of training, start-up excluded, earlier sessions included."""
+        return self.earlier_seconds + (0.0 if self.started_at is None else now() - self.started_at)
+
+    def reached(self, limits: Limits) -> bool:
+        """True if training is over."""
+        return limits.reached(self.env_steps, self.train_seconds)
+
+
+def payload_of(trainer: Trainer, progress: Progress) -> dict[str, Any]:
+    """What a checkpoint holds: plain numbers and tensors only."""
+    auxiliary = {} if trainer.auxiliary is None else {"auxiliary": trainer.auxiliary.state_dict()}
+    return {
+        "payload_version": PAYLOAD_VERSION,
+        "model": trainer.model.state_dict(),
+        **trainer.updater.state(),
+        "coefficients": trainer.coefficients.state(),
+        **({} if trainer.target is None else {"target": trainer.target.state_dict()}),
+        "train_step": trainer.train_step,
+        "env_steps": progress.env_steps,
+        "agent_steps": progress.agent_steps,
+        "run_env_steps": progress.run_env_steps,
+        "train_seconds": progress.train_seconds,
+        "best_objective": progress.best_objective,
+        "best_metric": progress.best_metric,
+        **auxiliary,
+    }
+
+
+def restore(payload: dict[str, Any], where: str, trainer: Trainer, progress: Progress) -> None:
+    """Continue from ``payload``; raises CheckpointError if it does not fit the model or its optimiser."""
+    if payload.get("payload_version") not in READABLE_VERSIONS:
+        raise CheckpointError(f"{where} was written by another version of sfactory; use that, or a new --experiment")
+    _restore_weights(payload, where, trainer)
+    earlier = {name: payload[name] for name in ("learning_rate",) if name in payload}
+    trainer.coefficients.restore(payload.get("coefficients", earlier))
+    trainer.train_step = payload["train_step"]
+    progress.env_steps = payload["env_steps"]
+    progress.agent_steps = payload.get("agent_steps", progress.env_steps)
+    progress.run_env_steps = payload.get("run_env_steps", progress.env_steps)  # with one agent they are the same
+    progress.earlier_seconds = payload["train_seconds"]
+    if payload["best_metric"] == progress.best_metric:
+        progress.best_objective = payload["best_objective"]
+
+
+def take_over(payload: dict[str, Any], where: str, trainer: Trainer) -> None:
+    """Weights and optimiser of another policy; raises CheckpointError, with all as it was, if they do not fit."""
+    before = {"model": trainer.model.state_dict(), **trainer.updater.state()}
+    if trainer.target is not None:
+        before["target"] = trainer.target.state_dict()
+    if trainer.auxiliary is not None:
+        before["auxiliary"] = trainer.auxiliary.state_dict()
+    before = copy.deepcopy(before)
+    try:
+        _restore_weights(payload, where, trainer)
+    except CheckpointError:
+        _restore_weights(before, where, trainer)
+        raise
+
+
+def _restore_weights(payload: dict[str, Any], where: str, trainer: Trainer) -> None:
+    if payload.get("payload_version", PAYLOAD_VERSION) not in READABLE_VERSIONS:
+        raise CheckpointError(f"{where} was written by another version of sfactory")
+    try:
+        trainer.model.load_state_dict(payload["model"])
+        _restore_target(trainer, payload.get("target"))
+        if trainer.auxiliary is not None:
+            trainer.auxiliary.load_state_dict(payload["auxiliary"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{where} does not fit the model of this configuration: {error}") from error
+    try:
+        trainer.updater.load(payload)
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{where} does not fit the optimizer of this configuration: {error}") from error
+
+
+def _restore_target(trainer: Trainer, state: dict[str, Any] | None) -> None:
+    """Where a target network is wanted that was not saved, it begins as a copy of the model."""
+    if trainer.target is None:
+        return
+    if state is None:
+        trainer.target.copy()
+    else:
+        trainer.target.load_state_dict(state)
+
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 5.0
+
+
+class CheckpointKeeper:
+    """Loads at the start, saves every save_every_sec, at the end, and whenever the objective is better than ever.
+
+    Milestones, which are kept for ever, are due at multiples of save_milestones_sec of training time, so that a run
+    that is stopped and resumed again and again has them, too.
+
+    The objective (the mean of save_best_metric over the last stats_avg episodes, told by main) is looked at when
+    saving, not before: what is saved as best are the weights that earn it now.
+    """
+
+    def __init__(
+        self,
+        setup: LearnerSetup,
+        trainer: Trainer,
+        progress: Progress,
+        row: StatusRow,
+        check: Callable[[int], None],
+    ) -> None:
+        """``check``: given the train step, raises DivergedError if weights are not finite; nothing is saved then."""
+        self._setup, self._trainer, self._progress, self._row = setup, trainer, progress, row
+        self._check = check
+        config = setup.checkpoint
+        path = setup.checkpoint_dir
+        self._directory = CheckpointDir(path, config.keep_checkpoints) if path is not None else None
+        self._save_due = Every(config.save_every_sec)
+        self._pause: Deadline | None = None
+        self._best_pause = Deadline(config.save_best_every_sec)
+        self._next_milestone = math.inf
+        self._has_latest = False  # as long as there is none, a resumed run goes on from the best policy
+        self._plan_milestone()
+
+    def load(self) -> None:
+        """Continue from the checkpoint, if there is one."""
+        if self._directory is None:
+            return
+        self._directory.tidy()
+        kind = self._setup.checkpoint.load_checkpoint_kind
+        loaded = self._directory.load_to_go_on(kind)
+        if loaded is not None:
+            self._directory.go_on_from(loaded, kind)
+            restore(dict(loaded.payload), str(loaded.path), self._trainer, self._progress)
+            self._progress.best_objective = self._best_on_disk()
+            self._row.set("saved_env_steps", self._progress.run_env_steps)
+            self._has_latest = True
+            self._plan_milestone()
+
+    def save_first(self) -> None:
+        """Save unless there is a checkpoint: a policy that does not learn is the same in every session."""
+        if not self._has_latest:
+            log.warning(
+                "policy %d does not learn (--train_policies) and has no checkpoint: it plays with the weights that it "
+                "was made with",
+                self._setup.policy,
+            )
+            self.save()
+
+    def after_dataset(self) -> None:
+        """Save what is due. A failure is reported, and what failed is tried again later; training goes on.
+
+        Raises DivergedError.
+
+        What a resumed run goes on from comes first, and nothing that fails keeps another from being saved.
+        """
+        if self._pause is not None and not self._pause.passed:
+            return
+        for save in (self._save_latest_if_due, self._save_best_if_due, self._save_milestone_if_due):
+            try:
+                save()
+            except CannotSaveError as error:
+                self._pause = Deadline(_RETRY_S)
+                log.error("%s; training goes on, saving is tried again in %.0f s or later", error, _RETRY_S)
+
+    def finish(self) -> None:
+        """Save for the last time, as the best policy, too, if it ends as that; raises CannotSaveError, DivergedError.
+
+        What a resumed run goes on from comes first: it is there even if the best policy cannot be saved.
+        """
+        objective = self._record_objective()
+        self.save(objective)
+        if objective is not None:
+            self._save_best(objective)
+
+    def save(self, best_objective: float | None = None) -> None:
+        """Save now; raises CannotSaveError, DivergedError.
+
+        best_objective: that of the best policy, if it is to be saved next.
+        """
+        if self._directory is not None:
+            since, payload = now(), self._payload()
+            if best_objective is not None:
+                payload["best_objective"] = best_objective
+            self._directory.save(payload, self._trainer.train_step, self._progress.env_steps)
+            self._row.set("save_s", now() - since)
+            self._row.set("saved_env_steps", self._progress.run_env_steps)
+            self._has_latest = True
+
+    def _save_latest_if_due(self) -> None:
+        if not self._save_due.left:
+            self.save()
+            self._save_due.due()
+
+    def _save_best_if_due(self) -> None:
+        if self._best_pause.passed and (objective := self._record_objective()) is not None:
+            self._save_best(objective)
+
+    def _save_milestone_if_due(self) -> None:
+        if self._progress.train_seconds >= self._next_milestone:
+            self._save_milestone()
+
+    def _record_objective(self) -> float | None:
+        """The objective, if it is better than ever and late enough to count."""
+        objective = self._setup.control.objective(self._setup.policy)
+        late_enough = self._progress.env_steps >= self._setup.checkpoint.save_best_after
+        return objective if late_enough and objective > self._progress.best_objective else None
+
+    def _save_best(self, objective: float) -> None:
+        """Save as the best policy; if that fails, ``best_objective`` stays and it is looked at again."""
+        if self._directory is None:
+            return
+        payload = self._payload() | {"best_objective": objective}
+        self._directory.save_best(payload, self._trainer.train_step, self._progress.env_steps, objective)
+        if not self._has_latest:
+            self._row.set("saved_env_steps", self._progress.run_env_steps)
+        self._progress.best_objective = objective
+        self._best_pause = Deadline(self._setup.checkpoint.save_best_every_sec)
+
+    def _plan_milestone(self) -> None:
+        """The next milestone, if they are wanted, is due at the next multiple of their interval."""
+        interval = self._setup.checkpoint.save_milestones_sec
+        if interval > 0:
+            self._next_milestone = (self._progress.train_seconds // interval + 1) * interval
+
+    def _save_milestone(self) -> None:
+        """Save a checkpoint for ever; if that fails, it stays due."""
+        if self._directory is not None:
+            payload = self._payload()
+            self._directory.save_milestone(payload, self._trainer.train_step, self._progress.env_steps)
+        self._plan_milestone()
+
+    def _payload(self) -> dict[str, Any]:
+        """What is to be saved, looked at first: a hook, or an update not yet published, may have spoiled it."""
+        self._check(self._trainer.train_step)
+        return payload_of(self._trainer, self._progress)
+
+    def _best_on_disk(self) -> float:
+        """The objective of the best policy that can be loaded, -inf without one or if another metric decided.
+
+        The checkpoint that the run goes on from does not tell: a run that is killed may have saved its best policy
+        later; and one that goes back leaves a later one behind, which had taken the place of the one known then.
+        """
+        assert self._directory is not None
+        try:
+            best = self._directory.load("best")
+        except CheckpointError as error:
+            log.warning("%s", error)
+            best = None
+        if best is None or best.payload["best_metric"] != self._progress.best_metric:
+            return float("-inf")
+        return float(best.payload["best_objective"])

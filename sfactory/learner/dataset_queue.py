@@ -1,0 +1,137 @@
+"""Room: datasets on their way. In: full staging areas. Out: datasets to learn from, and the same areas, free again.
+
+                 batchers          loaders            training
+    idle areas ----------> full areas ------> ready slots ------> idle slots (to the loaders)
+         ^__________________________|
+
+Where the learner's device reads the memory of the host (a CPU) there are no loaders: a full area is a ready dataset,
+and idle again once it has been learned from.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from typing import TypeVar
+
+from sfactory.learner.staging import Columns, DeviceSlot, Staging
+
+T = TypeVar("T")
+
+
+class Belt:
+    """Staging areas and device slots, each in one place at a time. Every method may be called from any thread."""
+
+    def __init__(
+        self,
+        areas: Sequence[Staging],
+        slots: Sequence[DeviceSlot] = (),
+        drop_oldest: bool = False,
+        poison: bool = False,
+    ) -> None:
+        """``slots``: none where areas are learned from in place. ``drop_oldest``: batchers never wait for an area:
+
+        without an idle one they take back the dataset that has waited longest. ``poison``: see ``DeviceSlot.poison``.
+        """
+        self._drop_oldest, self._poison = drop_oldest, poison
+        self._idle_areas, self._full = _queue_of(areas), _queue_of(list[Staging]())
+        self._begun = _queue_of(list[Staging]())
+        self._idle_slots, self._loaded = _queue_of(slots), _queue_of(list[DeviceSlot]())
+        self.has_loaders = bool(slots)
+        self._counting = threading.Lock()
+        self._dropped_steps = 0
+
+    @property
+    def ready(self) -> int:
+        """Datasets that wait to be learned from."""
+        return self._loaded.qsize() if self.has_loaders else self._full.qsize()
+
+    @property
+    def dropped_steps(self) -> int:
+        """Valid steps of datasets that batchers have taken back, or that ``drop_rest`` has."""
+        return self._dropped_steps
+
+    def area_to_fill(self, timeout: float) -> Staging | None:
+        """For a batcher: an area, blocking up to ``timeout`` seconds for one; None if none came."""
+        if self._drop_oldest:
+            area = _get(self._idle_areas, 0.0) or self._take_back()
+            if area is not None:
+                return area
+        return _get(self._idle_areas, timeout)
+
+    def submit(self, area: Staging) -> None:
+        """From a batcher: the area is full."""
+        self._full.put(area)
+
+    def give_up(self, area: Staging) -> None:
+        """From a batcher that ends before the area is full."""
+        self._begun.put(area)
+
+    def slot_to_load(self, timeout: float) -> DeviceSlot | None:
+        """For a loader, before it takes an area: an idle slot, blocking up to ``timeout`` seconds for one.
+
+        In this order, areas wait where batchers may take the oldest of them back.
+        """
+        return _get(self._idle_slots, timeout)
+
+    def area_to_load(self, timeout: float) -> Staging | None:
+        """For a loader: the area that has been full for longest, blocking up to ``timeout`` seconds for one."""
+        return _get(self._full, timeout)
+
+    def load(self, area: Staging, slot: DeviceSlot) -> None:
+        """For a loader: copy ``area`` into ``slot``; the area is idle then, and the slot ready."""
+        slot.load(area)
+        self._idle_areas.put(area)
+        self._loaded.put(slot)
+
+    def dataset(self, timeout: float) -> Columns | None:
+        """For training: the next dataset, blocking up to ``timeout`` seconds for it."""
+        if not self.has_loaders:
+            return _get(self._full, timeout)
+        slot = _get(self._loaded, timeout)
+        if slot is not None:
+            slot.before_reading()
+        return slot
+
+    def release(self, dataset: Columns) -> None:
+        """From training: nothing reads the dataset any more."""
+        if isinstance(dataset, DeviceSlot):
+            if self._poison:
+                dataset.poison()
+            dataset.after_reading()
+            self._idle_slots.put(dataset)
+        else:
+            assert isinstance(dataset, Staging)
+            self._idle_areas.put(dataset)
+
+    def drop_rest(self) -> None:
+        """Once its threads have ended: what is begun, full or loaded is learned from by nobody."""
+        while (area := _get(self._begun, 0.0) or _get(self._full, 0.0)) is not None:
+            self._count_dropped(area.valid_steps)
+        while (slot := _get(self._loaded, 0.0)) is not None:
+            self._count_dropped(slot.valid_steps)
+
+    def _take_back(self) -> Staging | None:
+        area = _get(self._full, 0.0)
+        if area is not None:
+            self._count_dropped(area.valid_steps)
+        return area
+
+    def _count_dropped(self, steps: int) -> None:
+        with self._counting:
+            self._dropped_steps += steps
+
+
+def _queue_of(items: Sequence[T]) -> queue.SimpleQueue[T]:
+    filled: queue.SimpleQueue[T] = queue.SimpleQueue()
+    for item in items:
+        filled.put(item)
+    return filled
+
+
+def _get(items: queue.SimpleQueue[T], timeout: float) -> T | None:
+    try:
+        return items.get(timeout > 0, timeout if timeout > 0 else None)
+    except queue.Empty:
+        return None

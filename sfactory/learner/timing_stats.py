@@ -1,0 +1,112 @@
+"""Room: where a learner's time goes. In: stretches of work and waiting, from its threads. Out: their means.
+
+Room: how old the policies were that acted. In: the lags of datasets. Out: their least, mean and greatest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from sfactory.clock import now
+from sfactory.messages import LearnerTimes
+
+# As the fields of LearnerTimes, without their unit.
+STRETCHES = ("grad", "load", "load_wait", "dequeue", "publish")
+
+_Sums = dict[str, tuple[float, int]]
+
+
+class Timings:
+    """Adds up stretches by name, from any thread. Means are over those since ``clear``.
+
+    Sums only grow, and ``clear`` forgets what the last means were made of: a stretch that ends between the two is in
+    the next means.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums: _Sums = dict.fromkeys(STRETCHES, (0.0, 0))
+        self._cleared = self._told = dict(self._sums)
+        self._updates = 0
+
+    def add(self, name: str, seconds: float) -> None:
+        """A stretch of ``seconds``; KeyError for a name that is none of STRETCHES."""
+        with self._lock:
+            total, count = self._sums[name]
+            self._sums[name] = (total + seconds, count + 1)
+
+    @contextlib.contextmanager
+    def stretch(self, name: str) -> Iterator[None]:
+        """What is done inside is a stretch, unless it fails."""
+        since = now()
+        yield
+        self.add(name, now() - since)
+
+    def means_ms(self) -> dict[str, float]:
+        """Mean milliseconds of a stretch, by name; NaN of those of which there was none."""
+        with self._lock:
+            self._told = dict(self._sums)
+        return {name: _mean_ms(*self._since_cleared(name)) for name in STRETCHES}
+
+    def message(self, policy: int, updates: int) -> LearnerTimes:
+        """The means for main. ``updates``: how many were made in stretches of "grad" since the last message."""
+        self._updates += updates
+        means = {f"{name}_ms": mean for name, mean in self.means_ms().items()}
+        update_ms = _mean_ms(self._since_cleared("grad")[0], self._updates)
+        return LearnerTimes(policy=policy, update_ms=update_ms, **means)
+
+    def clear(self) -> None:
+        """Begin new means, after those that were told last."""
+        self._cleared, self._updates = self._told, 0
+
+    def _since_cleared(self, name: str) -> tuple[float, int]:
+        """Seconds and number of the stretches that the means are of."""
+        (total, count), (total_before, count_before) = self._told[name], self._cleared[name]
+        return total - total_before, count - count_before
+
+
+def _mean_ms(seconds: float, count: int) -> float:
+    return 1e3 * seconds / count if count else math.nan
+
+
+class Lags:
+    """Of the steps of all datasets since the last ``clear``, in updates."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._minimum, self._maximum, self._total, self._count = math.inf, -math.inf, 0.0, 0
+
+    def add(self, lag: Tensor, which: Tensor) -> None:
+        """Take in a dataset. ``lag``: [T, R] int32, as in Batch; ``which``: [T, R] bool - the steps that are meant."""
+        lags = lag.double()
+        least, greatest = torch.where(which, lags, math.inf).min(), torch.where(which, lags, -math.inf).max()
+        total, count = torch.where(which, lags, 0.0).sum(), which.sum()
+        # A GPU is waited for once, not for each number.
+        found: list[float] = torch.stack((least, greatest, total, count)).tolist()
+        self._minimum, self._maximum = min(self._minimum, found[0]), max(self._maximum, found[1])
+        self._total += found[2]
+        self._count += int(found[3])
+
+    @property
+    def minimum(self) -> float:
+        """NaN without any step, as the other two."""
+        return self._minimum if self._count else math.nan
+
+    @property
+    def mean(self) -> float:
+        """Over steps."""
+        return self._total / self._count if self._count else math.nan
+
+    @property
+    def maximum(self) -> float:
+        """Of any step."""
+        return self._maximum if self._count else math.nan

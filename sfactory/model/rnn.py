@@ -1,0 +1,192 @@
+"""Room: the memory of the network, between encoder and heads.
+
+In: features, and the state that the steps before left. Out: features of the same rows that know the past,
+and the new state. A state is one flat float32 vector per row, whatever the kind of core and the number of
+layers, so that shared memory keeps it as one array and zeros are a fresh start.
+
+Room: rollouts cut along time, so that gradients flow through fewer steps than a rollout has.
+
+In: time-major tensors [T, B, ...]. Out: K = T / R chunks of R steps side by side, [R, K * B, ...], and back.
+Column k * B + b holds steps [k * R, (k + 1) * R) of row b. The states [K, B, S] stored at the chunks' starts
+become [K * B, S] by ``flatten(0, 1)``, in the same order; the last B rows of the states after the chunks are
+those after the whole rollout.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from sfactory.config.schema import ModelConfig
+from sfactory.model.encoders import Initialization
+from sfactory.model.rnn_kernels import LayerWeights, gru_layer, lstm_layer
+
+RnnType = Literal["gru", "lstm"]
+
+_GATES: dict[str, int] = {"gru": 3, "lstm": 4}
+_STATES: dict[str, int] = {"gru": 1, "lstm": 2}
+
+
+class IdentityCore(nn.Module):
+    """No memory: features pass through. ``state_size`` is 0; states are [B, 0]."""
+
+    def __init__(self, in_size: int) -> None:
+        super().__init__()
+        self.out_size = in_size
+        self.state_size = 0
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """``x`` [B, F] and ``state`` [B, 0], as they are."""
+        return x, state
+
+    def sequence(self, x: Tensor, state: Tensor, is_first: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """``x`` [T, B, F] and ``state`` [B, 0], as they are."""
+        return x, state
+
+
+class RecurrentCore(nn.Module):
+    """Layers of GRU or LSTM, each reading the one below. Weights have the layout of torch.nn.GRU and nn.LSTM.
+
+    out_size: H = ``rnn_size``. state_size: S = layers * H for a GRU, 2 * layers * H for an LSTM; layer after
+    layer, and within an LSTM's layer the hidden before the cell state.
+    """
+
+    def __init__(
+        self, in_size: int, *, rnn_type: RnnType, rnn_size: int, rnn_num_layers: int, initialization: Initialization
+    ) -> None:
+        super().__init__()
+        self.rnn_type = rnn_type
+        self.out_size = rnn_size
+        self.state_size = _STATES[rnn_type] * rnn_num_layers * rnn_size
+        inputs = (in_size, *(rnn_size,) * (rnn_num_layers - 1))
+        self.layers = nn.ModuleList(_Layer(size, rnn_size, rnn_type, initialization) for size in inputs)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One step, for acting: features [B, H] and the state after it.
+
+        x: [B, F] float32. state: [B, S] float32 - the caller has zeroed the rows that start an episode, where
+        it gathers them: that touches a few rows of host memory and costs less than any operation here.
+        """
+        parts = self._parts(state)
+        after: list[Tensor] = []
+        if self.rnn_type == "gru":
+            for weights, hidden in zip(self._weights(), parts, strict=True):
+                x = torch.gru_cell(x, hidden, *weights)
+                after.append(x)
+        else:
+            for weights, hidden, cell in zip(self._weights(), parts[::2], parts[1::2], strict=True):
+                x, cell = torch.lstm_cell(x, (hidden, cell), *weights)
+                after += (x, cell)
+        return x, _joined(after)
+
+    def sequence(self, x: Tensor, state: Tensor, is_first: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """All steps of a rollout, for learning: features [T, B, H] and the state [B, S] after the last step.
+
+        x: [T, B, F] float. state: [B, S] float - before step 0. is_first: [T, B] bool - the state is zeroed
+        before this step, whatever it held (NaN included at step 0). held: [T, B] bool - the step was not acted in, and
+        leaves the state as it is; None: all were.
+
+        Equals ``step`` after ``step``. Gradients reach x, state and weights once (no double backward). Computes
+        in the dtype of the weights, under autocast too: a state that is rounded at every step drifts.
+        """
+        with torch.autocast(x.device.type, enabled=False):
+            weights = self._weights()
+            x = x.to(weights[0].input.dtype)
+            keep = is_first.logical_not().to(x.dtype).unsqueeze(-1)
+            parts = self._parts(torch.where(is_first[0].unsqueeze(-1), 0.0, state))
+            still = None if held is None else held.unsqueeze(-1)
+            after: list[Tensor] = []
+            if self.rnn_type == "gru":
+                for layer, hidden in zip(weights, parts, strict=True):
+                    x = gru_layer(x, hidden, keep, layer, still)
+                    after.append(x[-1])
+            else:
+                for layer, hidden, cell in zip(weights, parts[::2], parts[1::2], strict=True):
+                    x, last_cell = lstm_layer(x, hidden, cell, keep, layer, still)
+                    after += (x[-1], last_cell)
+            return x, _joined(after)
+
+    def _weights(self) -> list[LayerWeights]:
+        return [layer.weights() for layer in self.layers if isinstance(layer, _Layer)]
+
+    def _parts(self, state: Tensor) -> tuple[Tensor, ...]:
+        """The [B, H] pieces of a state [B, S]; views."""
+        return state.split(self.out_size, dim=1)
+
+
+Core = IdentityCore | RecurrentCore
+
+
+def make_core(in_size: int, config: ModelConfig) -> Core:
+    """The core over features [B, in_size]; without ``use_rnn`` it has no state and changes nothing."""
+    if not config.use_rnn:
+        return IdentityCore(in_size)
+    return RecurrentCore(
+        in_size,
+        rnn_type=config.rnn_type,
+        rnn_size=config.rnn_size,
+        rnn_num_layers=config.rnn_num_layers,
+        initialization=config.policy_initialization,
+    )
+
+
+class _Layer(nn.Module):
+    """The parameters of one layer."""
+
+    def __init__(self, in_size: int, size: int, rnn_type: RnnType, initialization: Initialization) -> None:
+        super().__init__()
+        rows = _GATES[rnn_type] * size
+        self.input = nn.Parameter(torch.empty(rows, in_size))
+        self.hidden = nn.Parameter(torch.empty(rows, size))
+        self.input_bias = nn.Parameter(torch.zeros(rows))
+        self.hidden_bias = nn.Parameter(torch.zeros(rows))
+        if initialization == "torch_default":
+            for parameter in self.parameters():
+                nn.init.uniform_(parameter, -(size**-0.5), size**-0.5)
+            return
+        init = nn.init.orthogonal_ if initialization == "orthogonal" else nn.init.xavier_uniform_
+        with torch.no_grad():
+            for weight in (self.input, self.hidden):
+                for gate in weight.split(size):
+                    init(gate)
+            if rnn_type == "lstm":
+                # Open forget gates let gradients through from the start (Jozefowicz et al. 2015).
+                self.input_bias[size : 2 * size] = 1.0
+
+    def weights(self) -> LayerWeights:
+        """In the order that torch's cells take them."""
+        return LayerWeights(self.input, self.hidden, self.input_bias, self.hidden_bias)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def to_chunks(x: Tensor, length: int) -> Tensor:
+    """[R, K * B, ...] of x [T, B, ...] with R = ``length``; a view where one chunk is the whole.
+
+    Raises ValueError if T is no multiple of R: steps would be lost.
+    """
+    steps, rows = x.shape[:2]
+    if length < 1 or steps % length:
+        raise ValueError(
+            f"a rollout of {steps} steps cannot be cut into chunks of {length}: choose a divisor of {steps}"
+        )
+    if steps == length:
+        return x
+    return x.unflatten(0, (-1, length)).transpose(0, 1).reshape(length, steps // length * rows, *x.shape[2:])
+
+
+def from_chunks(y: Tensor, rows: int) -> Tensor:
+    """[T, B, ...] of y [R, K * B, ...] with B = ``rows``: undoes ``to_chunks``.
+
+    Raises ValueError if the columns are no multiple of B.
+    """
+    length, columns = y.shape[:2]
+    if rows < 1 or columns % rows:
+        raise ValueError(f"{columns} chunk columns are not made of rollouts of {rows} rows: pass the rows of the batch")
+    if columns == rows:
+        return y
+    return y.unflatten(1, (-1, rows)).transpose(0, 1).reshape(length * columns // rows, rows, *y.shape[2:])

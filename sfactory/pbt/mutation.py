@@ -1,0 +1,185 @@
+"""Room: mutation. In: values, what may become of them, a generator. Out: new values, each within its range. Pure.
+
+Room: reward shaping, a nested JSON object of an env. In: what an env reports. Out: its numbers, by where they stand.
+
+An env may name the numbers that its reward is made of, as deep as it likes; numbers can be mutated, everything else
+(text, True and False, null) stays what it is.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sfactory.config.field import How
+from sfactory.config.hyperparameters import Hyperparameter, is_number
+
+Shaping = Mapping[str, Any]
+Path = tuple[str | int, ...]
+_MOST_DEPTH = 20
+
+
+def shaping_problem(value: object) -> str | None:
+    """What is wrong with the reward shaping that an env reports, or None."""
+    if not isinstance(value, Mapping):
+        return f"must be a mapping of names to numbers or further mappings, not a {type(value).__name__}"
+    return _problem(value, ())
+
+
+def _problem(value: object, path: Path) -> str | None:
+    where = ".".join(map(str, path))
+    if len(path) > _MOST_DEPTH:
+        return f"is nested more than {_MOST_DEPTH} deep at {where}"
+    if isinstance(value, Mapping):
+        strange = [key for key in value if not isinstance(key, str)]
+        if strange:
+            return f"has the key {strange[0]!r}{f' at {where}' if where else ''}; keys must be text"
+    if isinstance(value, Mapping | list | tuple):
+        found = (_problem(inner, (*path, key)) for key, inner in _items(value))
+        return next((text for text in found if text is not None), None)
+    if value is None or isinstance(value, bool | str) or is_number(value):
+        return None
+    return f"holds {value!r} at {where}; a value must be a finite number, text, True, False or None"
+
+
+def leaves(value: object, path: Path = ()) -> Iterator[tuple[Path, float]]:
+    """Every number of a reward shaping with the keys that lead to it."""
+    if isinstance(value, Mapping | list | tuple):
+        for key, inner in _items(value):
+            yield from leaves(inner, (*path, key))
+    elif isinstance(value, int | float) and is_number(value):
+        yield path, value
+
+
+def changed(value: Any, default: Any, change: Callable[[float, float], float]) -> Any:
+    """``value`` with ``change(number, default's number)`` in place of each number.
+
+    Numbers whose default is missing, no number, 0, or of the other sign stay, and so does the structure.
+    """
+    if isinstance(value, Mapping):
+        others = default if isinstance(default, Mapping) else {}
+        return {key: changed(inner, others.get(key), change) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        pairs = default if isinstance(default, list | tuple) and len(default) == len(value) else [None] * len(value)
+        return [changed(inner, other, change) for inner, other in zip(value, pairs, strict=True)]
+    if is_number(value) and is_number(default) and value and default and (value < 0) == (default < 0):
+        return change(value, default)
+    return value
+
+
+def _items(value: Mapping[Any, Any] | Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    yield from value.items() if isinstance(value, Mapping) else enumerate(value)
+
+
+Values = Mapping[str, float]
+# In so many of all mutations a value goes back to what the run was given.
+RESET_PROBABILITY = 0.01
+# A number of a reward shaping stays within the env's own times this, and divided by this.
+SHAPING_RANGE = 100.0
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """How likely a value is mutated, and the bounds of the factor by which it is."""
+
+    rate: float
+    least: float
+    most: float
+
+    def factor(self, rng: np.random.Generator) -> float:
+        """A factor above or below 1, both alike."""
+        factor = float(rng.uniform(self.least, self.most))
+        return factor if rng.random() < 0.5 else 1 / factor
+
+
+def mutated(
+    values: Values,
+    declared: Sequence[Hyperparameter],
+    by: Perturbation,
+    rng: np.random.Generator,
+    legal: Callable[[str, Values], bool] = lambda name, values: True,
+    at_least_one: bool = False,
+) -> dict[str, float]:
+    """``values``, which has all that is ``declared``, with each of these mutated with probability ``by.rate``.
+
+    legal: whether the values, of which that of ``name`` is new, go together; one that does not is not taken.
+    at_least_one: if chance chooses none, one is drawn (unless the rate is 0).
+    """
+    chosen = [each for each in declared if rng.random() < by.rate]
+    if at_least_one and declared and by.rate and not chosen:
+        chosen = [declared[int(rng.integers(len(declared)))]]
+    result = dict(values)
+    for each in chosen:
+        proposed = {**result, each.name: new_value(result[each.name], each, by, rng)}
+        if legal(each.name, proposed):
+            result = proposed
+    return result
+
+
+def new_value(value: float, of: Hyperparameter, by: Perturbation, rng: np.random.Generator) -> float:
+    """A mutation of ``value``, within the range of the hyperparameter wherever ``value`` may lie."""
+    if rng.random() < RESET_PROBABILITY:
+        return within_range(of.default, of)
+    factor = by.factor(rng)
+    match of.how:
+        case How.FACTOR:
+            found = _stepped(value, value * factor) if of.whole else value * factor
+        case How.ONE_MINUS:
+            found = 1 - (1 - value) * factor
+        case How.DOUBLE:
+            found = _doubled(int(value), factor > 1, of)
+        case How.UNIFORM:
+            share = float(rng.random())
+            found = math.floor(_between(of.low, of.high + 1, share)) if of.whole else _between(of.low, of.high, share)
+        case How.LOG_UNIFORM:
+            found = math.exp(_between(math.log(of.low), math.log(of.high), float(rng.random())))
+    return within_range(found, of)
+
+
+def mutated_shaping(shaping: Shaping, default: Shaping, by: Perturbation, rng: np.random.Generator) -> Shaping:
+    """A reward shaping with each of its numbers mutated with probability ``by.rate``; see ``shaping.changed``.
+
+    Numbers keep their sign and stay within SHAPING_RANGE of what they are in ``default``.
+    """
+
+    def change(number: float, origin: float) -> float:
+        if rng.random() >= by.rate:
+            return number
+        if rng.random() < RESET_PROBABILITY:
+            return origin
+        size = abs(float(origin))
+        low = max(size / SHAPING_RANGE, math.ulp(0.0))
+        high = min(size * SHAPING_RANGE, sys.float_info.max)
+        return math.copysign(min(max(abs(number) * by.factor(rng), low), high), number)
+
+    result: Shaping = changed(shaping, default, change)
+    return result
+
+
+def within_range(value: float, of: Hyperparameter) -> float:
+    """``value``, or the end of the range that is next to it."""
+    bounded = min(max(value, of.low), of.high)
+    return round(bounded) if of.whole else float(bounded)
+
+
+def _between(low: float, high: float, share: float) -> float:
+    # Not low + share * (high - low): a difference may be beyond all floats.
+    return low * (1 - share) + high * share
+
+
+def _stepped(value: float, moved: float) -> int:
+    """The whole number next to ``moved``, but not ``value`` again, which small numbers would never leave."""
+    nearest = round(moved)
+    return nearest if nearest != value else round(value) + (1 if moved > value else -1)
+
+
+def _doubled(value: int, up: bool, of: Hyperparameter) -> int:
+    """Twice or half of ``value``, the other one where the one that was drawn is out of range or no whole number."""
+    ways = [value * 2, value // 2 if value % 2 == 0 else value]
+    found = [way for way in (ways if up else ways[::-1]) if of.low <= way <= of.high and way != value]
+    return found[0] if found else value

@@ -1,0 +1,174 @@
+"""Room: from configuration to sizes and devices, before any worker starts. In: Config, EnvSpec. Out: Plan.
+
+Room: whether a mapping of policies can be used, before anything starts. In: config, plan. Out: an error, or not.
+
+The first episode of every env is asked for: what is wrong with all answers is found here, what is wrong with some later
+ones ends the actor that got them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import torch
+
+from sfactory.actor.policy_assignment import SOLE_AGENT, MappedDraw, Mapping
+from sfactory.config.flags import assigned
+from sfactory.config.import_strings import Unresolved, find_callable
+from sfactory.config.rules import rounds_misfit
+from sfactory.config.schema import Config
+from sfactory.env.reward_shaping import Scheme
+from sfactory.errors import ConfigError, named, raised_at
+from sfactory.layout import ActingCost, Choice, Layout, choose_inference, num_evaluators
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.distributions import require_discrete
+from sfactory.model.flat_state import flat_bytes
+from sfactory.model.normalizer import UnknownKeys
+from sfactory.model.precision import warn_of_emulation
+from sfactory.planning.step_cost import forward_us
+from sfactory.process.signals import stdout_to_stderr
+from sfactory.shared.trajectories import RnnStates, TrajectoryBuffer
+from sfactory.spec import EnvSpec
+from sfactory.system.cores import Cores
+from sfactory.system.resources import (
+    pinnable,
+    require_cores,
+    require_handles,
+    require_memory,
+    warn_of_few_cores,
+    warn_of_niceness,
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is decided before processes start. why_inference: what decided on ``--inference=auto``.
+
+    reward_shaping: the scheme by which the env shapes its rewards, if it has one.
+    """
+
+    spec: EnvSpec
+    layout: Layout
+    device: str
+    cores: Cores
+    weight_bytes: int
+    why_inference: str = ""
+    reward_shaping: Scheme | None = None
+
+    def is_shaped(self, config: Config) -> bool:
+        """Whether envs are told how to reward each policy."""
+        return config.population.with_pbt and self.reward_shaping is not None
+
+
+def choose_device(wanted: str) -> str:
+    """Torch's name of the device; raises ConfigError if a GPU is wanted and there is none."""
+    has_gpu = torch.cuda.is_available()
+    if wanted == "gpu" and not has_gpu:
+        raise ConfigError(["--device=gpu: torch finds no CUDA device here; use --device=cpu or --device=auto"])
+    return "cuda:0" if has_gpu and wanted != "cpu" else "cpu"
+
+
+def device_of(policy: int, device: str) -> str:
+    """Where ``policy`` learns and acts: policies take turns over the GPUs that there are."""
+    return device if device == "cpu" else f"cuda:{policy % torch.cuda.device_count()}"
+
+
+def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int, replayed: int) -> int:
+    """Memory that is allocated: slots, states, staging areas, ``replayed`` trajectories, weights, a candidate."""
+    slots = TrajectoryBuffer.bytes_needed(spec, layout)
+    per_row = slots / (layout.num_slots * layout.rows)
+    weights = 2 * weight_bytes * (layout.num_policies + (1 if layout.evaluators else 0))
+    kept = int(per_row * (layout.dataset_rows * layout.datasets + replayed)) * layout.num_policies
+    return slots + kept + weights + RnnStates.bytes_needed(layout)
+
+
+def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:
+    """The model without memory for its weights; raises ConfigError for flags that do not suit the env."""
+    if config.algo.exploration_loss == "symmetric_kl":
+        try:
+            require_discrete(spec.actions)
+        except ValueError as error:
+            raise ConfigError([f"--exploration_loss=symmetric_kl: {error} (--exploration_loss=entropy)"]) from None
+    try:
+        with torch.device("meta"):
+            return ActorCritic(spec, config.model)
+    except UnknownKeys as error:
+        raise ConfigError([f"{assigned('normalize_input_keys', config.model.normalize_input_keys)}: {error}"]) from None
+
+
+def steps_are_timed(config: Config) -> bool:
+    """Whether ``plan_run`` wants to know what a step of the env costs; raises ConfigError as ``choose_device`` does."""
+    timed = config.sampling.inference == "auto" and not config.run.serial_mode  # which has to be repeatable
+    return timed and choose_device(config.run.device) != "cpu"
+
+
+def _inference(config: Config, spec: EnvSpec, device: str, env_step_us: float | None) -> Choice:
+    sampling, cost = config.sampling, None
+    if env_step_us is not None and steps_are_timed(config):
+        cost = ActingCost(env_step_us, forward_us(spec, config.model, sampling.num_envs_per_worker * spec.num_agents))
+    return choose_inference(sampling.inference, device != "cpu", cost)
+
+
+def _cores(config: Config) -> Cores:
+    """The cores of this run; raises ResourceError if the learner is to have all of them."""
+    cores, kept = Cores.available(), config.learner.learner_cores
+    if config.run.serial_mode or not config.sampling.set_workers_cpu_affinity:
+        return cores  # nobody is pinned
+    require_cores(kept, cores.count)
+    return cores.keeping(kept)
+
+
+def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:
+    """Decide sizes and devices; raises ConfigError or ResourceError.
+
+    env_step_us: microseconds of an env's step on one core, if that is known, for ``--inference=auto``.
+    """
+    device = choose_device(config.run.device)
+    model = _blueprint(config, spec)
+    inference, why = _inference(config, spec, device, env_step_us)
+    measured = config.benchmark.benchmark  # alone: a measurement has no evaluations
+    evaluators = 0 if measured or config.run.serial_mode else num_evaluators(config.evaluation)
+    if misfit := rounds_misfit(config, spec.num_agents):
+        raise ConfigError([f"{assigned('async_rl', config.sampling.async_rl)}: {misfit}"])
+    layout = Layout.plan(
+        config.sampling, config.learner, inference, model.state_size, evaluators, config.population, spec.num_agents
+    )
+    weight_bytes = flat_bytes(model)
+    cores = _cores(config)
+    require_memory(_planned_bytes(spec, layout, weight_bytes, config.learner.replay_slots))
+    return Plan(spec, layout, device, cores, weight_bytes, why)
+
+
+def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:
+    """As ``plan_sizes``; and take from the machine what a run needs, with a warning for what it may do without."""
+    plan = plan_sizes(config, spec, env_step_us)
+    warn_of_emulation(config.model.amp, plan.device)
+    if config.run.serial_mode:  # which has no processes to be many, nice or pinned
+        return plan
+    children = len(plan.layout.process_names)
+    require_handles(children)
+    warn_of_few_cores(plan.cores, children + 1)
+    warn_of_niceness(config.sampling.default_niceness)
+    return replace(plan, cores=pinnable(plan.cores)) if config.sampling.set_workers_cpu_affinity else plan
+
+
+def require_mapping(config: Config, plan: Plan) -> None:
+    """Raise ConfigError, or EnvError of ``MappedDraw``, unless ``--policy_mapping`` gives policies."""
+    layout, name = plan.layout, config.population.policy_mapping
+    if layout.num_policies == 1 or layout.mapping != "function":
+        return
+    flag = assigned("policy_mapping", name)
+    try:
+        with stdout_to_stderr():  # modules may print when they are imported
+            function = cast(Mapping, find_callable(name))
+    except Unresolved as error:
+        raise ConfigError([f"{flag}: {error}"]) from error.__cause__
+    draw = MappedDraw(name, function, plan.spec.agents or (SOLE_AGENT,), 0, layout.num_policies)
+    nobody = np.zeros(layout.agents, np.int16)
+    for env in range(layout.num_splits * layout.envs):
+        try:
+            draw.draw(env, 0, nobody)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ConfigError([f"{flag} raised {named(error)}{raised_at(error)} for env {env}, episode 0"]) from error

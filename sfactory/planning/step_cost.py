@@ -1,0 +1,192 @@
+"""Room: what a step costs an actor's core: the env's own, and choosing its action. In: an env, a model. Out: us.
+
+Measured only where it decides something, for a fraction of a second each.
+
+Room: stepping envs with random actions, as fast as they go. In: envs, seconds. Out: env steps per second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from sfactory.actor.multi_agent_batch import AgentsLife
+from sfactory.clock import now
+from sfactory.config.schema import ModelConfig
+from sfactory.env.multi_agent import AgentsEnv, Change
+from sfactory.env.vector import VectorEnv, autoreset_mode, single_spaces
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.precision import ActingTwin, compute_dtype
+from sfactory.spec import EnvSpec
+
+Begin = Callable[[], None]  # called before whatever may hang
+
+_PREPARED_ACTIONS = 1024
+_MOST_SWEEPS = 64  # actions between two looks at the clock, where envs are fast
+_SWEEP_S = 0.02  # where they are slow, about this long
+
+
+def random_actions(env: Any, count: int) -> list[Any]:
+    """So many random actions of ``env``; indices as Python's integers, which envs take faster than numpy's."""
+    actions = [env.action_space.sample() for _ in range(count)]
+    if actions and getattr(actions[0], "shape", None) == ():
+        actions = [action.item() for action in actions]
+    return actions
+
+
+class _Sweeps:
+    """Slices of a list of ``count`` actions, in order and over again, for ``seconds``. elapsed: how long it was.
+
+    The clock is looked at between two slices, and ``begin`` is called: they are longer the faster envs are.
+    """
+
+    def __init__(self, count: int, seconds: float, begin: Begin) -> None:
+        self._count, self._seconds, self._begin = count, seconds, begin
+        self.elapsed = 0.0
+
+    def __iter__(self) -> Iterator[slice]:
+        position, size = 0, 1
+        start = now()
+        while self.elapsed < self._seconds:
+            if position + size > self._count:
+                position = 0
+            self._begin()
+            yield slice(position, position + size)
+            position += size
+            before, self.elapsed = self.elapsed, now() - start
+            if self.elapsed - before < _SWEEP_S / 2:
+                size = min(2 * size, _MOST_SWEEPS)
+            elif self.elapsed - before > 2 * _SWEEP_S:
+                size = max(size // 2, 1)
+
+
+def steps_per_second(envs: list[Any], seconds: float, begin: Begin = lambda: None) -> float:
+    """Step ``envs`` with random actions for ``seconds``, resetting those that end."""
+    actions = random_actions(envs[0], _PREPARED_ACTIONS)
+    steps, sweeps = 0, _Sweeps(_PREPARED_ACTIONS, seconds, begin)
+    for sweep in sweeps:
+        for action in actions[sweep]:
+            for env in envs:
+                _, _, terminated, truncated, _ = env.step(action)
+                if terminated or truncated:
+                    env.reset()
+        steps += (sweep.stop - sweep.start) * len(envs)
+    return steps / sweeps.elapsed
+
+
+def random_actions_of_agents(env: AgentsEnv, count: int) -> list[list[Any]]:
+    """So many times one random action for each agent of ``env``."""
+    actions = random_actions(env, count * len(env.agents))
+    return [actions[first : first + len(env.agents)] for first in range(0, len(actions), len(env.agents))]
+
+
+class Agents:
+    """An env of many agents that is stepped by itself. ``env`` has just been reset."""
+
+    def __init__(self, env: AgentsEnv, seed: int | None = None) -> None:
+        self.env, self._life = env, AgentsLife(len(env.agents))
+        self._life.begin(env.reset(seed=seed))
+
+    def change(self, change: Change, observations: Sequence[Any]) -> None:
+        """A step has changed who takes part: if that was the end of the env's episode, begin another."""
+        if self._life.change(change, observations).over:
+            self._life.begin(self.env.reset())
+
+
+def agents_steps_per_second(games: list[Agents], seconds: float, begin: Begin = lambda: None) -> float:
+    """As ``steps_per_second``, of envs with many agents; a step of an env counts once, however many act in it."""
+    actions = random_actions_of_agents(games[0].env, _PREPARED_ACTIONS)
+    stepped = [(game.env.step, game) for game in games]
+    steps, sweeps = 0, _Sweeps(_PREPARED_ACTIONS, seconds, begin)
+    for sweep in sweeps:
+        for action in actions[sweep]:
+            for step, game in stepped:
+                observations, _, change = step(action)
+                if change is not None:
+                    game.change(change, observations)
+        steps += (sweep.stop - sweep.start) * len(games)
+    return steps / sweeps.elapsed
+
+
+def vector_steps_per_second(env: VectorEnv, seed: int, seconds: float, begin: Begin = lambda: None) -> float:
+    """Step a vector env with random actions for ``seconds``; it resets what ends by itself.
+
+    Counted are env steps: an env that is reset by the step after its episode's end (NEXT_STEP) makes none in it.
+    """
+    actions = batch_space(single_spaces(env)[1], env.num_envs)
+    actions.seed(seed)
+    batches = [actions.sample() for _ in range(_MOST_SWEEPS)]
+    resets_next_step = autoreset_mode(env) is AutoresetMode.NEXT_STEP
+    steps, ended, sweeps = 0, 0, _Sweeps(_MOST_SWEEPS, seconds, begin)
+    for sweep in sweeps:
+        for batch in batches[sweep]:
+            _, _, terminated, truncated, _ = env.step(batch)
+            steps += env.num_envs - ended
+            if resets_next_step:
+                ended = int(np.count_nonzero(np.logical_or(terminated, truncated)))
+    return steps / sweeps.elapsed
+
+
+MEASURED_S = 0.25
+_ACTIONS = 64
+
+
+def env_step_us(env: gymnasium.Env[Any, Any], seconds: float = MEASURED_S) -> float:
+    """Microseconds of one ``env.step`` with random actions, the mean over ``seconds``; resets are not counted."""
+    actions = random_actions(env, _ACTIONS)
+    env.reset()
+    steps, spent, end = 0, 0.0, now() + seconds
+    while not steps or now() < end:
+        before = now()
+        _, _, terminated, truncated, _ = env.step(actions[steps % _ACTIONS])
+        spent += now() - before
+        steps += 1
+        if terminated or truncated:
+            env.reset()
+    return 1e6 * spent / steps
+
+
+def agents_step_us(env: AgentsEnv, seconds: float = MEASURED_S) -> float:
+    """As ``env_step_us``, per agent."""
+    actions, game = random_actions_of_agents(env, _ACTIONS), Agents(env)
+    steps, spent, end = 0, 0.0, now() + seconds
+    while not steps or now() < end:
+        before = now()
+        observations, _, change = env.step(actions[steps % _ACTIONS])
+        spent += now() - before
+        steps += 1
+        if change is not None:
+            game.change(change, observations)
+    return 1e6 * spent / (steps * len(env.agents))
+
+
+def forward_us(spec: EnvSpec, config: ModelConfig, rows: int, seconds: float = MEASURED_S) -> float:
+    """Microseconds per row of acting on ``rows`` rows at once on one core, the mean over ``seconds``."""
+    with torch.random.fork_rng(devices=[]), _one_thread(), torch.inference_mode():
+        dtype = compute_dtype(config.amp, torch.device("cpu"))
+        model = ActingTwin(ActorCritic(spec, config, dtype).eval()).model
+        obs = {key: torch.from_numpy(np.zeros((rows, *tensor.shape), tensor.dtype)) for key, tensor in spec.obs}
+        state = model.fresh_state(rows)
+        model.act(obs, state)  # the first pass allocates what later ones use again
+        passes, start = 0, now()
+        while not passes or now() < start + seconds:
+            model.act(obs, state)
+            passes += 1
+        return 1e6 * (now() - start) / (passes * rows)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

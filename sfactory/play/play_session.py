@@ -1,0 +1,114 @@
+"""Room: all that a play needs, put together. In: enjoy's flags, a saved policy. Out: a player, perhaps a video."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from sfactory.config.enjoy import EnjoyConfig
+from sfactory.env.factory import SPANS_FRAMES, EnvFactory, takes_frameskip
+from sfactory.env.lifecycle import close_env
+from sfactory.env.multi_agent import AgentsEnv
+from sfactory.errors import ConfigError, EnvError
+from sfactory.experiment.saved_policy import SavedPolicy
+from sfactory.play.player import PlayerLike, player_of
+from sfactory.play.rendering import AnyEnv, Dark, Recording, Screen, env_with_window, frames_per_second, has_display
+from sfactory.play.video import VideoFile, find_ffmpeg
+from sfactory.spec import EnvSpec
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A policy with the env that it is to act in, and the video of it, if one is made."""
+
+    player: PlayerLike
+    video: VideoFile | None
+
+    @property
+    def video_path(self) -> Path | None:
+        """Where the video is, once the block of ``staged`` has ended; None if nothing was recorded."""
+        return self.video.path if self.video is not None and self.video.frames else None
+
+
+@contextlib.contextmanager
+def staged(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[Stage]:
+    """The stage for one play. The env is closed and the video is finished when the block ends; a block that raises
+    leaves no video.
+
+    Raises ConfigError, EnvError or ResourceError if the flags ask for what cannot be had here.
+    """
+    torch.set_num_threads(1)  # one row at a time leaves nothing to share out
+    name = f"--env={saved.config.run.env}"
+    ffmpeg = find_ffmpeg() if config.save_video else None
+    factory, repeat = _skipping(saved, config.eval_env_frameskip)
+    with contextlib.ExitStack() as stack:
+        env, screen = _env_and_screen(config, factory, name)
+        stack.callback(close_env, env, name)
+        if repeat > 1:
+            _require_finer_steps(env, factory.name, f"--eval_env_frameskip={config.eval_env_frameskip}: {name}")
+        video = None
+        if ffmpeg is not None:
+            path = Path(config.train_dir) / config.experiment / config.video_file
+            video = stack.enter_context(VideoFile(path, frames_per_second(env, config.fps), ffmpeg))
+            screen = Recording(video, config.video_frames, name)
+        agents = env.agents if isinstance(env, AgentsEnv) else ()
+        spec = EnvSpec.of_spaces(env.observation_space, env.action_space, agents)
+        deterministic = config.eval_deterministic
+        model = saved.model(spec)
+        yield Stage(player_of(env, spec, model, screen, name=name, deterministic=deterministic, repeat=repeat), video)
+
+
+def _skipping(saved: SavedPolicy, wanted: int | None) -> tuple[EnvFactory, int]:
+    """What makes the env with a frameskip of ``wanted``, and how often each action is then to be taken."""
+    factory = saved.env_factory
+    trained = saved.config.sampling.env_frameskip
+    if wanted is None:
+        return factory, 1
+    if trained % wanted:
+        raise ConfigError([f"--eval_env_frameskip={wanted}: must be a divisor of the run's env_frameskip, {trained}"])
+    return dataclasses.replace(factory, env_frameskip=wanted), trained // wanted
+
+
+def _require_finer_steps(env: AnyEnv, env_name: str, where: str) -> None:
+    """Raise ConfigError unless several steps of fewer frames are to the policy what one step was in training."""
+    if not takes_frameskip(env_name):
+        raise ConfigError([f"{where} does not take env_frameskip; leave it out"])
+    if env.metadata.get(SPANS_FRAMES):
+        raise ConfigError(
+            [
+                f"{where} makes one observation of several frames, other ones with another frameskip, which the policy "
+                "has never seen; leave it out"
+            ]
+        )
+
+
+def _env_and_screen(config: EnjoyConfig, factory: EnvFactory, name: str) -> tuple[AnyEnv, Screen]:
+    """The env in the render mode that the flags ask for; a recording begins later, when the env is there."""
+    if config.save_video:
+        return factory.either("rgb_array"), Dark()
+    display = has_display(os.environ)
+    if config.render == "window":
+        if not display:
+            raise ConfigError(
+                [
+                    "--render=window: there is no display (neither DISPLAY nor WAYLAND_DISPLAY is set); make a video "
+                    "with --save_video=True, or play unseen with --render=none"
+                ]
+            )
+        return env_with_window(factory.either, config.fps, name)
+    if config.render == "auto" and not config.no_render and display and sys.stderr.isatty():
+        try:
+            return env_with_window(factory.either, config.fps, name)
+        except EnvError as error:
+            _log.info("no window: %s", error)
+    return factory.either(), Dark()

@@ -1,0 +1,352 @@
+"""Room: whole episodes of one env, played by a trained policy. In: an env, a model. Out: returns and lengths.
+
+Room: whole episodes of an env with many agents, all played by one policy. In: an AgentsEnv, a model. Out: episodes.
+
+As ``Player``, row by row. What is told of an episode is the mean of its agents' returns, as training reports it, and
+beside it the team's and each agent's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfactory.actor.episode_stats import ExtraTally
+from sfactory.actor.multi_agent_batch import AgentsLife
+from sfactory.actor.recorder import team_stats
+from sfactory.env.conversion import ObsWriter, action_reader
+from sfactory.env.multi_agent import AgentsEnv, AgentsStep, AgentsWriter, blank
+from sfactory.errors import SFactoryError, named
+from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, ExtrasRefused
+from sfactory.model.actor_critic import Acted
+from sfactory.play.rendering import Screen
+from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
+from sfactory.spec import EnvSpec
+
+Env = gymnasium.Env[Any, Any]
+
+_log = logging.getLogger(__name__)
+
+
+class EnvFailed(SFactoryError):
+    """The environment raised while it was played; its own exception is the cause."""
+
+
+class Episode(NamedTuple):
+    """One whole episode: its raw return, its length in env steps, and what else the env said of it at its end.
+
+    stats: the numbers of ``info["episode_extra_stats"]``, and ``true_objective`` if ``info`` has it.
+    """
+
+    episode_return: float
+    length: int
+    stats: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Played:
+    """Which policy was played, and how; field names are keys of the JSON line."""
+
+    env: str
+    policy: int
+    checkpoint: str
+    checkpoint_env_steps: int
+    deterministic: bool
+    seed: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a policy did; field names are keys of the JSON line. None where no episode was finished.
+
+    true_objective_mean: what the env itself calls its objective; the mean return if it tells of none.
+    episode_extra_stats: means of what else the env tells, by name.
+    """
+
+    episodes: int
+    episode_return_mean: float | None
+    episode_return_min: float | None
+    episode_return_max: float | None
+    episode_length_mean: float | None
+    true_objective_mean: float | None
+    episode_extra_stats: Mapping[str, float | None]
+
+    @staticmethod
+    def of(episodes: Sequence[Episode]) -> Evaluation:
+        """Sum up ``episodes``; the mean of an extra statistic is over the episodes that report it."""
+        returns = [episode.episode_return for episode in episodes]
+        stats: dict[str, list[float]] = {}
+        for episode in episodes:
+            for name, value in episode.stats.items():
+                stats.setdefault(name, []).append(value)
+        return Evaluation(
+            episodes=len(episodes),
+            episode_return_mean=_mean(returns),
+            episode_return_min=min(returns, default=None),
+            episode_return_max=max(returns, default=None),
+            episode_length_mean=_mean([episode.length for episode in episodes]),
+            true_objective_mean=_mean(stats.pop(TRUE_OBJECTIVE, returns)),
+            episode_extra_stats={name: _mean(values) for name, values in sorted(stats.items())},
+        )
+
+
+def result_line(played: Played, evaluation: Evaluation, video: Path | None) -> str:
+    """One line of JSON; numbers that are not finite become null, as JSON has no others."""
+    values = {**dataclasses.asdict(played), **dataclasses.asdict(evaluation)}
+    values["video"] = None if video is None else str(video)
+    values["episode_extra_stats"] = {k: _finite(v) for k, v in evaluation.episode_extra_stats.items()}
+    return json.dumps({k: _finite(v) for k, v in values.items()}, allow_nan=False)
+
+
+class Policy(Protocol):
+    """What chooses actions on the CPU: a network, or one that follows published weights."""
+
+    def fresh_state(self, rows: int) -> Tensor:
+        """[rows, S]: the state at the start of an episode."""
+
+    def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Acted:
+        """Actions for obs {key: [B, ...]} and state [B, S]."""
+
+
+class PlayerLike(Protocol):
+    """What plays whole episodes of one env."""
+
+    def episodes(self, count: int, max_steps: int, seed: int) -> Iterator[Episode]:
+        """Up to ``count`` whole episodes, see ``Player``."""
+
+
+class StatsTaker:
+    """Reads what the last infos of an episode say of it, by the rules of training.
+
+    One thing that cannot be used is logged. ``name``: what the log calls the env.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self._warned = name, False
+
+    def of(self, infos: Sequence[Any]) -> dict[str, float]:
+        """Numbers by name; where several infos have a name, the mean."""
+        stats: dict[str, float] = {}
+
+        def take(message: EpisodeExtras | ExtrasRefused) -> bool:
+            if not isinstance(message, ExtrasRefused):
+                stats[message.name] = float(message.values.mean())
+            elif not self._warned:
+                self._warned = True
+                _log.warning("%s: a statistic of an episode is left out: %s", self._name, message.reason)
+            return True
+
+        tally = ExtraTally()
+        for info in infos:
+            tally.add(info)
+        tally.send(0, take)
+        return stats
+
+
+def episodes_of(
+    play: Callable[[int, int | None, int], Episode | None], count: int, max_steps: int, seed: int
+) -> Iterator[Episode]:
+    """What ``play`` (number, seed of the env if it is to have one, most env steps) gives, as ``Player.episodes``."""
+    seed_libraries(seed)
+    env_seed: int | None = seed_at(seed, Branch.PLAY, bits=ENV_SEED_BITS)
+    left = max_steps
+    for number in range(1, count + 1):
+        episode = play(number, env_seed, left)
+        if episode is None:
+            return
+        yield episode
+        left -= episode.length
+        env_seed = None
+
+
+class Player:
+    """One env and the policy that acts in it, one step after the other, on the CPU."""
+
+    def __init__(
+        self,
+        env: Env,
+        spec: EnvSpec,
+        policy: Policy,
+        screen: Screen,
+        *,
+        name: str,
+        deterministic: bool = False,
+        repeat: int = 1,
+    ) -> None:
+        """``name``: what errors call the env. ``screen`` is shown the env after each of its resets and steps.
+
+        repeat: how often an action is taken, for an env that skips so many times fewer frames than in training.
+        Steps are counted as in training: all repetitions are one.
+        """
+        self._env, self._policy, self._screen = env, policy, screen
+        self._name, self._deterministic, self._repeat = name, deterministic, repeat
+        self._writer = ObsWriter(spec, env.observation_space)
+        self._read_actions = action_reader(env.action_space)
+        self._rows = {key: np.zeros((1, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
+        self._obs = {key: torch.from_numpy(row) for key, row in self._rows.items()}
+        self._state = policy.fresh_state(1)
+        self._stats = StatsTaker(name)
+
+    def episodes(self, count: int, max_steps: int, seed: int) -> Iterator[Episode]:
+        """Up to ``count`` whole episodes, fewer if ``max_steps`` env steps are over before.
+
+        ``seed`` decides on everything: it seeds the generators of libraries, and the env at its first reset.
+        Raises BadObservation, EnvFailed with what the env raised as its cause, or what the screen raises.
+        """
+        return episodes_of(self._episode, count, max_steps, seed)
+
+    def _episode(self, number: int, seed: int | None, max_steps: int) -> Episode | None:
+        """One episode, or None if it was not over after ``max_steps``."""
+        if max_steps < 1:
+            return None
+        obs = self._reset(number, seed)
+        self._state = self._policy.fresh_state(1)
+        self._screen.show(self._env)
+        total = 0.0
+        for step in range(1, max_steps + 1):
+            action = self._action(obs)
+            for _ in range(self._repeat):
+                obs, reward, over, info = self._step(action, number, step)
+                self._screen.show(self._env)
+                total += reward
+                if over:
+                    return Episode(total, step, self._stats.of([info]))
+        return None
+
+    def _action(self, obs: Any) -> Any:
+        self._writer.write([obs], self._rows)
+        with torch.inference_mode():
+            acted = self._policy.act(self._obs, self._state, self._deterministic)
+        self._state = acted.state
+        return self._read_actions({key: action.numpy() for key, action in acted.actions.items()})[0]
+
+    def _reset(self, number: int, seed: int | None) -> Any:
+        try:
+            obs, _ = self._env.reset(seed=seed)
+        # Foreign code may raise anything.
+        except Exception as error:
+            raise EnvFailed(f"{self._name}: reset() of episode {number} raised {named(error)}") from error
+        self._writer.check(obs, f"{self._name}, reset() of episode {number}")
+        return obs
+
+    def _step(self, action: Any, number: int, step: int) -> tuple[Any, float, bool, Any]:
+        try:
+            obs, reward, terminated, truncated, info = self._env.step(action)
+            return obs, float(reward), bool(terminated or truncated), info
+        # Same reason as above.
+        except Exception as error:
+            raise EnvFailed(f"{self._name}: step {step} of episode {number} raised {named(error)}") from error
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def player_of(
+    env: Any, spec: EnvSpec, policy: Policy, screen: Screen, *, name: str, deterministic: bool = False, repeat: int = 1
+) -> PlayerLike:
+    """What plays ``env``, whatever number of agents it has."""
+    make: Any = AgentsPlayer if isinstance(env, AgentsEnv) else Player
+    player: PlayerLike = make(env, spec, policy, screen, name=name, deterministic=deterministic, repeat=repeat)
+    return player
+
+
+class AgentsPlayer:
+    """One env of A agents and the policy of all of them, one step after the other, on the CPU."""
+
+    def __init__(
+        self,
+        env: AgentsEnv,
+        spec: EnvSpec,
+        policy: Policy,
+        screen: Screen,
+        *,
+        name: str,
+        deterministic: bool = False,
+        repeat: int = 1,
+    ) -> None:
+        """As ``Player``."""
+        self._env, self._spec, self._policy, self._screen = env, spec, policy, screen
+        self._name, self._deterministic, self._repeat = name, deterministic, repeat
+        self._writer = AgentsWriter(spec, env.observation_space)
+        self._read_actions = action_reader(env.action_space)
+        size = spec.num_agents
+        self._rows = {key: np.zeros((size, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
+        self._obs = {key: torch.from_numpy(row) for key, row in self._rows.items()}
+        self._blank = blank(env.observation_space)
+        self._life = AgentsLife(size)
+        self._state = policy.fresh_state(size)
+        self._stats = StatsTaker(name)
+
+    def episodes(self, count: int, max_steps: int, seed: int) -> Iterator[Episode]:
+        """As ``Player.episodes``. An episode is the env's, and over once those of all its agents are."""
+        return episodes_of(self._episode, count, max_steps, seed)
+
+    def _episode(self, number: int, seed: int | None, max_steps: int) -> Episode | None:
+        if max_steps < 1:
+            return None
+        observations = self._reset(number, seed)
+        self._state = self._policy.fresh_state(self._spec.num_agents)
+        self._screen.show(self._env)
+        returns = [0.0] * self._spec.num_agents
+        infos: list[Any] = []
+        for step in range(1, max_steps + 1):
+            actions = self._actions(observations)
+            for _ in range(self._repeat):
+                observations, rewards, change = self._step(actions, number, step)
+                self._screen.show(self._env)
+                returns = [total + float(reward) for total, reward in zip(returns, rewards, strict=True)]
+                if change is None:
+                    continue
+                stops = self._life.change(change, observations)
+                infos += [change.infos[agent] for agent in sorted(stops.terminated + stops.truncated + stops.ended)]
+                if stops.over:
+                    stats = {**team_stats(self._spec.agents, returns), **self._stats.of(infos)}
+                    return Episode(sum(returns) / len(returns), step, stats)
+        return None
+
+    def _actions(self, observations: Sequence[Any]) -> list[Any]:
+        """One action for each agent. Who shows nothing shows zeros, and remembers what it did before."""
+        absent = self._life.absent
+        self._life.end_showing(of_the_asleep=True)
+        shown = [self._blank if agent in absent else obs for agent, obs in enumerate(observations)]
+        self._writer.write(shown, self._rows)
+        with torch.inference_mode():
+            acted = self._policy.act(self._obs, self._state, self._deterministic)
+            looks = torch.tensor([agent not in absent for agent in range(len(shown))]).unsqueeze(-1)
+            self._state = torch.where(looks, acted.state, self._state)
+        return self._read_actions({key: action.numpy() for key, action in acted.actions.items()})
+
+    def _reset(self, number: int, seed: int | None) -> Sequence[Any]:
+        try:
+            observations = self._env.reset(seed=seed)
+        # Foreign code may raise anything.
+        except Exception as error:
+            raise EnvFailed(f"{self._name}: reset() of episode {number} raised {named(error)}") from error
+        self._life.begin(observations)
+        for agent, obs in zip(self._spec.agents, observations, strict=True):
+            if obs is not None:
+                self._writer.check(obs, f"{self._name}, reset() of episode {number}, agent {agent!r}")
+        return observations
+
+    def _step(self, actions: Sequence[Any], number: int, step: int) -> AgentsStep:
+        try:
+            return self._env.step(actions)
+        # Same reason as above.
+        except Exception as error:
+            raise EnvFailed(f"{self._name}: step {step} of episode {number} raised {named(error)}") from error

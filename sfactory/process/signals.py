@@ -1,0 +1,181 @@
+"""Room: Ctrl-C, SIGTERM and SIGHUP. In: signals. Out: a count, a wake-up, or ``Interrupted`` during start-up.
+
+The first signal saves and stops, the second ends the run at once. The same one again within ECHO_S is an echo, and no
+second one: ``timeout`` and others signal a process, and then its whole group. SIGUSR1 is a question and disturbs
+nothing: how does the run stand? Imports no torch, so that it can be in force before anything slow happens.
+
+Room: stdout while others' code runs. In: what that prints. Out: the same on stderr; stdout is for results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+from typing import Any
+
+from sfactory.clock import now
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+QUESTION = signal.SIGUSR1
+ECHO_S = 0.25
+# Signals that main alone answers: a child that gets one, because the whole group did, goes on.
+FOR_MAIN = (*HANDLED, QUESTION)
+
+
+class Interrupted(BaseException):
+    """A signal arrived while ``Interrupts.raising``; not an Exception, so that nothing swallows it."""
+
+
+class Interrupts:
+    """Context in which the handled signals are counted.
+
+    signum: the first signal that came, or None. count: how many came. wake_fd: readable after each.
+    raising: True (start-up) raises Interrupted where the signal hits; False only counts.
+    raising_again: True raises it for the second signal and those after it.
+    on_first: called by the first signal, wherever the main thread is. asked: a QUESTION came and was not answered yet.
+    """
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self.count = 0
+        self.raising = True
+        self.raising_again = False
+        self.on_first: Callable[[], None] | None = None
+        self.asked = False
+        self.wake_fd, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._last: tuple[int, float] | None = None  # the signal that was counted last, and when
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        for signum in HANDLED:
+            self._previous[signum] = signal.signal(signum, self._handle)
+        self._previous[QUESTION] = signal.signal(QUESTION, self._ask)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.raising = self.raising_again = False
+        if self.count:
+            # The process is on its way out, and a second signal must not change how it ends: not in the interpreter's
+            # last moments either, in which it gives handlers of Python's up for the default, and leaves this as it is.
+            for handled in HANDLED:
+                signal.signal(handled, signal.SIG_IGN)
+            return
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+
+    def restore(self) -> None:
+        """Have signals do what they did before, even if some came, in a process that goes on. For the main thread."""
+        previous, self._previous = self._previous, {}
+        for signum, handler in previous.items():
+            if handler is not None:  # one that was not set by Python cannot be set again
+                signal.signal(signum, handler)
+        for fd in (self.wake_fd, self._wake_write):
+            os.close(fd)
+
+    @property
+    def exit_code(self) -> int:
+        """128 + the first signal."""
+        assert self.signum is not None, "no signal came"
+        return 128 + self.signum
+
+    def drain(self) -> None:
+        """Empty the wake-up pipe."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake_fd, 4096)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self._last is not None and self._last[0] == signum and now() - self._last[1] < ECHO_S:
+            return
+        self._last = signum, now()
+        self.signum = self.signum or signum
+        self.count += 1
+        if self.count == 1 and self.on_first is not None:
+            self.on_first()
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"!")
+        if self.raising or (self.raising_again and self.count > 1):
+            raise Interrupted(signum)
+
+    def _ask(self, signum: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+
+@contextlib.contextmanager
+def signals_held_back() -> Iterator[None]:
+    """Have signals for main heard when the block ends. For the main thread.
+
+    They are blocked, so that processes started inside inherit that and a signal to the group spares them. That alone
+    holds nothing back here: the kernel gives a signal to any thread that does not block it, such as those of BLAS, and
+    Python then runs its handler in the main thread. So the handlers are exchanged, too; one that was not set by Python
+    could not be put back, and stays.
+    """
+    heard: list[int] = []
+    found = {signum: signal.getsignal(signum) for signum in FOR_MAIN}
+    handlers = {signum: handler for signum, handler in found.items() if handler is not None}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_MAIN)
+    try:
+        for signum in handlers:
+            signal.signal(signum, lambda signum, _frame: heard.append(signum))
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number in heard:
+            signal.raise_signal(number)
+
+
+_LIBC = ctypes.CDLL(None)
+
+
+@contextlib.contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """What Python, C and child processes print to stdout inside goes to stderr; afterwards stdout is as it was.
+
+    C's stdio keeps what it is to print to a pipe or a file until its buffer is full, at the latest to the end of the
+    process, where it would come after the result. So buffers are emptied before file descriptor 1 changes its meaning.
+    """
+    _flush()
+    restore = _divert()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        try:
+            _flush()
+        finally:
+            restore()
+
+
+def _divert() -> Callable[[], None]:
+    """Make file descriptor 1 another name of 2; returns what undoes that."""
+    if sys.__stdout__ is None:  # Python was started without a stdout: the number 1 is some other file's, or nobody's
+        return lambda: None
+    try:
+        kept = os.dup(1)
+    except OSError:  # it was closed on the way
+        os.dup2(2, 1)
+        return lambda: os.close(1)
+    os.dup2(2, 1)
+
+    def restore() -> None:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+    return restore
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.__stdout__):
+        # Foreign code may have closed or detached it, and a full disk is told of where the result is printed.
+        with contextlib.suppress(OSError, ValueError):
+            if stream is not None:
+                stream.flush()
+    _LIBC.fflush(None)

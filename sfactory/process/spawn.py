@@ -1,0 +1,184 @@
+"""Room: starting child processes. In: roles. Out: processes that main can watch.
+
+Children are forked from a server process that has imported torch, numpy and gymnasium once (forkserver); see
+docs/decisions/0001-start-method.md for the measurement.
+
+Room: the first and last lines of every child process. In: a role and what it works with. Out: an exit code.
+
+NOTE [Death of main]: a child holds the read end of a pipe whose write end only main has. The kernel is asked
+to send SIGKILL to the child when that end is closed, so children die with main whatever they are doing, even
+inside C code that holds the interpreter's lock, and no thread has to watch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import logging
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker, util
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from sfactory.errors import CannotSaveError, CheckpointError, DivergedError, ExitCode, SFactoryError, Starved
+from sfactory.process.signals import FOR_MAIN, signals_held_back
+from sfactory.process.stack_dump import StackFile
+from sfactory.shared.status import FailureBoard, StatusBoard
+from sfactory.system.resources import raise_file_limit
+
+_F_SETSIG = 10  # fcntl.F_SETSIG is missing from Python's fcntl
+
+
+@dataclass(frozen=True)
+class Birth:
+    """What every child is given: its name, the boards it writes to, its niceness, where it shows its stacks.
+
+    log_path: the file that takes what it logs, beside stderr.
+    """
+
+    name: str
+    status: StatusBoard
+    failures: FailureBoard
+    niceness: int
+    stack: StackFile | None = None
+    log_path: Path | None = None
+
+
+def child_main(birth: Birth, role: Callable[..., None], *given: Any) -> None:
+    """Entry point of a child: set the process up, then run ``role(*given, row)``. Does not return."""
+    prepare_process(birth.name, birth.stack)
+    if birth.log_path is not None:
+        _log_to(birth.log_path, birth.name)
+    row = birth.status.row(birth.name)
+    row.start()
+    code = int(ExitCode.DONE)
+    try:
+        with contextlib.suppress(OSError):  # lowering niceness needs rights; main has warned where they lack
+            os.nice(birth.niceness)
+        role(*given, row)
+    except BaseException as error:
+        birth.failures.write(birth.name, _told(error))
+        code = int(error.exit_code) if isinstance(error, SFactoryError) else int(ExitCode.FAULTS)
+    finally:
+        leave(code)
+
+
+def _told(error: BaseException) -> str:
+    """The traceback of what ended the process, or its text alone where that says all that a reader can act on.
+
+    Either way the last line says what happened.
+    """
+    if not isinstance(error, CannotSaveError | CheckpointError | DivergedError | Starved):
+        return traceback.format_exc()
+    details = str(error).splitlines()[1:]
+    return "\n".join([*details, f"{type(error).__name__}: {error.headline}"])
+
+
+def prepare_process(name: str, stack: StackFile | None = None) -> None:
+    """Name the process, tie its life to main's, let main alone decide on signals, keep stdout for results.
+
+    ``stack``: where the process writes its stacks when main asks where it hangs.
+    """
+    Path("/proc/self/comm").write_text(name)
+    _die_with_main()
+    for signum in FOR_MAIN:
+        # A handler, not SIG_IGN: programs that an env starts must not inherit deafness to signals.
+        signal.signal(signum, _leave_it_to_main)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_MAIN)
+    os.dup2(2, 1)
+    faulthandler.enable()
+    if stack is not None:
+        stack.answer()
+    logging.basicConfig(level=logging.INFO, format=f"[%(asctime)s] {name}: %(message)s", datefmt="%H:%M:%S")
+
+
+class _LogFile(logging.FileHandler):
+    """A file that several processes append to, a line at a time. A disk that is full costs lines, never the process."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """What could not be written is on stderr all the same."""
+
+
+def _log_to(path: Path, name: str) -> None:
+    with contextlib.suppress(OSError):
+        handler = _LogFile(path, encoding="utf-8", errors="replace")
+        form = f"[%(asctime)s] %(levelname)s: {name}: %(message)s"
+        handler.setFormatter(logging.Formatter(form, datefmt="%Y-%m-%d %H:%M:%S"))
+        logging.getLogger().addHandler(handler)
+
+
+def leave(code: int) -> None:
+    """End the process now, without waiting for threads or exit handlers of whatever the env loaded."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _leave_it_to_main(signum: int, frame: FrameType | None) -> None:
+    """Main gets the same signal, and orders the stop, or answers."""
+
+
+def _die_with_main() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a child is started by multiprocessing"
+    fd = parent.sentinel
+    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(fd, _F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+    readable, _, _ = select.select([fd], [], [], 0)
+    if readable:  # main died before the kernel was asked
+        os._exit(int(ExitCode.FAULTS))
+
+
+_PRELOAD = ["torch", "numpy", "gymnasium", "faster_fifo", "sfactory.supervise.preload"]
+
+_SOCKET_DIR = (
+    "SFACTORY_SOCKET_DIR"  # see sfactory.supervise.preload; not imported from there, which would import everything
+)
+
+
+class Nursery:
+    """Starts processes; ``open`` it as early as possible, it imports torch in the background."""
+
+    def __init__(self) -> None:
+        self._context: ForkServerContext = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(_PRELOAD)
+
+    def open(self) -> None:
+        """Start the server process. It is deaf to Ctrl-C and SIGTERM: a signal to the group is main's business.
+
+        Before that the limit of open files is raised, which it and all children inherit.
+        """
+        raise_file_limit()
+        resource_tracker.ensure_running()
+        os.environ[_SOCKET_DIR] = util.get_temp_dir()
+        with signals_held_back():
+            forkserver.ensure_running()
+        del os.environ[_SOCKET_DIR]
+
+    def start(self, birth: Birth, role: Callable[..., None], *given: Any) -> ForkServerProcess:
+        """Start a child that runs ``role(*given, row)``."""
+        process = self._context.Process(target=child_main, args=(birth, role, *given), name=birth.name)
+        process.start()
+        return process
+
+    def start_plain(self, target: Callable[..., None], *given: Any) -> ForkServerProcess:
+        """Start a child that runs ``target(*given)`` and has no place on the boards."""
+        process = self._context.Process(target=target, args=given)
+        process.start()
+        return process
+
+    def pipe(self) -> tuple[Any, Any]:
+        """A one-way pipe: (read end, write end)."""
+        return self._context.Pipe(duplex=False)

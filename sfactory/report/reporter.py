@@ -1,0 +1,135 @@
+"""Room: what a run tells while it goes on and when it ends. In: beats. Out: lines, rows, the summary.
+
+The same for all layouts of processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sfactory.clock import Every, now
+from sfactory.config.schema import Config
+from sfactory.errors import SFactoryError
+from sfactory.experiment.resume import Resumed
+from sfactory.experiment.run_dir import RunDir
+from sfactory.experiment.summary import Outcome, Result
+from sfactory.report.bottleneck import Advisor, LoadMeter
+from sfactory.report.collector import Reports
+from sfactory.report.console import Console
+from sfactory.report.observers import Observers
+from sfactory.report.scalars import account_scalars
+from sfactory.report.writers import Scalars, Writers, numbers_of
+from sfactory.supervise.shared_objects import Wiring
+from sfactory.system.cores import Cores
+
+
+class Reporting:
+    """Gathers reports and passes them on. ``reports`` is what is known."""
+
+    def __init__(
+        self,
+        config: Config,
+        wiring: Wiring,
+        rundir: RunDir,
+        resumed: Resumed,
+        console: Console,
+        process_started_at: float,
+        observers: Observers | None = None,
+        advisor: Advisor | None = None,
+    ) -> None:
+        """``advisor``: knows which flags would help; without one none is named."""
+        report = config.report
+        self.reports = Reports(config, wiring.actors_to_main, wiring.learners_to_main, wiring.status, resumed)
+        self._control, self._console, self._candidate = wiring.control, console, wiring.candidate
+        self._status, self._table = wiring.status, wiring.table
+        self._process_started_at = process_started_at
+        self._observers = Observers() if observers is None else observers
+        self._observed_updates = resumed.updates
+        self._writers = Writers(rundir.path, report.with_tensorboard, report.flush_summaries_interval)
+        self._line_due = Every(report.report_interval_sec)
+        self._row_due = Every(report.experiment_summaries_interval)
+        self._announced = False
+        # In one process rooms take turns, and the time between two turns is nobody's.
+        cores = None if config.run.serial_mode else Cores.available().count
+        self._line_load, self._row_load = (cores and LoadMeter(wiring.status, cores) for _ in range(2))
+        self._advisor = advisor
+        self._advised: str | None = None
+
+    def beat(self) -> None:
+        """Look at the counters, and report what is due. Called a few times a second."""
+        reports = self.reports
+        reports.sample()
+        if not self._announced and reports.sampled_env_steps:
+            self._announced = True
+            for load in (self._line_load, self._row_load):
+                if load:
+                    load.take()  # start-up is no part of any share
+            self._console.message(f"first env step {now() - self._process_started_at:.1f} s after the start")
+        for policy, mean in enumerate(reports.window_means()):
+            if mean is not None:
+                self._control.tell_objective(policy, mean)
+        self._write_evaluations()
+        self._tell_observers()
+        if self._line_due.due():
+            self._write_line()
+        if self._row_due.due():
+            self._write_row()
+
+    def finish(self, status: Result, error: SFactoryError | None) -> Outcome:
+        """The last line and row, and how the run ended."""
+        # What actors did after the last beat they did at a time that nobody knows: while they were ended.
+        self.reports.sample_trained()
+        self._console.line(self.reports.progress())
+        self._write_evaluations(last=True)
+        self._tell_of_dropped()
+        self._write_row(last=True)
+        self.close()
+        return Outcome(status, self.reports.summary(status), error, self.reports.saved_env_steps)
+
+    def close(self) -> None:
+        """Close the files of metrics; closing twice is harmless."""
+        self._writers.close()
+
+    def _write_line(self) -> None:
+        progress = self.reports.progress()
+        if self._line_load and self._announced:
+            load = self._line_load.take()
+            progress = replace(progress, busy=load.busy, bound_by=load.bound_by)
+            # Whoever sets the pace is told of once, and again when it is another for a whole interval.
+            advice = self._advisor.advice(load) if self._advisor else None
+            if advice is not None and load.bound_by != self._advised:
+                self._advised = load.bound_by
+                self._console.message(advice)
+        self._console.line(progress)
+
+    def _write_row(self, last: bool = False) -> None:
+        load = self._row_load.take().scalars() if self._row_load else {}
+        scalars = self.reports.scalars() | account_scalars(self._status, self._table) | load
+        scalars |= self._observers.extra_summaries(scalars)
+        self._write(scalars, last)
+
+    def _write(self, scalars: Scalars, last: bool) -> None:
+        env_steps = self.reports.trained_env_steps
+        self._writers.write(env_steps, scalars)
+        if self._observers:
+            self._observers.on_report(numbers_of(env_steps, scalars), last)
+
+    def _write_evaluations(self, last: bool = False) -> None:
+        """A row and a line for each evaluation that has been completed: rows of their own, as they come in between."""
+        for evaluation in self.reports.evaluations.take():
+            self._write(evaluation.scalars(), last)
+            self._console.message(str(evaluation))
+
+    def _tell_of_dropped(self) -> None:
+        """An evaluation that was under way when the run ended, and would have taken too long, is in no row."""
+        candidate, evaluations = self._candidate, self.reports.evaluations
+        if candidate is not None and candidate.number and not evaluations.is_whole(candidate.number):
+            self._console.message(
+                f"evaluation of policy version {candidate.version}: dropped, because the run ended before its episodes"
+            )
+
+    def _tell_observers(self) -> None:
+        updates = self.reports.updates
+        if self._observers and updates > self._observed_updates:
+            self._observed_updates = updates
+            self._observers.on_training_step(self.reports.progress())

@@ -1,0 +1,178 @@
+"""Room: the names under which numbers are written. In: what is known of a run. Out: parts of a row.
+
+A name is there from the first row on, with None as long as there is no number. docs/metrics.md says what each means.
+
+Room: by how many updates the behavior policy was older than the learner. In: a learner's reports. Out: PolicyLag.
+
+Room: how much memory processes take. In: their pids. Out: megabytes (2^20 bytes) that each has to itself.
+
+A process's resident size holds what it shares with others, too: shared memory (trajectories, weights) and
+mapped files (the code of libraries). Only what is left adds up. The kernel's /proc/<pid>/statm tells both, in
+pages; pages that a fork left in common count for each process, as nothing cheap to read tells them apart.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from sfactory.experiment.summary import PolicyLag
+from sfactory.layout import ACTORS, LEARNERS
+from sfactory.messages import TRAIN_STATISTICS, LearnerTimes, TrainStats
+from sfactory.report.episode_stats import Throughput, Window
+from sfactory.shared.slots import SlotTable
+from sfactory.shared.status import StatusBoard
+
+
+class LagOfSession:
+    """Minimum, mean and maximum policy lag over all updates of this session."""
+
+    def __init__(self) -> None:
+        self._minimum, self._maximum = float("inf"), 0.0
+        self._total, self._updates = 0.0, 0.0
+
+    def add(self, stats: TrainStats) -> None:
+        """Take in a report, unless none of its steps came new."""
+        if math.isnan(stats.lag_mean):
+            return
+        self._minimum = min(self._minimum, stats.lag_min)
+        self._maximum = max(self._maximum, stats.lag_max)
+        self._total += stats.lag_mean * stats.updates
+        self._updates += stats.updates
+
+    def value(self) -> PolicyLag:
+        """So far."""
+        if not self._updates:
+            return PolicyLag()
+        return PolicyLag(self._minimum, self._total / self._updates, self._maximum)
+
+
+def lag_of(stats: TrainStats | None) -> PolicyLag:
+    """The policy lag in one report, of steps that came new."""
+    return PolicyLag() if stats is None else _lag(stats.lag_min, stats.lag_mean, stats.lag_max)
+
+
+def replay_lag_of(stats: TrainStats | None) -> PolicyLag:
+    """The same of replayed steps."""
+    return PolicyLag() if stats is None else _lag(stats.replay_lag_min, stats.replay_lag_mean, stats.replay_lag_max)
+
+
+def _lag(minimum: float, mean: float, maximum: float) -> PolicyLag:
+    return PolicyLag() if math.isnan(mean) else PolicyLag(minimum, mean, maximum)
+
+
+Row = dict[str, float | None]
+
+_COUNTERS = ("datasets", "replayed_steps", "dropped_steps", "publications", "target_updates")
+_FAULTS = ("env_restarts", "bad_env_data")
+_TIMES = tuple(name for name in LearnerTimes._fields if name != "policy")
+
+
+def window_scalars(name: str, window: Window) -> Row:
+    """``<name>_mean``, ``_min`` and ``_max`` of the last episodes."""
+    return {f"{name}_mean": window.mean, f"{name}_min": window.min, f"{name}_max": window.max}
+
+
+def speed_scalars(trained: Throughput, sampled: Throughput) -> Row:
+    """Rates, and the highest ones."""
+    return {
+        "perf/fps_10s": trained.rate(10.0),
+        "perf/fps_60s": trained.rate(60.0),
+        "perf/fps_300s": trained.rate(300.0),
+        "perf/sample_fps": sampled.rate(10.0),
+        "perf/peak_train_fps": trained.peak,
+        "perf/peak_sample_fps": sampled.peak,
+    }
+
+
+def counter_scalars(status: StatusBoard) -> Row:
+    """What learners and actors have counted in this session."""
+    row: Row = {f"perf/{name}": int(status.total(name, LEARNERS)) for name in _COUNTERS}
+    return row | {f"perf/{name}": count for name, count in env_faults(status).items()}
+
+
+def env_faults(status: StatusBoard) -> dict[str, int]:
+    """How often envs failed in this session, by the name of the failure."""
+    return {name: int(status.total(name, ACTORS)) for name in _FAULTS}
+
+
+def account_scalars(status: StatusBoard, table: SlotTable) -> Row:
+    """Where the sampled steps of this session are; exact once all processes have ended."""
+    return {
+        "perf/received_steps": int(status.total("received_steps", LEARNERS)),
+        "perf/held_steps": table.steps_held(),
+        "perf/discarded_steps": int(status.total("discarded_steps", "")),
+        "perf/worker_restarts": int(status.total("restarts", "")),
+    }
+
+
+def train_scalars(stats: TrainStats | None) -> Row:
+    """What a learner told last of its updates, and of the lag of what it learned from."""
+    row: Row = {f"train/{name}": None if stats is None else getattr(stats, name) for name in TRAIN_STATISTICS}
+    for name, lag in (("policy_lag", lag_of(stats)), ("replay_lag", replay_lag_of(stats))):
+        row |= {f"{name}/min": lag.min, f"{name}/mean": lag.mean, f"{name}/max": lag.max}
+    return row
+
+
+class LastTimes:
+    """What a learner told last of each of its times; it tells NaN of what it did not do since it told before."""
+
+    def __init__(self) -> None:
+        self._last: Row = dict.fromkeys(_TIMES)
+
+    def add(self, times: LearnerTimes) -> None:
+        """Take in a report."""
+        told = {name: getattr(times, name) for name in _TIMES}
+        self._last |= {name: value for name, value in told.items() if not math.isnan(value)}
+
+    def scalars(self) -> Row:
+        """``perf/grad_ms`` and so on."""
+        return {f"perf/{name}": value for name, value in self._last.items()}
+
+
+def sb3_scalars(row: Mapping[str, float | None], trained: Throughput, seconds_of_session: float) -> Row:
+    """Names of Stable-Baselines3 for numbers that mean the same here and there, see docs/metrics.md."""
+    entropy = row["train/entropy"]
+    return {
+        "rollout/ep_rew_mean": row["train/episode_return_mean"],
+        "rollout/ep_len_mean": row["train/episode_length_mean"],
+        "time/fps": trained.overall,
+        "time/iterations": row["perf/datasets"],
+        "time/time_elapsed": seconds_of_session,
+        "time/total_timesteps": row["perf/trained_env_steps"],
+        "train/approx_kl": row["train/kl"],
+        "train/entropy_loss": None if entropy is None else -entropy,
+        "train/n_updates": row["perf/updates"],
+        "train/policy_gradient_loss": row["train/policy_loss"],
+    }
+
+
+_PAGES_PER_MB = 2**20 / os.sysconf("SC_PAGE_SIZE")
+
+
+def private_mb(pid: int) -> float | None:
+    """Resident memory of a process without shared memory and files; None if there is no such process."""
+    try:
+        _, resident, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_bytes().split())
+    except (OSError, ValueError):
+        return None
+    # A process that has ended and was not waited for yet has no memory.
+    return max(0, resident - shared) / _PAGES_PER_MB if resident else None
+
+
+def memory_scalars(pids: Mapping[str, int]) -> dict[str, float]:
+    """``memory/<name>_mb`` of each named process that is there, and ``memory/total_mb``, their sum.
+
+    A pid of 0 is a process that was not started; names that share a pid are told and counted as the first.
+    """
+    scalars: dict[str, float] = {}
+    seen = {0}
+    for name, pid in pids.items():
+        if pid not in seen:
+            seen.add(pid)
+            megabytes = private_mb(pid)
+            if megabytes is not None:
+                scalars[f"memory/{name}_mb"] = megabytes
+    return scalars | {"memory/total_mb": sum(scalars.values())}

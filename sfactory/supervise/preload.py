@@ -1,0 +1,29 @@
+"""Room: what the fork server imports once for all children. In: nothing. Out: modules in memory, shared by all."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import stat
+
+SOCKET_DIR_VARIABLE = "SFACTORY_SOCKET_DIR"
+
+
+def _tidy_up_after_main() -> None:
+    """Remove the folder of the server's socket when the server ends, which it does after main, even a killed one."""
+    folder = os.environ.pop(SOCKET_DIR_VARIABLE, None)
+    if folder is not None:
+        atexit.register(_remove_sockets, folder)
+
+
+def _remove_sockets(folder: str) -> None:
+    """Remove a folder that holds sockets alone; with anything else in it, it stays."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+                os.unlink(entry.path)
+        os.rmdir(folder)
+
+
+_tidy_up_after_main()

@@ -1,0 +1,154 @@
+"""Room: the life of a run from started children to their end. In: deaths, signals, beats. Out: how it ended.
+
+One loop waits for all of them at once. A stop is ordered through Control; whoever has not ended when its
+grace is over is killed, so that the run always ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from sfactory.clock import Deadline, now
+from sfactory.errors import CannotSaveError, SFactoryError
+from sfactory.layout import LEARNERS, is_learner
+from sfactory.process.signals import Interrupts
+from sfactory.shared.control import Control, Stop
+from sfactory.shared.status import State, StatusBoard
+from sfactory.supervise.hang_detection import Hangs
+from sfactory.supervise.process_group import Crew, Death
+from sfactory.supervise.restarts import Boot, Replacement
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 0.25
+_SAVE_GRACE_S = 8.0
+_MOST_GRACE_S = 120.0  # however long updates take; a second signal ends the run at once
+_STOP_GRACE_S = 3.0
+
+
+class Supervision:
+    """Watches a crew until nobody is left.
+
+    failure: the first fault, if any. done: every learner reached its limit, or a beat said that it was
+    enough.
+    ``boot_limit_s``: bound on making one env and on one env's first reset, see Boot.
+    ``saves``: whether there is anything to save at a stop; a measurement has nothing.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        control: Control,
+        status: StatusBoard,
+        interrupts: Interrupts,
+        boot_limit_s: float,
+        saves: bool = True,
+        replacement: Replacement | None = None,
+        hangs: Hangs | None = None,
+    ) -> None:
+        """``replacement``: without one, whoever dies ends the run. ``hangs``: without one, nobody hangs."""
+        self._crew, self._control, self._status, self._interrupts = crew, control, status, interrupts
+        self._stop = Stop.SAVE if saves else Stop.NOW
+        self._boot = Boot(crew, status, boot_limit_s)
+        self._replacement, self._hangs = replacement, hangs
+        self._grace: Deadline | None = None
+        self.failure: SFactoryError | None = None
+        self.done = False
+
+    def run(self, on_beat: Callable[[], bool]) -> None:
+        """Supervise to the end. ``on_beat`` is called every BEAT_S; True from it ends the run as done."""
+        next_beat = now() + BEAT_S
+        while self._crew.alive:
+            for death in self._crew.wait(self._interrupts.wake_fd, max(0.0, next_beat - now())):
+                self._on_death(death)
+            self._interrupts.drain()
+            self._on_signals()
+            if now() >= next_beat:
+                next_beat = now() + BEAT_S
+                if on_beat() and not self._control.stopping:
+                    self.done = True
+                    self._order(self._stop)
+                self._check()
+            if self._grace is not None and self._grace.passed:
+                self._kill_rest()
+
+    def _on_death(self, death: Death) -> None:
+        if is_learner(death.name) and death.exit_code == 0 and self._status.row(death.name).get("state") == State.DONE:
+            if not any(is_learner(name) for name in self._crew.alive):
+                self.done = not self._control.stopping or self.done
+                self._order(Stop.NOW)
+            return
+        if self._control.stopping and death.exit_code == 0:
+            return
+        if self.failure is not None:
+            log.error("%s, while the run was being stopped", death.cause)  # the first one is the run's failure
+            return
+        replaceable = self._replacement is not None and self._replacement.is_for(death)
+        if self._control.stopping and (replaceable or self._boot.may_be_tried_again(death)):
+            log.warning("%s, while the run was being stopped", death.cause)
+            return  # it would have been replaced
+        failure = death.as_error() if self._control.stopping else self._after(death)
+        others_learn = any(is_learner(name) for name in self._crew.alive)
+        self._fail(failure, Stop.NOW if is_learner(death.name) and not others_learn else Stop.SAVE)
+
+    def _after(self, death: Death) -> SFactoryError | None:
+        """Have the dead one replaced; the failure of the run if it is not."""
+        if self._replacement is None or not self._replacement.is_for(death):
+            return self._boot.after(death)
+        self._boot.begin_anew(death.name)
+        return self._replacement.after(death, self._hangs.where(death.name) if self._hangs is not None else None)
+
+    def _on_signals(self) -> None:
+        count = self._interrupts.count
+        if count == 1 and self._control.stop is Stop.NO:
+            if self._stop is Stop.SAVE:
+                log.info("stopping and saving; a second signal ends the run at once, without saving")
+            self._order(self._stop)
+        if count >= 2:
+            self._order(Stop.NOW)
+            self._crew.kill()
+
+    def _check(self) -> None:
+        if not self._control.stopping:
+            self._fail(self._boot.look(), Stop.SAVE)
+        if not self._control.stopping and self._all_have_learned():
+            self.done = True
+            self._order(Stop.NOW)
+        if not self._control.stopping and self._hangs is not None:
+            self._fail(self._hangs.look(), Stop.SAVE)
+
+    def _all_have_learned(self) -> bool:
+        """Whether every learner is done. One of several goes on to free what comes, so that the others go on."""
+        learners = [name for name in self._status.names if is_learner(name)]
+        return all(self._status.row(name).get("state") == State.DONE for name in learners)
+
+    def _fail(self, failure: SFactoryError | None, stop: Stop) -> None:
+        if failure is not None:
+            self.failure = failure
+            self._order(stop)
+
+    def _order(self, stop: Stop) -> None:
+        if stop <= self._control.stop:
+            return
+        self._control.order_stop(stop)
+        self._grace = Deadline(self._save_grace_s() if stop is Stop.SAVE else _STOP_GRACE_S)
+
+    def _save_grace_s(self) -> float:
+        """Longer for a learner that has been seen to take long: it saves once its update is over, and often twice."""
+        updates, saves = (self._status.values(field, LEARNERS) for field in ("update_s", "save_s"))
+        slowest = max((update + save for update, save in zip(updates, saves, strict=True)), default=0.0)
+        return min(_SAVE_GRACE_S + 2 * slowest, _MOST_GRACE_S)
+
+    def _kill_rest(self) -> None:
+        killed = self._crew.kill()
+        learners = [name for name in killed if is_learner(name)]
+        if learners and self._control.stop is Stop.SAVE:
+            error = CannotSaveError(
+                f"{', '.join(learners)} had not saved {self._save_grace_s():.0f} s after the stop; the last checkpoint "
+                "stands. An update that takes long (--batch_size) delays a stop, and so does slow storage"
+            )
+            if self.failure is None:
+                self.failure = error
+            else:
+                log.error("%s", error)
