@@ -25,7 +25,7 @@ from scripts.rounds import alternating, medians
 from sfactory.clock import BLOCK_S, now
 from sfactory.config.flags import config_of
 from sfactory.layout import Layout
-from sfactory.learner.batcher import Assembler, Inbox
+from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.staging import Staging
 from sfactory.messages import TO_ACTOR, TO_LEARNER, SlotFreed, ToActor, ToLearner, TrajectoryReady
 from sfactory.shared.channel import Channel
@@ -87,7 +87,7 @@ class Hall:
 
     def batch(self, number: int) -> None:
         """Assemble one dataset after another."""
-        assembler = Assembler(self.inbox, slots_until_trained=False)
+        assembler = Batcher(self.inbox, slots_until_trained=False)
         while assembler.fill(self.areas[number], self.ended.is_set):
             self.datasets[number] += 1
 

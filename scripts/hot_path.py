@@ -28,12 +28,12 @@ from sfactory.env.factory import EnvFactory
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.inference.policy_worker import PolicyWorker
 from sfactory.layout import Layout
-from sfactory.learner.batcher import Assembler, Inbox
+from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.spec import EnvSpec
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 
 Inference = Literal["central", "local"]
 SPLITS, ENVS, ROLLOUT, SEED = 2, 128, 32, 1
@@ -98,10 +98,10 @@ class HotPath:
         model = ActorCritic(spec, config.model)
         self._config, self._weights = config, FlatState(model).to_host()
         self._layout = layout = Layout.plan(config.sampling, config.learner, inference, model.state_size)
-        self._wiring = wiring = Wiring(spec, layout, len(self._weights))
-        row = wiring.status.row(layout.learner_names[0])
-        inbox, to_actors = wiring.to_learners[0], wiring.to_actors
-        self._assembler = Assembler(Inbox(0, wiring.trajectories, wiring.table, inbox, to_actors, row), False)
+        self._shared = shared = SharedObjects(spec, layout, len(self._weights))
+        row = shared.status.row(layout.learner_names[0])
+        inbox, to_actors = shared.to_learners[0], shared.to_actors
+        self._assembler = Batcher(Inbox(0, shared.trajectories, shared.table, inbox, to_actors, row), False)
         self._staging = Staging(spec, layout, pin=False)
         self._splits: list[Split] = []
         self._updates = 0
@@ -111,13 +111,13 @@ class HotPath:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
         self._publish()
-        wiring, config = self._wiring, self._config
+        shared, config = self._shared, self._config
         for worker, name in enumerate(self._layout.policy_worker_names):
-            setup = wiring.policy_worker(0, worker, config, SEED, 0, "cpu")
+            setup = shared.policy_worker(0, worker, config, SEED, 0, "cpu")
             policy = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device("cpu"))
-            self.rooms.append(PolicyWorker(setup, policy, wiring.status.row(name)))
+            self.rooms.append(PolicyWorker(setup, policy, shared.status.row(name)))
         for actor, name in enumerate(self._layout.actor_names):
-            actor_setup, row = wiring.actor(actor, config, SEED, 0), wiring.status.row(name)
+            actor_setup, row = shared.actor(actor, config, SEED, 0), shared.status.row(name)
             splits = make_splits(actor_setup, row)
             self._splits += splits
             self.rooms.append(make_actor(actor_setup, splits, config.model, row))
@@ -133,7 +133,7 @@ class HotPath:
         for _ in range(steps // STEPS_OF_A_DATASET):
             self._fill()
             self._publish()
-            self._wiring.actors_to_main.get(0)
+            self._shared.actors_to_main.get(0)
 
     def _fill(self) -> None:
         self._staging.clear()
@@ -145,7 +145,7 @@ class HotPath:
         raise AssertionError(f"no dataset came within {MOST_TURNS} turns")
 
     def _publish(self) -> None:
-        self._wiring.weights[0].publish(self._weights, self._updates)
+        self._shared.weights[0].publish(self._weights, self._updates)
         self._updates += 1
 
 

@@ -56,7 +56,8 @@ on {date}: {cores} cores of {cpu}, Python {python}, torch {torch}, numpy {numpy}
 
 The rooms of a run (`sfactory/supervise/shared_objects.py:Wiring`, `sfactory/actor/actor_process.py:make_actor`,
 `sfactory/inference/policy_worker.py:PolicyWorker`, with the channels of every run) take turns in one process, as in
-serial mode: two splits of {envs} envs whose step costs next to nothing, episodes of {episode} steps, a 64x64 MLP, rollout {rollout}.
+serial mode: two splits of {envs} envs whose step costs next to nothing, episodes of {episode} steps, a 64x64 MLP,
+rollout {rollout}.
 The learner's assembler copies slots and hands them back; every {dataset} split steps weights are published, and what
 main is told is read. {warm_up} split steps go before what is measured. Calls and times
 are those of the fastest of {passes} passes, on a machine that did other things, too.

@@ -86,16 +86,16 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
 
 
 def _run(resolved: Resolved, arguments: list[str], on_report: OnReport | None, interrupts: Interrupts) -> RunResult:
-    from sfactory.process.spawn import Nursery
+    from sfactory.process.spawn import Spawner
     from sfactory.runner import session
 
     started_at, config = now(), resolved.config
     watching = {} if on_report is None else {"on_report": _observer(on_report)}
     run_dir = Path(config.run.train_dir) / config.run.experiment
     try:
-        nursery = Nursery()
-        nursery.open()
-        outcome = session.trained(resolved, arguments, nursery, interrupts, started_at, watching)
+        spawner = Spawner()
+        spawner.open()
+        outcome = session.trained(resolved, arguments, spawner, interrupts, started_at, watching)
     except Interrupted:  # before the run's directory was looked at
         interrupts.raising = False
         return RunResult("interrupted", interrupts.exit_code, session.not_begun(config), run_dir)

@@ -97,7 +97,7 @@ class CheckpointDir:
             raise ValueError(f"keep={keep}: at least one checkpoint must be kept")
         self.path = Path(path)
         self._keep = keep
-        self._left_behind: set[Path] = set()
+        self._idle_warning: set[Path] = set()
 
     def tidy(self) -> None:
         """Remove what writers that were killed left half done. For the process that saves, before its first save."""
@@ -187,7 +187,7 @@ class CheckpointDir:
         """
         kinds = [each for each in _KINDS if each != "best" or kind != "latest"]
         place = next(entry.place for each in _KINDS for entry in self._listing(each) if entry.path == loaded.path)
-        self._left_behind.update(path for each in kinds for path in self._later(each, place))
+        self._idle_warning.update(path for each in kinds for path in self._later(each, place))
 
     def load_at(self, env_steps: int, kind: Kind | None = None) -> Loaded:
         """The checkpoint of exactly that env step, of one kind or of any, on the CPU.
@@ -230,7 +230,7 @@ class CheckpointDir:
         found: list[_Entry] = []
         for path in directory.glob("*.pth"):
             match = _NAMES[kind].fullmatch(path.name)
-            if match and path not in self._left_behind:
+            if match and path not in self._idle_warning:
                 found.append(_Entry(int(match[1]), int(match[2]), path))
         return sorted(found)
 
@@ -240,10 +240,10 @@ class CheckpointDir:
 
     def _commit(self, kind: Kind, path: Path, payload: Mapping[str, Any], train_step: int, env_steps: int) -> None:
         """Commit one of a kind; then rename what is not of its past, so that numbers always tell the newest."""
-        if path in self._left_behind and not self._set_aside(path):
+        if path in self._idle_warning and not self._set_aside(path):
             raise CannotSaveError(f"checkpoint {path} would be written over an earlier one that could not be renamed")
         commit(path, payload, train_step, env_steps)
-        for other in sorted({*self._left_behind, *self._later(kind, (train_step, env_steps))}):
+        for other in sorted({*self._idle_warning, *self._later(kind, (train_step, env_steps))}):
             self._set_aside(other)
 
     def _set_aside(self, path: Path) -> bool:
@@ -256,7 +256,7 @@ class CheckpointDir:
         except OSError as error:
             _log.warning("%s is not part of this run's past any more, and could not be renamed: %s", path, error)
             return False
-        self._left_behind.discard(path)
+        self._idle_warning.discard(path)
         _log.warning("%s is not part of this run's past any more; renamed to %s", path, aside.name)
         return True
 

@@ -42,13 +42,13 @@ def _result(config: EnjoyConfig, interrupts: Interrupts) -> str:
     # end the process without a word.
     with signals_held_back():
         from sfactory.experiment.saved_policy import Choice, SavedPolicy
-        from sfactory.play.play_session import staged
+        from sfactory.play.play_session import play_session
         from sfactory.play.player import Evaluation, Played, result_line
 
     choice = Choice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
     saved = SavedPolicy.load(config.train_dir, config.experiment, choice)
     seed = secrets.randbits(31) if config.seed is None else config.seed
-    with staged(config, saved) as stage:
+    with play_session(config, saved) as stage:
         episodes = _play(stage.player, config, saved, seed, interrupts)
     played = Played(
         env=saved.config.run.env,

@@ -32,9 +32,9 @@ def _run(config: LauncherConfig, command: str, interrupts: Interrupts) -> int:
 
     def launch() -> str:
         # Imported only now, so that a mistyped flag is answered at once.
-        from sfactory.launch.launch import Launching
+        from sfactory.launch.launch import Launcher
 
-        line, code = Launching(config, command, interrupts).run()
+        line, code = Launcher(config, command, interrupts).run()
         codes.append(code)
         return line
 

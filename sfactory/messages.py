@@ -18,7 +18,7 @@ class ActRequest(NamedTuple):
     """Actor -> policy worker: obs of step ``t`` of ``slot`` is written, actions are wanted.
 
     phase: 0 or 1, which of the split's two states is the one before this step (NOTE [State phases]).
-    life: of the actor that asks (NOTE [Lives]).
+    incarnation: of the actor that asks (NOTE [Lives]).
     """
 
     actor: int
@@ -26,7 +26,7 @@ class ActRequest(NamedTuple):
     slot: int
     t: int
     phase: int
-    life: int
+    incarnation: int
 
 
 class ActReply(NamedTuple):

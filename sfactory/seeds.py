@@ -28,7 +28,7 @@ class Branch(IntEnum):
     REPLAY = 7  # policy, train step at birth: which trajectories are replayed
     AUXILIARY = 8  # policy, train step: what an auxiliary loss draws over the dataset that is begun at that step
     EVALUATION = 9  # evaluator, generation, number (0 while its env is made): a play beside training
-    CASTING = 11  # actor, generation (two parts), split: which policies play its episodes
+    ASSIGNMENT = 11  # actor, generation (two parts), split: which policies play its episodes
     AFTER_FAULT = 10  # actor, generation (two parts), attempt, env, count: a reset of an env that had failed
     POPULATION = 12  # policy, turn: what a member of a population draws in that turn
 

@@ -109,17 +109,17 @@ def _run(arguments: list[str], interrupts: Interrupts) -> int:
     # Imported only now, so that a mistyped flag is answered at once. torch comes with the session, while the nursery
     # imports it, too; there it calls Python from C++ that ends the process if a signal raises.
     with signals_held_back():
-        from sfactory.process.spawn import Nursery
+        from sfactory.process.spawn import Spawner
 
-    nursery = Nursery()
-    nursery.open()
+    spawner = Spawner()
+    spawner.open()
     with signals_held_back():
         from sfactory.runner import session
 
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", datefmt="%H:%M:%S")
     if resolved.config.benchmark.benchmark:
-        return session.benchmark(resolved, arguments, nursery, interrupts)
-    return session.train(resolved, arguments, nursery, interrupts, _STARTED_AT)
+        return session.benchmark(resolved, arguments, spawner, interrupts)
+    return session.train(resolved, arguments, spawner, interrupts, _STARTED_AT)
 
 
 if __name__ == "__main__":

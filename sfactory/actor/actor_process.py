@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from sfactory.actor.central_actor import ActorWorker
 from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.actor.split import Split
-from sfactory.actor.trajectory_output import Outbox
+from sfactory.actor.trajectory_output import TrajectoryOutput
 from sfactory.clock import BLOCK_S
 from sfactory.config.schema import ModelConfig
 from sfactory.env.lifecycle import see_gpu_of
@@ -49,11 +49,13 @@ def run_actor(setup: ActorSetup, model: ModelConfig, cores: frozenset[int] | Non
 
 def make_actor(setup: ActorSetup, splits: list[Split], model: ModelConfig, row: StatusRow) -> Actor:
     """The actor of these splits. With local inference it waits for the first weights (or for a stop)."""
-    outbox = Outbox(setup.actor, setup.trajectories, setup.table, setup.to_learners, setup.to_main, setup.max_in_flight)
-    if setup.inbox.life:
-        outbox.announce_again()
+    output = TrajectoryOutput(
+        setup.actor, setup.trajectories, setup.table, setup.to_learners, setup.to_main, setup.max_in_flight
+    )
+    if setup.inbox.incarnation:
+        output.announce_again()
     if setup.to_policies:
-        return ActorWorker(setup, splits, outbox, row)
+        return ActorWorker(setup, splits, output, row)
     # Imported here because actors under central inference do without torch.
     import torch
 
@@ -63,7 +65,7 @@ def make_actor(setup: ActorSetup, splits: list[Split], model: ModelConfig, row: 
     policies = [ActingPolicy(setup.spec, model, weights, torch.device("cpu")) for weights in setup.weights]
     for policy in policies:
         policy.wait_for_weights(setup.control)
-    return LocalActor(setup, splits, outbox, row, policies)
+    return LocalActor(setup, splits, output, row, policies)
 
 
 def _limit_threads(setup: ActorSetup) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from sfactory.actor.decorrelation import FirstWait
 from sfactory.actor.setup import ActorSetup
 from sfactory.actor.split import Split
-from sfactory.actor.trajectory_output import Outbox
+from sfactory.actor.trajectory_output import TrajectoryOutput
 from sfactory.errors import SFactoryError
 from sfactory.layout import Layout
 from sfactory.messages import ActReply, ActRequest, ToPolicy
@@ -32,15 +32,20 @@ from sfactory.shared.status import StatusRow, Stopwatch
 from sfactory.shared.trajectories import NOBODY, RnnStates
 
 
-class Asking:
+class RequestTracker:
     """Requests of one actor. ``to_policies``: of each policy, the ring of the worker that serves this actor."""
 
     def __init__(
-        self, actor: int, life: int, to_policies: Sequence[Channel[ToPolicy]], splits: Sequence[Split], row: StatusRow
+        self,
+        actor: int,
+        incarnation: int,
+        to_policies: Sequence[Channel[ToPolicy]],
+        splits: Sequence[Split],
+        row: StatusRow,
     ) -> None:
-        """``life``: of the actor."""
-        self._actor, self._life, self._to_policies, self._row = actor, life, to_policies, row
-        self._lives = [channel.life for channel in to_policies]
+        """``incarnation``: of the actor."""
+        self._actor, self._incarnation, self._to_policies, self._row = actor, incarnation, to_policies, row
+        self._incarnations = [channel.incarnation for channel in to_policies]
         # By split: which policies have not answered, and which life of each policy's worker was asked last.
         self._awaited: list[set[int]] = [set() for _ in splits]
         self._asked = [[0] * len(to_policies) for _ in splits]
@@ -65,37 +70,37 @@ class Asking:
         awaited.remove(reply.policy)
         return not awaited
 
-    def lives(self) -> list[int]:
+    def incarnations(self) -> list[int]:
         """Which life each policy's worker is in now."""
-        return [channel.life for channel in self._to_policies]
+        return [channel.incarnation for channel in self._to_policies]
 
-    def ask_again(self, lives: list[int], receive: Callable[[float], bool]) -> None:
-        """Ask workers that have taken over what those before have not answered and never will.
+    def ask_again(self, incarnations: list[int], receive: Callable[[float], bool]) -> None:
+        """Repeat to replaced policy workers the requests that their dead predecessors did not answer.
 
-        lives: what ``lives()`` gave before the last wait: what a dead worker has answered is here by then, and
-        ``receive(0)`` takes it in, as long as there is any.
+        incarnations: what ``incarnations()`` returned before the last wait. Answers of a dead worker have arrived by
+        then; ``receive(0)`` reads them.
         """
-        if lives == self._lives:
+        if incarnations == self._incarnations:
             return
         while receive(0):
             pass
-        self._lives = lives
+        self._incarnations = incarnations
         for split in self._splits:
             for policy in sorted(self._awaited[split.index]):
-                if self._asked[split.index][policy] < lives[policy]:
+                if self._asked[split.index][policy] < incarnations[policy]:
                     self._ask(split, policy)
 
     def _ask(self, split: Split, policy: int) -> None:
         recorder, channel = split.recorder, self._to_policies[policy]
-        life = channel.life
-        self._asked[split.index][policy] = life
-        request = ActRequest(self._actor, split.index, recorder.slot.index, recorder.t, split.phase, self._life)
+        incarnation = channel.incarnation
+        self._asked[split.index][policy] = incarnation
+        request = ActRequest(self._actor, split.index, recorder.slot.index, recorder.t, split.phase, self._incarnation)
         self._row.enter_ring()
-        channel.put(request, life)
+        channel.put(request, incarnation)
         self._row.leave_ring()
 
 
-class Sleepers:
+class IdleAgentStates:
     """Of one actor, under central inference."""
 
     def __init__(self, actor: int, states: RnnStates, layout: Layout) -> None:
@@ -121,23 +126,23 @@ class Sleepers:
 class ActorWorker:
     """Steps splits as their actions arrive."""
 
-    def __init__(self, setup: ActorSetup, splits: list[Split], outbox: Outbox, row: StatusRow) -> None:
+    def __init__(self, setup: ActorSetup, splits: list[Split], output: TrajectoryOutput, row: StatusRow) -> None:
         assert setup.to_policies, "central inference needs policy workers to ask"
-        self._setup, self._splits, self._outbox, self._row = setup, splits, outbox, row
-        self._asking = Asking(setup.actor, setup.inbox.life, setup.to_policies, splits, row)
+        self._setup, self._splits, self._output, self._row = setup, splits, output, row
+        self._requests = RequestTracker(setup.actor, setup.inbox.incarnation, setup.to_policies, splits, row)
         layout, sleep = setup.layout, setup.spec.num_agents > 1 and setup.layout.state_size > 0
-        self._sleepers = Sleepers(setup.actor, setup.states, layout) if sleep else None
+        self._idle_agents = IdleAgentStates(setup.actor, setup.states, layout) if sleep else None
         self._watch = Stopwatch(row)
         self._first_wait = FirstWait(len(splits), setup.first_wait_s, setup.control, self._watch)
 
     def turn(self, timeout: float) -> None:
         """Begin what can be begun, then wait up to ``timeout`` seconds for messages, and do what they ask for."""
         for split in self._splits:
-            if split.recorder.waiting_for_slot and self._outbox.begin(split):
+            if split.recorder.waiting_for_slot and self._output.begin(split):
                 self._go_on(split)
-        lives = self._asking.lives()
+        incarnations = self._requests.incarnations()
         self._receive(timeout)
-        self._asking.ask_again(lives, self._receive)
+        self._requests.ask_again(incarnations, self._receive)
 
     def _receive(self, timeout: float) -> bool:
         """Wait for messages and do what they ask for; whether there were any."""
@@ -146,7 +151,7 @@ class ActorWorker:
         self._watch.after_wait()
         self._row.count_depth(len(messages))
         for message in messages:
-            if type(message) is ActReply and self._asking.answered(message):
+            if type(message) is ActReply and self._requests.answered(message):
                 self._watch.lap()  # each split's step is a piece of work of its own
                 split = self._splits[message.split]
                 self._step(split)
@@ -155,20 +160,20 @@ class ActorWorker:
 
     def _go_on(self, split: Split) -> None:
         """Ask for the split's present row; where nobody acts in it, go on to the next, up to the end of the slot."""
-        while not split.recorder.waiting_for_slot and not self._asking.ask(split):
+        while not split.recorder.waiting_for_slot and not self._requests.ask(split):
             if self._setup.control.stopping:  # a step in which an env fails then records nothing, for ever
                 return
             self._step(split)
 
     def _step(self, split: Split) -> None:
         """The actions for the split's present row are there: step, record; a complete slot goes to its learners."""
-        if self._sleepers is not None:
-            self._sleepers.carry(split)
+        if self._idle_agents is not None:
+            self._idle_agents.carry(split)
         steps = split.step()
-        self._outbox.count_steps(split, steps)
+        self._output.count_steps(split, steps)
         self._row.count_env_steps(steps)
         if split.recorder.completed:
             self._row.enter_ring()
-            self._outbox.finish(split)
+            self._output.finish(split)
             self._row.leave_ring()
             self._first_wait.completed(split.index)

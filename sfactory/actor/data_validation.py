@@ -30,7 +30,7 @@ class BadActions(SFactoryError):
     """A policy chose an action that is not finite."""
 
 
-class BadDataCount:
+class BadDataCounter:
     """How often envs of one actor gave what is no data. The count stands in the actor's status row."""
 
     def __init__(self, actor: str, most: float, row: StatusRow) -> None:
@@ -59,10 +59,10 @@ class BadDataCount:
                 )
 
 
-class DataGuard:
+class DataValidator:
     """Looks at all that one split gives and takes."""
 
-    def __init__(self, spec: EnvSpec, writer: Writer, size: int, first: int, bad_data: BadDataCount | None) -> None:
+    def __init__(self, spec: EnvSpec, writer: Writer, size: int, first: int, bad_data: BadDataCounter | None) -> None:
         """``size``: rows. ``first``: number of the split's first env in its actor.
 
         Without ``bad_data`` what is no data is an error.
@@ -93,7 +93,7 @@ class DataGuard:
             flaws = self._flaws(group)
             first = group.first
             if again := [env for env in flaws if env in first]:
-                group.show_anew(again)
+                group.show_reset(again)
             if lost := [env for env in flaws if env not in group.first]:
                 group.lose(lost)
             self._writer.write(group.observations, rows)
@@ -105,7 +105,7 @@ class DataGuard:
         """Write the present observations into ``rows``; returns envs that had to be reset for it."""
         if self._write(group, rows):
             return []
-        renewed = list(group.show_anew(list(self._flaws(group))))
+        renewed = list(group.show_reset(list(self._flaws(group))))
         self._writer.write(group.observations, rows)
         return renewed
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sfactory.actor.env_batch import EnvGroup
-from sfactory.actor.multi_agent_batch import AgentsGroup
+from sfactory.actor.env_batch import EnvBatch
+from sfactory.actor.multi_agent_batch import MultiAgentBatch
 from sfactory.actor.recorder import AgentsRecorder
 from sfactory.actor.split import Split
 from sfactory.clock import BLOCK_S, Deadline
@@ -29,7 +29,7 @@ def warm_up(split: Split, env: int, steps: int, seed: int, control: Control, row
     """
     group = split.group
     # Envs of a vector env cannot be stepped one by one.
-    assert isinstance(group, EnvGroup)
+    assert isinstance(group, EnvBatch)
     assert isinstance(split.writer, ObsWriter)
     game = group.envs[env]
     game.action_space.seed(seed)
@@ -52,12 +52,12 @@ def warm_up(split: Split, env: int, steps: int, seed: int, control: Control, row
 def warm_up_agents(split: Split, env: int, steps: int, seed: int, control: Control, row: StatusRow) -> None:
     """As ``warm_up``, in env ``env`` of a split of envs with many agents: all of them take random actions."""
     group, recorder = split.group, split.recorder
-    assert isinstance(group, AgentsGroup)
+    assert isinstance(group, MultiAgentBatch)
     assert isinstance(recorder, AgentsRecorder)
     game, size = group.envs[env], group.agents
     game.action_space.seed(seed)
     observations: Sequence[Any] = group.observations[env * size : (env + 1) * size]
-    life, returns, length = group.life(env), [0.0] * size, 0
+    activity, returns, length = group.activity(env), [0.0] * size, 0
     for _ in range(steps):
         if control.stopping:
             break
@@ -65,9 +65,9 @@ def warm_up_agents(split: Split, env: int, steps: int, seed: int, control: Contr
         observations, rewards, change = game.step([game.action_space.sample() for _ in range(size)])
         returns = [earned + float(reward) for earned, reward in zip(returns, rewards, strict=True)]
         length += 1
-        if change is not None and life.change(change, observations).over:
+        if change is not None and activity.change(change, observations).over:
             observations, returns, length = game.reset(), [0.0] * size, 0
-            life.begin(observations)
+            activity.begin(observations)
     group.place(env, observations)
     if length:
         split.writer.check_all(group.observations, group.size, f"split {split.index}, after {steps} random steps")

@@ -6,7 +6,7 @@ The only per-env Python in the data path is the loop in ``step``. An env that wa
 the next row but reset (see NOTE [Truncation row]); its entry in the list of step functions is swapped for a
 reset, so that the loop needs no branch for it.
 
-An env that raises is made anew in place (``Remedy``), and the loop goes on behind it. A step that raised is lost: its
+An env that raises is recreated in place (``RestartPlan``), and the loop continues. A step that raised is lost: its
 row is invalid, and the row before looks ahead to the value of the observation between them, which is a row. A reset
 that raised spoils nothing: the step before it had ended the episode.
 
@@ -25,8 +25,8 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from sfactory.actor.env_restarts import EnvFaults, Remedy, StopOrdered, no_env
-from sfactory.actor.episode_stats import ExtraTally
+from sfactory.actor.env_restarts import EnvFaults, RestartPlan, StopOrdered, no_env
+from sfactory.actor.episode_stats import ExtraStatsTracker
 from sfactory.env.conversion import BadObservation
 from sfactory.env.lifecycle import close_env
 
@@ -65,7 +65,7 @@ class Group(Protocol):
     idle: list[int]
     paused: list[int]
     absent: list[int]
-    extras: ExtraTally
+    extras: ExtraStatsTracker
 
     @property
     def size(self) -> int:
@@ -87,7 +87,7 @@ class Group(Protocol):
     def lose(self, envs: Sequence[int]) -> None:
         """What the last step of ``envs`` gave is no data: they are ``broken``, and reset unless they were already."""
 
-    def show_anew(self, envs: Sequence[int]) -> Sequence[int]:
+    def show_reset(self, envs: Sequence[int]) -> Sequence[int]:
         """``envs`` show what is no data at the start of an episode: reset them again; returns all that were."""
 
     def reset_truncated(self) -> list[int]:
@@ -117,13 +117,13 @@ StepResult = tuple[Any, Any, Any, Any, dict[str, Any]]
 _NONE: gymnasium.Env[Any, Any] = gymnasium.Env()  # stands where one was closed and none could be made
 
 
-class EnvGroup:
+class EnvBatch:
     """N environments, stepped one by one. Attributes as in ``Group``; observations and rewards are lists of N."""
 
-    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], remedy: Remedy | None = None) -> None:
-        """``remedy``: how an env that raises is made anew; without one, what it raises is passed on."""
+    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], restart_plan: RestartPlan | None = None) -> None:
+        """``restart_plan``: how an env that raises is made anew; without one, what it raises is passed on."""
         self.envs = list(envs)
-        self._remedy = remedy
+        self._restart_plan = restart_plan
         self.observations: list[Any] = [None] * len(self.envs)
         self.rewards: list[Any] = [0.0] * len(self.envs)
         self.terminated: list[int] = []
@@ -134,7 +134,7 @@ class EnvGroup:
         self.idle: list[int] = []  # these three are of envs with many agents
         self.paused: list[int] = []
         self.absent: list[int] = []
-        self.extras = ExtraTally()
+        self.extras = ExtraStatsTracker()
         self._steps: list[Callable[[Any], StepResult]] = [env.step for env in self.envs]
         self._late_resets = [self._late_reset_of(env) for env in range(len(self.envs))]
 
@@ -182,13 +182,13 @@ class EnvGroup:
         """See Group."""
         for env in envs:
             if env not in self.terminated:
-                self._show_anew(env)
+                self._show_reset(env)
             self._lose(env)
 
-    def show_anew(self, envs: Sequence[int]) -> Sequence[int]:
+    def show_reset(self, envs: Sequence[int]) -> Sequence[int]:
         """See Group."""
         for env in envs:
-            self._show_anew(env)
+            self._show_reset(env)
         return envs
 
     def reset_truncated(self) -> list[int]:
@@ -224,26 +224,26 @@ class EnvGroup:
 
     def _reset(self, env: int, seed: int | None = None) -> None:
         """Begin the next episode of ``env``, with a fresh env if this one raises."""
-        remedy = self._remedy
-        if remedy is not None:
-            remedy.mender.resetting(True)
+        restart_plan = self._restart_plan
+        if restart_plan is not None:
+            restart_plan.restarter.resetting(True)
         try:
             obs, _ = self.envs[env].reset() if seed is None else self.envs[env].reset(seed=seed)
         except Exception as error:  # as in ``step``
             self._mend(env, error)
         else:
             self.observations[env] = obs
-            if remedy is not None:
-                remedy.mender.resetting(False)
+            if restart_plan is not None:
+                restart_plan.restarter.resetting(False)
 
-    def _show_anew(self, env: int) -> None:
+    def _show_reset(self, env: int) -> None:
         """Reset ``env`` with another seed; one that shows no data then, too, is made anew."""
-        remedy = self._remedy
-        assert remedy is not None, "what is no data is an error where nobody makes it good"
+        restart_plan = self._restart_plan
+        assert restart_plan is not None, "what is no data is an error where nobody makes it good"
         self._steps[env] = self.envs[env].step
-        self._reset(env, remedy.mender.fresh_seed(remedy.first + env))
+        self._reset(env, restart_plan.restarter.fresh_seed(restart_plan.first + env))
         try:
-            remedy.check([self.observations[env]])
+            restart_plan.check([self.observations[env]])
         except BadObservation as error:
             self._mend(env, error)
 
@@ -257,30 +257,30 @@ class EnvGroup:
 
     def _mend(self, env: int, error: Exception) -> None:
         """Make ``env`` anew, because it raised ``error``; afterwards it is at the start of an episode."""
-        remedy = self._remedy
-        if remedy is None:
+        restart_plan = self._restart_plan
+        if restart_plan is None:
             raise error
 
-        def make_anew(seed: int) -> None:
+        def recreate(seed: int) -> None:
             old, self.envs[env] = self.envs[env], _NONE
-            close_env(old, f"env {remedy.first + env}, which is made anew")
-            self.envs[env] = remedy.make(seed)
-            remedy.mender.begin_work()
+            close_env(old, f"env {restart_plan.first + env}, which is made anew")
+            self.envs[env] = restart_plan.make(seed)
+            restart_plan.restarter.begin_work()
             obs, _ = self.envs[env].reset(seed=seed)
-            remedy.check([obs])
+            restart_plan.check([obs])
             self.observations[env] = obs
 
         self._steps[env] = no_env
-        remedy.mender.mend(remedy.first + env, error, make_anew)
-        self._steps[env] = self._first_step_of(env, remedy)
+        restart_plan.restarter.mend(restart_plan.first + env, error, recreate)
+        self._steps[env] = self._first_step_of(env, restart_plan)
 
-    def _first_step_of(self, env: int, remedy: Remedy) -> Callable[[Any], StepResult]:
+    def _first_step_of(self, env: int, restart_plan: RestartPlan) -> Callable[[Any], StepResult]:
         """The first step of an env that was made anew: if it is good, the next failure is a new one."""
 
         def step(action: Any) -> StepResult:
             self._steps[env] = self.envs[env].step
             result: StepResult = self.envs[env].step(action)
-            remedy.mender.proved(remedy.first + env)
+            restart_plan.restarter.proved(restart_plan.first + env)
             return result
 
         return step

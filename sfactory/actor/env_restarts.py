@@ -30,7 +30,7 @@ class StopOrdered(Exception):
     """A stop was ordered while an env was made anew. There is no row to be recorded; nobody steps the env any more."""
 
 
-class Mender:
+class EnvRestarter:
     """Has envs of one actor made anew, at most so many in a session, and later and later if that does not help.
 
     The count stands in the actor's status row, which outlives the process: all processes of the actor share it.
@@ -48,8 +48,8 @@ class Mender:
         self._seeds = 0
         self._shown = False
 
-    def mend(self, env: int, error: Exception, make_anew: Callable[[int], None]) -> None:
-        """Call ``make_anew`` with a seed until it does not raise, because env ``env`` of the actor raised ``error``.
+    def mend(self, env: int, error: Exception, recreate: Callable[[int], None]) -> None:
+        """Call ``recreate`` with a seed until it does not raise, because env ``env`` of the actor raised ``error``.
 
         Raises EnvFaults once no env of the actor may be made anew any more. Raises StopOrdered if a stop comes first,
         or has come: Ctrl-C in a terminal may have ended what the env relies on.
@@ -59,7 +59,7 @@ class Mender:
             self._count(env, error)
             self._wait(env)
             try:
-                make_anew(self.fresh_seed(env))
+                recreate(self.fresh_seed(env))
             except Exception as again:  # foreign code may raise anything
                 error = again
             else:
@@ -115,7 +115,7 @@ def no_env(_actions: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Remedy:
+class RestartPlan:
     """How what one split steps is made anew.
 
     first: number of the split's first env among those of the actor. make: makes an env, or a vector env, that may be
@@ -123,7 +123,7 @@ class Remedy:
     keeps them in, are no data.
     """
 
-    mender: Mender
+    restarter: EnvRestarter
     first: int
     make: Callable[[int], Any]
     check: Callable[[Any], None]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sfactory.actor.policy_assignment import Casting
+from sfactory.actor.policy_assignment import PolicyAssignment
 from sfactory.messages import (
     MAX_EPISODES_PER_REPORT,
     MAX_REASON_CHARS,
@@ -34,12 +34,12 @@ class Finished:
         self.lengths: list[int] = []
 
 
-class EpisodeTally:
+class EpisodeTracker:
     """Raw returns and lengths of the running episodes of N envs, and those that have finished, by policy."""
 
-    def __init__(self, num_envs: int, casting: Casting | None = None) -> None:
-        """``casting``: whose episodes they are; the one policy's without it."""
-        self._casting = casting
+    def __init__(self, num_envs: int, assignment: PolicyAssignment | None = None) -> None:
+        """``assignment``: whose episodes they are; the one policy's without it."""
+        self._assignment = assignment
         self._finished: dict[int, Finished] = {}
         self._returns = np.zeros(num_envs, np.float64)
         self._started = np.zeros(num_envs, np.int64)  # ticks
@@ -52,10 +52,10 @@ class EpisodeTally:
 
     def end(self, envs: Envs) -> None:
         """The episodes of ``envs`` ended with the step just added."""
-        if self._casting is None:
+        if self._assignment is None:
             self._finish(0, envs)
         else:
-            policies = self._casting.ids[envs]
+            policies = self._assignment.ids[envs]
             for policy in np.unique(policies).tolist():
                 self._finish(policy, np.asarray(envs)[policies == policy])
         self._returns[envs] = 0.0
@@ -100,7 +100,7 @@ class EpisodeTally:
         finished.lengths += (self._tick - self._started[envs]).tolist()
 
 
-class ExtraTally:
+class ExtraStatsTracker:
     """What envs tell of an episode at its end beside its return, by name, until it is sent.
 
     An env gives ``info["episode_extra_stats"]``, a mapping of names to numbers, and ``info["true_objective"]``,
@@ -109,7 +109,7 @@ class ExtraTally:
     """
 
     def __init__(self) -> None:
-        self.casting: Casting | None = None  # whose episodes they are; the one policy's without it
+        self.assignment: PolicyAssignment | None = None  # whose episodes they are; the one policy's without it
         self._names: set[str] = {TRUE_OBJECTIVE}
         self._waiting: dict[tuple[int, str], deque[float]] = {}
         self._refused: str | None = None
@@ -121,7 +121,7 @@ class ExtraTally:
             return
         try:
             if isinstance(info, Mapping):
-                self._add_all(info, 0 if self.casting is None else int(self.casting.ids[row]))
+                self._add_all(info, 0 if self.assignment is None else int(self.assignment.ids[row]))
         except Exception as error:  # the env's own objects may raise whatever they like when they are read
             self._refuse(f"{EXTRA_STATS} cannot be read: {type(error).__name__}")
 

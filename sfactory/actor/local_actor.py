@@ -18,7 +18,7 @@ from torch import Tensor
 from sfactory.actor.decorrelation import FirstWait
 from sfactory.actor.setup import ActorSetup
 from sfactory.actor.split import Split
-from sfactory.actor.trajectory_output import Outbox
+from sfactory.actor.trajectory_output import TrajectoryOutput
 from sfactory.inference.acting_policy import ActingPolicy, ObsRows
 from sfactory.shared.status import StatusRow, Stopwatch
 from sfactory.shared.trajectories import Slot
@@ -81,9 +81,14 @@ class LocalActor:
     """Fills slot after slot, waiting only for a free one."""
 
     def __init__(
-        self, setup: ActorSetup, splits: list[Split], outbox: Outbox, row: StatusRow, policies: list[ActingPolicy]
+        self,
+        setup: ActorSetup,
+        splits: list[Split],
+        output: TrajectoryOutput,
+        row: StatusRow,
+        policies: list[ActingPolicy],
     ) -> None:
-        self._setup, self._splits, self._outbox, self._row, self._policies = setup, splits, outbox, row, policies
+        self._setup, self._splits, self._output, self._row, self._policies = setup, splits, output, row, policies
         self._acting = SlotActing(policies, setup.layout.recurrence)
         self._watch = Stopwatch(row)
         self._first_wait = FirstWait(len(splits), setup.first_wait_s, setup.control, self._watch)
@@ -99,13 +104,13 @@ class LocalActor:
     def _begin(self, timeout: float) -> list[Split]:
         """Give free slots to splits, waiting for one if there is none; returns the splits that got one."""
         self._setup.inbox.get(0)  # wake-ups of slots that were freed while this actor was busy
-        begun = [split for split in self._splits if self._outbox.begin(split)]
+        begun = [split for split in self._splits if self._output.begin(split)]
         if begun:
             return begun
         self._watch.before_wait()
         self._setup.inbox.get(timeout)
         self._watch.after_wait()
-        return [split for split in self._splits if self._outbox.begin(split)]
+        return [split for split in self._splits if self._output.begin(split)]
 
     def _fill(self, split: Split) -> None:
         recorder, acting, control = split.recorder, self._acting, self._setup.control
@@ -115,11 +120,11 @@ class LocalActor:
             states = self._states
             states[split.index] = acting.act(slot, recorder.t, states[split.index], split.policies)
             steps = split.step()
-            self._outbox.count_steps(split, steps)
+            self._output.count_steps(split, steps)
             self._row.count_env_steps(steps)
             if control.stopping:
                 return
         self._row.enter_ring()
-        self._outbox.finish(split)
+        self._output.finish(split)
         self._row.leave_ring()
         self._first_wait.completed(split.index)

@@ -33,8 +33,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from sfactory.actor.env_batch import BeforeEach
-from sfactory.actor.env_restarts import EnvFaults, Remedy, StopOrdered, no_env
-from sfactory.actor.episode_stats import ExtraTally
+from sfactory.actor.env_restarts import EnvFaults, RestartPlan, StopOrdered, no_env
+from sfactory.actor.episode_stats import ExtraStatsTracker
 from sfactory.env.conversion import BadObservation
 from sfactory.env.lifecycle import close_env
 from sfactory.env.multi_agent import NO_AGENTS, AgentsEnv, AgentsStep, Change, blank, require_agents
@@ -60,7 +60,7 @@ class Stops(NamedTuple):
     rests: bool
 
 
-class AgentsLife:
+class AgentActivity:
     """Who of A agents takes part in the next step; see NOTE [Agent life].
 
     acting: [A] who does
@@ -123,7 +123,7 @@ class AgentsLife:
 Step = Callable[[Sequence[Any]], AgentsStep]
 
 
-class AgentsGroup:
+class MultiAgentBatch:
     """E envs of A agents each. Attributes as in ``Group``, of rows where it speaks of envs; lists of N = E x A.
 
     agents: A
@@ -131,10 +131,10 @@ class AgentsGroup:
     over: envs (not rows) whose episode ended with the last step
     """
 
-    def __init__(self, envs: Sequence[AgentsEnv], remedy: Remedy | None = None) -> None:
-        """``remedy``: how an env that raises is made anew; without one, what it raises is passed on."""
+    def __init__(self, envs: Sequence[AgentsEnv], restart_plan: RestartPlan | None = None) -> None:
+        """``restart_plan``: how an env that raises is made anew; without one, what it raises is passed on."""
         self.envs: list[AgentsEnv] = list(envs)
-        self._remedy = remedy
+        self._restart_plan = restart_plan
         self._names, self.agents = envs[0].agents, len(envs[0].agents)
         self.size = len(envs) * self.agents
         self.observations: list[Any] = [None] * self.size
@@ -149,9 +149,9 @@ class AgentsGroup:
         self.absent: list[int] = []
         self.ended: list[int] = []
         self.over: list[int] = []
-        self.extras = ExtraTally()
+        self.extras = ExtraStatsTracker()
         self._blank = blank(envs[0].observation_space)
-        self._lives = [AgentsLife(self.agents) for _ in envs]
+        self._activities = [AgentActivity(self.agents) for _ in envs]
         self._places = [slice(first, first + self.agents) for first in range(0, self.size, self.agents)]
         self._steps: list[Step] = [env.step for env in envs]
         self._fresh: list[int] = []  # envs whose current observations are the first of an episode
@@ -200,15 +200,15 @@ class AgentsGroup:
         """See Group. What is lost of one row is lost of its env."""
         for env in self._envs_of(envs):
             if env not in self._fresh:
-                self._show_anew(env)
+                self._show_reset(env)
             self._lose(env)
         self._settle()
 
-    def show_anew(self, envs: Sequence[int]) -> Sequence[int]:
+    def show_reset(self, envs: Sequence[int]) -> Sequence[int]:
         """See Group. The envs of these rows are reset as wholes."""
         again = self._envs_of(envs)
         for env in again:
-            self._show_anew(env)
+            self._show_reset(env)
         self._settle()
         return [row for env in again for row in self._rows(env)]
 
@@ -224,13 +224,13 @@ class AgentsGroup:
         self._settle()
         return [row for env in late for row in self._rows(env)]
 
-    def life(self, env: int) -> AgentsLife:
+    def activity(self, env: int) -> AgentActivity:
         """Who of ``env`` takes part in the next step."""
-        return self._lives[env]
+        return self._activities[env]
 
     def place(self, env: int, observations: Sequence[Any]) -> None:
-        """Before the first slot: ``env`` was stepped by others, who kept its ``life``, and shows ``observations``."""
-        self._lives[env].showing = []
+        """Set the first observations of ``env``, which decorrelation has stepped before the first slot."""
+        self._activities[env].showing = []
         self.observations[self._places[env]] = observations
         self._partial.add(env)
         self._moved = True
@@ -251,13 +251,13 @@ class AgentsGroup:
 
     def _end_showing(self, of_the_asleep: bool = True) -> None:
         for env in self._partial:
-            if self._lives[env].end_showing(of_the_asleep):
+            if self._activities[env].end_showing(of_the_asleep):
                 self._moved = True
 
     def _change(self, env: int, change: Change) -> None:
         """What a step of ``env`` changed in who takes part."""
         place, rows = self._places[env], self._rows(env)
-        stops = self._lives[env].change(change, self.observations[place])
+        stops = self._activities[env].change(change, self.observations[place])
         self._partial.add(env)
         self._moved = True
         self.terminated += [rows[agent] for agent in stops.terminated]
@@ -280,12 +280,12 @@ class AgentsGroup:
         if self._moved:
             self._moved = False
             self.absent, self._aside = [], []
-            self._partial = {env for env in self._partial if self._lives[env].aside}
+            self._partial = {env for env in self._partial if self._activities[env].aside}
             for env in sorted(self._partial):
-                life, rows = self._lives[env], self._rows(env)
-                self.absent += [rows[agent] for agent in life.absent]
+                activity, rows = self._activities[env], self._rows(env)
+                self.absent += [rows[agent] for agent in activity.absent]
                 if env not in self._resting:  # there nobody takes part, which is told by ``resumed``
-                    self._aside += [rows[agent] for agent in life.aside]
+                    self._aside += [rows[agent] for agent in activity.aside]
         for row in self.absent:
             self.observations[row] = self._blank
 
@@ -297,22 +297,22 @@ class AgentsGroup:
 
     def _reset(self, env: int, seed: int | None = None) -> None:
         """Begin the next episode of ``env``, with a fresh env if this one raises."""
-        remedy, game = self._remedy, self.envs[env]
+        restart_plan, game = self._restart_plan, self.envs[env]
         self._steps[env] = game.step
-        if remedy is not None:
-            remedy.mender.resetting(True)
+        if restart_plan is not None:
+            restart_plan.restarter.resetting(True)
         try:
             observations = game.reset() if seed is None else game.reset(seed=seed)
             self._begin(env, observations)
         except Exception as error:  # as in ``step``
             self._mend(env, error)
         else:
-            if remedy is not None:
-                remedy.mender.resetting(False)
+            if restart_plan is not None:
+                restart_plan.restarter.resetting(False)
 
     def _begin(self, env: int, observations: Sequence[Any]) -> None:
         """``env`` is at the start of an episode."""
-        self._lives[env].begin(observations)
+        self._activities[env].begin(observations)
         self.observations[self._places[env]] = [self._blank if obs is None else obs for obs in observations]
         self._partial.add(env)
         self._moved = True
@@ -321,13 +321,13 @@ class AgentsGroup:
         if env not in self._fresh:
             self._fresh.append(env)
 
-    def _show_anew(self, env: int) -> None:
+    def _show_reset(self, env: int) -> None:
         """Reset ``env`` with another seed; one that shows no data then, too, is made anew."""
-        remedy = self._remedy
-        assert remedy is not None, "what is no data is an error where nobody makes it good"
-        self._reset(env, remedy.mender.fresh_seed(remedy.first + env))
+        restart_plan = self._restart_plan
+        assert restart_plan is not None, "what is no data is an error where nobody makes it good"
+        self._reset(env, restart_plan.restarter.fresh_seed(restart_plan.first + env))
         try:
-            remedy.check(self.observations[self._places[env]])
+            restart_plan.check(self.observations[self._places[env]])
         except BadObservation as error:
             self._mend(env, error)
 
@@ -343,27 +343,27 @@ class AgentsGroup:
 
     def _mend(self, env: int, error: Exception) -> None:
         """Make ``env`` anew, because it raised ``error``; afterwards it is at the start of an episode."""
-        remedy = self._remedy
-        if remedy is None:
+        restart_plan = self._restart_plan
+        if restart_plan is None:
             raise error
 
-        def make_anew(seed: int) -> None:
+        def recreate(seed: int) -> None:
             old, self.envs[env] = self.envs[env], NO_AGENTS
-            close_env(old, f"env {remedy.first + env}, which is made anew")
-            self.envs[env] = remedy.make(seed)
+            close_env(old, f"env {restart_plan.first + env}, which is made anew")
+            self.envs[env] = restart_plan.make(seed)
             require_agents(self.envs[env], self._names)
-            remedy.mender.begin_work()
+            restart_plan.restarter.begin_work()
             self._begin(env, self.envs[env].reset(seed=seed))
-            remedy.check(self.observations[self._places[env]])
+            restart_plan.check(self.observations[self._places[env]])
 
         def first_step(actions: Sequence[Any]) -> AgentsStep:
             self._steps[env] = self.envs[env].step
             told = self.envs[env].step(actions)
-            remedy.mender.proved(remedy.first + env)
+            restart_plan.restarter.proved(restart_plan.first + env)
             return told
 
         self._steps[env] = no_env
-        remedy.mender.mend(remedy.first + env, error, make_anew)
+        restart_plan.restarter.mend(restart_plan.first + env, error, recreate)
         self._steps[env] = first_step
 
     def _rows(self, env: int) -> range:

@@ -1,8 +1,8 @@
 """Room: which policy plays each row of a split. In: rows that begin an episode. Out: policy ids, beside the rows.
 
-A row has one policy from the first observation of an episode to the last. ``Casting`` keeps who plays now and writes it
-into slots; a ``Draw`` says who plays next. Without one, the whole split is of one policy for ever, which is written
-once for each slot, and forward passes are as wide as the split.
+A row keeps one policy from the first observation of an episode to the last. ``PolicyAssignment`` holds the current
+policy of each row and writes it into slots; an ``AssignmentRule`` chooses the next. Without a rule the whole split
+belongs to one policy, which is written once for each slot, and forward passes are as wide as the split.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ids = npt.NDArray[np.int16]
 Mapping = Callable[[str, int, int], int]  # (agent, episode of its env, env of the run) -> policy
 
 
-class Draw(Protocol):
+class AssignmentRule(Protocol):
     """Says which policies play the episodes that begin."""
 
     def draw(self, env: int, episode: int, before: Ids) -> Sequence[int]:
@@ -31,7 +31,7 @@ class Draw(Protocol):
         """
 
 
-class Casting:
+class PolicyAssignment:
     """Who plays each of the N rows of a split.
 
     ids: [N] int16, of the present episodes. may_play: whoever may play in it, now or later. frozen: the policies that
@@ -43,7 +43,7 @@ class Casting:
         rows: int,
         agents: int,
         policy: int,
-        draw: Draw | None = None,
+        draw: AssignmentRule | None = None,
         policies: int = 1,
         frozen: Sequence[int] = (),
     ) -> None:
@@ -105,7 +105,7 @@ class Casting:
         self._absent = list(absent)
 
 
-class RandomDraw:
+class RandomAssignment:
     """A policy at random, anew every so many episodes of an env: for the whole env, or for each of its agents."""
 
     def __init__(self, policies: int, episodes: int, each_agent: bool, seed: int) -> None:
@@ -121,7 +121,7 @@ class RandomDraw:
         return [int(self._generator.integers(0, self._policies))] * len(before)
 
 
-class MappedDraw:
+class CustomAssignment:
     """What a user's function says."""
 
     def __init__(self, name: str, function: Mapping, agents: Sequence[str], first_env: int, policies: int) -> None:

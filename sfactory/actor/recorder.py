@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sfactory.actor.data_validation import DataGuard
+from sfactory.actor.data_validation import DataValidator
 from sfactory.actor.env_batch import Group
-from sfactory.actor.episode_stats import EXTRA_STATS, EpisodeTally
-from sfactory.actor.multi_agent_batch import AgentsGroup
-from sfactory.actor.policy_assignment import Casting
+from sfactory.actor.episode_stats import EXTRA_STATS, EpisodeTracker
+from sfactory.actor.multi_agent_batch import MultiAgentBatch
+from sfactory.actor.policy_assignment import PolicyAssignment
 from sfactory.shared.trajectories import Array, Slot
 
 
@@ -27,10 +27,15 @@ class TrajectoryRecorder:
     """
 
     def __init__(
-        self, group: Group, guard: DataGuard, tally: EpisodeTally, rollout: int, casting: Casting | None = None
+        self,
+        group: Group,
+        guard: DataValidator,
+        tally: EpisodeTracker,
+        rollout: int,
+        assignment: PolicyAssignment | None = None,
     ) -> None:
-        """``casting``: who plays which row, if that is not the one policy there is, always."""
-        self._casting = casting
+        """``assignment``: who plays which row, if that is not the one policy there is, always."""
+        self._assignment = assignment
         self._group, self._guard, self._tally, self._rollout = group, guard, tally, rollout
         self._first = list(range(group.size))  # envs whose current observation is the first of an episode
         self._slot: Slot | None = None
@@ -56,9 +61,9 @@ class TrajectoryRecorder:
         resumed += self._guard.begin(self._group, row_of(slot, 0))
         if resumed:
             self._tally.start(resumed)
-        if self._casting is not None:
-            self._casting.begin_episodes(resumed)
-            self._casting.begin(slot, self._group.absent)
+        if self._assignment is not None:
+            self._assignment.begin_episodes(resumed)
+            self._assignment.begin(slot, self._group.absent)
         slot.terminated.fill(False)
         slot.truncated.fill(False)
         slot.valid.fill(True)
@@ -79,18 +84,18 @@ class TrajectoryRecorder:
         if group.terminated or group.truncated or group.resumed or group.broken:
             self._record_ends(slot, t)
         self.t = t + 1
-        if self._casting is not None:
-            self._cast(self._casting, slot)
+        if self._assignment is not None:
+            self._cast(self._assignment, slot)
         self.agent_steps = group.size - len(group.resumed) - len(group.lost) - len(group.broken)
         return self.agent_steps
 
-    def _cast(self, casting: Casting, slot: Slot) -> None:
+    def _cast(self, assignment: PolicyAssignment, slot: Slot) -> None:
         """Say who acts in the row that awaits actions now."""
         first = self._group.first
         if first:
-            casting.begin_episodes(first)
+            assignment.begin_episodes(first)
         if not self.completed:
-            casting.write(slot, self.t, self._group.absent)
+            assignment.write(slot, self.t, self._group.absent)
 
     @property
     def completed(self) -> bool:
@@ -143,18 +148,18 @@ class AgentsRecorder(TrajectoryRecorder):
 
     def __init__(
         self,
-        group: AgentsGroup,
-        guard: DataGuard,
-        tally: EpisodeTally,
+        group: MultiAgentBatch,
+        guard: DataValidator,
+        tally: EpisodeTracker,
         rollout: int,
         agents: tuple[str, ...],
-        casting: Casting | None = None,
+        assignment: PolicyAssignment | None = None,
     ) -> None:
-        super().__init__(group, guard, tally, rollout, casting)
+        super().__init__(group, guard, tally, rollout, assignment)
         self._many, self._names = group, agents
         self._returns = np.zeros(group.size)  # of the envs' running episodes, agent by agent
         self._first_rows = np.arange(0, group.size, group.agents)
-        self._some_are_frozen = casting is not None and bool(casting.frozen) and not casting.is_fixed
+        self._some_are_frozen = assignment is not None and bool(assignment.frozen) and not assignment.is_fixed
 
     def begin(self, slot: Slot) -> None:
         """See TrajectoryRecorder."""
@@ -186,8 +191,8 @@ class AgentsRecorder(TrajectoryRecorder):
         if slot.counts_for_policy is not None:
             self._count_for_policies(slot, t)
         self.t = t + 1
-        if self._casting is not None:
-            self._cast(self._casting, slot)
+        if self._assignment is not None:
+            self._cast(self._assignment, slot)
         return env_steps
 
     def _record_ends(self, slot: Slot, t: int) -> None:
@@ -219,17 +224,17 @@ class AgentsRecorder(TrajectoryRecorder):
 
     def _learned(self, valid: Array, slot: Slot, t: int) -> Array:
         """Of the ``valid`` rows [envs, agents] of row ``t``, those of policies that learn."""
-        if self._casting is None or not self._some_are_frozen:
+        if self._assignment is None or not self._some_are_frozen:
             return valid
         assert slot.policy_id is not None
-        return valid & ~np.isin(slot.policy_id[t].reshape(valid.shape), self._casting.frozen)
+        return valid & ~np.isin(slot.policy_id[t].reshape(valid.shape), self._assignment.frozen)
 
     def _count_for_policies(self, slot: Slot, t: int) -> None:
         """Mark, of the valid rows of each env, the first of every policy."""
         assert slot.counts_for_policy is not None
         assert slot.policy_id is not None
         counts, shape = slot.counts_for_policy[t], (len(self._first_rows), self._many.agents)
-        if self._casting is not None and self._casting.is_fixed:
+        if self._assignment is not None and self._assignment.is_fixed:
             counts[:] = slot.counts_env_step[t] if slot.counts_env_step is not None else slot.valid[t]
             return
         valid, ids = slot.valid[t].reshape(shape), slot.policy_id[t].reshape(shape)
@@ -248,9 +253,9 @@ class AgentsRecorder(TrajectoryRecorder):
 
     def _one_of_each_policy(self, rows: slice) -> list[int]:
         """Of an env's ``rows``, the first that each policy has played."""
-        if self._casting is None:
+        if self._assignment is None:
             return [rows.start]
-        _, first = np.unique(self._casting.ids[rows], return_index=True)
+        _, first = np.unique(self._assignment.ids[rows], return_index=True)
         return [rows.start + int(place) for place in first]
 
 

@@ -13,13 +13,20 @@ from typing import Any, cast
 
 import gymnasium
 
-from sfactory.actor.data_validation import BadDataCount
+from sfactory.actor.data_validation import BadDataCounter
 from sfactory.actor.decorrelation import warm_up, warm_up_agents
-from sfactory.actor.env_batch import EnvGroup
-from sfactory.actor.env_restarts import Mender
-from sfactory.actor.multi_agent_batch import AgentsGroup
-from sfactory.actor.policy_assignment import SOLE_AGENT, Casting, Draw, MappedDraw, Mapping, RandomDraw
-from sfactory.actor.split import FaultCare, Split
+from sfactory.actor.env_batch import EnvBatch
+from sfactory.actor.env_restarts import EnvRestarter
+from sfactory.actor.multi_agent_batch import MultiAgentBatch
+from sfactory.actor.policy_assignment import (
+    SOLE_AGENT,
+    AssignmentRule,
+    CustomAssignment,
+    Mapping,
+    PolicyAssignment,
+    RandomAssignment,
+)
+from sfactory.actor.split import FaultHandling, Split
 from sfactory.config.import_strings import find_callable
 from sfactory.env.factory import EnvFactory
 from sfactory.env.multi_agent import AgentsEnv
@@ -28,7 +35,7 @@ from sfactory.layout import Layout, actor_name
 from sfactory.messages import ToActor, ToLearner, ToMain, ToPolicy
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at
 from sfactory.shared.channel import Channel
-from sfactory.shared.control import Control, Schemes
+from sfactory.shared.control import Control, SharedRewardShaping
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import State, StatusRow
 from sfactory.shared.trajectories import RnnStates, TrajectoryBuffer, has_policy_ids
@@ -36,10 +43,10 @@ from sfactory.shared.weights import SharedWeights
 from sfactory.spec import EnvSpec
 
 
-class Shaper:
+class RewardShaper:
     """Of one split, whose envs all have a scheme."""
 
-    def __init__(self, split: Split, envs: list[Any], agents: int, schemes: Schemes) -> None:
+    def __init__(self, split: Split, envs: list[Any], agents: int, schemes: SharedRewardShaping) -> None:
         """``envs``: the split's, as a list that changes when one is made anew. ``agents``: of each."""
         self._split, self._envs, self._agents, self._schemes = split, envs, agents, schemes
         # Of each row: the env that was told, the policy, and the version of its scheme.
@@ -47,8 +54,8 @@ class Shaper:
 
     def look(self) -> None:
         """Tell envs of schemes that they have not been told of."""
-        casting = self._split.casting
-        ids = [0] * len(self._told) if casting is None else casting.ids.tolist()
+        assignment = self._split.assignment
+        ids = [0] * len(self._told) if assignment is None else assignment.ids.tolist()
         versions = [self._schemes.version(policy) for policy in range(max(ids) + 1)]
         if not all(versions):
             return  # nobody is shaped, or main has not set all of them yet
@@ -75,7 +82,7 @@ class ActorSetup:
     weights, to_learners, to_policies: by policy; whom to ask, the last, is () with local inference.
     gpus: those that envs may use, see ``see_gpu_of``. decorrelate_envs: see ``warm_up``. first_wait_s: see FirstWait.
     max_in_flight: see Outbox. max_env_restarts: see Mender. max_bad_env_data: see BadDataCount.
-    policy_mapping, policy_mapping_episodes: see the flags, and ``make_casting``. schemes: by which envs shape their
+    policy_mapping, policy_mapping_episodes: see the flags, and ``make_assignment``. schemes: by which envs shape their
     rewards, if they can and it is wanted.
     """
 
@@ -104,7 +111,7 @@ class ActorSetup:
     max_bad_env_data: float
     policy_mapping: str = "auto"
     policy_mapping_episodes: int = 10
-    schemes: Schemes | None = None
+    schemes: SharedRewardShaping | None = None
     frozen_policies: tuple[int, ...] = ()
 
     def env_seed(self, env: int) -> int:
@@ -127,32 +134,32 @@ class ActorSetup:
         return seed_at(self.seed, Branch.LIBRARIES, self.actor, self.generation, self.attempt)
 
 
-def make_casting(setup: ActorSetup, index: int) -> Casting | None:
+def make_assignment(setup: ActorSetup, index: int) -> PolicyAssignment | None:
     """Who plays the rows of split ``index``; None where it is the one policy there is, always."""
     spec, layout = setup.spec, setup.layout
     if not has_policy_ids(spec, layout):
         return None
     policies, agents = layout.num_policies, spec.num_agents
-    draw: Draw | None = None
+    draw: AssignmentRule | None = None
     if policies > 1 and layout.mapping == "function":
         function = cast(Mapping, find_callable(setup.policy_mapping))
         first = (setup.actor * layout.splits + index) * layout.envs
-        draw = MappedDraw(setup.policy_mapping, function, spec.agents or (SOLE_AGENT,), first, policies)
+        draw = CustomAssignment(setup.policy_mapping, function, spec.agents or (SOLE_AGENT,), first, policies)
     elif policies > 1 and layout.mapping != "split":
-        seed = seed_at(setup.seed, Branch.CASTING, setup.actor, setup.generation, setup.attempt, index)
-        draw = RandomDraw(policies, setup.policy_mapping_episodes, layout.mapping == "agent", seed)
+        seed = seed_at(setup.seed, Branch.ASSIGNMENT, setup.actor, setup.generation, setup.attempt, index)
+        draw = RandomAssignment(policies, setup.policy_mapping_episodes, layout.mapping == "agent", seed)
     own = layout.policy_of_split(setup.actor, index)
-    return Casting(layout.rows, agents, own, draw, policies, setup.frozen_policies)
+    return PolicyAssignment(layout.rows, agents, own, draw, policies, setup.frozen_policies)
 
 
 def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     """Make all envs of the actor, then reset each for the first time; ``row`` tells since when it is at one of them."""
     layout = setup.layout
     actor = actor_name(setup.actor)
-    mender = Mender(actor, setup.max_env_restarts, setup.seed_after_fault, setup.control, row)
-    bad_data = BadDataCount(actor, setup.max_bad_env_data, row)
+    restarter = EnvRestarter(actor, setup.max_env_restarts, setup.seed_after_fault, setup.control, row)
+    bad_data = BadDataCounter(actor, setup.max_bad_env_data, row)
     make = _vector_split if setup.factory.makes_vectors else _split_of_agents if setup.spec.agents else _split_of_envs
-    splits = [make(setup, index, row, mender, bad_data) for index in range(layout.splits)]
+    splits = [make(setup, index, row, restarter, bad_data) for index in range(layout.splits)]
     if setup.schemes is not None:
         _shape(setup.schemes, splits, setup.spec.num_agents)
     row.set("state", State.RESETTING)
@@ -165,13 +172,13 @@ def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     return splits
 
 
-def _shape(schemes: Schemes, splits: list[Split], agents: int) -> None:
+def _shape(schemes: SharedRewardShaping, splits: list[Split], agents: int) -> None:
     """Have envs rewarded by the schemes of their policies."""
     for split in splits:
-        if isinstance(split.group, EnvGroup | AgentsGroup):
-            split.before_slot = look = Shaper(split, split.group.envs, agents, schemes).look
-            if split.casting is not None:
-                split.casting.after_draw = look
+        if isinstance(split.group, EnvBatch | MultiAgentBatch):
+            split.before_slot = look = RewardShaper(split, split.group.envs, agents, schemes).look
+            if split.assignment is not None:
+                split.assignment.after_draw = look
 
 
 def close_envs(splits: list[Split]) -> None:
@@ -180,30 +187,36 @@ def close_envs(splits: list[Split]) -> None:
         split.group.close(f"split {split.index}")
 
 
-def _split_of_envs(setup: ActorSetup, index: int, row: StatusRow, mender: Mender, bad_data: BadDataCount) -> Split:
+def _split_of_envs(
+    setup: ActorSetup, index: int, row: StatusRow, restarter: EnvRestarter, bad_data: BadDataCounter
+) -> Split:
     envs: list[gymnasium.Env[Any, Any]] = []
     for _ in range(setup.layout.envs):
         row.begin_work()
         envs.append(setup.factory())
-    care = FaultCare(mender, bad_data, lambda seed: setup.factory())
-    return Split.of_envs(index, envs, setup.spec, setup.layout.rollout, care, make_casting(setup, index))
+    care = FaultHandling(restarter, bad_data, lambda seed: setup.factory())
+    return Split.of_envs(index, envs, setup.spec, setup.layout.rollout, care, make_assignment(setup, index))
 
 
-def _split_of_agents(setup: ActorSetup, index: int, row: StatusRow, mender: Mender, bad_data: BadDataCount) -> Split:
+def _split_of_agents(
+    setup: ActorSetup, index: int, row: StatusRow, restarter: EnvRestarter, bad_data: BadDataCounter
+) -> Split:
     envs: list[AgentsEnv] = []
     for _ in range(setup.layout.envs):
         row.begin_work()
         envs.append(setup.factory.agents())
-    care = FaultCare(mender, bad_data, lambda seed: setup.factory.agents())
-    return Split.of_agents(index, envs, setup.spec, setup.layout.rollout, care, make_casting(setup, index))
+    care = FaultHandling(restarter, bad_data, lambda seed: setup.factory.agents())
+    return Split.of_agents(index, envs, setup.spec, setup.layout.rollout, care, make_assignment(setup, index))
 
 
-def _vector_split(setup: ActorSetup, index: int, row: StatusRow, mender: Mender, bad_data: BadDataCount) -> Split:
+def _vector_split(
+    setup: ActorSetup, index: int, row: StatusRow, restarter: EnvRestarter, bad_data: BadDataCounter
+) -> Split:
     row.begin_work()
     envs = setup.layout.envs
     env = setup.factory.vector(envs, setup.env_seed(index * envs))
-    care = FaultCare(mender, bad_data, lambda seed: setup.factory.vector(envs, seed))
-    return Split.of_vector(index, env, setup.spec, setup.layout.rollout, care, make_casting(setup, index))
+    care = FaultHandling(restarter, bad_data, lambda seed: setup.factory.vector(envs, seed))
+    return Split.of_vector(index, env, setup.spec, setup.layout.rollout, care, make_assignment(setup, index))
 
 
 def _decorrelate(setup: ActorSetup, splits: list[Split], row: StatusRow) -> None:
@@ -212,7 +225,7 @@ def _decorrelate(setup: ActorSetup, splits: list[Split], row: StatusRow) -> None
     for env in range(layout.splits * layout.envs):
         split, place = splits[env // layout.envs], env % layout.envs
         given = split, place, env * layout.rollout, setup.acting_seed(env), setup.control, row
-        if isinstance(split.group, EnvGroup):
+        if isinstance(split.group, EnvBatch):
             warm_up(*given)
-        elif isinstance(split.group, AgentsGroup):
+        elif isinstance(split.group, MultiAgentBatch):
             warm_up_agents(*given)

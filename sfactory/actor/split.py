@@ -9,14 +9,14 @@ from typing import Any
 
 import gymnasium
 
-from sfactory.actor.data_validation import BadDataCount, DataGuard
-from sfactory.actor.env_batch import BeforeEach, EnvGroup, Group
-from sfactory.actor.env_restarts import Mender, Remedy, StopOrdered
-from sfactory.actor.episode_stats import EpisodeTally
-from sfactory.actor.multi_agent_batch import AgentsGroup
-from sfactory.actor.policy_assignment import Casting
+from sfactory.actor.data_validation import BadDataCounter, DataValidator
+from sfactory.actor.env_batch import BeforeEach, EnvBatch, Group
+from sfactory.actor.env_restarts import EnvRestarter, RestartPlan, StopOrdered
+from sfactory.actor.episode_stats import EpisodeTracker
+from sfactory.actor.multi_agent_batch import MultiAgentBatch
+from sfactory.actor.policy_assignment import PolicyAssignment
 from sfactory.actor.recorder import AgentsRecorder, TrajectoryRecorder
-from sfactory.actor.vector_batch import VectorGroup
+from sfactory.actor.vector_batch import VectorEnvBatch
 from sfactory.env.conversion import BadObservation, BlockWriter, ObsWriter, Rows, Writer, action_reader, block_reader
 from sfactory.env.multi_agent import AgentsEnv, AgentsWriter, require_agents
 from sfactory.env.vector import VectorEnv, single_spaces
@@ -27,14 +27,14 @@ _THE_ONE = (0,)  # policy there is
 
 
 @dataclass(frozen=True)
-class FaultCare:
+class FaultHandling:
     """How an actor goes on when envs of a split fail. ``make`` makes what the split steps; see Remedy for the rest."""
 
-    mender: Mender
-    bad_data: BadDataCount
+    restarter: EnvRestarter
+    bad_data: BadDataCounter
     make: Callable[[int], Any]
 
-    def remedy(self, first: int, size: int, writer: Writer) -> Remedy:
+    def restart_plan(self, first: int, size: int, writer: Writer) -> RestartPlan:
         """That of the split whose first env is number ``first`` of the actor; ``size``: of what ``check`` is given."""
 
         def check(observations: Any) -> None:
@@ -42,7 +42,7 @@ class FaultCare:
             if flaws:
                 raise BadObservation(f"after a reset observation {flaws[0].key!r} {flaws[0].text}")
 
-        return Remedy(self.mender, first, self.make, check)
+        return RestartPlan(self.restarter, first, self.make, check)
 
 
 class Split:
@@ -56,25 +56,25 @@ class Split:
         index: int,
         group: Group,
         writer: Writer,
-        guard: DataGuard,
+        guard: DataValidator,
         read_actions: Callable[[Rows], Any],
         rollout: int,
-        casting: Casting | None = None,
+        assignment: PolicyAssignment | None = None,
         agents: tuple[str, ...] = (),
     ) -> None:
-        """``casting``: who plays which row, if that is not the one policy there is, always."""
+        """``assignment``: who plays which row, if that is not the one policy there is, always."""
         self.index = index
-        self.casting = casting
+        self.assignment = assignment
         self.before_slot: Callable[[], None] | None = None
         self.phase = 0  # which of the split's two states is the one before the next step, see NOTE [State phases]
         self.group = group
-        self.tally = EpisodeTally(group.size, casting)
-        group.extras.casting = casting
+        self.tally = EpisodeTracker(group.size, assignment)
+        group.extras.assignment = assignment
         self.writer = writer
-        if isinstance(group, AgentsGroup):
-            self.recorder: TrajectoryRecorder = AgentsRecorder(group, guard, self.tally, rollout, agents, casting)
+        if isinstance(group, MultiAgentBatch):
+            self.recorder: TrajectoryRecorder = AgentsRecorder(group, guard, self.tally, rollout, agents, assignment)
         else:
-            self.recorder = TrajectoryRecorder(group, guard, self.tally, rollout, casting)
+            self.recorder = TrajectoryRecorder(group, guard, self.tally, rollout, assignment)
         self._guard, self._read_actions = guard, read_actions
 
     @staticmethod
@@ -83,15 +83,15 @@ class Split:
         envs: Sequence[gymnasium.Env[Any, Any]],
         spec: EnvSpec,
         rollout: int,
-        care: FaultCare | None = None,
-        casting: Casting | None = None,
+        care: FaultHandling | None = None,
+        assignment: PolicyAssignment | None = None,
     ) -> Split:
         """A split of envs that are stepped one by one. Without ``care``, any fault of theirs is an error."""
         writer, first = ObsWriter(spec, envs[0].observation_space), index * len(envs)
-        remedy = None if care is None else care.remedy(first, 1, writer)
-        guard = DataGuard(spec, writer, len(envs), first, None if care is None else care.bad_data)
+        restart_plan = None if care is None else care.restart_plan(first, 1, writer)
+        guard = DataValidator(spec, writer, len(envs), first, None if care is None else care.bad_data)
         read_actions = action_reader(envs[0].action_space)
-        return Split(index, EnvGroup(envs, remedy), writer, guard, read_actions, rollout, casting)
+        return Split(index, EnvBatch(envs, restart_plan), writer, guard, read_actions, rollout, assignment)
 
     @staticmethod
     def of_agents(
@@ -99,18 +99,20 @@ class Split:
         envs: Sequence[AgentsEnv],
         spec: EnvSpec,
         rollout: int,
-        care: FaultCare | None = None,
-        casting: Casting | None = None,
+        care: FaultHandling | None = None,
+        assignment: PolicyAssignment | None = None,
     ) -> Split:
         """A split of envs with many agents, each of which is a row. Raises EnvError if they differ from ``spec``'s."""
         for env in envs:
             require_agents(env, spec.agents)
         agents, first = spec.num_agents, index * len(envs)
         writer = AgentsWriter(spec, envs[0].observation_space)
-        remedy = None if care is None else care.remedy(first, agents, writer)
-        guard = DataGuard(spec, writer, len(envs) * agents, first, None if care is None else care.bad_data)
+        restart_plan = None if care is None else care.restart_plan(first, agents, writer)
+        guard = DataValidator(spec, writer, len(envs) * agents, first, None if care is None else care.bad_data)
         reader = action_reader(envs[0].action_space)
-        return Split(index, AgentsGroup(envs, remedy), writer, guard, reader, rollout, casting, spec.agents)
+        return Split(
+            index, MultiAgentBatch(envs, restart_plan), writer, guard, reader, rollout, assignment, spec.agents
+        )
 
     @staticmethod
     def of_vector(
@@ -118,29 +120,31 @@ class Split:
         env: VectorEnv,
         spec: EnvSpec,
         rollout: int,
-        care: FaultCare | None = None,
-        casting: Casting | None = None,
+        care: FaultHandling | None = None,
+        assignment: PolicyAssignment | None = None,
     ) -> Split:
         """A split that is one vector env."""
         observations, actions = single_spaces(env)
         writer, size = BlockWriter(spec, observations), env.num_envs
-        remedy = None if care is None else care.remedy(index * size, size, writer)
-        guard = DataGuard(spec, writer, size, index * size, None if care is None else care.bad_data)
-        return Split(index, VectorGroup(env, remedy), writer, guard, block_reader(actions), rollout, casting)
+        restart_plan = None if care is None else care.restart_plan(index * size, size, writer)
+        guard = DataValidator(spec, writer, size, index * size, None if care is None else care.bad_data)
+        return Split(
+            index, VectorEnvBatch(env, restart_plan), writer, guard, block_reader(actions), rollout, assignment
+        )
 
     @property
     def policies(self) -> tuple[int, ...]:
         """The policies that act in the row that awaits actions."""
-        return _THE_ONE if self.casting is None else self.casting.present
+        return _THE_ONE if self.assignment is None else self.assignment.present
 
     @property
     def may_play(self) -> Sequence[int]:
         """The policies that may act before its slot is complete."""
-        return _THE_ONE if self.casting is None else self.casting.may_play
+        return _THE_ONE if self.assignment is None else self.assignment.may_play
 
     def players_of(self, slot: Slot) -> Sequence[int]:
         """The policies whose learners are to have the complete ``slot``."""
-        return self.may_play if self.casting is None or self.casting.is_fixed else slot.policies()
+        return self.may_play if self.assignment is None or self.assignment.is_fixed else slot.policies()
 
     def reset(self, seeds: list[int], where: str, before_each: BeforeEach | None = None) -> None:
         """First reset of all envs; raises BadObservation if one does not keep to its observation space."""

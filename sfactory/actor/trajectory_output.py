@@ -14,7 +14,7 @@ from sfactory.shared.slots import SlotState, SlotTable
 from sfactory.shared.trajectories import TrajectoryBuffer
 
 
-class Outbox:
+class TrajectoryOutput:
     """Hands free slots to splits and complete ones to the learners."""
 
     def __init__(
@@ -77,9 +77,9 @@ class Outbox:
         """
         if not steps:
             return  # perhaps no row was written, see Split.step
-        recorder, casting = split.recorder, split.casting
+        recorder, assignment = split.recorder, split.assignment
         slot = recorder.slot
-        if casting is None or casting.is_fixed:
+        if assignment is None or assignment.is_fixed:
             self._table.count_steps(slot.index, recorder.agent_steps, split.may_play[0])
             return
         assert slot.policy_id is not None

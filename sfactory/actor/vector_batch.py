@@ -11,8 +11,8 @@ would be that of an observation which is no row of the slot, so such a step is n
 looks ahead to the value of the observation between them, which is a row. Nothing is biased, and a truncated episode
 costs one row, as in the other mode.
 
-A vector env that raises is made anew as a whole (``Remedy``), and one that gives no data for one of its envs is reset
-as a whole: the last step of all N is lost, and so are their episodes.
+A vector env that raises is recreated as a whole (``RestartPlan``). One that returns invalid data for one of its envs is
+reset as a whole: the last step of all N is lost, and so are their episodes.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from sfactory.actor.env_batch import BeforeEach
-from sfactory.actor.env_restarts import Remedy, StopOrdered, no_env
-from sfactory.actor.episode_stats import EXTRA_STATS, ExtraTally
+from sfactory.actor.env_restarts import RestartPlan, StopOrdered, no_env
+from sfactory.actor.episode_stats import EXTRA_STATS, ExtraStatsTracker
 from sfactory.env.lifecycle import close_env
 from sfactory.env.vector import VectorEnv, autoreset_mode, info_of_end, infos_of_ends
 from sfactory.messages import TRUE_OBJECTIVE
 
 
-class VectorGroup:
+class VectorEnvBatch:
     """The N envs of one vector env. Attributes as in ``Group``; observations and rewards are arrays over N."""
 
-    def __init__(self, env: VectorEnv, remedy: Remedy | None = None) -> None:
-        """``remedy``: how a vector env that raises is made anew; without one, what it raises is passed on."""
+    def __init__(self, env: VectorEnv, restart_plan: RestartPlan | None = None) -> None:
+        """``restart_plan``: how a vector env that raises is made anew; without one, what it raises is passed on."""
         self.env: VectorEnv | None = env  # None only while it was closed and none could be made
-        self.size, self._remedy = env.num_envs, remedy
+        self.size, self._restart_plan = env.num_envs, restart_plan
         self.observations: Any = None
         self.rewards: Any = np.zeros(env.num_envs)
         self.terminated: list[int] = []
@@ -49,7 +49,7 @@ class VectorGroup:
         self.idle: list[int] = []  # these three are of envs with many agents
         self.paused: list[int] = []
         self.absent: list[int] = []
-        self.extras = ExtraTally()
+        self.extras = ExtraStatsTracker()
         self._resets_next_step = autoreset_mode(env) is AutoresetMode.NEXT_STEP
         self._step: Callable[[Any], Any] = env.step
 
@@ -87,20 +87,20 @@ class VectorGroup:
 
     def lose(self, envs: Sequence[int]) -> None:
         """See Group. None can be reset alone, so all are lost."""
-        remedy = self._remedy
-        assert remedy is not None, "what is no data is an error where nobody makes it good"
+        restart_plan = self._restart_plan
+        assert restart_plan is not None, "what is no data is an error where nobody makes it good"
         assert self.env is not None
-        remedy.mender.resetting(True)
+        restart_plan.restarter.resetting(True)
         try:
-            self.observations, _ = self.env.reset(seed=remedy.mender.fresh_seed(remedy.first))
-            remedy.check(self.observations)
+            self.observations, _ = self.env.reset(seed=restart_plan.restarter.fresh_seed(restart_plan.first))
+            restart_plan.check(self.observations)
         except Exception as error:  # as in ``step``
             self._mend(error)
         else:
-            remedy.mender.resetting(False)
+            restart_plan.restarter.resetting(False)
         self._lose_all()
 
-    def show_anew(self, envs: Sequence[int]) -> Sequence[int]:
+    def show_reset(self, envs: Sequence[int]) -> Sequence[int]:
         """See Group. All are reset, and all are lost."""
         self.lose(envs)
         return self.broken
@@ -116,28 +116,28 @@ class VectorGroup:
 
     def _mend(self, error: Exception) -> None:
         """Make the vector env anew, because it raised ``error``; afterwards all N are at the start of an episode."""
-        remedy = self._remedy
-        if remedy is None:
+        restart_plan = self._restart_plan
+        if restart_plan is None:
             raise error
 
-        def make_anew(seed: int) -> None:
+        def recreate(seed: int) -> None:
             if self.env is not None:
                 old, self.env = self.env, None
-                close_env(old, f"the vector env from env {remedy.first} on, which is made anew")
-            self.env = remedy.make(seed)
-            remedy.mender.begin_work()
+                close_env(old, f"the vector env from env {restart_plan.first} on, which is made anew")
+            self.env = restart_plan.make(seed)
+            restart_plan.restarter.begin_work()
             self.observations, _ = self.env.reset(seed=seed)
-            remedy.check(self.observations)
+            restart_plan.check(self.observations)
 
         def first_step(actions: Any) -> Any:
             assert self.env is not None
             self._step = self.env.step
             result = self.env.step(actions)
-            remedy.mender.proved(remedy.first)
+            restart_plan.restarter.proved(restart_plan.first)
             return result
 
         self._step = no_env
-        remedy.mender.mend(remedy.first, error, make_anew)
+        restart_plan.restarter.mend(restart_plan.first, error, recreate)
         self._step = first_step
 
     def _lose_all(self) -> None:

@@ -19,7 +19,7 @@ from sfactory.errors import ConfigError
 from sfactory.layout import Layout
 from sfactory.planning.plan import Plan, plan_sizes
 from sfactory.process.signals import Interrupted, Interrupts
-from sfactory.process.spawn import Nursery
+from sfactory.process.spawn import Spawner
 from sfactory.report.console import Console
 
 # One rollout of all envs at most: with more, steps wait for so many updates that they teach less, or nothing, which a
@@ -76,7 +76,7 @@ class Autotune:
         """After so long no new settings are tried: trials that wait for what never comes are not to go on for hours."""
         return max(_MOST_S, _MOST_TIMES * MOST_TRIALS * (_WARM_UP_S + self._config.tuning.autotune_seconds))
 
-    def run(self, nursery: Nursery, interrupts: Interrupts) -> Tuned:
+    def run(self, spawner: Spawner, interrupts: Interrupts) -> Tuned:
         """Measure and choose. Raises the first error if no settings work, and Interrupted after a signal."""
         if not self._free:
             self._console.message("autotune: every setting that it would vary was given, so there is nothing to tune")
@@ -88,7 +88,7 @@ class Autotune:
             self._start,
             self._free,
             self._plan.cores.count,
-            lambda settings: self._measure(settings, nursery, interrupts),
+            lambda settings: self._measure(settings, spawner, interrupts),
             self._tell,
             lambda: deadline.passed,
         )
@@ -102,7 +102,7 @@ class Autotune:
         # Settings hold what --inference=auto has come to, so that a run uses what was measured.
         return Tuned(config, plan_sizes(_with(config, asdict(best)), self._plan.spec), chosen)
 
-    def _measure(self, settings: Settings, nursery: Nursery, interrupts: Interrupts) -> float:
+    def _measure(self, settings: Settings, spawner: Spawner, interrupts: Interrupts) -> float:
         config = _with(
             replace(self._config, evaluation=EvaluationConfig()),  # nobody plays beside a measurement
             {**asdict(settings), "benchmark": True, "autotune": False, "autotune_batch": False},
@@ -116,7 +116,7 @@ class Autotune:
         boot = max(_BOOT_S, config.sampling.reset_timeout_seconds + _PATIENCE_S)
         timing = Timing(_WARM_UP_S, config.tuning.autotune_seconds, _PATIENCE_S, boot)
         try:
-            return Trial(config, plan, timing).run(nursery, interrupts, self._seed).rate
+            return Trial(config, plan, timing).run(spawner, interrupts, self._seed).rate
         finally:
             interrupts.raising = True  # which a trial switches off
             if interrupts.count:

@@ -17,7 +17,7 @@ from sfactory.config.schema import Config
 from sfactory.env.factory import EnvFactory
 from sfactory.planning.plan import Plan
 from sfactory.process.signals import Interrupts
-from sfactory.process.spawn import Nursery
+from sfactory.process.spawn import Spawner
 from sfactory.report.bottleneck import Advisor, Load
 from sfactory.report.console import Console
 
@@ -58,9 +58,9 @@ class Benchmark:
         self._seconds = config.benchmark.benchmark_seconds
         self._advisor = Advisor.of(config, plan)
 
-    def run(self, nursery: Nursery, interrupts: Interrupts, seed: int) -> BenchmarkResult:
+    def run(self, spawner: Spawner, interrupts: Interrupts, seed: int) -> BenchmarkResult:
         """Measure; raises the fault that ended the run early, if one did, and Interrupted after a signal."""
-        simulated = self._simulate(nursery)
+        simulated = self._simulate(spawner)
         if self._stage == "env":
             return self._env_result(simulated)
         # Who hangs is named before patience is over.
@@ -68,9 +68,9 @@ class Benchmark:
         patience = max(_MIN_PATIENCE_S, self._seconds, hangs_after)
         timing = Timing(max(_MIN_WARM_UP_S, 0.1 * self._seconds), self._seconds, patience)
         trial = Trial(self._config, self._plan, timing)
-        return self._result(simulated, trial.run(nursery, interrupts, seed, self._tell_of_warm_up))
+        return self._result(simulated, trial.run(spawner, interrupts, seed, self._tell_of_warm_up))
 
-    def _simulate(self, nursery: Nursery) -> float:
+    def _simulate(self, spawner: Spawner) -> float:
         sampling, plan = self._config.sampling, self._plan
         workers, seconds = sampling.num_workers, self._seconds
         if self._stage != "env":
@@ -80,7 +80,7 @@ class Benchmark:
         self._console.message(f"pure simulation: {workers} processes, {seconds:g} s")
         factory = EnvFactory.of(self._config.run, sampling)
         envs, gpus, limit_s = sampling.num_envs_per_worker, sampling.actor_worker_gpus, sampling.reset_timeout_seconds
-        return pure_simulation(nursery, factory, workers, envs, cores, seconds, gpus, limit_s)
+        return pure_simulation(spawner, factory, workers, envs, cores, seconds, gpus, limit_s)
 
     def _tell_of_warm_up(self) -> None:
         self._console.message(f"warmed up in a moment, then {self._seconds:g} s of measurement")

@@ -27,9 +27,9 @@ from sfactory.planning.step_cost import (
     vector_steps_per_second,
 )
 from sfactory.process.signals import signals_held_back
-from sfactory.process.spawn import Nursery, leave, prepare_process
+from sfactory.process.spawn import Spawner, leave, prepare_process
 from sfactory.process.stack_dump import StackFile
-from sfactory.shared.memory import Gate
+from sfactory.shared.memory import SharedEvent
 from sfactory.shared.status import StatusBoard, StatusRow
 
 _SETUP_S = 120.0  # of a process, before it begins with its first env
@@ -66,13 +66,13 @@ class _Simulators:
             simulator.process.join(5.0)
             simulator.receiver.close()
 
-    def start(self, nursery: Nursery, name: str, row: StatusRow, *given: Any) -> None:
+    def start(self, spawner: Spawner, name: str, row: StatusRow, *given: Any) -> None:
         """Start a process that runs ``_simulate(*given, ...)``."""
         # A signal here would leave a process behind that nobody knows of.
         with signals_held_back():
-            receiver, sender = nursery.pipe()
+            receiver, sender = spawner.pipe()
             stack = StackFile()
-            process = nursery.start_plain(_simulate, *given, stack, sender)
+            process = spawner.start_plain(_simulate, *given, stack, sender)
             sender.close()
             self._all.append(_Simulator(name, process, receiver, row, stack, now()))
 
@@ -125,7 +125,7 @@ class _Simulators:
 
 
 def pure_simulation(
-    nursery: Nursery,
+    spawner: Spawner,
     factory: EnvFactory,
     workers: int,
     envs: int,
@@ -139,11 +139,11 @@ def pure_simulation(
     limit_s: bound on making one env, on its reset, and on a few steps. Raises WorkerDied if a process fails or hangs.
     """
     names = [f"sf-sim-{worker}" for worker in range(workers)]
-    status, start_gate = StatusBoard(names), Gate()
+    status, start_gate = StatusBoard(names), SharedEvent()
     with _Simulators(factory.name, limit_s) as simulators:
         for worker, name in enumerate(names):
             given = factory, worker, envs, cores[worker], seconds, tuple(gpus), start_gate, status
-            simulators.start(nursery, name, status.row(name), *given)
+            simulators.start(spawner, name, status.row(name), *given)
         simulators.answers()  # every process is ready: none may start while another still makes its envs
         start_gate.open()
         return sum(simulators.answers())
@@ -156,7 +156,7 @@ def _simulate(
     cores: frozenset[int] | None,
     seconds: float,
     gpus: tuple[int, ...],
-    start_gate: Gate,
+    start_gate: SharedEvent,
     status: StatusBoard,
     stack: StackFile,
     sender: Any,

@@ -14,14 +14,14 @@ from sfactory.errors import SFactoryError
 from sfactory.layout import ACTORS, LEARNERS
 from sfactory.planning.plan import Plan
 from sfactory.process.signals import Interrupted, Interrupts
-from sfactory.process.spawn import Nursery
+from sfactory.process.spawn import Spawner
 from sfactory.report.bottleneck import Load, LoadMeter
-from sfactory.report.collector import Reports
+from sfactory.report.collector import ReportCollector
 from sfactory.shared.status import State, StatusBoard
-from sfactory.supervise.hang_detection import HangLimit
-from sfactory.supervise.process_group import Crew
-from sfactory.supervise.shared_objects import Wiring
-from sfactory.supervise.supervisor import Supervision
+from sfactory.supervise.hang_detection import BenchmarkHangLimit
+from sfactory.supervise.process_group import ProcessGroup
+from sfactory.supervise.shared_objects import SharedObjects
+from sfactory.supervise.supervisor import Supervisor
 
 
 class Timing(NamedTuple):
@@ -134,7 +134,7 @@ class Trial:
         self._config, self._plan, self._timing = config, plan, timing
 
     def run(
-        self, nursery: Nursery, interrupts: Interrupts, seed: int, on_warm_up: Callable[[], None] = lambda: None
+        self, spawner: Spawner, interrupts: Interrupts, seed: int, on_warm_up: Callable[[], None] = lambda: None
     ) -> Measured:
         """Measure; raises the fault that ended it early, if one did, and Interrupted after a signal.
 
@@ -143,7 +143,7 @@ class Trial:
         interrupts.raising = False
         of_learners = self._config.benchmark.stage != "sample"
         started_at = now()
-        measured, failure = self._measure(nursery, interrupts, seed, of_learners, on_warm_up)
+        measured, failure = self._measure(spawner, interrupts, seed, of_learners, on_warm_up)
         if failure is not None:
             raise failure
         if interrupts.count:
@@ -158,17 +158,17 @@ class Trial:
         return measured
 
     def _measure(
-        self, nursery: Nursery, interrupts: Interrupts, seed: int, of_learners: bool, on_warm_up: Callable[[], None]
+        self, spawner: Spawner, interrupts: Interrupts, seed: int, of_learners: bool, on_warm_up: Callable[[], None]
     ) -> tuple[Measured | None, SFactoryError | None]:
         """What was measured, or how it failed. A failure is not raised here: it would keep the slots of this trial."""
         config, plan = self._config, self._plan
-        wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes)
-        reports = Reports(config, wiring.actors_to_main, wiring.learners_to_main, wiring.status)
-        crew = Crew(nursery, wiring)
+        shared = SharedObjects(plan.spec, plan.layout, plan.weight_bytes)
+        reports = ReportCollector(config, shared.actors_to_main, shared.learners_to_main, shared.status)
+        process_group = ProcessGroup(spawner, shared)
         limit_s = config.sampling.reset_timeout_seconds
-        supervision = Supervision(crew, wiring.control, wiring.status, interrupts, limit_s, saves=False)
-        measurement = Measurement(wiring.status, plan.cores.count, of_learners, self._timing, on_warm_up)
-        hangs = HangLimit(crew, config.run.env, limit_s)
+        supervision = Supervisor(process_group, shared.control, shared.status, interrupts, limit_s, saves=False)
+        measurement = Measurement(shared.status, plan.cores.count, of_learners, self._timing, on_warm_up)
+        hangs = BenchmarkHangLimit(process_group, config.run.env, limit_s)
         hung: SFactoryError | None = None
 
         def look() -> bool:
@@ -179,10 +179,10 @@ class Trial:
             return hung is not None
 
         try:
-            crew.start(config, seed, 0, plan.device, plan.cores, [None] * plan.layout.num_policies)
+            process_group.start(config, seed, 0, plan.device, plan.cores, [None] * plan.layout.num_policies)
             reports.start()
             supervision.run(look)
         finally:
-            crew.kill()
+            process_group.kill()
             reports.stop()
         return measurement.measured, supervision.failure or hung

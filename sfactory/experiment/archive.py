@@ -32,7 +32,7 @@ _WRITTEN = re.compile(
 _log = logging.getLogger(__name__)
 
 
-def move_aside(rundir: RunDir, behavior: Literal["restart", "overwrite"]) -> Path | None:
+def archive_run(rundir: RunDir, behavior: Literal["restart", "overwrite"]) -> Path | None:
     """Have ``rundir`` hold a new, empty folder; returns where its content is now, None if there was none.
 
     Raises RunDirError if it cannot be moved.

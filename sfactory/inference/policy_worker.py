@@ -185,7 +185,7 @@ class PolicyWorker:
         states.after(places, acted.state)
         self._row.enter_ring()
         for request in requests:
-            setup.to_actors[request.actor].put(ActReply(request.split, request.t, setup.policy), request.life)
+            setup.to_actors[request.actor].put(ActReply(request.split, request.t, setup.policy), request.incarnation)
         self._row.leave_ring()
 
     def _requests(self, timeout: float) -> Sequence[ActRequest]:
@@ -204,14 +204,14 @@ class PolicyWorker:
     def _of_the_living(self, requests: Sequence[ActRequest]) -> list[ActRequest]:
         """Those that were made in the present life of their actor."""
         to_actors = self._setup.to_actors
-        return [request for request in requests if request.life == to_actors[request.actor].life]
+        return [request for request in requests if request.incarnation == to_actors[request.actor].incarnation]
 
 
 def run_policy_worker(setup: PolicySetup, row: StatusRow) -> None:
     """A policy worker's life, from birth to stop."""
     place = setup.policy, setup.worker, setup.generation
-    life = setup.inbox.life  # a later one draws other actions than the one before has drawn
-    torch.manual_seed(seed_at(setup.seed, Branch.INFERENCE, *place, *([life] if life else [])))
+    incarnation = setup.inbox.incarnation  # a later one draws other actions than the one before has drawn
+    torch.manual_seed(seed_at(setup.seed, Branch.INFERENCE, *place, *([incarnation] if incarnation else [])))
     torch.set_num_threads(1)
     policy = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device(setup.device))
     if not policy.wait_for_weights(setup.control):

@@ -161,7 +161,7 @@ class Entry:
         return dataclasses.replace(entry, status="interrupted") if entry.status == "running" else entry
 
 
-class Ledger:
+class LaunchState:
     """The entries by name of the run. Use ``opened``."""
 
     def __init__(self, path: Path, entries: Mapping[str, Entry]) -> None:
@@ -171,7 +171,7 @@ class Ledger:
 
     @staticmethod
     @contextlib.contextmanager
-    def opened(folder: Path) -> Iterator[Ledger]:
+    def opened(folder: Path) -> Iterator[LaunchState]:
         """The ledger of ``folder``, which is made if need be, and is this launcher's until the block ends.
 
         Raises RunDirError if another launcher has it, or it cannot be made.
@@ -183,7 +183,7 @@ class Ledger:
             raise RunDirError(f"{folder} cannot be used: {error}; check --train_dir and its permissions") from error
         try:
             _take(lock, folder)
-            yield Ledger(folder / NAME, _read(folder / NAME))
+            yield LaunchState(folder / NAME, _read(folder / NAME))
         finally:
             os.close(lock)
 
@@ -247,9 +247,9 @@ def _read(path: Path) -> dict[str, Entry]:
 _HEAD = ("experiment", "status", "env steps", "return")
 
 
-def statuses(jobs: Sequence[Job], ledger: Ledger) -> dict[str, Status]:
+def statuses(jobs: Sequence[Job], launch_state: LaunchState) -> dict[str, Status]:
     """How each run stands, by its name: done if its own record says so, otherwise what the ledger tells."""
-    return {job.name: _status(job, ledger) for job in jobs}
+    return {job.name: _status(job, launch_state) for job in jobs}
 
 
 def table(jobs: Sequence[Job], known: Mapping[str, str]) -> str:
@@ -262,24 +262,24 @@ def table(jobs: Sequence[Job], known: Mapping[str, str]) -> str:
     )
 
 
-def failures(jobs: Sequence[Job], ledger: Ledger, known: Mapping[str, str]) -> list[str]:
+def failures(jobs: Sequence[Job], launch_state: LaunchState, known: Mapping[str, str]) -> list[str]:
     """A line for each run that has failed: with what, and where to read more."""
     lines: list[str] = []
     for job in jobs:
         if known[job.name] == "failed":
-            entry = ledger.entry(job.name)
+            entry = launch_state.entry(job.name)
             code = "" if entry.exit_code is None else f" ({entry.exit_code})"
             lines.append(f"failed {job.name}{code}: {entry.cause or 'it said nothing'} [{job.log_path}]")
     return lines
 
 
-def result_line(jobs: Sequence[Job], ledger: Ledger, known: Mapping[str, str]) -> str:
+def result_line(jobs: Sequence[Job], launch_state: LaunchState, known: Mapping[str, str]) -> str:
     """The result for programs."""
-    return json.dumps({"runs": [_facts(job, ledger, known[job.name]) for job in jobs]}, allow_nan=False)
+    return json.dumps({"runs": [_facts(job, launch_state, known[job.name]) for job in jobs]}, allow_nan=False)
 
 
-def _status(job: Job, ledger: Ledger) -> Status:
-    return "done" if job.done else ledger.entry(job.name).status
+def _status(job: Job, launch_state: LaunchState) -> Status:
+    return "done" if job.done else launch_state.entry(job.name).status
 
 
 def _row(job: Job, status: str) -> tuple[str, str, str, str]:
@@ -290,8 +290,8 @@ def _row(job: Job, status: str) -> tuple[str, str, str, str]:
     return job.name, status, str(summary.env_steps), "-" if mean is None else f"{mean:.3f}"
 
 
-def _facts(job: Job, ledger: Ledger, status: str) -> dict[str, object]:
-    summary, entry = job.summary(), ledger.entry(job.name)
+def _facts(job: Job, launch_state: LaunchState, status: str) -> dict[str, object]:
+    summary, entry = job.summary(), launch_state.entry(job.name)
     return {
         "experiment": job.name,
         "status": status,

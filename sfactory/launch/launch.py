@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from sfactory.config.launcher import LauncherConfig
 from sfactory.errors import ExitCode
 from sfactory.launch import jobs as outcome
-from sfactory.launch.jobs import Job, Ledger, folder_of, jobs_of
+from sfactory.launch.jobs import Job, LaunchState, folder_of, jobs_of
 from sfactory.launch.run_description import description_of
 from sfactory.launch.run_processes import VISIBLE, Gpus, LocalRuns, devices
 from sfactory.launch.run_slurm import Batch, submit, submit_command, write_scripts
 from sfactory.process.signals import Interrupts
 
 
-class Launching:
+class Launcher:
     """``command``: what goes on with the same runs, for the user to type again."""
 
     def __init__(self, config: LauncherConfig, command: str, interrupts: Interrupts) -> None:
@@ -35,35 +35,37 @@ class Launching:
         folder = folder_of(description, config.train_dir)
         gpus = _gpus(config)
         batch = Batch.of(config, folder) if config.backend == "slurm" else None
-        with Ledger.opened(folder) as ledger:
+        with LaunchState.opened(folder) as launch_state:
             todo = [job for job in jobs if not job.done]
             if len(todo) < len(jobs):
                 tell(f"{len(jobs) - len(todo)} of {len(jobs)} runs are done already")
             if batch is not None:
                 return self._to_slurm(jobs, todo, batch), int(ExitCode.DONE)
-            return self._here(jobs, todo, gpus, ledger)
+            return self._here(jobs, todo, gpus, launch_state)
 
-    def _here(self, jobs: Sequence[Job], todo: Sequence[Job], gpus: Gpus | None, ledger: Ledger) -> tuple[str, int]:
+    def _here(
+        self, jobs: Sequence[Job], todo: Sequence[Job], gpus: Gpus | None, launch_state: LaunchState
+    ) -> tuple[str, int]:
         config, interrupts = self._config, self._interrupts
         interrupts.raising = False  # from here on signals are counted: a run that is being started must not escape
         LocalRuns(
             todo,
-            ledger,
+            launch_state,
             interrupts,
             tell,
             max_parallel=config.max_parallel,
             gpus=gpus,
             pause_s=config.pause_between,
         ).run()
-        known = outcome.statuses(jobs, ledger)
+        known = outcome.statuses(jobs, launch_state)
         tell(outcome.table(jobs, known))
-        for line in outcome.failures(jobs, ledger, known):
+        for line in outcome.failures(jobs, launch_state, known):
             tell(line)
         code = int(ExitCode.DONE)
         if any(status != "done" for status in known.values()):
             code = interrupts.exit_code if interrupts.count else int(ExitCode.FAULTS)
             tell(f"to go on with what is not done: {self._command}")
-        return outcome.result_line(jobs, ledger, known), code
+        return outcome.result_line(jobs, launch_state, known), code
 
     def _to_slurm(self, jobs: Sequence[Job], todo: Sequence[Job], batch: Batch) -> str:
         paths = write_scripts(todo, batch)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from sfactory.clock import Deadline
 from sfactory.errors import ConfigError, named
-from sfactory.launch.jobs import Job, Ledger, Status
+from sfactory.launch.jobs import Job, LaunchState, Status
 from sfactory.launch.tied_process import tied_command
 from sfactory.process.signals import HANDLED, Interrupts
 
@@ -85,7 +85,7 @@ class LocalRuns:
     def __init__(
         self,
         jobs: Sequence[Job],
-        ledger: Ledger,
+        launch_state: LaunchState,
         interrupts: Interrupts,
         tell: Tell,
         *,
@@ -95,7 +95,7 @@ class LocalRuns:
     ) -> None:
         """``pause_s``: between two starts."""
         self._waiting, self._running = deque(jobs), dict[int, _Running]()
-        self._ledger, self._interrupts, self._tell = ledger, interrupts, tell
+        self._launch_state, self._interrupts, self._tell = launch_state, interrupts, tell
         self._max_parallel, self._gpus, self._pause_s = max_parallel, gpus, pause_s
         self._next_start = Deadline(0.0)
         self._grace: Deadline | None = None
@@ -129,11 +129,11 @@ class LocalRuns:
                 running = _start(job, gpu)
             except OSError as error:
                 self._free(gpu)
-                self._ledger.ended(job.name, "failed", None, named(error))
+                self._launch_state.ended(job.name, "failed", None, named(error))
                 self._tell(f"failed {job.name}: it could not be started: {named(error)}")
                 continue
             self._running[running.pid_fd] = running
-            self._ledger.started(job.name)
+            self._launch_state.started(job.name)
             on = "" if gpu is None else f" on GPU {gpu}"
             self._tell(f"started {job.name}{on}; its output: {job.log_path}")
             self._next_start = Deadline(self._pause_s)
@@ -147,7 +147,7 @@ class LocalRuns:
         job = running.job
         status = "interrupted" if killed else _status(code)
         cause = _last_line(job.log_path, running.log_from) if status == "failed" else ""
-        self._ledger.ended(job.name, status, code, cause)
+        self._launch_state.ended(job.name, status, code, cause)
         self._tell(f"{status} {job.name}: {_how(code)}; {len(self._waiting)} wait, {len(self._running)} run")
 
     def _free(self, gpu: str | None) -> None:

@@ -30,7 +30,7 @@ from sfactory.shared.status import StatusRow
 from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot, TrajectoryBuffer
 
 
-class AtRings:
+class RingUsage:
     """For threads of a learner, several of which may be at rings that other processes write or read."""
 
     def __init__(self, row: StatusRow) -> None:
@@ -54,7 +54,7 @@ class AtRings:
         self._row.set("in_ring_since", min(self._since.values(), default=0.0))
 
 
-class Rest(NamedTuple):
+class SlotRemainder(NamedTuple):
     """Columns of a slot, one row each, that are not copied yet: those from ``start`` on of ``columns``.
 
     columns: in which the policy acts, in order; a slice if these are all.
@@ -88,10 +88,10 @@ class Inbox:
     ) -> None:
         """``shared``: several batchers take, and a thread of its own reads for them, see ``receive``."""
         self._policy, self._table, self._ring, self._to_actors, self._row = policy, table, ring, to_actors, row
-        self._at_rings = AtRings(row) if shared else row
+        self._at_rings = RingUsage(row) if shared else row
         self._slots = trajectories.slots()
         self._taken = [0] * len(self._slots)  # the filling of each slot that was announced last
-        self._waiting: deque[Rest] = deque()
+        self._waiting: deque[SlotRemainder] = deque()
         self._arrived = threading.Condition() if shared else None
 
     def wait(self, timeout: float) -> None:
@@ -113,10 +113,10 @@ class Inbox:
         for message in arrived:
             if self._is_new(message.slot):
                 slot = self._slots[message.slot]
-                self._waiting.append(Rest(slot, 0, slot.columns_of(self._policy)))
+                self._waiting.append(SlotRemainder(slot, 0, slot.columns_of(self._policy)))
         self._tell()
 
-    def take(self, timeout: float) -> Rest | None:
+    def take(self, timeout: float) -> SlotRemainder | None:
         """The next rows to copy, once ``wait(timeout)`` is over; None if there are none.
 
         Whoever takes them gives them back if any are left, or frees the slot.
@@ -127,13 +127,13 @@ class Inbox:
         except IndexError:
             return None
 
-    def take_all(self) -> list[Rest]:
+    def take_all(self) -> list[SlotRemainder]:
         """Everything that waits, without waiting. For the only one who takes."""
         taken = list(self._waiting)
         self._waiting.clear()
         return taken
 
-    def give_back(self, rest: Rest) -> None:
+    def give_back(self, rest: SlotRemainder) -> None:
         """What was taken is not copied whole: the rest comes before everything else."""
         self._waiting.appendleft(rest)
         self._tell()
@@ -160,7 +160,7 @@ class Inbox:
                 self._arrived.notify_all()
 
 
-class Assembler:
+class Batcher:
     """Copies slots in the order they were announced, each row exactly once. One for each batcher."""
 
     def __init__(self, inbox: Inbox, slots_until_trained: bool, replay: Replay | None = None) -> None:
@@ -202,7 +202,7 @@ class Assembler:
             self._inbox.free(slot)
         self._copied.clear()
 
-    def _copy(self, rest: Rest, staging: Staging) -> None:
+    def _copy(self, rest: SlotRemainder, staging: Staging) -> None:
         slot = rest.slot
         if self._replay is None:
             count = staging.take(slot, rest.start, columns=rest.columns)
@@ -215,7 +215,7 @@ class Assembler:
         else:
             self._inbox.free(slot)
 
-    def _mix(self, replay: Replay, rest: Rest, staging: Staging) -> int:
+    def _mix(self, replay: Replay, rest: SlotRemainder, staging: Staging) -> int:
         """Copy some new rows, and what they owe; returns how many new ones."""
         first = staging.filled
         most = replay.new_rows(rest.width - rest.start, staging.room)

@@ -144,7 +144,7 @@ log = logging.getLogger(__name__)
 _RETRY_S = 5.0
 
 
-class CheckpointKeeper:
+class Checkpointer:
     """Loads at the start, saves every save_every_sec, at the end, and whenever the objective is better than ever.
 
     Milestones, which are kept for ever, are due at multiples of save_milestones_sec of training time, so that a run

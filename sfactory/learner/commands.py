@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import CannotSaveError, CheckpointError
-from sfactory.learner.checkpointing import CheckpointKeeper
-from sfactory.shared.control import Order
+from sfactory.learner.checkpointing import Checkpointer
+from sfactory.shared.control import LearnerCommand
 
 _log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 class Subject(Protocol):
     """Who learns."""
 
-    keeper: CheckpointKeeper
+    checkpointer: Checkpointer
 
     def adopt(self, hyperparameters: Mapping[str, float]) -> None:
         """Learn on under other values of these flags."""
@@ -29,11 +29,11 @@ class Subject(Protocol):
         """Learn on with the weights and the optimiser of another policy; raises CheckpointError if they do not fit."""
 
 
-def carry_out(order: Order, learning: Subject) -> str:
+def execute(order: LearnerCommand, learning: Subject) -> str:
     """Do what ``order`` says, whole or not at all; returns why it cannot be done, "" if it was."""
     try:
         if order.save:
-            learning.keeper.save()
+            learning.checkpointer.save()
         if order.parent is not None:
             loaded = CheckpointDir(Path(order.parent), keep=1).load("latest")
             if loaded is None:
@@ -44,14 +44,14 @@ def carry_out(order: Order, learning: Subject) -> str:
     if order.hyperparameters:
         learning.adopt(order.hyperparameters)
     if order.parent is not None:
-        _save_soon(learning.keeper)
+        _save_soon(learning.checkpointer)
     return ""
 
 
-def _save_soon(keeper: CheckpointKeeper) -> None:
+def _save_soon(checkpointer: Checkpointer) -> None:
     """What was taken over is to be there after a resume, too; if it cannot be saved now, it will be with the next."""
     try:
-        keeper.save()
+        checkpointer.save()
     except CannotSaveError as error:
         _log.error("%s; training goes on", error)
 

@@ -20,7 +20,7 @@ from sfactory.learner.staging import Columns, DeviceSlot, Staging
 T = TypeVar("T")
 
 
-class Belt:
+class DatasetQueue:
     """Staging areas and device slots, each in one place at a time. Every method may be called from any thread."""
 
     def __init__(

@@ -19,7 +19,7 @@ from sfactory.errors import Starved
 from sfactory.layout import ACTORS
 from sfactory.learner.batch import Batch
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.shared.diagnosis import who_waits_for_whom
+from sfactory.shared.diagnosis import describe_processes
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import State, StatusBoard
 
@@ -82,7 +82,7 @@ class Starvation:
         """No dataset has come yet. Raises Starved if none will come."""
         if not self._timeout_s or self._awake.look() < self._timeout_s:
             return
-        told = who_waits_for_whom(self._status, self._table)
+        told = describe_processes(self._status, self._table)
         steps = self._sampled()
         text = f"no dataset to learn from for {self._timeout_s:g} s (--learner_starvation_timeout_sec)"
         if steps == self._steps and not self._booting():

@@ -83,7 +83,7 @@ class LossScale:
         return halved
 
 
-class Updater:
+class GradientStep:
     """The optimisers of a model: one, or with ``separate_value_optimizer`` one for the critic and one for all else.
 
     An update is ``begin``, ``backward`` for each part of its loss, and ``step``; or ``apply``, for a loss in one part.

@@ -19,8 +19,8 @@ from sfactory.clock import Every, now
 from sfactory.config.schema import LearnerConfig
 from sfactory.errors import DivergedError, SFactoryError
 from sfactory.learner.batch import Batch
-from sfactory.learner.checkpointing import CheckpointKeeper, Progress, take_over
-from sfactory.learner.commands import carry_out, with_values
+from sfactory.learner.checkpointing import Checkpointer, Progress, take_over
+from sfactory.learner.commands import execute, with_values
 from sfactory.learner.hooks import Hooks
 from sfactory.learner.loss import make_auxiliary
 from sfactory.learner.minibatches import Dataset
@@ -72,7 +72,7 @@ _STATS_EVERY_S = 0.25
 _END_S = 600.0  # of one minibatch, or a save, that is under way at a limit; after a stop main waits for less
 
 
-class Learning:
+class Learner:
     """The learner's model and everything that happens to it. One thread learns; any may finish."""
 
     def __init__(self, setup: LearnerSetup, row: StatusRow) -> None:
@@ -97,7 +97,7 @@ class Learning:
             evidence=None if setup.checkpoint_dir is None else Path(setup.checkpoint_dir),
         )
         self.progress = Progress(best_metric=setup.checkpoint.save_best_metric)
-        self.keeper = CheckpointKeeper(setup, self._trainer, self.progress, row, self._publisher.check)
+        self.checkpointer = Checkpointer(setup, self._trainer, self.progress, row, self._publisher.check)
         self._hooks = Hooks.of(setup.after_train_step)
         self._lags, self._replay_lags = Lags(), Lags()
         self._stats_due = Every(_STATS_EVERY_S)
@@ -109,7 +109,7 @@ class Learning:
 
     def begin(self) -> None:
         """Load the checkpoint, if any, and publish the first weights."""
-        self.keeper.load()
+        self.checkpointer.load()
         self._write_row()
         self.publish()
 
@@ -188,7 +188,7 @@ class Learning:
             self._hooks.after_dataset(trainer, setup.policy, self.progress.env_steps)
             if self._stats_due.due():
                 self.report()
-            self.keeper.after_dataset()
+            self.checkpointer.after_dataset()
             self._obey()
 
     @property
@@ -228,7 +228,7 @@ class Learning:
         orders, policy = self._setup.orders, self._setup.policy
         order = None if orders is None else orders.waiting(policy)
         if orders is not None and order is not None:
-            orders.answered(policy, carry_out(order, self))
+            orders.answered(policy, execute(order, self))
             self._write_row()
 
     def _look_at(self, columns: Columns) -> None:
@@ -301,7 +301,7 @@ class Learning:
             self.report()
             self._write_row()
             if save:
-                self.keeper.finish()
+                self.checkpointer.finish()
             self._hooks.raise_failure()
             if self.over:
                 self._row.set("state", State.DONE)

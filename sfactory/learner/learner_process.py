@@ -1,7 +1,7 @@
 """Room: the loops of a learner. In: READY slots. Out: published weights and checkpoints.
 
 Beside sampling, batchers assemble datasets, loaders bring them to the device if it is not the CPU, and one thread
-trains: see ``Belt``. Where collection waits for training, or with ``--train_in_background_thread=False``, one thread
+trains: see ``DatasetQueue``. With synchronous collection or ``--train_in_background_thread=False`` one thread
 assembles and trains in turn. The main thread waits, and saves at the end.
 """
 
@@ -15,15 +15,15 @@ import torch
 
 from sfactory.clock import BLOCK_S, now
 from sfactory.layout import ACTORS
-from sfactory.learner.batcher import Assembler, Inbox
-from sfactory.learner.dataset_queue import Belt
+from sfactory.learner.batcher import Batcher, Inbox
+from sfactory.learner.dataset_queue import DatasetQueue
 from sfactory.learner.diagnostics import Starvation
-from sfactory.learner.learner import Learning
+from sfactory.learner.learner import Learner
 from sfactory.learner.replay import Replay
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.staging import CopyThreads, DeviceSlot, Staging
 from sfactory.learner.threads import Threads
-from sfactory.learner.training_loop import Passes
+from sfactory.learner.training_loop import TrainingLoop
 from sfactory.seeds import Branch, seed_at
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State, StatusRow, Stopwatch
@@ -39,7 +39,7 @@ class LearnerWorker:
     slots that were not announced yet.
     """
 
-    def __init__(self, setup: LearnerSetup, learning: Learning, row: StatusRow, inbox: Inbox | None = None) -> None:
+    def __init__(self, setup: LearnerSetup, learning: Learner, row: StatusRow, inbox: Inbox | None = None) -> None:
         """``inbox``: of one that this one takes over from, see ``resized``."""
         self._setup, self._learning, self._row = setup, learning, row
         self._watch = Stopwatch(row)
@@ -54,7 +54,7 @@ class LearnerWorker:
         policy = setup.policy if setup.layout.num_policies > 1 else None
         timeout_s = setup.learner.learner_starvation_timeout_sec
         self._starvation = Starvation(timeout_s, setup.status, setup.table, policy)
-        self._belt: Belt | None = None
+        self._dataset_queue: DatasetQueue | None = None
         self._dropped_before = int(row.get("dropped_steps"))  # by one that this one takes over from
 
     def start(self, threads: Threads) -> None:
@@ -65,7 +65,7 @@ class LearnerWorker:
         elif setup.stage == "learn":
             threads.start("rings", self._learn_again_and_again)
         elif setup.learner.train_in_background_thread and not setup.layout.slots_until_trained:
-            self._start_belt(threads)
+            self._start_dataset_queue(threads)
         else:
             threads.start("rings", self._take_turns)
 
@@ -115,16 +115,16 @@ class LearnerWorker:
 
         A thread that does all in turn changes its sizes by itself.
         """
-        return self.over() or (self._belt is not None and self.is_outgrown)
+        return self.over() or (self._dataset_queue is not None and self.is_outgrown)
 
     def resized(self) -> LearnerWorker:
         """One that goes on with the sizes in force, once the threads of this one have ended.
 
         What this one had taken in and not learned from is dropped, and counted.
         """
-        if self._belt is not None:
-            self._belt.drop_rest()
-            self._count_dropped(self._belt)
+        if self._dataset_queue is not None:
+            self._dataset_queue.drop_rest()
+            self._count_dropped(self._dataset_queue)
         return LearnerWorker(self._new_setup(), self._learning, self._row, self._inbox)
 
     def _resize(self) -> None:
@@ -165,8 +165,8 @@ class LearnerWorker:
         seed = seed_at(setup.seed, Branch.REPLAY, setup.policy, self._learning.train_step)
         return Replay(config.replay_proportion, config.replay_slots, config.replay_include_new, seed)
 
-    def _make_assembler(self) -> Assembler:
-        return Assembler(self._inbox, self._setup.layout.slots_until_trained, self._replay)
+    def _make_assembler(self) -> Batcher:
+        return Batcher(self._inbox, self._setup.layout.slots_until_trained, self._replay)
 
     def _take_turns(self) -> None:
         while not self.over():
@@ -177,19 +177,21 @@ class LearnerWorker:
                 self.obey()
                 self._starvation.look()
 
-    def _start_belt(self, threads: Threads) -> None:
+    def _start_dataset_queue(self, threads: Threads) -> None:
         setup, config = self._setup, self._setup.learner
         slots = self._device_slots()
         areas = [self._staging() for _ in range(setup.layout.datasets)]
-        self._belt = belt = Belt(areas, slots, drop_oldest=config.learner_queue_policy == "drop_oldest")
-        passes = Passes(self._learning, belt, config, self._row, self._watch, self._starvation)
+        self._dataset_queue = dataset_queue = DatasetQueue(
+            areas, slots, drop_oldest=config.learner_queue_policy == "drop_oldest"
+        )
+        passes = TrainingLoop(self._learning, dataset_queue, config, self._row, self._watch, self._starvation)
         threads.start("train", lambda: passes.run(lambda: setup.control.stopping or threads.failed or self.is_outgrown))
         for number in range(config.num_loader_threads if slots else 0):
-            threads.start(f"load-{number}", lambda: self._load(belt, threads))
+            threads.start(f"load-{number}", lambda: self._load(dataset_queue, threads))
         if self._shared_inbox:
             threads.start("inbox", lambda: self._read_for_batchers(threads))
         for number in range(config.num_batchers):
-            threads.start(f"batch-{number}", lambda: self._batch(belt, threads))
+            threads.start(f"batch-{number}", lambda: self._batch(dataset_queue, threads))
 
     def _device_slots(self) -> list[DeviceSlot]:
         """Where loaders bring datasets to; none where the device reads the memory of the host."""
@@ -212,7 +214,7 @@ class LearnerWorker:
         while not self._ended(threads):
             self._inbox.receive(BLOCK_S)
 
-    def _batch(self, belt: Belt, threads: Threads) -> None:
+    def _batch(self, dataset_queue: DatasetQueue, threads: Threads) -> None:
         """Fill areas of the belt."""
         assembler = self._make_assembler()
 
@@ -221,29 +223,29 @@ class LearnerWorker:
             return self._ended(threads)
 
         while not give_up():
-            area = belt.area_to_fill(BLOCK_S)
+            area = dataset_queue.area_to_fill(BLOCK_S)
             if area is None:
                 continue
             since = now()
             if assembler.fill(area, give_up):
                 self._learning.timings.add("dequeue", now() - since)
-                belt.submit(area)
+                dataset_queue.submit(area)
             else:
-                belt.give_up(area)
-            self._count_dropped(belt)
+                dataset_queue.give_up(area)
+            self._count_dropped(dataset_queue)
 
-    def _count_dropped(self, belt: Belt) -> None:
-        self._row.set("dropped_steps", self._dropped_before + belt.dropped_steps)
+    def _count_dropped(self, dataset_queue: DatasetQueue) -> None:
+        self._row.set("dropped_steps", self._dropped_before + dataset_queue.dropped_steps)
 
-    def _load(self, belt: Belt, threads: Threads) -> None:
+    def _load(self, dataset_queue: DatasetQueue, threads: Threads) -> None:
         """Bring full areas to the device."""
         while not self._ended(threads):
-            slot = belt.slot_to_load(BLOCK_S)
+            slot = dataset_queue.slot_to_load(BLOCK_S)
             while slot is not None and not self._ended(threads):
-                area = belt.area_to_load(BLOCK_S)
+                area = dataset_queue.area_to_load(BLOCK_S)
                 if area is not None:
                     since = now()
-                    belt.load(area, slot)
+                    dataset_queue.load(area, slot)
                     self._learning.timings.add("load", now() - since)
                     break
 
@@ -276,10 +278,10 @@ def run_learner(setup: LearnerSetup, row: StatusRow) -> None:
     """A learner's life, from birth to the last checkpoint."""
     torch.manual_seed(seed_at(setup.seed, Branch.LEARNER, setup.policy))
     torch.set_num_threads(setup.threads)
-    learning = Learning(setup, row)
+    learning = Learner(setup, row)
     learning.begin()
     if not setup.trains:
-        learning.keeper.save_first()
+        learning.checkpointer.save_first()
     row.set("state", State.RUNNING if setup.trains else State.DONE)
     worker = LearnerWorker(setup, learning, row)
     threads = Threads()  # see NOTE [Who saves waits on no ring]

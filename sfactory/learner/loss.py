@@ -26,7 +26,7 @@ from sfactory.config.schema import AlgoConfig
 from sfactory.learner.batch import Batch
 from sfactory.learner.minibatches import Minibatch
 from sfactory.learner.targets import TargetNetwork, Targets, gae_targets, vtrace_targets
-from sfactory.learner.train_stats import Cells
+from sfactory.learner.train_stats import LossTerms
 from sfactory.model.actor_critic import ActorCritic, Unrolled
 from sfactory.model.cpc import Auxiliary, CpcAction, Trace
 from sfactory.model.distributions import ActionDistribution
@@ -90,11 +90,11 @@ class Part(NamedTuple):
     """
 
     loss: Tensor
-    cells: Cells
+    cells: LossTerms
     auxiliary: Tensor
 
 
-class _Judged(NamedTuple):
+class _ModelOutputs(NamedTuple):
     """What a model says of recorded steps.
 
     unrolled: as it came. distribution: [T * R] - at every step. log_prob: [T, R] - of what was done.
@@ -107,7 +107,7 @@ class _Judged(NamedTuple):
     values: Tensor
 
 
-class _Seen(NamedTuple):
+class _Precomputed(NamedTuple):
     """What of a whole minibatch is known before any gradient, as far as it is needed.
 
     log_prob: [T, R], values: [T+1, R] - by the present weights. target_log_prob: [T, R] - by the target network.
@@ -118,7 +118,7 @@ class _Seen(NamedTuple):
     target_log_prob: Tensor | None
 
 
-class _Aims(NamedTuple):
+class _LossTargets(NamedTuple):
     """What a minibatch is to learn, each [T, R].
 
     returns: what values should be. advantages: in the unit of rewards. weights: the same as the policy loss takes them.
@@ -130,11 +130,11 @@ class _Aims(NamedTuple):
     weights: Tensor
     reference: Tensor
 
-    def columns(self, which: slice) -> _Aims:
-        return _Aims(*(tensor[:, which] for tensor in self))
+    def columns(self, which: slice) -> _LossTargets:
+        return _LossTargets(*(tensor[:, which] for tensor in self))
 
 
-class Objective:
+class LossFunction:
     """The loss that ``config`` describes; the next minibatch is judged by what it is by then."""
 
     def __init__(
@@ -189,11 +189,11 @@ class Objective:
         batch = minibatch.batch
         # V-trace wants V(obs[T]), too.
         judged = _judge(self._model, batch, ahead=1 if minibatch.targets is None else 0)
-        seen = _Seen(judged.log_prob.detach(), judged.values.detach(), self._target_log_prob(batch))
+        seen = _Precomputed(judged.log_prob.detach(), judged.values.detach(), self._target_log_prob(batch))
         return self._part(batch, self._aims(minibatch, seen), judged, divisor, weights)
 
     @torch.no_grad()
-    def _seen(self, minibatch: Minibatch, columns: list[slice]) -> _Seen:
+    def _seen(self, minibatch: Minibatch, columns: list[slice]) -> _Precomputed:
         """By passes without gradients over one part after the other."""
         parts = [minibatch.batch.columns(which) for which in columns]
         log_prob = values = target_log_prob = None
@@ -203,13 +203,13 @@ class Objective:
             values = torch.cat([one.values for one in judged], dim=1)
         if self._target is not None:
             target_log_prob = torch.cat([_log_prob(self._target.model, part) for part in parts], dim=1)
-        return _Seen(log_prob, values, target_log_prob)
+        return _Precomputed(log_prob, values, target_log_prob)
 
     def _target_log_prob(self, batch: Batch) -> Tensor | None:
         return None if self._target is None else _log_prob(self._target.model, batch)
 
     @torch.no_grad()
-    def _aims(self, minibatch: Minibatch, seen: _Seen) -> _Aims:
+    def _aims(self, minibatch: Minibatch, seen: _Precomputed) -> _LossTargets:
         config, batch, targets = self.config, minibatch.batch, minibatch.targets
         reference = batch.behavior_log_prob
         if seen.target_log_prob is not None:
@@ -226,9 +226,9 @@ class Objective:
             targets = vtrace_targets(config, batch, corrected_for, values)
         advantages = targets.advantages
         weights = normalize(advantages, batch.valid) if config.normalize_advantages else advantages
-        return _Aims(targets.returns, advantages, weights, reference)
+        return _LossTargets(targets.returns, advantages, weights, reference)
 
-    def _part(self, batch: Batch, aims: _Aims, judged: _Judged, divisor: Tensor, weights: Weights) -> Part:
+    def _part(self, batch: Batch, aims: _LossTargets, judged: _ModelOutputs, divisor: Tensor, weights: Weights) -> Part:
         """Shares of a part, whose valid steps count among ``divisor`` in all."""
         config, valid, head = self.config, batch.valid, self._model.value_head
         values = judged.values[: valid.shape[0]]
@@ -259,7 +259,7 @@ class Objective:
             # A mean over the part, which counts as much as the part has valid steps.
             auxiliary = self._auxiliary.loss(batch, judged.unrolled) * valid.sum()
             loss = loss + config.aux_loss_coeff * auxiliary / divisor
-        cells = Cells(
+        cells = LossTerms(
             policy_loss=policy.detach(),
             value_loss=value.detach(),
             entropy=entropy.detach(),
@@ -280,14 +280,14 @@ class Objective:
         return losses.ppo_clip_loss(log_ratios=log_ratios, advantages=advantages, valid=valid, clip_ratio=clip_ratio)
 
 
-def _judge(model: ActorCritic, batch: Batch, ahead: int) -> _Judged:
+def _judge(model: ActorCritic, batch: Batch, ahead: int) -> _ModelOutputs:
     """What ``model`` says of ``batch``, and of ``ahead`` observations after it."""
     steps = batch.valid.shape[0] + ahead
     obs = {key: tensor[:steps] for key, tensor in batch.obs.items()}
     unrolled = model.unroll(obs, batch.rnn_states[:-1], batch.is_first[:steps], batch.recurrence, batch.held)
     distribution = model.distribution(unrolled.dist_params)
     actions = {key: tensor.flatten(0, 1) for key, tensor in batch.actions.items()}
-    return _Judged(unrolled, distribution, distribution.log_prob(actions).view_as(batch.valid), unrolled.values)
+    return _ModelOutputs(unrolled, distribution, distribution.log_prob(actions).view_as(batch.valid), unrolled.values)
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from sfactory.config.schema import AlgoConfig, CheckpointConfig, LearnerConfig, 
 from sfactory.layout import Layout
 from sfactory.messages import ToActor, ToLearner, ToMain
 from sfactory.shared.channel import Channel
-from sfactory.shared.control import Control, Orders
+from sfactory.shared.control import Control, LearnerCommands
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
@@ -67,5 +67,5 @@ class LearnerSetup:
     to_actors: list[Channel[ToActor]]
     to_main: Channel[ToMain]
     trains: bool = True
-    orders: Orders | None = None
+    orders: LearnerCommands | None = None
     after_train_step: tuple[str, ...] = ()

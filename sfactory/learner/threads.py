@@ -3,7 +3,7 @@
 NOTE [Who saves waits on no ring]: the lock of a faster-fifo ring is not robust: a process that is killed while
 it puts or gets holds it for ever, and whoever uses that ring next is stuck in C code, deaf to every time limit.
 So the main thread of a learner, which saves at the end, uses one ring only, that to main, which no other process
-writes; so does the one that trains. All others belong to threads that are left behind if need be. ``Learning`` has a
+writes; so does the one that trains. All others belong to threads that are left behind if need be. ``Learner`` has a
 lock of its own, so that nothing is saved while something is learned.
 """
 

@@ -30,7 +30,7 @@ GRADIENT = ("grad_norm",)
 NAMES = tuple(name for name in TRAIN_STATISTICS if name not in (*COEFFICIENTS, *GRADIENT))
 
 
-class Cells(NamedTuple):
+class LossTerms(NamedTuple):
     """A minibatch, or a part of it, cell by cell; each [T, R], without gradients.
 
     policy_loss, value_loss, entropy: float - terms of the loss, before their coefficients.
@@ -57,15 +57,17 @@ class Cells(NamedTuple):
         return self.valid & ~self.replayed
 
     @staticmethod
-    def joined(parts: Sequence[Cells]) -> Cells:
+    def joined(parts: Sequence[LossTerms]) -> LossTerms:
         """The parts of a minibatch as a whole."""
         return (
-            parts[0] if len(parts) == 1 else Cells(*(torch.cat(pieces, dim=1) for pieces in zip(*parts, strict=True)))
+            parts[0]
+            if len(parts) == 1
+            else LossTerms(*(torch.cat(pieces, dim=1) for pieces in zip(*parts, strict=True)))
         )
 
 
 @torch.no_grad()
-def statistics_of(cells: Cells, clip_ratio: float, auxiliary: Tensor) -> Tensor:
+def statistics_of(cells: LossTerms, clip_ratio: float, auxiliary: Tensor) -> Tensor:
     """[len(NAMES)], in the order of NAMES; without waiting for the device.
 
     clip_ratio: e, as in ``ppo_clip_loss``. auxiliary: 0-dim - the auxiliary loss of each part, times its valid steps,
@@ -183,7 +185,7 @@ class Means:
         return dict(zip(_NAMES, means.tolist(), strict=True))
 
 
-class UpdateRecord:
+class UpdateStats:
     """Counts of all updates and means since they were last cleared.
 
     NOTE [Train step]: ``train_step`` counts minibatch updates, skipped ones included, those without a valid step not.

@@ -14,16 +14,16 @@ from sfactory.errors import DivergedError
 from sfactory.learner.batch import Batch
 from sfactory.learner.coefficients import Coefficients
 from sfactory.learner.diagnostics import keep_evidence
-from sfactory.learner.gradient_step import Updater
-from sfactory.learner.loss import AuxiliaryTask, Objective, Weights
+from sfactory.learner.gradient_step import GradientStep
+from sfactory.learner.loss import AuxiliaryTask, LossFunction, Weights
 from sfactory.learner.minibatches import Dataset, Minibatch, Minibatches
 from sfactory.learner.targets import TargetNetwork
 from sfactory.learner.train_stats import (
-    Cells,
     Learned,
+    LossTerms,
     Means,
     Rows,
-    UpdateRecord,
+    UpdateStats,
     mean_of,
     on_host,
     row_of,
@@ -61,15 +61,15 @@ class Trainer:
         """
         self.model = model
         self.coefficients = Coefficients(optim, algo, total_env_steps)
-        self.updater = Updater(model, optim, () if auxiliary is None else auxiliary.parameters())
+        self.updater = GradientStep(model, optim, () if auxiliary is None else auxiliary.parameters())
         self.target: TargetNetwork | None = None
         if algo.use_target_net:
             self.target = TargetNetwork(model, algo.target_update_interval, algo.target_tau)
         self._auxiliary = None if auxiliary is None else AuxiliaryTask(auxiliary, seed, policy)
-        self._objective = Objective(model, algo, self.target, self._auxiliary)
+        self._objective = LossFunction(model, algo, self.target, self._auxiliary)
         self._algo, self._learner, self._total_env_steps = algo, learner, total_env_steps
         self._seed, self._policy, self._evidence = seed, policy, evidence
-        self._record = UpdateRecord(learner.max_bad_steps)
+        self._record = UpdateStats(learner.max_bad_steps)
         self._oldest: int | None = None  # no step of an older policy version is learned from
         self._closed = Means()  # of the dataset that was closed last
 
@@ -248,7 +248,7 @@ class Trainer:
         self.model.follow_update(applied.taken)
         if self.target is not None:
             self.target.after_update(applied.taken)
-        cells = Cells.joined(parts)
+        cells = LossTerms.joined(parts)
         if first and minibatch.targets is None:
             # V-trace makes its targets per minibatch; every step's is observed once.
             self.model.value_head.observe(cells.target, cells.fresh & applied.taken)

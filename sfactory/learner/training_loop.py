@@ -13,9 +13,9 @@ from typing import Generic, TypeVar
 
 from sfactory.clock import BLOCK_S, now
 from sfactory.config.schema import LearnerConfig
-from sfactory.learner.dataset_queue import Belt
+from sfactory.learner.dataset_queue import DatasetQueue
 from sfactory.learner.diagnostics import Starvation
-from sfactory.learner.learner import Learning
+from sfactory.learner.learner import Learner
 from sfactory.learner.minibatches import Dataset
 from sfactory.learner.staging import Columns
 from sfactory.shared.status import StatusRow, Stopwatch
@@ -76,19 +76,19 @@ class _Open:
         self.columns, self.dataset = columns, dataset
 
 
-class Passes:
+class TrainingLoop:
     """Opens datasets as they come, learns from each as often as it is to be, closes and releases it."""
 
     def __init__(
         self,
-        learning: Learning,
-        belt: Belt,
+        learning: Learner,
+        dataset_queue: DatasetQueue,
         config: LearnerConfig,
         row: StatusRow,
         watch: Stopwatch,
         starvation: Starvation,
     ) -> None:
-        self._learning, self._belt, self._watch, self._starvation = learning, belt, watch, starvation
+        self._learning, self._dataset_queue, self._watch, self._starvation = learning, dataset_queue, watch, starvation
         self._row = row
         # A resumed run has warmed up before.
         warmup = 0 if learning.train_step else config.ring_warmup
@@ -106,7 +106,7 @@ class Passes:
     def _turn(self) -> None:
         """One pass over the dataset whose turn it is, if it has come."""
         learning, ring = self._learning, self._ring
-        if learning.wants_no_more or (self._nonblocking and not self._belt.ready):
+        if learning.wants_no_more or (self._nonblocking and not self._dataset_queue.ready):
             ring.skip()
         open_ = ring.turn(self._fetch)
         if open_ is None:
@@ -119,11 +119,11 @@ class Passes:
         if self._learning.wants_no_more:
             return None
         if not self._waited:
-            self._row.count_ready(self._belt.ready)
+            self._row.count_ready(self._dataset_queue.ready)
             self._starvation.begin()
         self._watch.before_wait()
         since = now()
-        columns = self._belt.dataset(BLOCK_S)
+        columns = self._dataset_queue.dataset(BLOCK_S)
         self._waited += now() - since
         self._watch.after_wait()
         if columns is None:
@@ -136,4 +136,4 @@ class Passes:
 
     def _close(self, open_: _Open) -> None:
         self._learning.close(open_.dataset)
-        self._belt.release(open_.columns)
+        self._dataset_queue.release(open_.columns)

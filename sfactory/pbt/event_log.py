@@ -88,7 +88,7 @@ GENEALOGY_NAME = "population.jsonl"
 _NUMBER = "number"
 
 
-class Genealogy:
+class PbtEventLog:
     """The file of a run, to be written. Env steps of a policy never go back, but where a session goes on with it."""
 
     def __init__(self, path: Path) -> None:

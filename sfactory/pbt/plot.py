@@ -39,7 +39,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Birth:
+class ChildSpec:
     """``child`` took over from ``parent`` at its own env step ``env_steps``."""
 
     parent: int
@@ -62,7 +62,7 @@ class History:
 
     policies: tuple[int, ...]
     returns: tuple[Curve, ...]
-    births: tuple[Birth, ...]
+    births: tuple[ChildSpec, ...]
     traces: tuple[Trace, ...]
 
 
@@ -87,7 +87,7 @@ def read_history(run_dir: Path) -> History:
     returns = tuple(curve for policy in policies if (curve := _returns(policy, rows)).values)
     ends = {curve.policy: curve.env_steps[-1] for curve in returns}
     own_births = tuple(
-        Birth(event.parent, event.policy, event.env_steps) for event in births(events) if event.parent is not None
+        ChildSpec(event.parent, event.policy, event.env_steps) for event in births(events) if event.parent is not None
     )
     return History(policies, returns, own_births, tuple(_traces(events, policies, declared, ends)))
 

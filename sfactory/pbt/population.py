@@ -23,7 +23,7 @@ from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
 from sfactory.config.validation import find_problems
 from sfactory.errors import EnvError
-from sfactory.pbt.event_log import GENEALOGY_NAME, Event, Genealogy, Kind, next_number
+from sfactory.pbt.event_log import GENEALOGY_NAME, Event, Kind, PbtEventLog, next_number
 from sfactory.pbt.mutation import Perturbation, Shaping, Values, mutated, mutated_shaping, shaping_problem, within_range
 from sfactory.pbt.ranking import Objectives, Place, Selection, best_of, standing
 from sfactory.pbt.state import Member, PopulationState, load_state, save_state
@@ -45,7 +45,7 @@ class Population:
             options.pbt_replace_fraction, options.pbt_replace_reward_gap, options.pbt_replace_reward_gap_absolute
         )
         self._learning = learning_policies(config)
-        self._genealogy = Genealogy(run_dir / GENEALOGY_NAME)
+        self._genealogy = PbtEventLog(run_dir / GENEALOGY_NAME)
         self._pending: set[int] = set()
         # At which env steps members joined a session that knows of no episodes; {} once all could be ranked.
         self._joined_at: dict[int, int] = {}

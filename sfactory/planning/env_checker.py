@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sfactory.actor.multi_agent_batch import AgentsLife
+from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.clock import Deadline
 from sfactory.env.conversion import BadObservation, BlockWriter, Writer, action_reader, block_reader
 from sfactory.env.factory import EnvFactory
@@ -107,13 +107,13 @@ def _require_lists(whats: Sequence[str], parts: Sequence[Any], spec: EnvSpec, wh
 
 def _play(env: AgentsEnv, spec: EnvSpec, name: str) -> None:
     """Some steps, as training takes them."""
-    writer, life = AgentsWriter(spec, env.observation_space), AgentsLife(spec.num_agents)
+    writer, activity = AgentsWriter(spec, env.observation_space), AgentActivity(spec.num_agents)
     actions, deadline = _some_actions(spec, env), Deadline(_LONG_S)
     observations: Sequence[Any] = env.reset(seed=0)
     if len(observations) != spec.num_agents:
         raise EnvError(f"{name}: reset() gave {len(observations)} observations for {spec.num_agents} agents")
-    life.begin(observations)
-    _check_shown(writer, spec, life, observations, f"{name}, reset()")
+    activity.begin(observations)
+    _check_shown(writer, spec, activity, observations, f"{name}, reset()")
     for number in range(1, STEPS + 1):
         where = f"{name}, step {number}"
         observations, rewards, change = env.step(actions)
@@ -121,13 +121,13 @@ def _play(env: AgentsEnv, spec: EnvSpec, name: str) -> None:
             if len(values) != spec.num_agents:
                 raise EnvError(f"{where}: gave {len(values)} {what} for {spec.num_agents} agents")
         _check_rewards(rewards, spec, where)
-        life.showing = []
-        over = change is not None and life.change(change, observations).over
-        _check_shown(writer, spec, life, observations, where)
+        activity.showing = []
+        over = change is not None and activity.change(change, observations).over
+        _check_shown(writer, spec, activity, observations, where)
         if over:
             observations = env.reset()
-            life.begin(observations)
-            _check_shown(writer, spec, life, observations, f"{name}, reset() after step {number}")
+            activity.begin(observations)
+            _check_shown(writer, spec, activity, observations, f"{name}, reset() after step {number}")
         if deadline.passed:
             return
 
@@ -138,10 +138,10 @@ def _lists_of(change: Change | None) -> list[tuple[str, Sequence[Any]]]:
 
 
 def _check_shown(
-    writer: AgentsWriter, spec: EnvSpec, life: AgentsLife, observations: Sequence[Any], where: str
+    writer: AgentsWriter, spec: EnvSpec, activity: AgentActivity, observations: Sequence[Any], where: str
 ) -> None:
     """Hold the observations that training would use to what the space promises."""
-    shown = [agent for agent, acts in enumerate(life.acting) if acts or agent in life.showing]
+    shown = [agent for agent, acts in enumerate(activity.acting) if acts or agent in activity.showing]
     for agent in shown:
         writer.check(observations[agent], f"{where}, agent {spec.agents[agent]!r}")
     for place, flaw in writer.flaws([observations[agent] for agent in shown], len(shown)).items():

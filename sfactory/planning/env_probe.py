@@ -28,7 +28,7 @@ from sfactory.env.reward_shaping import Scheme, default_scheme
 from sfactory.errors import EnvError, SFactoryError
 from sfactory.planning.env_checker import examine_agents, examine_vector, require_finite
 from sfactory.planning.step_cost import agents_step_us, env_step_us
-from sfactory.process.spawn import Nursery, leave, prepare_process
+from sfactory.process.spawn import Spawner, leave, prepare_process
 from sfactory.process.stack_dump import StackFile
 from sfactory.spec import EnvSpec
 
@@ -47,7 +47,7 @@ class Probed(NamedTuple):
 
 
 def probe_env(
-    nursery: Nursery, factory: EnvFactory, timeout_s: float, gpus: Sequence[int] = (), timed: bool = False
+    spawner: Spawner, factory: EnvFactory, timeout_s: float, gpus: Sequence[int] = (), timed: bool = False
 ) -> Probed:
     """Look at the env that ``factory`` makes; raises EnvError naming what is wrong with it.
 
@@ -55,9 +55,9 @@ def probe_env(
     """
     for worker in range(len(gpus)):
         see_gpu_of(worker, gpus, dict(os.environ))  # refuses those that are not there
-    receiver, sender = nursery.pipe()
+    receiver, sender = spawner.pipe()
     stack = StackFile()
-    process = nursery.start_plain(_probe_child, factory, tuple(gpus), timed, stack, sender)
+    process = spawner.start_plain(_probe_child, factory, tuple(gpus), timed, stack, sender)
     sender.close()
     deadline = Deadline(timeout_s)
     try:

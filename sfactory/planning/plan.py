@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from sfactory.actor.policy_assignment import SOLE_AGENT, MappedDraw, Mapping
+from sfactory.actor.policy_assignment import SOLE_AGENT, CustomAssignment, Mapping
 from sfactory.config.flags import assigned
 from sfactory.config.import_strings import Unresolved, find_callable
 from sfactory.config.rules import rounds_misfit
@@ -155,7 +155,7 @@ def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None) ->
 
 
 def require_mapping(config: Config, plan: Plan) -> None:
-    """Raise ConfigError, or EnvError of ``MappedDraw``, unless ``--policy_mapping`` gives policies."""
+    """Raise ConfigError, or EnvError of ``CustomAssignment``, unless ``--policy_mapping`` gives policies."""
     layout, name = plan.layout, config.population.policy_mapping
     if layout.num_policies == 1 or layout.mapping != "function":
         return
@@ -165,7 +165,7 @@ def require_mapping(config: Config, plan: Plan) -> None:
             function = cast(Mapping, find_callable(name))
     except Unresolved as error:
         raise ConfigError([f"{flag}: {error}"]) from error.__cause__
-    draw = MappedDraw(name, function, plan.spec.agents or (SOLE_AGENT,), 0, layout.num_policies)
+    draw = CustomAssignment(name, function, plan.spec.agents or (SOLE_AGENT,), 0, layout.num_policies)
     nobody = np.zeros(layout.agents, np.int16)
     for env in range(layout.num_splits * layout.envs):
         try:

@@ -17,7 +17,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from sfactory.actor.multi_agent_batch import AgentsLife
+from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.clock import now
 from sfactory.config.schema import ModelConfig
 from sfactory.env.multi_agent import AgentsEnv, Change
@@ -91,13 +91,13 @@ class Agents:
     """An env of many agents that is stepped by itself. ``env`` has just been reset."""
 
     def __init__(self, env: AgentsEnv, seed: int | None = None) -> None:
-        self.env, self._life = env, AgentsLife(len(env.agents))
-        self._life.begin(env.reset(seed=seed))
+        self.env, self._activity = env, AgentActivity(len(env.agents))
+        self._activity.begin(env.reset(seed=seed))
 
     def change(self, change: Change, observations: Sequence[Any]) -> None:
         """A step has changed who takes part: if that was the end of the env's episode, begin another."""
-        if self._life.change(change, observations).over:
-            self._life.begin(self.env.reset())
+        if self._activity.change(change, observations).over:
+            self._activity.begin(self.env.reset())
 
 
 def agents_steps_per_second(games: list[Agents], seconds: float, begin: Begin = lambda: None) -> float:

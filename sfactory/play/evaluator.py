@@ -31,7 +31,7 @@ from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
 from sfactory.shared.channel import Channel
 from sfactory.shared.control import Control
 from sfactory.shared.status import State, StatusRow, Stopwatch
-from sfactory.shared.weights import Candidate, SharedWeights
+from sfactory.shared.weights import EvalWeights, SharedWeights
 from sfactory.spec import EnvSpec
 
 _log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class EvaluatorSetup:
     model: ModelConfig
     control: Control
     weights: SharedWeights
-    candidate: Candidate
+    candidate: EvalWeights
     to_main: Channel[ToMain]
     max_env_restarts: int = 0
 

@@ -20,7 +20,15 @@ from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import ConfigError, EnvError
 from sfactory.experiment.saved_policy import SavedPolicy
 from sfactory.play.player import PlayerLike, player_of
-from sfactory.play.rendering import AnyEnv, Dark, Recording, Screen, env_with_window, frames_per_second, has_display
+from sfactory.play.rendering import (
+    AnyEnv,
+    NoScreen,
+    Screen,
+    VideoScreen,
+    env_with_window,
+    frames_per_second,
+    has_display,
+)
 from sfactory.play.video import VideoFile, find_ffmpeg
 from sfactory.spec import EnvSpec
 
@@ -28,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Stage:
+class PlaySession:
     """A policy with the env that it is to act in, and the video of it, if one is made."""
 
     player: PlayerLike
@@ -36,12 +44,12 @@ class Stage:
 
     @property
     def video_path(self) -> Path | None:
-        """Where the video is, once the block of ``staged`` has ended; None if nothing was recorded."""
+        """Where the video is, once the block of ``play_session`` has ended; None if nothing was recorded."""
         return self.video.path if self.video is not None and self.video.frames else None
 
 
 @contextlib.contextmanager
-def staged(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[Stage]:
+def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[PlaySession]:
     """The stage for one play. The env is closed and the video is finished when the block ends; a block that raises
     leaves no video.
 
@@ -60,12 +68,14 @@ def staged(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[Stage]:
         if ffmpeg is not None:
             path = Path(config.train_dir) / config.experiment / config.video_file
             video = stack.enter_context(VideoFile(path, frames_per_second(env, config.fps), ffmpeg))
-            screen = Recording(video, config.video_frames, name)
+            screen = VideoScreen(video, config.video_frames, name)
         agents = env.agents if isinstance(env, AgentsEnv) else ()
         spec = EnvSpec.of_spaces(env.observation_space, env.action_space, agents)
         deterministic = config.eval_deterministic
         model = saved.model(spec)
-        yield Stage(player_of(env, spec, model, screen, name=name, deterministic=deterministic, repeat=repeat), video)
+        yield PlaySession(
+            player_of(env, spec, model, screen, name=name, deterministic=deterministic, repeat=repeat), video
+        )
 
 
 def _skipping(saved: SavedPolicy, wanted: int | None) -> tuple[EnvFactory, int]:
@@ -95,7 +105,7 @@ def _require_finer_steps(env: AnyEnv, env_name: str, where: str) -> None:
 def _env_and_screen(config: EnjoyConfig, factory: EnvFactory, name: str) -> tuple[AnyEnv, Screen]:
     """The env in the render mode that the flags ask for; a recording begins later, when the env is there."""
     if config.save_video:
-        return factory.either("rgb_array"), Dark()
+        return factory.either("rgb_array"), NoScreen()
     display = has_display(os.environ)
     if config.render == "window":
         if not display:
@@ -111,4 +121,4 @@ def _env_and_screen(config: EnjoyConfig, factory: EnvFactory, name: str) -> tupl
             return env_with_window(factory.either, config.fps, name)
         except EnvError as error:
             _log.info("no window: %s", error)
-    return factory.either(), Dark()
+    return factory.either(), NoScreen()

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfactory.actor.episode_stats import ExtraTally
-from sfactory.actor.multi_agent_batch import AgentsLife
+from sfactory.actor.episode_stats import ExtraStatsTracker
+from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.actor.recorder import team_stats
 from sfactory.env.conversion import ObsWriter, action_reader
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, AgentsWriter, blank
@@ -147,7 +147,7 @@ class StatsTaker:
                 _log.warning("%s: a statistic of an episode is left out: %s", self._name, message.reason)
             return True
 
-        tally = ExtraTally()
+        tally = ExtraStatsTracker()
         for info in infos:
             tally.add(info)
         tally.send(0, take)
@@ -289,7 +289,7 @@ class AgentsPlayer:
         self._rows = {key: np.zeros((size, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
         self._obs = {key: torch.from_numpy(row) for key, row in self._rows.items()}
         self._blank = blank(env.observation_space)
-        self._life = AgentsLife(size)
+        self._activity = AgentActivity(size)
         self._state = policy.fresh_state(size)
         self._stats = StatsTaker(name)
 
@@ -313,7 +313,7 @@ class AgentsPlayer:
                 returns = [total + float(reward) for total, reward in zip(returns, rewards, strict=True)]
                 if change is None:
                     continue
-                stops = self._life.change(change, observations)
+                stops = self._activity.change(change, observations)
                 infos += [change.infos[agent] for agent in sorted(stops.terminated + stops.truncated + stops.ended)]
                 if stops.over:
                     stats = {**team_stats(self._spec.agents, returns), **self._stats.of(infos)}
@@ -322,8 +322,8 @@ class AgentsPlayer:
 
     def _actions(self, observations: Sequence[Any]) -> list[Any]:
         """One action for each agent. Who shows nothing shows zeros, and remembers what it did before."""
-        absent = self._life.absent
-        self._life.end_showing(of_the_asleep=True)
+        absent = self._activity.absent
+        self._activity.end_showing(of_the_asleep=True)
         shown = [self._blank if agent in absent else obs for agent, obs in enumerate(observations)]
         self._writer.write(shown, self._rows)
         with torch.inference_mode():
@@ -338,7 +338,7 @@ class AgentsPlayer:
         # Foreign code may raise anything.
         except Exception as error:
             raise EnvFailed(f"{self._name}: reset() of episode {number} raised {named(error)}") from error
-        self._life.begin(observations)
+        self._activity.begin(observations)
         for agent, obs in zip(self._spec.agents, observations, strict=True):
             if obs is not None:
                 self._writer.check(obs, f"{self._name}, reset() of episode {number}, agent {agent!r}")

@@ -33,7 +33,7 @@ class Screen(Protocol):
         """``env`` has moved on. Raises EnvError if it cannot be drawn."""
 
 
-class Dark:
+class NoScreen:
     """A play that nobody sees."""
 
     def show(self, env: AnyEnv) -> None:
@@ -58,7 +58,7 @@ class Window:
             self._due -= ahead
 
 
-class Recording:
+class VideoScreen:
     """Frames of the env in a video file, the first ``most_frames`` of them."""
 
     def __init__(self, video: VideoFile, most_frames: int, name: str) -> None:

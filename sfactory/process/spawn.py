@@ -40,7 +40,7 @@ _F_SETSIG = 10  # fcntl.F_SETSIG is missing from Python's fcntl
 
 
 @dataclass(frozen=True)
-class Birth:
+class ChildSpec:
     """What every child is given: its name, the boards it writes to, its niceness, where it shows its stacks.
 
     log_path: the file that takes what it logs, beside stderr.
@@ -54,7 +54,7 @@ class Birth:
     log_path: Path | None = None
 
 
-def child_main(birth: Birth, role: Callable[..., None], *given: Any) -> None:
+def child_main(birth: ChildSpec, role: Callable[..., None], *given: Any) -> None:
     """Entry point of a child: set the process up, then run ``role(*given, row)``. Does not return."""
     prepare_process(birth.name, birth.stack)
     if birth.log_path is not None:
@@ -148,7 +148,7 @@ _SOCKET_DIR = (
 )
 
 
-class Nursery:
+class Spawner:
     """Starts processes; ``open`` it as early as possible, it imports torch in the background."""
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ class Nursery:
             forkserver.ensure_running()
         del os.environ[_SOCKET_DIR]
 
-    def start(self, birth: Birth, role: Callable[..., None], *given: Any) -> ForkServerProcess:
+    def start(self, birth: ChildSpec, role: Callable[..., None], *given: Any) -> ForkServerProcess:
         """Start a child that runs ``role(*given, row)``."""
         process = self._context.Process(target=child_main, args=(birth, role, *given), name=birth.name)
         process.start()

@@ -34,7 +34,7 @@ from sfactory.pbt.ranking import REWARD
 from sfactory.report.console import Progress
 from sfactory.report.episode_stats import EpisodeStats, Throughput
 from sfactory.report.eval_results import EvaluationReports
-from sfactory.report.policy_stats import PolicyReports
+from sfactory.report.policy_stats import PolicyStats
 from sfactory.report.scalars import Row, counter_scalars, env_faults, lag_of, memory_scalars, sb3_scalars, speed_scalars
 from sfactory.shared.channel import Channel
 from sfactory.shared.status import StatusBoard
@@ -42,7 +42,7 @@ from sfactory.shared.status import StatusBoard
 _log = logging.getLogger(__name__)
 
 
-class Reports:
+class ReportCollector:
     """Statistics of a run as they come in. All methods may be called while the reading thread works."""
 
     def __init__(
@@ -57,10 +57,10 @@ class Reports:
         self._resumed = resumed or Resumed()
         earlier = self._resumed.summary
         of_episodes = config.report.stats_avg, config.checkpoint.save_best_metric
-        self._all = PolicyReports(*of_episodes, earlier.episodes if earlier else 0, self._resumed.best_return)
+        self._all = PolicyStats(*of_episodes, earlier.episodes if earlier else 0, self._resumed.best_return)
         # With one policy what is known of all is what is known of it.
         policies = config.population.num_policies
-        self._by_policy = [PolicyReports(*of_episodes) for _ in range(policies)] if policies > 1 else []
+        self._by_policy = [PolicyStats(*of_episodes) for _ in range(policies)] if policies > 1 else []
         self._each = self._by_policy or [self._all]
         self._config, self._status = config, status
         self._from_actors, self._from_learners = from_actors, from_learners
@@ -280,7 +280,7 @@ class Reports:
             case _:
                 assert_never(message)
 
-    def _known_of(self, policy: int) -> list[PolicyReports]:
+    def _known_of(self, policy: int) -> list[PolicyStats]:
         """What a message about ``policy`` enters: that of all policies first."""
         return [self._all, *self._by_policy[policy : policy + 1]]
 
@@ -303,7 +303,7 @@ def _with_episodes_of(earlier: Summary, progress: Progress) -> Progress:
     )
 
 
-def _best_policy(together: PolicyReports, policies: Sequence[PolicyReports], earlier: Summary | None) -> int | None:
+def _best_policy(together: PolicyStats, policies: Sequence[PolicyStats], earlier: Summary | None) -> int | None:
     """The number of the policy with the highest mean of stats_avg true objectives, or returns where none are told.
 
     Until one has had as many episodes in this session it is the one of ``earlier``.
@@ -314,7 +314,7 @@ def _best_policy(together: PolicyReports, policies: Sequence[PolicyReports], ear
     return max(means, key=lambda number: means[number], default=before)
 
 
-def _best_return_mean(policies: Sequence[PolicyReports], earlier: float | None) -> float | None:
+def _best_return_mean(policies: Sequence[PolicyStats], earlier: float | None) -> float | None:
     """The best that any one policy has come to, in all sessions."""
     bests = [earlier, *(known.best_return_mean for known in policies)]
     return max((best for best in bests if best is not None), default=None)

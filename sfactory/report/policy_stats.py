@@ -45,7 +45,7 @@ class BestMetric:
         )
 
 
-class PolicyReports:
+class PolicyStats:
     """Episodes and updates in this session. last: what a learner told last."""
 
     def __init__(

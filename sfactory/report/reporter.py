@@ -14,22 +14,22 @@ from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Outcome, Result
 from sfactory.report.bottleneck import Advisor, LoadMeter
-from sfactory.report.collector import Reports
+from sfactory.report.collector import ReportCollector
 from sfactory.report.console import Console
 from sfactory.report.observers import Observers
 from sfactory.report.scalars import account_scalars
 from sfactory.report.writers import Scalars, Writers, numbers_of
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from sfactory.system.cores import Cores
 
 
-class Reporting:
+class Reporter:
     """Gathers reports and passes them on. ``reports`` is what is known."""
 
     def __init__(
         self,
         config: Config,
-        wiring: Wiring,
+        shared: SharedObjects,
         rundir: RunDir,
         resumed: Resumed,
         console: Console,
@@ -39,9 +39,9 @@ class Reporting:
     ) -> None:
         """``advisor``: knows which flags would help; without one none is named."""
         report = config.report
-        self.reports = Reports(config, wiring.actors_to_main, wiring.learners_to_main, wiring.status, resumed)
-        self._control, self._console, self._candidate = wiring.control, console, wiring.candidate
-        self._status, self._table = wiring.status, wiring.table
+        self.reports = ReportCollector(config, shared.actors_to_main, shared.learners_to_main, shared.status, resumed)
+        self._control, self._console, self._candidate = shared.control, console, shared.candidate
+        self._status, self._table = shared.status, shared.table
         self._process_started_at = process_started_at
         self._observers = Observers() if observers is None else observers
         self._observed_updates = resumed.updates
@@ -51,7 +51,7 @@ class Reporting:
         self._announced = False
         # In one process rooms take turns, and the time between two turns is nobody's.
         cores = None if config.run.serial_mode else Cores.available().count
-        self._line_load, self._row_load = (cores and LoadMeter(wiring.status, cores) for _ in range(2))
+        self._line_load, self._row_load = (cores and LoadMeter(shared.status, cores) for _ in range(2))
         self._advisor = advisor
         self._advised: str | None = None
 

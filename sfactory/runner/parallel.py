@@ -23,18 +23,18 @@ from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Outcome, Result
 from sfactory.planning.plan import Plan
 from sfactory.process.signals import Interrupts
-from sfactory.process.spawn import Nursery
+from sfactory.process.spawn import Spawner
 from sfactory.report.bottleneck import Advisor
 from sfactory.report.console import Console
 from sfactory.report.observers import Observers, RunFacts
-from sfactory.report.reporter import Reporting
-from sfactory.runner.pbt_driver import Breeding
-from sfactory.supervise.hang_detection import Hangs
-from sfactory.supervise.monitors import Inquiry, LeftBehind, StallWatch
-from sfactory.supervise.process_group import Crew
-from sfactory.supervise.restarts import Budget, Replacement
-from sfactory.supervise.shared_objects import Wiring
-from sfactory.supervise.supervisor import Supervision
+from sfactory.report.reporter import Reporter
+from sfactory.runner.pbt_driver import PbtDriver
+from sfactory.supervise.hang_detection import HangDetector
+from sfactory.supervise.monitors import IdlePolicyWarning, StallWarnings, StatusDump
+from sfactory.supervise.process_group import ProcessGroup
+from sfactory.supervise.restarts import RestartBudget, WorkerReplacement
+from sfactory.supervise.shared_objects import SharedObjects
+from sfactory.supervise.supervisor import Supervisor
 
 
 class ParallelRun:
@@ -49,27 +49,27 @@ class ParallelRun:
         resumed: Resumed | None,
         console: Console,
         observers: Observers,
-        replaced: Budget,
+        replaced: RestartBudget,
     ) -> None:
         """``replaced``: workers that are, in all generations."""
         self._config, self._seed, self._plan, self._rundir, self._console = config, seed, plan, rundir, console
         self._resumed = resumed or Resumed()
         self._observers, self._replaced = observers, replaced
-        self._wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes, plan.is_shaped(config))
+        self._shared = SharedObjects(plan.spec, plan.layout, plan.weight_bytes, plan.is_shaped(config))
         layout = plan.layout
-        self._inquiry = Inquiry(self._wiring)
+        self._status_dump = StatusDump(self._shared)
         watched = layout.actor_names + layout.policy_worker_names + layout.evaluator_names
-        self._stalls = StallWatch(self._wiring.status, watched, who_waits=self._inquiry.text)
+        self._stalls = StallWarnings(self._shared.status, watched, who_waits=self._status_dump.text)
 
-    def run(self, nursery: Nursery, interrupts: Interrupts, process_started_at: float, first: bool = True) -> Outcome:
+    def run(self, spawner: Spawner, interrupts: Interrupts, process_started_at: float, first: bool = True) -> Outcome:
         """Train until a limit, a signal or a fault. ``first``: of the generations of a session."""
-        config, plan, wiring = self._config, self._plan, self._wiring
+        config, plan, shared = self._config, self._plan, self._shared
         observers, resumed = self._observers, self._resumed
         facts = RunFacts(config, self._seed, self._rundir.path, plan.spec, resumed.env_steps)
         wanted = observers.begin(facts) if first else not observers.over
-        reporting = Reporting(
+        reporting = Reporter(
             config,
-            wiring,
+            shared,
             self._rundir,
             resumed,
             self._console,
@@ -77,82 +77,86 @@ class ParallelRun:
             observers,
             Advisor.of(config, plan),
         )
-        crew = Crew(nursery, wiring, self._rundir.log_path if config.report.log_to_file else None)
-        supervision = self._supervision(crew, interrupts, reporting)
-        breeding = Breeding.of(
-            config, self._seed, resumed, reporting.reports, wiring, self._rundir, plan.reward_shaping
+        process_group = ProcessGroup(spawner, shared, self._rundir.log_path if config.report.log_to_file else None)
+        supervision = self._supervision(process_group, interrupts, reporting)
+        pbt_driver = PbtDriver.of(
+            config, self._seed, resumed, reporting.reports, shared, self._rundir, plan.reward_shaping
         )
-        left_behind = LeftBehind(learning_policies(config), reporting.reports.env_steps_of, wiring.has_learned_enough)
+        idle_warning = IdlePolicyWarning(
+            learning_policies(config), reporting.reports.env_steps_of, shared.has_learned_enough
+        )
         # From here on signals are counted, not raised: a half-started child must not escape the crew.
         interrupts.raising = False
 
         def beat() -> bool:
             reporting.beat()
             self._stalls.look()
-            self._inquiry.look(interrupts)
-            left_behind.look()
-            if breeding is not None:
-                breeding.look()
-            return observers.over or (breeding is not None and breeding.failure is not None)
+            self._status_dump.look(interrupts)
+            idle_warning.look()
+            if pbt_driver is not None:
+                pbt_driver.look()
+            return observers.over or (pbt_driver is not None and pbt_driver.failure is not None)
 
         with contextlib.closing(reporting):
             try:
                 if wanted:
                     policies = range(plan.layout.num_policies)
                     directories: list[str | None] = [str(self._rundir.checkpoint_dir(policy)) for policy in policies]
-                    config_of = None if breeding is None else breeding.config_of
-                    crew.start(config, self._seed, resumed.env_steps, plan.device, plan.cores, directories, config_of)
+                    config_of = None if pbt_driver is None else pbt_driver.config_of
+                    process_group.start(
+                        config, self._seed, resumed.env_steps, plan.device, plan.cores, directories, config_of
+                    )
                     reporting.reports.start()
                     if first:
                         observers.on_start()
                     supervision.run(beat)
             finally:
-                crew.kill()
-                if breeding is not None:
-                    breeding.settle()
+                process_group.kill()
+                if pbt_driver is not None:
+                    pbt_driver.settle()
                 for actor, name in enumerate(plan.layout.actor_names):
-                    if crew.was_cut_off(name):  # of others the board and the slots agree without a hand
-                        wiring.settle_steps(actor)
+                    if process_group.was_cut_off(name):  # of others the board and the slots agree without a hand
+                        shared.settle_steps(actor)
                 reporting.reports.stop()
-            failure = supervision.failure or (None if breeding is None else breeding.failure)
+            failure = supervision.failure or (None if pbt_driver is None else pbt_driver.failure)
             return reporting.finish("failed" if failure else _status(supervision, interrupts), failure)
 
-    def _supervision(self, crew: Crew, interrupts: Interrupts, reporting: Reporting) -> Supervision:
-        wiring, sampling = self._wiring, self._config.sampling
+    def _supervision(self, process_group: ProcessGroup, interrupts: Interrupts, reporting: Reporter) -> Supervisor:
+        shared, sampling = self._shared, self._config.sampling
         step_s, reset_s = sampling.step_timeout_seconds, sampling.reset_timeout_seconds
-        return Supervision(
-            crew,
-            wiring.control,
-            wiring.status,
+        return Supervisor(
+            process_group,
+            shared.control,
+            shared.status,
             interrupts,
             reset_s,
-            replacement=Replacement(crew, wiring, self._replaced),
-            hangs=Hangs(crew, step_s, reset_s, reporting.reports.reading_since),
+            replacement=WorkerReplacement(process_group, shared, self._replaced),
+            hangs=HangDetector(process_group, step_s, reset_s, reporting.reports.reading_since),
         )
 
 
-def _status(supervision: Supervision, interrupts: Interrupts) -> Result:
+def _status(supervision: Supervisor, interrupts: Interrupts) -> Result:
     return "interrupted" if interrupts.count and not supervision.done else "done"
 
 
 _log = logging.getLogger(__name__)
 
-Make = Callable[[Config, Resumed | None, Budget], ParallelRun]
+Make = Callable[[Config, Resumed | None, RestartBudget], ParallelRun]
 
 
-class Generations:
+class RestartLoop:
     """Runs one generation after another. ``make``: the next one, which goes on from what is saved."""
 
     def __init__(self, config: Config, rundir: RunDir, make: Make) -> None:
         self._config, self._rundir, self._make = config, rundir, make
-        self._replaced = Budget("max_worker_restarts", config.sampling.max_worker_restarts)
-        self._restarted = Budget("max_restarts", config.run.max_restarts)
+        self._replaced = RestartBudget("max_worker_restarts", config.sampling.max_worker_restarts)
+        self._restarted = RestartBudget("max_restarts", config.run.max_restarts)
 
     def run(
-        self, resumed: Resumed | None, nursery: Nursery, interrupts: Interrupts, process_started_at: float
+        self, resumed: Resumed | None, spawner: Spawner, interrupts: Interrupts, process_started_at: float
     ) -> Outcome:
         """Train until a limit, a signal, or a fault that no restart is left for."""
-        outcome = self._make(self._config, resumed, self._replaced).run(nursery, interrupts, process_started_at)
+        outcome = self._make(self._config, resumed, self._replaced).run(spawner, interrupts, process_started_at)
         while (budget := self._budget_for(outcome)) is not None:
             if interrupts.count:
                 # Of lost rings the learner has saved; what it failed with itself stays the end of the run.
@@ -172,10 +176,10 @@ class Generations:
                 budget,
             )
             run = self._make(config, resumed, self._replaced)
-            outcome = run.run(nursery, interrupts, process_started_at, first=False)
+            outcome = run.run(spawner, interrupts, process_started_at, first=False)
         return outcome
 
-    def _budget_for(self, outcome: Outcome) -> Budget | None:
+    def _budget_for(self, outcome: Outcome) -> RestartBudget | None:
         """Which budget a restart would be paid from; None if it would not help."""
         if isinstance(outcome.error, RingsLost):
             return self._replaced

@@ -22,9 +22,9 @@ from sfactory.pbt.event_log import Event, Kind
 from sfactory.pbt.population import Population
 from sfactory.pbt.ranking import Objectives, TargetObjective
 from sfactory.pbt.state import STATE_NAME
-from sfactory.report.collector import Reports
-from sfactory.shared.control import Order
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.report.collector import ReportCollector
+from sfactory.shared.control import LearnerCommand
+from sfactory.supervise.shared_objects import SharedObjects
 
 _log = logging.getLogger(__name__)
 
@@ -37,23 +37,23 @@ class _Turn:
     waits_for_parent: bool
 
 
-class Breeding:
+class PbtDriver:
     """Looked at in every beat. failure: why the run cannot go on, if it cannot."""
 
     def __init__(
         self,
         config: Config,
         population: Population,
-        reports: Reports,
-        wiring: Wiring,
+        reports: ReportCollector,
+        shared: SharedObjects,
         rundir: RunDir,
     ) -> None:
         options = config.population
-        assert wiring.orders is not None, "a population has several policies"
-        self._population, self._reports, self._orders = population, reports, wiring.orders
-        self._is_done = wiring.has_learned_enough  # it has saved then, and its learner looks at no orders any more
-        self._rundir, self._schemes = rundir, wiring.schemes
-        self._num_policies = wiring.layout.num_policies
+        assert shared.orders is not None, "a population has several policies"
+        self._population, self._reports, self._orders = population, reports, shared.orders
+        self._is_done = shared.has_learned_enough  # it has saved then, and its learner looks at no orders any more
+        self._rundir, self._schemes = rundir, shared.schemes
+        self._num_policies = shared.layout.num_policies
         self._target = TargetObjective(options.pbt_target_objective, config.report.stats_avg)
         self._objective: str | None = None
         self._orphans: set[int] = set()  # members whose weights are lost, and that have taken over from nobody yet
@@ -66,11 +66,11 @@ class Breeding:
         config: Config,
         seed: int,
         resumed: Resumed,
-        reports: Reports,
-        wiring: Wiring,
+        reports: ReportCollector,
+        shared: SharedObjects,
         rundir: RunDir,
         reward_shaping: Scheme | None = None,
-    ) -> Breeding | None:
+    ) -> PbtDriver | None:
         """That of the population which the run directory holds, or of a new one; None without ``with_pbt``.
 
         reward_shaping: the env's own scheme, if it has one.
@@ -87,13 +87,13 @@ class Breeding:
         population = Population.restore(rundir.path, config, steps)
         if population is None:
             population = Population.begin(rundir.path, config, seed, steps, reward_shaping)
-        breeding = Breeding(config, population, reports, wiring, rundir)
+        pbt_driver = PbtDriver(config, population, reports, shared, rundir)
         learning = {*learning_policies(config)}
         lost = learning & {*resumed.policies_without_checkpoint}
         # If all are lost there is nobody to take over from.
-        breeding._orphans = lost if lost != learning else set()
-        breeding._shape_all(reward_shaping)
-        return breeding
+        pbt_driver._orphans = lost if lost != learning else set()
+        pbt_driver._shape_all(reward_shaping)
+        return pbt_driver
 
     def config_of(self, policy: int) -> Config:
         """What the learner of ``policy`` begins with."""
@@ -174,7 +174,7 @@ class Breeding:
         if event.kind is not Kind.REPLACE or event.parent is None or self._is_done(event.parent):
             self._order(event)
         else:
-            self._orders.give(event.parent, Order(save=True))
+            self._orders.give(event.parent, LearnerCommand(save=True))
             self._turns[event.policy] = _Turn(event, waits_for_parent=True)
 
     def _go_on(self, policy: int, turn: _Turn) -> None:
@@ -208,7 +208,7 @@ class Breeding:
 
     def _order(self, event: Event) -> None:
         parent = None if event.kind is not Kind.REPLACE else str(self._checkpoints_of(event.parent))
-        self._orders.give(event.policy, Order(parent=parent, hyperparameters=dict(event.hyperparameters)))
+        self._orders.give(event.policy, LearnerCommand(parent=parent, hyperparameters=dict(event.hyperparameters)))
         self._turns[event.policy] = _Turn(event, waits_for_parent=False)
 
     def _checkpoints_of(self, policy: int | None) -> Path:

@@ -25,20 +25,20 @@ from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Outcome
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.inference.policy_worker import PolicyWorker
-from sfactory.learner.learner import Learning
+from sfactory.learner.learner import Learner
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.planning.plan import Plan, device_of
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
 from sfactory.report.console import Console
 from sfactory.report.observers import Observers, RunFacts
-from sfactory.report.reporter import Reporting
-from sfactory.runner.pbt_driver import Breeding
+from sfactory.report.reporter import Reporter
+from sfactory.runner.pbt_driver import PbtDriver
 from sfactory.seeds import Branch, seed_at, seed_libraries
 from sfactory.shared.control import Stop
-from sfactory.supervise.hang_detection import HangWatch
-from sfactory.supervise.monitors import Inquiry
-from sfactory.supervise.process_group import Death
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.hang_detection import SerialHangWatch
+from sfactory.supervise.monitors import StatusDump
+from sfactory.supervise.process_group import ProcessExit
+from sfactory.supervise.shared_objects import SharedObjects
 from sfactory.supervise.supervisor import BEAT_S
 
 _log = logging.getLogger(__name__)
@@ -62,19 +62,19 @@ class SerialRun:
         self._config, self._seed, self._plan, self._rundir, self._console = config, seed, plan, rundir, console
         self._resumed = resumed or Resumed()
         self._observers = Observers() if observers is None else observers
-        self._wiring = Wiring(plan.spec, plan.layout, plan.weight_bytes, plan.is_shaped(config))
-        self._breeding: Breeding | None = None
-        self._watch = HangWatch(self._wiring.status)
-        self._learnings: list[Learning] = []
+        self._shared = SharedObjects(plan.spec, plan.layout, plan.weight_bytes, plan.is_shaped(config))
+        self._pbt_driver: PbtDriver | None = None
+        self._watch = SerialHangWatch(self._shared.status)
+        self._learnings: list[Learner] = []
 
     def run(self, interrupts: Interrupts, process_started_at: float) -> Outcome:
         """Train until a limit, a signal or a fault."""
-        config, wiring = self._config, self._wiring
+        config, shared = self._config, self._shared
         observers, resumed = self._observers, self._resumed
         wanted = observers.begin(RunFacts(config, self._seed, self._rundir.path, self._plan.spec, resumed.env_steps))
-        reporting = Reporting(config, wiring, self._rundir, resumed, self._console, process_started_at, observers)
-        self._breeding = Breeding.of(
-            config, self._seed, resumed, reporting.reports, wiring, self._rundir, self._plan.reward_shaping
+        reporting = Reporter(config, shared, self._rundir, resumed, self._console, process_started_at, observers)
+        self._pbt_driver = PbtDriver.of(
+            config, self._seed, resumed, reporting.reports, shared, self._rundir, self._plan.reward_shaping
         )
         with contextlib.closing(reporting):
             error: SFactoryError | None = None
@@ -94,7 +94,7 @@ class SerialRun:
             reporting.reports.poll()
             return reporting.finish("failed" if error else "done" if finished else "interrupted", error)
 
-    def _train(self, interrupts: Interrupts, reporting: Reporting, closing: contextlib.ExitStack) -> bool:
+    def _train(self, interrupts: Interrupts, reporting: Reporter, closing: contextlib.ExitStack) -> bool:
         """From the making of the rooms to the last checkpoint; True if a limit was reached, or an observer had enough.
 
         Signals raise Interrupted while rooms are made; then the first one ends the turns, and a second one raises.
@@ -133,10 +133,10 @@ class SerialRun:
         learners: list[LearnerWorker],
         policies: list[PolicyWorker],
         actors: list[Actor],
-        reporting: Reporting,
+        reporting: Reporter,
         interrupts: Interrupts,
     ) -> None:
-        layout, inquiry = self._plan.layout, Inquiry(self._wiring)
+        layout, status_dump = self._plan.layout, StatusDump(self._shared)
         beat_due, idle = Every(BEAT_S), _IdleWatch(reporting)
         while not self._all_over(learners):
             for name, policy in zip(layout.policy_worker_names, policies, strict=True):
@@ -152,25 +152,25 @@ class SerialRun:
             if beat_due.due():
                 reporting.reports.poll()
                 reporting.beat()
-                inquiry.look(interrupts)
+                status_dump.look(interrupts)
                 idle.look()
                 if self._observers.over:
                     self._order_stop()
 
-    def _breed(self, reporting: Reporting) -> None:
+    def _breed(self, reporting: Reporter) -> None:
         """Look after the population in every turn, so that nothing of it depends on time."""
-        if self._breeding is not None:
+        if self._pbt_driver is not None:
             reporting.reports.poll()
-            self._breeding.look()
-            if self._breeding.failure is not None:
-                raise self._breeding.failure
+            self._pbt_driver.look()
+            if self._pbt_driver.failure is not None:
+                raise self._pbt_driver.failure
 
     def _all_over(self, learners: Sequence[LearnerWorker]) -> bool:
         """Whether every policy that learns has learned enough, or a stop was ordered."""
         overs = [learners[policy].over() for policy in learning_policies(self._config)]  # each looks at the clock
         return all(overs)
 
-    def _have_learn(self, learner: LearnerWorker, learning: Learning) -> None:
+    def _have_learn(self, learner: LearnerWorker, learning: Learner) -> None:
         """One turn of a learner; one that has learned enough, or is not to learn, frees what comes."""
         if not learner.trains or (len(self._learnings) > 1 and learner.over()):
             if learner.trains and learning.over and not learning.finished:
@@ -185,39 +185,39 @@ class SerialRun:
 
     def _order_stop(self) -> None:
         """Have every room come to an end, also within a long dataset."""
-        self._wiring.control.order_stop(Stop.SAVE)
+        self._shared.control.order_stop(Stop.SAVE)
 
     def _make_learner(self, policy: int) -> LearnerWorker:
-        config, plan, wiring = self._config, self._plan, self._wiring
+        config, plan, shared = self._config, self._plan, self._shared
         name = plan.layout.learner_names[policy]
         with _blaming(name):
             torch.manual_seed(seed_at(self._seed, Branch.LEARNER, policy))
             directory = str(self._rundir.checkpoint_dir(policy))
-            own = config if self._breeding is None else self._breeding.config_of(policy)
-            setup = wiring.learner(policy, own, self._seed, device_of(policy, plan.device), 1, directory)
-            row = wiring.status.row(name)
-            learning = Learning(setup, row)
+            own = config if self._pbt_driver is None else self._pbt_driver.config_of(policy)
+            setup = shared.learner(policy, own, self._seed, device_of(policy, plan.device), 1, directory)
+            row = shared.status.row(name)
+            learning = Learner(setup, row)
             self._learnings.append(learning)
             learning.begin()
             if not setup.trains:
-                learning.keeper.save_first()
+                learning.checkpointer.save_first()
             return LearnerWorker(setup, learning, row)
 
     def _make_policy_worker(self, policy: int, worker: int) -> PolicyWorker:
-        config, plan, wiring = self._config, self._plan, self._wiring
+        config, plan, shared = self._config, self._plan, self._shared
         name = plan.layout.policy_worker_names[policy * plan.layout.policy_workers + worker]
         with _blaming(name):
             device = device_of(policy, plan.device)
-            setup = wiring.policy_worker(policy, worker, config, self._seed, self._resumed.env_steps, device)
+            setup = shared.policy_worker(policy, worker, config, self._seed, self._resumed.env_steps, device)
             acting = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device(setup.device))
-            return PolicyWorker(setup, acting, wiring.status.row(name))
+            return PolicyWorker(setup, acting, shared.status.row(name))
 
     def _make_actor(self, actor: int, closing: contextlib.ExitStack) -> Actor:
-        config, wiring = self._config, self._wiring
+        config, shared = self._config, self._shared
         name = self._plan.layout.actor_names[actor]
         with _blaming(name):
-            setup = wiring.actor(actor, config, self._seed, self._resumed.env_steps)
-            row = wiring.status.row(name)
+            setup = shared.actor(actor, config, self._seed, self._resumed.env_steps)
+            row = shared.status.row(name)
             splits = make_splits(setup, row)
             closing.callback(close_envs, splits)
             return make_actor(setup, splits, config.model, row)
@@ -241,7 +241,7 @@ class SerialRun:
 class _IdleWatch:
     """Ends a run in which nothing happens although everybody has turns: a defect, and no reason to spin for ever."""
 
-    def __init__(self, reporting: Reporting) -> None:
+    def __init__(self, reporting: Reporter) -> None:
         self._reports = reporting.reports
         self._last, self._beats = (-1, -1), 0
 
@@ -261,7 +261,7 @@ def _blaming(name: str) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:  # an env may call sys.exit, and that is no end of a run
         code = error.exit_code if isinstance(error, SFactoryError) else ExitCode.FAULTS
-        raise Death(name, int(code), traceback.format_exc()).as_error() from error
+        raise ProcessExit(name, int(code), traceback.format_exc()).as_error() from error
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from sfactory.config.saved_config import write_config
 from sfactory.config.schema import Config
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import CannotSaveError, CheckpointError, ConfigError, ExitCode
-from sfactory.experiment.archive import move_aside
+from sfactory.experiment.archive import archive_run
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Outcome, PolicyLag, Result, Summary, result_line
@@ -30,12 +30,12 @@ from sfactory.planning.env_probe import probe_env
 from sfactory.planning.plan import Plan, plan_run, require_mapping, steps_are_timed
 from sfactory.process.command import resume_command, tuned_command
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
-from sfactory.process.spawn import Nursery
+from sfactory.process.spawn import Spawner
 from sfactory.report.console import Console
 from sfactory.report.observers import Observer, Observers
-from sfactory.runner.parallel import Generations, ParallelRun
+from sfactory.runner.parallel import ParallelRun, RestartLoop
 from sfactory.runner.serial import SerialRun
-from sfactory.supervise.restarts import Budget
+from sfactory.supervise.restarts import RestartBudget
 
 _log = logging.getLogger(__name__)
 
@@ -43,11 +43,11 @@ _NOBODY: Mapping[str, Observer] = {}
 _ENDLESS = 10**9  # limits beyond this are the defaults, which nobody waits for
 
 
-def _plan(config: Config, nursery: Nursery) -> Plan:
+def _plan(config: Config, spawner: Spawner) -> Plan:
     sampling = config.sampling
     factory = EnvFactory.of(config.run, sampling)
     limit_s, gpus = sampling.reset_timeout_seconds, sampling.actor_worker_gpus
-    probed = probe_env(nursery, factory, limit_s, gpus, timed=steps_are_timed(config))
+    probed = probe_env(spawner, factory, limit_s, gpus, timed=steps_are_timed(config))
     plan = plan_run(config, probed.spec, probed.step_us)
     plan = dataclasses.replace(plan, reward_shaping=probed.reward_shaping)
     require_mapping(config, plan)
@@ -74,9 +74,9 @@ def _seed_of(config: Config) -> int:
     return config.run.seed
 
 
-def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts: Interrupts, started_at: float) -> int:
+def train(resolved: Resolved, arguments: list[str], spawner: Spawner, interrupts: Interrupts, started_at: float) -> int:
     """Train, and print the result; returns the exit code. Raises SFactoryError as ``trained`` does."""
-    outcome = trained(resolved, arguments, nursery, interrupts, started_at)
+    outcome = trained(resolved, arguments, spawner, interrupts, started_at)
     print(outcome.summary.to_json(), flush=True)
     if outcome.error is not None:
         return int(outcome.error.exit_code)
@@ -86,7 +86,7 @@ def train(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts
 def trained(
     resolved: Resolved,
     arguments: list[str],
-    nursery: Nursery,
+    spawner: Spawner,
     interrupts: Interrupts,
     started_at: float,
     watching: Mapping[str, Observer] = _NOBODY,
@@ -102,10 +102,10 @@ def trained(
     with RunDir.open(config.run.train_dir, config.run.experiment) as rundir:
         resumed: Resumed | None = None
         began = False
-        plan = _make_way(config, rundir, nursery)
+        plan = _make_way(config, rundir, spawner)
         console = _console(config, rundir)
         try:
-            plan = plan or _plan(config, nursery)
+            plan = plan or _plan(config, spawner)
             resumed = Resumed.from_checkpoint(rundir, config, plan.spec)
             for warning in resolved.warnings:
                 _log.warning("%s", warning)
@@ -113,7 +113,7 @@ def trained(
                 outcome = _already_finished(config, resumed)
             else:
                 if config.tuning.autotune:
-                    resolved, plan = _tuned(resolved, plan, arguments, nursery, interrupts, console)
+                    resolved, plan = _tuned(resolved, plan, arguments, spawner, interrupts, console)
                     config, started_at = resolved.config, now()
                 write_config(rundir.path, config, resolved.sources)
                 began = True
@@ -124,7 +124,7 @@ def trained(
                     outcome = serial.run(interrupts, started_at)
                 else:
                     make = partial(_generation, seed, plan, rundir, console, observers)
-                    outcome = Generations(config, rundir, make).run(resumed, nursery, interrupts, started_at)
+                    outcome = RestartLoop(config, rundir, make).run(resumed, spawner, interrupts, started_at)
         except Interrupted:
             interrupts.raising = False
             resumed = resumed or _saved(rundir, config)
@@ -150,7 +150,7 @@ def _generation(
     observers: Observers,
     config: Config,
     resumed: Resumed | None,
-    replaced: Budget,
+    replaced: RestartBudget,
 ) -> ParallelRun:
     return ParallelRun(config, seed, plan, rundir, resumed, console, observers, replaced)
 
@@ -188,7 +188,7 @@ def _tuned(
     resolved: Resolved,
     plan: Plan,
     arguments: list[str],
-    nursery: Nursery,
+    spawner: Spawner,
     interrupts: Interrupts,
     console: Console,
 ) -> tuple[Resolved, Plan]:
@@ -201,20 +201,20 @@ def _tuned(
         )
         return resolved, plan
     tuning = Autotune(resolved.config, resolved.given, plan, _seed_of(resolved.config), console)
-    tuned = tuning.run(nursery, interrupts)
+    tuned = tuning.run(spawner, interrupts)
     command = tuned_command(arguments, tuned.chosen, _from_file(resolved.sources))
     console.message(f"autotune: the same without it: {command}")
     sources = {**resolved.sources, **dict.fromkeys(tuned.chosen, AUTOTUNE)}
     return dataclasses.replace(resolved, config=tuned.config, sources=sources), tuned.plan
 
 
-def _make_way(config: Config, rundir: RunDir, nursery: Nursery) -> Plan | None:
+def _make_way(config: Config, rundir: RunDir, spawner: Spawner) -> Plan | None:
     """Move an earlier run aside if that is wanted, but not for a run that cannot be planned; returns its plan then."""
     behavior = config.run.restart_behavior
     if behavior == "resume":
         return None
-    plan = _plan(config, nursery)
-    move_aside(rundir, behavior)
+    plan = _plan(config, spawner)
+    archive_run(rundir, behavior)
     return plan
 
 
@@ -237,18 +237,18 @@ def _record(outcome: Outcome, rundir: RunDir) -> None:
         _log.error("%s", error)
 
 
-def benchmark(resolved: Resolved, arguments: list[str], nursery: Nursery, interrupts: Interrupts) -> int:
+def benchmark(resolved: Resolved, arguments: list[str], spawner: Spawner, interrupts: Interrupts) -> int:
     """Measure throughput and print the result; returns the exit code."""
     resolved = _with_seed(resolved)
     config = resolved.config
     seed = _seed_of(config)
     console = Console(None, None)
-    plan = _plan(config, nursery)
+    plan = _plan(config, spawner)
     if config.tuning.autotune:
-        resolved, plan = _tuned(resolved, plan, arguments, nursery, interrupts, console)
+        resolved, plan = _tuned(resolved, plan, arguments, spawner, interrupts, console)
         config = resolved.config
     started = now()
-    result = Benchmark(config, plan, console).run(nursery, interrupts, seed)
+    result = Benchmark(config, plan, console).run(spawner, interrupts, seed)
     console.close(f"RESULT done benchmark of {now() - started:.0f} s")
     print(result.to_json(), flush=True)
     return int(ExitCode.DONE)

@@ -35,19 +35,19 @@ from sfactory.spec import TensorSpec
 RINGS = 8  # of each reader that can be replaced; a few KB each
 
 
-class Lives:
+class Incarnations:
     """One count for each reader, in the order of ``names``."""
 
     def __init__(self, names: list[str]) -> None:
         self._names = list(names)
         self._shared = SharedArrays("lives", {"life": TensorSpec((len(names),), "int64")})
 
-    def of(self, name: str) -> Life:
+    def of(self, name: str) -> Incarnation:
         """The life of the reader called ``name``."""
-        return Life(self._shared, self._names.index(name))
+        return Incarnation(self._shared, self._names.index(name))
 
 
-class Life:
+class Incarnation:
     """Of one reader; 0 is the first."""
 
     def __init__(self, shared: SharedArrays, index: int) -> None:
@@ -55,7 +55,7 @@ class Life:
         self._attach()
 
     def _attach(self) -> None:
-        self._lives = self._shared["life"].data  # one number is read at twice the speed of an array's
+        self._incarnations = self._shared["life"].data  # one number is read at twice the speed of an array's
 
     def __getstate__(self) -> tuple[SharedArrays, int]:
         return self._shared, self._index
@@ -67,11 +67,11 @@ class Life:
     @property
     def number(self) -> int:
         """Which life it is now."""
-        return self._lives[self._index]
+        return self._incarnations[self._index]
 
     def begin_next(self) -> None:
         """By main, once the process of the present life is dead."""
-        self._lives[self._index] += 1
+        self._incarnations[self._index] += 1
 
 
 M = TypeVar("M")
@@ -88,52 +88,57 @@ class Channel(Generic[M]):
     """
 
     def __init__(
-        self, reader: str, codec: Codec[M], capacity: int, message_bytes: int = 0, life: Life | None = None
+        self,
+        reader: str,
+        codec: Codec[M],
+        capacity: int,
+        message_bytes: int = 0,
+        incarnation: Incarnation | None = None,
     ) -> None:
-        """``life``: None if the reader lives but once."""
+        """``incarnation``: None if the reader lives but once."""
         self.reader = reader
         self._codec = codec
         self._bytes = max(_MIN_BYTES, capacity * ((message_bytes or codec.max_fixed_bytes) + _MESSAGE_OVERHEAD))
-        self._of_reader = life
-        rings = 1 if life is None else RINGS
+        self._of_reader = incarnation
+        rings = 1 if incarnation is None else RINGS
         self._queues = [Queue(self._bytes, loads=codec.decode, dumps=codec.encode) for _ in range(rings)]
 
     @property
-    def life(self) -> int:
+    def incarnation(self) -> int:
         """Which life the reader is in."""
         return 0 if self._of_reader is None else self._of_reader.number
 
     @property
     def waiting(self) -> int:
         """How many messages its reader has not read yet. A counter is read, without the lock that may be lost."""
-        return int(self._queues[self.life].qsize())
+        return int(self._queues[self.incarnation].qsize())
 
     @property
     def has_another(self) -> bool:
         """Whether there is a ring for one more life."""
-        return self.life + 1 < len(self._queues)
+        return self.incarnation + 1 < len(self._queues)
 
-    def begin_next_life(self) -> None:
+    def begin_next_incarnation(self) -> None:
         """By main, once the reader is dead: from now on messages go to the ring of the one that will replace it."""
         assert self._of_reader is not None, f"{self.reader} lives but once"
         assert self.has_another, f"no ring is left for {self.reader}"
         self._of_reader.begin_next()
 
-    def put(self, message: M, life: int | None = None) -> None:
+    def put(self, message: M, incarnation: int | None = None) -> None:
         """Send; raises ChannelFull if the ring is full and MessageTooLarge if the message can never fit.
 
-        ``life``: of the reader that is meant, if not whoever lives; a message for a dead one is lost.
+        ``incarnation``: of the reader that is meant, if not whoever lives; a message for a dead one is lost.
         """
-        if not self.try_put(message, life):
+        if not self.try_put(message, incarnation):
             size = len(self._codec.encode(message)) + _MESSAGE_OVERHEAD
             if size > self._bytes:
                 raise MessageTooLarge(f"a message of {size} bytes for {self.reader}; its ring holds {self._bytes}")
             raise ChannelFull(f"the ring of {self.reader} is full ({self._bytes} bytes): its reader stopped reading")
 
-    def try_put(self, message: M, life: int | None = None) -> bool:
-        """Send if there is room; False if not, and the message stays with the caller. ``life``: as for ``put``."""
+    def try_put(self, message: M, incarnation: int | None = None) -> bool:
+        """Send if the queue has room; return False if it is full. ``incarnation``: as for ``put``."""
         try:
-            self._queues[self.life if life is None else life].put(message, block=False)
+            self._queues[self.incarnation if incarnation is None else incarnation].put(message, block=False)
         except Full:
             return False
         return True
@@ -141,7 +146,7 @@ class Channel(Generic[M]):
     def get(self, timeout: float) -> Sequence[M]:
         """All messages that have arrived, in order; blocks up to ``timeout`` seconds for the first, () if none."""
         try:
-            queue = self._queues[self.life]
+            queue = self._queues[self.incarnation]
             messages: list[M] = queue.get_many(block=timeout > 0, timeout=max(0.0, timeout))
         except Empty:
             return ()

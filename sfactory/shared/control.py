@@ -86,7 +86,7 @@ _TEXT_BYTES = 65_536
 
 
 @dataclass(frozen=True)
-class Order:
+class LearnerCommand:
     """Save; or learn on with other values of flags; or do that with the weights and the optimiser of another policy.
 
     parent: the folder of the checkpoints of the policy to take over from, None for one's own weights.
@@ -98,7 +98,7 @@ class Order:
     hyperparameters: Mapping[str, float] | None = None
 
 
-class Orders:
+class LearnerCommands:
     """One place for each policy."""
 
     def __init__(self, num_policies: int) -> None:
@@ -107,7 +107,7 @@ class Orders:
         fields = {"given": rows, "answered": rows, "order_length": rows, "answer_length": rows}
         self._shared = SharedArrays("orders", {**fields, "order": texts, "answer": texts})
 
-    def give(self, policy: int, order: Order) -> None:
+    def give(self, policy: int, order: LearnerCommand) -> None:
         """By main: have the learner of ``policy`` do something; only once it has answered the order before."""
         assert self.answer(policy) is not None, f"policy {policy} has an order that it has not answered"
         self._write("order", policy, json.dumps(asdict(order)))
@@ -119,11 +119,11 @@ class Orders:
             return None
         return self._read("answer", policy)
 
-    def waiting(self, policy: int) -> Order | None:
+    def waiting(self, policy: int) -> LearnerCommand | None:
         """By the learner: the order that is to be carried out now, if there is one."""
         if self._shared["answered"][policy] == self._shared["given"][policy]:
             return None
-        return Order(**json.loads(self._read("order", policy)))
+        return LearnerCommand(**json.loads(self._read("order", policy)))
 
     def answered(self, policy: int, problem: str = "") -> None:
         """By the learner: the order was carried out, or could not be, and why."""
@@ -144,7 +144,7 @@ _SCHEME_BYTES = 16_384
 _LONGEST = -1.2345678901234567e-100
 
 
-class Schemes:
+class SharedRewardShaping:
     """One for each policy; version 0 is the env's own."""
 
     def __init__(self, num_policies: int) -> None:

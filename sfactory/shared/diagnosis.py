@@ -14,7 +14,7 @@ from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import State, StatusBoard
 
 
-def who_waits_for_whom(status: StatusBoard, table: SlotTable, waiting: Mapping[str, int] | None = None) -> str:
+def describe_processes(status: StatusBoard, table: SlotTable, waiting: Mapping[str, int] | None = None) -> str:
     """A line for each process: its state, what it is doing and for how long; and for an actor, its slots by state.
 
     ``waiting``: by process, how many messages it has not read yet, if that is to be told. The process that was heard of

@@ -85,7 +85,7 @@ def _attach(name: str, fields: dict[str, TensorSpec], handle: Any) -> SharedArra
     return arrays
 
 
-class Gate:
+class SharedEvent:
     """Closed until ``open`` is called in any process; then open for ever."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Gate:
         return (_attach_gate, (reduction.DupFd(self._fd),))
 
 
-def _attach_gate(handle: Any) -> Gate:
-    gate = Gate.__new__(Gate)
+def _attach_gate(handle: Any) -> SharedEvent:
+    gate = SharedEvent.__new__(SharedEvent)
     gate._hold(handle.detach())
     return gate

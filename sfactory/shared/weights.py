@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from sfactory.clock import Deadline
 from sfactory.errors import SFactoryError
-from sfactory.shared.memory import Gate, SharedArrays
+from sfactory.shared.memory import SharedArrays, SharedEvent
 from sfactory.spec import TensorSpec
 
 Bytes = npt.NDArray[np.uint8]
@@ -47,7 +47,7 @@ class SharedWeights:
                 "data": TensorSpec((2, nbytes), "uint8"),
             },
         )
-        self.published = Gate()
+        self.published = SharedEvent()
         self._attach()
 
     def _attach(self) -> None:
@@ -56,10 +56,10 @@ class SharedWeights:
         self._data = self._shared["data"]
         self._fence = threading.Lock()
 
-    def __getstate__(self) -> tuple[SharedArrays, Gate]:
+    def __getstate__(self) -> tuple[SharedArrays, SharedEvent]:
         return self._shared, self.published
 
-    def __setstate__(self, state: tuple[SharedArrays, Gate]) -> None:
+    def __setstate__(self, state: tuple[SharedArrays, SharedEvent]) -> None:
         self._shared, self.published = state
         self._attach()
 
@@ -106,7 +106,7 @@ class SharedWeights:
             pass
 
 
-class Candidate:
+class EvalWeights:
     """The policy that evaluators play, and who is done with it.
 
     The first evaluator presents it, and the next one only when all are done with this one: so all episodes of an

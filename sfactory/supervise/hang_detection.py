@@ -29,19 +29,19 @@ from sfactory.errors import RingsLost, WorkerDied
 from sfactory.layout import is_actor, is_learner, is_policy_worker
 from sfactory.shared.status import StatusBoard
 from sfactory.supervise.monitors import STALL_S
-from sfactory.supervise.process_group import Child, Crew
+from sfactory.supervise.process_group import ChildProcess, ProcessGroup
 
 _RING_S = 10.0  # of a wait that should take BLOCK_S, or of a message that should take microseconds
 _STACK_S = 1.0
 _LOCKED = "uses a ring that is locked by a process that was killed while it used it"
 
 
-class Hangs:
+class HangDetector:
     """Asked at every beat. ``step_limit_s``: bound on one step of a worker; 0 is none."""
 
     def __init__(
         self,
-        crew: Crew,
+        process_group: ProcessGroup,
         step_limit_s: float,
         reset_limit_s: float,
         reading_since: Callable[[], float] = lambda: 0.0,
@@ -50,7 +50,7 @@ class Hangs:
 
         ``reading_since``: since when main has been at the ring of its reports; 0 if it is not.
         """
-        self._crew, self._step_limit_s, self._reset_limit_s = crew, step_limit_s, reset_limit_s
+        self._process_group, self._step_limit_s, self._reset_limit_s = process_group, step_limit_s, reset_limit_s
         self._reading_since = reading_since
         self._asked: dict[str, Deadline] = {}
         self._hung: dict[str, str] = {}
@@ -60,7 +60,7 @@ class Hangs:
     def look(self) -> RingsLost | None:
         """Ask who hangs, and kill who has been asked; the failure of this generation if a shared ring is locked."""
         self._awake.look()
-        for child in self._crew.running():
+        for child in self._process_group.running():
             if (lost := self._look_at(child)) is not None:
                 return lost
         if self._seconds("sf-main", "reading", self._reading_since()) > _RING_S:
@@ -72,7 +72,7 @@ class Hangs:
         self._asked.pop(name, None)
         return self._hung.pop(name, None)
 
-    def _look_at(self, child: Child) -> RingsLost | None:
+    def _look_at(self, child: ChildProcess) -> RingsLost | None:
         at_ring = self._seconds(child.name, "ring", child.row.get("in_ring_since")) > _RING_S
         why = _LOCKED if at_ring else self._why(child)
         if why is None:
@@ -87,7 +87,7 @@ class Hangs:
         child.process.kill()
         return None
 
-    def _answer(self, child: Child) -> str | None:
+    def _answer(self, child: ChildProcess) -> str | None:
         """Ask a child where it hangs, once; its stack, or that there is none, when it has had its time."""
         if child.name not in self._asked:
             child.stack.ask(child.process)
@@ -95,7 +95,7 @@ class Hangs:
             return None
         return child.where() if child.stack.read() or self._asked[child.name].passed else None
 
-    def _why(self, child: Child) -> str | None:
+    def _why(self, child: ChildProcess) -> str | None:
         """What a worker does for too long; None if nothing. A learner may take as long as it wants for an update."""
         row = child.row
         if is_learner(child.name) or not (is_actor(child.name) or is_policy_worker(child.name)):
@@ -129,17 +129,17 @@ class Hangs:
 _STACK_S = 1.0
 
 
-class HangLimit:
+class BenchmarkHangLimit:
     """Asked at every beat whether an actor that works has been busy with one thing for longer than ``limit_s``."""
 
-    def __init__(self, crew: Crew, env: str, limit_s: float) -> None:
+    def __init__(self, process_group: ProcessGroup, env: str, limit_s: float) -> None:
         """``env``: its name, for the error; ``limit_s`` is ``--reset_timeout_seconds``: a step may hold a reset."""
-        self._crew, self._env, self._limit_s = crew, env, limit_s
+        self._process_group, self._env, self._limit_s = process_group, env, limit_s
         self._asked: dict[str, tuple[float, Deadline]] = {}  # since when it hangs, and how long its answer may take
 
     def look(self) -> WorkerDied | None:
         """The failure of the measurement, once somebody hangs and has been asked where."""
-        for child in self._crew.running():
+        for child in self._process_group.running():
             since = child.row.get("busy_since")
             if not is_actor(child.name) or not since or now() - since <= self._limit_s:
                 continue
@@ -151,7 +151,7 @@ class HangLimit:
                 return self._failure(child)
         return None
 
-    def _failure(self, child: Child) -> WorkerDied:
+    def _failure(self, child: ChildProcess) -> WorkerDied:
         return WorkerDied(
             f"{child.where()}\n{child.name} was busy with one step of --env={self._env} for longer than "
             f"--reset_timeout_seconds={self._limit_s:g}, so nothing was measured: the environment hangs, or is too slow"
@@ -162,7 +162,7 @@ _LOOK_S = STALL_S / 10
 _JOIN_S = 5.0
 
 
-class HangWatch:
+class SerialHangWatch:
     """Context in which a halt of STALL_S has the stacks written; work begun, steps and heartbeats are progress."""
 
     def __init__(self, status: StatusBoard) -> None:
@@ -172,7 +172,7 @@ class HangWatch:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="hang-watch", daemon=True)
 
-    def __enter__(self) -> HangWatch:
+    def __enter__(self) -> SerialHangWatch:
         faulthandler.dump_traceback_later(STALL_S)
         self._thread.start()
         return self

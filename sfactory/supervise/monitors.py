@@ -17,9 +17,9 @@ from typing import Any
 from sfactory.clock import now
 from sfactory.process.signals import Interrupts
 from sfactory.shared.channel import Channel
-from sfactory.shared.diagnosis import who_waits_for_whom
+from sfactory.shared.diagnosis import describe_processes
 from sfactory.shared.status import State, StatusBoard
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _WORK = {
 }
 
 
-class StallWatch:
+class StallWarnings:
     """Warns, once per stall, of each process that has worked on one thing for longer than ``limit_s`` seconds.
 
     ``who_waits``: text that is told with each warning, or with several at once.
@@ -67,11 +67,11 @@ class StallWatch:
 _log = logging.getLogger(__name__)
 
 
-class Inquiry:
+class StatusDump:
     """Answers when it is asked; ``look`` is called at every beat."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self._wiring = wiring
+    def __init__(self, shared: SharedObjects) -> None:
+        self._shared = shared
 
     def look(self, interrupts: Interrupts) -> None:
         """Tell who waits for whom if SIGUSR1 has come since the last time."""
@@ -81,17 +81,21 @@ class Inquiry:
 
     def text(self) -> str:
         """A line for each process, main last."""
-        wiring = self._wiring
-        rings: list[Channel[Any]] = [*wiring.to_learners, *wiring.to_policies, *wiring.to_actors]
-        reports: list[Channel[Any]] = [wiring.actors_to_main, *wiring.learners_to_main]
-        told = who_waits_for_whom(wiring.status, wiring.table, {ring.reader: ring.waiting for ring in rings})
+        shared = self._shared
+        rings: list[Channel[Any]] = [
+            *shared.to_learners,
+            *shared.to_policies,
+            *shared.to_actors,
+        ]
+        reports: list[Channel[Any]] = [shared.actors_to_main, *shared.learners_to_main]
+        told = describe_processes(shared.status, shared.table, {ring.reader: ring.waiting for ring in rings})
         return f"{told}\n  sf-main: {sum(ring.waiting for ring in reports)} reports wait for it"
 
 
 PATIENCE_S = 30.0
 
 
-class LeftBehind:
+class IdlePolicyWarning:
     """Looked at in every beat, once some policies have learned enough and others have not."""
 
     def __init__(

@@ -26,11 +26,11 @@ from sfactory.layout import ACTORS, EVALUATORS, POLICY_WORKERS, is_actor, is_lea
 from sfactory.learner.learner_process import run_learner
 from sfactory.planning.plan import device_of
 from sfactory.play.evaluator import run_evaluator
-from sfactory.process.spawn import Birth, Nursery
+from sfactory.process.spawn import ChildSpec, Spawner
 from sfactory.process.stack_dump import StackFile
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State, StatusRow
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from sfactory.system.cores import Cores
 
 _REAP_S = 5.0
@@ -38,7 +38,7 @@ _NICER = {POLICY_WORKERS: 2, ACTORS: 10, EVALUATORS: 10}  # added to --default_n
 
 
 @dataclass(frozen=True)
-class Death:
+class ProcessExit:
     """How a child ended. text: the traceback it left, or ''."""
 
     name: str
@@ -69,7 +69,7 @@ class Death:
 
 
 @dataclass(frozen=True)
-class Child:
+class ChildProcess:
     """A child that is alive as far as main knows."""
 
     name: str
@@ -89,16 +89,16 @@ class Child:
         return f"{self.name} hung here:\n{stack}" if stack else f"{self.name} hung, and did not answer where"
 
 
-class Crew:
+class ProcessGroup:
     """Starts all children of a run, and notices their deaths."""
 
-    def __init__(self, nursery: Nursery, wiring: Wiring, log_path: Path | None = None) -> None:
+    def __init__(self, spawner: Spawner, shared: SharedObjects, log_path: Path | None = None) -> None:
         """``log_path``: the file that takes what children log, beside stderr."""
-        self._nursery, self._wiring, self._log_path = nursery, wiring, log_path
-        self._children: dict[str, Child] = {}
-        self._booting: dict[str, Child] = {}
+        self._spawner, self._shared, self._log_path = spawner, shared, log_path
+        self._children: dict[str, ChildProcess] = {}
+        self._booting: dict[str, ChildProcess] = {}
         self._waiting: deque[int] = deque()  # actors that are to be started when there is room
-        self._attempts = [0] * wiring.layout.num_actors
+        self._attempts = [0] * shared.layout.num_actors
         self._most_starting = 0
         self._cut_off: set[str] = set()
         self._start_actor: Callable[[int], None] = _not_yet
@@ -118,18 +118,18 @@ class Crew:
 
         ``config_of``: what the learner of a policy is given, if they differ.
         """
-        wiring, layout = self._wiring, self._wiring.layout
+        shared, layout = self._shared, self._shared.layout
         niceness = config.sampling.default_niceness
         threads = config.learner.learner_num_threads or cores.learner_threads(layout.num_actors)
         for policy, name in enumerate(layout.learner_names):
             own = config if config_of is None else config_of(policy)
-            setup = wiring.learner(policy, own, seed, device_of(policy, device), threads, checkpoint_dirs[policy])
+            setup = shared.learner(policy, own, seed, device_of(policy, device), threads, checkpoint_dirs[policy])
             self._start(name, niceness, run_learner, setup)
 
         def start_policy_worker(index: int) -> None:
             policy, worker = divmod(index, layout.policy_workers)
             own_device = device_of(policy, device)
-            policy_setup = wiring.policy_worker(policy, worker, config, seed, generation, own_device)
+            policy_setup = shared.policy_worker(policy, worker, config, seed, generation, own_device)
             self._start(layout.policy_worker_names[index], niceness, run_policy_worker, policy_setup)
 
         self._start_policy_worker = start_policy_worker
@@ -139,7 +139,7 @@ class Crew:
         def start_actor(actor: int) -> None:
             pin = config.sampling.set_workers_cpu_affinity
             own = cores.cores_of_actor(actor, layout.num_actors) if pin else None
-            given = wiring.actor(actor, config, seed, generation, self._attempts[actor])
+            given = shared.actor(actor, config, seed, generation, self._attempts[actor])
             self._start(layout.actor_names[actor], niceness, run_actor, given, config.model, own)
 
         self._start_actor = start_actor
@@ -147,7 +147,7 @@ class Crew:
         self._waiting.extend(range(layout.num_actors))
         self.start_actors()
         for evaluator, name in enumerate(layout.evaluator_names):
-            self._start(name, niceness, run_evaluator, wiring.evaluator(evaluator, config, seed, generation))
+            self._start(name, niceness, run_evaluator, shared.evaluator(evaluator, config, seed, generation))
 
     def start_actors(self) -> None:
         """Start actors that have not been yet, as many as may be making and resetting envs at the same time."""
@@ -161,9 +161,9 @@ class Crew:
 
         Of an actor: as soon as there is room, see ``start_actors``.
         """
-        layout, table = self._wiring.layout, self._wiring.table
+        layout, table = self._shared.layout, self._shared.table
         assert name not in self._children, f"{name} is alive"
-        self._wiring.status.row(name).clear()  # while it waits for room, nobody is to take the dead one for alive
+        self._shared.status.row(name).clear()  # while it waits for room, nobody is to take the dead one for alive
         if is_policy_worker(name):
             self._start_policy_worker(layout.policy_worker_names.index(name))
             return
@@ -175,14 +175,14 @@ class Crew:
 
     def _start(self, name: str, niceness: int, role: Callable[..., None], *given: object) -> None:
         nicer = next((more for prefix, more in _NICER.items() if name.startswith(prefix)), 0)
-        row, stack = self._wiring.status.row(name), StackFile()
+        row, stack = self._shared.status.row(name), StackFile()
         row.clear()
         self._cut_off.discard(name)
-        self._wiring.failures.write(name, "")
-        birth = Birth(name, self._wiring.status, self._wiring.failures, niceness + nicer, stack, self._log_path)
+        self._shared.failures.write(name, "")
+        birth = ChildSpec(name, self._shared.status, self._shared.failures, niceness + nicer, stack, self._log_path)
         started_at = now()
-        process = self._nursery.start(birth, role, *given)
-        self._children[name] = self._booting[name] = Child(name, process, row, stack, started_at)
+        process = self._spawner.start(birth, role, *given)
+        self._children[name] = self._booting[name] = ChildProcess(name, process, row, stack, started_at)
 
     @property
     def alive(self) -> list[str]:
@@ -193,30 +193,30 @@ class Crew:
         """Whether the last process of that name did not end in good order, but was killed, crashed or raised."""
         return name in self._cut_off
 
-    def running(self) -> list[Child]:
+    def running(self) -> list[ChildProcess]:
         """Children that are alive and RUNNING."""
         return [child for child in self._children.values() if child.state is State.RUNNING]
 
-    def booting(self) -> list[Child]:
+    def booting(self) -> list[ChildProcess]:
         """Children that are alive and were not RUNNING when last looked at, which is now."""
         for name in [name for name, child in self._booting.items() if child.state >= State.RUNNING]:
             del self._booting[name]
         return list(self._booting.values())
 
-    def wait(self, wake_fd: int, timeout: float) -> list[Death]:
+    def wait(self, wake_fd: int, timeout: float) -> list[ProcessExit]:
         """Block until a child ends, ``wake_fd`` is readable, or ``timeout`` is over; the deaths noticed."""
         sentinels = {child.process.sentinel: name for name, child in self._children.items()}
         ended = [sentinels[s] for s in connection.wait([*sentinels, wake_fd], timeout) if s in sentinels]
         return [self._bury(name) for name in ended]
 
-    def _bury(self, name: str) -> Death:
+    def _bury(self, name: str) -> ProcessExit:
         process = self._children.pop(name).process
         self._booting.pop(name, None)
         process.join(_REAP_S)
         code = process.exitcode
         if code != 0:
             self._cut_off.add(name)
-        return Death(name, int(ExitCode.FAULTS) if code is None else code, self._wiring.failures.read(name))
+        return ProcessExit(name, int(ExitCode.FAULTS) if code is None else code, self._shared.failures.read(name))
 
     def kill(self) -> list[str]:
         """SIGKILL whoever is left, and wait until they are gone; returns their names. Nobody is started any more."""

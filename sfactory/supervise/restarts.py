@@ -20,8 +20,8 @@ from sfactory.clock import Deadline, now
 from sfactory.errors import RingsLost, SFactoryError, WorkerDied
 from sfactory.layout import is_actor, is_policy_worker
 from sfactory.shared.status import State, StatusBoard
-from sfactory.supervise.process_group import Child, Crew, Death
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.process_group import ChildProcess, ProcessExit, ProcessGroup
+from sfactory.supervise.shared_objects import SharedObjects
 
 log = logging.getLogger(__name__)
 
@@ -30,21 +30,21 @@ _STACK_S = 1.0  # an answer takes milliseconds, unless the machine is overloaded
 _MIN_BOOT_S = 120.0  # before a child tells what it is doing: fork, imports, a checkpoint, the first weights
 
 
-class Boot:
+class StartupMonitor:
     """Gets a crew from started to RUNNING. Asked at every beat and after every death, until a stop is ordered.
 
     ``limit_s``: bound on making one env, and on one env's first reset.
     """
 
-    def __init__(self, crew: Crew, status: StatusBoard, limit_s: float) -> None:
-        self._crew, self._status, self._limit_s = crew, status, limit_s
+    def __init__(self, process_group: ProcessGroup, status: StatusBoard, limit_s: float) -> None:
+        self._process_group, self._status, self._limit_s = process_group, status, limit_s
         self._asked: dict[str, Deadline] = {}  # children that were asked where they hang
         self._hung: dict[str, str] = {}  # stacks of actors that were killed because they hung
         self._tries: dict[str, int] = {}  # of a first reset, since the actor is that of now or took over
 
     def look(self) -> SFactoryError | None:
         """Start actors for which there is room, and deal with who takes too long; the failure of the run, if any."""
-        for child in self._crew.booting():
+        for child in self._process_group.booting():
             if not self._is_late(child):
                 self._asked.pop(child.name, None)
             elif child.name not in self._asked:
@@ -54,10 +54,10 @@ class Boot:
                 failure = self._end(child)
                 if failure is not None:
                     return failure
-        self._crew.start_actors()
+        self._process_group.start_actors()
         return None
 
-    def _end(self, child: Child) -> WorkerDied | None:
+    def _end(self, child: ChildProcess) -> WorkerDied | None:
         """Kill a child that is late, unless it has got ready after all; the failure of the run if that is one."""
         stack, state = child.where(), child.state  # the state last: whoever is RUNNING now is left alone
         if state >= State.RUNNING or child.name in self._hung:
@@ -68,13 +68,13 @@ class Boot:
         self._hung[child.name] = stack
         return None
 
-    def may_be_tried_again(self, death: Death) -> bool:
+    def may_be_tried_again(self, death: ProcessExit) -> bool:
         """True if it was an actor that died while its envs got their first reset, or that was killed before that."""
         state = self._status.row(death.name).get("state")
         killed = death.exit_code < 0 and death.name not in self._hung
         return is_actor(death.name) and (state == State.RESETTING or (state < State.RESETTING and killed))
 
-    def after(self, death: Death) -> SFactoryError | None:
+    def after(self, death: ProcessExit) -> SFactoryError | None:
         """Replace an actor that died in a first reset; the failure of the run if it was no such death, or one more."""
         self._asked.pop(death.name, None)
         again = self.may_be_tried_again(death)
@@ -85,26 +85,26 @@ class Boot:
         tries = self._tries[death.name] = self._tries.get(death.name, 0) + 1
         if tries < MAX_TRIES:
             log.warning("%s; replaced (try %d of %d of its first reset)", cause, tries + 1, MAX_TRIES)
-            self._crew.replace(death.name)
-            self._crew.start_actors()
+            self._process_group.replace(death.name)
+            self._process_group.start_actors()
             return None
         traceback = f"{death.text.rstrip()}\n" if death.text else ""
         return WorkerDied(f"{traceback}{cause} (first reset, tried {tries} times)")
 
-    def begin_anew(self, name: str) -> None:
+    def restart(self, name: str) -> None:
         """An actor that had worked is replaced: its first resets are a matter of their own."""
         self._tries.pop(name, None)
         self._asked.pop(name, None)
         self._hung.pop(name, None)
 
-    def _cause_of(self, death: Death, stack: str | None) -> str:
+    def _cause_of(self, death: ProcessExit, stack: str | None) -> str:
         """How it ended, in the last line; before that, if it was killed because it hung, the ``stack`` of then."""
         if stack is None:
             return death.cause
         limit = f"--reset_timeout_seconds={self._limit_s:g}"
         return f"{stack}\n{death.name} took longer than {limit} for one environment's reset"
 
-    def _is_late(self, child: Child) -> bool:
+    def _is_late(self, child: ChildProcess) -> bool:
         since = child.row.get("busy_since")
         if is_actor(child.name) and since:
             return now() - since > self._limit_s
@@ -114,7 +114,7 @@ class Boot:
     def _boot_limit_s(self) -> float:
         return max(_MIN_BOOT_S, self._limit_s)
 
-    def _never_ready(self, child: Child, stack: str) -> WorkerDied:
+    def _never_ready(self, child: ChildProcess, stack: str) -> WorkerDied:
         if is_actor(child.name) and child.row.get("busy_since"):
             why = (
                 f"did not get ready within --reset_timeout_seconds={self._limit_s:g}: that long it was making one "
@@ -128,8 +128,8 @@ class Boot:
         return WorkerDied(f"{stack}\n{child.name} {why}")
 
 
-class Budget:
-    """Counts what was forgiven, up to ``most``; over all generations of a run, see ``Generations``."""
+class RestartBudget:
+    """Counts what was forgiven, up to ``most``; over all generations of a run, see ``RestartLoop``."""
 
     def __init__(self, flag: str, most: int) -> None:
         """``flag``: its name, for texts."""
@@ -147,21 +147,21 @@ class Budget:
         return f"{self.spent} of --{self._flag}={self.most}"
 
 
-class Replacement:
+class WorkerReplacement:
     """Has a new process take over from an actor or a policy worker that has died. See NOTE [Lives]."""
 
-    def __init__(self, crew: Crew, wiring: Wiring, budget: Budget) -> None:
-        self._crew, self._wiring, self._budget = crew, wiring, budget
+    def __init__(self, process_group: ProcessGroup, shared: SharedObjects, budget: RestartBudget) -> None:
+        self._process_group, self._shared, self._budget = process_group, shared, budget
 
-    def is_for(self, death: Death) -> bool:
+    def is_for(self, death: ProcessExit) -> bool:
         """Whether it was an actor that worked, or a policy worker, and did not say why it ended."""
-        works = self._wiring.status.row(death.name).get("state") == State.RUNNING
+        works = self._shared.status.row(death.name).get("state") == State.RUNNING
         return not death.text and (is_policy_worker(death.name) or (is_actor(death.name) and works))
 
-    def after(self, death: Death, hung: str | None) -> SFactoryError | None:
+    def after(self, death: ProcessExit, hung: str | None) -> SFactoryError | None:
         """Replace who died; the failure of the run if that cannot be. ``hung``: where, if it was killed for it."""
         name, cause = death.name, hung or death.cause
-        inbox = self._wiring.inbox_of(name)
+        inbox = self._shared.inbox_of(name)
         if not inbox.has_another:
             return RingsLost(f"{cause}, and no fresh ring is left for another process in its place")
         if not self._budget.spend():
@@ -169,18 +169,18 @@ class Replacement:
             if self._budget.most:
                 allowed = f"{self._budget} were replaced before"
             return WorkerDied(f"{cause} ({allowed})")
-        lost = self._take_back(self._wiring.layout.actor_names.index(name)) if is_actor(name) else 0
-        row = self._wiring.status.row(name)
+        lost = self._take_back(self._shared.layout.actor_names.index(name)) if is_actor(name) else 0
+        row = self._shared.status.row(name)
         row.add("discarded_steps", lost)
         row.add("restarts", 1)
-        inbox.begin_next_life()
+        inbox.begin_next_incarnation()
         log.warning("%s; replaced (%s), %d steps are lost with it", cause, self._budget, lost)
-        self._crew.replace(name)
-        self._crew.start_actors()
+        self._process_group.replace(name)
+        self._process_group.start_actors()
         return None
 
     def _take_back(self, actor: int) -> int:
         """What a dead actor was at is nobody's any more; returns the env steps that are lost so."""
-        self._wiring.settle_steps(actor)
-        self._wiring.forget(actor)
-        return self._wiring.table.reclaim(actor)
+        self._shared.settle_steps(actor)
+        self._shared.forget(actor)
+        return self._shared.table.reclaim(actor)

@@ -24,12 +24,12 @@ from sfactory.messages import (
     ToPolicy,
 )
 from sfactory.play.evaluator import EvaluatorSetup
-from sfactory.shared.channel import Channel, Lives
-from sfactory.shared.control import Control, Orders, Schemes
+from sfactory.shared.channel import Channel, Incarnations
+from sfactory.shared.control import Control, LearnerCommands, SharedRewardShaping
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import FailureBoard, State, StatusBoard
 from sfactory.shared.trajectories import RnnStates, TrajectoryBuffer
-from sfactory.shared.weights import Candidate, SharedWeights
+from sfactory.shared.weights import EvalWeights, SharedWeights
 from sfactory.spec import EnvSpec
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ _SPARE = 8  # messages of headroom in every ring
 _REPORTS_UNDER_WAY = 64
 
 
-class Wiring:
+class SharedObjects:
     """Allocates everything once, before any child is started. Capacities: see NOTE [Who may block]."""
 
     def __init__(self, spec: EnvSpec, layout: Layout, weight_bytes: int, shaped: bool = False) -> None:
@@ -47,23 +47,23 @@ class Wiring:
         self.trajectories = TrajectoryBuffer(spec, layout)
         self.table = SlotTable(layout.num_actors, layout.splits, layout.slots_per_split, layout.num_policies)
         self.states = RnnStates(layout)
-        self.orders = Orders(layout.num_policies) if layout.num_policies > 1 else None
-        self.schemes = Schemes(layout.num_policies) if shaped else None
+        self.orders = LearnerCommands(layout.num_policies) if layout.num_policies > 1 else None
+        self.schemes = SharedRewardShaping(layout.num_policies) if shaped else None
         self.control = Control(layout.num_policies)
         self.weights = [SharedWeights(weight_bytes, policy) for policy in range(layout.num_policies)]
-        self.candidate = Candidate(weight_bytes, layout.evaluators) if layout.evaluators else None
+        self.candidate = EvalWeights(weight_bytes, layout.evaluators) if layout.evaluators else None
         self.status = StatusBoard(layout.process_names)
         self.failures = FailureBoard(layout.process_names)
         # Under way to an actor at most: of each policy that may play a split a reply, and two wake-ups per slot (one
         # sent, one unread). To the others twice what actors have to say, of which one that takes over says some again.
         per_actor = layout.num_policies * (layout.splits + 2 * layout.slots_per_actor) + _SPARE
-        lives = Lives(layout.actor_names + layout.policy_worker_names)
+        incarnations = Incarnations(layout.actor_names + layout.policy_worker_names)
         self.to_actors: list[Channel[ToActor]] = [
-            Channel(name, TO_ACTOR, per_actor, life=lives.of(name)) for name in layout.actor_names
+            Channel(name, TO_ACTOR, per_actor, incarnation=incarnations.of(name)) for name in layout.actor_names
         ]
         requests = 2 * layout.num_actors * layout.splits + _SPARE
         self.to_policies: list[Channel[ToPolicy]] = [
-            Channel(name, TO_POLICY, requests, life=lives.of(name)) for name in layout.policy_worker_names
+            Channel(name, TO_POLICY, requests, incarnation=incarnations.of(name)) for name in layout.policy_worker_names
         ]
         self.to_learners: list[Channel[ToLearner]] = [
             Channel(name, TO_LEARNER, 2 * layout.num_slots + _SPARE) for name in layout.learner_names

@@ -15,9 +15,9 @@ from sfactory.layout import LEARNERS, is_learner
 from sfactory.process.signals import Interrupts
 from sfactory.shared.control import Control, Stop
 from sfactory.shared.status import State, StatusBoard
-from sfactory.supervise.hang_detection import Hangs
-from sfactory.supervise.process_group import Crew, Death
-from sfactory.supervise.restarts import Boot, Replacement
+from sfactory.supervise.hang_detection import HangDetector
+from sfactory.supervise.process_group import ProcessExit, ProcessGroup
+from sfactory.supervise.restarts import StartupMonitor, WorkerReplacement
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _MOST_GRACE_S = 120.0  # however long updates take; a second signal ends the run
 _STOP_GRACE_S = 3.0
 
 
-class Supervision:
+class Supervisor:
     """Watches a crew until nobody is left.
 
     failure: the first fault, if any. done: every learner reached its limit, or a beat said that it was
@@ -38,19 +38,19 @@ class Supervision:
 
     def __init__(
         self,
-        crew: Crew,
+        process_group: ProcessGroup,
         control: Control,
         status: StatusBoard,
         interrupts: Interrupts,
         boot_limit_s: float,
         saves: bool = True,
-        replacement: Replacement | None = None,
-        hangs: Hangs | None = None,
+        replacement: WorkerReplacement | None = None,
+        hangs: HangDetector | None = None,
     ) -> None:
         """``replacement``: without one, whoever dies ends the run. ``hangs``: without one, nobody hangs."""
-        self._crew, self._control, self._status, self._interrupts = crew, control, status, interrupts
+        self._process_group, self._control, self._status, self._interrupts = process_group, control, status, interrupts
         self._stop = Stop.SAVE if saves else Stop.NOW
-        self._boot = Boot(crew, status, boot_limit_s)
+        self._boot = StartupMonitor(process_group, status, boot_limit_s)
         self._replacement, self._hangs = replacement, hangs
         self._grace: Deadline | None = None
         self.failure: SFactoryError | None = None
@@ -59,8 +59,8 @@ class Supervision:
     def run(self, on_beat: Callable[[], bool]) -> None:
         """Supervise to the end. ``on_beat`` is called every BEAT_S; True from it ends the run as done."""
         next_beat = now() + BEAT_S
-        while self._crew.alive:
-            for death in self._crew.wait(self._interrupts.wake_fd, max(0.0, next_beat - now())):
+        while self._process_group.alive:
+            for death in self._process_group.wait(self._interrupts.wake_fd, max(0.0, next_beat - now())):
                 self._on_death(death)
             self._interrupts.drain()
             self._on_signals()
@@ -73,9 +73,9 @@ class Supervision:
             if self._grace is not None and self._grace.passed:
                 self._kill_rest()
 
-    def _on_death(self, death: Death) -> None:
+    def _on_death(self, death: ProcessExit) -> None:
         if is_learner(death.name) and death.exit_code == 0 and self._status.row(death.name).get("state") == State.DONE:
-            if not any(is_learner(name) for name in self._crew.alive):
+            if not any(is_learner(name) for name in self._process_group.alive):
                 self.done = not self._control.stopping or self.done
                 self._order(Stop.NOW)
             return
@@ -89,14 +89,14 @@ class Supervision:
             log.warning("%s, while the run was being stopped", death.cause)
             return  # it would have been replaced
         failure = death.as_error() if self._control.stopping else self._after(death)
-        others_learn = any(is_learner(name) for name in self._crew.alive)
+        others_learn = any(is_learner(name) for name in self._process_group.alive)
         self._fail(failure, Stop.NOW if is_learner(death.name) and not others_learn else Stop.SAVE)
 
-    def _after(self, death: Death) -> SFactoryError | None:
+    def _after(self, death: ProcessExit) -> SFactoryError | None:
         """Have the dead one replaced; the failure of the run if it is not."""
         if self._replacement is None or not self._replacement.is_for(death):
             return self._boot.after(death)
-        self._boot.begin_anew(death.name)
+        self._boot.restart(death.name)
         return self._replacement.after(death, self._hangs.where(death.name) if self._hangs is not None else None)
 
     def _on_signals(self) -> None:
@@ -107,7 +107,7 @@ class Supervision:
             self._order(self._stop)
         if count >= 2:
             self._order(Stop.NOW)
-            self._crew.kill()
+            self._process_group.kill()
 
     def _check(self) -> None:
         if not self._control.stopping:
@@ -141,7 +141,7 @@ class Supervision:
         return min(_SAVE_GRACE_S + 2 * slowest, _MOST_GRACE_S)
 
     def _kill_rest(self) -> None:
-        killed = self._crew.kill()
+        killed = self._process_group.kill()
         learners = [name for name in killed if is_learner(name)]
         if learners and self._control.stop is Stop.SAVE:
             error = CannotSaveError(

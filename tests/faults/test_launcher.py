@@ -13,7 +13,7 @@ from typing import Protocol
 import pytest
 
 from sfactory.errors import ExitCode
-from sfactory.launch.jobs import Entry, Ledger
+from sfactory.launch.jobs import Entry, LaunchState
 from sfactory.process.signals import ECHO_S
 from tests.support import processes
 from tests.support.launches import CLEAN_S, Launch, description
@@ -53,8 +53,8 @@ def files(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def entries(folder: Path) -> dict[str, Entry]:
-    with Ledger.opened(folder) as ledger:
-        return {name: ledger.entry(name) for name in NAMES}
+    with LaunchState.opened(folder) as launch_state:
+        return {name: launch_state.entry(name) for name in NAMES}
 
 
 def test_of_six_runs_the_one_that_was_killed_is_resumed_and_the_others_are_left_alone(launch: Start) -> None:
@@ -154,8 +154,8 @@ def test_a_launcher_that_is_killed_leaves_no_process_and_its_runs_have_saved(lau
     assert run.wait() == -signal.SIGKILL
     run.assert_clean(CLEAN_S)
     assert [run.saved_env_steps(f"run_seed_{seed}") > 0 for seed in (1, 2)] == [True, True]
-    with Ledger.opened(run.folder) as ledger:
-        assert {ledger.entry(f"run_seed_{seed}").status for seed in (1, 2)} == {"interrupted"}
+    with LaunchState.opened(run.folder) as launch_state:
+        assert {launch_state.entry(f"run_seed_{seed}").status for seed in (1, 2)} == {"interrupted"}
 
 
 def test_a_run_that_fails_is_told_with_its_last_line_and_the_others_go_on(launch: Start) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sfactory.config.schema import Config, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
-from sfactory.learner.learner import Learning
+from sfactory.learner.learner import Learner
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.counting import FIELD_LIMIT, Counting
 from tests.support.sampling import Sampler, WitnessStaging
@@ -51,8 +51,8 @@ def test_sampled_steps_are_trained_or_masked_or_under_way(
     delivered = too_old = 0
 
     with Sampler(config, EnvSpec.of_spaces(env.observation_space, env.action_space)) as sampler:
-        row = sampler.wiring.status.row("sf-learner-0")
-        learning = Learning(sampler.wiring.learner(0, config, 1, "cpu", 1, None), row)
+        row = sampler.shared.status.row("sf-learner-0")
+        learning = Learner(sampler.shared.learner(0, config, 1, "cpu", 1, None), row)
         learning.begin()
         staging = WitnessStaging(sampler)
         for _ in range(40):
@@ -62,8 +62,8 @@ def test_sampled_steps_are_trained_or_masked_or_under_way(
             too_old += int((staging.scalars["valid"] & (lag >= max_policy_lag)).sum())
             learning.learn(staging)
         sampler.wait_until_held_back()
-        under_way = staging.untaken_valid_steps(sampler.wiring.trajectories.slots())
-        sampled = sampler.wiring.status.total("env_steps", "sf-actor")
+        under_way = staging.untaken_valid_steps(sampler.shared.trajectories.slots())
+        sampled = sampler.shared.status.total("env_steps", "sf-actor")
         trained = row.get("env_steps")
 
     assert sampled == trained + too_old + under_way

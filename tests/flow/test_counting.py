@@ -58,7 +58,7 @@ def publish(sampler: Sampling, version: int) -> None:
     with torch.no_grad():
         sampler.model.value_head.linear.weight.zero_()
         sampler.model.value_head.linear.bias.fill_(version)
-    sampler.wiring.weights[0].publish(sampler.flat.to_host(), version)
+    sampler.shared.weights[0].publish(sampler.flat.to_host(), version)
 
 
 def sample(sampler: Sampling, transitions: int) -> tuple[list[dict[str, Array]], WitnessStaging]:
@@ -141,8 +141,8 @@ def check_layout(
     with sampler:
         datasets, staging = sample(sampler, transitions)
         sampler.wait_until_held_back()
-        sampled = sampler.wiring.status.total("env_steps", "sf-actor")
-        waiting = staging.untaken_valid_steps(sampler.wiring.trajectories.slots())
+        sampled = sampler.shared.status.total("env_steps", "sf-actor")
+        waiting = staging.untaken_valid_steps(sampler.shared.trajectories.slots())
 
     by_env = columns_by_env(datasets, lambda obs: decode(obs).identity)
     columns = [as_column(rollouts, rollout) for rollouts in by_env.values()]

@@ -102,8 +102,8 @@ def check_layout(
     with sampler:
         staging = AgentsStaging(sampler)
         columns, _ = sampled_columns(sampler, transitions, staging)
-        sampled = sampler.wiring.status.total("env_steps", "sf-actor")
-        arrived = staging.delivered + staging.untaken_env_steps(sampler.wiring.trajectories.slots())
+        sampled = sampler.shared.status.total("env_steps", "sf-actor")
+        arrived = staging.delivered + staging.untaken_env_steps(sampler.shared.trajectories.slots())
     tallies: list[AgentsTally] = []
     for (split, place), _ in sorted(columns.items()):
         if place % AGENTS == 0:

@@ -56,7 +56,7 @@ def sampled_columns(
     """{(first slot of a split, column): its rollouts in the order they came}, and how many valid steps were sampled."""
     publish(sampler, 0)
     staging = staging or PlaceStaging(sampler)
-    table, layout = sampler.wiring.table, sampler.layout
+    table, layout = sampler.shared.table, sampler.layout
     splits = [table.slots_of_split(actor, split) for actor in range(ACTORS) for split in range(layout.splits)]
     split_of = {slot: split[0] for split in splits for slot in split}
     columns: dict[tuple[int, int], list[dict[str, Array]]] = {}
@@ -70,7 +70,7 @@ def sampled_columns(
         delivered += staging.valid_steps
         sampler.assembler.trained()
     sampler.wait_until_held_back()
-    waiting = staging.untaken_valid_steps(sampler.wiring.trajectories.slots())
+    waiting = staging.untaken_valid_steps(sampler.shared.trajectories.slots())
     return columns, delivered + waiting
 
 
@@ -83,7 +83,7 @@ def test_faults_spoil_their_own_steps_and_no_others(inference: Inference, rollou
     sampler = SerialSampler(config, SPEC) if serial else Sampler(config, SPEC)
     with sampler:
         columns, arrived = sampled_columns(sampler, 2_500)
-        status = sampler.wiring.status
+        status = sampler.shared.status
         counted = {name: int(status.total(name, "sf-actor")) for name in ("env_steps", "env_restarts", "bad_env_data")}
 
     rules = CountingRules(max_length=2 * rollout + 1, ends="mixed")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sfactory.config.schema import Config, PopulationConfig
-from sfactory.learner.batcher import Assembler, Inbox
+from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.staging import Staging
 from sfactory.spec import EnvSpec
 from tests.flow.test_counting import SPEC, counting_config
@@ -34,12 +34,19 @@ class Learners:
     """One assembler for each policy, each with an area of its own, and what was learned from, column by column."""
 
     def __init__(self, sampler: SerialSampler, spec: EnvSpec = SPEC) -> None:
-        wiring, layout = sampler.wiring, sampler.layout
+        shared, layout = sampler.shared, sampler.layout
         self.assemblers, self.areas = [], []
         for policy, name in enumerate(layout.learner_names):
-            row = wiring.status.row(name)
-            inbox = Inbox(policy, wiring.trajectories, wiring.table, wiring.to_learners[policy], wiring.to_actors, row)
-            self.assemblers.append(Assembler(inbox, slots_until_trained=False))
+            row = shared.status.row(name)
+            inbox = Inbox(
+                policy,
+                shared.trajectories,
+                shared.table,
+                shared.to_learners[policy],
+                shared.to_actors,
+                row,
+            )
+            self.assemblers.append(Batcher(inbox, slots_until_trained=False))
             self.areas.append(Staging(spec, layout, pin=False, policy=policy))
         self.datasets: list[list[dict[str, Array]]] = [[] for _ in range(layout.num_policies)]
         self._sampler = sampler
@@ -63,7 +70,7 @@ class Learners:
 
 def publish_all(sampler: Sampler | SerialSampler) -> None:
     """Policy p gives every observation the value p x APART."""
-    for policy, weights in enumerate(sampler.wiring.weights):
+    for policy, weights in enumerate(sampler.shared.weights):
         with torch.no_grad():
             sampler.model.value_head.linear.weight.zero_()
             sampler.model.value_head.linear.bias.fill_(policy * APART)
@@ -120,7 +127,7 @@ def test_agents_that_sleep_die_and_change_their_policy_reach_the_learner_of_whoe
                 if recurrence:
                     assert not (columns["held"] & valid).any()
         assert max(seen.values()) == 1
-        assert sampler.wiring.table.steps_of(0) + sampler.wiring.table.steps_of(1) >= sum(seen.values())
+        assert sampler.shared.table.steps_of(0) + sampler.shared.table.steps_of(1) >= sum(seen.values())
 
 
 @pytest.mark.parametrize("inference", ["central", "local"])
@@ -133,7 +140,7 @@ def test_steps_of_all_policies_add_up_to_what_was_sampled(mapping: str, inferenc
             sampler.take_turns()
             learners.advance()
 
-        status, table = sampler.wiring.status, sampler.wiring.table
+        status, table = sampler.shared.status, sampler.shared.table
         received = status.values("received_steps", "sf-learner-")
         assert min(received) > 0
         assert status.total("env_steps", "sf-actor-") == sum(received) + table.steps_held()

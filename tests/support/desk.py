@@ -13,11 +13,11 @@ import torch
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import AlgoConfig, CheckpointConfig, Config, LearnerConfig, OptimConfig
-from sfactory.learner.checkpointing import CheckpointKeeper, Progress
+from sfactory.learner.checkpointing import Checkpointer, Progress
 from sfactory.learner.learner import Publisher
 from sfactory.learner.train_stats import Learned
 from sfactory.model.flat_state import FlatState
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR, small_layout, tiny_model, trainer_for
 
 NEVER = 1e9
@@ -52,15 +52,15 @@ class Desk:
             save_milestones_sec=save_milestones_sec,
             load_checkpoint_kind=load_checkpoint_kind,
         )
-        wiring = Wiring(VECTOR, small_layout(), weight_bytes=8)
+        shared = SharedObjects(VECTOR, small_layout(), weight_bytes=8)
         self.path = path
-        self.control = wiring.control
+        self.control = shared.control
         self.trainer = trainer_for(tiny_model(), AlgoConfig(), OptimConfig(), LearnerConfig())
         self.progress = Progress(env_steps=100, agent_steps=100, run_env_steps=100)
-        setup = wiring.learner(0, Config(checkpoint=checkpoint), 1, "cpu", 1, str(path))
-        self.row = wiring.status.row("sf-learner-0")
+        setup = shared.learner(0, Config(checkpoint=checkpoint), 1, "cpu", 1, str(path))
+        self.row = shared.status.row("sf-learner-0")
         publisher = Publisher(FlatState(self.trainer.model), setup.weights, 1)
-        self.keeper = CheckpointKeeper(setup, self.trainer, self.progress, self.row, publisher.check)
+        self.checkpointer = Checkpointer(setup, self.trainer, self.progress, self.row, publisher.check)
 
     def learn(self, mark: float, mean_return: float) -> None:
         """One dataset later: the weights carry ``mark``, and main says that the mean return is ``mean_return``."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sfactory.actor.data_validation import BadDataCount
-from sfactory.actor.env_restarts import Mender
-from sfactory.actor.split import FaultCare
+from sfactory.actor.data_validation import BadDataCounter
+from sfactory.actor.env_restarts import EnvRestarter
+from sfactory.actor.split import FaultHandling
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusBoard, StatusRow
 from tests.support.scripted_env import Episode, Obs, ScriptedEnv
@@ -101,8 +101,8 @@ class Care:
         self.row: StatusRow = StatusBoard([ACTOR]).row(ACTOR)
         self.row.add("env_steps", env_steps)
         self.control = Control(1)
-        mender = Mender(ACTOR, most_restarts, lambda env, count: 7000 + count, self.control, self.row)
-        self.care = FaultCare(mender, BadDataCount(ACTOR, most_bad_data, self.row), make)
+        restarter = EnvRestarter(ACTOR, most_restarts, lambda env, count: 7000 + count, self.control, self.row)
+        self.care = FaultHandling(restarter, BadDataCounter(ACTOR, most_bad_data, self.row), make)
 
     def counts(self) -> tuple[int, int]:
         """Envs made anew, and steps whose data was none."""

@@ -9,11 +9,11 @@ import torch
 
 from sfactory.config.flags import config_of
 from sfactory.layout import Layout
-from sfactory.learner.learner import Learning
+from sfactory.learner.learner import Learner
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR
 
 M = TypeVar("M")
@@ -30,20 +30,20 @@ FLAGS: dict[str, Any] = {
 
 
 class LoneLearner:
-    """A ``Learning`` that has begun, with all that a run shares with it. ``area``: a full, valid dataset, made up."""
+    """A ``Learner`` that has begun, with all that a run shares with it. ``area``: a full, valid dataset, made up."""
 
     def __init__(self, checkpoints: Path | None = None, **flags: Any) -> None:
         self.config = config_of({**FLAGS, **flags})
         model = ActorCritic(VECTOR, self.config.model)
         sampling, population = self.config.sampling, self.config.population
         self.layout = Layout.plan(sampling, self.config.learner, "central", model.state_size, population=population)
-        self.wiring = Wiring(VECTOR, self.layout, flat_bytes(model))
-        self.setup = self.wiring.learner(
+        self.shared = SharedObjects(VECTOR, self.layout, flat_bytes(model))
+        self.setup = self.shared.learner(
             0, self.config, 1, "cpu", 1, None if checkpoints is None else str(checkpoints / "checkpoint_p0")
         )
-        self.row = self.wiring.status.row("sf-learner-0")
+        self.row = self.shared.status.row("sf-learner-0")
         torch.manual_seed(11)
-        self.learning = Learning(self.setup, self.row)
+        self.learning = Learner(self.setup, self.row)
         self.learning.begin()
         self.area = Staging(VECTOR, self.layout, pin=False, replay=bool(self.config.learner.replay_proportion))
         self.area.obs["obs"].normal_(generator=torch.Generator().manual_seed(2))
@@ -55,4 +55,4 @@ class LoneLearner:
 
     def told(self, kind: type[M]) -> list[M]:
         """Messages of that kind that have come to main and were not asked for before; the others are lost."""
-        return [message for message in self.wiring.learners_to_main[0].get(1) if isinstance(message, kind)]
+        return [message for message in self.shared.learners_to_main[0].get(1) if isinstance(message, kind)]

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig
 from sfactory.learner.batch import Batch
-from sfactory.learner.loss import AuxiliaryTask, Objective, Weights
+from sfactory.learner.loss import AuxiliaryTask, LossFunction, Weights
 from sfactory.learner.minibatches import Minibatch
 from sfactory.learner.targets import TargetNetwork, Targets
-from sfactory.learner.train_stats import NAMES, Cells, statistics_of
+from sfactory.learner.train_stats import NAMES, LossTerms, statistics_of
 from sfactory.model.actor_critic import ActorCritic
 
 
@@ -36,11 +36,11 @@ def loss_of(
     auxiliary: AuxiliaryTask | None = None,
 ) -> Loss:
     """The loss of ``batch`` as a minibatch, with the coefficients of ``config``. targets: its own if none are given."""
-    objective = Objective(model, config, target, auxiliary)
+    objective = LossFunction(model, config, target, auxiliary)
     targets = objective.gae_targets(batch) if targets is None else targets
     weights = Weights(config.exploration_loss_coeff, config.kl_loss_coeff)
     parts = list(objective.parts(Minibatch(batch, targets), microbatch_size, weights))
-    cells = Cells.joined([part.cells for part in parts])
+    cells = LossTerms.joined([part.cells for part in parts])
     told = statistics_of(cells, config.ppo_clip_ratio, torch.stack([part.auxiliary for part in parts]).sum())
     total = torch.stack([part.loss for part in parts]).sum()
     return Loss(total, len(parts), dict(zip(NAMES, told.tolist(), strict=True)), cells.target)

@@ -22,16 +22,16 @@ from sfactory.config.schema import Config
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.inference.policy_worker import PolicyWorker, run_policy_worker
 from sfactory.layout import Layout
-from sfactory.learner.batcher import Assembler, Inbox
+from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
-from sfactory.process.spawn import Birth, Nursery
+from sfactory.process.spawn import ChildSpec, Spawner
 from sfactory.shared.control import Stop
 from sfactory.shared.slots import SlotState
 from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
 from sfactory.spec import EnvSpec
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.processes import eventually
 
 Array = npt.NDArray[Any]
@@ -40,7 +40,7 @@ END_S = 60.0  # bound on every wait for a process
 
 
 class Sampling:
-    """What sampling with ``config`` needs, whoever does it. ``wiring``: what actors, policy workers and test share."""
+    """What sampling with ``config`` needs, whoever does it. ``shared``: what actors, policy workers and test share."""
 
     def __init__(self, config: Config, spec: EnvSpec, seed: int = 1) -> None:
         inference = config.sampling.inference
@@ -51,15 +51,15 @@ class Sampling:
             config.sampling, config.learner, inference, self.model.state_size, 0, config.population, spec.num_agents
         )
         self.flat = FlatState(self.model)
-        self.wiring = Wiring(spec, self.layout, self.flat.block.numel())
-        self.assembler = Assembler(
+        self.shared = SharedObjects(spec, self.layout, self.flat.block.numel())
+        self.assembler = Batcher(
             Inbox(
                 0,
-                self.wiring.trajectories,
-                self.wiring.table,
-                self.wiring.to_learners[0],
-                self.wiring.to_actors,
-                self.wiring.status.row(self.layout.learner_names[0]),
+                self.shared.trajectories,
+                self.shared.table,
+                self.shared.to_learners[0],
+                self.shared.to_actors,
+                self.shared.status.row(self.layout.learner_names[0]),
             ),
             self.layout.slots_until_trained,
         )
@@ -75,24 +75,24 @@ class Sampling:
     @property
     def held_back(self) -> bool:
         """Whether every slot is READY."""
-        return all(self.wiring.table.state(slot) is SlotState.READY for slot in range(self.layout.num_slots))
+        return all(self.shared.table.state(slot) is SlotState.READY for slot in range(self.layout.num_slots))
 
 
 class SerialSampler(Sampling):
     """Context in which the rooms take turns, as in serial mode."""
 
     def __enter__(self) -> SerialSampler:
-        wiring, config, seed, layout = self.wiring, self.config, self._seed, self.layout
-        for weights in self.wiring.weights:
+        shared, config, seed, layout = self.shared, self.config, self._seed, self.layout
+        for weights in self.shared.weights:
             weights.publish(self.flat.to_host(), 0)
         self._rooms: list[Any] = []
         for number, name in enumerate(layout.policy_worker_names):
-            setup = wiring.policy_worker(*divmod(number, layout.policy_workers), config, seed, 0, "cpu")
+            setup = shared.policy_worker(*divmod(number, layout.policy_workers), config, seed, 0, "cpu")
             policy = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device("cpu"))
-            self._rooms.append(PolicyWorker(setup, policy, wiring.status.row(name)))
+            self._rooms.append(PolicyWorker(setup, policy, shared.status.row(name)))
         self._splits: list[Split] = []
         for actor, name in enumerate(layout.actor_names):
-            actor_setup, row = wiring.actor(actor, config, seed, 0), wiring.status.row(name)
+            actor_setup, row = shared.actor(actor, config, seed, 0), shared.status.row(name)
             splits = make_splits(actor_setup, row)
             self._splits += splits
             self._rooms.append(make_actor(actor_setup, splits, config.model, row))
@@ -136,20 +136,20 @@ class Sampler(Sampling):
         self._processes: dict[str, ForkServerProcess] = {}
 
     def __enter__(self) -> Sampler:
-        wiring, config, seed, nursery = self.wiring, self.config, self._seed, Nursery()
-        nursery.open()
+        shared, config, seed, spawner = self.shared, self.config, self._seed, Spawner()
+        spawner.open()
         for worker, name in enumerate(self.layout.policy_worker_names):
-            policy_setup = wiring.policy_worker(0, worker, config, seed, 0, "cpu")
-            self._processes[name] = nursery.start(self._birth(name), run_policy_worker, policy_setup)
+            policy_setup = shared.policy_worker(0, worker, config, seed, 0, "cpu")
+            self._processes[name] = spawner.start(self._birth(name), run_policy_worker, policy_setup)
         for actor, name in enumerate(self.layout.actor_names):
-            actor_setup = wiring.actor(actor, config, seed, 0)
-            self._processes[name] = nursery.start(self._birth(name), run_actor, actor_setup, config.model, None)
+            actor_setup = shared.actor(actor, config, seed, 0)
+            self._processes[name] = spawner.start(self._birth(name), run_actor, actor_setup, config.model, None)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.wiring.control.order_stop(Stop.NOW)
+        self.shared.control.order_stop(Stop.NOW)
         codes = {}
         for name, process in self._processes.items():
             process.join(END_S)
@@ -157,11 +157,11 @@ class Sampler(Sampling):
             process.join(END_S)
             codes[name] = process.exitcode
         if error is None:
-            texts = {name: self.wiring.failures.read(name) for name in codes}
+            texts = {name: self.shared.failures.read(name) for name in codes}
             assert set(codes.values()) == {0}, f"exit codes {codes}; {texts}"
 
-    def _birth(self, name: str) -> Birth:
-        return Birth(name, self.wiring.status, self.wiring.failures, niceness=0)
+    def _birth(self, name: str) -> ChildSpec:
+        return ChildSpec(name, self.shared.status, self.shared.failures, niceness=0)
 
     def fill(self, staging: Staging) -> None:
         """Fill ``staging`` as a learner does; fails if a process ends or nothing comes for END_S."""
@@ -178,11 +178,11 @@ class Sampler(Sampling):
     def ended(self) -> str:
         """Names and reasons of processes that have ended, or ''."""
         dead = [name for name, process in self._processes.items() if not process.is_alive()]
-        return "; ".join(f"{name}: {self.wiring.failures.read(name)}" for name in dead)
+        return "; ".join(f"{name}: {self.shared.failures.read(name)}" for name in dead)
 
     def wait_until_held_back(self) -> None:
         """Wait until every slot is READY: the actors are full of work that nobody takes."""
-        states = [self.wiring.table.state(slot).name for slot in range(self.layout.num_slots)]
+        states = [self.shared.table.state(slot).name for slot in range(self.layout.num_slots)]
         full = eventually(lambda: self.held_back, END_S)
         assert full, f"slots are {states}; ended: {self.ended() or 'nobody'}"
 
@@ -195,9 +195,9 @@ class WitnessStaging(Staging):
     """
 
     def __init__(self, sampler: Sampling) -> None:
-        super().__init__(sampler.wiring.spec, sampler.layout, pin=False)
+        super().__init__(sampler.shared.spec, sampler.layout, pin=False)
         steps = sampler.layout.rollout
-        self._table = sampler.wiring.table
+        self._table = sampler.shared.table
         self.truncated = np.zeros((steps, self.rows), bool)
         self.firsts = np.zeros((steps + 1, self.rows), bool)
         self.taken: dict[tuple[int, int], int] = {}

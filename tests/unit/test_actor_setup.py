@@ -12,7 +12,7 @@ from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.env.factory import EnvFactory
 from sfactory.layout import Layout
 from sfactory.shared.status import State, StatusRow
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_env import Obs, ScriptedEnv
 
@@ -68,7 +68,7 @@ class DiaristFactory(EnvFactory):
 
 
 def setup_of(layout: Layout, diary: Diary, **changes: Any) -> tuple[ActorSetup, StatusRow]:
-    wiring = Wiring(SCALAR, layout, weight_bytes=64)
+    shared = SharedObjects(SCALAR, layout, weight_bytes=64)
     setup = ActorSetup(
         actor=1,
         generation=0,
@@ -84,17 +84,17 @@ def setup_of(layout: Layout, diary: Diary, **changes: Any) -> tuple[ActorSetup, 
         factory=DiaristFactory("diarist", diary=diary),
         spec=SCALAR,
         layout=layout,
-        trajectories=wiring.trajectories,
-        table=wiring.table,
-        control=wiring.control,
-        weights=(wiring.weights[0],),
-        inbox=wiring.to_actors[1],
-        to_policies=(wiring.to_policies[0],),
-        states=wiring.states,
-        to_learners=(wiring.to_learners[0],),
-        to_main=wiring.actors_to_main,
+        trajectories=shared.trajectories,
+        table=shared.table,
+        control=shared.control,
+        weights=(shared.weights[0],),
+        inbox=shared.to_actors[1],
+        to_policies=(shared.to_policies[0],),
+        states=shared.states,
+        to_learners=(shared.to_learners[0],),
+        to_main=shared.actors_to_main,
     )
-    diary.row = wiring.status.row("sf-actor-1")
+    diary.row = shared.status.row("sf-actor-1")
     diary.row.start()
     return dataclasses.replace(setup, **changes), diary.row
 
@@ -151,16 +151,23 @@ def test_random_steps_differ_from_env_to_env_and_come_again_with_the_same_seed(d
 
 def test_every_env_of_every_actor_session_and_attempt_has_a_seed_of_its_own(diary: Diary) -> None:
     setup, _ = setup_of(LAYOUT, diary)
-    lives = [
+    incarnations = [
         dataclasses.replace(setup, actor=actor, generation=generation, attempt=attempt)
         for actor in range(3)
         for generation in (0, 1, 2, 2**40)
         for attempt in range(3)
     ]
 
-    seeds = [life.env_seed(env) for life in lives for env in range(6)]
-    seeds += [life.seed_after_fault(env, count) for life in lives for env in range(3) for count in range(3)]
-    seeds += [life.acting_seed() for life in lives] + [life.acting_seed(env) for life in lives for env in range(6)]
+    seeds = [incarnation.env_seed(env) for incarnation in incarnations for env in range(6)]
+    seeds += [
+        incarnation.seed_after_fault(env, count)
+        for incarnation in incarnations
+        for env in range(3)
+        for count in range(3)
+    ]
+    seeds += [incarnation.acting_seed() for incarnation in incarnations] + [
+        incarnation.acting_seed(env) for incarnation in incarnations for env in range(6)
+    ]
 
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**31 for seed in seeds)

@@ -25,8 +25,8 @@ from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.planning.plan import plan_sizes
 from sfactory.planning.step_cost import Agents, agents_steps_per_second
 from sfactory.play.player import AgentsPlayer, Episode, player_of
-from sfactory.play.rendering import Dark
-from sfactory.process.spawn import Nursery
+from sfactory.play.rendering import NoScreen
+from sfactory.process.spawn import Spawner
 from sfactory.shared.control import Control, Stop
 from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
@@ -138,10 +138,10 @@ def test_random_steps_are_counted_by_env_and_go_on_over_ends() -> None:
 
 
 def test_pure_simulation_takes_envs_of_many_agents() -> None:
-    nursery = Nursery()
-    nursery.open()
+    spawner = Spawner()
+    spawner.open()
 
-    assert pure_simulation(nursery, COUNTING, 1, 2, [None], 0.2) > 0
+    assert pure_simulation(spawner, COUNTING, 1, 2, [None], 0.2) > 0
 
 
 class Diary(ActorCritic):
@@ -167,7 +167,7 @@ class Diary(ActorCritic):
 
 def played(env: ScriptedAgents, episodes: int, steps: int = 100) -> tuple[list[Episode], Diary]:
     model = Diary(env.spec)
-    player = player_of(env, env.spec, model, Dark(), name="diary")
+    player = player_of(env, env.spec, model, NoScreen(), name="diary")
     assert isinstance(player, AgentsPlayer)
     return list(player.episodes(episodes, steps, seed=3)), model
 
@@ -192,7 +192,7 @@ def test_an_env_of_one_agent_is_played_by_the_plain_player() -> None:
     env = ScriptedEnv([])
     spec = dataclasses.replace(ScriptedAgents().spec, agents=())
 
-    assert not isinstance(player_of(env, spec, ActorCritic(spec, TINY), Dark(), name="plain"), AgentsPlayer)
+    assert not isinstance(player_of(env, spec, ActorCritic(spec, TINY), NoScreen(), name="plain"), AgentsPlayer)
 
 
 @pytest.fixture

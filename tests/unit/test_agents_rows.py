@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfactory.actor.multi_agent_batch import AgentsGroup
-from sfactory.actor.policy_assignment import Casting, MappedDraw
+from sfactory.actor.multi_agent_batch import MultiAgentBatch
+from sfactory.actor.policy_assignment import CustomAssignment, PolicyAssignment
 from sfactory.actor.split import Split
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.env.multi_agent_adapters import agents_env_of
@@ -170,7 +170,7 @@ def test_no_list_of_the_last_step_is_left_when_nothing_happens() -> None:
     played = Played("parallel", AgentsRules(agents=2, max_length=3), 4, slots=50)
 
     group = played.split.group
-    assert isinstance(group, AgentsGroup)
+    assert isinstance(group, MultiAgentBatch)
     assert all(row < group.size for row in (*group.idle, *group.absent, *group.first))
 
 
@@ -196,9 +196,9 @@ def test_a_crowd_is_told_of_by_its_team_alone(agents: int) -> None:
 def test_an_env_step_counts_once_and_with_a_policy_that_learns_from_it(frozen: tuple[int, ...]) -> None:
     rules = AgentsRules(agents=4, max_length=9, all_may_sleep=True)
     env = make_env("lists", rules)
-    draw = MappedDraw("here:by_half", lambda agent, episode, env: int(agent[-1]) // 2, env.agents, 0, 2)
-    casting = Casting(rules.agents, rules.agents, 0, draw, 2, frozen)
-    split = Split.of_agents(0, [env], env.spec, 6, casting=casting)
+    draw = CustomAssignment("here:by_half", lambda agent, episode, env: int(agent[-1]) // 2, env.agents, 0, 2)
+    assignment = PolicyAssignment(rules.agents, rules.agents, 0, draw, 2, frozen)
+    split = Split.of_agents(0, [env], env.spec, 6, assignment=assignment)
     split.reset([3], "actor 0")
     layout = small_layout(
         num_actors=1, rows=rules.agents, rollout=6, agents=rules.agents, slots_per_split=1, num_policies=2

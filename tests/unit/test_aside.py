@@ -16,7 +16,7 @@ from sfactory.checkpoint import CheckpointDir
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import write_config
 from sfactory.errors import RunDirError
-from sfactory.experiment.archive import move_aside
+from sfactory.experiment.archive import archive_run
 from sfactory.experiment.run_dir import RunDir
 from tests.support.files import write_files
 from tests.support.source import ROOT
@@ -63,7 +63,7 @@ def again(train_dir: Path, behavior: str, mark: str) -> Path | None:
     """Start the run again with that behavior, and leave ``mark`` in its folder; returns where the old one went."""
     assert behavior in ("restart", "overwrite")
     with RunDir.open(train_dir, "exp") as run:
-        moved = move_aside(run, behavior)  # type: ignore[arg-type]  # looked at above
+        moved = archive_run(run, behavior)  # type: ignore[arg-type]  # looked at above
         fill(run.path, mark)
     return moved
 
@@ -215,7 +215,7 @@ def test_the_new_folder_is_locked_as_the_old_one_was(tmp_path: Path) -> None:
     fill(tmp_path / "exp", "first")
 
     with RunDir.open(tmp_path, "exp") as run:
-        moved = move_aside(run, "restart")
+        moved = archive_run(run, "restart")
         assert moved is not None
         with pytest.raises(RunDirError, match="is in use by process"):
             RunDir.open(tmp_path, "exp")

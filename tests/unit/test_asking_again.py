@@ -11,7 +11,7 @@ from sfactory.actor.split import Split
 from sfactory.config.flags import config_of
 from sfactory.layout import Layout
 from sfactory.messages import ActReply, ActRequest
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import SCALAR
 from tests.support.scripted_env import ScriptedEnv
 
@@ -31,31 +31,31 @@ class Desk:
     def __init__(self) -> None:
         config = config_of(FLAGS)
         layout = Layout.plan(config.sampling, config.learner, "central")
-        self.wiring = Wiring(SCALAR, layout, 64)
+        self.shared = SharedObjects(SCALAR, layout, 64)
         splits = [
             Split.of_envs(index, [ScriptedEnv([]) for _ in range(layout.rows)], SCALAR, layout.rollout)
             for index in range(layout.splits)
         ]
         for split in splits:
             split.reset([1, 2], "test")
-        setup = self.wiring.actor(0, config, 1, 0)
-        self.actor = make_actor(setup, splits, config.model, self.wiring.status.row("sf-actor-0"))
+        setup = self.shared.actor(0, config, 1, 0)
+        self.actor = make_actor(setup, splits, config.model, self.shared.status.row("sf-actor-0"))
 
     def requests(self) -> list[tuple[int, int]]:
         """(split, t) of what is in the policy worker's present ring."""
-        found = self.wiring.to_policies[0].get(0)
+        found = self.shared.to_policies[0].get(0)
         assert all(isinstance(request, ActRequest) for request in found)
         return [(request.split, request.t) for request in found]
 
     def answer(self, split: int, t: int) -> None:
         """Do what a policy worker does, for actions 0."""
-        self.wiring.to_actors[0].put(ActReply(split, t))
+        self.shared.to_actors[0].put(ActReply(split, t))
 
 
 def test_what_was_not_answered_is_asked_again_once() -> None:
     desk = Desk()
     desk.actor.turn(0)
-    desk.wiring.to_policies[0].begin_next_life()
+    desk.shared.to_policies[0].begin_next_incarnation()
 
     desk.actor.turn(0)
     desk.actor.turn(0)
@@ -67,7 +67,7 @@ def test_what_the_dead_one_had_answered_is_not_asked_again() -> None:
     desk = Desk()
     desk.actor.turn(0)
     desk.answer(0, 0)
-    desk.wiring.to_policies[0].begin_next_life()
+    desk.shared.to_policies[0].begin_next_incarnation()
 
     desk.actor.turn(0)
 
@@ -76,10 +76,10 @@ def test_what_the_dead_one_had_answered_is_not_asked_again() -> None:
 
 
 @pytest.mark.parametrize("lives", [1, 2])
-def test_a_split_that_has_asked_the_new_one_is_not_asked_for_again(lives: int) -> None:
+def test_a_split_that_has_asked_the_new_one_is_not_asked_for_again(incarnations: int) -> None:
     desk = Desk()
-    for _ in range(lives):
-        desk.wiring.to_policies[0].begin_next_life()
+    for _ in range(incarnations):
+        desk.shared.to_policies[0].begin_next_incarnation()
 
     desk.actor.turn(0)
     desk.actor.turn(0)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfactory.learner.batcher import Assembler, Inbox
+from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.staging import Staging
 from sfactory.messages import TO_ACTOR, TO_LEARNER, SlotFreed, ToActor, ToLearner, TrajectoryReady
 from sfactory.shared.channel import Channel
@@ -30,7 +30,7 @@ class Bench:
         self.to_actors: list[Channel[ToActor]] = [Channel(f"actor {i}", TO_ACTOR, 20) for i in range(2)]
         row = StatusBoard(["sf-learner-0"]).row("sf-learner-0")
         self.rests = Inbox(0, self.trajectories, self.table, self.inbox, self.to_actors, row, shared)
-        self.assembler = Assembler(self.rests, slots_until_trained=False)
+        self.assembler = Batcher(self.rests, slots_until_trained=False)
         self.staging = Staging(VECTOR, layout, pin=False)
 
     def send(self, *slots: int) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 
-from sfactory.learner.batcher import AtRings
+from sfactory.learner.batcher import RingUsage
 from sfactory.shared.status import StatusBoard
 
 
 def test_as_long_as_one_is_there_the_stamp_is_that_of_the_first() -> None:
     row = StatusBoard(["sf-learner-0"]).row("sf-learner-0")
-    rings = AtRings(row)
+    rings = RingUsage(row)
     rings.enter_ring()
     first = row.get("in_ring_since")
 

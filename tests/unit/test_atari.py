@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from sfactory.actor.env_batch import EnvGroup
+from sfactory.actor.env_batch import EnvBatch
 from sfactory.env.factory import SPANS_FRAMES, make_env
 from sfactory.errors import EnvError
 
@@ -345,7 +345,7 @@ def test_observation_stays_as_it_is_through_a_reset_and_a_step() -> None:
 
 def test_truncated_games_keep_their_final_observation_beside_running_ones() -> None:
     limits = (20, 28, 1000)
-    group = EnvGroup([make(max_episode_frames=limit) for limit in limits])
+    group = EnvBatch([make(max_episode_frames=limit) for limit in limits])
     lone = [make(max_episode_frames=limit) for limit in limits]
     group.reset([1, 2, 3])
     expected = [env.reset(seed=seed)[0].copy() for env, seed in zip(lone, (1, 2, 3), strict=True)]

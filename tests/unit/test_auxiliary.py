@@ -200,7 +200,7 @@ class Wired(LoneLearner):
     def published(self) -> Tensor:
         """The bytes that everybody reads."""
         host = torch.zeros(flat_bytes(ActorCritic(VECTOR, self.config.model)), dtype=torch.uint8)
-        self.wiring.weights[0].read_into(host.numpy())
+        self.shared.weights[0].read_into(host.numpy())
         return host
 
 
@@ -208,7 +208,7 @@ def test_who_acts_needs_nothing_of_it(tmp_path: Path) -> None:
     wired = Wired(use_cpc=True, cpc_forward_steps=3, cpc_time_subsample=4)
     wired.learn()
 
-    policy = ActingPolicy(VECTOR, wired.config.model, wired.wiring.weights[0], torch.device("cpu"))
+    policy = ActingPolicy(VECTOR, wired.config.model, wired.shared.weights[0], torch.device("cpu"))
     policy.refresh()
     acted = policy.act({"obs": torch.zeros(3, 3)}, policy.fresh_state(3))
 

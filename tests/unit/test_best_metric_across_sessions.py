@@ -13,11 +13,11 @@ from sfactory.config.schema import Config
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import PolicyLag, Summary
-from sfactory.learner.learner import Learning
+from sfactory.learner.learner import Learner
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
-from sfactory.report.collector import Reports
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.report.collector import ReportCollector
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR, small_layout
 
 LOWEST = float("-inf")
@@ -41,10 +41,10 @@ class Session:
 
     def __init__(self, rundir: RunDir, metric: str) -> None:
         config = config_with(metric)
-        wiring = Wiring(VECTOR, small_layout(), flat_bytes(ActorCritic(VECTOR, config.model)))
-        self._control = wiring.control
-        setup = wiring.learner(0, config, 1, "cpu", 1, str(rundir.checkpoint_dir(0)))
-        self._learning = Learning(setup, wiring.status.row("sf-learner-0"))
+        shared = SharedObjects(VECTOR, small_layout(), flat_bytes(ActorCritic(VECTOR, config.model)))
+        self._control = shared.control
+        setup = shared.learner(0, config, 1, "cpu", 1, str(rundir.checkpoint_dir(0)))
+        self._learning = Learner(setup, shared.status.row("sf-learner-0"))
         self._learning.begin()
 
     @property
@@ -133,7 +133,7 @@ def test_the_best_return_of_earlier_sessions_is_a_return_whatever_policies_were_
 
     assert resumed is not None
     assert (resumed.env_steps, resumed.best_return) == (1000, best_return)
-    wiring = Wiring(VECTOR, small_layout(), weight_bytes=8)
-    reports = Reports(config, wiring.actors_to_main, wiring.learners_to_main, wiring.status, resumed)
+    shared = SharedObjects(VECTOR, small_layout(), weight_bytes=8)
+    reports = ReportCollector(config, shared.actors_to_main, shared.learners_to_main, shared.status, resumed)
     assert reports.summary("done").best_episode_return_mean == best_return
     assert reports.scalars()["train/best_episode_return_mean"] == best_return

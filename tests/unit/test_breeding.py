@@ -16,11 +16,11 @@ from sfactory.layout import Layout
 from sfactory.messages import EpisodesDone
 from sfactory.pbt.event_log import Event, Kind, read_genealogy
 from sfactory.pbt.state import Member, load_state
-from sfactory.report.collector import Reports
-from sfactory.runner.pbt_driver import Breeding
-from sfactory.shared.control import Order
+from sfactory.report.collector import ReportCollector
+from sfactory.runner.pbt_driver import PbtDriver
+from sfactory.shared.control import LearnerCommand
 from sfactory.shared.status import State, StatusRow
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR
 
 PERIOD = 1000
@@ -49,15 +49,15 @@ class Farm:
     def __init__(self, rundir: RunDir, resumed: Resumed, **flags: Any) -> None:
         config = config_of({**FLAGS, **flags})
         layout = Layout.plan(config.sampling, config.learner, "central", population=config.population)
-        self._path, self._wiring = rundir.path, Wiring(VECTOR, layout, weight_bytes=8)
-        channels = self._wiring.actors_to_main, self._wiring.learners_to_main
-        self.reports = Reports(config, *channels, self._wiring.status, resumed)
-        found = Breeding.of(config, 5, resumed, self.reports, self._wiring, rundir)
+        self._path, self._shared = rundir.path, SharedObjects(VECTOR, layout, weight_bytes=8)
+        channels = self._shared.actors_to_main, self._shared.learners_to_main
+        self.reports = ReportCollector(config, *channels, self._shared.status, resumed)
+        found = PbtDriver.of(config, 5, resumed, self.reports, self._shared, rundir)
         assert found is not None
-        self.breeding = found
+        self.pbt_driver = found
 
     def row(self, policy: int) -> StatusRow:
-        return self._wiring.status.row(f"sf-learner-{policy}")
+        return self._shared.status.row(f"sf-learner-{policy}")
 
     def all_reach(self, env_steps: int) -> None:
         for policy in range(3):
@@ -68,20 +68,20 @@ class Farm:
         for name, value in returns.items():
             policy = {"best": BEST, "middle": MIDDLE, "worst": WORST}[name]
             both = np.full(FLAGS["stats_avg"], value)
-            self._wiring.actors_to_main.put(EpisodesDone(0, both, np.full(len(both), 10), policy=policy))
+            self._shared.actors_to_main.put(EpisodesDone(0, both, np.full(len(both), 10), policy=policy))
 
     def look(self) -> None:
         self.reports.poll()
-        self.breeding.look()
+        self.pbt_driver.look()
 
-    def order_to(self, policy: int) -> Order | None:
+    def order_to(self, policy: int) -> LearnerCommand | None:
         """What its learner is to do."""
-        assert self._wiring.orders is not None
-        return self._wiring.orders.waiting(policy)
+        assert self._shared.orders is not None
+        return self._shared.orders.waiting(policy)
 
     def answer(self, policy: int, problem: str = "") -> None:
-        assert self._wiring.orders is not None
-        self._wiring.orders.answered(policy, problem)
+        assert self._shared.orders is not None
+        self._shared.orders.answered(policy, problem)
 
     def turns(self) -> list[Event]:
         """All that was recorded since the members began."""
@@ -125,7 +125,7 @@ def test_a_child_takes_over_what_its_parent_has_saved_for_it(rundir: RunDir) -> 
     farm.answer(MIDDLE)
 
     farm.look()
-    assert farm.order_to(BEST) == Order(save=True)
+    assert farm.order_to(BEST) == LearnerCommand(save=True)
     assert farm.order_to(WORST) is None
     farm.answer(BEST)
     farm.look()
@@ -171,7 +171,7 @@ def test_what_a_learner_cannot_do_is_skipped_and_others_have_their_turns(rundir:
     event = farm.turns()[-1]
     assert (event.kind, event.policy, event.reason) == (Kind.SKIP, MIDDLE, "the disk is full")
     assert farm.member(MIDDLE).hyperparameters == before.hyperparameters
-    assert farm.order_to(BEST) == Order(save=True)
+    assert farm.order_to(BEST) == LearnerCommand(save=True)
 
 
 def test_a_turn_that_a_limit_cuts_off_is_not_used_up(rundir: RunDir) -> None:
@@ -183,7 +183,7 @@ def test_a_turn_that_a_limit_cuts_off_is_not_used_up(rundir: RunDir) -> None:
 
     assert [event.policy for event in farm.turns()] == [BEST]
     assert farm.member(MIDDLE) == before
-    assert farm.order_to(BEST) == Order(save=True)  # the worst one's turn has come
+    assert farm.order_to(BEST) == LearnerCommand(save=True)  # the worst one's turn has come
 
 
 def test_what_was_carried_out_just_before_a_limit_is_recorded(rundir: RunDir) -> None:
@@ -198,11 +198,11 @@ def test_what_was_carried_out_just_before_a_limit_is_recorded(rundir: RunDir) ->
 
 def test_at_the_end_what_was_carried_out_is_recorded_and_what_was_not_comes_again(rundir: RunDir) -> None:
     farm = ranked(rundir)
-    farm.breeding.settle()
+    farm.pbt_driver.settle()
     assert [event.policy for event in farm.turns()] == [BEST]
 
     farm.answer(MIDDLE)
-    farm.breeding.settle()
+    farm.pbt_driver.settle()
 
     assert [event.policy for event in farm.turns()] == [BEST, MIDDLE]
 
@@ -229,7 +229,7 @@ def test_a_member_without_weights_waits_for_the_others_and_takes_over_from_the_b
     farm.end_episodes(best=100.0, middle=50.0)
     farm.look()  # the others' turns are due, too
 
-    assert farm.order_to(BEST) == Order(save=True)
+    assert farm.order_to(BEST) == LearnerCommand(save=True)
     farm.answer(BEST)
     farm.look()
     farm.answer(WORST)
@@ -257,7 +257,9 @@ def test_who_does_not_learn_takes_over_from_nobody(rundir: RunDir) -> None:
     farm.look()
 
     assert [(event.policy, event.kind) for event in farm.turns()] == [(BEST, Kind.KEEP)]
-    assert farm.order_to(BEST) == Order(save=True)  # for the middle one, which is the worst of those that learn
+    assert farm.order_to(BEST) == LearnerCommand(
+        save=True
+    )  # for the middle one, which is the worst of those that learn
     assert farm.order_to(WORST) is None
 
 

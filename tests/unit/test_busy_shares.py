@@ -11,7 +11,7 @@ from sfactory.actor.split import Split
 from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
 from sfactory.layout import Inference, Layout
-from sfactory.learner.learner import Learning
+from sfactory.learner.learner import Learner
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.staging import Staging
 from sfactory.messages import TrajectoryReady
@@ -20,7 +20,7 @@ from sfactory.model.flat_state import FlatState, flat_bytes
 from sfactory.shared import status as status_module
 from sfactory.shared.status import StatusRow
 from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import SCALAR
 from tests.support.scripted_env import Obs, ScriptedEnv
 
@@ -46,11 +46,11 @@ def config_with(**flags: Any) -> Config:
     return config_of({"env": "any", "encoder_mlp_layers": (8,), **sizes, **flags})
 
 
-def wiring_of(config: Config, inference: Inference) -> Wiring:
+def shared_objects_of(config: Config, inference: Inference) -> SharedObjects:
     model = ActorCritic(SCALAR, config.model)
-    wiring = Wiring(SCALAR, Layout.plan(config.sampling, config.learner, inference), flat_bytes(model))
-    wiring.weights[0].publish(FlatState(model).to_host(), 0)
-    return wiring
+    shared = SharedObjects(SCALAR, Layout.plan(config.sampling, config.learner, inference), flat_bytes(model))
+    shared.weights[0].publish(FlatState(model).to_host(), 0)
+    return shared
 
 
 class SlowStaging(Staging):
@@ -79,15 +79,15 @@ class TimedEnv(ScriptedEnv):
 
 def test_a_learner_that_assembles_by_itself_is_busy_while_it_copies(clock: Clock) -> None:
     config = config_with(train_in_background_thread=False)
-    wiring = wiring_of(config, "central")
-    setup, row = wiring.learner(0, config, 1, "cpu", 1, None), wiring.status.row("sf-learner-0")
-    worker = LearnerWorker(setup, Learning(setup, row), row)
-    worker._own_area = SlowStaging(SCALAR, wiring.layout, pin=False)
+    shared = shared_objects_of(config, "central")
+    setup, row = shared.learner(0, config, 1, "cpu", 1, None), shared.status.row("sf-learner-0")
+    worker = LearnerWorker(setup, Learner(setup, row), row)
+    worker._own_area = SlowStaging(SCALAR, shared.layout, pin=False)
     worker._own_area.clock = clock
     for slot in range(2):
-        wiring.table.begin(slot)
-        wiring.table.publish(slot, 0)
-        wiring.to_learners[0].put(TrajectoryReady(0, slot))
+        shared.table.begin(slot)
+        shared.table.publish(slot, 0)
+        shared.to_learners[0].put(TrajectoryReady(0, slot))
 
     assert worker.assemble(0)
 
@@ -96,8 +96,8 @@ def test_a_learner_that_assembles_by_itself_is_busy_while_it_copies(clock: Clock
 
 def test_an_actor_with_a_policy_of_its_own_is_busy_with_one_step_at_a_time(clock: Clock) -> None:
     config = config_with(inference="local")
-    wiring = wiring_of(config, "local")
-    setup, row = wiring.actor(0, config, 1, 0), wiring.status.row("sf-actor-0")
+    shared = shared_objects_of(config, "local")
+    setup, row = shared.actor(0, config, 1, 0), shared.status.row("sf-actor-0")
     envs = [TimedEnv(clock, row) for _ in range(2)]
     split = Split.of_envs(0, envs, SCALAR, rollout=4)
     split.reset([1, 2], "here")

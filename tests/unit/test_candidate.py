@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sfactory.shared.weights import Candidate, SharedWeights
+from sfactory.shared.weights import EvalWeights, SharedWeights
 
 
 def published(number: int, version: int, weights: SharedWeights) -> None:
@@ -13,7 +13,7 @@ def published(number: int, version: int, weights: SharedWeights) -> None:
 
 
 def test_a_candidate_is_the_newest_publication_and_stays_what_it_is() -> None:
-    weights, candidate = SharedWeights(100), Candidate(100, evaluators=2)
+    weights, candidate = SharedWeights(100), EvalWeights(100, evaluators=2)
     assert (candidate.number, candidate.done) == (0, True)
     published(1, 10, weights)
     published(2, 20, weights)
@@ -28,7 +28,7 @@ def test_a_candidate_is_the_newest_publication_and_stays_what_it_is() -> None:
 
 
 def test_the_next_candidate_waits_until_all_are_done_with_this_one() -> None:
-    weights, candidate = SharedWeights(8), Candidate(8, evaluators=2)
+    weights, candidate = SharedWeights(8), EvalWeights(8, evaluators=2)
     published(1, 10, weights)
     candidate.present(weights)
 

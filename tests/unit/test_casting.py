@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfactory.actor.policy_assignment import Casting, MappedDraw, RandomDraw
+from sfactory.actor.policy_assignment import CustomAssignment, PolicyAssignment, RandomAssignment
 from sfactory.config.schema import LearnerConfig, PopulationConfig, SamplingConfig
 from sfactory.errors import EnvError
 from sfactory.layout import Layout
@@ -34,44 +34,46 @@ def ids_of(slot: Slot) -> np.ndarray:
 
 
 def test_a_split_of_one_policy_is_that_policys_in_every_row_of_every_slot() -> None:
-    slot, casting = make_slot(), Casting(ENVS * AGENTS, AGENTS, policy=2)
+    slot, assignment = make_slot(), PolicyAssignment(ENVS * AGENTS, AGENTS, policy=2)
 
-    casting.begin(slot, ())
-    casting.begin_episodes([0, 3])
-    casting.write(slot, 1, ())
+    assignment.begin(slot, ())
+    assignment.begin_episodes([0, 3])
+    assignment.write(slot, 1, ())
 
     assert (ids_of(slot) == 2).all()
-    assert casting.present == (2,)
-    assert list(casting.may_play) == [2]
+    assert assignment.present == (2,)
+    assert list(assignment.may_play) == [2]
 
 
 def test_for_rows_that_are_absent_nobody_acts_and_others_go_on() -> None:
-    slot, casting = make_slot(), Casting(ENVS * AGENTS, AGENTS, policy=1)
-    casting.begin(slot, [0])
-    casting.write(slot, 1, [0, 5])
-    everybody_else = casting.present
-    casting.write(slot, 2, range(ENVS * AGENTS))
-    nobody = casting.present
-    casting.write(slot, 3, ())
+    slot, assignment = make_slot(), PolicyAssignment(ENVS * AGENTS, AGENTS, policy=1)
+    assignment.begin(slot, [0])
+    assignment.write(slot, 1, [0, 5])
+    everybody_else = assignment.present
+    assignment.write(slot, 2, range(ENVS * AGENTS))
+    nobody = assignment.present
+    assignment.write(slot, 3, ())
 
     assert ids_of(slot)[0].tolist() == [NOBODY, 1, 1, 1, 1, 1]
     assert ids_of(slot)[1].tolist() == [NOBODY, 1, 1, 1, 1, NOBODY]
     assert (ids_of(slot)[2] == NOBODY).all()
     assert (ids_of(slot)[3] == 1).all()
-    assert (everybody_else, nobody, casting.present) == ((1,), (), (1,))
+    assert (everybody_else, nobody, assignment.present) == ((1,), (), (1,))
 
 
 @given(each_agent=st.booleans(), episodes=st.integers(1, 4), seed=st.integers(0, 2**32))
 def test_a_policy_is_drawn_anew_only_when_as_many_episodes_are_over(each_agent: bool, episodes: int, seed: int) -> None:
-    casting = Casting(ENVS * AGENTS, AGENTS, 0, RandomDraw(POLICIES, episodes, each_agent, seed), POLICIES)
-    played = [casting.ids.copy()]
+    assignment = PolicyAssignment(
+        ENVS * AGENTS, AGENTS, 0, RandomAssignment(POLICIES, episodes, each_agent, seed), POLICIES
+    )
+    played = [assignment.ids.copy()]
     for _ in range(4 * episodes):
-        casting.begin_episodes([0, 1])
-        played.append(casting.ids.copy())
+        assignment.begin_episodes([0, 1])
+        played.append(assignment.ids.copy())
 
     for episode, ids in enumerate(played):
         assert np.isin(ids, range(POLICIES)).all()
-        assert casting.present == tuple(np.unique(casting.ids).tolist())
+        assert assignment.present == tuple(np.unique(assignment.ids).tolist())
         if episode % episodes:
             assert (ids == played[episode - 1]).all()
         assert (ids[AGENTS:] == played[0][AGENTS:]).all(), "envs whose episodes go on keep their policies"
@@ -80,11 +82,13 @@ def test_a_policy_is_drawn_anew_only_when_as_many_episodes_are_over(each_agent: 
 
 
 def test_in_the_long_run_every_policy_is_drawn_alike() -> None:
-    casting = Casting(ENVS * AGENTS, AGENTS, 0, RandomDraw(POLICIES, 1, each_agent=True, seed=3), POLICIES)
+    assignment = PolicyAssignment(
+        ENVS * AGENTS, AGENTS, 0, RandomAssignment(POLICIES, 1, each_agent=True, seed=3), POLICIES
+    )
     counts = np.zeros(POLICIES, int)
     for _ in range(2000):
-        casting.begin_episodes(range(ENVS * AGENTS))
-        counts += np.bincount(casting.ids, minlength=POLICIES)
+        assignment.begin_episodes(range(ENVS * AGENTS))
+        counts += np.bincount(assignment.ids, minlength=POLICIES)
 
     share = counts / counts.sum()
     assert np.abs(share - 1 / POLICIES).max() < 0.02
@@ -97,18 +101,18 @@ def test_a_users_function_is_asked_for_each_agent_with_the_episode_and_the_env_o
         asked.append((agent, episode, env))
         return (env + episode) % POLICIES if agent == "red" else 0
 
-    draw = MappedDraw("m:who", who, ("red", "blue"), first_env=10, policies=POLICIES)
-    casting = Casting(ENVS * AGENTS, AGENTS, 0, draw, POLICIES)
-    casting.begin_episodes([2, 3])
+    draw = CustomAssignment("m:who", who, ("red", "blue"), first_env=10, policies=POLICIES)
+    assignment = PolicyAssignment(ENVS * AGENTS, AGENTS, 0, draw, POLICIES)
+    assignment.begin_episodes([2, 3])
 
     assert asked[:2] == [("red", 0, 10), ("blue", 0, 10)]
     assert asked[-2:] == [("red", 1, 11), ("blue", 1, 11)]
-    assert casting.ids.tolist() == [10 % 3, 0, 12 % 3, 0, 12 % 3, 0]
+    assert assignment.ids.tolist() == [10 % 3, 0, 12 % 3, 0, 12 % 3, 0]
 
 
 @pytest.mark.parametrize("answer", [-1, 3, 1.0, "1", None, True])
 def test_what_is_no_policy_is_an_error_that_tells_who_said_it_of_whom(answer: object) -> None:
-    draw = MappedDraw("m:who", lambda agent, episode, env: answer, ("red",), 4, POLICIES)  # type: ignore[arg-type, return-value]
+    draw = CustomAssignment("m:who", lambda agent, episode, env: answer, ("red",), 4, POLICIES)  # type: ignore[arg-type, return-value]
 
     with pytest.raises(EnvError, match=re.escape(f"--policy_mapping=m:who gave {answer!r} for agent 'red'")):
         draw.draw(0, 0, np.zeros(1, np.int16))
@@ -120,29 +124,29 @@ def test_agents_can_have_policies_of_their_own_by_the_numbers_in_their_names() -
         by_number("ann", 0, 0)
 
 
-def by_agent() -> Casting:
+def by_agent() -> PolicyAssignment:
     """Of three envs, whose agents are played by policy 0 and policy 1."""
-    draw = MappedDraw("here:by_number", by_number, ("agent_0", "agent_1"), 0, POLICIES)
-    return Casting(ENVS * AGENTS, AGENTS, 0, draw, POLICIES)
+    draw = CustomAssignment("here:by_number", by_number, ("agent_0", "agent_1"), 0, POLICIES)
+    return PolicyAssignment(ENVS * AGENTS, AGENTS, 0, draw, POLICIES)
 
 
 def test_who_was_absent_when_a_slot_ended_acts_again_where_the_next_begins() -> None:
-    slot, casting = make_slot(), by_agent()
-    casting.begin(slot, ())
-    casting.write(slot, T - 1, [1, 3, 5])
-    without_policy_1 = casting.present
+    slot, assignment = make_slot(), by_agent()
+    assignment.begin(slot, ())
+    assignment.write(slot, T - 1, [1, 3, 5])
+    without_policy_1 = assignment.present
 
-    casting.begin(slot, ())
+    assignment.begin(slot, ())
 
     assert without_policy_1 == (0,)
-    assert casting.present == (0, 1)
+    assert assignment.present == (0, 1)
     assert ids_of(slot)[0].tolist() == [0, 1] * ENVS
 
 
 def test_whoever_wants_to_know_is_told_when_it_was_drawn_who_plays_next() -> None:
-    casting, told = by_agent(), []
-    casting.after_draw = lambda: told.append(casting.ids.tolist())
+    assignment, told = by_agent(), []
+    assignment.after_draw = lambda: told.append(assignment.ids.tolist())
 
-    casting.begin_episodes([2])
+    assignment.begin_episodes([2])
 
     assert told == [[0, 1] * ENVS]

@@ -99,14 +99,14 @@ def test_a_checkpoint_that_cannot_be_renamed_is_not_written_over(
 ) -> None:
     directory = CheckpointDir(tmp_path, keep=2)
     old = directory.save_best(payload(1.0), 1, 100, metric=1.0)
-    left_behind = directory.save(payload(2.0), 2, 200)
+    idle_warning = directory.save(payload(2.0), 2, 200)
     loaded = directory.load("best")
     assert loaded is not None
     directory.go_on_from(loaded, "best")
     real = os.replace
 
     def refuse(source: Path, target: Path) -> None:
-        if Path(source) == left_behind:
+        if Path(source) == idle_warning:
             raise OSError(13, "Permission denied")
         real(source, target)
 
@@ -115,9 +115,9 @@ def test_a_checkpoint_that_cannot_be_renamed_is_not_written_over(
         with pytest.raises(CannotSaveError, match="could not be renamed"):
             directory.save(payload(3.0), 2, 200)
 
-    assert (value_of(old), value_of(left_behind)) == (1.0, 2.0)
+    assert (value_of(old), value_of(idle_warning)) == (1.0, 2.0)
 
     directory.save(payload(3.0), 2, 200)
 
-    assert value_of(left_behind) == 3.0
-    assert value_of(tmp_path / f"set_aside_{left_behind.name}") == 2.0
+    assert value_of(idle_warning) == 3.0
+    assert value_of(tmp_path / f"set_aside_{idle_warning.name}") == 2.0

@@ -20,8 +20,8 @@ from sfactory.config.schema import Config
 from sfactory.config.validation import check
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.layout import Layout
-from sfactory.learner.batcher import Assembler, Inbox
-from sfactory.learner.learner import Learning
+from sfactory.learner.batcher import Batcher, Inbox
+from sfactory.learner.learner import Learner
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.staging import Staging
 from sfactory.messages import TO_ACTOR, TO_LEARNER, SlotFreed, ToActor, ToLearner, TrainStats, TrajectoryReady
@@ -31,7 +31,7 @@ from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotState, SlotTable
 from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR
 from tests.support.recorded import play
 
@@ -110,7 +110,7 @@ class Hall:
         self.to_actors: list[Channel[ToActor]] = [
             Channel(name, TO_ACTOR, 2 * layout.slots_per_actor + 8) for name in layout.actor_names
         ]
-        self.assembler = Assembler(
+        self.assembler = Batcher(
             Inbox(
                 0,
                 self.trajectories,
@@ -205,17 +205,17 @@ class Course:
 
     def __init__(self, config: Config) -> None:
         self._layout = layout = layout_of(config)
-        wiring = self._wiring = Wiring(VECTOR, layout, flat_bytes(ActorCritic(VECTOR, config.model)))
-        setup, row = wiring.learner(0, config, 1, "cpu", 1, None), wiring.status.row("sf-learner-0")
-        self._learning = Learning(setup, row)
+        shared = self._shared = SharedObjects(VECTOR, layout, flat_bytes(ActorCritic(VECTOR, config.model)))
+        setup, row = shared.learner(0, config, 1, "cpu", 1, None), shared.status.row("sf-learner-0")
+        self._learning = Learner(setup, row)
         self._learning.begin()
         self._learner = LearnerWorker(setup, self._learning, row)
-        policy = ActingPolicy(VECTOR, config.model, wiring.weights[0], torch.device("cpu"))
+        policy = ActingPolicy(VECTOR, config.model, shared.weights[0], torch.device("cpu"))
         self._acting = SlotActing([policy], layout.recurrence)
 
     def lags(self, turns: int, order: random.Random) -> set[float]:
         """Extremes of the policy lag of every dataset, while one slot is filled between two looks of the learner."""
-        table, found = self._wiring.table, set()
+        table, found = self._shared.table, set()
         for turn in range(turns):
             free = [slot for slot in range(self._layout.num_slots) if table.state(slot) is SlotState.FREE]
             if free:
@@ -224,17 +224,17 @@ class Course:
                 self._learner.learn()
                 self._learning.report()
                 stats = [
-                    message for message in self._wiring.learners_to_main[0].get(0) if isinstance(message, TrainStats)
+                    message for message in self._shared.learners_to_main[0].get(0) if isinstance(message, TrainStats)
                 ]
                 found |= {lag for message in stats for lag in (message.lag_min, message.lag_max)}
         return found
 
     def _play(self, index: int, seed: int) -> None:
         self._acting.policies[0].refresh()
-        self._wiring.table.begin(index)
-        play(self._acting, self._wiring.trajectories.slot(index), seed, terminated=(), truncated=())
-        self._wiring.table.publish(index, 0)
-        self._wiring.to_learners[0].put(TrajectoryReady(self._wiring.table.owner(index), index))
+        self._shared.table.begin(index)
+        play(self._acting, self._shared.trajectories.slot(index), seed, terminated=(), truncated=())
+        self._shared.table.publish(index, 0)
+        self._shared.to_learners[0].put(TrajectoryReady(self._shared.table.owner(index), index))
 
 
 @pytest.mark.parametrize(

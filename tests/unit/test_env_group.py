@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfactory.actor.env_batch import EnvGroup, reward_row
+from sfactory.actor.env_batch import EnvBatch, reward_row
 from tests.support.scripted_env import Episode, ScriptedEnv, obs_at
 
 
-def group_of(*scripts: list[Episode]) -> tuple[EnvGroup, list[ScriptedEnv]]:
+def group_of(*scripts: list[Episode]) -> tuple[EnvBatch, list[ScriptedEnv]]:
     envs = [ScriptedEnv(script) for script in scripts]
-    group = EnvGroup(envs)
+    group = EnvBatch(envs)
     group.reset(range(len(envs)))
     return group, envs
 
 
-def shown(group: EnvGroup) -> list[float]:
+def shown(group: EnvBatch) -> list[float]:
     return [float(obs[0]) for obs in group.observations]
 
 
@@ -108,7 +108,7 @@ def test_an_env_that_raises_is_not_hidden() -> None:
         def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
             raise RuntimeError("the simulator is gone")
 
-    group = EnvGroup([ScriptedEnv([]), Broken([])])
+    group = EnvBatch([ScriptedEnv([]), Broken([])])
     group.reset([0, 1])
 
     with pytest.raises(RuntimeError, match="the simulator is gone"):
@@ -121,7 +121,7 @@ def test_flags_may_be_numpy_bools() -> None:
             obs, reward, terminated, truncated, info = super().step(action)
             return obs, reward, np.bool_(terminated), np.bool_(truncated), info
 
-    group = EnvGroup([NumpyFlags([(1, "truncated")]), NumpyFlags([(1, "terminated")])])
+    group = EnvBatch([NumpyFlags([(1, "truncated")]), NumpyFlags([(1, "terminated")])])
     group.reset([0, 1])
 
     group.step([0, 0])
@@ -138,7 +138,7 @@ class Telling(ScriptedEnv):
 
 
 def test_extra_statistics_are_taken_at_the_ends_of_episodes_and_nowhere_else() -> None:
-    group = EnvGroup([Telling([(2, "terminated"), (1, "both")]), Telling([(4, "truncated")]), Telling([])])
+    group = EnvBatch([Telling([(2, "terminated"), (1, "both")]), Telling([(4, "truncated")]), Telling([])])
     group.reset([0, 1, 2])
 
     for _ in range(6):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfactory.actor.episode_stats import EpisodeTally, ExtraTally
+from sfactory.actor.episode_stats import EpisodeTracker, ExtraStatsTracker
 from sfactory.messages import MAX_EPISODES_PER_REPORT, EpisodeExtras, ExtrasRefused
 
 
@@ -17,7 +17,7 @@ def rewards(*values: float) -> np.ndarray:
 
 
 def test_an_episode_is_told_when_it_ends_with_its_own_sum_and_length() -> None:
-    tally = EpisodeTally(2)
+    tally = EpisodeTracker(2)
     for step in range(3):
         tally.step(rewards(1.0 + step, 10.0))
     tally.end([0])
@@ -33,7 +33,7 @@ def test_an_episode_is_told_when_it_ends_with_its_own_sum_and_length() -> None:
 
 
 def test_a_step_in_which_an_env_was_reset_belongs_to_no_episode() -> None:
-    tally = EpisodeTally(1)
+    tally = EpisodeTracker(1)
     tally.step(rewards(2.0))
     tally.end([0])
     tally.step(rewards(0.0))
@@ -48,7 +48,7 @@ def test_a_step_in_which_an_env_was_reset_belongs_to_no_episode() -> None:
 
 
 def test_what_an_episode_had_gathered_before_it_broke_is_forgotten() -> None:
-    tally = EpisodeTally(2)
+    tally = EpisodeTracker(2)
     tally.step(rewards(2.0, 1.0))
     tally.step(rewards(0.0, 1.0))
     tally.start([0])
@@ -61,7 +61,7 @@ def test_what_an_episode_had_gathered_before_it_broke_is_forgotten() -> None:
 
 
 def test_long_sums_are_exact() -> None:
-    tally = EpisodeTally(1)
+    tally = EpisodeTracker(1)
     for _ in range(10_000):
         tally.step(rewards(2.0**24 + 1.0))
     tally.end([0])
@@ -70,7 +70,7 @@ def test_long_sums_are_exact() -> None:
 
 
 def test_episodes_are_taken_once_in_order_and_no_more_than_asked_for() -> None:
-    tally = EpisodeTally(1)
+    tally = EpisodeTracker(1)
     for number in range(5):
         tally.step(rewards(number))
         tally.end([0])
@@ -81,7 +81,7 @@ def test_episodes_are_taken_once_in_order_and_no_more_than_asked_for() -> None:
 
 
 def test_episodes_put_back_come_first_again() -> None:
-    tally = EpisodeTally(1)
+    tally = EpisodeTracker(1)
     for number in range(4):
         tally.step(rewards(number))
         tally.end([0])
@@ -116,7 +116,7 @@ class Main:
 
 def told(*infos: object) -> Main:
     """What main gets to know of episodes that ended with these infos."""
-    tally, main = ExtraTally(), Main()
+    tally, main = ExtraStatsTracker(), Main()
     for info in infos:
         tally.add(info)
     assert tally.send(3, main.put)
@@ -141,7 +141,7 @@ def test_a_true_objective_beside_the_extra_statistics_wins_over_one_among_them()
 
 
 def test_what_was_sent_is_not_sent_again() -> None:
-    tally, main = ExtraTally(), Main()
+    tally, main = ExtraStatsTracker(), Main()
     tally.add(extras(kills=1))
     tally.send(3, main.put)
 
@@ -153,7 +153,7 @@ def test_what_was_sent_is_not_sent_again() -> None:
 
 
 def test_what_finds_main_behind_stays_until_there_is_room() -> None:
-    tally, main = ExtraTally(), Main(room=2)
+    tally, main = ExtraStatsTracker(), Main(room=2)
     tally.add(extras(a=1, b=2, c=3))
 
     assert not tally.send(3, main.put)
@@ -166,7 +166,7 @@ def test_what_finds_main_behind_stays_until_there_is_room() -> None:
 
 
 def test_of_what_main_never_takes_only_the_last_values_are_kept() -> None:
-    tally, main = ExtraTally(), Main()
+    tally, main = ExtraStatsTracker(), Main()
     for number in range(MAX_EPISODES_PER_REPORT + 100):
         tally.add(extras(kills=number))
 

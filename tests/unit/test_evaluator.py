@@ -27,7 +27,7 @@ from sfactory.play.player import EnvFailed
 from sfactory.report.eval_results import EvaluationReport, EvaluationReports
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import SCALAR
 from tests.support.scripted_env import ScriptedEnv
 
@@ -55,19 +55,19 @@ class Run:
         evaluators = num_evaluators(self.config.evaluation)
         layout = Layout.plan(self.config.sampling, self.config.learner, "central", evaluators=evaluators)
         self._flat = FlatState(ActorCritic(SCALAR, self.config.model))
-        self.wiring = Wiring(SCALAR, layout, flat_bytes(ActorCritic(SCALAR, self.config.model)))
+        self.shared = SharedObjects(SCALAR, layout, flat_bytes(ActorCritic(SCALAR, self.config.model)))
 
     def publish(self, version: int) -> None:
-        self.wiring.weights[0].publish(self._flat.to_host(), version)
+        self.shared.weights[0].publish(self._flat.to_host(), version)
 
     def setup(self, evaluator: int = 0, seed: int = 1, generation: int = 0) -> EvaluatorSetup:
-        return self.wiring.evaluator(evaluator, self.config, seed, generation)
+        return self.shared.evaluator(evaluator, self.config, seed, generation)
 
     def evaluator(self, env: gymnasium.Env[Any, Any], evaluator: int = 0) -> Evaluator:
-        return Evaluator(self.setup(evaluator), lambda seed: env, self.wiring.status.row(f"sf-eval-{evaluator}"))
+        return Evaluator(self.setup(evaluator), lambda seed: env, self.shared.status.row(f"sf-eval-{evaluator}"))
 
     def parts(self) -> list[EvaluationPart]:
-        return [part for part in self.wiring.actors_to_main.get(0) if isinstance(part, EvaluationPart)]
+        return [part for part in self.shared.actors_to_main.get(0) if isinstance(part, EvaluationPart)]
 
 
 @pytest.fixture(autouse=True)
@@ -138,22 +138,22 @@ def test_all_evaluators_play_the_same_version_though_newer_ones_are_published() 
 def test_what_is_published_and_what_actors_have_stay_as_they_were() -> None:
     run = Run()
     run.publish(7)
-    run.wiring.table.begin(0)
-    before = np.empty(run.wiring.weights[0].nbytes, np.uint8)
-    run.wiring.weights[0].read_into(before)
+    run.shared.table.begin(0)
+    before = np.empty(run.shared.weights[0].nbytes, np.uint8)
+    run.shared.weights[0].read_into(before)
     evaluator = run.evaluator(ScriptedEnv(SCRIPT * 9))
 
     for _ in range(3):
         evaluator.turn(0)
 
     after = np.empty_like(before)
-    assert run.wiring.weights[0].read_into(after) == (1, 7)
+    assert run.shared.weights[0].read_into(after) == (1, 7)
     assert after.tobytes() == before.tobytes()
-    slots = run.wiring.trajectories
+    slots = run.shared.trajectories
     assert all(
-        not tensor.any() for slot in range(run.wiring.layout.num_slots) for tensor in slots.slot(slot).obs.values()
+        not tensor.any() for slot in range(run.shared.layout.num_slots) for tensor in slots.slot(slot).obs.values()
     )
-    assert run.wiring.status.total("env_steps", "sf-actor") == 0
+    assert run.shared.status.total("env_steps", "sf-actor") == 0
     assert len(run.parts()) == 3
 
 
@@ -162,7 +162,7 @@ def test_seeds_of_evaluations_are_nobody_elses() -> None:
     setups = [
         run.setup(evaluator, seed, generation) for evaluator in (0, 1) for seed in (1, 2) for generation in (0, 9)
     ]
-    actor = run.wiring.actor(0, run.config, 1, 0)
+    actor = run.shared.actor(0, run.config, 1, 0)
 
     seeds = [setup.seed_of(number) for setup in setups for number in (0, 1, 2)]
 
@@ -177,9 +177,9 @@ def played_actions(deterministic: bool, seed: int) -> list[int]:
     model = ActorCritic(SCALAR, run.config.model)
     with torch.no_grad():
         model.policy_head.linear.weight.normal_()
-    run.wiring.weights[0].publish(FlatState(model).to_host(), 0)
+    run.shared.weights[0].publish(FlatState(model).to_host(), 0)
     env = ScriptedEnv([(4, "terminated")] * 12)
-    evaluator = Evaluator(run.setup(seed=seed), lambda seed: env, run.wiring.status.row("sf-eval-0"))
+    evaluator = Evaluator(run.setup(seed=seed), lambda seed: env, run.shared.status.row("sf-eval-0"))
     for _ in range(2):
         evaluator.turn(0)
     assert len(env.taken) == 2 * 3 * 4
@@ -205,7 +205,7 @@ def test_a_stop_is_seen_within_an_episode_and_drops_what_would_take_long(monkeyp
 
         def step(self, action: int) -> Any:
             if len(self.taken) == 9:
-                run.wiring.control.order_stop(Stop.NOW)
+                run.shared.control.order_stop(Stop.NOW)
             return super().step(action)
 
     env = Stopping([])
@@ -213,8 +213,8 @@ def test_a_stop_is_seen_within_an_episode_and_drops_what_would_take_long(monkeyp
 
     assert len(env.taken) == 10
     assert run.parts() == []
-    assert run.wiring.candidate is not None
-    assert (run.wiring.candidate.number, run.wiring.candidate.done) == (1, False)
+    assert run.shared.candidate is not None
+    assert (run.shared.candidate.number, run.shared.candidate.done) == (1, False)
 
 
 def test_what_is_under_way_at_a_stop_is_finished_if_it_does_not_take_long() -> None:
@@ -222,7 +222,7 @@ def test_what_is_under_way_at_a_stop_is_finished_if_it_does_not_take_long() -> N
     run.publish(4)
     first, second = (run.evaluator(ScriptedEnv(SCRIPT), evaluator) for evaluator in range(2))
     first.turn(0)
-    run.wiring.control.order_stop(Stop.NOW)
+    run.shared.control.order_stop(Stop.NOW)
 
     second.run()
     first.run()
@@ -274,9 +274,9 @@ def test_the_life_of_an_evaluator_ends_with_its_env_closed(monkeypatch: pytest.M
 
     run = Run()
     run.publish(0)
-    run.wiring.control.order_stop(Stop.SAVE)
+    run.shared.control.order_stop(Stop.SAVE)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    row = run.wiring.status.row("sf-eval-0")
+    row = run.shared.status.row("sf-eval-0")
 
     run_evaluator(dataclasses.replace(run.setup(), factory=Scripted("any")), row)
 
@@ -345,7 +345,7 @@ def test_an_env_that_fails_is_made_anew_and_the_evaluation_begun_anew(caplog: py
     run.publish(2)
     envs: list[ScriptedEnv] = [Failing(SCRIPT), ScriptedEnv(SCRIPT)]
     made = iter(envs)
-    evaluator = Evaluator(run.setup(), lambda seed: next(made), run.wiring.status.row("sf-eval-0"))
+    evaluator = Evaluator(run.setup(), lambda seed: next(made), run.shared.status.row("sf-eval-0"))
 
     with caplog.at_level(logging.WARNING):
         evaluator.turn(0)
@@ -359,7 +359,7 @@ def test_an_env_that_fails_is_made_anew_and_the_evaluation_begun_anew(caplog: py
 def test_an_env_that_fails_as_often_as_is_allowed_ends_the_evaluator() -> None:
     run = Run(max_env_restarts=2)
     run.publish(2)
-    evaluator = Evaluator(run.setup(), lambda seed: Failing(SCRIPT), run.wiring.status.row("sf-eval-0"))
+    evaluator = Evaluator(run.setup(), lambda seed: Failing(SCRIPT), run.shared.status.row("sf-eval-0"))
 
     with pytest.raises(EnvFailed, match="the simulator is gone"):
         evaluator.turn(0)

@@ -11,7 +11,7 @@ import pytest
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import EnvError
 from sfactory.planning.env_probe import examine, probe_env
-from sfactory.process.spawn import Nursery
+from sfactory.process.spawn import Spawner
 from sfactory_envs.synthetic.counting_agents import CountingLists, CountingParallel
 from tests.support.scripted_agents import ScriptedAgents, Told
 
@@ -206,7 +206,7 @@ def test_where_one_agent_is_needed_many_are_refused() -> None:
 
 
 def test_an_env_of_many_agents_is_probed_in_a_process_of_its_own() -> None:
-    nursery = Nursery()
-    nursery.open()
+    spawner = Spawner()
+    spawner.open()
 
-    assert probe_env(nursery, EnvFactory(PARALLEL), 60.0).spec.num_agents == 3
+    assert probe_env(spawner, EnvFactory(PARALLEL), 60.0).spec.num_agents == 3

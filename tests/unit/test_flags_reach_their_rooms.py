@@ -18,7 +18,7 @@ from sfactory.config.schema import Config
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.inference.policy_worker import PolicyWorker
 from sfactory.layout import Layout
-from sfactory.learner.learner import Learning
+from sfactory.learner.learner import Learner
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.messages import TrajectoryReady
 from sfactory.model.actor_critic import ActorCritic
@@ -26,7 +26,7 @@ from sfactory.model.flat_state import FlatState, flat_bytes
 from sfactory.shared.control import Stop
 from sfactory.shared.slots import SlotState
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.learner_threads import run_to_the_end
 from tests.support.processes import eventually
 
@@ -50,24 +50,24 @@ def config_with(**flags: Any) -> Config:
     return config_of({**SIZES, **flags})
 
 
-def wiring_of(config: Config) -> Wiring:
+def shared_objects_of(config: Config) -> SharedObjects:
     layout = Layout.plan(config.sampling, config.learner, "central")
-    return Wiring(SPEC, layout, flat_bytes(ActorCritic(SPEC, config.model)))
+    return SharedObjects(SPEC, layout, flat_bytes(ActorCritic(SPEC, config.model)))
 
 
 class Stage:
     """One actor and one policy worker of ``config`` that take turns. Nobody takes what the actor has collected."""
 
     def __init__(self, config: Config, actor: int = 0) -> None:
-        wiring = self.wiring = wiring_of(config)
-        wiring.weights[0].publish(FlatState(ActorCritic(SPEC, config.model)).to_host(), 0)
-        policy_setup = wiring.policy_worker(0, 0, config, 1, 0, "cpu")
-        policy = ActingPolicy(SPEC, config.model, wiring.weights[0], torch.device("cpu"))
-        self._policy_worker = PolicyWorker(policy_setup, policy, wiring.status.row("sf-policy-0-0"))
-        setup, self.row = wiring.actor(actor, config, 1, 0), wiring.status.row(f"sf-actor-{actor}")
+        shared = self.shared = shared_objects_of(config)
+        shared.weights[0].publish(FlatState(ActorCritic(SPEC, config.model)).to_host(), 0)
+        policy_setup = shared.policy_worker(0, 0, config, 1, 0, "cpu")
+        policy = ActingPolicy(SPEC, config.model, shared.weights[0], torch.device("cpu"))
+        self._policy_worker = PolicyWorker(policy_setup, policy, shared.status.row("sf-policy-0-0"))
+        setup, self.row = shared.actor(actor, config, 1, 0), shared.status.row(f"sf-actor-{actor}")
         self.splits: list[Split] = make_splits(setup, self.row)
         self._actor = make_actor(setup, self.splits, config.model, self.row)
-        self.slots = wiring.table.slots_of(actor)
+        self.slots = shared.table.slots_of(actor)
 
     def turn(self) -> None:
         self._actor.turn(0)
@@ -77,7 +77,7 @@ class Stage:
         """How many slots are READY and how many FILLING after many turns."""
         for _ in range(TURNS):
             self.turn()
-        states = [self.wiring.table.state(slot) for slot in self.slots]
+        states = [self.shared.table.state(slot) for slot in self.slots]
         return states.count(SlotState.READY), states.count(SlotState.FILLING)
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ def test_an_actor_has_no_more_trajectories_in_flight_than_the_flag_says(
 def test_an_actor_is_told_how_many_faults_of_its_envs_are_borne() -> None:
     config = config_with(max_env_restarts=7, max_bad_env_data=0.25)
 
-    setup = wiring_of(config).actor(2, config, 1, 0)
+    setup = shared_objects_of(config).actor(2, config, 1, 0)
 
     assert (setup.max_env_restarts, setup.max_bad_env_data) == (7, 0.25)
 
@@ -115,12 +115,12 @@ def test_a_trajectory_that_is_given_back_makes_room_for_one_more(stages: list[St
     stages.append(Stage(config_with(max_sample_requests_in_flight_per_worker=2, min_traj_buffers_per_worker=3)))
     stage = stages[0]
     stage.collected()
-    ready = [slot for slot in stage.slots if stage.wiring.table.state(slot) is SlotState.READY]
+    ready = [slot for slot in stage.slots if stage.shared.table.state(slot) is SlotState.READY]
 
-    stage.wiring.table.release(ready[0], 0)
+    stage.shared.table.release(ready[0], 0)
 
     assert stage.collected() == (2, 0)
-    assert sum(stage.wiring.table.generation(slot) for slot in stage.slots) == 3
+    assert sum(stage.shared.table.generation(slot) for slot in stage.slots) == 3
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ def test_worker_i_of_n_waits_i_nths_of_the_time_and_nobody_in_benchmarks_and_ser
     flags: dict[str, Any], waits: list[float]
 ) -> None:
     config = config_with(**flags)
-    wiring = wiring_of(config)
+    shared = shared_objects_of(config)
 
-    assert [wiring.actor(actor, config, 1, 0).first_wait_s for actor in range(len(waits))] == waits
+    assert [shared.actor(actor, config, 1, 0).first_wait_s for actor in range(len(waits))] == waits
 
 
 def test_a_worker_waits_its_share_after_its_first_trajectories(stages: list[Stage]) -> None:
@@ -167,9 +167,9 @@ def test_env_i_of_a_worker_begins_i_rollouts_later_unless_a_benchmark_measures(
 
     stages[0].collected()
 
-    wiring = stages[0].wiring
-    slots = [wiring.trajectories.slot(slot) for slot in wiring.table.slots_of_split(0, 0)]
-    slots_of_other = [wiring.trajectories.slot(slot) for slot in wiring.table.slots_of_split(0, 1)]
+    shared = stages[0].shared
+    slots = [shared.trajectories.slot(slot) for slot in shared.table.slots_of_split(0, 0)]
+    slots_of_other = [shared.trajectories.slot(slot) for slot in shared.table.slots_of_split(0, 1)]
     first_ends = []
     for own in (slots, slots_of_other):
         for env in range(2):
@@ -196,11 +196,11 @@ def test_the_learner_copies_trajectories_with_as_many_threads_as_it_is_given_cor
         train_for_env_steps=128,
     )
     stages.append(Stage(config))
-    stage, wiring = stages[0], stages[0].wiring
+    stage, shared = stages[0], stages[0].shared
     stage.collected()
     before = copy_threads()
-    setup, row = wiring.learner(0, config, 1, "cpu", 1, None), wiring.status.row("sf-learner-0")
-    learning = Learning(setup, row)
+    setup, row = shared.learner(0, config, 1, "cpu", 1, None), shared.status.row("sf-learner-0")
+    learning = Learner(setup, row)
     learning.begin()
 
     run_to_the_end(LearnerWorker(setup, learning, row))
@@ -225,11 +225,14 @@ class Slow:
             num_epochs=10**9,
             early_stop_loss_change=0.0,
         )
-        self.wiring = wiring_of(config)
-        setup, row = self.wiring.learner(0, config, 1, "cpu", 1, None), self.wiring.status.row("sf-learner-0")
-        learning = Learning(setup, row)
+        self.shared = shared_objects_of(config)
+        setup, row = (
+            self.shared.learner(0, config, 1, "cpu", 1, None),
+            self.shared.status.row("sf-learner-0"),
+        )
+        learning = Learner(setup, row)
         learning.begin()
-        self.slots_of_a_dataset = self.wiring.layout.dataset_rows // self.wiring.layout.rows
+        self.slots_of_a_dataset = self.shared.layout.dataset_rows // self.shared.layout.rows
         self.failures: list[BaseException] = []
         self._worker = LearnerWorker(setup, learning, row)
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -245,22 +248,22 @@ class Slow:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.wiring.control.order_stop(Stop.NOW)
+        self.shared.control.order_stop(Stop.NOW)
         self._thread.join(LONG_S)
 
     def fill_free_slots(self) -> None:
         """Do what actors do with every free slot."""
-        table = self.wiring.table
-        for slot in range(self.wiring.layout.num_slots):
+        table = self.shared.table
+        for slot in range(self.shared.layout.num_slots):
             if table.state(slot) is SlotState.FREE:
-                self.wiring.trajectories.slot(slot).valid[...] = True
+                self.shared.trajectories.slot(slot).valid[...] = True
                 table.begin(slot)
                 table.publish(slot, 0)
-                self.wiring.to_learners[0].put(TrajectoryReady(table.owner(slot), slot))
+                self.shared.to_learners[0].put(TrajectoryReady(table.owner(slot), slot))
 
     def taken(self) -> int:
         """Slots that the learner has taken in and given back."""
-        table, slots = self.wiring.table, range(self.wiring.layout.num_slots)
+        table, slots = self.shared.table, range(self.shared.layout.num_slots)
         ready = sum(table.state(slot) is SlotState.READY for slot in slots)
         return sum(table.generation(slot) for slot in slots) - ready
 

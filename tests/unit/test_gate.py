@@ -9,26 +9,26 @@ import pickle
 
 import pytest
 
-from sfactory.shared.memory import Gate
+from sfactory.shared.memory import SharedEvent
 
 
-def open_it(gate: Gate) -> None:
+def open_it(gate: SharedEvent) -> None:
     gate.open()
 
 
 def test_a_closed_gate_lets_nobody_through() -> None:
-    assert not Gate().wait(0.01)
+    assert not SharedEvent().wait(0.01)
 
 
 def test_an_open_gate_stays_open() -> None:
-    gate = Gate()
+    gate = SharedEvent()
     gate.open()
 
     assert [gate.wait(0) for _ in range(3)] == [True, True, True]
 
 
 def test_opening_twice_does_no_harm() -> None:
-    gate = Gate()
+    gate = SharedEvent()
 
     gate.open()
     gate.open()
@@ -37,7 +37,7 @@ def test_opening_twice_does_no_harm() -> None:
 
 
 def test_a_gate_opened_by_a_child_is_open_here() -> None:
-    gate = Gate()
+    gate = SharedEvent()
     child = multiprocessing.get_context("spawn").Process(target=open_it, args=(gate,))
     child.start()
 
@@ -48,16 +48,16 @@ def test_a_gate_opened_by_a_child_is_open_here() -> None:
 
 def test_a_gate_travels_only_to_a_child_that_is_being_started() -> None:
     with pytest.raises(RuntimeError, match="inheritance"):
-        pickle.dumps(Gate())
+        pickle.dumps(SharedEvent())
 
 
 def test_gates_leave_no_open_file_behind() -> None:
-    Gate()
+    SharedEvent()
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
 
     for _ in range(20):
-        Gate()
+        SharedEvent()
     gc.collect()
 
     assert len(os.listdir("/proc/self/fd")) == before

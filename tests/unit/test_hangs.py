@@ -7,7 +7,7 @@ import pytest
 from sfactory.errors import RingsLost
 from sfactory.shared.status import State, StatusBoard, StatusRow, Stopwatch
 from sfactory.supervise import hang_detection as room
-from sfactory.supervise.hang_detection import Hangs
+from sfactory.supervise.hang_detection import HangDetector
 
 ACTOR, POLICY, LEARNER = "sf-actor-0", "sf-policy-0-0", "sf-learner-0"
 STEP_S, RESET_S = 60.0, 200.0
@@ -58,7 +58,7 @@ class Scene:
         for worker in self.workers.values():
             worker.row.set("state", State.RUNNING)
         self.reading_since = 0.0
-        self.hangs = Hangs(self, STEP_S, RESET_S, lambda: self.reading_since)  # type: ignore[arg-type]
+        self.hangs = HangDetector(self, STEP_S, RESET_S, lambda: self.reading_since)  # type: ignore[arg-type]
 
     def running(self) -> list[Worker]:
         """As Crew.running."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from sfactory.clock import BLOCK_S, now
-from sfactory.learner.batcher import Assembler, Rest
+from sfactory.learner.batcher import Batcher, SlotRemainder
 from sfactory.learner.staging import Staging
 from sfactory.shared.slots import SlotState
 from tests.support.parts import VECTOR, small_layout
@@ -20,7 +20,7 @@ def test_slots_come_in_order_and_a_rest_comes_before_all_others() -> None:
     first, second = inbox.take(1.0), inbox.take(0)
     assert first is not None
     assert second is not None
-    inbox.give_back(Rest(second.slot, 2))
+    inbox.give_back(SlotRemainder(second.slot, 2))
     rest = inbox.take(0)
 
     assert (first.slot.index, second.slot.index) == (4, 0)
@@ -44,11 +44,11 @@ def test_a_batcher_that_waits_gets_at_once_what_another_gives_back() -> None:
     bench.rests.receive(1.0)
     taken = bench.rests.take(0)
     assert taken is not None
-    given: list[Rest | None] = []
+    given: list[SlotRemainder | None] = []
     waits = threading.Thread(target=lambda: given.append(bench.rests.take(600.0)), daemon=True)
     waits.start()
 
-    bench.rests.give_back(Rest(taken.slot, 2))
+    bench.rests.give_back(SlotRemainder(taken.slot, 2))
 
     waits.join(60.0)
     assert [None if rest is None else (rest.slot.index, rest.start) for rest in given] == [(4, 2)]
@@ -60,7 +60,7 @@ def test_several_batchers_share_all_rows_between_them_each_exactly_once() -> Non
     lock, marks, wanted = threading.Lock(), list[int](), 300
 
     def batch() -> None:
-        assembler, staging = Assembler(bench.rests, slots_until_trained=False), Staging(VECTOR, layout, pin=False)
+        assembler, staging = Batcher(bench.rests, slots_until_trained=False), Staging(VECTOR, layout, pin=False)
         while assembler.fill(staging, lambda: len(marks) >= wanted):
             with lock:
                 marks.extend(int(mark) for mark in staging.scalars["reward"][0].tolist())

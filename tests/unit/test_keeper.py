@@ -15,8 +15,8 @@ from tests.support.desk import LOWEST, NEVER, Desk, Saved
 def test_without_a_mean_return_there_is_no_best_policy(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
 
-    desk.keeper.after_dataset()
-    desk.keeper.finish()
+    desk.checkpointer.after_dataset()
+    desk.checkpointer.finish()
 
     assert desk.best() is None
     assert desk.progress.best_objective == LOWEST
@@ -28,7 +28,7 @@ def test_a_policy_is_saved_as_the_best_when_its_mean_return_beats_the_best_saved
     found = []
     for mark, mean_return in [(1.0, 10.0), (2.0, 9.0), (3.0, 10.0), (4.0, 11.0), (5.0, -3.0)]:
         desk.learn(mark, mean_return)
-        desk.keeper.after_dataset()
+        desk.checkpointer.after_dataset()
         found.append(desk.best())
 
     first, second = Saved(1.0, 10.0), Saved(4.0, 11.0)
@@ -38,10 +38,10 @@ def test_a_policy_is_saved_as_the_best_when_its_mean_return_beats_the_best_saved
 def test_a_peak_that_is_over_when_saving_is_allowed_again_does_not_store_the_collapsed_policy(tmp_path: Path) -> None:
     desk = Desk(tmp_path, save_best_every_sec=NEVER)
     desk.learn(1.0, 50.0)
-    desk.keeper.after_dataset()  # too early: the first save may come only after the interval
+    desk.checkpointer.after_dataset()  # too early: the first save may come only after the interval
     desk.learn(2.0, 3.0)
 
-    desk.keeper.finish()
+    desk.checkpointer.finish()
 
     # What is stored, for want of a better one, is called what it is worth.
     assert desk.best() == Saved(2.0, 3.0)
@@ -50,10 +50,10 @@ def test_a_peak_that_is_over_when_saving_is_allowed_again_does_not_store_the_col
 def test_a_best_policy_at_the_very_end_is_saved_whatever_the_interval(tmp_path: Path) -> None:
     desk = Desk(tmp_path, save_best_every_sec=NEVER)
     desk.learn(1.0, 50.0)
-    desk.keeper.after_dataset()
+    desk.checkpointer.after_dataset()
     assert desk.best() is None
 
-    desk.keeper.finish()
+    desk.checkpointer.finish()
 
     assert desk.best() == Saved(1.0, 50.0)
     latest = CheckpointDir(tmp_path, keep=2).load()
@@ -69,7 +69,7 @@ def test_a_best_policy_that_cannot_be_saved_at_the_end_does_not_keep_the_latest_
     desk.learn(1.0, 50.0)
 
     with pytest.raises(CannotSaveError, match="best_000000001_200"):
-        desk.keeper.finish()
+        desk.checkpointer.finish()
 
     latest = CheckpointDir(tmp_path, keep=2).load()
     assert latest is not None
@@ -81,8 +81,8 @@ def test_no_policy_is_the_best_before_its_time(tmp_path: Path, after: int, saved
     desk = Desk(tmp_path, save_best_after=after)
     desk.learn(1.0, 50.0)  # at env step 200
 
-    desk.keeper.after_dataset()
-    desk.keeper.finish()
+    desk.checkpointer.after_dataset()
+    desk.checkpointer.finish()
 
     assert desk.best() == saved
 
@@ -100,35 +100,35 @@ def test_a_best_policy_that_could_not_be_saved_is_tried_again_for_what_it_is_wor
     monkeypatch.setattr(keeper_module, "_RETRY_S", 0.0)
     desk, folder, elsewhere = Desk(tmp_path / "here"), tmp_path / "here", tmp_path / "elsewhere"
     desk.learn(0.5, 5.0)
-    desk.keeper.after_dataset()
+    desk.checkpointer.after_dataset()
     folder.rename(elsewhere)
     folder.write_text("a file where a folder should be")
     desk.learn(1.0, 50.0)
 
-    desk.keeper.after_dataset()
+    desk.checkpointer.after_dataset()
 
     assert desk.progress.best_objective == 5.0
     folder.unlink()
     elsewhere.rename(folder)
     desk.learn(mark, mean_return)
-    desk.keeper.after_dataset()
+    desk.checkpointer.after_dataset()
     assert desk.best() == saved
 
 
 def test_a_resumed_run_has_to_beat_the_best_policy_on_disk(tmp_path: Path) -> None:
     killed = Desk(tmp_path)
     killed.learn(1.0, 5.0)
-    killed.keeper.save()
+    killed.checkpointer.save()
     # Then killed: the latest checkpoint has not heard of the best one.
     killed.learn(2.0, 50.0)
-    killed.keeper.after_dataset()
+    killed.checkpointer.after_dataset()
     resumed = Desk(tmp_path)
 
-    resumed.keeper.load()
+    resumed.checkpointer.load()
     found = []
     for mark, mean_return in [(3.0, 49.0), (4.0, 51.0)]:
         resumed.learn(mark, mean_return)
-        resumed.keeper.after_dataset()
+        resumed.checkpointer.after_dataset()
         found.append(resumed.best())
 
     assert found == [Saved(2.0, 50.0), Saved(4.0, 51.0)]
@@ -137,14 +137,14 @@ def test_a_resumed_run_has_to_beat_the_best_policy_on_disk(tmp_path: Path) -> No
 def test_a_resumed_run_whose_best_policy_is_gone_saves_the_next_best(tmp_path: Path) -> None:
     earlier = Desk(tmp_path)
     earlier.learn(1.0, 50.0)
-    earlier.keeper.finish()
+    earlier.checkpointer.finish()
     for path in tmp_path.glob("best_*"):
         path.unlink()
     resumed = Desk(tmp_path)
 
-    resumed.keeper.load()
+    resumed.checkpointer.load()
     resumed.learn(2.0, 10.0)
-    resumed.keeper.finish()
+    resumed.checkpointer.finish()
 
     assert resumed.best() == Saved(2.0, 10.0)
 
@@ -155,7 +155,7 @@ def test_a_milestone_is_saved_for_ever_at_each_multiple_of_its_interval(tmp_path
     found = []
     for seconds in (0.0, 9.0, 10.0, 11.0, 19.0, 45.0, 49.0, 50.5):
         desk.train_until(seconds)
-        desk.keeper.after_dataset()
+        desk.checkpointer.after_dataset()
         found.append(desk.milestones())
 
     assert found[0] == found[1] == []
@@ -169,8 +169,8 @@ def test_no_milestone_is_saved_where_none_is_wanted(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
 
     desk.train_until(1e6)
-    desk.keeper.after_dataset()
-    desk.keeper.finish()
+    desk.checkpointer.after_dataset()
+    desk.checkpointer.finish()
 
     assert desk.milestones() == []
 
@@ -178,14 +178,14 @@ def test_no_milestone_is_saved_where_none_is_wanted(tmp_path: Path) -> None:
 def test_a_resumed_run_has_its_milestones_at_the_times_of_one_that_never_stopped(tmp_path: Path) -> None:
     earlier = Desk(tmp_path, save_milestones_sec=10.0)
     earlier.train_until(8.0)
-    earlier.keeper.finish()
+    earlier.checkpointer.finish()
     resumed = Desk(tmp_path, save_milestones_sec=10.0)
 
-    resumed.keeper.load()
+    resumed.checkpointer.load()
     found = []
     for seconds in (9.0, 12.0):
         resumed.train_until(seconds)
-        resumed.keeper.after_dataset()
+        resumed.checkpointer.after_dataset()
         found.append(resumed.milestones())
 
     assert found == [[], [12.0]]
@@ -197,11 +197,11 @@ def test_a_milestone_that_could_not_be_saved_stays_due(tmp_path: Path, monkeypat
     in_the_way = tmp_path / "milestones"
     in_the_way.write_text("a file where a folder should be")
     desk.train_until(11.0)
-    desk.keeper.after_dataset()
+    desk.checkpointer.after_dataset()
     in_the_way.unlink()
 
     desk.train_until(12.0)
-    desk.keeper.after_dataset()
+    desk.checkpointer.after_dataset()
 
     assert desk.milestones() == [12.0]
 
@@ -209,14 +209,14 @@ def test_a_milestone_that_could_not_be_saved_stays_due(tmp_path: Path, monkeypat
 def test_a_run_goes_on_from_its_newest_milestone(tmp_path: Path) -> None:
     earlier = Desk(tmp_path, save_milestones_sec=10.0)
     earlier.train_until(11.0)
-    earlier.keeper.after_dataset()
+    earlier.checkpointer.after_dataset()
     earlier.train_until(15.0)
-    earlier.keeper.finish()
+    earlier.checkpointer.finish()
     back = Desk(tmp_path, save_milestones_sec=10.0, load_checkpoint_kind="milestone")
 
-    back.keeper.load()
+    back.checkpointer.load()
     assert (back.progress.env_steps, back.progress.train_seconds, back.trainer.train_step) == (200, 11.0, 1)
-    back.keeper.finish()
+    back.checkpointer.finish()
 
     latest = CheckpointDir(tmp_path, keep=2).load()
     assert latest is not None
@@ -228,11 +228,11 @@ def back_to_a_milestone(path: Path) -> Desk:
     """A run whose best policy (worth 50) came after its only milestone, gone on from that milestone."""
     earlier = Desk(path, save_milestones_sec=10.0)
     earlier.train_until(11.0)
-    earlier.keeper.after_dataset()
+    earlier.checkpointer.after_dataset()
     earlier.learn(2.0, 50.0)
-    earlier.keeper.finish()
+    earlier.checkpointer.finish()
     back = Desk(path, save_milestones_sec=10.0, load_checkpoint_kind="milestone")
-    back.keeper.load()
+    back.checkpointer.load()
     return back
 
 
@@ -241,7 +241,7 @@ def test_a_best_policy_that_was_left_behind_need_not_be_beaten_and_is_not_delete
 
     bar = back.progress.best_objective
     back.learn(3.0, 20.0)
-    back.keeper.after_dataset()
+    back.checkpointer.after_dataset()
 
     assert bar == LOWEST
     assert back.best() == Saved(3.0, 20.0)
@@ -251,16 +251,16 @@ def test_a_best_policy_that_was_left_behind_need_not_be_beaten_and_is_not_delete
 def test_the_bar_of_a_run_that_goes_on_from_its_best_policy_is_that_one(tmp_path: Path) -> None:
     earlier = Desk(tmp_path, save_milestones_sec=10.0)
     earlier.learn(1.0, 50.0)
-    earlier.keeper.after_dataset()
+    earlier.checkpointer.after_dataset()
     earlier.train_until(11.0)
-    earlier.keeper.after_dataset()
-    earlier.keeper.finish()
+    earlier.checkpointer.after_dataset()
+    earlier.checkpointer.finish()
     back = Desk(tmp_path, save_milestones_sec=10.0, load_checkpoint_kind="best")
 
-    back.keeper.load()
+    back.checkpointer.load()
     bar = back.progress.best_objective
     back.learn(2.0, 49.0)
-    back.keeper.finish()
+    back.checkpointer.finish()
 
     assert bar == 50.0
     assert back.best() == Saved(1.0, 50.0)
@@ -272,14 +272,14 @@ def test_as_long_as_nothing_else_is_saved_the_best_policy_is_what_a_resumed_run_
     desk = Desk(tmp_path)
     for mean_return in (1.0, 2.0):
         desk.learn(mean_return, mean_return=mean_return)
-        desk.keeper.after_dataset()
+        desk.checkpointer.after_dataset()
 
         assert desk.row.get("saved_env_steps") == desk.progress.env_steps
 
-    desk.keeper.save()
+    desk.checkpointer.save()
     saved = desk.progress.env_steps
     desk.learn(3.0, mean_return=3.0)
-    desk.keeper.after_dataset()
+    desk.checkpointer.after_dataset()
 
     assert desk.best() == Saved(3.0, 3.0)
     assert desk.row.get("saved_env_steps") == saved
@@ -291,7 +291,7 @@ def test_a_milestone_that_cannot_be_saved_keeps_nothing_else_from_being_saved(tm
     desk.train_until(11.0)
     desk.control.tell_objective(0, 5.0)
 
-    desk.keeper.after_dataset()
+    desk.checkpointer.after_dataset()
 
     latest = CheckpointDir(tmp_path, keep=2).load()
     assert latest is not None
@@ -302,16 +302,16 @@ def test_a_milestone_that_cannot_be_saved_keeps_nothing_else_from_being_saved(tm
 def test_a_checkpoint_that_failed_is_due_until_it_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper_module, "_RETRY_S", 0.0)
     desk = Desk(tmp_path, save_every_sec=0.0)
-    desk.keeper._save_due.seconds = NEVER  # once it is saved
+    desk.checkpointer._save_due.seconds = NEVER  # once it is saved
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointDir, "save", lambda *_: (_ for _ in ()).throw(CannotSaveError("no room")))
         desk.learn(1.0, LOWEST)
-        desk.keeper.after_dataset()
+        desk.checkpointer.after_dataset()
     assert CheckpointDir(tmp_path, keep=2).load() is None
 
     for mark in (2.0, 3.0):
         desk.learn(mark, LOWEST)
-        desk.keeper.after_dataset()
+        desk.checkpointer.after_dataset()
 
     latest = CheckpointDir(tmp_path, keep=2).load()
     assert latest is not None

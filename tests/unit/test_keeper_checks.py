@@ -18,13 +18,13 @@ def test_weights_that_are_not_finite_are_saved_as_nothing(tmp_path: Path, due: s
         save_milestones_sec=10.0 if due == "milestone" else -1.0,
     )
     desk.learn(1.0, 10.0)
-    desk.keeper.save(10.0)
-    desk.keeper.after_dataset()
+    desk.checkpointer.save(10.0)
+    desk.checkpointer.after_dataset()
     before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     desk.train_until(20.0)
     desk.learn(float("nan"), 20.0 if due == "best" else 0.0)
 
-    for save in (desk.keeper.after_dataset, desk.keeper.finish, desk.keeper.save):
+    for save in (desk.checkpointer.after_dataset, desk.checkpointer.finish, desk.checkpointer.save):
         with pytest.raises(DivergedError, match="not finite"):
             save()
 

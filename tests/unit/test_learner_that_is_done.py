@@ -13,10 +13,10 @@ from tests.support.lone_learner import LoneLearner
 def test_what_comes_is_freed_although_no_batcher_is_there_any_more(num_batchers: int) -> None:
     lone = LoneLearner(num_batchers=num_batchers, num_batches_to_accumulate=4, num_workers=2)
     worker = LearnerWorker(lone.setup, lone.learning, lone.row)
-    table = lone.wiring.table
+    table = lone.shared.table
     table.begin(1)
     table.publish(1, 0)
-    lone.wiring.to_learners[0].put(TrajectoryReady(table.owner(1), 1))
+    lone.shared.to_learners[0].put(TrajectoryReady(table.owner(1), 1))
 
     worker.discard(1.0)
 
@@ -39,10 +39,10 @@ def test_a_dataset_that_was_begun_in_other_sizes_is_dropped_and_counted() -> Non
 
     def fill(index: int) -> None:
         """A slot of 2 rows of 5 steps."""
-        lone.wiring.table.begin(index)
-        lone.wiring.trajectories.slot(index).valid.fill(True)
-        lone.wiring.table.publish(index, 0)
-        lone.wiring.to_learners[0].put(TrajectoryReady(lone.wiring.table.owner(index), index))
+        lone.shared.table.begin(index)
+        lone.shared.trajectories.slot(index).valid.fill(True)
+        lone.shared.table.publish(index, 0)
+        lone.shared.to_learners[0].put(TrajectoryReady(lone.shared.table.owner(index), index))
 
     fill(0)
     assert not worker.assemble(1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sfactory.supervise import monitors as room
-from sfactory.supervise.monitors import LeftBehind
+from sfactory.supervise.monitors import IdlePolicyWarning
 
 
 class Run:
@@ -14,7 +14,7 @@ class Run:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps, self.done, self.moment = {0: 100, 1: 0}, {0: True, 1: False}, 0.0
         monkeypatch.setattr(room, "now", lambda: self.moment)
-        self.watch = LeftBehind((0, 1), self.steps.__getitem__, self.done.__getitem__)
+        self.watch = IdlePolicyWarning((0, 1), self.steps.__getitem__, self.done.__getitem__)
 
     def look_after(self, seconds: float) -> None:
         self.moment += seconds

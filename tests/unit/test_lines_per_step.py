@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sfactory.actor.env_batch import EnvGroup
-from sfactory.actor.multi_agent_batch import AgentsGroup
+from sfactory.actor.env_batch import EnvBatch
+from sfactory.actor.multi_agent_batch import MultiAgentBatch
 from sfactory.env.multi_agent_adapters import agents_env_of
 from sfactory_envs.synthetic.costfree import CostFree
 from sfactory_envs.synthetic.costfree_agents import CostFreeLists, CostFreeParallel
@@ -43,22 +43,22 @@ def lines_of(code: CodeType, work: Callable[[], None]) -> int:
 
 
 def single(envs: int) -> int:
-    group = EnvGroup([CostFree() for _ in range(envs)])
+    group = EnvBatch([CostFree() for _ in range(envs)])
     group.reset(range(envs))
-    return lines_of(EnvGroup.step.__code__, lambda: group.step([0] * envs))
+    return lines_of(EnvBatch.step.__code__, lambda: group.step([0] * envs))
 
 
 def many(form: type, envs: int, agents: int) -> tuple[int, int]:
     """Lines of the group's loop, and of what makes one of such envs an AgentsEnv."""
     made = [agents_env_of(form(agents)) for _ in range(envs)]
-    group = AgentsGroup([env for env in made if env is not None])
+    group = MultiAgentBatch([env for env in made if env is not None])
     group.reset(range(envs))
 
     def work() -> None:
         group.step([0] * (envs * agents))
 
     adaptor: Any = type(group.envs[0]).step
-    return lines_of(AgentsGroup.step.__code__, work), lines_of(adaptor.__code__, work)
+    return lines_of(MultiAgentBatch.step.__code__, work), lines_of(adaptor.__code__, work)
 
 
 def test_an_ordinary_step_of_a_single_env_is_three_lines() -> None:

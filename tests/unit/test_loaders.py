@@ -52,19 +52,19 @@ class Feed:
         return self._open(columns)
 
     def _fill(self) -> None:
-        wiring, layout = self.learner.wiring, self.learner.layout
+        shared, layout = self.learner.shared, self.learner.layout
         while not self._ended.wait(0.0005):
             for index in range(layout.num_slots):
-                if wiring.table.state(index) is not SlotState.FREE:
+                if shared.table.state(index) is not SlotState.FREE:
                     continue
-                wiring.table.begin(index)
-                slot = wiring.trajectories.slot(index)
+                shared.table.begin(index)
+                slot = shared.trajectories.slot(index)
                 slot.reward[...] = self.sent + np.arange(layout.rows)
                 slot.valid.fill(True)
                 self.sent += layout.rows
-                wiring.table.publish(index, 0)
-                wiring.to_learners[0].put(TrajectoryReady(wiring.table.owner(index), index))
-            for channel in wiring.to_actors:
+                shared.table.publish(index, 0)
+                shared.to_learners[0].put(TrajectoryReady(shared.table.owner(index), index))
+            for channel in shared.to_actors:
                 channel.get(0)
 
     def run(self) -> None:

@@ -26,8 +26,8 @@ from sfactory.algo.losses import (
 CLIP_RATIO = 0.25
 CLIP_VALUE = 0.5
 
-Cells = dict[str, Tensor]
-Loss = Callable[[Cells], Tensor]
+LossTerms = dict[str, Tensor]
+Loss = Callable[[LossTerms], Tensor]
 
 # Every loss as a function of one dict of cells, which gives one number a cell, and the field its gradient must reach.
 LOSSES: dict[str, tuple[Loss, str]] = {
@@ -46,7 +46,7 @@ LOSSES: dict[str, tuple[Loss, str]] = {
 }
 
 
-def ratios_of(c: Cells) -> Tensor:
+def ratios_of(c: LossTerms) -> Tensor:
     return log_ratio(c["log_prob"], c["behavior_log_prob"], c["valid"])
 
 
@@ -55,7 +55,7 @@ def mean_over_valid(terms: Tensor, valid: Tensor) -> Tensor:
     return terms.sum() / valid.sum().clamp(min=1)
 
 
-def clipped_value_loss(c: Cells, clip_value: float | None) -> Tensor:
+def clipped_value_loss(c: LossTerms, clip_value: float | None) -> Tensor:
     return value_loss(
         values=c["values"],
         targets=c["targets"],
@@ -65,7 +65,7 @@ def clipped_value_loss(c: Cells, clip_value: float | None) -> Tensor:
     )
 
 
-def random_cells(seed: int) -> Cells:
+def random_cells(seed: int) -> LossTerms:
     generator = torch.Generator().manual_seed(seed)
     names = ("log_prob", "behavior_log_prob", "advantages", "values", "targets", "behavior_values", "entropy")
     cells = {name: torch.randn(6, 5, generator=generator, dtype=torch.float64) for name in names}
@@ -73,14 +73,14 @@ def random_cells(seed: int) -> Cells:
     return cells
 
 
-def with_garbage(cells: Cells, garbage: float) -> Cells:
+def with_garbage(cells: LossTerms, garbage: float) -> LossTerms:
     return {
         name: tensor if name == "valid" else tensor.masked_fill(~cells["valid"], garbage)
         for name, tensor in cells.items()
     }
 
 
-def loss_and_gradients(loss: Loss, cells: Cells) -> tuple[Tensor, dict[str, Tensor | None]]:
+def loss_and_gradients(loss: Loss, cells: LossTerms) -> tuple[Tensor, dict[str, Tensor | None]]:
     cells = {name: tensor.clone() for name, tensor in cells.items()}
     leaves = {name: tensor.requires_grad_() for name, tensor in cells.items() if name != "valid"}
     result = mean_over_valid(loss(cells), cells["valid"])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig
 from sfactory.learner.batch import Batch
-from sfactory.learner.loss import Objective
+from sfactory.learner.loss import LossFunction
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.losses import loss_of
 from tests.support.models import model_of, tiny_config
@@ -117,7 +117,7 @@ def test_gae_around_a_masked_step_is_what_it_is_on_paper() -> None:
     with torch.no_grad():
         last = float(model({"obs": batch.obs["obs"][-1]}).value)
 
-    targets = Objective(model, config).gae_targets(batch)
+    targets = LossFunction(model, config).gae_targets(batch)
 
     # delta[t] = r + 0.5 V' - V, and A[t] = delta[t] + 0.25 A[t + 1], from 0 after steps 1 and 4.
     second = 2.0 + 0.5 * 3.0 - 1.0

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
-from sfactory.learner.loss import Objective, Weights
+from sfactory.learner.loss import LossFunction, Weights
 from sfactory.learner.minibatches import Minibatch
 from sfactory.learner.targets import TargetNetwork, Targets
 from sfactory.learner.trainer import Trainer
@@ -121,7 +121,7 @@ def test_with_gae_and_without_memory_parts_may_cut_rollouts(
 ) -> None:
     model, config = model_of(dtype=dtype), objective_of(**flags)
     batch = thin_batch(model, {}, dtype)
-    targets = Objective(model, config).gae_targets(batch)
+    targets = LossFunction(model, config).gae_targets(batch)
 
     _, gradients = loss_and_gradients(loss_of(model, config, batch, targets=targets), model)
     parts = loss_of(model, config, batch, targets=targets, microbatch_size=size)
@@ -149,7 +149,7 @@ def test_a_part_of_single_steps_is_cut_from_single_steps() -> None:
 def test_the_network_is_run_for_a_part_when_it_is_asked_for_and_not_before() -> None:
     model, config = model_of(), objective_of(**GAE)
     batch = random_batch(model, steps=4, rows=6)
-    objective = Objective(model, config)
+    objective = LossFunction(model, config)
     targets = objective.gae_targets(batch)
     parts = objective.parts(Minibatch(batch, targets), 8, Weights(0.0, 0.0))
     means = []
@@ -213,7 +213,7 @@ def test_the_divergence_of_parts_is_that_of_the_whole_over_fresh_steps(case: str
     fields, flags = CASES[case]
     model, config = model_of(dtype=torch.float64, **fields), objective_of(**flags)
     batch = thin_batch(model, fields, torch.float64)
-    objective = Objective(model, config)
+    objective = LossFunction(model, config)
     minibatch = Minibatch(batch, objective.gae_targets(batch))
 
     whole, parts = (objective.divergence(minibatch, size) for size in (0, 2 * STEPS))

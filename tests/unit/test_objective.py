@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig
 from sfactory.learner.batch import Batch
-from sfactory.learner.loss import Objective
+from sfactory.learner.loss import LossFunction
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.losses import loss_and_gradients as of_loss
 from tests.support.losses import loss_of
@@ -89,7 +89,7 @@ def loss_and_gradients(
     model: ActorCritic, batch: Batch, config: AlgoConfig, whole: Batch | None = None
 ) -> tuple[float, list[Tensor]]:
     """Loss of ``batch``; its GAE targets, if any, are made of ``whole`` and are cut to the batch's first rows."""
-    targets = Objective(model, config).gae_targets(whole or batch)
+    targets = LossFunction(model, config).gae_targets(whole or batch)
     part = None if targets is None else targets.columns(slice(0, batch.rows))
     return of_loss(loss_of(model, config, batch, targets=part), model)
 
@@ -136,7 +136,7 @@ def test_what_comes_after_a_truncation_row_does_not_reach_what_was_before(config
     for reward_after in (0.0, 1e6):
         rewards = batch.rewards.clone()
         rewards[3:] = reward_after
-        objective = Objective(model, config)
+        objective = LossFunction(model, config)
         changed = dataclasses.replace(batch, rewards=rewards)
         # Targets come of the whole row, the loss of the two steps before.
         targets = objective.gae_targets(changed)
@@ -152,7 +152,7 @@ def test_a_truncation_row_lends_its_value_to_the_step_before() -> None:
     batch = random_batch(model, steps=2, rows=1, valid=valid)
     judged = Judged(model, batch)
 
-    targets = Objective(model, GAE).gae_targets(batch)
+    targets = LossFunction(model, GAE).gae_targets(batch)
 
     assert targets is not None
     expected = batch.rewards[0, 0] + 0.9 * batch.behavior_value[1, 0]
@@ -167,7 +167,7 @@ def test_a_truncation_row_lends_its_value_to_the_step_before() -> None:
 def test_gae_targets_are_made_once_from_recorded_values() -> None:
     model = tiny_model()
     batch = random_batch(model)
-    objective = Objective(model, GAE)
+    objective = LossFunction(model, GAE)
     targets = objective.gae_targets(batch)
     assert targets is not None
 
@@ -186,8 +186,8 @@ def test_gae_targets_do_not_move_with_the_weights_and_vtrace_has_none() -> None:
     model = tiny_model()
     batch = random_batch(model)
 
-    assert Objective(model, VTRACE).gae_targets(batch) is None
-    targets = Objective(model, GAE).gae_targets(batch)
+    assert LossFunction(model, VTRACE).gae_targets(batch) is None
+    targets = LossFunction(model, GAE).gae_targets(batch)
 
     assert targets is not None
     assert not targets.returns.requires_grad

@@ -23,8 +23,8 @@ from sfactory.experiment.summary import Outcome, PolicyLag, Summary
 from sfactory.process.signals import Interrupted, Interrupts
 from sfactory.report.console import Console, Progress
 from sfactory.report.observers import Observer, Observers, RunFacts
-from sfactory.report.reporter import Reporting
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.report.reporter import Reporter
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR, small_layout
 
 CONFIG = config_of({"env": "any", "with_tensorboard": False, "experiment_summaries_interval": 1})
@@ -284,11 +284,11 @@ def test_observers_are_made_by_their_names(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_reporting_tells_of_further_updates_and_adds_summaries_to_each_row(tmp_path: Path) -> None:
-    wiring, told = Wiring(VECTOR, small_layout(), weight_bytes=8), Told({"mine/one": 0.5})
-    learner = wiring.status.row("sf-learner-0")
+    shared, told = SharedObjects(VECTOR, small_layout(), weight_bytes=8), Told({"mine/one": 0.5})
+    learner = shared.status.row("sf-learner-0")
     with RunDir.open(tmp_path, "run") as rundir:
         observers = Observers({"a:Told": told})
-        reporting = Reporting(CONFIG, wiring, rundir, Resumed(updates=3), Console(None, None), 0.0, observers)
+        reporting = Reporter(CONFIG, shared, rundir, Resumed(updates=3), Console(None, None), 0.0, observers)
         for updates in (0, 3, 4, 4, 9):
             learner.set("updates", updates)
             reporting.beat()

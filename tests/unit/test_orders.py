@@ -10,10 +10,10 @@ import torch
 from sfactory.checkpoint import CheckpointDir
 from sfactory.learner.batch import Batch
 from sfactory.learner.checkpointing import payload_of
-from sfactory.learner.commands import carry_out, with_values
+from sfactory.learner.commands import execute, with_values
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.threads import Threads
-from sfactory.shared.control import Order, Orders, Stop
+from sfactory.shared.control import LearnerCommand, LearnerCommands, Stop
 from tests.support.damage import truncate
 from tests.support.lone_learner import LoneLearner
 from tests.support.processes import eventually
@@ -36,8 +36,10 @@ def weights_of(learner: LoneLearner) -> list[torch.Tensor]:
 
 
 def test_an_order_is_read_once_and_its_answer_comes_back() -> None:
-    orders = Orders(2)
-    order = Order(save=True, parent="here/checkpoint_p0", hyperparameters={"gamma": 0.1 + 0.2, "batch_size": 2048})
+    orders = LearnerCommands(2)
+    order = LearnerCommand(
+        save=True, parent="here/checkpoint_p0", hyperparameters={"gamma": 0.1 + 0.2, "batch_size": 2048}
+    )
     assert orders.waiting(1) is None
 
     orders.give(1, order)
@@ -54,7 +56,7 @@ def test_new_values_are_in_force_in_the_optimiser_and_in_what_is_learned_from() 
     learner = LoneLearner()
     learner.learn()
 
-    assert carry_out(Order(hyperparameters=CHANGED), learner.learning) == ""
+    assert execute(LearnerCommand(hyperparameters=CHANGED), learner.learning) == ""
     learner.learn()
 
     trainer = learner.learning._trainer
@@ -71,29 +73,29 @@ def test_new_values_are_in_force_in_the_optimiser_and_in_what_is_learned_from() 
 @pytest.mark.parametrize("background", [True, False])
 def test_an_order_is_carried_out_while_there_is_nothing_to_learn_from(background: bool) -> None:
     learner = LoneLearner(num_policies=2, train_in_background_thread=background)
-    orders, threads = learner.wiring.orders, Threads()
+    orders, threads = learner.shared.orders, Threads()
     assert orders is not None
     worker = LearnerWorker(learner.setup, learner.learning, learner.row)
     worker.start(threads)
 
-    orders.give(0, Order(hyperparameters={"num_epochs": 3}))
+    orders.give(0, LearnerCommand(hyperparameters={"num_epochs": 3}))
 
     try:
         assert eventually(lambda: orders.answer(0) is not None, within_s=60.0)
         assert orders.answer(0) == ""
         assert learner.learning.learner.num_epochs == 3
     finally:
-        learner.wiring.control.order_stop(Stop.SAVE)
+        learner.shared.control.order_stop(Stop.SAVE)
         threads.wait(worker.over)
         threads.leave()
 
 
 def test_after_the_last_words_no_order_is_carried_out() -> None:
     learner = LoneLearner(num_policies=2)
-    orders = learner.wiring.orders
+    orders = learner.shared.orders
     assert orders is not None
     learner.learning.finish(save=False)
-    orders.give(0, Order(hyperparameters={"learning_rate": 3e-4}))
+    orders.give(0, LearnerCommand(hyperparameters={"learning_rate": 3e-4}))
 
     learner.learning.obey()
 
@@ -105,7 +107,7 @@ def test_with_a_rate_of_nothing_nothing_is_learned_any_more() -> None:
     learner.learn()
     before = weights_of(learner)
 
-    carry_out(Order(hyperparameters={"learning_rate": 0.0}), learner.learning)
+    execute(LearnerCommand(hyperparameters={"learning_rate": 0.0}), learner.learning)
     learner.learn()
 
     assert all(torch.equal(a, b) for a, b in zip(before, weights_of(learner), strict=True))
@@ -125,10 +127,10 @@ def test_a_child_has_weights_and_moments_of_its_parent_and_steps_of_its_own(tmp_
         parent.learn()
     child.area.obs["obs"].mul_(-1.0)
     child.learn()
-    parent.learning.keeper.save()
+    parent.learning.checkpointer.save()
     steps = child.learning.progress.env_steps
 
-    problem = carry_out(Order(parent=str(tmp_path / "parent" / "checkpoint_p0")), child.learning)
+    problem = execute(LearnerCommand(parent=str(tmp_path / "parent" / "checkpoint_p0")), child.learning)
 
     assert problem == ""
     assert all(torch.equal(a, b) for a, b in zip(weights_of(parent), weights_of(child), strict=True))
@@ -145,9 +147,9 @@ def test_a_child_has_weights_and_moments_of_its_parent_and_steps_of_its_own(tmp_
 
 def test_what_the_child_had_sampled_before_is_not_learned_from(tmp_path: Path) -> None:
     parent, child = LoneLearner(tmp_path / "parent"), LoneLearner(tmp_path / "child")
-    parent.learning.keeper.save()
+    parent.learning.checkpointer.save()
     child.learn()
-    carry_out(Order(parent=str(tmp_path / "parent" / "checkpoint_p0")), child.learning)
+    execute(LearnerCommand(parent=str(tmp_path / "parent" / "checkpoint_p0")), child.learning)
     before, steps = weights_of(child), child.learning.progress.env_steps
 
     child.area.scalars["policy_version"].fill_(child.learning.train_step - 1)
@@ -163,13 +165,13 @@ def test_what_the_child_had_sampled_before_is_not_learned_from(tmp_path: Path) -
 def test_a_parent_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
     parent, child = LoneLearner(tmp_path / "parent"), LoneLearner(tmp_path / "child")
     parent.learn()
-    parent.learning.keeper.save()
+    parent.learning.checkpointer.save()
     (checkpoint,) = (tmp_path / "parent" / "checkpoint_p0").glob("checkpoint_*.pth")
     truncate(checkpoint)
     before = weights_of(child)
 
     for folder in (checkpoint.parent, tmp_path / "nowhere"):
-        problem = carry_out(Order(parent=str(folder), hyperparameters={"gamma": 0.5}), child.learning)
+        problem = execute(LearnerCommand(parent=str(folder), hyperparameters={"gamma": 0.5}), child.learning)
 
         assert problem
         assert child.learning._algo.gamma != 0.5
@@ -178,10 +180,10 @@ def test_a_parent_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_parent_with_another_network_changes_nothing(tmp_path: Path) -> None:
     parent, child = LoneLearner(tmp_path / "parent", encoder_mlp_layers=(9,)), LoneLearner(tmp_path / "child")
-    parent.learning.keeper.save()
+    parent.learning.checkpointer.save()
     before = weights_of(child)
 
-    problem = carry_out(Order(parent=str(tmp_path / "parent" / "checkpoint_p0")), child.learning)
+    problem = execute(LearnerCommand(parent=str(tmp_path / "parent" / "checkpoint_p0")), child.learning)
 
     assert "does not fit the model" in problem
     assert all(torch.equal(a, b) for a, b in zip(before, weights_of(child), strict=True))

@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from sfactory.actor.split import Split
-from sfactory.actor.trajectory_output import Outbox
+from sfactory.actor.trajectory_output import TrajectoryOutput
 from sfactory.config.schema import Config, ReportConfig
 from sfactory.messages import (
     MAX_EPISODES_PER_REPORT,
@@ -23,7 +23,7 @@ from sfactory.messages import (
     ToMain,
     TrajectoryReady,
 )
-from sfactory.report.collector import Reports
+from sfactory.report.collector import ReportCollector
 from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotState, SlotTable
 from sfactory.shared.status import StatusBoard
@@ -51,7 +51,7 @@ class Desk:
         self.table = SlotTable(layout.num_actors, layout.splits, layout.slots_per_split, layout.num_policies)
         self.to_learner: Channel[ToLearner] = Channel("learner", TO_LEARNER, 16)
         self.to_main: Channel[ToMain] = Channel("main", TO_MAIN, room, MAX_REPORT_BYTES)
-        self.outbox = Outbox(
+        self.output = TrajectoryOutput(
             1, TrajectoryBuffer(SCALAR, layout), self.table, [self.to_learner], self.to_main, in_flight
         )
         # What the envs themselves end, if not given: an episode of 3 steps in the first, none in the second.
@@ -70,18 +70,18 @@ class Desk:
 
     def fill_slot(self) -> None:
         """Collect a whole slot and send it."""
-        assert self.outbox.begin(self.split)
+        assert self.output.begin(self.split)
         for _ in range(ROLLOUT):
             self.split.step()
-        self.outbox.finish(self.split)
+        self.output.finish(self.split)
 
     def fill_slots(self) -> int:
         """Fill and send slots until none is given; returns how many."""
         filled = 0
-        while self.outbox.begin(self.split):
+        while self.output.begin(self.split):
             for _ in range(ROLLOUT):
                 self.split.step()
-            self.outbox.finish(self.split)
+            self.output.finish(self.split)
             filled += 1
         return filled
 
@@ -119,7 +119,7 @@ def test_ten_thousand_finished_episodes_go_out_with_one_report() -> None:
     desk = Desk()
     desk.end_episodes(10_000)
 
-    desk.outbox.report(desk.split)
+    desk.output.report(desk.split)
 
     reports = desk.told_until_empty()
     assert [len(report) for report in reports] == [MAX_EPISODES_PER_REPORT, MAX_EPISODES_PER_REPORT, 1808]
@@ -130,7 +130,7 @@ def test_ten_thousand_finished_episodes_go_out_with_one_report() -> None:
 def test_without_a_finished_episode_nothing_is_sent() -> None:
     desk = Desk()
 
-    desk.outbox.report(desk.split)
+    desk.output.report(desk.split)
 
     assert desk.told() == []
 
@@ -139,9 +139,9 @@ def test_episodes_that_find_main_behind_stay_and_go_with_the_next_report() -> No
     desk = Desk(room=1)
     desk.end_episodes(10_000)
 
-    desk.outbox.report(desk.split)
+    desk.output.report(desk.split)
     desk.end_episodes(5)
-    desk.outbox.report(desk.split)
+    desk.output.report(desk.split)
 
     # The ring takes one full report; the rest waits with the actor, the new episodes behind it.
     left = desk.split.tally.take(20_000)
@@ -150,7 +150,7 @@ def test_episodes_that_find_main_behind_stay_and_go_with_the_next_report() -> No
     received: list[float] = []
     for _ in range(3):
         received += joined(desk.told_until_empty())
-        desk.outbox.report(desk.split)
+        desk.output.report(desk.split)
     assert received == numbers(0, 10_005)
     assert desk.told() == []
 
@@ -198,10 +198,10 @@ def test_a_slot_that_is_being_filled_is_under_way_and_those_of_other_actors_are_
     for other in desk.table.slots_of(0):
         desk.table.begin(other)
 
-    assert desk.outbox.begin(desk.split)
+    assert desk.output.begin(desk.split)
     desk.split.step()
 
-    assert not desk.outbox.begin(desk.split)
+    assert not desk.output.begin(desk.split)
 
 
 def test_what_episodes_told_goes_before_the_episodes_themselves() -> None:
@@ -209,7 +209,7 @@ def test_what_episodes_told_goes_before_the_episodes_themselves() -> None:
     desk.end_episodes(2)
     desk.split.group.extras.add({"episode_extra_stats": {"kills": 5.0}})
 
-    desk.outbox.report(desk.split)
+    desk.output.report(desk.split)
 
     extras, episodes = desk.to_main.get(0)
     assert isinstance(extras, EpisodeExtras)
@@ -221,18 +221,18 @@ def test_what_episodes_told_goes_before_the_episodes_themselves() -> None:
 def test_episodes_wait_for_what_they_told_until_main_has_room_for_it() -> None:
     desk = Desk(room=1)
     desk.end_episodes(4096)
-    desk.outbox.report(desk.split)  # fills the ring
+    desk.output.report(desk.split)  # fills the ring
     for _ in range(4096):
         desk.split.group.extras.add({"true_objective": 1.0})
     desk.end_episodes(1)
 
-    desk.outbox.report(desk.split)
+    desk.output.report(desk.split)
 
     waiting = desk.split.tally.take(4096)
     desk.split.tally.put_back(*waiting)
     assert waiting[0].tolist() == [4096.0]
     assert len(desk.told_until_empty()) == 1
-    desk.outbox.report(desk.split)
+    desk.output.report(desk.split)
     extras, episodes = desk.to_main.get(0)
     assert isinstance(extras, EpisodeExtras)
     assert len(extras.values) == 4096
@@ -268,7 +268,7 @@ def test_what_envs_tell_at_the_ends_of_episodes_arrives_in_the_rows_and_in_the_s
 ) -> None:
     desk = Desk(envs=[Hunter(1.0, with_objective), Hunter(10.0, with_objective)])
     status = StatusBoard(["sf-learner-0", "sf-actor-0", "sf-actor-1"])
-    reports = Reports(Config(report=ReportConfig(stats_avg=4)), desk.to_main, [], status)
+    reports = ReportCollector(Config(report=ReportConfig(stats_avg=4)), desk.to_main, [], status)
 
     # Two slots of 4 steps: episodes of 1, 2 and 3 steps in each env, the last two steps are of a fourth.
     for _ in range(2):
@@ -308,7 +308,7 @@ def test_an_actor_that_takes_over_announces_what_is_ready_in_the_order_it_was_fi
     desk.table.release(second, 0)
     desk.to_learner.get(0)
 
-    desk.outbox.announce_again()
+    desk.output.announce_again()
 
     assert list(desk.to_learner.get(0)) == [TrajectoryReady(1, third), TrajectoryReady(1, first)]
 
@@ -322,11 +322,11 @@ def test_an_actor_that_takes_over_begins_with_the_slot_that_was_used_least() -> 
     desk.table.release(second, 0)
     trajectories = TrajectoryBuffer(SCALAR, small_layout(rows=2, rollout=ROLLOUT, slots_per_split=3))
 
-    outbox = Outbox(1, trajectories, desk.table, [desk.to_learner], desk.to_main)
+    output = TrajectoryOutput(1, trajectories, desk.table, [desk.to_learner], desk.to_main)
     split = Split.of_envs(0, [ScriptedEnv([]), ScriptedEnv([])], SCALAR, ROLLOUT)
     split.reset([1, 2], "test")
 
-    assert outbox.begin(split)
+    assert output.begin(split)
     assert split.recorder.slot.index == second
     assert desk.table.state(third) is SlotState.READY
 
@@ -335,15 +335,15 @@ def test_an_actor_that_takes_over_begins_with_what_was_taken_back_from_the_dead_
     desk = Desk(slots=2)
     first, second = desk.table.slots_of(1)
     desk.fill_slot()
-    assert desk.outbox.begin(desk.split)
+    assert desk.output.begin(desk.split)
     desk.table.reclaim(1)
     trajectories = TrajectoryBuffer(SCALAR, small_layout(rows=2, rollout=ROLLOUT, slots_per_split=2))
 
-    outbox = Outbox(1, trajectories, desk.table, [desk.to_learner], desk.to_main)
+    output = TrajectoryOutput(1, trajectories, desk.table, [desk.to_learner], desk.to_main)
     split = Split.of_envs(0, [ScriptedEnv([]), ScriptedEnv([])], SCALAR, ROLLOUT)
     split.reset([1, 2], "test")
 
     # Where collection waits, the first is freed only once the second is full.
     assert desk.table.state(first) is SlotState.READY
-    assert outbox.begin(split)
+    assert output.begin(split)
     assert split.recorder.slot.index == second

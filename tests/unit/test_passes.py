@@ -10,17 +10,17 @@ import torch
 
 from sfactory.config.flags import config_of
 from sfactory.layout import Layout
-from sfactory.learner.dataset_queue import Belt
+from sfactory.learner.dataset_queue import DatasetQueue
 from sfactory.learner.diagnostics import Starvation
-from sfactory.learner.learner import Learning
+from sfactory.learner.learner import Learner
 from sfactory.learner.minibatches import Dataset
 from sfactory.learner.staging import DeviceSlot, Staging
-from sfactory.learner.training_loop import Passes
+from sfactory.learner.training_loop import TrainingLoop
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
 from sfactory.shared.control import Stop
 from sfactory.shared.status import Stopwatch
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR
 
 STEPS = 20  # of a dataset: 4 rows of 5
@@ -38,16 +38,16 @@ class Bench:
         config = config_of({"env": "any", **sizes, "encoder_mlp_layers": (8,), "early_stop_loss_change": 0.0, **flags})
         layout = Layout.plan(config.sampling, config.learner, "central")
         torch.manual_seed(1)
-        self.wiring = Wiring(VECTOR, layout, flat_bytes(ActorCritic(VECTOR, config.model)))
-        row = self.wiring.status.row("sf-learner-0")
-        self.learning = Learning(self.wiring.learner(0, config, 1, "cpu", 1, None), row)
+        self.shared = SharedObjects(VECTOR, layout, flat_bytes(ActorCritic(VECTOR, config.model)))
+        row = self.shared.status.row("sf-learner-0")
+        self.learning = Learner(self.shared.learner(0, config, 1, "cpu", 1, None), row)
         self.learning.begin()
         self.learning.progress.start_clock(1e-9)
         count = max(2, config.learner.minibatch_ring_size)
         slots = [DeviceSlot(VECTOR, layout, torch.device("cpu"), replay=False) for _ in range(count)]
-        self.belt = Belt([Staging(VECTOR, layout, pin=False)], slots, poison=True)
-        starvation = Starvation(0.0, self.wiring.status, self.wiring.table)
-        self.passes = Passes(self.learning, self.belt, config.learner, row, Stopwatch(row), starvation)
+        self.dataset_queue = DatasetQueue([Staging(VECTOR, layout, pin=False)], slots, poison=True)
+        starvation = Starvation(0.0, self.shared.status, self.shared.table)
+        self.passes = TrainingLoop(self.learning, self.dataset_queue, config.learner, row, Stopwatch(row), starvation)
         self.trace = ""
         self.targets: dict[str, list[object]] = {}
         self._one_pass = self.learning.one_pass
@@ -62,15 +62,15 @@ class Bench:
 
     def feed(self, number: int) -> None:
         """Assemble and load a dataset that is called by the ``number``-th letter."""
-        area = self.belt.area_to_fill(BOUND_S)
+        area = self.dataset_queue.area_to_fill(BOUND_S)
         assert area is not None
         area.obs["obs"].normal_()
         area.scalars["reward"].fill_(number)
         area.scalars["valid"].fill_(True)
         area.scalars["log_prob"].fill_(-1.0)
-        while (slot := self.belt.slot_to_load(0.1)) is None:
+        while (slot := self.dataset_queue.slot_to_load(0.1)) is None:
             assert not self.ended.is_set()
-        self.belt.load(area, slot)
+        self.dataset_queue.load(area, slot)
 
     def _feed_all(self, datasets: int) -> None:
         for number in range(datasets):
@@ -80,7 +80,7 @@ class Bench:
         """Learn ``turns`` passes with so many datasets fed; returns the trace."""
         self.ended = threading.Event()
         threading.Thread(target=self._feed_all, args=(datasets,), daemon=True).start()
-        self.passes.run(lambda: len(self.trace) >= turns or self.wiring.control.stopping)
+        self.passes.run(lambda: len(self.trace) >= turns or self.shared.control.stopping)
         self.ended.set()
         return self.trace
 
@@ -121,12 +121,12 @@ def test_weights_are_published_every_so_many_updates_after_whole_passes(
     interval: int, minibatches: int, published: int
 ) -> None:
     bench = Bench(publish_interval=interval, num_batches_per_epoch=minibatches, batch_size=STEPS // minibatches)
-    before = bench.wiring.weights[0].publications
+    before = bench.shared.weights[0].publications
 
     bench.run(12, 12)
 
-    assert bench.wiring.weights[0].publications - before == published
-    assert bench.wiring.status.row("sf-learner-0").get("publications") == before + published
+    assert bench.shared.weights[0].publications - before == published
+    assert bench.shared.status.row("sf-learner-0").get("publications") == before + published
 
 
 def test_at_a_limit_of_steps_what_is_open_is_learned_from_whole_and_nothing_new_is_opened() -> None:
@@ -140,7 +140,7 @@ def test_at_a_limit_of_steps_what_is_open_is_learned_from_whole_and_nothing_new_
 
 def test_a_stop_breaks_passes_off_and_is_no_end_of_training() -> None:
     bench = Bench(num_epochs=10**6)
-    threading.Timer(0.5, lambda: bench.wiring.control.order_stop(Stop.SAVE)).start()
+    threading.Timer(0.5, lambda: bench.shared.control.order_stop(Stop.SAVE)).start()
 
     trace = bench.run(1, 10**9)
 

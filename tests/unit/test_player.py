@@ -12,7 +12,7 @@ import torch
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.play.player import Player
-from sfactory.play.rendering import Dark
+from sfactory.play.rendering import NoScreen
 from sfactory.spec import EnvSpec
 
 CHOICES, LENGTH, EPISODES = 5, 8, 3
@@ -64,7 +64,7 @@ def test_memory_lasts_for_an_episode_and_no_longer() -> None:
     env = Diary()
     spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
     model = forgetful_model(spec)
-    player = Player(env, spec, model, Dark(), name="diary", deterministic=True)
+    player = Player(env, spec, model, NoScreen(), name="diary", deterministic=True)
 
     episodes = list(player.episodes(EPISODES, max_steps=1000, seed=1))
 

@@ -14,7 +14,7 @@ from sfactory.layout import Layout
 from sfactory.messages import ActReply, ActRequest
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR
 
 FLAGS = {"env": "any", "num_workers": 2, "num_envs_per_worker": 3, "worker_num_splits": 1, "rollout": 4}
@@ -27,9 +27,9 @@ class Desk:
         config = config_of({**FLAGS, "batch_size": 4, "encoder_mlp_layers": (8,)})
         layout = Layout.plan(config.sampling, config.learner, "central")
         flat = FlatState(ActorCritic(VECTOR, config.model))
-        self.wiring = Wiring(VECTOR, layout, flat.block.numel())
-        self.wiring.weights[0].publish(flat.to_host(), 0)
-        policy = ActingPolicy(VECTOR, config.model, self.wiring.weights[0], torch.device("cpu"))
+        self.shared = SharedObjects(VECTOR, layout, flat.block.numel())
+        self.shared.weights[0].publish(flat.to_host(), 0)
+        policy = ActingPolicy(VECTOR, config.model, self.shared.weights[0], torch.device("cpu"))
         self.passes: list[int] = []
         act = policy.act
 
@@ -38,16 +38,16 @@ class Desk:
             return act(obs, state)
 
         policy.act = counted  # type: ignore[assignment, method-assign]
-        setup = self.wiring.policy_worker(0, 0, config, 1, 0, "cpu")
-        self.worker = PolicyWorker(setup, policy, self.wiring.status.row("sf-policy-0-0"))
+        setup = self.shared.policy_worker(0, 0, config, 1, 0, "cpu")
+        self.worker = PolicyWorker(setup, policy, self.shared.status.row("sf-policy-0-0"))
 
     def ask(self, actor: int) -> None:
         """Request actions for the first step of an actor's first slot."""
-        self.wiring.to_policies[0].put(ActRequest(actor, 0, self.wiring.table.slots_of(actor)[0], 0, 0, 0))
+        self.shared.to_policies[0].put(ActRequest(actor, 0, self.shared.table.slots_of(actor)[0], 0, 0, 0))
 
     def replies(self, actor: int) -> list[object]:
         """What has been sent to an actor."""
-        return list(self.wiring.to_actors[actor].get(0))
+        return list(self.shared.to_actors[actor].get(0))
 
 
 def test_requests_that_come_while_it_gives_way_are_part_of_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,9 +74,9 @@ def test_nothing_is_done_for_an_actor_that_has_died() -> None:
     desk = Desk()
     desk.ask(0)
     desk.ask(1)
-    dead = desk.wiring.trajectories.slot(desk.wiring.table.slots_of(0)[0])
+    dead = desk.shared.trajectories.slot(desk.shared.table.slots_of(0)[0])
     dead.value[...] = 77.0
-    desk.wiring.to_actors[0].begin_next_life()
+    desk.shared.to_actors[0].begin_next_incarnation()
 
     desk.worker.turn(1.0)
 
@@ -90,14 +90,14 @@ def test_of_an_actor_that_dies_during_the_pass_the_slot_stays_as_it_is_and_the_o
     desk = Desk()
     desk.ask(0)
     desk.ask(1)
-    dead = desk.wiring.trajectories.slot(desk.wiring.table.slots_of(0)[0])
-    living = desk.wiring.trajectories.slot(desk.wiring.table.slots_of(1)[0])
+    dead = desk.shared.trajectories.slot(desk.shared.table.slots_of(0)[0])
+    living = desk.shared.trajectories.slot(desk.shared.table.slots_of(1)[0])
     dead.value[...] = living.value[...] = 77.0
-    act, inbox = desk.worker._policy.act, desk.wiring.to_actors[0]
+    act, inbox = desk.worker._policy.act, desk.shared.to_actors[0]
 
     def dying(obs: dict[str, torch.Tensor], state: torch.Tensor) -> object:
-        if not inbox.life:
-            inbox.begin_next_life()
+        if not inbox.incarnation:
+            inbox.begin_next_incarnation()
         return act(obs, state)
 
     desk.worker._policy.act = dying  # type: ignore[assignment, method-assign]
@@ -113,7 +113,7 @@ def test_of_an_actor_that_dies_during_the_pass_the_slot_stays_as_it_is_and_the_o
 def test_if_all_who_asked_have_died_nobody_is_answered() -> None:
     desk = Desk()
     desk.ask(0)
-    desk.wiring.to_actors[0].begin_next_life()
+    desk.shared.to_actors[0].begin_next_incarnation()
 
     desk.worker.turn(1.0)
 

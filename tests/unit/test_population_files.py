@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfactory.errors import RunDirError
-from sfactory.pbt.event_log import GENEALOGY_NAME, Event, Genealogy, Kind, births, read_genealogy
+from sfactory.pbt.event_log import GENEALOGY_NAME, Event, Kind, PbtEventLog, births, read_genealogy
 from sfactory.pbt.state import STATE_NAME, Member, PopulationState, load_state, save_state
 
 COUNTS = st.integers(0, 10**15)
@@ -117,7 +117,7 @@ def event(policy: int, env_steps: int, kind: Kind = Kind.MUTATE, parent: int | N
 
 
 def test_events_are_read_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
-    genealogy = Genealogy(tmp_path / GENEALOGY_NAME)
+    genealogy = PbtEventLog(tmp_path / GENEALOGY_NAME)
     events = [event(0, 10), event(1, 5), event(1, 20, Kind.REPLACE, parent=0), event(0, 10, Kind.KEEP)]
 
     for number, each in enumerate(events):
@@ -129,12 +129,12 @@ def test_events_are_read_in_the_order_in_which_they_were_written(tmp_path: Path)
 
 def test_half_a_line_that_a_kill_has_left_is_neither_read_nor_in_the_way(tmp_path: Path) -> None:
     path = tmp_path / GENEALOGY_NAME
-    Genealogy(path).append(0, event(0, 10))
+    PbtEventLog(path).append(0, event(0, 10))
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"number": 1, "kind": "muta' + b"x" * 200_000)
 
     assert read_genealogy(tmp_path) == [event(0, 10)]
-    Genealogy(path).append(1, event(1, 12))
+    PbtEventLog(path).append(1, event(1, 12))
 
     assert path.read_bytes().startswith(whole)
     assert read_genealogy(tmp_path) == [event(0, 10), event(1, 12)]
@@ -144,18 +144,18 @@ def test_a_file_that_is_half_a_line_alone_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / GENEALOGY_NAME
     path.write_bytes(b'{"number')
 
-    Genealogy(path).append(0, event(0, 10))
+    PbtEventLog(path).append(0, event(0, 10))
 
     assert read_genealogy(tmp_path) == [event(0, 10)]
 
 
 def test_a_turn_that_is_taken_again_supersedes_what_was_written_of_it(tmp_path: Path) -> None:
     path = tmp_path / GENEALOGY_NAME
-    first = Genealogy(path)
+    first = PbtEventLog(path)
     for number, each in enumerate([event(0, 10), event(0, 20), event(1, 30)]):
         first.append(number, each)
 
-    second = Genealogy(path)
+    second = PbtEventLog(path)
     second.append(1, event(0, 15, Kind.RESTORE))
     second.append(2, event(0, 21))
 
@@ -163,7 +163,7 @@ def test_a_turn_that_is_taken_again_supersedes_what_was_written_of_it(tmp_path: 
 
 
 def test_env_steps_of_a_policy_go_back_only_where_a_session_goes_on_with_it(tmp_path: Path) -> None:
-    genealogy = Genealogy(tmp_path / GENEALOGY_NAME)
+    genealogy = PbtEventLog(tmp_path / GENEALOGY_NAME)
     genealogy.append(0, event(0, 100))
     genealogy.append(1, event(1, 50))
 
@@ -178,7 +178,7 @@ def test_env_steps_of_a_policy_go_back_only_where_a_session_goes_on_with_it(tmp_
 @pytest.mark.parametrize("line", ["{}", "3", "nonsense", '{"number": 1, "kind": "die"}'])
 def test_a_line_that_is_no_event_is_told_by_its_number(tmp_path: Path, line: str) -> None:
     path = tmp_path / GENEALOGY_NAME
-    Genealogy(path).append(0, event(0, 10))
+    PbtEventLog(path).append(0, event(0, 10))
     path.write_text(path.read_text() + line + "\n")
 
     with pytest.raises(RunDirError, match=r"population\.jsonl, line 2: is no event of a population"):

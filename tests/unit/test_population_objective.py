@@ -7,7 +7,7 @@ import pytest
 
 from sfactory.messages import EpisodeExtras, EpisodesDone
 from sfactory.pbt.ranking import Found, TargetObjective
-from sfactory.report.policy_stats import PolicyReports
+from sfactory.report.policy_stats import PolicyStats
 
 
 @pytest.mark.parametrize("metric", ["reward", "length"])
@@ -45,7 +45,7 @@ def test_an_objective_that_no_env_reports_is_told_with_what_is_reported() -> Non
 
 
 def test_a_policy_whose_envs_tell_no_true_objective_is_not_ranked_by_its_returns() -> None:
-    telling, silent = PolicyReports(2, "reward"), PolicyReports(2, "reward")
+    telling, silent = PolicyStats(2, "reward"), PolicyStats(2, "reward")
     for reports in (telling, silent):
         reports.add_episodes(EpisodesDone(0, np.array([200.0, 200.0]), np.array([10, 10])))
     telling.add_extras(EpisodeExtras(0, "true_objective", np.array([0.5, 1.0])))

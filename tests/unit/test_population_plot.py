@@ -12,8 +12,8 @@ import pytest
 from sfactory import plot
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import write_config
-from sfactory.pbt.event_log import GENEALOGY_NAME, Event, Genealogy, Kind
-from sfactory.pbt.plot import Birth, Curve, read_history
+from sfactory.pbt.event_log import GENEALOGY_NAME, Event, Kind, PbtEventLog
+from sfactory.pbt.plot import ChildSpec, Curve, read_history
 
 FLAGS: dict[str, Any] = {"env": "CartPole-v1", "num_policies": 2, "with_pbt": True, "pbt_optimize_gamma": True}
 
@@ -39,7 +39,7 @@ def save_run(name: str = "run", events: list[Event] = EVENTS, **flags: Any) -> P
     run_dir = Path("train_dir") / name
     run_dir.mkdir(parents=True)
     write_config(run_dir, config_of({**FLAGS, **flags}), {})
-    genealogy = Genealogy(run_dir / GENEALOGY_NAME)
+    genealogy = PbtEventLog(run_dir / GENEALOGY_NAME)
     for number, each in enumerate(events):
         genealogy.append(number, each)
     rows = [
@@ -69,7 +69,7 @@ def test_the_history_holds_returns_births_and_every_hyperparameter() -> None:
 
     assert history.policies == (0, 1)
     assert history.returns == (Curve(0, (500, 1000, 1500), (10.0, 20.0, 40.0)), Curve(1, (1000, 1500), (10.0, 20.0)))
-    assert history.births == (Birth(parent=0, child=1, env_steps=1100),)
+    assert history.births == (ChildSpec(parent=0, child=1, env_steps=1100),)
     traces = {trace.name: trace for trace in history.traces}
     assert {name: trace.log for name, trace in traces.items()} == {
         "learning_rate": True,

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
 from sfactory.inference.acting_policy import ActingPolicy
-from sfactory.learner.gradient_step import LossScale, Rates, Updater
+from sfactory.learner.gradient_step import GradientStep, LossScale, Rates
 from sfactory.model import precision
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.encoders import ConvEncoder
@@ -210,9 +210,9 @@ def test_the_scale_of_losses_halves_down_to_one_and_grows_again() -> None:
 
 
 def test_a_resumed_run_goes_on_with_the_scale_of_losses_that_it_had() -> None:
-    def updater(dtype: torch.dtype) -> Updater:
+    def updater(dtype: torch.dtype) -> GradientStep:
         torch.manual_seed(0)
-        return Updater(model_in(dtype), OptimConfig())
+        return GradientStep(model_in(dtype), OptimConfig())
 
     before, after, exact = updater(torch.float16), updater(torch.float16), updater(torch.float32)
     infinite = before.optimizer.parameters[0].sum() * torch.inf

@@ -16,7 +16,7 @@ import pytest
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import EnvError, SFactoryError
 from sfactory.planning.env_probe import examine, probe_env
-from sfactory.process.spawn import Nursery
+from sfactory.process.spawn import Spawner
 from tests.support.scripted_env import ScriptedEnv
 
 HERE = "tests.unit.test_probe"
@@ -83,26 +83,26 @@ def odd(what: str) -> gymnasium.Env[Any, Any]:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Nursery:
-    nursery = Nursery()
-    nursery.open()
-    return nursery
+def spawner() -> Spawner:
+    spawner = Spawner()
+    spawner.open()
+    return spawner
 
 
 def factory_of(name: str, **kwargs: object) -> EnvFactory:
     return EnvFactory(f"{HERE}:{name}", kwargs)
 
 
-def test_a_good_env_is_described(nursery: Nursery) -> None:
-    spec, step_us, _ = probe_env(nursery, factory_of("well_behaved"), BOUND_S)
+def test_a_good_env_is_described(spawner: Spawner) -> None:
+    spec, step_us, _ = probe_env(spawner, factory_of("well_behaved"), BOUND_S)
 
     assert step_us is None  # measuring takes a moment, and is not asked for
     assert [key for key, _ in spec.obs] == ["obs"]
     assert [(head.key, getattr(head, "start", None)) for head in spec.actions] == [("action", 2)]
 
 
-def test_the_steps_of_an_env_are_timed_if_that_is_asked_for(nursery: Nursery) -> None:
-    step_us = probe_env(nursery, EnvFactory("CartPole-v1"), BOUND_S, timed=True).step_us
+def test_the_steps_of_an_env_are_timed_if_that_is_asked_for(spawner: Spawner) -> None:
+    step_us = probe_env(spawner, EnvFactory("CartPole-v1"), BOUND_S, timed=True).step_us
 
     assert step_us is not None
     assert 0.1 < step_us < 10_000
@@ -112,8 +112,8 @@ def test_the_steps_of_a_vector_env_are_not_timed_since_it_is_not_known_how_many_
     assert examine(EnvFactory("vector:CartPole-v1"), timed=True).step_us is None
 
 
-def test_what_an_env_prints_does_not_reach_stdout(nursery: Nursery, capfd: pytest.CaptureFixture[str]) -> None:
-    probe_env(nursery, factory_of("chatty"), BOUND_S)
+def test_what_an_env_prints_does_not_reach_stdout(spawner: Spawner, capfd: pytest.CaptureFixture[str]) -> None:
+    probe_env(spawner, factory_of("chatty"), BOUND_S)
 
     assert capfd.readouterr().out == ""
 
@@ -126,16 +126,16 @@ def test_what_an_env_prints_does_not_reach_stdout(nursery: Nursery, capfd: pytes
         ("absent", r"has no 'absent'"),
     ],
 )
-def test_an_env_that_cannot_be_made_is_refused_with_its_cause(nursery: Nursery, name: str, words: str) -> None:
+def test_an_env_that_cannot_be_made_is_refused_with_its_cause(spawner: Spawner, name: str, words: str) -> None:
     with pytest.raises(EnvError, match=f"^--env={HERE}:{name}: .*{words}"):
-        probe_env(nursery, factory_of(name), BOUND_S)
+        probe_env(spawner, factory_of(name), BOUND_S)
 
 
 def test_an_env_that_hangs_is_refused_when_its_time_is_up_and_the_place_is_shown(
-    nursery: Nursery, caplog: pytest.LogCaptureFixture
+    spawner: Spawner, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(EnvError, match=r"not made, reset and stepped within --reset_timeout_seconds=2$"):
-        probe_env(nursery, factory_of("sleepy"), 2)
+        probe_env(spawner, factory_of("sleepy"), 2)
 
     assert re.search(r"sf-probe hung here:\n.*test_probe\.py\", line \d+ in sleepy", caplog.text, re.DOTALL)
 
@@ -143,17 +143,17 @@ def test_an_env_that_hangs_is_refused_when_its_time_is_up_and_the_place_is_shown
 @pytest.mark.parametrize(
     ("gpus", "seen"), [((), "['', None, None]"), ((3, 1), "['3', '3', '3']"), ((0,), "['0', '0', '0']")]
 )
-def test_the_probed_env_sees_the_gpu_of_the_first_actor(nursery: Nursery, gpus: tuple[int, ...], seen: str) -> None:
-    assert probe_env(nursery, factory_of("seeing", expected=seen), BOUND_S, gpus).spec.actions
+def test_the_probed_env_sees_the_gpu_of_the_first_actor(spawner: Spawner, gpus: tuple[int, ...], seen: str) -> None:
+    assert probe_env(spawner, factory_of("seeing", expected=seen), BOUND_S, gpus).spec.actions
 
 
 def test_gpus_beyond_those_that_are_visible_are_refused_before_anything_starts(
-    nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+    spawner: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
 
     with pytest.raises(EnvError, match=r"--actor_worker_gpus: there is no GPU 2 within CUDA_VISIBLE_DEVICES='4,5'"):
-        probe_env(nursery, factory_of("well_behaved"), BOUND_S, (0, 2))
+        probe_env(spawner, factory_of("well_behaved"), BOUND_S, (0, 2))
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_an_env_that_does_not_keep_to_the_interface_is_told_how(what: str, words
     assert f"--env={HERE}:odd" in str(refused.value)
 
 
-def test_an_env_whose_making_fails_is_told_with_its_place(nursery: Nursery) -> None:
+def test_an_env_whose_making_fails_is_told_with_its_place(spawner: Spawner) -> None:
     with pytest.raises(EnvError, match=r"raised \w+: .* \(at .*test_probe\.py:\d+ in \w+\)"):
-        probe_env(nursery, factory_of("unmakeable"), BOUND_S)
+        probe_env(spawner, factory_of("unmakeable"), BOUND_S)
 
 
 def unmakeable() -> gymnasium.Env[Any, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig, SamplingConfig
 from sfactory.layout import Layout
-from sfactory.learner.loss import Objective
+from sfactory.learner.loss import LossFunction
 from tests.support.losses import loss_of
 from tests.support.models import model_of, tiny_config
 from tests.support.parts import trainer_for
@@ -121,7 +121,7 @@ def test_gae_values_what_comes_after_the_rollout_with_the_memory_stored_for_it(s
     is_first[-1, [1, 4]] = True
     batch = dataclasses.replace(batch, is_first=is_first)
 
-    targets = Objective(model, GAE).gae_targets(batch)
+    targets = LossFunction(model, GAE).gae_targets(batch)
 
     state = batch.rnn_states[-1].clone()
     state[[1, 4]] = 0.0

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from sfactory.learner.batcher import Assembler
+from sfactory.learner.batcher import Batcher
 from sfactory.learner.replay import Replay
 from sfactory.learner.staging import REPLAYED, Staging
 from tests.support.parts import VECTOR, small_layout
@@ -22,7 +22,7 @@ class ReplayBench(Bench):
     def __init__(self, proportion: float, slots: int = 50, include_new: bool = False, seed: int = 1) -> None:
         super().__init__(rows=ROWS, dataset_rows=DATASET)
         self.replay = Replay(proportion, slots, include_new, seed)
-        self.assembler = Assembler(self.rests, False, self.replay)
+        self.assembler = Batcher(self.rests, False, self.replay)
         layout = small_layout(num_actors=2, slots_per_split=3, rows=ROWS, dataset_rows=DATASET)
         self.staging = Staging(VECTOR, layout, pin=False, replay=True)
         self.new: list[int] = []

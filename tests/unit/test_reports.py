@@ -31,12 +31,12 @@ from sfactory.messages import (
     TrainStats,
 )
 from sfactory.report import collector as reports_module
-from sfactory.report.collector import Reports
+from sfactory.report.collector import ReportCollector
 from sfactory.report.console import Console
-from sfactory.report.reporter import Reporting
+from sfactory.report.reporter import Reporter
 from sfactory.shared.channel import Channel
 from sfactory.shared.status import StatusBoard
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR, small_layout
 from tests.support.processes import eventually
 
@@ -82,7 +82,7 @@ class Desk:
         config = dataclasses.replace(CONFIG, checkpoint=CheckpointConfig(save_best_metric=save_best_metric))
         self.inbox: Channel[ToMain] = Channel("sf-main", TO_MAIN, 64, MAX_REPORT_BYTES)
         self.status = StatusBoard(["sf-learner-0", "sf-actor-0", "sf-actor-1"])
-        self.reports = Reports(config, self.inbox, [], self.status)
+        self.reports = ReportCollector(config, self.inbox, [], self.status)
 
     def episodes(self, *returns: float, length: int = 10) -> None:
         self.inbox.put(EpisodesDone(0, np.array(returns, np.float64), np.full(len(returns), length)))
@@ -188,10 +188,10 @@ def test_rates_begin_with_the_first_step_and_not_with_the_start(desk: Desk, monk
 
 def test_ending_a_run_is_no_part_of_its_rate_of_sampling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of({"env": "any", "with_tensorboard": False})
-    wiring, console = Wiring(VECTOR, small_layout(), weight_bytes=8), Console(None, None)
-    actor, learner = wiring.status.row("sf-actor-0"), wiring.status.row("sf-learner-0")
+    shared, console = SharedObjects(VECTOR, small_layout(), weight_bytes=8), Console(None, None)
+    actor, learner = shared.status.row("sf-actor-0"), shared.status.row("sf-learner-0")
     with RunDir.open(tmp_path, "run") as rundir:
-        reporting = Reporting(config, wiring, rundir, Resumed(), console, process_started_at=0.0)
+        reporting = Reporter(config, shared, rundir, Resumed(), console, process_started_at=0.0)
 
         # (time, sampled): the last steps are made between the last beat and the end of all processes.
         for at, sampled in ((1, 1000), (2, 2000), (3, 3000), (9, 3000), (20, 3050)):
@@ -310,7 +310,7 @@ def test_of_several_policies_each_is_told_apart() -> None:
     config = dataclasses.replace(CONFIG, population=PopulationConfig(num_policies=2))
     inbox: Channel[ToMain] = Channel("sf-main", TO_MAIN, 64, MAX_REPORT_BYTES)
     status = StatusBoard(["sf-learner-0", "sf-learner-1"])
-    reports = Reports(config, inbox, [], status)
+    reports = ReportCollector(config, inbox, [], status)
     status.row("sf-learner-0").set("env_steps", 600)
     status.row("sf-learner-1").set("env_steps", 400)
     inbox.put(EpisodesDone(0, np.array([3.0, 5.0]), np.array([10, 10]), policy=1))
@@ -326,7 +326,7 @@ def test_of_several_policies_each_is_told_apart() -> None:
 def test_the_best_of_several_policies_is_the_best_of_one_and_not_of_all_together() -> None:
     config = dataclasses.replace(CONFIG, population=PopulationConfig(num_policies=3))
     inbox: Channel[ToMain] = Channel("sf-main", TO_MAIN, 64, MAX_REPORT_BYTES)
-    reports = Reports(config, inbox, [], StatusBoard([f"sf-learner-{policy}" for policy in range(3)]))
+    reports = ReportCollector(config, inbox, [], StatusBoard([f"sf-learner-{policy}" for policy in range(3)]))
 
     for policy, score in ((0, 1.0), (1, 9.0), (0, 1.0), (0, 1.0), (1, 5.0), (2, 6.5)):
         inbox.put(EpisodesDone(0, np.array([score, score]), np.array([10, 10]), policy=policy))
@@ -566,7 +566,7 @@ def test_a_resumed_run_tells_where_it_goes_on_from_before_its_learner_can(desk: 
     last = dataclasses.replace(desk.reports.summary("interrupted"), best_episode_return_mean=4.0)
     resumed = Resumed(env_steps=1000, train_seconds=20.0, updates=30, best_return=4.0, summary=last)
 
-    reports = Reports(CONFIG, desk.inbox, [], StatusBoard(["sf-learner-0", "sf-actor-0"]), resumed)
+    reports = ReportCollector(CONFIG, desk.inbox, [], StatusBoard(["sf-learner-0", "sf-actor-0"]), resumed)
 
     assert reports.progress().env_steps == 1000
     assert reports.scalars()["perf/train_seconds"] == 20.0

@@ -16,7 +16,7 @@ from sfactory.layout import Layout
 from sfactory.messages import ActReply, ActRequest
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR
 
 T = 4
@@ -47,13 +47,13 @@ class Desk:
         model = ActorCritic(VECTOR, config.model)
         flat = FlatState(model)
         layout = Layout.plan(config.sampling, config.learner, "central", model.state_size)
-        self._wiring = wiring = Wiring(VECTOR, layout, flat.block.numel())
-        wiring.weights[0].publish(flat.to_host(), 0)
-        setup = wiring.policy_worker(0, 0, config, 1, 0, "cpu")
-        policy = ActingPolicy(VECTOR, config.model, wiring.weights[0], torch.device("cpu"))
-        self._worker = PolicyWorker(setup, policy, wiring.status.row("sf-policy-0-0"))
-        self._index = wiring.table.slots_of(1)[0]
-        self.slot = wiring.trajectories.slot(self._index)
+        self._shared = shared = SharedObjects(VECTOR, layout, flat.block.numel())
+        shared.weights[0].publish(flat.to_host(), 0)
+        setup = shared.policy_worker(0, 0, config, 1, 0, "cpu")
+        policy = ActingPolicy(VECTOR, config.model, shared.weights[0], torch.device("cpu"))
+        self._worker = PolicyWorker(setup, policy, shared.status.row("sf-policy-0-0"))
+        self._index = shared.table.slots_of(1)[0]
+        self.slot = shared.trajectories.slot(self._index)
         self.slot.obs["obs"][...] = np.random.default_rng(0).normal(size=self.slot.obs["obs"].shape)
         self.slot.is_first[...] = False
         for t, rows in STARTS.items():
@@ -63,14 +63,14 @@ class Desk:
         """Have the request of step ``t`` answered so many times, in one turn or in as many."""
         request = ActRequest(1, 0, self._index, t, t % 2, 0)
         for answer in range(1, times + 1):
-            self._wiring.to_policies[0].put(request)
+            self._shared.to_policies[0].put(request)
             if answer == times or not at_once:
                 self._worker.turn(1.0)
-        return [message for message in self._wiring.to_actors[1].get(0) if isinstance(message, ActReply)]
+        return [message for message in self._shared.to_actors[1].get(0) if isinstance(message, ActReply)]
 
     def states(self) -> Array:
         """[2, N, S]: both states of the split."""
-        return np.stack([self._wiring.states.of(phase, 1, 0) for phase in (0, 1)])
+        return np.stack([self._shared.states.of(phase, 1, 0) for phase in (0, 1)])
 
     def memory(self) -> dict[str, Array]:
         """What depends on the memory alone: states, and values and states recorded in the slot."""
@@ -110,7 +110,7 @@ def test_states_of_other_splits_are_left_alone() -> None:
 
     desk.ask(0, times=2)
 
-    others = np.stack([desk._wiring.states.of(phase, 0, 0) for phase in (0, 1)])
+    others = np.stack([desk._shared.states.of(phase, 0, 0) for phase in (0, 1)])
     assert not others.any()
     assert desk.states()[1].any()
 
@@ -121,7 +121,7 @@ def test_a_request_of_the_wrong_phase_would_be_noticed() -> None:
         desk.ask(0)
 
     once.ask(1)
-    wrong._wiring.to_policies[0].put(ActRequest(1, 0, wrong._index, 1, 0, 0))
+    wrong._shared.to_policies[0].put(ActRequest(1, 0, wrong._index, 1, 0, 0))
     wrong._worker.turn(1.0)
 
     assert np.abs(wrong.slot.value[1] - once.slot.value[1]).max() > 1e-3

@@ -24,7 +24,7 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
 from sfactory.shared.control import Stop
 from sfactory.shared.slots import SlotState
-from sfactory.supervise.shared_objects import Wiring
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import SCALAR
 from tests.support.processes import eventually
 from tests.support.scripted_env import ScriptedEnv
@@ -52,9 +52,9 @@ class Scripted(EnvFactory):
         return ScriptedEnv([])
 
 
-def wiring_of(config: Config, inference: Any = "central") -> Wiring:
+def shared_objects_of(config: Config, inference: Any = "central") -> SharedObjects:
     layout = Layout.plan(config.sampling, config.learner, inference)
-    return Wiring(SCALAR, layout, flat_bytes(ActorCritic(SCALAR, config.model)))
+    return SharedObjects(SCALAR, layout, flat_bytes(ActorCritic(SCALAR, config.model)))
 
 
 @pytest.fixture(autouse=True)
@@ -68,11 +68,11 @@ def torch_generator() -> Iterator[None]:
 def first_weights(seed: int) -> Array:
     """What a learner publishes before it has learned anything."""
     config = config_of(FLAGS)
-    wiring = wiring_of(config)
-    wiring.control.order_stop(Stop.NOW)
-    run_learner(wiring.learner(0, config, seed, "cpu", 1, None), wiring.status.row("sf-learner-0"))
-    weights = np.empty(wiring.weights[0].nbytes, np.uint8)
-    wiring.weights[0].read_into(weights)
+    shared = shared_objects_of(config)
+    shared.control.order_stop(Stop.NOW)
+    run_learner(shared.learner(0, config, seed, "cpu", 1, None), shared.status.row("sf-learner-0"))
+    weights = np.empty(shared.weights[0].nbytes, np.uint8)
+    shared.weights[0].read_into(weights)
     return weights
 
 
@@ -87,31 +87,31 @@ def test_first_weights_are_the_same_for_the_same_seed_and_others_for_another() -
 def actions_of_policy_worker(weights: Array, seed: int, worker: int = 0, generation: int = 0) -> list[int]:
     """What one that lives in a thread answers to four requests of 16 rows."""
     config = config_of(FLAGS)
-    wiring = wiring_of(config)
-    wiring.weights[0].publish(weights, 0)
-    setup = wiring.policy_worker(0, worker, config, seed, generation, "cpu")
-    row = wiring.status.row(f"sf-policy-0-{worker}")
+    shared = shared_objects_of(config)
+    shared.weights[0].publish(weights, 0)
+    setup = shared.policy_worker(0, worker, config, seed, generation, "cpu")
+    row = shared.status.row(f"sf-policy-0-{worker}")
     thread = threading.Thread(target=run_policy_worker, args=(setup, row), daemon=True)
     thread.start()
     try:
         for t in range(4):
             setup.inbox.put(ActRequest(0, 0, 0, t, t % 2, 0))
-            assert list(wiring.to_actors[0].get(END_S)) == [ActReply(0, t)]
+            assert list(shared.to_actors[0].get(END_S)) == [ActReply(0, t)]
     finally:
-        wiring.control.order_stop(Stop.NOW)
+        shared.control.order_stop(Stop.NOW)
         thread.join(END_S)
-    return [int(action) for action in wiring.trajectories.slot(0).actions["action"].flatten()]
+    return [int(action) for action in shared.trajectories.slot(0).actions["action"].flatten()]
 
 
 def test_each_policy_worker_of_each_session_draws_actions_of_its_own_and_the_same_with_the_same_seed() -> None:
-    lives = [(5, 0, 0), (6, 0, 0), (5, 1, 0), (5, 0, 4096), (5, 1, 4096)]
+    incarnations = [(5, 0, 0), (6, 0, 0), (5, 1, 0), (5, 0, 4096), (5, 1, 4096)]
 
     weights = first_weights(1)
 
-    drawn = [actions_of_policy_worker(weights, *life) for life in lives]
+    drawn = [actions_of_policy_worker(weights, *incarnation) for incarnation in incarnations]
 
-    assert drawn[-1] == actions_of_policy_worker(weights, *lives[-1])
-    assert len({tuple(actions) for actions in drawn}) == len(lives)
+    assert drawn[-1] == actions_of_policy_worker(weights, *incarnations[-1])
+    assert len({tuple(actions) for actions in drawn}) == len(incarnations)
     assert all(len(set(actions)) > 3 for actions in drawn)
 
 
@@ -120,29 +120,29 @@ def actions_of_local_actor(
 ) -> list[int]:
     """What one that lives in a thread does in its first trajectory."""
     config = config_of({**FLAGS, "policy_workers_per_policy": 1, "inference": "local"})
-    wiring = wiring_of(config, "local")
-    wiring.weights[0].publish(weights, 0)
-    setup = dataclasses.replace(wiring.actor(actor, config, seed, generation, attempt), factory=Scripted("any"))
-    row = wiring.status.row(f"sf-actor-{actor}")
+    shared = shared_objects_of(config, "local")
+    shared.weights[0].publish(weights, 0)
+    setup = dataclasses.replace(shared.actor(actor, config, seed, generation, attempt), factory=Scripted("any"))
+    row = shared.status.row(f"sf-actor-{actor}")
     thread = threading.Thread(target=run_actor, args=(setup, config.model, None, row), daemon=True)
     thread.start()
-    slot = wiring.table.slots_of(actor)[0]
+    slot = shared.table.slots_of(actor)[0]
     try:
-        assert eventually(lambda: wiring.table.state(slot) is SlotState.READY, END_S)
+        assert eventually(lambda: shared.table.state(slot) is SlotState.READY, END_S)
     finally:
-        wiring.control.order_stop(Stop.NOW)
+        shared.control.order_stop(Stop.NOW)
         setup.inbox.put(SlotFreed(slot))  # a wake-up: it need not wait until it looks by itself
         thread.join(END_S)
-    return [int(action) for action in wiring.trajectories.slot(slot).actions["action"].flatten()]
+    return [int(action) for action in shared.trajectories.slot(slot).actions["action"].flatten()]
 
 
 def test_each_actor_with_a_policy_of_its_own_draws_other_actions_in_each_session_and_attempt() -> None:
-    lives = [(5, 0, 0, 0), (6, 0, 0, 0), (5, 1, 0, 0), (5, 0, 4096, 0), (5, 0, 0, 1)]
+    incarnations = [(5, 0, 0, 0), (6, 0, 0, 0), (5, 1, 0, 0), (5, 0, 4096, 0), (5, 0, 0, 1)]
 
     weights = first_weights(1)
 
-    drawn = [actions_of_local_actor(weights, *life) for life in lives]
+    drawn = [actions_of_local_actor(weights, *incarnation) for incarnation in incarnations]
 
-    assert drawn[-1] == actions_of_local_actor(weights, *lives[-1])
-    assert len({tuple(actions) for actions in drawn}) == len(lives)
+    assert drawn[-1] == actions_of_local_actor(weights, *incarnations[-1])
+    assert len({tuple(actions) for actions in drawn}) == len(incarnations)
     assert all(len(set(actions)) > 3 for actions in drawn)

@@ -14,7 +14,7 @@ from sfactory.env.factory import EnvFactory
 from sfactory.errors import WorkerDied
 from sfactory.planning import step_cost as random_steps
 from sfactory.planning.step_cost import steps_per_second, vector_steps_per_second
-from sfactory.process.spawn import Nursery
+from sfactory.process.spawn import Spawner
 from tests.support.scripted_env import ScriptedEnv
 
 
@@ -28,10 +28,10 @@ class CountedEnv(ScriptedEnv):
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Nursery:
-    nursery = Nursery()
-    nursery.open()
-    return nursery
+def spawner() -> Spawner:
+    spawner = Spawner()
+    spawner.open()
+    return spawner
 
 
 @pytest.mark.parametrize("space", [spaces.Discrete(4, start=2), spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 3])])
@@ -76,11 +76,11 @@ def test_slow_envs_are_stepped_for_as_long_as_was_asked_for(monkeypatch: pytest.
     assert looks == [0.0, 10.0, 20.0, 30.0, 40.0]
 
 
-def test_rates_of_all_processes_add_up_and_none_is_left(nursery: Nursery) -> None:
+def test_rates_of_all_processes_add_up_and_none_is_left(spawner: Spawner) -> None:
     factory, before = EnvFactory("CartPole-v1"), set(multiprocessing.active_children())
 
-    one = pure_simulation(nursery, factory, 1, envs=2, cores=[None], seconds=0.2)
-    two = pure_simulation(nursery, factory, 2, envs=2, cores=[None, None], seconds=0.2)
+    one = pure_simulation(spawner, factory, 1, envs=2, cores=[None], seconds=0.2)
+    two = pure_simulation(spawner, factory, 2, envs=2, cores=[None, None], seconds=0.2)
 
     assert one > 1000
     assert two > 1000
@@ -88,11 +88,11 @@ def test_rates_of_all_processes_add_up_and_none_is_left(nursery: Nursery) -> Non
 
 
 @pytest.mark.parametrize("fault", [{"hang_in_constructor": True}, {"hang_at": 5}, {"gil_hang_at": 5}])
-def test_an_env_that_hangs_is_an_error_that_names_it_and_shows_where(nursery: Nursery, fault: dict[str, Any]) -> None:
+def test_an_env_that_hangs_is_an_error_that_names_it_and_shows_where(spawner: Spawner, fault: dict[str, Any]) -> None:
     factory = EnvFactory("sfactory_envs.synthetic.faulty:Faulty", fault)
 
     with pytest.raises(WorkerDied) as caught:
-        pure_simulation(nursery, factory, 1, envs=1, cores=[None], seconds=0.5, limit_s=3.0)
+        pure_simulation(spawner, factory, 1, envs=1, cores=[None], seconds=0.5, limit_s=3.0)
 
     text = str(caught.value)
     assert "faulty.py" in text
@@ -101,16 +101,16 @@ def test_an_env_that_hangs_is_an_error_that_names_it_and_shows_where(nursery: Nu
     assert "--reset_timeout_seconds=3" in text.splitlines()[-1]
 
 
-def test_what_an_env_raises_is_told_with_its_traceback(nursery: Nursery) -> None:
+def test_what_an_env_raises_is_told_with_its_traceback(spawner: Spawner) -> None:
     factory = EnvFactory("sfactory_envs.synthetic.faulty:Faulty", {"raise_at": 5})
 
     with pytest.raises(WorkerDied, match=r"Traceback(.|\n)*EnvFault: step 5 raises, as ordered$"):
-        pure_simulation(nursery, factory, 1, envs=1, cores=[None], seconds=0.5)
+        pure_simulation(spawner, factory, 1, envs=1, cores=[None], seconds=0.5)
 
 
-def test_a_process_that_dies_is_an_error_and_not_a_low_rate(nursery: Nursery) -> None:
+def test_a_process_that_dies_is_an_error_and_not_a_low_rate(spawner: Spawner) -> None:
     kwargs = {"signal_at": 5, "signal_name": "SIGKILL"}
     factory = EnvFactory("sfactory_envs.synthetic.faulty:Faulty", kwargs)
 
     with pytest.raises(WorkerDied, match="process of the pure simulation ended"):
-        pure_simulation(nursery, factory, 2, envs=1, cores=[None, None], seconds=0.5)
+        pure_simulation(spawner, factory, 2, envs=1, cores=[None, None], seconds=0.5)

@@ -9,7 +9,7 @@ from multiprocessing.context import ForkServerProcess
 
 import pytest
 
-from sfactory.process.spawn import Nursery
+from sfactory.process.spawn import Spawner
 from sfactory.process.stack_dump import StackFile
 from tests.support.processes import catches_signal, eventually
 
@@ -28,10 +28,10 @@ def sleep_and_answer(stack: StackFile) -> None:
 
 
 @pytest.fixture
-def nursery() -> Nursery:
-    nursery = Nursery()
-    nursery.open()
-    return nursery
+def spawner() -> Spawner:
+    spawner = Spawner()
+    spawner.open()
+    return spawner
 
 
 @pytest.fixture
@@ -44,10 +44,10 @@ def children() -> Iterator[list[ForkServerProcess]]:
 
 
 def test_a_child_that_has_no_handler_yet_survives_the_question(
-    nursery: Nursery, children: list[ForkServerProcess]
+    spawner: Spawner, children: list[ForkServerProcess]
 ) -> None:
     stack = StackFile()
-    children.append(process := nursery.start_plain(sleep_without_answering, stack))
+    children.append(process := spawner.start_plain(sleep_without_answering, stack))
 
     stack.ask(process)
 
@@ -56,9 +56,9 @@ def test_a_child_that_has_no_handler_yet_survives_the_question(
     assert stack.read() == ""
 
 
-def test_a_child_tells_where_it_is_each_time_anew(nursery: Nursery, children: list[ForkServerProcess]) -> None:
+def test_a_child_tells_where_it_is_each_time_anew(spawner: Spawner, children: list[ForkServerProcess]) -> None:
     stack = StackFile()
-    children.append(process := nursery.start_plain(sleep_and_answer, stack))
+    children.append(process := spawner.start_plain(sleep_and_answer, stack))
     assert process.pid is not None
     pid = process.pid
     assert eventually(lambda: catches_signal(pid, signal.SIGUSR2), WITHIN_S)
@@ -71,9 +71,9 @@ def test_a_child_tells_where_it_is_each_time_anew(nursery: Nursery, children: li
     assert process.is_alive()
 
 
-def test_a_child_that_has_ended_is_not_asked(nursery: Nursery, children: list[ForkServerProcess]) -> None:
+def test_a_child_that_has_ended_is_not_asked(spawner: Spawner, children: list[ForkServerProcess]) -> None:
     stack = StackFile()
-    children.append(process := nursery.start_plain(time.sleep, 0))
+    children.append(process := spawner.start_plain(time.sleep, 0))
     process.join(WITHIN_S)
 
     stack.ask(process)

@@ -10,7 +10,7 @@ from sfactory.clock import now
 from sfactory.errors import ExitCode, Starved
 from sfactory.learner import diagnostics as room
 from sfactory.learner.diagnostics import Starvation
-from sfactory.shared.diagnosis import who_waits_for_whom
+from sfactory.shared.diagnosis import describe_processes
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import State, StatusBoard
 
@@ -137,14 +137,14 @@ def test_a_dataset_begins_the_time_anew_and_zero_never_looks(
 
 
 def test_a_process_that_was_never_heard_of_is_told_as_such() -> None:
-    text = who_waits_for_whom(StatusBoard(NAMES), SlotTable(2, 1, 2, 1))
+    text = describe_processes(StatusBoard(NAMES), SlotTable(2, 1, 2, 1))
 
     assert "sf-policy-0-0: unborn, waits, heard of never" in text
     assert now() > 0
 
 
 def test_messages_that_wait_are_told_with_their_reader() -> None:
-    text = who_waits_for_whom(StatusBoard(NAMES), SlotTable(2, 1, 2, 1), {"sf-actor-1": 3})
+    text = describe_processes(StatusBoard(NAMES), SlotTable(2, 1, 2, 1), {"sf-actor-1": 3})
 
     (line,) = [line for line in text.splitlines() if line.startswith("  sf-actor-1:")]
     assert "3 messages wait for it" in line

@@ -23,17 +23,17 @@ from sfactory.layout import Layout
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
 from sfactory.process.signals import Interrupts
-from sfactory.process.spawn import Nursery
+from sfactory.process.spawn import Spawner
 from sfactory.process.stack_dump import StackFile
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State
 from sfactory.spec import EnvSpec
 from sfactory.supervise import restarts as boot_module
 from sfactory.supervise import supervisor as supervision_module
-from sfactory.supervise.process_group import Crew, Death
-from sfactory.supervise.restarts import Boot
-from sfactory.supervise.shared_objects import Wiring
-from sfactory.supervise.supervisor import Supervision
+from sfactory.supervise.process_group import ProcessExit, ProcessGroup
+from sfactory.supervise.restarts import StartupMonitor
+from sfactory.supervise.shared_objects import SharedObjects
+from sfactory.supervise.supervisor import Supervisor
 from sfactory.system.cores import Cores
 from tests.support.processes import eventually
 from tests.support.rings import lock_for_ever
@@ -67,19 +67,23 @@ class SmallRun:
         self.layout = Layout.plan(config.sampling, config.learner, "central")
         with torch.device("meta"):
             weight_bytes = flat_bytes(ActorCritic(spec, config.model))
-        self.wiring = Wiring(spec, self.layout, weight_bytes)
+        self.shared = SharedObjects(spec, self.layout, weight_bytes)
         self.checkpoints = CheckpointDir(folder / "checkpoint_p0", keep=2)
-        nursery = Nursery()
-        nursery.open()
-        self.crew = Crew(nursery, self.wiring)
-        self.supervision = Supervision(
-            self.crew, self.wiring.control, self.wiring.status, interrupts, boot_limit_s=boot_limit_s
+        spawner = Spawner()
+        spawner.open()
+        self.process_group = ProcessGroup(spawner, self.shared)
+        self.supervision = Supervisor(
+            self.process_group,
+            self.shared.control,
+            self.shared.status,
+            interrupts,
+            boot_limit_s=boot_limit_s,
         )
-        self.crew.start(config, 1, 0, "cpu", Cores.available(), [str(folder / "checkpoint_p0")])
+        self.process_group.start(config, 1, 0, "cpu", Cores.available(), [str(folder / "checkpoint_p0")])
 
     def trained(self) -> int:
         """Env steps trained so far."""
-        return int(self.wiring.status.total("env_steps", "sf-learner"))
+        return int(self.shared.status.total("env_steps", "sf-learner"))
 
     def until_trained(self, act: Callable[[], object]) -> Callable[[], bool]:
         """Call ``act`` at every beat once something was trained; a truthy answer from it ends the run as done."""
@@ -87,8 +91,8 @@ class SmallRun:
 
     def kill(self, name: str) -> None:
         """SIGKILL one child, once."""
-        if name in self.crew.alive:
-            os.kill(int(self.wiring.status.row(name).get("pid")), signal.SIGKILL)
+        if name in self.process_group.alive:
+            os.kill(int(self.shared.status.row(name).get("pid")), signal.SIGKILL)
 
     def saved_steps(self) -> int | None:
         """Env steps of the checkpoint, None if there is none."""
@@ -113,7 +117,7 @@ def start(tmp_path: Path, interrupts: Interrupts) -> Iterator[Callable[..., Smal
 
     yield start_one
     for run in runs:
-        assert run.crew.kill() == [], "somebody was left behind"
+        assert run.process_group.kill() == [], "somebody was left behind"
 
 
 Start = Callable[..., SmallRun]
@@ -136,10 +140,10 @@ def test_a_run_ends_as_done_when_the_learner_reaches_its_limit(start: Start) -> 
 
     run.supervision.run(lambda: False)
 
-    sampled, layout = run.wiring.status.total("env_steps", "sf-actor"), run.layout
+    sampled, layout = run.shared.status.total("env_steps", "sf-actor"), run.layout
     assert run.supervision.done
     assert run.supervision.failure is None
-    assert run.crew.alive == []
+    assert run.process_group.alive == []
     assert run.saved_steps() == run.trained() >= 3000
     # Nothing was trained that was not sampled; what was sampled and not trained is under way, which has a bound.
     columns = layout.num_slots * layout.rows + (layout.datasets + 1) * layout.dataset_rows
@@ -153,7 +157,7 @@ def test_a_beat_can_end_the_run_as_done(start: Start) -> None:
 
     assert run.supervision.done
     assert run.supervision.failure is None
-    assert run.wiring.control.stop is Stop.SAVE
+    assert run.shared.control.stop is Stop.SAVE
     assert run.saved_steps() == run.trained() > 0
 
 
@@ -178,9 +182,9 @@ def test_two_signals_stop_at_once_without_saving(start: Start, interrupts: Inter
     run.supervision.run(run.until_trained(once(twice)))
 
     assert interrupts.count == 2
-    assert run.wiring.control.stop is Stop.NOW
+    assert run.shared.control.stop is Stop.NOW
     assert run.supervision.failure is None
-    assert run.crew.alive == []
+    assert run.process_group.alive == []
 
 
 @pytest.mark.parametrize("name", ["sf-actor-1", "sf-policy-0-0"])
@@ -192,8 +196,8 @@ def test_a_killed_worker_is_the_failure_and_the_learner_saves(start: Start, name
     assert isinstance(run.supervision.failure, WorkerDied)
     assert f"{name} was killed by SIGKILL" in str(run.supervision.failure)
     assert run.saved_steps() == run.trained() > 0
-    assert run.crew.was_cut_off(name)
-    assert not run.crew.was_cut_off("sf-learner-0"), "it has saved, and ended by itself"
+    assert run.process_group.was_cut_off(name)
+    assert not run.process_group.was_cut_off("sf-learner-0"), "it has saved, and ended by itself"
 
 
 @pytest.mark.parametrize("background", [True, False])
@@ -204,7 +208,7 @@ def test_the_learner_saves_although_a_killed_actor_has_left_its_ring_locked(
     run = start(background=background)
 
     def lock_and_kill() -> None:
-        lock_for_ever(run.wiring.to_learners[0])
+        lock_for_ever(run.shared.to_learners[0])
         run.kill("sf-actor-1")
 
     run.supervision.run(run.until_trained(once(lock_and_kill)))
@@ -220,7 +224,7 @@ def test_a_killed_learner_is_the_failure_and_nobody_waits_for_a_save(start: Star
 
     assert isinstance(run.supervision.failure, LearnerDied)
     assert run.supervision.failure.exit_code is ExitCode.LEARNER
-    assert run.wiring.control.stop is Stop.NOW
+    assert run.shared.control.stop is Stop.NOW
 
 
 def test_what_a_learner_raises_reaches_main_within_a_second_with_its_traceback(start: Start) -> None:
@@ -238,7 +242,7 @@ def test_what_a_learner_raises_reaches_main_within_a_second_with_its_traceback(s
     pytest.fail(f"took {took} s")
 
 
-def run_to_failure(supervision: Supervision) -> float:
+def run_to_failure(supervision: Supervisor) -> float:
     """Supervise to the end; returns when there was a failure, on the clock of the machine."""
     noticed: list[float] = []
 
@@ -276,7 +280,7 @@ def test_who_does_not_get_ready_in_time_is_named_with_the_place_where_it_hangs(
     text = str(run.supervision.failure)
     assert re.search(r"sf-actor-\d did not get ready within --reset_timeout_seconds=4", text.splitlines()[-1])
     assert re.search(r"faulty\.py.* line \d+ in __init__", text)
-    assert run.crew.alive == []
+    assert run.process_group.alive == []
 
 
 def test_who_is_late_before_it_can_answer_is_named_with_what_to_do(
@@ -285,7 +289,7 @@ def test_who_is_late_before_it_can_answer_is_named_with_what_to_do(
     monkeypatch.setattr(boot_module, "_MIN_BOOT_S", 0.0)
     monkeypatch.setattr(boot_module, "_STACK_S", 0.0)
     run = start(boot_limit_s=1e-6)
-    boot = Boot(run.crew, run.wiring.status, 1e-6)
+    boot = StartupMonitor(run.process_group, run.shared.status, 1e-6)
 
     looks = [boot.look(), boot.look()]
 
@@ -293,17 +297,17 @@ def test_who_is_late_before_it_can_answer_is_named_with_what_to_do(
     assert isinstance(looks[1], WorkerDied)
     assert "sf-learner-0 did not get ready within 1e-06 s" in str(looks[1])
     assert "raise --reset_timeout_seconds=1e-06 above that" in str(looks[1])
-    deaths = run.crew.wait(interrupts.wake_fd, 60.0)
+    deaths = run.process_group.wait(interrupts.wake_fd, 60.0)
     assert [(death.name, death.exit_code) for death in deaths] == [("sf-learner-0", -signal.SIGKILL)]
-    run.crew.kill()
+    run.process_group.kill()
 
 
 def test_an_actor_that_got_ready_while_it_was_asked_where_it_hangs_is_left_alone(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = start()
-    boot = Boot(run.crew, run.wiring.status, limit_s=90.0)
-    actor = next(child for child in run.crew.booting() if child.name == "sf-actor-0")
+    boot = StartupMonitor(run.process_group, run.shared.status, limit_s=90.0)
+    actor = next(child for child in run.process_group.booting() if child.name == "sf-actor-0")
     assert eventually(lambda: actor.row.get("pid") > 0, 60.0)
     os.kill(int(actor.row.get("pid")), signal.SIGSTOP)  # what it is about is the test's to say from here on
     actor.row.set("state", State.RESETTING)
@@ -322,7 +326,7 @@ def test_an_actor_that_got_ready_while_it_was_asked_where_it_hangs_is_left_alone
     assert actor.state is State.RUNNING
     actor.process.join(0.5)
     assert actor.process.exitcode is None
-    run.crew.kill()
+    run.process_group.kill()
 
 
 def test_an_env_that_cannot_be_made_is_not_tried_again(start: Start, tmp_path: Path) -> None:
@@ -339,28 +343,35 @@ def test_an_env_that_cannot_be_made_is_not_tried_again(start: Start, tmp_path: P
 
 def test_an_actor_whose_slots_were_not_taken_back_is_not_replaced(start: Start) -> None:
     run = start()
-    owned = run.wiring.table.slots_of(0)
-    run.wiring.table.begin(owned[0])
-    run.crew.kill()
+    owned = run.shared.table.slots_of(0)
+    run.shared.table.begin(owned[0])
+    run.process_group.kill()
 
     with pytest.raises(AssertionError, match="sf-actor-0 was filling a slot"):
-        run.crew.replace("sf-actor-0")
+        run.process_group.replace("sf-actor-0")
 
 
 @pytest.mark.parametrize(
     ("death", "kind", "code", "words"),
     [
-        (Death("sf-actor-0", -11, ""), WorkerDied, ExitCode.FAULTS, "sf-actor-0 was killed by SIGSEGV"),
-        (Death("sf-actor-0", -9, ""), WorkerDied, ExitCode.FAULTS, "SIGKILL; perhaps the machine ran out of memory"),
-        (Death("sf-actor-0", 0, ""), WorkerDied, ExitCode.FAULTS, "ended with exit code 0 though nobody"),
-        (Death("sf-policy-0-0", 3, "T\nValueError: x"), WorkerDied, ExitCode.FAULTS, "failed: ValueError: x"),
-        (Death("sf-learner-0", 3, "T\nValueError: x"), LearnerDied, ExitCode.LEARNER, "sf-learner-0 failed"),
-        (Death("sf-learner-0", 71, "T\nDiverged"), LearnerDied, ExitCode.DIVERGED, "failed: Diverged"),
-        (Death("sf-learner-0", 74, "T\nFull"), LearnerDied, ExitCode.CANNOT_SAVE, "failed: Full"),
-        (Death("sf-actor-0", 71, "T\nx"), WorkerDied, ExitCode.FAULTS, "failed: x"),
+        (ProcessExit("sf-actor-0", -11, ""), WorkerDied, ExitCode.FAULTS, "sf-actor-0 was killed by SIGSEGV"),
+        (
+            ProcessExit("sf-actor-0", -9, ""),
+            WorkerDied,
+            ExitCode.FAULTS,
+            "SIGKILL; perhaps the machine ran out of memory",
+        ),
+        (ProcessExit("sf-actor-0", 0, ""), WorkerDied, ExitCode.FAULTS, "ended with exit code 0 though nobody"),
+        (ProcessExit("sf-policy-0-0", 3, "T\nValueError: x"), WorkerDied, ExitCode.FAULTS, "failed: ValueError: x"),
+        (ProcessExit("sf-learner-0", 3, "T\nValueError: x"), LearnerDied, ExitCode.LEARNER, "sf-learner-0 failed"),
+        (ProcessExit("sf-learner-0", 71, "T\nDiverged"), LearnerDied, ExitCode.DIVERGED, "failed: Diverged"),
+        (ProcessExit("sf-learner-0", 74, "T\nFull"), LearnerDied, ExitCode.CANNOT_SAVE, "failed: Full"),
+        (ProcessExit("sf-actor-0", 71, "T\nx"), WorkerDied, ExitCode.FAULTS, "failed: x"),
     ],
 )
-def test_a_death_becomes_the_error_of_the_run(death: Death, kind: type[Exception], code: ExitCode, words: str) -> None:
+def test_a_death_becomes_the_error_of_the_run(
+    death: ProcessExit, kind: type[Exception], code: ExitCode, words: str
+) -> None:
     error = death.as_error()
 
     assert type(error) is kind
@@ -373,25 +384,25 @@ def test_who_takes_long_for_an_update_is_given_the_time_to_save(start: Start) ->
     run = start()
     usual = run.supervision._save_grace_s()
 
-    run.wiring.status.row("sf-learner-0").set("update_s", 10.0)
-    run.wiring.status.row("sf-learner-0").set("save_s", 2.5)
+    run.shared.status.row("sf-learner-0").set("update_s", 10.0)
+    run.shared.status.row("sf-learner-0").set("save_s", 2.5)
     longer = run.supervision._save_grace_s()
-    run.wiring.status.row("sf-learner-0").set("update_s", 1e6)
+    run.shared.status.row("sf-learner-0").set("update_s", 1e6)
 
     assert longer == usual + 25.0
     assert run.supervision._save_grace_s() == 120.0
-    run.crew.kill()
+    run.process_group.kill()
 
 
 def test_a_failure_to_save_is_told_although_another_failure_came_first(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = start()
-    died = Death("sf-learner-0", int(ExitCode.CANNOT_SAVE), "CannotSaveError: the disk is full")
+    died = ProcessExit("sf-learner-0", int(ExitCode.CANNOT_SAVE), "CannotSaveError: the disk is full")
     run.supervision.failure = WorkerDied("sf-actor-0 was killed")
 
     run.supervision._on_death(died)
-    run.crew.kill()
+    run.process_group.kill()
 
     assert "the disk is full" in caplog.text
     assert str(run.supervision.failure) == "sf-actor-0 was killed"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfactory.learner.train_stats import COEFFICIENTS, GRADIENT, NAMES, Cells, UpdateRecord, mean_of, statistics_of
+from sfactory.learner.train_stats import COEFFICIENTS, GRADIENT, NAMES, LossTerms, UpdateStats, mean_of, statistics_of
 from sfactory.messages import TRAIN_STATISTICS, TrainStats
 from tests.support.parts import random_batch, tiny_model, trainer_for
 
@@ -16,17 +16,17 @@ SHAPE = (7, 5)
 NOTHING = torch.zeros(())
 
 
-def cells_of(seed: int = 0, *, garbage: float = 0.0) -> Cells:
+def cells_of(seed: int = 0, *, garbage: float = 0.0) -> LossTerms:
     """Random cells, some of them invalid (with ``garbage`` in them) and some replayed."""
     generator = torch.Generator().manual_seed(seed)
     valid = torch.rand(SHAPE, generator=generator) > 0.3
     replayed = torch.rand(SHAPE, generator=generator) > 0.6
-    names = Cells._fields[:8]
+    names = LossTerms._fields[:8]
     numbers = {name: torch.where(valid, torch.randn(SHAPE, generator=generator), garbage) for name in names}
-    return Cells(**numbers, valid=valid, replayed=replayed)
+    return LossTerms(**numbers, valid=valid, replayed=replayed)
 
 
-def told(cells: Cells, clip_ratio: float = 0.2) -> dict[str, float]:
+def told(cells: LossTerms, clip_ratio: float = 0.2) -> dict[str, float]:
     return dict(zip(NAMES, statistics_of(cells, clip_ratio, NOTHING).tolist(), strict=True))
 
 
@@ -47,7 +47,7 @@ def test_there_is_one_list_of_names_and_everything_on_it_is_told() -> None:
 @pytest.mark.parametrize("garbage", [0.0, math.nan, math.inf])
 def test_each_statistic_is_that_of_the_fresh_cells(seed: int, garbage: float) -> None:
     clean, cells = cells_of(seed), cells_of(seed, garbage=garbage)
-    c = {name: getattr(clean, name)[clean.fresh].double().numpy() for name in Cells._fields[:8]}
+    c = {name: getattr(clean, name)[clean.fresh].double().numpy() for name in LossTerms._fields[:8]}
     again = clean.log_ratio[clean.valid & clean.replayed].double().numpy()
     ratio = np.exp(c["surrogate"])
 
@@ -94,10 +94,10 @@ def test_explained_variance_of_targets_that_are_all_the_same_is_no_number() -> N
 
 def test_a_minibatch_joined_of_its_parts_tells_the_same() -> None:
     whole = cells_of(3)
-    parts = [Cells(*(cell[:, columns] for cell in whole)) for columns in (slice(0, 1), slice(1, 3), slice(3, 5))]
+    parts = [LossTerms(*(cell[:, columns] for cell in whole)) for columns in (slice(0, 1), slice(1, 3), slice(3, 5))]
 
-    assert told(Cells.joined(parts)) == told(whole)
-    assert Cells.joined(parts[:1]) is parts[0]
+    assert told(LossTerms.joined(parts)) == told(whole)
+    assert LossTerms.joined(parts[:1]) is parts[0]
 
 
 def row(**numbers: float) -> list[float]:
@@ -108,7 +108,7 @@ def row(**numbers: float) -> list[float]:
 
 def test_means_are_over_the_updates_that_have_the_number() -> None:
     rows = np.array([row(kl=2.0, replay_kl=math.nan), row(kl=4.0, replay_kl=6.0), row(kl=math.nan, replay_kl=math.nan)])
-    record = UpdateRecord(max_bad_steps=10)
+    record = UpdateStats(max_bad_steps=10)
 
     record.add(rows)
 

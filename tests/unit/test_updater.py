@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sfactory.config.schema import OptimConfig
-from sfactory.learner.gradient_step import Applied, Rates, Updater
+from sfactory.learner.gradient_step import Applied, GradientStep, Rates
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.models import model_of
 
@@ -26,8 +26,8 @@ def apart(seed: int = 0, **fields: Any) -> ActorCritic:
     return model_of(seed=seed, actor_critic_share_weights=False, **fields)
 
 
-def updater_of(model: ActorCritic, **fields: Any) -> Updater:
-    return Updater(model, OptimConfig(**{"max_grad_norm": 0.0, **fields}))
+def updater_of(model: ActorCritic, **fields: Any) -> GradientStep:
+    return GradientStep(model, OptimConfig(**{"max_grad_norm": 0.0, **fields}))
 
 
 def losses_of(model: ActorCritic, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -271,7 +271,7 @@ def test_one_optimizer_does_not_go_on_as_two_or_two_as_one(saved: bool) -> None:
 def test_weights_beside_the_model_are_learned_along_with_the_policys(separate: bool) -> None:
     model, beside = apart(), torch.nn.Linear(3, 1)
     config = OptimConfig(separate_value_optimizer=separate, max_grad_norm=0.0)
-    updater = Updater(model, config, beside.parameters())
+    updater = GradientStep(model, config, beside.parameters())
     before = beside.weight.detach().clone()
 
     updater.begin()

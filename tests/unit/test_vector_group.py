@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from sfactory.actor.vector_batch import VectorGroup
+from sfactory.actor.vector_batch import VectorEnvBatch
 from sfactory.errors import EnvError
 from tests.support.scripted_env import Episode, ScriptedEnv
 
@@ -26,14 +26,14 @@ class Telling(ScriptedEnv):
         return obs, reward, terminated, truncated, told
 
 
-def group_of(mode: Mode, *scripts: list[Episode]) -> VectorGroup:
+def group_of(mode: Mode, *scripts: list[Episode]) -> VectorEnvBatch:
     makers = [functools.partial(Telling, script) for script in scripts]
-    group = VectorGroup(SyncVectorEnv(makers, autoreset_mode=AutoresetMode(mode)))
+    group = VectorEnvBatch(SyncVectorEnv(makers, autoreset_mode=AutoresetMode(mode)))
     group.reset([5])
     return group
 
 
-def stepped(group: VectorGroup) -> dict[str, Any]:
+def stepped(group: VectorEnvBatch) -> dict[str, Any]:
     group.step(np.zeros(group.size, np.int64))
     told = {name: getattr(group, name) for name in ("terminated", "truncated", "resumed", "lost", "first")}
     return {name: envs for name, envs in told.items() if envs} | {"shown": group.observations[:, 0].tolist()}
@@ -87,4 +87,4 @@ def test_a_vector_env_that_nobody_resets_is_refused() -> None:
     env = SyncVectorEnv([lambda: ScriptedEnv([])], autoreset_mode=AutoresetMode.DISABLED)
 
     with pytest.raises(EnvError, match=r"does not reset its envs .*NEXT_STEP"):
-        VectorGroup(env)
+        VectorEnvBatch(env)
