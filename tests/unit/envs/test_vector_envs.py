@@ -16,7 +16,7 @@ from sfactory.planning.step_cost import vector_steps_per_second
 from sfactory.spec import EnvSpec
 from tests.support.scripted_env import ScriptedEnv
 
-HERE = "tests.unit.test_vector_envs"
+HERE = "tests.unit.envs.test_vector_envs"
 COUNTING = "sfactory_envs.synthetic.counting_vector:counting_vector"
 
 

@@ -21,7 +21,7 @@ from sfactory.experiment.run_dir import RunDir
 from sfactory.process.signals import Interrupted, Interrupts
 from tests.support.files import write_files
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 
 HOLD = """
 import sys

@@ -15,7 +15,7 @@ from sfactory.process.spawn import Spawner
 from sfactory_envs.synthetic.counting_agents import CountingLists, CountingParallel
 from tests.support.scripted_agents import ScriptedAgents, Told
 
-HERE = "tests.unit.test_examine_agents"
+HERE = "tests.unit.planning.test_examine_agents"
 PARALLEL = "sfactory_envs.synthetic.counting_agents:CountingParallel"
 LISTS = "sfactory_envs.synthetic.counting_agents:CountingLists"
 NAN = np.full(8, np.nan, np.float32)

@@ -19,8 +19,8 @@ from sfactory.shared.trajectories import TrajectoryBuffer
 from tests.support.fragile_env import Broken, Care, Faults, FragileEnv
 from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_env import Episode
-from tests.unit.test_env_faults import waits
-from tests.unit.test_recorder import Rows, T, assert_rows, play, soil
+from tests.unit.actor.test_env_faults import waits
+from tests.unit.actor.test_recorder import Rows, T, assert_rows, play, soil
 
 __all__ = ["waits"]
 

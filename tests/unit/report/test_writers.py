@@ -18,7 +18,7 @@ from tensorboardX.record_writer import masked_crc32c
 
 from sfactory.report.writers import MetricsWriter, Writers
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

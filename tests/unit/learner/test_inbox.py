@@ -9,7 +9,7 @@ from sfactory.learner.batcher import Batcher, SlotRemainder
 from sfactory.learner.staging import Staging
 from sfactory.shared.slots import SlotState
 from tests.support.parts import VECTOR, small_layout
-from tests.unit.test_assembler import Bench
+from tests.unit.learner.test_assembler import Bench
 
 
 def test_slots_come_in_order_and_a_rest_comes_before_all_others() -> None:

@@ -19,7 +19,7 @@ from sfactory.planning.env_probe import examine, probe_env
 from sfactory.process.spawn import Spawner
 from tests.support.scripted_env import ScriptedEnv
 
-HERE = "tests.unit.test_probe"
+HERE = "tests.unit.planning.test_probe"
 BOUND_S = 60.0
 
 

@@ -24,7 +24,7 @@ from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from tests.support.fragile_env import Broken, Care, Faults, FragileEnv, Workshop
 from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_env import Episode
-from tests.unit.test_recorder import Rows, T, assert_rows, play, soil
+from tests.unit.actor.test_recorder import Rows, T, assert_rows, play, soil
 
 
 @pytest.fixture

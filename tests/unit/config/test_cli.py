@@ -378,7 +378,7 @@ def test_reading_flags_imports_neither_torch_nor_gymnasium() -> None:
         "assert not {'torch', 'gymnasium', 'numpy'} & set(sys.modules)\n"
     )
 
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False, timeout=120
     )

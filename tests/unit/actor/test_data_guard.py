@@ -22,8 +22,8 @@ from sfactory.spec import EnvSpec
 from tests.support.fragile_env import Care, Faults, FragileEnv, Workshop
 from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_env import Episode, ScriptedEnv
-from tests.unit.test_env_faults import make_split, waits
-from tests.unit.test_recorder import Rows, T, assert_rows, play
+from tests.unit.actor.test_env_faults import make_split, waits
+from tests.unit.actor.test_recorder import Rows, T, assert_rows, play
 
 __all__ = ["waits"]
 

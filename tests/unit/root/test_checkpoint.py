@@ -22,7 +22,7 @@ from sfactory.checkpoint import FORMAT_VERSION, CheckpointDir, Kind, is_checkpoi
 from sfactory.errors import CannotSaveError, CheckpointError
 from tests.support.damage import empty, flip_a_bit, truncate
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 
 
 def payload(value: float) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def test_reporting_does_not_import_torch() -> None:
     code = f"import sys, {rooms}\n"
     done = subprocess.run(
         [sys.executable, "-c", code + "print('torch' in sys.modules)"],
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=Path(__file__).resolve().parents[3],
         capture_output=True,
         text=True,
         check=True,
