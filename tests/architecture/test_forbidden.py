@@ -137,7 +137,7 @@ def test_what_is_forbidden_is_found(text: str) -> None:
 
 
 def test_a_module_without_a_noun_is_found() -> None:
-    assert len(violations(parse("sfactory/runtime/process_utils.py", ""))) == 1
+    assert len(violations(parse("sfactory/runner/process_utils.py", ""))) == 1
 
 
 def test_what_only_looks_alike_passes() -> None:
@@ -147,4 +147,4 @@ def test_what_only_looks_alike_passes() -> None:
         "tempfile.mkdtemp()\njson.load(file)\nsubprocess.run(command)"
     )
 
-    assert violations(parse("sfactory/runtime/manage.py", text)) == []
+    assert violations(parse("sfactory/runner/manage.py", text)) == []

@@ -75,7 +75,7 @@ def test_what_the_dead_one_had_answered_is_not_asked_again() -> None:
     assert desk.requests() == [(0, 1), (1, 0)]
 
 
-@pytest.mark.parametrize("lives", [1, 2])
+@pytest.mark.parametrize("incarnations", [1, 2])
 def test_a_split_that_has_asked_the_new_one_is_not_asked_for_again(incarnations: int) -> None:
     desk = Desk()
     for _ in range(incarnations):

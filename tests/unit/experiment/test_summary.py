@@ -114,8 +114,8 @@ def test_the_result_line_is_one_line_and_says_when_there_is_no_return() -> None:
 
 
 def test_reporting_does_not_import_torch() -> None:
-    rooms = ", ".join(f"sfactory.runtime.{room}" for room in ("summary", "metrics", "writers", "console"))
-    code = f"import sys, {rooms}\n"
+    reports = ", ".join(f"sfactory.report.{name}" for name in ("episode_stats", "writers", "console"))
+    code = f"import sys, sfactory.experiment.summary, {reports}\n"
     done = subprocess.run(
         [sys.executable, "-c", code + "print('torch' in sys.modules)"],
         cwd=Path(__file__).resolve().parents[3],

@@ -10,14 +10,14 @@ import pytest
 # Progress is shown every 0.1 s for a second, as by an actor's one long turn; then {end} for a second.
 PROGRAM = """
 import time
-from sfactory.runtime import hang_watch
+from sfactory.supervise import hang_detection
 
-hang_watch.STALL_S, hang_watch._LOOK_S = 0.5, 0.05
+hang_detection.STALL_S, hang_detection._LOOK_S = 0.5, 0.05
 from sfactory.shared.status import StatusBoard
 
 board = StatusBoard(["sf-actor-0"])
 row = board.row("sf-actor-0")
-with hang_watch.HangWatch(board) as watch:
+with hang_detection.SerialHangWatch(board) as watch:
     for _ in range(10):
         time.sleep(0.1)
         row.{progress}
