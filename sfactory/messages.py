@@ -6,8 +6,10 @@ unions below name what each kind of process may receive.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -100,12 +102,21 @@ class EvaluationPart(NamedTuple):
     objective_sum: float
 
 
+@dataclass(frozen=True)
+class PolicyLag:
+    """By how many updates the weights that acted were older than those that learned; None where there was no step."""
+
+    min: float | None = None
+    mean: float | None = None
+    max: float | None = None
+
+
 class TrainStats(NamedTuple):
     """Learner -> main: means over the updates since the last report, and the coefficients in force.
 
     This is the only list of what is told of training; TRAIN_STATISTICS and whoever makes or shows them follow it.
-    ``updates``: how many there were. A number that none of them had is NaN. Lag in updates:
-    of steps that came new, and of replayed ones.
+    ``updates``: how many there were. A number that none of them had is NaN.
+    ``lag``, ``replay_lag``: of new steps and of replayed steps.
     """
 
     policy: int
@@ -128,16 +139,12 @@ class TrainStats(NamedTuple):
     value_learning_rate: float
     exploration_coeff: float
     kl_coeff: float
-    lag_min: float
-    lag_mean: float
-    lag_max: float
-    replay_lag_min: float
-    replay_lag_mean: float
-    replay_lag_max: float
+    lag: PolicyLag
+    replay_lag: PolicyLag
 
 
 # What a learner tells of its updates, by name.
-TRAIN_STATISTICS = TrainStats._fields[TrainStats._fields.index("policy_loss") : TrainStats._fields.index("lag_min")]
+TRAIN_STATISTICS = TrainStats._fields[TrainStats._fields.index("policy_loss") : TrainStats._fields.index("lag")]
 
 
 class LearnerTimes(NamedTuple):
@@ -174,7 +181,7 @@ class Codec(Generic[M]):
         SlotFreed: struct.Struct("<BI"),
         TrajectoryReady: struct.Struct("<BHI"),
         EvaluationPart: struct.Struct("<BHIqIIdddqId"),
-        TrainStats: struct.Struct(f"<BH{len(TrainStats._fields) - 1}d"),
+        TrainStats: struct.Struct(f"<BH{len(TrainStats._fields) - 3 + 6}d"),  # its lags have three numbers each
         LearnerTimes: struct.Struct(f"<BH{len(LearnerTimes._fields) - 1}d"),
     }
 
@@ -264,11 +271,26 @@ def _decode_refused(data: bytes) -> ExtrasRefused:
     return ExtrasRefused(actor, data[_REFUSED.size :].decode())
 
 
-# Messages without a fixed size: (encode(tag, message), decode(bytes)).
+_TRAIN_STATS = Codec._FORMATS[TrainStats]
+
+
+def _encode_train_stats(tag: int, message: TrainStats) -> bytes:
+    lags = (*astuple(message.lag), *astuple(message.replay_lag))
+    return _TRAIN_STATS.pack(tag, *message[:-2], *(math.nan if lag is None else lag for lag in lags))
+
+
+def _decode_train_stats(data: bytes) -> TrainStats:
+    numbers = _TRAIN_STATS.unpack(data)[1:]
+    lags = [None if math.isnan(lag) else lag for lag in numbers[-6:]]
+    return TrainStats._make((*numbers[:-6], PolicyLag(*lags[:3]), PolicyLag(*lags[3:])))
+
+
+# Messages that are more than the numbers of a fixed struct: (encode(tag, message), decode(bytes)).
 _VARIABLE: dict[type, tuple[Callable[[int, Any], bytes], Callable[[bytes], Any]]] = {
     EpisodesDone: (_encode_episodes, _decode_episodes),
     EpisodeExtras: (_encode_extras, _decode_extras),
     ExtrasRefused: (_encode_refused, _decode_refused),
+    TrainStats: (_encode_train_stats, _decode_train_stats),
 }
 
 

@@ -15,17 +15,9 @@ from typing import Literal
 
 from sfactory import atomic
 from sfactory.errors import CannotSaveError, SFactoryError
+from sfactory.messages import PolicyLag
 
 Result = Literal["done", "interrupted", "failed"]
-
-
-@dataclass(frozen=True)
-class PolicyLag:
-    """By how many updates the behavior policy was older than the learner; None where nothing was learned."""
-
-    min: float | None = None
-    mean: float | None = None
-    max: float | None = None
 
 
 @dataclass(frozen=True)

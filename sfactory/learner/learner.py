@@ -8,12 +8,14 @@ What is published reaches every reader: it lies in shared memory, see NOTE [Weig
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sfactory.clock import Every, now
 from sfactory.config.schema import LearnerConfig
@@ -26,7 +28,7 @@ from sfactory.learner.loss import make_auxiliary
 from sfactory.learner.minibatches import Dataset
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.staging import REPLAYED, Columns
-from sfactory.learner.timing_stats import Lags, Timings
+from sfactory.learner.timing_stats import LagStats, Timings
 from sfactory.learner.trainer import Trainer
 from sfactory.messages import TrainStats
 from sfactory.model.actor_critic import ActorCritic
@@ -99,7 +101,7 @@ class Learner:
         self.progress = Progress(best_metric=setup.checkpoint.save_best_metric)
         self.checkpointer = Checkpointer(setup, self._trainer, self.progress, row, self._publisher.check)
         self._hooks = Hooks.of(setup.after_train_step)
-        self._lags, self._replay_lags = Lags(), Lags()
+        self._lag, self._replay_lag = LagStats(), LagStats()
         self._stats_due = Every(_STATS_EVERY_S)
         self._changing = threading.Lock()
         self._failure: BaseException | None = None
@@ -236,9 +238,9 @@ class Learner:
         scalars = columns.scalars
         lag, taken = self._trainer.train_step - scalars["policy_version"], scalars["valid"]
         if REPLAYED in scalars:
-            self._replay_lags.add(lag, taken & scalars[REPLAYED])
+            self._replay_lag.add_sums(*_lag_sums(lag, taken & scalars[REPLAYED]))
             taken = taken & ~scalars[REPLAYED]
-        self._lags.add(lag, taken)
+        self._lag.add_sums(*_lag_sums(lag, taken))
 
     def _stopping(self) -> bool:
         """Whether a pass is to be broken off. A limit of env steps is no reason: what is open is learned from whole."""
@@ -264,25 +266,21 @@ class Learner:
 
     def report(self) -> None:
         """Send statistics since the last report to main; if main is behind, they go with the next."""
-        trainer, lags, replay_lags = self._trainer, self._lags, self._replay_lags
+        trainer = self._trainer
         if not trainer.updates:
             return
         stats = TrainStats(
             policy=self._setup.policy,
             updates=trainer.updates,
-            lag_min=lags.minimum,
-            lag_mean=lags.mean,
-            lag_max=lags.maximum,
-            replay_lag_min=replay_lags.minimum,
-            replay_lag_mean=replay_lags.mean,
-            replay_lag_max=replay_lags.maximum,
+            lag=self._lag.value(),
+            replay_lag=self._replay_lag.value(),
             **trainer.statistics(),
         )
         if self._setup.to_main.try_put(stats):
             times = self.timings.message(self._setup.policy, trainer.updates)
             trainer.clear_statistics()
-            lags.clear()
-            replay_lags.clear()
+            self._lag.clear()
+            self._replay_lag.clear()
             if self._setup.to_main.try_put(times):
                 self.timings.clear()
 
@@ -321,3 +319,11 @@ class Learner:
         row.set("publications", self._setup.weights.publications)
         if self._trainer.target is not None:
             row.set("target_updates", int(self._trainer.target.moves))
+
+
+def _lag_sums(lag: Tensor, which: Tensor) -> list[float]:
+    """Least, greatest, sum and count of ``lag`` [T, R] where ``which`` [T, R] bool; waits for the device once."""
+    lags = lag.double()
+    least, greatest = torch.where(which, lags, math.inf).min(), torch.where(which, lags, -math.inf).max()
+    sums: list[float] = torch.stack((least, greatest, torch.where(which, lags, 0.0).sum(), which.sum())).tolist()
+    return sums

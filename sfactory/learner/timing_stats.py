@@ -10,11 +10,8 @@ import math
 import threading
 from collections.abc import Iterator
 
-import torch
-from torch import Tensor
-
 from sfactory.clock import now
-from sfactory.messages import LearnerTimes
+from sfactory.messages import LearnerTimes, PolicyLag
 
 # As the fields of LearnerTimes, without their unit.
 STRETCHES = ("grad", "load", "load_wait", "dequeue", "publish")
@@ -75,38 +72,29 @@ def _mean_ms(seconds: float, count: int) -> float:
     return 1e3 * seconds / count if count else math.nan
 
 
-class Lags:
-    """Of the steps of all datasets since the last ``clear``, in updates."""
+class LagStats:
+    """Minimum, mean and maximum of policy lags since the last ``clear``."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
-        self._minimum, self._maximum, self._total, self._count = math.inf, -math.inf, 0.0, 0
+        """Forget all."""
+        self._min, self._max, self._total, self._weight = math.inf, -math.inf, 0.0, 0.0
 
-    def add(self, lag: Tensor, which: Tensor) -> None:
-        """Take in a dataset. ``lag``: [T, R] int32, as in Batch; ``which``: [T, R] bool - the steps that are meant."""
-        lags = lag.double()
-        least, greatest = torch.where(which, lags, math.inf).min(), torch.where(which, lags, -math.inf).max()
-        total, count = torch.where(which, lags, 0.0).sum(), which.sum()
-        # A GPU is waited for once, not for each number.
-        found: list[float] = torch.stack((least, greatest, total, count)).tolist()
-        self._minimum, self._maximum = min(self._minimum, found[0]), max(self._maximum, found[1])
-        self._total += found[2]
-        self._count += int(found[3])
+    def add(self, lag: PolicyLag, weight: float) -> None:
+        """Count ``lag``, whose mean counts as much as its ``weight``; nothing if it is of no step."""
+        if lag.min is not None and lag.mean is not None and lag.max is not None:
+            self.add_sums(lag.min, lag.max, lag.mean * weight, weight)
 
-    @property
-    def minimum(self) -> float:
-        """NaN without any step, as the other two."""
-        return self._minimum if self._count else math.nan
+    def add_sums(self, least: float, greatest: float, total: float, weight: float) -> None:
+        """Count lags by their least, greatest and weighted sum."""
+        self._min, self._max = min(self._min, least), max(self._max, greatest)
+        self._total += total
+        self._weight += weight
 
-    @property
-    def mean(self) -> float:
-        """Over steps."""
-        return self._total / self._count if self._count else math.nan
-
-    @property
-    def maximum(self) -> float:
-        """Of any step."""
-        return self._maximum if self._count else math.nan
+    def value(self) -> PolicyLag:
+        """Of all that was counted."""
+        if not self._weight:
+            return PolicyLag()
+        return PolicyLag(self._min, self._total / self._weight, self._max)

@@ -27,6 +27,7 @@ from sfactory.messages import (
     EvaluationPart,
     ExtrasRefused,
     LearnerTimes,
+    PolicyLag,
     ToMain,
     TrainStats,
 )
@@ -35,7 +36,7 @@ from sfactory.report.console import Progress
 from sfactory.report.episode_stats import EpisodeStats, Throughput
 from sfactory.report.eval_results import EvaluationReports
 from sfactory.report.policy_stats import PolicyStats
-from sfactory.report.scalars import Row, counter_scalars, env_faults, lag_of, memory_scalars, sb3_scalars, speed_scalars
+from sfactory.report.scalars import Row, counter_scalars, env_faults, memory_scalars, sb3_scalars, speed_scalars
 from sfactory.shared.channel import Channel
 from sfactory.shared.status import StatusBoard
 
@@ -180,7 +181,7 @@ class ReportCollector:
                 best_return_mean=_best_return_mean(self._each, self._resumed.best_return),
                 length_mean=known.episodes.lengths.mean,
                 returns=[policy.episodes.returns.mean for policy in self._by_policy],
-                lag=lag_of(last),
+                lag=PolicyLag() if last is None else last.lag,
                 losses={name: getattr(last, name) for name in TRAIN_STATISTICS} if last else {},
                 env_faults=env_faults(self._status),
             )

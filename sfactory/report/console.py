@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from tqdm import tqdm
 
-from sfactory.experiment.summary import PolicyLag
+from sfactory.messages import PolicyLag
 
 if TYPE_CHECKING:
     _Tqdm = tqdm[NoReturn]  # generic to type checkers only

@@ -5,10 +5,11 @@ Room: what the best policy is known by. In: statistics of episodes. Out: the win
 
 from __future__ import annotations
 
+from sfactory.learner.timing_stats import LagStats
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, EpisodesDone, LearnerTimes, TrainStats
 from sfactory.pbt.ranking import LENGTH, REWARD
 from sfactory.report.episode_stats import EpisodeStats, ExtraStats, Window
-from sfactory.report.scalars import LagOfSession, LastTimes, Row, train_scalars, window_scalars
+from sfactory.report.scalars import LastTimes, Row, train_scalars, window_scalars
 
 _REWARD = "reward"  # the save_best_metric that every env has: the return
 
@@ -57,7 +58,7 @@ class PolicyStats:
         self.extras = ExtraStats(stats_avg)
         self.best_metric = BestMetric(metric, stats_avg, self.episodes, self.extras)
         self.last: TrainStats | None = None
-        self.lag = LagOfSession()
+        self.lag = LagStats()
         self._times = LastTimes()
 
     def add_episodes(self, message: EpisodesDone) -> str | None:
@@ -72,7 +73,7 @@ class PolicyStats:
     def add_stats(self, stats: TrainStats) -> None:
         """Take in what a learner tells of its updates."""
         self.last = stats
-        self.lag.add(stats)
+        self.lag.add(stats.lag, stats.updates)
 
     def add_times(self, times: LearnerTimes) -> None:
         """Take in what a learner tells of its times."""

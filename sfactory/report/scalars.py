@@ -2,8 +2,6 @@
 
 A name is there from the first row on, with None as long as there is no number. docs/metrics.md says what each means.
 
-Room: by how many updates the behavior policy was older than the learner. In: a learner's reports. Out: PolicyLag.
-
 Room: how much memory processes take. In: their pids. Out: megabytes (2^20 bytes) that each has to itself.
 
 A process's resident size holds what it shares with others, too: shared memory (trajectories, weights) and
@@ -18,50 +16,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from sfactory.experiment.summary import PolicyLag
 from sfactory.layout import ACTORS, LEARNERS
-from sfactory.messages import TRAIN_STATISTICS, LearnerTimes, TrainStats
+from sfactory.messages import TRAIN_STATISTICS, LearnerTimes, PolicyLag, TrainStats
 from sfactory.report.episode_stats import Throughput, Window
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import StatusBoard
-
-
-class LagOfSession:
-    """Minimum, mean and maximum policy lag over all updates of this session."""
-
-    def __init__(self) -> None:
-        self._minimum, self._maximum = float("inf"), 0.0
-        self._total, self._updates = 0.0, 0.0
-
-    def add(self, stats: TrainStats) -> None:
-        """Take in a report, unless none of its steps came new."""
-        if math.isnan(stats.lag_mean):
-            return
-        self._minimum = min(self._minimum, stats.lag_min)
-        self._maximum = max(self._maximum, stats.lag_max)
-        self._total += stats.lag_mean * stats.updates
-        self._updates += stats.updates
-
-    def value(self) -> PolicyLag:
-        """So far."""
-        if not self._updates:
-            return PolicyLag()
-        return PolicyLag(self._minimum, self._total / self._updates, self._maximum)
-
-
-def lag_of(stats: TrainStats | None) -> PolicyLag:
-    """The policy lag in one report, of steps that came new."""
-    return PolicyLag() if stats is None else _lag(stats.lag_min, stats.lag_mean, stats.lag_max)
-
-
-def replay_lag_of(stats: TrainStats | None) -> PolicyLag:
-    """The same of replayed steps."""
-    return PolicyLag() if stats is None else _lag(stats.replay_lag_min, stats.replay_lag_mean, stats.replay_lag_max)
-
-
-def _lag(minimum: float, mean: float, maximum: float) -> PolicyLag:
-    return PolicyLag() if math.isnan(mean) else PolicyLag(minimum, mean, maximum)
-
 
 Row = dict[str, float | None]
 
@@ -111,7 +70,8 @@ def account_scalars(status: StatusBoard, table: SlotTable) -> Row:
 def train_scalars(stats: TrainStats | None) -> Row:
     """What a learner told last of its updates, and of the lag of what it learned from."""
     row: Row = {f"train/{name}": None if stats is None else getattr(stats, name) for name in TRAIN_STATISTICS}
-    for name, lag in (("policy_lag", lag_of(stats)), ("replay_lag", replay_lag_of(stats))):
+    lags = (PolicyLag(), PolicyLag()) if stats is None else (stats.lag, stats.replay_lag)
+    for name, lag in zip(("policy_lag", "replay_lag"), lags, strict=True):
         row |= {f"{name}/min": lag.min, f"{name}/mean": lag.mean, f"{name}/max": lag.max}
     return row
 

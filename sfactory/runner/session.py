@@ -22,10 +22,11 @@ from sfactory.errors import CannotSaveError, CheckpointError, ConfigError, ExitC
 from sfactory.experiment.archive import archive_run
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
-from sfactory.experiment.summary import Outcome, PolicyLag, Result, Summary, result_line
+from sfactory.experiment.summary import Outcome, Result, Summary, result_line
 from sfactory.layout import Layout
 from sfactory.learner.hooks import Hooks
 from sfactory.learner.setup import Limits
+from sfactory.messages import PolicyLag
 from sfactory.planning.env_probe import probe_env
 from sfactory.planning.plan import Plan, plan_run, require_mapping, steps_are_timed
 from sfactory.process.command import resume_command, tuned_command

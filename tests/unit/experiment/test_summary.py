@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sfactory.errors import CannotSaveError
-from sfactory.experiment.summary import PolicyLag, Summary, result_line
+from sfactory.experiment.summary import Summary, result_line
+from sfactory.messages import PolicyLag
 
 KEYS = [
     "status",

@@ -213,7 +213,7 @@ class Course:
         policy = ActingPolicy(VECTOR, config.model, shared.weights[0], torch.device("cpu"))
         self._acting = SlotActing([policy], layout.recurrence)
 
-    def lags(self, turns: int, order: random.Random) -> set[float]:
+    def lags(self, turns: int, order: random.Random) -> set[float | None]:
         """Extremes of the policy lag of every dataset, while one slot is filled between two looks of the learner."""
         table, found = self._shared.table, set()
         for turn in range(turns):
@@ -226,7 +226,7 @@ class Course:
                 stats = [
                     message for message in self._shared.learners_to_main[0].get(0) if isinstance(message, TrainStats)
                 ]
-                found |= {lag for message in stats for lag in (message.lag_min, message.lag_max)}
+                found |= {lag for message in stats for lag in (message.lag.min, message.lag.max)}
         return found
 
     def _play(self, index: int, seed: int) -> None:
@@ -247,7 +247,7 @@ class Course:
     ],
 )
 def test_without_async_rl_every_step_is_learned_from_by_the_weights_that_took_it(
-    flags: dict[str, Any], lags: set[float]
+    flags: dict[str, Any], lags: set[float | None]
 ) -> None:
     sizes: dict[str, Any] = {"actors": 2, "splits": 2, "rows": 2, "dataset_rows": 8, "encoder_mlp_layers": (8,)}
     course = Course(config_with(**{**sizes, **flags}))

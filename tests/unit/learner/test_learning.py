@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from sfactory.checkpoint import CheckpointDir
 from sfactory.clock import now
 from sfactory.learner.learner import Publisher
 from sfactory.learner.staging import REPLAYED
-from sfactory.messages import LearnerTimes, TrainStats
+from sfactory.messages import LearnerTimes, PolicyLag, TrainStats
 from tests.support.lone_learner import LoneLearner
 
 
@@ -98,7 +97,7 @@ def test_the_policy_lag_that_is_reported_covers_steps_that_are_too_old_to_learn_
     learner.learning.report()
 
     (stats,) = learner.told(TrainStats)
-    assert (stats.lag_min, stats.lag_mean, stats.lag_max) == (0.0, (0 + 1 + 3 + 7) / 4, 7.0)
+    assert stats.lag == PolicyLag(0.0, (0 + 1 + 3 + 7) / 4, 7.0)
     assert learner.learning.progress.env_steps == 2 * 4
 
 
@@ -113,10 +112,8 @@ def test_the_lag_of_replayed_steps_is_reported_apart() -> None:
     learner.learning.report()
 
     (stats,) = learner.told(TrainStats)
-    assert (stats.lag_min, stats.lag_mean, stats.lag_max) == (0.0, 0.5, 1.0)
-    assert stats.replay_lag_min == 40.0
-    assert stats.replay_lag_mean == pytest.approx((5 * 40 + 3 * 70) / 8)
-    assert stats.replay_lag_max == 70.0
+    assert stats.lag == PolicyLag(0.0, 0.5, 1.0)
+    assert stats.replay_lag == PolicyLag(40.0, (5 * 40 + 3 * 70) / 8, 70.0)
 
 
 def test_without_replay_no_lag_of_it_is_told() -> None:
@@ -125,4 +122,4 @@ def test_without_replay_no_lag_of_it_is_told() -> None:
     learner.learning.report()
 
     (stats,) = learner.told(TrainStats)
-    assert all(math.isnan(lag) for lag in (stats.replay_lag_min, stats.replay_lag_mean, stats.replay_lag_max))
+    assert stats.replay_lag == PolicyLag()

@@ -12,8 +12,9 @@ from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
-from sfactory.experiment.summary import PolicyLag, Summary
+from sfactory.experiment.summary import Summary
 from sfactory.learner.learner import Learner
+from sfactory.messages import PolicyLag
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
 from sfactory.report.collector import ReportCollector

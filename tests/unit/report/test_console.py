@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.experiment.summary import PolicyLag
+from sfactory.messages import PolicyLag
 from sfactory.report.console import Console, Progress
 
 STAMP = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "

@@ -19,7 +19,8 @@ from sfactory.config.flags import config_of
 from sfactory.errors import ConfigError, ExitCode, ObserverFailed, WorkerDied
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
-from sfactory.experiment.summary import Outcome, PolicyLag, Summary
+from sfactory.experiment.summary import Outcome, Summary
+from sfactory.messages import PolicyLag
 from sfactory.process.signals import Interrupted, Interrupts
 from sfactory.report.console import Console, Progress
 from sfactory.report.observers import Observer, Observers, RunFacts

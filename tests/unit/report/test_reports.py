@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from sfactory.messages import (
     EpisodesDone,
     ExtrasRefused,
     LearnerTimes,
+    PolicyLag,
     ToMain,
     TrainStats,
 )
@@ -62,12 +62,8 @@ STATS = TrainStats(
     value_learning_rate=0.85,
     exploration_coeff=0.003,
     kl_coeff=0.2,
-    lag_min=1.0,
-    lag_mean=2.0,
-    lag_max=3.0,
-    replay_lag_min=4.0,
-    replay_lag_mean=5.0,
-    replay_lag_max=6.0,
+    lag=PolicyLag(1.0, 2.0, 3.0),
+    replay_lag=PolicyLag(4.0, 5.0, 6.0),
 )
 
 TIMES = LearnerTimes(
@@ -208,7 +204,7 @@ def test_ending_a_run_is_no_part_of_its_rate_of_sampling(tmp_path: Path, monkeyp
 
 
 def test_the_last_statistics_of_the_learner_are_shown(desk: Desk) -> None:
-    desk.inbox.put(STATS._replace(policy_loss=9.0, lag_max=9.0))
+    desk.inbox.put(STATS._replace(policy_loss=9.0, lag=PolicyLag(1.0, 2.0, 9.0)))
     desk.inbox.put(STATS)
 
     desk.read_all()
@@ -350,9 +346,9 @@ def test_an_episode_without_a_finite_return_enters_no_mean(desk: Desk) -> None:
 
 
 def test_the_policy_lag_of_the_summary_covers_the_whole_session(desk: Desk) -> None:
-    desk.inbox.put(STATS._replace(updates=10.0, lag_min=5.0, lag_mean=6.0, lag_max=40.0))
-    desk.inbox.put(STATS._replace(updates=1.0, lag_min=0.0, lag_mean=28.0, lag_max=30.0))
-    desk.inbox.put(STATS._replace(updates=5.0, lag_min=1.0, lag_mean=2.0, lag_max=3.0))
+    desk.inbox.put(STATS._replace(updates=10.0, lag=PolicyLag(5.0, 6.0, 40.0)))
+    desk.inbox.put(STATS._replace(updates=1.0, lag=PolicyLag(0.0, 28.0, 30.0)))
+    desk.inbox.put(STATS._replace(updates=5.0, lag=PolicyLag(1.0, 2.0, 3.0)))
 
     desk.read_all()
 
@@ -363,10 +359,8 @@ def test_the_policy_lag_of_the_summary_covers_the_whole_session(desk: Desk) -> N
 
 
 def test_a_report_without_new_or_replayed_steps_has_no_lag_of_them(desk: Desk) -> None:
-    nan = float("nan")
-    desk.inbox.put(STATS._replace(updates=10.0, lag_min=5.0, lag_mean=6.0, lag_max=40.0))
-    no_lags: dict[str, Any] = {name: nan for name in STATS._fields if "lag_" in name}
-    desk.inbox.put(STATS._replace(updates=10.0, **no_lags))
+    desk.inbox.put(STATS._replace(updates=10.0, lag=PolicyLag(5.0, 6.0, 40.0)))
+    desk.inbox.put(STATS._replace(updates=10.0, lag=PolicyLag(), replay_lag=PolicyLag()))
 
     desk.read_all()
 

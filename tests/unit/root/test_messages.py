@@ -28,6 +28,7 @@ from sfactory.messages import (
     EvaluationPart,
     ExtrasRefused,
     LearnerTimes,
+    PolicyLag,
     SlotFreed,
     TrainStats,
     TrajectoryReady,
@@ -37,6 +38,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=MAX_STAT_NAME_
 U16, U32 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT = st.floats(allow_nan=False)
+LAG = st.builds(PolicyLag, *[st.none() | FLOAT] * 3)
 FIXED = st.one_of(
     st.builds(ActRequest, U16, U16, U32, U32, st.integers(0, 1), U16).map(lambda m: (TO_POLICY, m)),
     st.builds(ActReply, U16, U32, U16).map(lambda m: (TO_ACTOR, m)),
@@ -46,7 +48,7 @@ FIXED = st.one_of(
         lambda m: (TO_MAIN, m)
     ),
     st.builds(LearnerTimes, U16, *[FLOAT] * (len(LearnerTimes._fields) - 1)).map(lambda m: (TO_MAIN, m)),
-    st.builds(TrainStats, U16, *[FLOAT] * (len(TrainStats._fields) - 1)).map(lambda m: (TO_MAIN, m)),
+    st.builds(TrainStats, U16, *[FLOAT] * (len(TrainStats._fields) - 3), LAG, LAG).map(lambda m: (TO_MAIN, m)),
 )
 
 

@@ -15,7 +15,8 @@ import sfactory.train
 from sfactory.config.flags import config_of
 from sfactory.errors import ExitCode
 from sfactory.experiment.resume import Resumed
-from sfactory.experiment.summary import PolicyLag, Summary
+from sfactory.experiment.summary import Summary
+from sfactory.messages import PolicyLag
 from sfactory.process.command import resume_command
 from sfactory.runner import session
 from tests.support.source import ROOT
