@@ -28,7 +28,7 @@ class Actor(Protocol):
 def run_actor(setup: ActorSetup, model: ModelConfig, cores: frozenset[int] | None, row: StatusRow) -> None:
     """Make the envs, then work until a stop is ordered. ``cores``: those to stay on, if not all."""
     row.begin_work()
-    see_gpu_of(setup.actor, setup.gpus)
+    see_gpu_of(setup.actor, setup.sampling.actor_worker_gpus)
     if cores is not None:
         os.sched_setaffinity(0, cores)
     _limit_threads(setup)
@@ -50,7 +50,12 @@ def run_actor(setup: ActorSetup, model: ModelConfig, cores: frozenset[int] | Non
 def make_actor(setup: ActorSetup, splits: list[Split], model: ModelConfig, row: StatusRow) -> Actor:
     """The actor of these splits. With local inference it waits for the first weights (or for a stop)."""
     output = TrajectoryOutput(
-        setup.actor, setup.trajectories, setup.table, setup.to_learners, setup.to_main, setup.max_in_flight
+        setup.actor,
+        setup.trajectories,
+        setup.table,
+        setup.to_learners,
+        setup.to_main,
+        setup.sampling.max_sample_requests_in_flight_per_worker,
     )
     if setup.inbox.incarnation:
         output.announce_again()
@@ -70,7 +75,7 @@ def make_actor(setup: ActorSetup, splits: list[Split], model: ModelConfig, row: 
 
 def _limit_threads(setup: ActorSetup) -> None:
     """Let the libraries that are loaded by now compute on one thread each, if that is wanted."""
-    if setup.single_thread_envs:
+    if setup.sampling.force_envs_single_thread:
         threadpool_limits(1)  # for the whole life of the process, and so not used as a context
 
 

@@ -28,6 +28,7 @@ from sfactory.actor.policy_assignment import (
 )
 from sfactory.actor.split import FaultHandling, Split
 from sfactory.config.import_strings import find_callable
+from sfactory.config.schema import PopulationConfig, RunConfig, SamplingConfig
 from sfactory.env.factory import EnvFactory
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.env.reward_shaping import shaped
@@ -77,19 +78,22 @@ class RewardShaper:
 class ActorSetup:
     """Everything an actor process works with.
 
-    generation, attempt: where the session began, and how many processes of this actor there were before. Both are
-    part of all seeds, so that neither a resumed session nor a replaced process lives through the same again.
-    weights, to_learners, to_policies: by policy; whom to ask, the last, is () with local inference.
-    gpus: those that envs may use, see ``see_gpu_of``. decorrelate_envs: see ``warm_up``. first_wait_s: see FirstWait.
-    max_in_flight: see Outbox. max_env_restarts: see Mender. max_bad_env_data: see BadDataCount.
-    policy_mapping, policy_mapping_episodes: see the flags, and ``make_assignment``. schemes: by which envs shape their
-    rewards, if they can and it is wanted.
+    generation, attempt: env steps at which the session began, and how many processes of this actor came before. Both
+        are part of all seeds, so that neither a resumed session nor a replaced process repeats the same episodes.
+    decorrelates: whether the flags that put envs and workers out of step apply; a benchmark ignores them.
+    weights, to_learners, to_policies: by policy; the last is () with local inference.
+    schemes: reward shaping set by main; None where no env takes part in it.
+    frozen_policies: those that act without learning.
     """
 
     actor: int
     generation: int
+    attempt: int
     seed: int
-    single_thread_envs: bool
+    run: RunConfig
+    sampling: SamplingConfig
+    population: PopulationConfig
+    decorrelates: bool
     factory: EnvFactory
     spec: EnvSpec
     layout: Layout
@@ -102,17 +106,18 @@ class ActorSetup:
     to_policies: tuple[Channel[ToPolicy], ...]
     to_learners: tuple[Channel[ToLearner], ...]
     to_main: Channel[ToMain]
-    attempt: int
-    gpus: tuple[int, ...]
-    decorrelate_envs: bool
-    first_wait_s: float
-    max_in_flight: int
-    max_env_restarts: int
-    max_bad_env_data: float
-    policy_mapping: str = "auto"
-    policy_mapping_episodes: int = 10
     schemes: SharedRewardShaping | None = None
     frozen_policies: tuple[int, ...] = ()
+
+    @property
+    def first_wait_s(self) -> float:
+        """Seconds that the actor waits after its first trajectories, see FirstWait.
+
+        In serial mode the wait of one actor would hold up all; a replacement is out of step anyway.
+        """
+        if not self.decorrelates or self.run.serial_mode or self.attempt:
+            return 0.0
+        return self.actor / self.layout.num_actors * self.sampling.decorrelate_experience_max_seconds
 
     def env_seed(self, env: int) -> int:
         """Seed of the first reset of the actor's env ``env``."""
@@ -142,12 +147,13 @@ def make_assignment(setup: ActorSetup, index: int) -> PolicyAssignment | None:
     policies, agents = layout.num_policies, spec.num_agents
     draw: AssignmentRule | None = None
     if policies > 1 and layout.mapping == "function":
-        function = cast(Mapping, find_callable(setup.policy_mapping))
+        name = setup.population.policy_mapping
+        function = cast(Mapping, find_callable(name))
         first = (setup.actor * layout.splits + index) * layout.envs
-        draw = CustomAssignment(setup.policy_mapping, function, spec.agents or (SOLE_AGENT,), first, policies)
+        draw = CustomAssignment(name, function, spec.agents or (SOLE_AGENT,), first, policies)
     elif policies > 1 and layout.mapping != "split":
         seed = seed_at(setup.seed, Branch.ASSIGNMENT, setup.actor, setup.generation, setup.attempt, index)
-        draw = RandomAssignment(policies, setup.policy_mapping_episodes, layout.mapping == "agent", seed)
+        draw = RandomAssignment(policies, setup.population.policy_mapping_episodes, layout.mapping == "agent", seed)
     own = layout.policy_of_split(setup.actor, index)
     return PolicyAssignment(layout.rows, agents, own, draw, policies, setup.frozen_policies)
 
@@ -156,8 +162,8 @@ def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     """Make all envs of the actor, then reset each for the first time; ``row`` tells since when it is at one of them."""
     layout = setup.layout
     actor = actor_name(setup.actor)
-    restarter = EnvRestarter(actor, setup.max_env_restarts, setup.seed_after_fault, setup.control, row)
-    bad_data = BadDataCounter(actor, setup.max_bad_env_data, row)
+    restarter = EnvRestarter(actor, setup.sampling.max_env_restarts, setup.seed_after_fault, setup.control, row)
+    bad_data = BadDataCounter(actor, setup.sampling.max_bad_env_data, row)
     make = _vector_split if setup.factory.makes_vectors else _split_of_agents if setup.spec.agents else _split_of_envs
     splits = [make(setup, index, row, restarter, bad_data) for index in range(layout.splits)]
     if setup.schemes is not None:
@@ -167,7 +173,7 @@ def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
         first = split.index * layout.envs
         seeds = [setup.env_seed(first + env) for env in range(layout.envs)]
         split.reset(seeds, f"actor {setup.actor}", before_each=row.begin_work)
-    if setup.decorrelate_envs:
+    if setup.decorrelates and setup.sampling.decorrelate_envs_on_one_worker:
         _decorrelate(setup, splits, row)
     return splits
 

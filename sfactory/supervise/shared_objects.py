@@ -104,23 +104,16 @@ class SharedObjects:
         return next(inbox for inbox in inboxes if inbox.reader == name)
 
     def actor(self, actor: int, config: Config, seed: int, generation: int, attempt: int = 0) -> ActorSetup:
-        """What actor ``actor`` is given. A benchmark measures, and is not kept waiting by decorrelation."""
-        sampling, trains = config.sampling, not config.benchmark.benchmark
-        share = actor / self.layout.num_actors if trains else 0.0
-        # In serial mode one actor's wait would be everybody's; one that takes over is out of step as it is.
-        waits = not config.run.serial_mode and not attempt
+        """What actor ``actor`` is given."""
         return ActorSetup(
             actor=actor,
             generation=generation,
             attempt=attempt,
             seed=seed,
-            gpus=sampling.actor_worker_gpus,
-            decorrelate_envs=sampling.decorrelate_envs_on_one_worker and trains,
-            first_wait_s=share * sampling.decorrelate_experience_max_seconds if waits else 0.0,
-            max_in_flight=sampling.max_sample_requests_in_flight_per_worker,
-            max_env_restarts=sampling.max_env_restarts,
-            max_bad_env_data=sampling.max_bad_env_data,
-            single_thread_envs=config.sampling.force_envs_single_thread,
+            run=config.run,
+            sampling=config.sampling,
+            population=config.population,
+            decorrelates=not config.benchmark.benchmark,
             factory=EnvFactory.of(config.run, config.sampling),
             spec=self.spec,
             layout=self.layout,
@@ -133,8 +126,6 @@ class SharedObjects:
             to_policies=self._policy_workers_of(actor),
             to_learners=tuple(self.to_learners),
             to_main=self.actors_to_main,
-            policy_mapping=config.population.policy_mapping,
-            policy_mapping_episodes=config.population.policy_mapping_episodes,
             schemes=self.schemes,
             frozen_policies=tuple(sorted(set(range(self.layout.num_policies)) - set(learning_policies(config)))),
         )

@@ -9,6 +9,7 @@ import gymnasium
 import pytest
 
 from sfactory.actor.setup import ActorSetup, close_envs, make_splits
+from sfactory.config.schema import PopulationConfig, RunConfig, SamplingConfig
 from sfactory.env.factory import EnvFactory
 from sfactory.layout import Layout
 from sfactory.shared.status import State, StatusRow
@@ -67,20 +68,17 @@ class DiaristFactory(EnvFactory):
         return Diarist(self.diary)
 
 
-def setup_of(layout: Layout, diary: Diary, **changes: Any) -> tuple[ActorSetup, StatusRow]:
+def setup_of(layout: Layout, diary: Diary, decorrelate: bool = False) -> tuple[ActorSetup, StatusRow]:
     shared = SharedObjects(SCALAR, layout, weight_bytes=64)
     setup = ActorSetup(
         actor=1,
         generation=0,
         attempt=0,
         seed=5,
-        gpus=(),
-        decorrelate_envs=False,
-        first_wait_s=0.0,
-        max_in_flight=0,
-        max_env_restarts=20,
-        max_bad_env_data=0.01,
-        single_thread_envs=False,
+        run=RunConfig(env="diarist"),
+        sampling=SamplingConfig(decorrelate_envs_on_one_worker=decorrelate),
+        population=PopulationConfig(),
+        decorrelates=True,
         factory=DiaristFactory("diarist", diary=diary),
         spec=SCALAR,
         layout=layout,
@@ -96,7 +94,7 @@ def setup_of(layout: Layout, diary: Diary, **changes: Any) -> tuple[ActorSetup, 
     )
     diary.row = shared.status.row("sf-actor-1")
     diary.row.start()
-    return dataclasses.replace(setup, **changes), diary.row
+    return setup, diary.row
 
 
 @pytest.fixture
@@ -131,7 +129,7 @@ def test_envs_are_not_moved_on_unless_that_is_wanted(diary: Diary) -> None:
 
 
 def test_env_i_of_an_actor_begins_i_rollouts_later(diary: Diary) -> None:
-    splits = make_splits(*setup_of(LAYOUT, diary, decorrelate_envs=True))
+    splits = make_splits(*setup_of(LAYOUT, diary, decorrelate=True))
 
     assert [len(env.taken) for env in diary.envs] == [0, 4, 8, 12, 16, 20]
     assert [float(obs[0]) for split in splits for obs in split.group.observations] == [0, 4, 8, 12, 16, 20]
@@ -141,8 +139,8 @@ def test_env_i_of_an_actor_begins_i_rollouts_later(diary: Diary) -> None:
 
 def test_random_steps_differ_from_env_to_env_and_come_again_with_the_same_seed(diary: Diary) -> None:
     again = Diary()
-    make_splits(*setup_of(LAYOUT, diary, decorrelate_envs=True))
-    make_splits(*setup_of(LAYOUT, again, decorrelate_envs=True))
+    make_splits(*setup_of(LAYOUT, diary, decorrelate=True))
+    make_splits(*setup_of(LAYOUT, again, decorrelate=True))
 
     taken = [env.taken for env in diary.envs]
     assert taken == [env.taken for env in again.envs]

@@ -103,14 +103,6 @@ def test_an_actor_has_no_more_trajectories_in_flight_than_the_flag_says(
     assert stages[0].collected() == (ready, 0)
 
 
-def test_an_actor_is_told_how_many_faults_of_its_envs_are_borne() -> None:
-    config = config_with(max_env_restarts=7, max_bad_env_data=0.25)
-
-    setup = shared_objects_of(config).actor(2, config, 1, 0)
-
-    assert (setup.max_env_restarts, setup.max_bad_env_data) == (7, 0.25)
-
-
 def test_a_trajectory_that_is_given_back_makes_room_for_one_more(stages: list[Stage]) -> None:
     stages.append(Stage(config_with(max_sample_requests_in_flight_per_worker=2, min_traj_buffers_per_worker=3)))
     stage = stages[0]
