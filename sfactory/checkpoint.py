@@ -107,7 +107,7 @@ class CheckpointDir:
     def save(self, payload: Mapping[str, Any], train_step: int, env_steps: int) -> Path:
         """Save as ``checkpoint_<train_step>_<env_steps>.pth``; when this returns it is on the disk.
 
-        Older ones beyond ``keep`` are deleted. Higher-numbered ones, and all that ``go_on_from`` left behind, are
+        Older ones beyond ``keep`` are deleted. Higher-numbered ones, and all that ``resume_from`` left behind, are
         renamed out of the way, not deleted.
 
         Raises:
@@ -167,7 +167,7 @@ class CheckpointDir:
         candidates = [entry.path for entry in reversed(self._listing(kind))]
         return _first_usable(candidates, f"{self.path} holds", self._way_out(kind))
 
-    def load_to_go_on(self, kind: Kind = "latest") -> Loaded | None:
+    def load_to_resume(self, kind: Kind = "latest") -> Loaded | None:
         """Like ``load``, but a run that has no latest checkpoint yet goes on from the newest of the other kinds."""
         loaded = self.load(kind)
         if loaded is not None or kind != "latest":
@@ -179,8 +179,8 @@ class CheckpointDir:
             _log.warning("no latest checkpoint was saved; using %s", loaded.path)
         return loaded
 
-    def go_on_from(self, loaded: Loaded, kind: Kind) -> None:
-        """The run goes on from ``loaded``, found by ``load_to_go_on(kind)``: what was saved later is left behind.
+    def resume_from(self, loaded: Loaded, kind: Kind) -> None:
+        """The run goes on from ``loaded``, found by ``load_to_resume(kind)``: what was saved later is left behind.
 
         It counts no more from here on, and the next save renames it. Where the latest was asked for, nobody chose an
         older one: a best policy that is later, which a killed run may have, stays the best.

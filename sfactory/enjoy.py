@@ -41,11 +41,11 @@ def _result(config: EnjoyConfig, interrupts: Interrupts) -> str:
     # Imported only now, so that a mistyped flag is answered at once. A signal that raises inside an import of torch may
     # end the process without a word.
     with signals_held_back():
-        from sfactory.experiment.saved_policy import Choice, SavedPolicy
+        from sfactory.experiment.saved_policy import CheckpointChoice, SavedPolicy
         from sfactory.play.play_session import play_session
         from sfactory.play.player import Evaluation, Played, result_line
 
-    choice = Choice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
+    choice = CheckpointChoice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
     saved = SavedPolicy.load(config.train_dir, config.experiment, choice)
     seed = secrets.randbits(31) if config.seed is None else config.seed
     with play_session(config, saved) as stage:

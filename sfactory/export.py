@@ -31,9 +31,9 @@ def _result(config: ExportConfig) -> str:
     # Imported only now, so that a mistyped flag is answered at once. A signal that raises inside an import of torch may
     # end the process without a word.
     with signals_held_back():
-        from sfactory.experiment.saved_policy import Choice, SavedPolicy, export
+        from sfactory.experiment.saved_policy import CheckpointChoice, SavedPolicy, export
 
-    choice = Choice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
+    choice = CheckpointChoice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
     return export(SavedPolicy.load(config.train_dir, config.experiment, choice), config.policy_index, config.out)
 
 

@@ -1,4 +1,4 @@
-"""Room: where an earlier session of a run stopped. In: its checkpoints and summary. Out: ``Resumed``."""
+"""Reads from checkpoints and summary.json where an earlier session of a run stopped."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from sfactory.checkpoint import CheckpointDir, Payload
+from sfactory.checkpoint import CheckpointDir
 from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
 from sfactory.errors import CheckpointError
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Summary
-from sfactory.learner.checkpointing import READABLE_VERSIONS
+from sfactory.learner.checkpointing import SavedState
 from sfactory.learner.setup import Limits
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.spec import EnvSpec
@@ -29,11 +29,10 @@ log = logging.getLogger(__name__)
 class Resumed:
     """Where an earlier session stopped.
 
-    env_steps, agent_steps, updates: of the checkpoints of all policies together; train_seconds: of the one
-    that has most.
-    best_return: the best mean return ever, as far as it is known. summary: the last session's.
-    steps_of_policies: env steps of each; () if there is no checkpoint.
-    policies_without_checkpoint: those that have none although others do.
+    env_steps, agent_steps, updates: sums over the checkpoints of all policies; train_seconds: the longest of them.
+    best_return: the best mean return ever, if it is known. summary: the last session's.
+    steps_of_policies: env steps of each policy; () without a checkpoint.
+    policies_without_checkpoint: policies that have none although others do.
     """
 
     env_steps: int = 0
@@ -47,33 +46,33 @@ class Resumed:
 
     @staticmethod
     def from_checkpoint(rundir: RunDir, config: Config, spec: EnvSpec | None = None) -> Resumed | None:
-        """Facts of the checkpoints that would be resumed; None for a fresh run.
+        """Read the checkpoints that would be resumed; None for a fresh run.
 
-        Raises CheckpointError if there are some of a policy and none can be loaded, there are only others than the kind
-        that was asked for, or its weights are not those of a network for an env of ``spec``, if that is given.
+        Raises CheckpointError if a policy has checkpoints and none can be loaded, if none is of the kind that was asked
+        for, or, where ``spec`` is given, if the weights do not fit a network for an env of ``spec``.
         """
-        payloads = [_load(rundir, config, spec, policy) for policy in range(config.population.num_policies)]
-        known = [payload for payload in payloads if payload is not None]
+        policies = [_load(rundir, config, spec, policy) for policy in range(config.population.num_policies)]
+        known = [saved for saved in policies if saved is not None]
         summary = Summary.read(rundir.summary_path)
         if not known:
             if summary is not None and summary.env_steps:
                 log.warning("an earlier session made %d env steps but saved none: starting at 0", summary.env_steps)
             return None
-        for policy, payload in enumerate(payloads):
-            if payload is None:
-                log.warning("policy %d has no checkpoint, and others have: it begins anew", policy)
-        bests = [_best_return(payload) for payload in known]
+        missing = tuple(policy for policy, saved in enumerate(policies) if saved is None)
+        for policy in missing:
+            log.warning("policy %d has no checkpoint although others have: it starts from scratch", policy)
+        bests: list[float | None] = [saved.best_objective for saved in known if saved.best_metric == "reward"]
         if summary is not None and summary.episodes >= config.report.stats_avg:
             bests.append(summary.best_episode_return_mean)
         return Resumed(
-            env_steps=sum(_count(payload, "run_env_steps") for payload in known),
-            agent_steps=sum(_count(payload, "agent_steps") for payload in known),
-            train_seconds=max(float(payload["train_seconds"]) for payload in known),
-            updates=sum(int(payload["train_step"]) for payload in known),
-            best_return=max((best for best in bests if best is not None), default=None),
+            env_steps=sum(saved.run_env_steps for saved in known),
+            agent_steps=sum(saved.agent_steps for saved in known),
+            train_seconds=max(saved.train_seconds for saved in known),
+            updates=sum(saved.train_step for saved in known),
+            best_return=max((best for best in bests if best is not None and best > float("-inf")), default=None),
             summary=summary,
-            steps_of_policies=tuple(0 if payload is None else int(payload["env_steps"]) for payload in payloads),
-            policies_without_checkpoint=tuple(policy for policy, payload in enumerate(payloads) if payload is None),
+            steps_of_policies=tuple(0 if saved is None else saved.env_steps for saved in policies),
+            policies_without_checkpoint=missing,
         )
 
     def finished(self, config: Config) -> bool:
@@ -83,49 +82,28 @@ class Resumed:
         return limits.reached(min(steps, default=self.env_steps), self.train_seconds)
 
 
-def _load(rundir: RunDir, config: Config, spec: EnvSpec | None, policy: int) -> Payload | None:
+def _load(rundir: RunDir, config: Config, spec: EnvSpec | None, policy: int) -> SavedState | None:
     """The checkpoint of a policy that would be resumed."""
     directory = CheckpointDir(rundir.checkpoint_dir(policy), config.checkpoint.keep_checkpoints)
     kind = config.checkpoint.load_checkpoint_kind
-    loaded = directory.load_to_go_on(kind)
+    loaded = directory.load_to_resume(kind)
     if loaded is None:
         if directory.holds_any():
             raise CheckpointError(
-                f"--load_checkpoint_kind={kind}: {directory.path} holds no {kind} checkpoint, but others; go on from "
-                "them with another --load_checkpoint_kind, or start anew with --restart_behavior=restart"
+                f"--load_checkpoint_kind={kind}: {directory.path} holds no {kind} checkpoint, but others; resume from "
+                "them with another --load_checkpoint_kind, or start over with --restart_behavior=restart"
             )
         return None
-    _require_known(loaded.payload, loaded.path)
+    saved = SavedState.of(loaded.payload, loaded.path)
     if spec is not None:
-        _require_fit(loaded.payload["model"], loaded.path, spec, config)
-    return loaded.payload
-
-
-def _count(payload: Payload, name: str) -> int:
-    """A count of steps; of a checkpoint that does not tell it apart from env steps, these."""
-    return int(payload[name] if name in payload else payload["env_steps"])
-
-
-def _best_return(payload: Payload) -> float | None:
-    saved = float(payload["best_objective"])
-    return saved if payload["best_metric"] == "reward" and saved > float("-inf") else None
-
-
-def _require_known(payload: Payload, path: Path) -> None:
-    """Raise CheckpointError unless the payload is one of a learner's."""
-    numbers = ("env_steps", "train_seconds", "train_step", "best_objective")
-    known = payload.get("payload_version") in READABLE_VERSIONS and isinstance(payload.get("model"), Mapping)
-    if not known or not all(isinstance(payload.get(name), int | float) for name in numbers):
-        raise CheckpointError(
-            f"{path} was written by another version of sfactory, or by something else; use what wrote it, or start a "
-            "new run with another --experiment. Nothing was deleted."
-        )
+        _require_fit(saved.model, loaded.path, spec, config)
+    return saved
 
 
 def _require_fit(saved: Mapping[str, object], path: Path, spec: EnvSpec, config: Config) -> None:
     """Raise CheckpointError with each difference if these weights are of another network.
 
-    The learner would find out, too, but only when config.json is written and everything has been started.
+    The learner would notice too, but only after config.json was written and everything was started.
     """
     with torch.device("meta"):  # without memory for its weights
         here = {name: tuple(value.shape) for name, value in ActorCritic(spec, config.model).state_dict().items()}
@@ -133,7 +111,9 @@ def _require_fit(saved: Mapping[str, object], path: Path, spec: EnvSpec, config:
     differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
     if not differing:
         return
-    lines = [f"{name} is {_told(there.get(name))} there and {_told(here.get(name))} here" for name in differing]
+    lines = [
+        f"{name} is {_shape_text(there.get(name))} there and {_shape_text(here.get(name))} here" for name in differing
+    ]
     more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
     raise CheckpointError(
         f"{path} does not fit --env={config.run.env} as it is now: {'; '.join(lines[:_SHOWN])}{more}. Give the run the "
@@ -142,5 +122,5 @@ def _require_fit(saved: Mapping[str, object], path: Path, spec: EnvSpec, config:
     )
 
 
-def _told(shape: tuple[int, ...] | None) -> str:
+def _shape_text(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else str(list(shape))

@@ -1,11 +1,7 @@
-"""Room: a policy as its run left it on the disk. In: a run directory. Out: the run's config, a model with its weights.
+"""Loads a policy that a run saved, and exports its weights as a safetensors file.
 
-Reads only, and takes no lock: a run that is still training can be looked at.
-
-Room: weights for others. In: a saved policy. Out: a safetensors file: numbers by name, and text that says of what.
-
-Such a file holds no code and needs nothing of sfactory's to be read
-(docs/decisions/0029-weights-for-others.md).
+Loading only reads and takes no lock, so a run that is still training can be looked at. An exported file holds no code,
+and reading it needs nothing of sfactory (docs/decisions/0029-weights-for-others.md).
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 
 from sfactory import __version__, atomic
-from sfactory.checkpoint import CheckpointDir, Kind, Loaded, Payload
+from sfactory.checkpoint import CheckpointDir, Kind, Loaded
 from sfactory.config.flags import assigned, config_of, did_you_mean
 from sfactory.config.saved_config import CONFIG_NAME, read_config
 from sfactory.config.schema import Config
@@ -30,11 +26,13 @@ from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import CannotSaveError, CheckpointError, ConfigError, RunDirError
-from sfactory.learner.checkpointing import READABLE_VERSIONS
+from sfactory.learner.checkpointing import SavedState
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.spec import EnvSpec
 
-# What a kind of checkpoint is called, and the flag of train that says when it is saved.
+EXPORT_VERSION = "1"
+
+# How a kind of checkpoint is called, and the flag of train that decides when it is saved.
 _SAVED_BY: Mapping[Kind, tuple[str, str]] = MappingProxyType(
     {"best": ("best checkpoint", "save_best_after"), "milestone": ("milestone", "save_milestones_sec")}
 )
@@ -43,8 +41,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Which checkpoint of a run: of which policy, of what kind, and if ``env_steps`` is given, exactly that one's.
+class CheckpointChoice:
+    """Which checkpoint of a run is wanted: its policy, its kind, and perhaps its exact env step.
 
     With ``env_steps`` the kind "latest" stands for any kind.
     """
@@ -56,14 +54,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class SavedPolicy:
-    """A run's config and the content of one of its checkpoints."""
+    """A run's config and one of its checkpoints."""
 
     config: Config
     checkpoint: Path
-    payload: Payload
+    state: SavedState
 
     @staticmethod
-    def load(train_dir: Path | str, experiment: str, choice: Choice) -> SavedPolicy:
+    def load(train_dir: Path | str, experiment: str, choice: CheckpointChoice) -> SavedPolicy:
         """Read what the run saved.
 
         Raises RunDirError if there is no such run, ConfigError if its config.json is damaged or it has no such
@@ -72,18 +70,14 @@ class SavedPolicy:
         run_dir = Path(train_dir) / experiment
         config = _read_run_config(Path(train_dir), experiment)
         _check_policy(run_dir, choice.policy)
-        directory = CheckpointDir(_policy_dir(run_dir, choice.policy), config.checkpoint.keep_checkpoints)
+        directory = CheckpointDir(run_dir / f"checkpoint_p{choice.policy}", config.checkpoint.keep_checkpoints)
         loaded = _load(directory, choice)
-        if loaded.payload.get("payload_version") not in READABLE_VERSIONS:
-            raise CheckpointError(
-                f"{loaded.path} was written by another version of sfactory; play it with the version that wrote it"
-            )
-        return SavedPolicy(config, loaded.path, loaded.payload)
+        return SavedPolicy(config, loaded.path, SavedState.of(loaded.payload, loaded.path))
 
     @property
     def env_steps(self) -> int:
         """Env steps that the weights were trained on."""
-        return int(self.payload["env_steps"])
+        return self.state.env_steps
 
     @property
     def env_factory(self) -> EnvFactory:
@@ -91,13 +85,13 @@ class SavedPolicy:
         return EnvFactory.of(self.config.run, self.config.sampling)
 
     def model(self, spec: EnvSpec) -> ActorCritic:
-        """The network on the CPU; raises CheckpointError if an env of ``spec`` is not what it was trained on."""
+        """The network on the CPU; raises CheckpointError if the weights do not fit an env of ``spec``."""
         model = ActorCritic(spec, self.config.model)
         try:
-            model.load_state_dict(self.payload["model"])
+            model.load_state_dict(self.state.model)
         except (RuntimeError, KeyError) as error:
             raise CheckpointError(
-                f"{self.checkpoint} does not fit --env={self.config.run.env} as it is now: {error}; put back the "
+                f"{self.checkpoint} does not fit --env={self.config.run.env} as it is now: {error}; restore the "
                 "version of the environment that the run was trained on"
             ) from error
         return model.eval()
@@ -124,20 +118,14 @@ def _no_run(train_dir: Path, experiment: str) -> str:
     if not train_dir.is_dir():
         return f"{where}, and so is {train_dir}; say with --train_dir where runs are kept"
     runs = sorted(path.parent.name for path in train_dir.glob(f"*/{CONFIG_NAME}"))
-    near = did_you_mean(experiment, runs)
-    if near:
-        return where + near
-    return f"{where}; {train_dir} holds " + (f"the runs {', '.join(runs[:10])}" if runs else "no run at all")
-
-
-def _policy_dir(run_dir: Path, policy: int | str) -> Path:
-    return run_dir / f"checkpoint_p{policy}"
+    listed = f"; {train_dir} holds " + (f"the runs {', '.join(runs[:10])}" if runs else "no run at all")
+    return where + (did_you_mean(experiment, runs) or listed)
 
 
 def _check_policy(run_dir: Path, policy: int) -> None:
-    """Raise ConfigError if other policies have saved something, and this one has not; of several, tell which it is."""
-    found = [path.name.removeprefix("checkpoint_p") for path in run_dir.glob(_policy_dir(run_dir, "*").name)]
-    policies = sorted(int(name) for name in found if name.isdecimal())
+    """Raise ConfigError if only other policies have saved something; log which of several it is."""
+    numbers = [path.name.removeprefix("checkpoint_p") for path in run_dir.glob("checkpoint_p*")]
+    policies = sorted(int(number) for number in numbers if number.isdecimal())
     several = f"the policies {', '.join(map(str, policies))}"
     if policies and policy not in policies:
         there = several if len(policies) > 1 else f"policy {policies[0]} alone"
@@ -146,30 +134,25 @@ def _check_policy(run_dir: Path, policy: int) -> None:
         _log.info("policy %d of %s (--policy_index chooses)", policy, several)
 
 
-def _load(directory: CheckpointDir, choice: Choice) -> Loaded:
+def _load(directory: CheckpointDir, choice: CheckpointChoice) -> Loaded:
     if choice.env_steps is not None:
         return directory.load_at(choice.env_steps, None if choice.kind == "latest" else choice.kind)
-    loaded = directory.load_to_go_on(choice.kind)
+    loaded = directory.load_to_resume(choice.kind)
     if loaded is None:
-        raise CheckpointError(_no_checkpoint(directory.path, choice.kind))
+        raise CheckpointError(_no_checkpoint(directory, choice.kind))
     return loaded
 
 
-def _no_checkpoint(directory: Path, kind: Kind) -> str:
-    if kind != "latest" and CheckpointDir(directory, 1).load("latest") is not None:
-        what, when = _SAVED_BY[kind]
-        return (
-            f"{directory} holds no {what}: the run has not saved one yet (see train's --{when}); "
-            "play its newest with --load_checkpoint_kind=latest"
-        )
-    return f"{directory} holds no checkpoint: the run has not saved one yet (see train's --save_every_sec)"
-
-
-FORMAT_VERSION = "1"
+def _no_checkpoint(directory: CheckpointDir, kind: Kind) -> str:
+    what, when = _SAVED_BY.get(kind, ("checkpoint", "save_every_sec"))
+    text = f"{directory.path} holds no {what}: the run has not saved one yet (see train's --{when})"
+    if kind != "latest" and directory.load("latest") is not None:
+        return f"{text}; play its newest with --load_checkpoint_kind=latest"
+    return text
 
 
 def export(saved: SavedPolicy, policy: int, out: str) -> str:
-    """Write the weights of ``saved`` to ``out``; the line for stdout.
+    """Write the weights of ``saved`` to ``out``; returns the line of JSON for stdout.
 
     Raises ConfigError if the package is missing or ``out`` cannot be a new file, CheckpointError if the weights do not
     fit the env as it is now, and CannotSaveError if the file cannot be written.
@@ -178,9 +161,9 @@ def export(saved: SavedPolicy, policy: int, out: str) -> str:
     path = _new_file(out)
     spec = _spec_of(saved)
     model = saved.model(spec)
-    # Copies: what lies in one piece of memory with something else is refused there.
+    # Copies: safetensors refuses tensors that share memory.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
-    data: bytes = package.save(tensors, metadata=metadata_of(saved, spec, policy))
+    data: bytes = package.save(tensors, metadata=_metadata(saved, spec, policy))
     try:
         atomic.write_bytes(path, data)
     except OSError as error:
@@ -199,36 +182,29 @@ def export(saved: SavedPolicy, policy: int, out: str) -> str:
     return json.dumps(result)
 
 
-def metadata_of(saved: SavedPolicy, spec: EnvSpec, policy: int) -> dict[str, str]:
-    """What the file says of its weights; the format has text alone, so what is more is JSON."""
-    config = saved.config
+def _metadata(saved: SavedPolicy, spec: EnvSpec, policy: int) -> dict[str, str]:
+    """Describes the weights. The format has text alone, so nested values are JSON."""
+    run = saved.config.run
+    env_spec = {
+        "obs": {key: dataclasses.asdict(tensor) for key, tensor in spec.obs},
+        "actions": [{"kind": type(head).__name__, **dataclasses.asdict(head)} for head in spec.actions],
+    }
     return {
         "format": "pt",
-        "sfactory_export": FORMAT_VERSION,
+        "sfactory_export": EXPORT_VERSION,
         "sfactory_version": __version__,
-        "env": config.run.env,
-        "env_kwargs": json.dumps(dict(config.run.env_kwargs)),
-        "env_spec": json.dumps(_spec_facts(spec)),
-        "model_config": json.dumps(_model_facts(config)),
+        "env": run.env,
+        "env_kwargs": json.dumps(dict(run.env_kwargs)),
+        "env_spec": json.dumps(env_spec),
+        "model_config": json.dumps(dataclasses.asdict(saved.config.model)),
         "policy": str(policy),
         "env_steps": str(saved.env_steps),
         "checkpoint": saved.checkpoint.name,
     }
 
 
-def _spec_facts(spec: EnvSpec) -> Mapping[str, object]:
-    return {
-        "obs": {key: dataclasses.asdict(tensor) for key, tensor in spec.obs},
-        "actions": [{"kind": type(head).__name__, **dataclasses.asdict(head)} for head in spec.actions],
-    }
-
-
-def _model_facts(config: Config) -> Mapping[str, object]:
-    return dataclasses.asdict(config.model)
-
-
 def _spec_of(saved: SavedPolicy) -> EnvSpec:
-    """What the env of the run looks like; it is made for that, and closed."""
+    """The spec of the run's env, which is made and closed for that."""
     env = saved.env_factory.either()
     try:
         if isinstance(env, AgentsEnv):
@@ -253,7 +229,7 @@ def _package() -> ModuleType:
 def _new_file(out: str) -> Path:
     path = Path(out)
     if path.exists() or path.is_symlink():
-        raise ConfigError([f"{assigned('out', out)}: is there already, and nothing is written over; give another name"])
+        raise ConfigError([f"{assigned('out', out)}: exists already and is not overwritten; give another name"])
     if not path.parent.is_dir():
-        raise ConfigError([f"{assigned('out', out)}: there is no folder {path.parent}; make it, or give another"])
+        raise ConfigError([f"{assigned('out', out)}: there is no folder {path.parent}; create it, or give another"])
     return path

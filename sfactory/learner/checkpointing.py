@@ -1,6 +1,6 @@
-"""Room: checkpoints of one learner: when, and what on trouble. In: Progress, the objective. Out: files.
+"""Saves and restores the training of one policy: what a checkpoint's payload holds, and when one is saved.
 
-Room: how far training has come, and what of it is saved. In: trained datasets. Out: checkpoint payloads.
+Only this file knows the payload's keys and versions.
 """
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from sfactory.checkpoint import CheckpointDir
+import torch
+
+from sfactory.checkpoint import CheckpointDir, Payload
 from sfactory.clock import Deadline, Every, now
 from sfactory.errors import CannotSaveError, CheckpointError
 from sfactory.learner.setup import LearnerSetup, Limits
@@ -21,7 +24,11 @@ from sfactory.learner.trainer import Trainer
 from sfactory.shared.status import StatusRow
 
 PAYLOAD_VERSION = 3
-READABLE_VERSIONS = (2, PAYLOAD_VERSION)  # 2 knew of one optimiser, Adam, and of no coefficient but its rate
+READABLE_VERSIONS = (2, PAYLOAD_VERSION)  # 2 knew of one optimizer, Adam, and of no coefficient but its rate
+
+_RETRY_S = 5.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -62,15 +69,53 @@ class Progress:
         return limits.reached(self.env_steps, self.train_seconds)
 
 
+@dataclass(frozen=True)
+class SavedState:
+    """What a checkpoint says of the training that it was saved by. The state of the optimizer is not in it.
+
+    model: the weights by name, as ``state_dict`` has them. The other fields are those of Trainer and Progress.
+    """
+
+    model: Mapping[str, torch.Tensor]
+    train_step: int
+    env_steps: int
+    agent_steps: int
+    run_env_steps: int
+    train_seconds: float
+    best_metric: str
+    best_objective: float
+
+    @staticmethod
+    def of(payload: Payload, where: Path | str) -> SavedState:
+        """Read ``payload``, loaded from ``where``; raises CheckpointError if another version or program wrote it."""
+        try:
+            if payload["payload_version"] in READABLE_VERSIONS and isinstance(payload["model"], dict):
+                env_steps = int(payload["env_steps"])
+                return SavedState(
+                    model=payload["model"],
+                    train_step=int(payload["train_step"]),
+                    env_steps=env_steps,
+                    # Without several agents or policies, older runs did not count these two apart.
+                    agent_steps=int(payload.get("agent_steps", env_steps)),
+                    run_env_steps=int(payload.get("run_env_steps", env_steps)),
+                    train_seconds=float(payload["train_seconds"]),
+                    best_metric=str(payload["best_metric"]),
+                    best_objective=float(payload["best_objective"]),
+                )
+        except (KeyError, TypeError, ValueError, RuntimeError):
+            pass
+        raise CheckpointError(
+            f"{where} was written by another version of sfactory, or by another program. Use the version that wrote "
+            "it, or start a new run with another --experiment. Nothing was deleted."
+        )
+
+
 def payload_of(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     """What a checkpoint holds: plain numbers and tensors only."""
-    auxiliary = {} if trainer.auxiliary is None else {"auxiliary": trainer.auxiliary.state_dict()}
     return {
         "payload_version": PAYLOAD_VERSION,
-        "model": trainer.model.state_dict(),
-        **trainer.updater.state(),
+        **_weights(trainer),
         "coefficients": trainer.coefficients.state(),
-        **({} if trainer.target is None else {"target": trainer.target.state_dict()}),
         "train_step": trainer.train_step,
         "env_steps": progress.env_steps,
         "agent_steps": progress.agent_steps,
@@ -78,34 +123,28 @@ def payload_of(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         "train_seconds": progress.train_seconds,
         "best_objective": progress.best_objective,
         "best_metric": progress.best_metric,
-        **auxiliary,
     }
 
 
 def restore(payload: dict[str, Any], where: str, trainer: Trainer, progress: Progress) -> None:
-    """Continue from ``payload``; raises CheckpointError if it does not fit the model or its optimiser."""
-    if payload.get("payload_version") not in READABLE_VERSIONS:
-        raise CheckpointError(f"{where} was written by another version of sfactory; use that, or a new --experiment")
+    """Continue from ``payload``; raises CheckpointError if it does not fit the model or its optimizer."""
+    saved = SavedState.of(payload, where)
     _restore_weights(payload, where, trainer)
     earlier = {name: payload[name] for name in ("learning_rate",) if name in payload}
     trainer.coefficients.restore(payload.get("coefficients", earlier))
-    trainer.train_step = payload["train_step"]
-    progress.env_steps = payload["env_steps"]
-    progress.agent_steps = payload.get("agent_steps", progress.env_steps)
-    progress.run_env_steps = payload.get("run_env_steps", progress.env_steps)  # with one agent they are the same
-    progress.earlier_seconds = payload["train_seconds"]
-    if payload["best_metric"] == progress.best_metric:
-        progress.best_objective = payload["best_objective"]
+    trainer.train_step = saved.train_step
+    progress.env_steps = saved.env_steps
+    progress.agent_steps = saved.agent_steps
+    progress.run_env_steps = saved.run_env_steps
+    progress.earlier_seconds = saved.train_seconds
+    if saved.best_metric == progress.best_metric:
+        progress.best_objective = saved.best_objective
 
 
 def take_over(payload: dict[str, Any], where: str, trainer: Trainer) -> None:
-    """Weights and optimiser of another policy; raises CheckpointError, with all as it was, if they do not fit."""
-    before = {"model": trainer.model.state_dict(), **trainer.updater.state()}
-    if trainer.target is not None:
-        before["target"] = trainer.target.state_dict()
-    if trainer.auxiliary is not None:
-        before["auxiliary"] = trainer.auxiliary.state_dict()
-    before = copy.deepcopy(before)
+    """Weights and optimizer of another policy; raises CheckpointError, with all as it was, if they do not fit."""
+    SavedState.of(payload, where)
+    before = copy.deepcopy(_weights(trainer))
     try:
         _restore_weights(payload, where, trainer)
     except CheckpointError:
@@ -113,9 +152,17 @@ def take_over(payload: dict[str, Any], where: str, trainer: Trainer) -> None:
         raise
 
 
+def _weights(trainer: Trainer) -> dict[str, Any]:
+    """Weights of all networks and the state of the optimizer, by the keys of a payload."""
+    return {
+        "model": trainer.model.state_dict(),
+        **trainer.updater.state(),
+        **({} if trainer.target is None else {"target": trainer.target.state_dict()}),
+        **({} if trainer.auxiliary is None else {"auxiliary": trainer.auxiliary.state_dict()}),
+    }
+
+
 def _restore_weights(payload: dict[str, Any], where: str, trainer: Trainer) -> None:
-    if payload.get("payload_version", PAYLOAD_VERSION) not in READABLE_VERSIONS:
-        raise CheckpointError(f"{where} was written by another version of sfactory")
     try:
         trainer.model.load_state_dict(payload["model"])
         _restore_target(trainer, payload.get("target"))
@@ -137,11 +184,6 @@ def _restore_target(trainer: Trainer, state: dict[str, Any] | None) -> None:
         trainer.target.copy()
     else:
         trainer.target.load_state_dict(state)
-
-
-log = logging.getLogger(__name__)
-
-_RETRY_S = 5.0
 
 
 class Checkpointer:
@@ -181,9 +223,9 @@ class Checkpointer:
             return
         self._directory.tidy()
         kind = self._setup.checkpoint.load_checkpoint_kind
-        loaded = self._directory.load_to_go_on(kind)
+        loaded = self._directory.load_to_resume(kind)
         if loaded is not None:
-            self._directory.go_on_from(loaded, kind)
+            self._directory.resume_from(loaded, kind)
             restore(dict(loaded.payload), str(loaded.path), self._trainer, self._progress)
             self._progress.best_objective = self._best_on_disk()
             self._row.set("saved_env_steps", self._progress.run_env_steps)
@@ -297,9 +339,10 @@ class Checkpointer:
         assert self._directory is not None
         try:
             best = self._directory.load("best")
+            saved = None if best is None else SavedState.of(best.payload, best.path)
         except CheckpointError as error:
             log.warning("%s", error)
-            best = None
-        if best is None or best.payload["best_metric"] != self._progress.best_metric:
+            saved = None
+        if saved is None or saved.best_metric != self._progress.best_metric:
             return float("-inf")
-        return float(best.payload["best_objective"])
+        return saved.best_objective

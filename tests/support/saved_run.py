@@ -35,7 +35,9 @@ def payload(certainty: float) -> dict[str, Any]:
     model = ActorCritic(EnvSpec.of_spaces(box, choice), config.model)
     with torch.no_grad():
         model.policy_head.linear.weight.copy_(certainty * torch.eye(CONTEXTS))
-    return {"payload_version": PAYLOAD_VERSION, "model": model.state_dict(), "env_steps": 70}
+    counts = {"train_step": 7, "env_steps": 70, "train_seconds": 1.0}
+    best = {"best_metric": "reward", "best_objective": 0.0}
+    return {"payload_version": PAYLOAD_VERSION, "model": model.state_dict(), **counts, **best}
 
 
 def save_run(experiment: str = "run", env: str = BANDIT, certainty: float | None = 1.0, **flags: object) -> None:

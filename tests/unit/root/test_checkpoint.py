@@ -465,11 +465,11 @@ def test_a_run_without_a_latest_checkpoint_goes_on_from_the_newest_other_one(
     directory.save_milestone(payload(2.0), 2, 200)
     directory.save_best(payload(best_step), best_step, best_step * 100, metric=1.0)
 
-    loaded = directory.load_to_go_on()
+    loaded = directory.load_to_resume()
 
     assert loaded is not None
     assert float(loaded.payload["weights"]["w"][0, 0]) == expected
-    assert CheckpointDir(tmp_path / "absent", keep=1).load_to_go_on() is None
+    assert CheckpointDir(tmp_path / "absent", keep=1).load_to_resume() is None
 
 
 def three_kinds(path: Path) -> CheckpointDir:
@@ -524,9 +524,9 @@ def test_a_damaged_checkpoint_of_an_env_step_gives_way_to_another_of_the_same_st
 def going_back(path: Path, kind: Kind) -> CheckpointDir:
     """The directory as a new session has it that goes on from the newest checkpoint of a kind."""
     directory = CheckpointDir(path, keep=2)
-    loaded = directory.load_to_go_on(kind)
+    loaded = directory.load_to_resume(kind)
     assert loaded is not None
-    directory.go_on_from(loaded, kind)
+    directory.resume_from(loaded, kind)
     return directory
 
 

@@ -102,7 +102,7 @@ def test_a_checkpoint_that_cannot_be_renamed_is_not_written_over(
     idle_warning = directory.save(payload(2.0), 2, 200)
     loaded = directory.load("best")
     assert loaded is not None
-    directory.go_on_from(loaded, "best")
+    directory.resume_from(loaded, "best")
     real = os.replace
 
     def refuse(source: Path, target: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_file_that_is_there_is_not_written_over(capsys: pytest.CaptureFixture[
 
     (line,) = refused(capsys, "--experiment=run", f"--out={OUT}")
 
-    assert f"--out={OUT}: is there already" in line
+    assert f"--out={OUT}: exists already" in line
     assert Path(OUT).read_text() == "mine"
 
 
