@@ -19,7 +19,7 @@ from sfactory.process.signals import Interrupted, Interrupts, signals_held_back
 
 if TYPE_CHECKING:
     from sfactory.experiment.saved_policy import SavedPolicy
-    from sfactory.play.player import Episode, PlayerLike
+    from sfactory.play.player import Episode, Player
 
 _PROG = "sfactory.enjoy"
 _PROGRESS_S = 1.0
@@ -63,9 +63,7 @@ def _result(config: EnjoyConfig, interrupts: Interrupts) -> str:
     return result_line(played, Evaluation.of(episodes), stage.video_path)
 
 
-def _play(
-    player: PlayerLike, config: EnjoyConfig, saved: SavedPolicy, seed: int, interrupts: Interrupts
-) -> list[Episode]:
+def _play(player: Player, config: EnjoyConfig, saved: SavedPolicy, seed: int, interrupts: Interrupts) -> list[Episode]:
     """Play to the limits, or until a signal comes; the episodes finished by then.
 
     Afterwards the first signal is only counted, and the second one raises: a video is finished in spite of the first.

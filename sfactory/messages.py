@@ -82,24 +82,53 @@ class ExtrasRefused(NamedTuple):
     reason: str
 
 
-class EvaluationPart(NamedTuple):
-    """Evaluator -> main: what its episodes of the evaluation ``number`` have come to.
+class EpisodeTotals(NamedTuple):
+    """Sums over episodes, which can be merged. Returns are raw.
 
-    Returns are raw. Least, greatest and sum are over the ``finite`` ones, and inf, -inf and 0 if there are none;
-    objectives: how many episodes told a finite true objective.
+    return_sum, return_min and return_max cover the ``finite`` returns, objective_sum the ``objectives`` finite true
+    objectives.
     """
+
+    episodes: int = 0
+    finite: int = 0
+    return_sum: float = 0.0
+    return_min: float = math.inf
+    return_max: float = -math.inf
+    length_sum: int = 0
+    objectives: int = 0
+    objective_sum: float = 0.0
+
+    @staticmethod
+    def of(episode_return: float, length: int, objective: float = math.nan) -> EpisodeTotals:
+        """One episode; ``objective``: its true objective, NaN if the env reports none."""
+        totals = EpisodeTotals(episodes=1, length_sum=length)
+        if math.isfinite(episode_return):
+            totals = totals._replace(
+                finite=1, return_sum=episode_return, return_min=episode_return, return_max=episode_return
+            )
+        return totals._replace(objectives=1, objective_sum=objective) if math.isfinite(objective) else totals
+
+    def merged(self, other: EpisodeTotals) -> EpisodeTotals:
+        """Of the episodes of both."""
+        return EpisodeTotals(
+            self.episodes + other.episodes,
+            self.finite + other.finite,
+            self.return_sum + other.return_sum,
+            min(self.return_min, other.return_min),
+            max(self.return_max, other.return_max),
+            self.length_sum + other.length_sum,
+            self.objectives + other.objectives,
+            self.objective_sum + other.objective_sum,
+        )
+
+
+class EvaluationPart(NamedTuple):
+    """Evaluator -> main: what its episodes of the evaluation ``number`` came to."""
 
     evaluator: int
     number: int
     policy_version: int
-    episodes: int
-    finite: int
-    return_sum: float
-    return_min: float
-    return_max: float
-    length_sum: int
-    objectives: int
-    objective_sum: float
+    totals: EpisodeTotals
 
 
 @dataclass(frozen=True)
@@ -285,12 +314,25 @@ def _decode_train_stats(data: bytes) -> TrainStats:
     return TrainStats._make((*numbers[:-6], PolicyLag(*lags[:3]), PolicyLag(*lags[3:])))
 
 
+_EVALUATION_PART = Codec._FORMATS[EvaluationPart]
+
+
+def _encode_evaluation_part(tag: int, message: EvaluationPart) -> bytes:
+    return _EVALUATION_PART.pack(tag, *message[:-1], *message.totals)
+
+
+def _decode_evaluation_part(data: bytes) -> EvaluationPart:
+    _, evaluator, number, policy_version, *totals = _EVALUATION_PART.unpack(data)
+    return EvaluationPart(evaluator, number, policy_version, EpisodeTotals(*totals))
+
+
 # Messages that are more than the numbers of a fixed struct: (encode(tag, message), decode(bytes)).
 _VARIABLE: dict[type, tuple[Callable[[int, Any], bytes], Callable[[bytes], Any]]] = {
     EpisodesDone: (_encode_episodes, _decode_episodes),
     EpisodeExtras: (_encode_extras, _decode_extras),
     ExtrasRefused: (_encode_refused, _decode_refused),
     TrainStats: (_encode_train_stats, _decode_train_stats),
+    EvaluationPart: (_encode_evaluation_part, _decode_evaluation_part),
 }
 
 

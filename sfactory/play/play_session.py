@@ -19,7 +19,7 @@ from sfactory.env.lifecycle import close_env
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import ConfigError, EnvError
 from sfactory.experiment.saved_policy import SavedPolicy
-from sfactory.play.player import PlayerLike, player_of
+from sfactory.play.player import Player
 from sfactory.play.rendering import (
     AnyEnv,
     NoScreen,
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 class PlaySession:
     """A policy with the env that it is to act in, and the video of it, if one is made."""
 
-    player: PlayerLike
+    player: Player
     video: VideoFile | None
 
     @property
@@ -73,9 +73,8 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[PlaySessio
         spec = EnvSpec.of_spaces(env.observation_space, env.action_space, agents)
         deterministic = config.eval_deterministic
         model = saved.model(spec)
-        yield PlaySession(
-            player_of(env, spec, model, screen, name=name, deterministic=deterministic, repeat=repeat), video
-        )
+        player = Player(env, spec, model, screen, name=name, deterministic=deterministic, repeat=repeat)
+        yield PlaySession(player, video)
 
 
 def _skipping(saved: SavedPolicy, wanted: int | None) -> tuple[EnvFactory, int]:

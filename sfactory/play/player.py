@@ -1,10 +1,4 @@
-"""Room: whole episodes of one env, played by a trained policy. In: an env, a model. Out: returns and lengths.
-
-Room: whole episodes of an env with many agents, all played by one policy. In: an AgentsEnv, a model. Out: episodes.
-
-As ``Player``, row by row. What is told of an episode is the mean of its agents' returns, as training reports it, and
-beside it the team's and each agent's.
-"""
+"""Plays whole episodes of one env with a trained policy, and sums up how it did."""
 
 from __future__ import annotations
 
@@ -12,7 +6,7 @@ import dataclasses
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -26,15 +20,13 @@ from sfactory.actor.episode_stats import ExtraStatsTracker
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.actor.recorder import team_stats
 from sfactory.env.conversion import ObsWriter, action_reader
-from sfactory.env.multi_agent import AgentsEnv, AgentsStep, AgentsWriter, blank
+from sfactory.env.multi_agent import AgentsEnv, AgentsStep, AgentsWriter, Change, blank
 from sfactory.errors import SFactoryError, named
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, ExtrasRefused
 from sfactory.model.actor_critic import Acted
-from sfactory.play.rendering import Screen
+from sfactory.play.rendering import AnyEnv, Screen
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
 from sfactory.spec import EnvSpec
-
-Env = gymnasium.Env[Any, Any]
 
 _log = logging.getLogger(__name__)
 
@@ -44,9 +36,11 @@ class EnvFailed(SFactoryError):
 
 
 class Episode(NamedTuple):
-    """One whole episode: its raw return, its length in env steps, and what else the env said of it at its end.
+    """One whole episode: its raw return, its length in env steps, and what else the env reported at its end.
 
-    stats: the numbers of ``info["episode_extra_stats"]``, and ``true_objective`` if ``info`` has it.
+    With several agents, the return is the mean of theirs, as training reports it.
+    stats: the numbers of ``info["episode_extra_stats"]``, ``true_objective`` if ``info`` has it, and with several
+    agents the returns of the team and of each agent.
     """
 
     episode_return: float
@@ -70,8 +64,8 @@ class Played:
 class Evaluation:
     """How a policy did; field names are keys of the JSON line. None where no episode was finished.
 
-    true_objective_mean: what the env itself calls its objective; the mean return if it tells of none.
-    episode_extra_stats: means of what else the env tells, by name.
+    true_objective_mean: what the env calls its objective; the mean return if it reports none.
+    episode_extra_stats: means of what else the env reports, by name.
     """
 
     episodes: int
@@ -109,8 +103,16 @@ def result_line(played: Played, evaluation: Evaluation, video: Path | None) -> s
     return json.dumps({k: _finite(v) for k, v in values.items()}, allow_nan=False)
 
 
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
 class Policy(Protocol):
-    """What chooses actions on the CPU: a network, or one that follows published weights."""
+    """Chooses actions on the CPU: a network, or one that follows published weights."""
 
     def fresh_state(self, rows: int) -> Tensor:
         """[rows, S]: the state at the start of an episode."""
@@ -119,63 +121,28 @@ class Policy(Protocol):
         """Actions for obs {key: [B, ...]} and state [B, S]."""
 
 
-class PlayerLike(Protocol):
-    """What plays whole episodes of one env."""
+class _OneAgent:
+    """A plain env with the reset and step of an AgentsEnv that has one agent."""
 
-    def episodes(self, count: int, max_steps: int, seed: int) -> Iterator[Episode]:
-        """Up to ``count`` whole episodes, see ``Player``."""
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self._env = env
 
+    def reset(self, *, seed: int | None = None) -> list[Any]:
+        obs, _ = self._env.reset(seed=seed)
+        return [obs]
 
-class StatsTaker:
-    """Reads what the last infos of an episode say of it, by the rules of training.
-
-    One thing that cannot be used is logged. ``name``: what the log calls the env.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name, self._warned = name, False
-
-    def of(self, infos: Sequence[Any]) -> dict[str, float]:
-        """Numbers by name; where several infos have a name, the mean."""
-        stats: dict[str, float] = {}
-
-        def take(message: EpisodeExtras | ExtrasRefused) -> bool:
-            if not isinstance(message, ExtrasRefused):
-                stats[message.name] = float(message.values.mean())
-            elif not self._warned:
-                self._warned = True
-                _log.warning("%s: a statistic of an episode is left out: %s", self._name, message.reason)
-            return True
-
-        tally = ExtraStatsTracker()
-        for info in infos:
-            tally.add(info)
-        tally.send(0, take)
-        return stats
-
-
-def episodes_of(
-    play: Callable[[int, int | None, int], Episode | None], count: int, max_steps: int, seed: int
-) -> Iterator[Episode]:
-    """What ``play`` (number, seed of the env if it is to have one, most env steps) gives, as ``Player.episodes``."""
-    seed_libraries(seed)
-    env_seed: int | None = seed_at(seed, Branch.PLAY, bits=ENV_SEED_BITS)
-    left = max_steps
-    for number in range(1, count + 1):
-        episode = play(number, env_seed, left)
-        if episode is None:
-            return
-        yield episode
-        left -= episode.length
-        env_seed = None
+    def step(self, actions: Sequence[Any]) -> AgentsStep:
+        obs, reward, terminated, truncated, info = self._env.step(actions[0])
+        over = bool(terminated or truncated)
+        return [obs], [reward], Change([over], [False], [False], [info]) if over else None
 
 
 class Player:
-    """One env and the policy that acts in it, one step after the other, on the CPU."""
+    """One env and the policy of its A agents (1 in a plain env), one step after the other, on the CPU."""
 
     def __init__(
         self,
-        env: Env,
+        env: AnyEnv,
         spec: EnvSpec,
         policy: Policy,
         screen: Screen,
@@ -189,101 +156,10 @@ class Player:
         repeat: how often an action is taken, for an env that skips so many times fewer frames than in training.
         Steps are counted as in training: all repetitions are one.
         """
-        self._env, self._policy, self._screen = env, policy, screen
-        self._name, self._deterministic, self._repeat = name, deterministic, repeat
-        self._writer = ObsWriter(spec, env.observation_space)
-        self._read_actions = action_reader(env.action_space)
-        self._rows = {key: np.zeros((1, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
-        self._obs = {key: torch.from_numpy(row) for key, row in self._rows.items()}
-        self._state = policy.fresh_state(1)
-        self._stats = StatsTaker(name)
-
-    def episodes(self, count: int, max_steps: int, seed: int) -> Iterator[Episode]:
-        """Up to ``count`` whole episodes, fewer if ``max_steps`` env steps are over before.
-
-        ``seed`` decides on everything: it seeds the generators of libraries, and the env at its first reset.
-        Raises BadObservation, EnvFailed with what the env raised as its cause, or what the screen raises.
-        """
-        return episodes_of(self._episode, count, max_steps, seed)
-
-    def _episode(self, number: int, seed: int | None, max_steps: int) -> Episode | None:
-        """One episode, or None if it was not over after ``max_steps``."""
-        if max_steps < 1:
-            return None
-        obs = self._reset(number, seed)
-        self._state = self._policy.fresh_state(1)
-        self._screen.show(self._env)
-        total = 0.0
-        for step in range(1, max_steps + 1):
-            action = self._action(obs)
-            for _ in range(self._repeat):
-                obs, reward, over, info = self._step(action, number, step)
-                self._screen.show(self._env)
-                total += reward
-                if over:
-                    return Episode(total, step, self._stats.of([info]))
-        return None
-
-    def _action(self, obs: Any) -> Any:
-        self._writer.write([obs], self._rows)
-        with torch.inference_mode():
-            acted = self._policy.act(self._obs, self._state, self._deterministic)
-        self._state = acted.state
-        return self._read_actions({key: action.numpy() for key, action in acted.actions.items()})[0]
-
-    def _reset(self, number: int, seed: int | None) -> Any:
-        try:
-            obs, _ = self._env.reset(seed=seed)
-        # Foreign code may raise anything.
-        except Exception as error:
-            raise EnvFailed(f"{self._name}: reset() of episode {number} raised {named(error)}") from error
-        self._writer.check(obs, f"{self._name}, reset() of episode {number}")
-        return obs
-
-    def _step(self, action: Any, number: int, step: int) -> tuple[Any, float, bool, Any]:
-        try:
-            obs, reward, terminated, truncated, info = self._env.step(action)
-            return obs, float(reward), bool(terminated or truncated), info
-        # Same reason as above.
-        except Exception as error:
-            raise EnvFailed(f"{self._name}: step {step} of episode {number} raised {named(error)}") from error
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
-
-
-def player_of(
-    env: Any, spec: EnvSpec, policy: Policy, screen: Screen, *, name: str, deterministic: bool = False, repeat: int = 1
-) -> PlayerLike:
-    """What plays ``env``, whatever number of agents it has."""
-    make: Any = AgentsPlayer if isinstance(env, AgentsEnv) else Player
-    player: PlayerLike = make(env, spec, policy, screen, name=name, deterministic=deterministic, repeat=repeat)
-    return player
-
-
-class AgentsPlayer:
-    """One env of A agents and the policy of all of them, one step after the other, on the CPU."""
-
-    def __init__(
-        self,
-        env: AgentsEnv,
-        spec: EnvSpec,
-        policy: Policy,
-        screen: Screen,
-        *,
-        name: str,
-        deterministic: bool = False,
-        repeat: int = 1,
-    ) -> None:
-        """As ``Player``."""
         self._env, self._spec, self._policy, self._screen = env, spec, policy, screen
         self._name, self._deterministic, self._repeat = name, deterministic, repeat
-        self._writer = AgentsWriter(spec, env.observation_space)
+        self._agents = env if isinstance(env, AgentsEnv) else _OneAgent(env)
+        self._writer = (AgentsWriter if spec.agents else ObsWriter)(spec, env.observation_space)
         self._read_actions = action_reader(env.action_space)
         size = spec.num_agents
         self._rows = {key: np.zeros((size, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
@@ -291,13 +167,28 @@ class AgentsPlayer:
         self._blank = blank(env.observation_space)
         self._activity = AgentActivity(size)
         self._state = policy.fresh_state(size)
-        self._stats = StatsTaker(name)
+        self._extras = ExtraStatsTracker()
 
     def episodes(self, count: int, max_steps: int, seed: int) -> Iterator[Episode]:
-        """As ``Player.episodes``. An episode is the env's, and over once those of all its agents are."""
-        return episodes_of(self._episode, count, max_steps, seed)
+        """Up to ``count`` whole episodes, fewer if ``max_steps`` env steps are over before.
+
+        ``seed`` decides on everything: it seeds the generators of libraries, and the env at its first reset.
+        With several agents, an episode is over once those of all agents are.
+        Raises BadObservation, EnvFailed with what the env raised as its cause, or what the screen raises.
+        """
+        seed_libraries(seed)
+        env_seed: int | None = seed_at(seed, Branch.PLAY, bits=ENV_SEED_BITS)
+        left = max_steps
+        for number in range(1, count + 1):
+            episode = self._episode(number, env_seed, left)
+            if episode is None:
+                return
+            yield episode
+            left -= episode.length
+            env_seed = None
 
     def _episode(self, number: int, seed: int | None, max_steps: int) -> Episode | None:
+        """One episode, or None if it was not over after ``max_steps``."""
         if max_steps < 1:
             return None
         observations = self._reset(number, seed)
@@ -306,47 +197,74 @@ class AgentsPlayer:
         returns = [0.0] * self._spec.num_agents
         infos: list[Any] = []
         for step in range(1, max_steps + 1):
-            actions = self._actions(observations)
+            actions = self._act(observations)
             for _ in range(self._repeat):
                 observations, rewards, change = self._step(actions, number, step)
                 self._screen.show(self._env)
-                returns = [total + float(reward) for total, reward in zip(returns, rewards, strict=True)]
+                returns = [total + reward for total, reward in zip(returns, rewards, strict=True)]
                 if change is None:
                     continue
                 stops = self._activity.change(change, observations)
                 infos += [change.infos[agent] for agent in sorted(stops.terminated + stops.truncated + stops.ended)]
                 if stops.over:
-                    stats = {**team_stats(self._spec.agents, returns), **self._stats.of(infos)}
-                    return Episode(sum(returns) / len(returns), step, stats)
+                    team = team_stats(self._spec.agents, returns) if self._spec.agents else {}
+                    return Episode(sum(returns) / len(returns), step, {**team, **self._stats(infos)})
         return None
 
-    def _actions(self, observations: Sequence[Any]) -> list[Any]:
-        """One action for each agent. Who shows nothing shows zeros, and remembers what it did before."""
+    def _act(self, observations: Sequence[Any]) -> list[Any]:
+        """One action per agent. An agent that shows nothing shows zeros to the policy, and keeps its state."""
         absent = self._activity.absent
         self._activity.end_showing(of_the_asleep=True)
         shown = [self._blank if agent in absent else obs for agent, obs in enumerate(observations)]
         self._writer.write(shown, self._rows)
         with torch.inference_mode():
             acted = self._policy.act(self._obs, self._state, self._deterministic)
-            looks = torch.tensor([agent not in absent for agent in range(len(shown))]).unsqueeze(-1)
-            self._state = torch.where(looks, acted.state, self._state)
-        return self._read_actions({key: action.numpy() for key, action in acted.actions.items()})
+            if absent:
+                sees = torch.tensor([agent not in absent for agent in range(len(shown))]).unsqueeze(-1)
+                self._state = torch.where(sees, acted.state, self._state)
+            else:
+                self._state = acted.state
+        return list(self._read_actions({key: action.numpy() for key, action in acted.actions.items()}))
 
     def _reset(self, number: int, seed: int | None) -> Sequence[Any]:
         try:
-            observations = self._env.reset(seed=seed)
+            observations = self._agents.reset(seed=seed)
         # Foreign code may raise anything.
         except Exception as error:
             raise EnvFailed(f"{self._name}: reset() of episode {number} raised {named(error)}") from error
         self._activity.begin(observations)
+        where = f"{self._name}, reset() of episode {number}"
+        if not self._spec.agents:
+            self._writer.check(observations[0], where)
+            return observations
         for agent, obs in zip(self._spec.agents, observations, strict=True):
             if obs is not None:
-                self._writer.check(obs, f"{self._name}, reset() of episode {number}, agent {agent!r}")
+                self._writer.check(obs, f"{where}, agent {agent!r}")
         return observations
 
-    def _step(self, actions: Sequence[Any], number: int, step: int) -> AgentsStep:
+    def _step(self, actions: Sequence[Any], number: int, step: int) -> tuple[Sequence[Any], list[float], Change | None]:
         try:
-            return self._env.step(actions)
+            observations, rewards, change = self._agents.step(actions)
+            return observations, [float(reward) for reward in rewards], change
         # Same reason as above.
         except Exception as error:
             raise EnvFailed(f"{self._name}: step {step} of episode {number} raised {named(error)}") from error
+
+    def _stats(self, infos: Sequence[Any]) -> dict[str, float]:
+        """Numbers by name that the last infos of an episode report, by the rules of training.
+
+        Where several infos have a name, the mean. The first thing that cannot be used is logged.
+        """
+        stats: dict[str, float] = {}
+
+        def take(message: EpisodeExtras | ExtrasRefused) -> bool:
+            if isinstance(message, ExtrasRefused):
+                _log.warning("%s: a statistic of an episode is left out: %s", self._name, message.reason)
+            else:
+                stats[message.name] = float(message.values.mean())
+            return True
+
+        for info in infos:
+            self._extras.add(info)
+        self._extras.send(0, take)
+        return stats

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
 
-from sfactory.messages import EvaluationPart
+from sfactory.messages import EpisodeTotals, EvaluationPart
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,16 @@ class EvaluationReport:
     def of(parts: Sequence[EvaluationPart]) -> EvaluationReport:
         """Put together what all evaluators have played of one candidate."""
         (version,) = {part.policy_version for part in parts}
-        episodes, finite = sum(part.episodes for part in parts), sum(part.finite for part in parts)
-        objectives = sum(part.objectives for part in parts)
+        totals = reduce(EpisodeTotals.merged, (part.totals for part in parts))
+        finite, objectives = totals.finite, totals.objectives
         return EvaluationReport(
             policy_version=version,
-            episodes=episodes,
-            episode_return_mean=sum(part.return_sum for part in parts) / finite if finite else None,
-            episode_return_min=min(part.return_min for part in parts) if finite else None,
-            episode_return_max=max(part.return_max for part in parts) if finite else None,
-            episode_length_mean=sum(part.length_sum for part in parts) / episodes,
-            true_objective_mean=sum(part.objective_sum for part in parts) / objectives if objectives else None,
+            episodes=totals.episodes,
+            episode_return_mean=totals.return_sum / finite if finite else None,
+            episode_return_min=totals.return_min if finite else None,
+            episode_return_max=totals.return_max if finite else None,
+            episode_length_mean=totals.length_sum / totals.episodes,
+            true_objective_mean=totals.objective_sum / objectives if objectives else None,
         )
 
     def scalars(self) -> dict[str, float | None]:

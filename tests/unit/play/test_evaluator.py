@@ -18,7 +18,7 @@ from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
 from sfactory.env.factory import EnvFactory
 from sfactory.layout import Layout, num_evaluators
-from sfactory.messages import EvaluationPart
+from sfactory.messages import EpisodeTotals, EvaluationPart
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState, flat_bytes
 from sfactory.play import evaluator as evaluator_module
@@ -89,8 +89,12 @@ def test_an_evaluation_is_of_whole_episodes_of_the_newest_version() -> None:
 
     (part,) = run.parts()
     assert (part.evaluator, part.number, part.policy_version) == (0, 1, 5)
-    assert (part.episodes, part.finite, part.length_sum, part.objectives) == (3, 3, 9, 0)
-    assert (part.return_sum, part.return_min, part.return_max) == (sum(RETURNS), min(RETURNS), max(RETURNS))
+    assert (part.totals.episodes, part.totals.finite, part.totals.length_sum, part.totals.objectives) == (3, 3, 9, 0)
+    assert (part.totals.return_sum, part.totals.return_min, part.totals.return_max) == (
+        sum(RETURNS),
+        min(RETURNS),
+        max(RETURNS),
+    )
 
 
 def test_nothing_is_evaluated_before_there_are_weights() -> None:
@@ -132,7 +136,7 @@ def test_all_evaluators_play_the_same_version_though_newer_ones_are_published() 
         (0, 2, 3),
         (1, 2, 3),
     ]
-    assert [part.episodes for part in parts] == [2, 1, 2, 1]
+    assert [part.totals.episodes for part in parts] == [2, 1, 2, 1]
 
 
 def test_what_is_published_and_what_actors_have_stay_as_they_were() -> None:
@@ -258,7 +262,7 @@ def test_objectives_are_told_and_what_is_not_finite_is_in_no_mean(caplog: pytest
 
     (part,) = run.parts()
     report = EvaluationReport.of([part])
-    assert (part.episodes, part.finite, part.objectives) == (4, 2, 2)
+    assert (part.totals.episodes, part.totals.finite, part.totals.objectives) == (4, 2, 2)
     assert (report.episode_return_mean, report.episode_return_min, report.episode_return_max) == (2.5, 1.0, 4.0)
     assert (report.true_objective_mean, report.episode_length_mean) == (7.5, 1.0)
     assert caplog.text.count("a statistic of an episode is left out") == 1
@@ -285,8 +289,8 @@ def test_the_life_of_an_evaluator_ends_with_its_env_closed(monkeypatch: pytest.M
 
 
 def part(evaluator: int, number: int = 1, version: int = 8, **changes: Any) -> EvaluationPart:
-    whole = EvaluationPart(evaluator, number, version, 2, 2, 10.0, 4.0, 6.0, 30, 0, 0.0)
-    return whole._replace(**changes)
+    totals = EpisodeTotals(2, 2, 10.0, 4.0, 6.0, 30, 0, 0.0)
+    return EvaluationPart(evaluator, number, version, totals._replace(**changes))
 
 
 def test_an_evaluation_is_whole_when_all_parts_are_there() -> None:
@@ -351,9 +355,9 @@ def test_an_env_that_fails_is_made_anew_and_the_evaluation_begun_anew(caplog: py
         evaluator.turn(0)
 
     (part,) = run.parts()
-    assert (part.policy_version, part.episodes, part.return_sum) == (2, 3, sum(RETURNS))
+    assert (part.policy_version, part.totals.episodes, part.totals.return_sum) == (2, 3, sum(RETURNS))
     assert [env.closed for env in envs] == [True, False]
-    assert "OSError: the simulator is gone; the env is made anew" in caplog.text
+    assert "OSError: the simulator is gone; the env is recreated" in caplog.text
 
 
 def test_an_env_that_fails_as_often_as_is_allowed_ends_the_evaluator() -> None:

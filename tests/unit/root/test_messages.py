@@ -25,6 +25,7 @@ from sfactory.messages import (
     Codec,
     EpisodeExtras,
     EpisodesDone,
+    EpisodeTotals,
     EvaluationPart,
     ExtrasRefused,
     LearnerTimes,
@@ -39,14 +40,13 @@ U16, U32 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT = st.floats(allow_nan=False)
 LAG = st.builds(PolicyLag, *[st.none() | FLOAT] * 3)
+TOTALS = st.builds(EpisodeTotals, U32, U32, FLOAT, FLOAT, FLOAT, I64, U32, FLOAT)
 FIXED = st.one_of(
     st.builds(ActRequest, U16, U16, U32, U32, st.integers(0, 1), U16).map(lambda m: (TO_POLICY, m)),
     st.builds(ActReply, U16, U32, U16).map(lambda m: (TO_ACTOR, m)),
     st.builds(SlotFreed, U32).map(lambda m: (TO_ACTOR, m)),
     st.builds(TrajectoryReady, U16, U32).map(lambda m: (TO_LEARNER, m)),
-    st.builds(EvaluationPart, U16, U32, I64, U32, U32, FLOAT, FLOAT, FLOAT, I64, U32, FLOAT).map(
-        lambda m: (TO_MAIN, m)
-    ),
+    st.builds(EvaluationPart, U16, U32, I64, TOTALS).map(lambda m: (TO_MAIN, m)),
     st.builds(LearnerTimes, U16, *[FLOAT] * (len(LearnerTimes._fields) - 1)).map(lambda m: (TO_MAIN, m)),
     st.builds(TrainStats, U16, *[FLOAT] * (len(TrainStats._fields) - 3), LAG, LAG).map(lambda m: (TO_MAIN, m)),
 )

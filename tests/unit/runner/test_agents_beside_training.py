@@ -24,7 +24,7 @@ from sfactory.layout import Layout
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.planning.plan import plan_sizes
 from sfactory.planning.step_cost import Agents, agents_steps_per_second
-from sfactory.play.player import AgentsPlayer, Episode, player_of
+from sfactory.play.player import Episode, Player
 from sfactory.play.rendering import NoScreen
 from sfactory.process.spawn import Spawner
 from sfactory.shared.control import Control, Stop
@@ -34,7 +34,6 @@ from sfactory_envs.pettingzoo import FAMILY
 from sfactory_envs.synthetic.counting_agents import CountingParallel
 from tests.support.parts import TINY, small_layout
 from tests.support.scripted_agents import ScriptedAgents, Told
-from tests.support.scripted_env import ScriptedEnv
 
 COUNTING = EnvFactory("sfactory_envs.synthetic.counting_agents:CountingParallel", {"agents": 3})
 
@@ -167,8 +166,7 @@ class Diary(ActorCritic):
 
 def played(env: ScriptedAgents, episodes: int, steps: int = 100) -> tuple[list[Episode], Diary]:
     model = Diary(env.spec)
-    player = player_of(env, env.spec, model, NoScreen(), name="diary")
-    assert isinstance(player, AgentsPlayer)
+    player = Player(env, env.spec, model, NoScreen(), name="diary")
     return list(player.episodes(episodes, steps, seed=3)), model
 
 
@@ -186,13 +184,6 @@ def test_a_play_is_over_once_all_agents_are_and_tells_of_each() -> None:
 
 def test_a_play_that_is_not_over_in_time_tells_nothing() -> None:
     assert played(ScriptedAgents(), 2, steps=7)[0] == []
-
-
-def test_an_env_of_one_agent_is_played_by_the_plain_player() -> None:
-    env = ScriptedEnv([])
-    spec = dataclasses.replace(ScriptedAgents().spec, agents=())
-
-    assert not isinstance(player_of(env, spec, ActorCritic(spec, TINY), NoScreen(), name="plain"), AgentsPlayer)
 
 
 @pytest.fixture
