@@ -56,7 +56,7 @@ class Benchmark:
         self._config, self._plan, self._console = config, plan, console
         self._stage = config.benchmark.stage
         self._seconds = config.benchmark.benchmark_seconds
-        self._advisor = Advisor.of(config, plan)
+        self._advisor = Advisor(config, plan)
 
     def run(self, spawner: Spawner, interrupts: Interrupts, seed: int) -> BenchmarkResult:
         """Measure; raises the fault that ended the run early, if one did, and Interrupted after a signal."""

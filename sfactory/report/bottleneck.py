@@ -1,41 +1,35 @@
-"""Room: where the time goes. In: the status board. Out: shares of busy and waiting time, depths of rings, a verdict.
+"""Measures how busy processes are, names the bottleneck, and suggests flags that make the run faster.
 
-Everything is read from counters that processes keep for themselves, so looking takes no lock of theirs.
-
-Room: what would make a run faster. In: its configuration and plan, and who sets the pace. Out: one line of advice.
-
-A flag is named only where it is not set that way already, where no rule forbids it, and where the machine has what it
-needs.
+Everything is read from counters in shared memory without locks. A flag is suggested only if it is not set that way
+already, no rule forbids it, and the machine has the hardware for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from sfactory.clock import now
-from sfactory.config.schema import Config, LearnerConfig, ModelConfig, SamplingConfig
-from sfactory.layout import ACTORS, LEARNERS, POLICY_WORKERS, Layout
+from sfactory.config.schema import Config
+from sfactory.layout import ACTORS, LEARNERS, POLICY_WORKERS
 from sfactory.model.precision import cpu_has_bf16
 from sfactory.planning.plan import Plan
 from sfactory.shared.status import StatusBoard, Times
-from sfactory.spec import EnvSpec
 
-# Kinds of processes, and what comes to them through their rings.
+# Kinds of processes, and the messages that arrive in their rings.
 KINDS = {"actor": ACTORS, "policy": POLICY_WORKERS, "learner": LEARNERS}
 _RINGS = {"replies": ACTORS, "requests": POLICY_WORKERS, "trajectories": LEARNERS}
-_SATURATED = 0.9  # a kind that is busy for this share of the time sets the pace
+_SATURATED = 0.9  # a kind of process with at least this busy share is the bottleneck
 
 
 @dataclass(frozen=True)
 class Depth:
-    """How many messages a reader found in its ring whenever it found any, over a window.
+    """Statistics of the number of messages that a reader found in its ring, over a time window; 0 is not counted.
 
-    Of datasets: how many were ready whenever the learner wanted one, none included.
+    For datasets: how many were ready when the learner needed one, 0 included.
     """
 
     count: int
@@ -49,7 +43,7 @@ class Depth:
 
     @staticmethod
     def of(histogram: npt.NDArray[np.int64]) -> Depth | None:
-        """Statistics of depths 0, 1, ... by how often each was seen; None if none was."""
+        """histogram: [D] int64 - how often each depth 0, 1, ... was seen. None if it is all zeros."""
         count = int(histogram.sum())
         if not count:
             return None
@@ -64,11 +58,11 @@ class Depth:
 
 @dataclass(frozen=True)
 class Load:
-    """Of one window: shares of time by kind of process, queues by what comes through them, a verdict.
+    """Busy and waiting shares by kind of process and ring depths of one time window.
 
-    busy, waiting: of the time in which processes of that kind told how they spend it; they add up to 1.
-    bound_by: the kind of process that sets the pace, "cores", or "nobody"; None if nothing was measured.
-    idle_cores: what busy processes leave over of all cores, where each keeps one busy.
+    busy, waiting: shares of the measured time; they add up to 1.
+    bound_by: the kind of process that limits throughput, "cores", or "nobody"; None if nothing was measured.
+    idle_cores: cores that no busy process occupies.
     """
 
     busy: dict[str, float]
@@ -88,15 +82,15 @@ class Load:
 
 
 class LoadMeter:
-    """Measures window after window, each from one ``take`` to the next."""
+    """Measures the load between two calls of ``take``."""
 
     def __init__(self, status: StatusBoard, cores: int) -> None:
-        """``cores``: how many processes can run at once."""
+        """``cores``: how many the run may use."""
         self._status, self._cores = status, cores
         self._kinds = {kind: prefix for kind, prefix in KINDS.items() if status.values("pid", prefix)}
         self._rings = {what: prefix for what, prefix in _RINGS.items() if prefix in self._kinds.values()}
         if "policy" not in self._kinds:
-            self._rings.pop("replies")  # actors with a policy of their own are answered by nobody
+            self._rings.pop("replies")  # with local inference actors get no replies
         self._queues = (*self._rings, "datasets")
         self._at = now()
         self._times, self._depths = self._read_times(), self._read_depths()
@@ -115,11 +109,11 @@ class LoadMeter:
         return Load(busy, waiting, rings, self._bound_by(busy, in_use), idle)
 
     def _bound_by(self, busy: dict[str, float], in_use: dict[str, float]) -> str | None:
-        """in_use: cores that processes of a kind keep busy."""
+        """in_use: cores occupied by each kind of process."""
         if not any(busy.values()):
             return None
         if sum(in_use.values()) >= _SATURATED * max(self._cores, 1):
-            # Every process that is ready to run counts as busy, so the cores are what is short.
+            # A process that waits for a core counts as busy too, so cores are the shortage.
             most = max(in_use, key=lambda kind: in_use[kind])
             fills_them = len(self._times[most]) >= self._cores
             return most if busy[most] >= _SATURATED and fills_them else "cores"
@@ -135,10 +129,10 @@ class LoadMeter:
 
 
 def _spent(before: list[Times], after: list[Times]) -> Times:
-    """What all processes of a kind have spent between two looks."""
+    """Time spent by all processes of a kind between two readings."""
     busy = sum(b.busy - a.busy for a, b in zip(before, after, strict=True))
     waiting = sum(b.waiting - a.waiting for a, b in zip(before, after, strict=True))
-    # A look between two marks may be wrong by the microsecond that it takes.
+    # A reading between two time stamps may be off by a microsecond.
     return Times(max(0.0, busy), max(0.0, waiting))
 
 
@@ -147,57 +141,32 @@ def _share(seconds: float, spent: Times) -> float:
     return seconds / total if total else 0.0
 
 
-_WIDE = 256  # rows, from where on a wider batch of observations makes a forward pass hardly cheaper per row
+_WIDE = 256  # rows; a larger batch of observations makes a forward pass hardly cheaper per row
 _IMAGE = 3  # dimensions
-_SOME = 0.25  # so much of a core has to be idle for one more process to gain by it
+_SOME = 0.25  # an additional process needs at least this much of an idle core
 
 
-@dataclass(frozen=True)
 class Advisor:
-    """Says which flags would help this run. ``math_threads``: the learner's. ``actor_cores``: where actors may be."""
+    """Suggests flags that would make a run or benchmark with this config and plan faster."""
 
-    sampling: SamplingConfig
-    learner: LearnerConfig
-    model: ModelConfig
-    stage: Literal["env", "sample", "learn", "full"]
-    layout: Layout
-    spec: EnvSpec
-    on_gpu: bool
-    cores: int
-    actor_cores: int
-    math_threads: int
-
-    @staticmethod
-    def of(config: Config, plan: Plan) -> Advisor:
-        """The advisor of a run, or of a benchmark of one."""
-        return Advisor(
-            sampling=config.sampling,
-            learner=config.learner,
-            model=config.model,
-            stage=config.benchmark.stage,
-            layout=plan.layout,
-            spec=plan.spec,
-            on_gpu=plan.device != "cpu",
-            cores=plan.cores.count,
-            actor_cores=plan.cores.count - plan.cores.kept,
-            math_threads=config.learner.learner_num_threads or plan.cores.learner_threads(plan.layout.num_actors),
-        )
+    def __init__(self, config: Config, plan: Plan) -> None:
+        self._sampling, self._learner, self._model = config.sampling, config.learner, config.model
+        self._stage, self._layout, self._spec = config.benchmark.stage, plan.layout, plan.spec
+        self._on_gpu = plan.device != "cpu"
+        self._cores, self._actor_cores = plan.cores.count, plan.cores.count - plan.cores.kept
+        self._math_threads = self._learner.learner_num_threads or plan.cores.learner_threads(plan.layout.num_actors)
 
     def advice(self, load: Load) -> str | None:
-        """What the verdict of ``load`` means, and which flags would help; None if there is no verdict."""
+        """One line: the bottleneck of ``load`` and the flags that would help; None if nothing was measured."""
         if load.bound_by is None:
             return None
-        meaning, flags = self._of_verdict(load.bound_by, self._idle_cores(load))
-        if not flags:
-            flags = ["no flag is known to help"]
-        return f"bound by {load.bound_by}: {meaning}; {'; '.join(flags)}"
+        # A busy learner occupies a core with each of its math threads.
+        threads = 1 if self._on_gpu or self._stage in ("env", "sample") else self._math_threads
+        idle_cores = load.idle_cores - (threads - 1) * load.busy.get("learner", 0.0)
+        meaning, flags = self._explain(load.bound_by, idle_cores)
+        return f"bound by {load.bound_by}: {meaning}; {'; '.join(flags or ['no flag is known to help'])}"
 
-    def _idle_cores(self, load: Load) -> float:
-        """Cores that nobody uses, the learner's threads counted as far as it is busy."""
-        more_threads = 0 if self.on_gpu or self.stage in ("env", "sample") else self.math_threads - 1
-        return load.idle_cores - more_threads * load.busy.get("learner", 0.0)
-
-    def _of_verdict(self, bound_by: str, idle_cores: float) -> tuple[str, list[str]]:
+    def _explain(self, bound_by: str, idle_cores: float) -> tuple[str, list[str]]:
         match bound_by:
             case "actor":
                 also = " and choosing their actions" if self._acts_in_actors else ""
@@ -212,81 +181,81 @@ class Advisor:
                 return "processes wait for one another", list(self._for_waiting())
 
     def _for_actors(self, idle_cores: float) -> Iterator[str]:
-        actors, learner_cores = self.sampling.num_workers, self.learner.learner_cores
-        more = min(actors + max(1, int(idle_cores)), self.actor_cores)
+        actors, learner_cores = self._sampling.num_workers, self._learner.learner_cores
+        more = min(actors + max(1, int(idle_cores)), self._actor_cores)
         if idle_cores >= _SOME and more > actors:
             yield f"--num_workers={more} uses idle cores"
         elif idle_cores >= 1 and learner_cores:
             yield f"--learner_cores below {learner_cores} leaves more cores to actors"
         if self._acts_in_actors:
-            if self.on_gpu:
-                yield "--inference=central has the GPU choose actions"
+            if self._on_gpu:
+                yield "--inference=central chooses actions on the GPU"
             yield from self._wider()
-            yield from self._short_format(on_gpu=False)
+            yield from self._reduced_precision(on_gpu=False)
         if idle_cores < _SOME:
             yield "more cores, or cheaper environments, would help"
 
     def _for_policies(self, idle_cores: float) -> Iterator[str]:
-        sampling = self.sampling
+        sampling = self._sampling
         workers = sampling.policy_workers_per_policy
-        if self.on_gpu:
-            if not self.model.cuda_graphs:
+        if self._on_gpu:
+            if not self._model.cuda_graphs:
                 yield "--cuda_graphs=True replays recorded passes"
         else:
             yield from self._local()
-        if workers < sampling.num_workers and (self.on_gpu or idle_cores >= _SOME):
+        if workers < sampling.num_workers and (self._on_gpu or idle_cores >= _SOME):
             yield f"--policy_workers_per_policy={workers + 1} shares the work"
         yield from self._wider()
-        yield from self._short_format(self.on_gpu)
+        yield from self._reduced_precision(self._on_gpu)
 
     def _for_learners(self, idle_cores: float) -> Iterator[str]:
-        learner = self.learner
-        more = min(self.cores, self.math_threads + max(0, round(idle_cores)))
-        if not self.on_gpu and more > self.math_threads:
+        learner = self._learner
+        more = min(self._cores, self._math_threads + max(0, round(idle_cores)))
+        if not self._on_gpu and more > self._math_threads:
             yield f"--learner_num_threads={more} uses idle cores"
-        yield from self._short_format(self.on_gpu)
-        if not self.layout.slots_until_trained and not learner.train_in_background_thread and self.stage == "full":
+        yield from self._reduced_precision(self._on_gpu)
+        if not self._layout.slots_until_trained and not learner.train_in_background_thread and self._stage == "full":
             yield "--train_in_background_thread=True assembles batches meanwhile"
-        yield from self._fewer_passes()
+        yield from self._fewer_epochs()
         yield f"a --batch_size above {learner.batch_size} makes fewer updates of as many steps"
 
-    def _fewer_passes(self) -> Iterator[str]:
-        epochs = self.learner.num_epochs
+    def _fewer_epochs(self) -> Iterator[str]:
+        epochs = self._learner.num_epochs
         if epochs > 1:
             yield f"--num_epochs below {epochs} costs less, and learns less from each step"
 
     def _for_cores(self) -> Iterator[str]:
-        sampling = self.sampling
-        if sampling.num_workers > self.cores:
-            yield f"--num_workers={self.cores} takes nothing away"
-        if self.layout.inference == "central" and not self.on_gpu:
+        sampling = self._sampling
+        if sampling.num_workers > self._cores:
+            yield f"--num_workers={self._cores} avoids competing for cores"
+        if self._layout.inference == "central" and not self._on_gpu:
             yield from self._local()
-        if self._acts_in_actors and self.on_gpu:
-            yield "--inference=central has the GPU choose actions"
+        if self._acts_in_actors and self._on_gpu:
+            yield "--inference=central chooses actions on the GPU"
         yield from self._wider()
-        if self._acts_in_actors or not self.on_gpu:
-            yield from self._short_format(on_gpu=False)
-        if self.stage == "full" and not self.on_gpu:
-            yield from self._fewer_passes()
+        if self._acts_in_actors or not self._on_gpu:
+            yield from self._reduced_precision(on_gpu=False)
+        if self._stage == "full" and not self._on_gpu:
+            yield from self._fewer_epochs()
         yield "more cores would help"
 
     def _for_waiting(self) -> Iterator[str]:
-        sampling, layout = self.sampling, self.layout
+        sampling, layout = self._sampling, self._layout
         if layout.slots_until_trained:
             flag = "--async_rl=True" if not sampling.async_rl else "--num_batches_to_accumulate=2"
-            yield f"{flag} lets collection go on while the learner trains"
+            yield f"{flag} continues sampling while the learner trains"
         if layout.inference == "central" and layout.splits == 1:
             even = "" if sampling.num_envs_per_worker % 2 == 0 else " with an even --num_envs_per_worker"
             yield f"--worker_num_splits=2{even} steps one group while the other waits for actions"
         if sampling.max_sample_requests_in_flight_per_worker:
-            yield "--max_sample_requests_in_flight_per_worker=0 holds no actor up"
-        if self.stage == "full" and not layout.slots_until_trained:
-            yield from self._ahead()
+            yield "--max_sample_requests_in_flight_per_worker=0 never delays an actor"
+        if self._stage == "full" and not layout.slots_until_trained:
+            yield from self._run_ahead()
         yield from self._wider()
 
-    def _ahead(self) -> Iterator[str]:
-        """What lets actors and learner run further ahead of each other, at the price of policy lag."""
-        learner, slots = self.learner, self.sampling.min_traj_buffers_per_worker
+    def _run_ahead(self) -> Iterator[str]:
+        """Flags that let actors and learner run further ahead of each other, at the cost of policy lag."""
+        learner, slots = self._learner, self._sampling.min_traj_buffers_per_worker
         if not learner.train_in_background_thread:
             yield "--train_in_background_thread=True assembles batches while others are learned from"
         elif learner.num_batches_to_accumulate == 1:
@@ -296,22 +265,22 @@ class Advisor:
 
     @property
     def _acts_in_actors(self) -> bool:
-        return self.layout.inference == "local" and self.stage != "env"
+        return self._layout.inference == "local" and self._stage != "env"
 
     def _local(self) -> Iterator[str]:
-        alone = "" if self.sampling.policy_workers_per_policy == 1 else " --policy_workers_per_policy=1"
+        alone = "" if self._sampling.policy_workers_per_policy == 1 else " --policy_workers_per_policy=1"
         yield f"--inference=local{alone} sends no messages"
 
     def _wider(self) -> Iterator[str]:
-        if self.layout.rows < _WIDE and self.stage != "env":
-            yield f"a --num_envs_per_worker above {self.sampling.num_envs_per_worker} chooses more actions at once"
+        if self._layout.rows < _WIDE and self._stage != "env":
+            yield f"a --num_envs_per_worker above {self._sampling.num_envs_per_worker} chooses more actions at once"
 
-    def _short_format(self, on_gpu: bool) -> Iterator[str]:
-        """A short number format, where there are units for it and images: for them nearly all is multiplication."""
-        has_images = any(len(tensor.shape) == _IMAGE for _, tensor in self.spec.obs)
-        if self.model.amp != "off" or not has_images or self.stage == "env":
+    def _reduced_precision(self, on_gpu: bool) -> Iterator[str]:
+        """Reduced precision; it pays only for images, where nearly all time is spent in multiplications."""
+        has_images = any(len(tensor.shape) == _IMAGE for _, tensor in self._spec.obs)
+        if self._model.amp != "off" or not has_images or self._stage == "env":
             return
         if on_gpu:
-            yield "--amp=auto computes in a short format where the GPU has units for it"
+            yield "--amp=auto uses reduced precision where the GPU supports it"
         elif cpu_has_bf16():
-            yield "--amp=bf16 computes in a short format, for which this processor has units"
+            yield "--amp=bf16 uses reduced precision, which this processor supports"

@@ -1,7 +1,7 @@
-"""Room: what children report, gathered. In: messages to main, status rows. Out: progress, rows, the summary.
+"""Collects the reports of child processes and computes progress, metrics rows and the run's summary.
 
-A thread of its own reads the rings, so that the thread that supervises never waits for a queue. A run without
-other processes starts no thread and calls ``poll``.
+A separate thread reads the queues, so that the thread that supervises processes never waits for them. A run in one
+process starts no thread and calls ``poll`` instead.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import assert_never
 
@@ -44,7 +44,10 @@ _log = logging.getLogger(__name__)
 
 
 class ReportCollector:
-    """Statistics of a run as they come in. All methods may be called while the reading thread works."""
+    """Statistics of a run as they arrive. All methods may be called while the reading thread works.
+
+    Counts and rates named ``trained`` include earlier sessions of the run.
+    """
 
     def __init__(
         self,
@@ -54,121 +57,118 @@ class ReportCollector:
         status: StatusBoard,
         resumed: Resumed | None = None,
     ) -> None:
-        """``resumed``: where the sessions before have brought the run."""
+        """``resumed``: the state of the run at the end of its last session."""
         self._resumed = resumed or Resumed()
+        stats_avg, best_metric = config.report.stats_avg, config.checkpoint.save_best_metric
         earlier = self._resumed.summary
-        of_episodes = config.report.stats_avg, config.checkpoint.save_best_metric
-        self._all = PolicyStats(*of_episodes, earlier.episodes if earlier else 0, self._resumed.best_return)
-        # With one policy what is known of all is what is known of it.
+        self._all = PolicyStats(stats_avg, best_metric, earlier.episodes if earlier else 0)
         policies = config.population.num_policies
-        self._by_policy = [PolicyStats(*of_episodes) for _ in range(policies)] if policies > 1 else []
-        self._each = self._by_policy or [self._all]
+        self._by_policy = [PolicyStats(stats_avg, best_metric) for _ in range(policies)] if policies > 1 else []
+        self._each = self._by_policy or [self._all]  # with one policy both are the same
         self._config, self._status = config, status
         self._from_actors, self._from_learners = from_actors, from_learners
         self.evaluations = EvaluationReports(num_evaluators(config.evaluation))
-        self._refusing: set[int] = set()  # actors that were warned about
+        self._actors_warned: set[int] = set()
         self._lock = threading.Lock()
-        self._leaving = threading.Event()
+        self._stopping = threading.Event()
         self._reading_since = 0.0
         self._trained, self._sampled = Throughput(), Throughput()
         self._thread = threading.Thread(target=self._read, name="reports", daemon=True)
 
     def start(self) -> None:
-        """Start reading."""
+        """Start the reading thread."""
         self._thread.start()
 
     def poll(self) -> None:
-        """Take in what is there, without waiting; only where the reading thread does not run."""
-        while self._take(0):
+        """Read all pending messages without waiting; only for runs without the reading thread."""
+        while self._read_messages(0):
             pass
 
     def stop(self) -> None:
-        """Stop reading, after a last look."""
-        self._leaving.set()
-        if self._thread.is_alive():  # not so if starting the children failed
+        """Stop the reading thread after it has read all pending messages."""
+        self._stopping.set()
+        if self._thread.is_alive():  # it is not if starting the children failed
             self._thread.join(4 * BLOCK_S)
 
     def reading_since(self) -> float:
-        """Since when the ring of the actors is being read; 0 if it is not."""
+        """Since when the thread has been reading the actors' queue; 0 if it is not reading."""
         return self._reading_since
 
     def sample(self) -> None:
-        """Take the counters of all processes into the rates. Start-up is not part of any rate."""
+        """Update all rates from the counters of the processes. Start-up is not part of any rate."""
         if self.sampled_env_steps:
             self._sampled.add(now(), self.sampled_env_steps)
         self.sample_trained()
 
     def sample_trained(self) -> None:
-        """Take the counters of learners alone into the rates."""
+        """Update the training rate alone."""
         if self.train_seconds > self._resumed.train_seconds:
             self._trained.add(now(), self.trained_env_steps)
 
     @property
     def sampled_env_steps(self) -> int:
-        """Valid env steps that actors have taken in this session."""
+        """Valid env steps taken by actors in this session."""
         return int(self._status.total("env_steps", ACTORS))
 
     @property
     def trained_env_steps(self) -> int:
-        """Env steps learned from, earlier sessions included."""
-        # Until the learner has loaded its checkpoint it knows of nothing.
-        return max(self._resumed.env_steps, int(self._status.total("run_env_steps", LEARNERS)))
-
-    @property
-    def trained_agent_steps(self) -> int:
-        """Agents' steps learned from, earlier sessions included."""
-        return max(self._resumed.agent_steps, int(self._status.total("agent_steps", LEARNERS)))
+        """Env steps trained on."""
+        return self._trained_count("run_env_steps", self._resumed.env_steps)
 
     @property
     def saved_env_steps(self) -> int:
-        """Env steps of the latest checkpoint, where a resumed run goes on."""
-        return max(self._resumed.env_steps, int(self._status.total("saved_env_steps", LEARNERS)))
+        """Env steps of the latest checkpoint, from which the run can be resumed."""
+        return self._trained_count("saved_env_steps", self._resumed.env_steps)
 
     @property
     def updates(self) -> int:
-        """Minibatch updates, earlier sessions included."""
-        return max(self._resumed.updates, int(self._status.total("updates", LEARNERS)))
+        """Minibatch updates."""
+        return self._trained_count("updates", self._resumed.updates)
+
+    def _trained_count(self, name: str, earlier: int) -> int:
+        # Learners count 0 until they have loaded their checkpoints.
+        return max(earlier, int(self._status.total(name, LEARNERS)))
 
     @property
     def train_seconds(self) -> float:
-        """Seconds of training, start-up excluded, earlier sessions included."""
+        """Seconds of training, without start-up."""
         return max(self._resumed.train_seconds, *self._status.values("train_seconds", LEARNERS))
 
-    def objectives(self, name: str) -> dict[int, float | None]:
-        """By policy: the mean of the episode statistic ``name`` over its last stats_avg values, once it has as many."""
-        with self._lock:
-            return {policy: known.full_mean(name) for policy, known in enumerate(self._by_policy)}
-
-    def forget_episodes(self, policy: int) -> None:
-        """``policy`` plays with other weights from now on: what it has played with those before tells nothing."""
-        with self._lock:
-            self._by_policy[policy].forget_episodes()
-
     def env_steps_of(self, policy: int) -> int:
-        """Env steps that ``policy`` has learned from, earlier sessions included."""
+        """Env steps that ``policy`` has been trained on."""
         steps = self._resumed.steps_of_policies
         return max(steps[policy] if steps else 0, int(self._status.row(learner_name(policy)).get("env_steps")))
 
+    def objectives(self, name: str) -> dict[int, float | None]:
+        """Mean of the episode statistic ``name`` over its last stats_avg values, by policy; None until then."""
+        with self._lock:
+            return {policy: stats.full_mean(name) for policy, stats in enumerate(self._by_policy)}
+
+    def best_metric_means(self) -> list[float | None]:
+        """Mean of save_best_metric over its last stats_avg values, by policy; None until there are that many."""
+        with self._lock:
+            return [stats.best_metric_mean() for stats in self._each]
+
+    def forget_episodes(self, policy: int) -> None:
+        """Start new windows for ``policy``, because it has got other weights."""
+        with self._lock:
+            self._by_policy[policy].forget_episodes()
+
     @property
     def extra_names(self) -> list[str]:
-        """The extra statistics that episodes have given, with the true objective's."""
+        """Names of the extra statistics reported so far, the true objective included."""
         with self._lock:
             return self._all.extras.names
 
     @property
     def episodes(self) -> EpisodeStats:
-        """Of all policies in this session."""
+        """Episodes of all policies in this session."""
         return self._all.episodes
 
-    def window_means(self) -> list[float | None]:
-        """By policy: the mean of save_best_metric over its last stats_avg values, once there are as many."""
-        with self._lock:
-            return [policy.window_mean() for policy in self._by_policy or [self._all]]
-
     def progress(self) -> Progress:
-        """Where training stands."""
+        """The current state of training."""
         with self._lock:
-            known, last = self._all, self._all.last
+            last, episodes = self._all.last, self._all.episodes
             return Progress(
                 env_steps=self.trained_env_steps,
                 train_seconds=self.train_seconds,
@@ -176,22 +176,23 @@ class ReportCollector:
                 fps_10s=self._trained.rate(10.0),
                 fps_60s=self._trained.rate(60.0),
                 sample_fps=self._sampled.rate(10.0),
-                return_mean=known.episodes.returns.mean,
-                true_objective_mean=known.true_objective.mean,
+                return_mean=episodes.returns.mean,
+                true_objective_mean=self._all.true_objective.mean,
                 best_return_mean=_best_return_mean(self._each, self._resumed.best_return),
-                length_mean=known.episodes.lengths.mean,
-                returns=[policy.episodes.returns.mean for policy in self._by_policy],
+                length_mean=episodes.lengths.mean,
+                returns=[stats.episodes.returns.mean for stats in self._by_policy],
                 lag=PolicyLag() if last is None else last.lag,
                 losses={name: getattr(last, name) for name in TRAIN_STATISTICS} if last else {},
                 env_faults=env_faults(self._status),
             )
 
     def scalars(self) -> Row:
-        """A row for metrics.jsonl and TensorBoard; None where there is no number yet. Looks at all processes."""
+        """A row for metrics.jsonl and TensorBoard; values that are not known yet are None."""
         with self._lock:
             row = self._all.scalars()
-            for policy, known in enumerate(self._by_policy):
-                row |= known.scalars_of(policy, self.env_steps_of(policy))
+            for policy, stats in enumerate(self._by_policy):
+                own = stats.scalars() | {"perf/trained_env_steps": self.env_steps_of(policy)}
+                row |= {f"policy_{policy}/{name}": value for name, value in own.items()}
             row["train/best_episode_return_mean"] = _best_return_mean(self._each, self._resumed.best_return)
         row |= {
             "perf/train_seconds": self.train_seconds,
@@ -201,26 +202,28 @@ class ReportCollector:
         }
         row |= speed_scalars(self._trained, self._sampled) | counter_scalars(self._status)
         row |= sb3_scalars(row, self._trained, self.train_seconds - self._resumed.train_seconds)
-        return row | memory_scalars(self._pids())
-
-    def _pids(self) -> dict[str, int]:
-        pids = zip(self._status.names, self._status.values("pid", ""), strict=True)
-        return {"sf-main": os.getpid()} | {name: int(pid) for name, pid in pids}
+        pids = map(int, self._status.values("pid", ""))
+        return row | memory_scalars({"sf-main": os.getpid(), **dict(zip(self._status.names, pids, strict=True))})
 
     def summary(self, status: Result) -> Summary:
-        """The result of the run so far."""
+        """The result of the run so far. If no episode ended in this session, those of the last session count."""
         progress, earlier = self.progress(), self._resumed.summary
         if not self.episodes.episodes and earlier is not None:
-            progress = _with_episodes_of(earlier, progress)
+            progress = replace(
+                progress,
+                return_mean=earlier.episode_return_mean,
+                length_mean=earlier.episode_length_mean,
+                true_objective_mean=earlier.true_objective_mean,
+            )
         with self._lock:
             extras = {name: window.mean for name, window in self._all.extras.windows().items()}
-            policies = [known.standing(self.env_steps_of(policy)) for policy, known in enumerate(self._by_policy)]
-            best = _best_policy(self._all, self._by_policy, earlier)
+            policies = [stats.summary(self.env_steps_of(policy)) for policy, stats in enumerate(self._by_policy)]
+            best_policy = _best_policy(self._all, self._by_policy, earlier)
         evaluation, earlier_evaluation = self.evaluations.last, None if earlier is None else earlier.evaluation
         return Summary(
             status=status,
             env_steps=progress.env_steps,
-            agent_steps=self.trained_agent_steps,
+            agent_steps=self._trained_count("agent_steps", self._resumed.agent_steps),
             frames=progress.env_steps * self._config.sampling.env_frameskip,
             train_seconds=progress.train_seconds,
             fps=progress.env_steps / progress.train_seconds if progress.train_seconds else None,
@@ -235,87 +238,77 @@ class ReportCollector:
             episode_extra_stats={name: mean for name, mean in extras.items() if mean is not None},
             evaluation=earlier_evaluation if evaluation is None else asdict(evaluation),
             policies=policies,
-            best_policy=best,
+            best_policy=best_policy,
         )
 
     def _read(self) -> None:
-        while not self._leaving.is_set():
-            self._take(BLOCK_S)
+        while not self._stopping.is_set():
+            self._read_messages(BLOCK_S)
         self.poll()
 
-    def _take(self, timeout: float) -> bool:
-        """Take in what arrives within ``timeout`` seconds; whether anything did."""
-        warnings: list[str] = []
+    def _read_messages(self, timeout: float) -> bool:
+        """Read what arrives within ``timeout`` seconds; False if nothing did."""
         self._reading_since = now()
         messages = list(self._from_actors.get(timeout))
         self._reading_since = 0.0
-        for inbox in self._from_learners:
-            messages += inbox.get(0)
+        for channel in self._from_learners:
+            messages += channel.get(0)
         for message in messages:
             with self._lock:
-                self._take_in(message, warnings)
-        for warning in warnings:
-            _log.warning("%s", warning)
+                warnings = list(self._add(message))
+            for warning in warnings:
+                _log.warning("%s", warning)
         return bool(messages)
 
-    def _take_in(self, message: ToMain, warnings: list[str]) -> None:
+    def _add(self, message: ToMain) -> Iterable[str]:
+        """Add a message to the statistics; yields warnings."""
         match message:
             case EpisodesDone():
-                told = [known.add_episodes(message) for known in self._known_of(message.policy)]
-                if told[0] is not None:  # the same would be told of each policy
-                    warnings.append(told[0])
+                warnings = [stats.add_episodes(message) for stats in self._stats_of(message.policy)]
+                if warnings[0] is not None:  # the same one would follow for each policy
+                    yield warnings[0]
             case EpisodeExtras(actor, name):
-                taken = [known.add_extras(message) for known in self._known_of(message.policy)]
-                if not all(taken):
-                    self._refuse(actor, f"{name!r} is one name too many: there may be {MAX_STAT_NAMES}", warnings)
+                added = [stats.add_extras(message) for stats in self._stats_of(message.policy)]
+                if not all(added):
+                    yield from self._refuse(actor, f"{name!r} is one name too many: at most {MAX_STAT_NAMES}")
             case ExtrasRefused(actor, reason):
-                self._refuse(actor, reason, warnings)
+                yield from self._refuse(actor, reason)
             case TrainStats():
-                for known in self._known_of(message.policy):
-                    known.add_stats(message)
+                for stats in self._stats_of(message.policy):
+                    stats.add_stats(message)
             case LearnerTimes():
-                for known in self._known_of(message.policy):
-                    known.add_times(message)
+                for stats in self._stats_of(message.policy):
+                    stats.add_times(message)
             case EvaluationPart():
                 self.evaluations.add(message)
             case _:
                 assert_never(message)
 
-    def _known_of(self, policy: int) -> list[PolicyStats]:
-        """What a message about ``policy`` enters: that of all policies first."""
+    def _stats_of(self, policy: int) -> list[PolicyStats]:
+        """The statistics that a message about ``policy`` belongs to: those of all policies first."""
         return [self._all, *self._by_policy[policy : policy + 1]]
 
-    def _refuse(self, actor: int, reason: str, warnings: list[str]) -> None:
-        if actor not in self._refusing:
-            self._refusing.add(actor)
-            warnings.append(
-                f"{actor_name(actor)}: an extra statistic of an episode is left out, and so will others like it be: "
-                f"{reason}; see to the info that the environment gives at the end of an episode"
+    def _refuse(self, actor: int, reason: str) -> Iterable[str]:
+        """One warning per actor."""
+        if actor not in self._actors_warned:
+            self._actors_warned.add(actor)
+            yield (
+                f"{actor_name(actor)}: ignored an extra episode statistic, and will ignore others like it: {reason}; "
+                "check the info that the environment returns at the end of an episode"
             )
 
 
-def _with_episodes_of(earlier: Summary, progress: Progress) -> Progress:
-    """No episode ended in this session: what was known of the last ones still is."""
-    return replace(
-        progress,
-        return_mean=earlier.episode_return_mean,
-        length_mean=earlier.episode_length_mean,
-        true_objective_mean=earlier.true_objective_mean,
-    )
+def _best_return_mean(policies: Sequence[PolicyStats], earlier: float | None) -> float | None:
+    """The best that any single policy has reached in any session."""
+    bests = [earlier, *(stats.best_return_mean for stats in policies)]
+    return max((best for best in bests if best is not None), default=None)
 
 
 def _best_policy(together: PolicyStats, policies: Sequence[PolicyStats], earlier: Summary | None) -> int | None:
-    """The number of the policy with the highest mean of stats_avg true objectives, or returns where none are told.
+    """The policy with the highest mean of stats_avg true objectives, or of returns if envs report none.
 
-    Until one has had as many episodes in this session it is the one of ``earlier``.
+    Until a policy has had that many episodes in this session it is the best policy of ``earlier``.
     """
     objective = TRUE_OBJECTIVE if TRUE_OBJECTIVE in together.extras.windows() else REWARD
-    means = {number: mean for number, known in enumerate(policies) if (mean := known.full_mean(objective)) is not None}
-    before = None if earlier is None else earlier.best_policy
-    return max(means, key=lambda number: means[number], default=before)
-
-
-def _best_return_mean(policies: Sequence[PolicyStats], earlier: float | None) -> float | None:
-    """The best that any one policy has come to, in all sessions."""
-    bests = [earlier, *(known.best_return_mean for known in policies)]
-    return max((best for best in bests if best is not None), default=None)
+    means = {number: mean for number, stats in enumerate(policies) if (mean := stats.full_mean(objective)) is not None}
+    return max(means, key=lambda number: means[number], default=earlier.best_policy if earlier else None)

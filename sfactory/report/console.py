@@ -1,17 +1,18 @@
-"""Room: what the person at the terminal sees. In: progress and messages. Out: stderr, and the run's log file.
+"""Shows progress and messages on stderr and writes them to the run's log file.
 
-On a terminal a progress bar with the time left, elsewhere one line per report; stdout is never touched. A
-terminal or disk that goes away costs output, never the run.
+A terminal gets a progress bar with the time left; other streams get one line per report. stdout is never touched. A
+terminal or disk that disappears costs output, not the run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
 else:
     _Tqdm = tqdm
 
-# Of what is known of training; rows of metrics tell all of it.
+# Statistics shown in progress lines; metrics rows have all of them.
 _SHOWN = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm", "learning_rate")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands. Rates are per second, None while there is no such number.
+    """The current state of training. Rates are per second; values that are not known yet are None.
 
-    returns: mean return by policy, where there are several
-    busy: share of time by kind of process. bound_by: who sets the pace, see ``Load``. env_faults: see there.
+    returns: mean return by policy, if there are several. busy, bound_by: see ``bottleneck.Load``. env_faults: number
+    of env failures by kind.
     """
 
     env_steps: int
@@ -57,13 +58,13 @@ class Progress:
 
 
 class _Bar(_Tqdm):
-    """A bar without tqdm's background thread, which would outlive the run."""
+    """A progress bar without tqdm's background thread, which would outlive the run."""
 
     monitor_interval = 0
 
 
 class Console:
-    """Progress and messages on ``stream`` and in a log file. Its methods may be called from any thread."""
+    """Progress and messages on ``stream`` and in a log file. Methods may be called from any thread."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Console:
         stream: TextIO | None = None,
         log_path: Path | None = None,
     ) -> None:
-        """Limits of the run, where there are any, tell the time left; ``stream`` is stderr if not given."""
+        """total_env_steps, total_seconds: limits of the run, for the time left. ``stream``: stderr by default."""
         self._total_env_steps = total_env_steps
         self._total_seconds = total_seconds
         self._stream: TextIO | None = sys.stderr if stream is None else stream
@@ -87,7 +88,7 @@ class Console:
                 self.message(f"{log_path} cannot be written: {error}")
 
     def line(self, progress: Progress) -> None:
-        """Report progress: the log gets a line of key=value pairs, and so does a stream that is no terminal."""
+        """Report progress: as key=value pairs in the log and on streams that are not a terminal, as a bar on one."""
         text = _stamped(_pairs(progress, self._seconds_left(progress)))
         with self._lock:
             self._write_log(text)
@@ -97,33 +98,44 @@ class Console:
                 self._write_stream(text)
 
     def message(self, text: str) -> None:
-        """Print a message with the time of day, above the bar if there is one."""
+        """Print a message with the time of day, above the progress bar if there is one."""
         with self._lock:
             self._write_log(_stamped(text))
             self._write_stream(_stamped(text))
 
     def handler(self) -> logging.Handler:
-        """A handler that turns log records into messages."""
+        """A logging handler that prints log records as messages."""
         return _ConsoleHandler(self)
 
     def close(self, last_line: str | None = None) -> None:
-        """Leave the bar where it stands, write ``last_line`` as it is, and close the log file."""
+        """Close the progress bar, write ``last_line`` unchanged, and close the log file."""
         with self._lock:
             if self._bar is not None:
-                self._guarded_bar_close()
+                with self._guarded_stream():
+                    self._bar.close()
+                self._bar = None
             if last_line is not None:
                 self._write_log(last_line)
                 self._write_stream(last_line)
             if self._log_file is not None:
                 log_file, self._log_file = self._log_file, None
-                _close_quietly(log_file)
+                with contextlib.suppress(OSError, ValueError):
+                    log_file.close()
+
+    @contextlib.contextmanager
+    def _guarded_stream(self) -> Iterator[None]:
+        """Stop using the stream if it fails: its terminal or pipe has been closed."""
+        try:
+            yield
+        except (OSError, ValueError):
+            self._stream = None
 
     def _move_bar(self, progress: Progress) -> None:
         if self._stream is None:
             return
-        try:
+        with self._guarded_stream():
             if self._bar is None:
-                # Begun at the first report, so that a resumed run's speed is not that of its whole past.
+                # Created at the first report: the speed of a resumed run must not include earlier sessions.
                 _Bar.set_lock(self._lock)
                 self._bar = _Bar(
                     total=self._total_env_steps,
@@ -135,32 +147,19 @@ class Console:
                     file=self._stream,
                 )
             self._bar.set_postfix_str(self._postfix(progress), refresh=False)
-            # A last batch may go past the limit, where tqdm would forget that there is one.
+            # The last batch may exceed the limit, where tqdm would drop the total.
             self._bar.n = min(progress.env_steps, self._total_env_steps or progress.env_steps)
             self._bar.refresh()
-        except (OSError, ValueError):
-            self._stream = None
-
-    def _guarded_bar_close(self) -> None:
-        bar, self._bar = self._bar, None
-        try:
-            if bar is not None and self._stream is not None:
-                bar.close()
-        except (OSError, ValueError):
-            self._stream = None
 
     def _write_stream(self, text: str) -> None:
-        """Write a line; a stream that fails once (its terminal is gone, its pipe closed) is given up."""
         if self._stream is None:
             return
-        try:
+        with self._guarded_stream():
             if self._bar is not None:
                 self._bar.clear()
             print(text, file=self._stream, flush=True)
             if self._bar is not None:
                 self._bar.refresh()
-        except (OSError, ValueError):
-            self._stream = None
 
     def _write_log(self, text: str) -> None:
         if self._log_file is None:
@@ -169,17 +168,18 @@ class Console:
             print(text, file=self._log_file, flush=True)
         except (OSError, ValueError) as error:
             log_file, self._log_file = self._log_file, None
-            _close_quietly(log_file)
-            self._write_stream(_stamped(f"the log file cannot be written any more: {error}"))
+            with contextlib.suppress(OSError, ValueError):
+                log_file.close()
+            self._write_stream(_stamped(f"the log file can no longer be written: {error}"))
 
     def _postfix(self, progress: Progress) -> str:
         objective = "".join(f" {key}={value}" for key, value in _objective(progress, 2).items())
         text = f"return={_text(progress.return_mean, 2)}{objective} fps={_text(progress.fps_10s, 0)}"
-        # The bar tells the time left to a number of steps by itself.
+        # The bar shows the time left until a number of steps by itself.
         return text if self._total_seconds is None else f"{text} left={_duration(self._seconds_left(progress))}"
 
     def _seconds_left(self, progress: Progress) -> float | None:
-        """Until the nearer of the two limits; None if there is none that can be told."""
+        """Seconds until the nearer of the two limits; None if unknown."""
         left: list[float] = []
         fps = progress.fps_60s or progress.fps_10s
         if self._total_env_steps is not None and fps:
@@ -190,8 +190,6 @@ class Console:
 
 
 class _ConsoleHandler(logging.Handler):
-    """Log records as messages of a console."""
-
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._console = console
@@ -201,7 +199,7 @@ class _ConsoleHandler(logging.Handler):
 
 
 def _has_screen(stream: TextIO) -> bool:
-    """Whether a person can see a bar there; a pseudo-terminal without a width is a script's, and gets lines."""
+    """Whether a progress bar can be shown; a pseudo-terminal without a width belongs to a script."""
     if not stream.isatty():
         return False
     try:
@@ -210,19 +208,12 @@ def _has_screen(stream: TextIO) -> bool:
         return True
 
 
-def _close_quietly(file: TextIO) -> None:
-    try:
-        file.close()
-    except (OSError, ValueError):
-        return
-
-
 def _stamped(text: str) -> str:
     return f"[{datetime.now().isoformat(sep=' ', timespec='seconds')}] {text}"
 
 
 def _pairs(progress: Progress, seconds_left: float | None) -> str:
-    """The report as ``key=value`` pairs; a dash where there is no number."""
+    """Progress as ``key=value`` pairs; a dash for unknown values."""
     pairs = {
         "env_steps": str(progress.env_steps),
         "fps_10s": _text(progress.fps_10s, 0),
@@ -245,7 +236,7 @@ def _pairs(progress: Progress, seconds_left: float | None) -> str:
 
 
 def _objective(progress: Progress, digits: int) -> dict[str, str]:
-    """The true objective, where it is not the return."""
+    """The true objective, if it is not the return."""
     if progress.true_objective_mean in (None, progress.return_mean):
         return {}
     return {"true_objective": _text(progress.true_objective_mean, digits)}
@@ -256,7 +247,7 @@ def _text(value: float | None, digits: int) -> str:
 
 
 def _duration(seconds: float | None) -> str:
-    # Longer than a timedelta can hold is as good as no end at all.
+    # Longer than a timedelta can hold counts as unknown.
     if seconds is None or seconds > timedelta.max.total_seconds():
         return "-"
     return str(timedelta(seconds=int(seconds)))

@@ -1,4 +1,4 @@
-"""Room: evaluations as main knows them. In: parts from evaluators. Out: whole evaluations, rows, a line, a summary."""
+"""Merges the parts of evaluations that evaluators report into one result per evaluation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sfactory.messages import EpisodeTotals, EvaluationPart
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """What the episodes of one evaluation came to; field names are keys of summary.json's ``evaluation``.
+    """The result of one evaluation; field names are keys of summary.json's ``evaluation``.
 
-    Returns are raw. None where there is no number: no return is finite, or the env tells no true objective.
+    Returns are raw. They are None if no return is finite, and true_objective_mean if the env reports none.
     """
 
     policy_version: int
@@ -27,7 +27,7 @@ class EvaluationReport:
 
     @staticmethod
     def of(parts: Sequence[EvaluationPart]) -> EvaluationReport:
-        """Put together what all evaluators have played of one candidate."""
+        """Merge the parts of all evaluators for the same policy version."""
         (version,) = {part.policy_version for part in parts}
         totals = reduce(EpisodeTotals.merged, (part.totals for part in parts))
         finite, objectives = totals.finite, totals.objectives
@@ -42,13 +42,13 @@ class EvaluationReport:
         )
 
     def scalars(self) -> dict[str, float | None]:
-        """Its row of metrics.jsonl and TensorBoard: ``eval/...``, the true objective only if one was told."""
+        """Scalars ``eval/...`` for metrics.jsonl and TensorBoard, the true objective only if there is one."""
         values: Mapping[str, float | None] = asdict(self)
-        told = self.true_objective_mean is not None
-        return {f"eval/{name}": value for name, value in values.items() if told or name != "true_objective_mean"}
+        known = self.true_objective_mean is not None
+        return {f"eval/{name}": value for name, value in values.items() if known or name != "true_objective_mean"}
 
     def __str__(self) -> str:
-        """One line for people."""
+        """One line for the console."""
         objective = "" if self.true_objective_mean is None else f", true objective {self.true_objective_mean:.3f}"
         return (
             f"evaluation of policy version {self.policy_version}: return {_text(self.episode_return_mean)} "
@@ -58,35 +58,35 @@ class EvaluationReport:
 
 
 class EvaluationReports:
-    """Puts parts together. One thread adds them, another one takes what is whole."""
+    """Collects parts of evaluations. One thread adds them, another takes complete evaluations."""
 
     def __init__(self, evaluators: int) -> None:
         self._evaluators = evaluators
         self._number = 0
         self._parts: dict[int, EvaluationPart] = {}
-        self._whole: list[EvaluationReport] = []
+        self._complete: list[EvaluationReport] = []
         self._lock = threading.Lock()
         self.last: EvaluationReport | None = None
 
     def add(self, part: EvaluationPart) -> None:
-        """Take in what one evaluator has played; an evaluation begins when the one before is whole."""
+        """Add one evaluator's part; the next evaluation starts when the current one is complete."""
         with self._lock:
             if part.number != self._number:
                 self._number, self._parts = part.number, {}
             self._parts[part.evaluator] = part
-            if self.is_whole(part.number):
+            if self.is_complete(part.number):
                 self.last = EvaluationReport.of(list(self._parts.values()))
-                self._whole.append(self.last)
+                self._complete.append(self.last)
 
-    def is_whole(self, number: int) -> bool:
-        """Whether all parts of evaluation ``number``, the newest, have come in."""
+    def is_complete(self, number: int) -> bool:
+        """Whether all parts of evaluation ``number``, the newest, have arrived."""
         return number == self._number and len(self._parts) == self._evaluators
 
     def take(self) -> list[EvaluationReport]:
-        """Evaluations that have become whole since the last call."""
+        """Evaluations completed since the last call."""
         with self._lock:
-            whole, self._whole = self._whole, []
-        return whole
+            complete, self._complete = self._complete, []
+        return complete
 
 
 def _text(value: float | None) -> str:

@@ -1,18 +1,16 @@
-"""Room: calling the observers of a run. In: ``--observers``, what there is to tell. Out: summaries, or a failure.
+"""Observers: user code that follows a run, adds numbers to its metrics, and may end it.
 
-Nothing is raised by what observers do: the first failure is kept, whoever runs the session asks for it and brings the
-session to its end, and ``end`` makes it the outcome.
-
-Room: what may look on while a run goes on. In: facts, progress, the end. Out: numbers for the run's summaries.
-
-``--observers module:Class`` names subclasses of ``Observer``. Each is made once, without arguments, in the main
-process, before anything else is started; all of its methods are optional.
+``--observers module:Class`` names subclasses of ``Observer``. Each is created once, without arguments, in the main
+process before any other process starts. All methods are optional.
 
     from sfactory.report.observers import Observer
 
     class Notifier(Observer):
         def on_stop(self, outcome):
             send_mail(f"{outcome.status}: {outcome.summary.episode_return_mean}")
+
+Exceptions of observers are not raised to the caller: the first one ends the session and becomes the error of the run's
+outcome.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from sfactory.spec import EnvSpec
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is decided before a session starts. env_steps: those trained in earlier sessions."""
+    """Facts known before a session starts. env_steps: those trained on in earlier sessions."""
 
     config: Config
     seed: int
@@ -48,51 +46,47 @@ class RunFacts:
 
 
 class Observer:
-    """Is told of a run in the main process, which looks after all others meanwhile: methods have to be quick.
+    """Base class of observers. Methods are called in the main process, which supervises the others: they must be quick.
 
-    Whatever takes long belongs into a thread of the observer's own. An exception ends the run, which saves, with exit
-    code 70; the observer that raised it is called no more. What an observer prints to stdout goes to stderr.
+    Run slow work in a thread of the observer's own. After an exception the run saves and ends with exit code 70, and
+    the observer that raised it is not called again. Output to stdout is redirected to stderr.
     """
 
     def on_init(self, facts: RunFacts) -> None:
-        """The env and the run directory are there; no process of the run is."""
+        """The env has been checked and the run directory exists; no process has been started."""
 
     def on_start(self) -> None:
-        """The processes have been started; in serial mode, everything is made and the first turn is next."""
+        """All processes have been started; in serial mode, training is about to start."""
 
     def on_training_step(self, progress: Progress) -> None:
-        """There were further updates: looked for four times a second, so one call may stand for many of them."""
+        """There were new updates. Checked four times a second, so one call may stand for many updates."""
 
     def extra_summaries(self) -> Mapping[str, float]:
-        """Numbers for the row of metrics.jsonl and TensorBoard that is written next, by names that no other has."""
+        """Numbers for the next row of metrics.jsonl and TensorBoard, by names that are not in the row yet."""
         return {}
 
     def on_report(self, row: Mapping[str, float | None]) -> bool | None:
-        """A row of metrics.jsonl was written: env_steps, and numbers by their names, None where there is none.
+        """A row of metrics.jsonl was written: env_steps and numbers by name, None for unknown ones.
 
-        Whatever is false, except None, ends the run as a limit does: it saves, and is done.
+        Return False to end the run as a limit does: it saves and is done.
         """
         return None
 
     def on_stop(self, outcome: Outcome) -> None:
-        """The session is over, however it ended, unless main itself was killed or failed. Who saw its start is told."""
+        """The session has ended in any way, unless main itself was killed. Called only after ``on_init``."""
 
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_OF_ROWS = frozenset(("time", "env_steps"))  # what every row has beside its scalars
-_NOBODY: Mapping[str, Observer] = {}
+_ROW_KEYS = frozenset(("time", "env_steps"))  # in every row beside its scalars
 
 
 class Observers:
-    """The observers of one session, in the order of the flag. One that has failed is called no more."""
+    """The observers of one session, in the order of the flag. An observer that has failed is not called again."""
 
     def __init__(self, observers: Mapping[str, Observer] | None = None, interrupts: Interrupts | None = None) -> None:
-        """``observers``: by the names that errors call them.
-
-        interrupts: with it a second signal ends the work of an observer that does not come back.
-        """
+        """observers: by the names used in errors. interrupts: lets a second signal interrupt an observer that hangs."""
         self._observers = dict(observers or {})
         self._interrupts = interrupts
         self._begun = False
@@ -100,17 +94,19 @@ class Observers:
         self._failure: ObserverFailed | None = None
 
     @staticmethod
-    def of(references: Sequence[str], interrupts: Interrupts, present: Mapping[str, Observer] = _NOBODY) -> Observers:
-        """Make those that ``--observers`` names; raises ConfigError with a line for each that cannot be made.
+    def of(
+        references: Sequence[str], interrupts: Interrupts, present: Mapping[str, Observer] | None = None
+    ) -> Observers:
+        """Create the observers named by ``--observers``; raises ConfigError with a line for each that fails.
 
-        present: others, which come first.
+        present: observers that come first.
         """
-        observers = dict(present)
+        observers = dict(present or {})
         problems: list[str] = []
         for reference in references:
             try:
                 with stdout_to_stderr():
-                    observers[reference] = _made(reference)
+                    observers[reference] = _create(reference)
             except Unresolved as error:
                 problems.append(f"--observers={reference}: {error}")
         if problems:
@@ -118,75 +114,75 @@ class Observers:
         return Observers(observers, interrupts)
 
     def __bool__(self) -> bool:
-        """Whether there is anybody to tell anything."""
+        """Whether there are observers."""
         return bool(self._observers)
 
     @property
     def failed(self) -> bool:
-        """True once an observer has failed: the session is to come to its end."""
+        """True once an observer has failed: the session must end."""
         return self._failure is not None
 
     @property
     def enough(self) -> bool:
-        """True once an observer has answered a report by saying that the run is to end."""
+        """True once an observer has ended the run by its answer to a report."""
         return self._enough
 
     @property
     def over(self) -> bool:
-        """True once the session is to come to its end, for either reason."""
+        """True once the session must end, for either reason."""
         return self.failed or self.enough
 
     def begin(self, facts: RunFacts) -> bool:
-        """Tell of a session that is about to start; False if it is not to, because an observer failed."""
+        """Call ``on_init``; False if the session must not start because an observer failed."""
         self._begun = True
-        self._tell("on_init", lambda observer: observer.on_init(facts))
+        self._call_all("on_init", lambda observer: observer.on_init(facts))
         return not self.failed
 
     def on_start(self) -> None:
-        """Tell that processes were started."""
-        self._tell("on_start", lambda observer: observer.on_start())
+        """Call ``on_start``."""
+        self._call_all("on_start", lambda observer: observer.on_start())
 
     def on_training_step(self, progress: Progress) -> None:
-        """Tell of further updates."""
-        self._tell("on_training_step", lambda observer: observer.on_training_step(progress))
+        """Call ``on_training_step``."""
+        self._call_all("on_training_step", lambda observer: observer.on_training_step(progress))
 
     def extra_summaries(self, taken: Collection[str]) -> dict[str, float]:
-        """What all of them add to a row; ``taken``: names that the row has already, which is a failure."""
+        """The numbers that all observers add to a row. ``taken``: names in the row already, which may not be used."""
         summaries: dict[str, float] = {}
         for name, observer in list(self._observers.items()):
-            ask = partial(_summaries_of, observer, {*taken, *summaries, *_OF_ROWS})
+            ask = partial(_summaries_of, observer, {*taken, *summaries, *_ROW_KEYS})
             summaries |= self._call(name, "extra_summaries", ask) or {}
         return summaries
 
     def on_report(self, row: Mapping[str, float | None], last: bool) -> None:
-        """Tell of a row that was written; after the ``last`` one there is nothing that an answer could end."""
+        """Call ``on_report`` for a row that was written; answers to the ``last`` one have no effect."""
         for name, observer in list(self._observers.items()):
-            answer = self._call(name, "on_report", partial(_goes_on, observer, row))
+            answer = self._call(name, "on_report", partial(_wants_to_continue, observer, row))
             self._enough = self._enough or (answer is False and not last)
 
     def end(self, outcome: Outcome) -> Outcome:
-        """Tell of the end of a session that was told of, and say how it ended in view of what observers did."""
+        """Call ``on_stop`` if ``begin`` was called; returns the outcome, which a failed observer changes."""
         if not self._begun:
             return outcome
         if self._failure is not None and outcome.error is not None:
             _log.error("%s", self._failure)
-        outcome = dataclasses.replace(self._judged(outcome), stopped_early=self.enough)
-        self._tell("on_stop", lambda observer: observer.on_stop(outcome))
-        return self._judged(outcome)
+        outcome = dataclasses.replace(self._with_failure(outcome), stopped_early=self.enough)
+        self._call_all("on_stop", lambda observer: observer.on_stop(outcome))
+        return self._with_failure(outcome)
 
-    def _judged(self, outcome: Outcome) -> Outcome:
-        """A failure of an observer is the run's, unless the run has failed by itself."""
+    def _with_failure(self, outcome: Outcome) -> Outcome:
+        """The outcome with an observer's failure as its error, unless the run has failed by itself."""
         if self._failure is None or outcome.error is not None:
             return outcome
         summary = dataclasses.replace(outcome.summary, status="failed")
         return dataclasses.replace(outcome, status="failed", summary=summary, error=self._failure)
 
-    def _tell(self, method: str, call: Callable[[Observer], None]) -> None:
+    def _call_all(self, method: str, call: Callable[[Observer], None]) -> None:
         for name, observer in list(self._observers.items()):
             self._call(name, method, partial(call, observer))
 
     def _call(self, name: str, method: str, call: Callable[[], T]) -> T | None:
-        """What ``call`` returns; None if it failed, after which the observer is out, or if a signal cut it short."""
+        """The result of ``call``; None if it raised, or if a second signal interrupted it."""
         interrupts = self._interrupts
         raised_again = interrupts is not None and interrupts.raising_again
         try:
@@ -197,8 +193,8 @@ class Observers:
         except Interrupted:
             if interrupts is None or interrupts.raising or raised_again:
                 raise
-            return None  # a second signal, which ends the run at once: whoever supervises has counted it
-        # Foreign code may raise anything, and may even call sys.exit.
+            return None  # the second signal ends the run at once: the supervisor has counted it
+        # User code may raise anything, and may even call sys.exit.
         except (Exception, SystemExit) as error:
             self._fail(name, method, error)
             return None
@@ -209,53 +205,52 @@ class Observers:
     def _fail(self, name: str, method: str, error: BaseException) -> None:
         del self._observers[name]
         text = "".join(traceback.format_exception(error)).rstrip()
-        told = " ".join(named(error).split("\n"))
-        failure = ObserverFailed(f"{text}\nobserver {name} failed in {method}(): {told}")
+        summary = " ".join(named(error).split("\n"))
+        failure = ObserverFailed(f"{text}\nobserver {name} failed in {method}(): {summary}")
         failure.__cause__ = error
         if self._failure is None:
-            self._failure = failure  # which is told at the end
+            self._failure = failure
         else:
             _log.error("%s", failure)
 
 
-def _goes_on(observer: Observer, row: Mapping[str, float | None]) -> bool:
-    """Whether the run is to go on after this row; a numpy bool says that as well as Python's."""
+def _wants_to_continue(observer: Observer, row: Mapping[str, float | None]) -> bool:
+    """Whether the run continues after this row; the answer may be a numpy bool."""
     answer = observer.on_report(row)
     return answer is None or bool(answer)
 
 
-def _made(reference: str) -> Observer:
-    """One observer; raises Unresolved."""
+def _create(reference: str) -> Observer:
+    """Create one observer; raises Unresolved."""
     maker = find_callable(reference)
     try:
         made = maker()
-    # Same reason as above.
+    # See above.
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"at {os.path.relpath(frame.filename)}:{frame.lineno} in {frame.name}"
         raise Unresolved(
-            f"it is called without arguments to make the observer, and raised {named(error)} ({where}); mend it, or "
-            "leave it out"
+            f"it raised {named(error)} when called without arguments ({where}); fix it or leave it out"
         ) from error
     if not isinstance(made, Observer):
-        raise Unresolved(f"it makes {described(made)}; it must be a subclass of sfactory.report.observers.Observer")
+        raise Unresolved(f"it returns {described(made)}; it must be a subclass of sfactory.report.observers.Observer")
     return made
 
 
 def _summaries_of(observer: Observer, taken: Collection[str]) -> dict[str, float]:
-    """The names and numbers that it gives; raises TypeError or ValueError if they are none, or a name is taken."""
-    told: object = observer.extra_summaries()
-    if not isinstance(told, Mapping):
-        raise TypeError(f"it gave {described(told)}; it must give a mapping of names to numbers")
+    """The numbers of one observer by name; raises TypeError or ValueError if one is invalid or its name is taken."""
+    given: object = observer.extra_summaries()
+    if not isinstance(given, Mapping):
+        raise TypeError(f"it returned {described(given)}; it must return a mapping of names to numbers")
     numbers: dict[str, float] = {}
-    for name, value in told.items():
+    for name, value in given.items():
         if not isinstance(name, str):
-            raise TypeError(f"it gave {name!r} as a name; names must be str")
-        name.encode()  # which is what it will be in the files; half a surrogate pair is a ValueError
+            raise TypeError(f"it returned {name!r} as a name; names must be str")
+        name.encode()  # it is written to files; half a surrogate pair raises ValueError
         if name in taken:
-            raise ValueError(f"it gave {name!r}, and the row has a number of that name already; choose another one")
+            raise ValueError(f"it returned {name!r}, which is a name in the row already; choose another one")
         try:
             numbers[name] = float(value)
         except (TypeError, ValueError):
-            raise TypeError(f"it gave {value!r} for {name!r}; it must be a number") from None
+            raise TypeError(f"it returned {value!r} for {name!r}; it must be a number") from None
     return numbers

@@ -1,6 +1,6 @@
-"""Room: what a run tells while it goes on and when it ends. In: beats. Out: lines, rows, the summary.
+"""Reports on a run while it trains and when it ends: console lines, metrics rows, observers, the outcome.
 
-The same for all layouts of processes.
+Used the same way by parallel and serial runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sfactory.system.cores import Cores
 
 
 class Reporter:
-    """Gathers reports and passes them on. ``reports`` is what is known."""
+    """Writes what ``reports`` has collected to the console, the metrics files and the observers."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Reporter:
         observers: Observers | None = None,
         advisor: Advisor | None = None,
     ) -> None:
-        """``advisor``: knows which flags would help; without one none is named."""
+        """``advisor``: suggests flags in console messages; None: no suggestions."""
         report = config.report
         self.reports = ReportCollector(config, shared.actors_to_main, shared.learners_to_main, shared.status, resumed)
         self._control, self._console, self._candidate = shared.control, console, shared.candidate
@@ -49,45 +49,45 @@ class Reporter:
         self._line_due = Every(report.report_interval_sec)
         self._row_due = Every(report.experiment_summaries_interval)
         self._announced = False
-        # In one process rooms take turns, and the time between two turns is nobody's.
+        # In serial mode no process ever waits for another, so there are no shares of time.
         cores = None if config.run.serial_mode else Cores.available().count
         self._line_load, self._row_load = (cores and LoadMeter(shared.status, cores) for _ in range(2))
         self._advisor = advisor
         self._advised: str | None = None
 
     def beat(self) -> None:
-        """Look at the counters, and report what is due. Called a few times a second."""
+        """Update all rates and write what is due. Called a few times a second."""
         reports = self.reports
         reports.sample()
         if not self._announced and reports.sampled_env_steps:
             self._announced = True
             for load in (self._line_load, self._row_load):
                 if load:
-                    load.take()  # start-up is no part of any share
+                    load.take()  # start-up is not part of any share
             self._console.message(f"first env step {now() - self._process_started_at:.1f} s after the start")
-        for policy, mean in enumerate(reports.window_means()):
+        for policy, mean in enumerate(reports.best_metric_means()):
             if mean is not None:
                 self._control.tell_objective(policy, mean)
         self._write_evaluations()
-        self._tell_observers()
+        self._notify_observers()
         if self._line_due.due():
             self._write_line()
         if self._row_due.due():
             self._write_row()
 
     def finish(self, status: Result, error: SFactoryError | None) -> Outcome:
-        """The last line and row, and how the run ended."""
-        # What actors did after the last beat they did at a time that nobody knows: while they were ended.
+        """Write the last line and row; returns how the run ended."""
+        # Not the sampling rate: actors made their last steps while they were being stopped.
         self.reports.sample_trained()
         self._console.line(self.reports.progress())
         self._write_evaluations(last=True)
-        self._tell_of_dropped()
+        self._report_dropped_evaluation()
         self._write_row(last=True)
         self.close()
         return Outcome(status, self.reports.summary(status), error, self.reports.saved_env_steps)
 
     def close(self) -> None:
-        """Close the files of metrics; closing twice is harmless."""
+        """Close the metrics files; may be called twice."""
         self._writers.close()
 
     def _write_line(self) -> None:
@@ -95,7 +95,7 @@ class Reporter:
         if self._line_load and self._announced:
             load = self._line_load.take()
             progress = replace(progress, busy=load.busy, bound_by=load.bound_by)
-            # Whoever sets the pace is told of once, and again when it is another for a whole interval.
+            # Give advice only when the bottleneck has changed.
             advice = self._advisor.advice(load) if self._advisor else None
             if advice is not None and load.bound_by != self._advised:
                 self._advised = load.bound_by
@@ -115,20 +115,20 @@ class Reporter:
             self._observers.on_report(numbers_of(env_steps, scalars), last)
 
     def _write_evaluations(self, last: bool = False) -> None:
-        """A row and a line for each evaluation that has been completed: rows of their own, as they come in between."""
+        """Write one row and one console line for each evaluation completed since the last call."""
         for evaluation in self.reports.evaluations.take():
             self._write(evaluation.scalars(), last)
             self._console.message(str(evaluation))
 
-    def _tell_of_dropped(self) -> None:
-        """An evaluation that was under way when the run ended, and would have taken too long, is in no row."""
+    def _report_dropped_evaluation(self) -> None:
+        """Report an evaluation that was still running when the run ended and is therefore in no row."""
         candidate, evaluations = self._candidate, self.reports.evaluations
-        if candidate is not None and candidate.number and not evaluations.is_whole(candidate.number):
+        if candidate is not None and candidate.number and not evaluations.is_complete(candidate.number):
             self._console.message(
                 f"evaluation of policy version {candidate.version}: dropped, because the run ended before its episodes"
             )
 
-    def _tell_observers(self) -> None:
+    def _notify_observers(self) -> None:
         updates = self.reports.updates
         if self._observers and updates > self._observed_updates:
             self._observed_updates = updates

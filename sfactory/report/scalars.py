@@ -1,12 +1,6 @@
-"""Room: the names under which numbers are written. In: what is known of a run. Out: parts of a row.
+"""Names and values of the scalars in metrics.jsonl and TensorBoard: policy lag, rates, counters, times, memory.
 
-A name is there from the first row on, with None as long as there is no number. docs/metrics.md says what each means.
-
-Room: how much memory processes take. In: their pids. Out: megabytes (2^20 bytes) that each has to itself.
-
-A process's resident size holds what it shares with others, too: shared memory (trajectories, weights) and
-mapped files (the code of libraries). Only what is left adds up. The kernel's /proc/<pid>/statm tells both, in
-pages; pages that a fork left in common count for each process, as nothing cheap to read tells them apart.
+A name is present from the first row on, with None until there is a value. docs/metrics.md describes each.
 """
 
 from __future__ import annotations
@@ -30,12 +24,12 @@ _TIMES = tuple(name for name in LearnerTimes._fields if name != "policy")
 
 
 def window_scalars(name: str, window: Window) -> Row:
-    """``<name>_mean``, ``_min`` and ``_max`` of the last episodes."""
+    """``<name>_mean``, ``_min`` and ``_max`` of a window."""
     return {f"{name}_mean": window.mean, f"{name}_min": window.min, f"{name}_max": window.max}
 
 
 def speed_scalars(trained: Throughput, sampled: Throughput) -> Row:
-    """Rates, and the highest ones."""
+    """Current rates and the highest rates so far."""
     return {
         "perf/fps_10s": trained.rate(10.0),
         "perf/fps_60s": trained.rate(60.0),
@@ -47,18 +41,18 @@ def speed_scalars(trained: Throughput, sampled: Throughput) -> Row:
 
 
 def counter_scalars(status: StatusBoard) -> Row:
-    """What learners and actors have counted in this session."""
+    """Counters of learners and actors in this session."""
     row: Row = {f"perf/{name}": int(status.total(name, LEARNERS)) for name in _COUNTERS}
     return row | {f"perf/{name}": count for name, count in env_faults(status).items()}
 
 
 def env_faults(status: StatusBoard) -> dict[str, int]:
-    """How often envs failed in this session, by the name of the failure."""
+    """Number of env failures in this session, by kind."""
     return {name: int(status.total(name, ACTORS)) for name in _FAULTS}
 
 
 def account_scalars(status: StatusBoard, table: SlotTable) -> Row:
-    """Where the sampled steps of this session are; exact once all processes have ended."""
+    """What happened to the sampled steps of this session; exact once all processes have ended."""
     return {
         "perf/received_steps": int(status.total("received_steps", LEARNERS)),
         "perf/held_steps": table.steps_held(),
@@ -68,7 +62,7 @@ def account_scalars(status: StatusBoard, table: SlotTable) -> Row:
 
 
 def train_scalars(stats: TrainStats | None) -> Row:
-    """What a learner told last of its updates, and of the lag of what it learned from."""
+    """The newest statistics and policy lag of a learner."""
     row: Row = {f"train/{name}": None if stats is None else getattr(stats, name) for name in TRAIN_STATISTICS}
     lags = (PolicyLag(), PolicyLag()) if stats is None else (stats.lag, stats.replay_lag)
     for name, lag in zip(("policy_lag", "replay_lag"), lags, strict=True):
@@ -77,15 +71,15 @@ def train_scalars(stats: TrainStats | None) -> Row:
 
 
 class LastTimes:
-    """What a learner told last of each of its times; it tells NaN of what it did not do since it told before."""
+    """The newest value of each of a learner's times; a report holds NaN for work not done since the last report."""
 
     def __init__(self) -> None:
         self._last: Row = dict.fromkeys(_TIMES)
 
     def add(self, times: LearnerTimes) -> None:
-        """Take in a report."""
-        told = {name: getattr(times, name) for name in _TIMES}
-        self._last |= {name: value for name, value in told.items() if not math.isnan(value)}
+        """Add a report."""
+        new = {name: getattr(times, name) for name in _TIMES}
+        self._last |= {name: value for name, value in new.items() if not math.isnan(value)}
 
     def scalars(self) -> Row:
         """``perf/grad_ms`` and so on."""
@@ -93,7 +87,7 @@ class LastTimes:
 
 
 def sb3_scalars(row: Mapping[str, float | None], trained: Throughput, seconds_of_session: float) -> Row:
-    """Names of Stable-Baselines3 for numbers that mean the same here and there, see docs/metrics.md."""
+    """The names that Stable-Baselines3 uses for the same quantities, see docs/metrics.md."""
     entropy = row["train/entropy"]
     return {
         "rollout/ep_rew_mean": row["train/episode_return_mean"],
@@ -113,19 +107,23 @@ _PAGES_PER_MB = 2**20 / os.sysconf("SC_PAGE_SIZE")
 
 
 def private_mb(pid: int) -> float | None:
-    """Resident memory of a process without shared memory and files; None if there is no such process."""
+    """Memory in MB (2^20 bytes) that a process does not share with others; None if there is no such process.
+
+    Resident memory without shared memory and mapped files, from /proc/<pid>/statm. Pages that a fork left in common
+    count for each process.
+    """
     try:
         _, resident, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_bytes().split())
     except (OSError, ValueError):
         return None
-    # A process that has ended and was not waited for yet has no memory.
+    # A process that has ended but was not waited for yet has no memory.
     return max(0, resident - shared) / _PAGES_PER_MB if resident else None
 
 
 def memory_scalars(pids: Mapping[str, int]) -> dict[str, float]:
-    """``memory/<name>_mb`` of each named process that is there, and ``memory/total_mb``, their sum.
+    """``memory/<name>_mb`` of each running process, and their sum ``memory/total_mb``.
 
-    A pid of 0 is a process that was not started; names that share a pid are told and counted as the first.
+    A pid of 0 means not started; of several names with the same pid only the first counts.
     """
     scalars: dict[str, float] = {}
     seen = {0}

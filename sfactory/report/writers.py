@@ -1,9 +1,8 @@
-"""Room: metrics on disk. In: scalars at an env step. Out: rows of metrics.jsonl, and TensorBoard event files.
+"""Writes scalars to metrics.jsonl and TensorBoard event files.
 
-A disk that is full costs rows, never the run: each record is written whole or taken back, the first failure
-is a warning, and writing goes on when there is space again. TensorBoard's files are written here record by
-record with tensorboardX's message types; its SummaryWriter hands records to a thread that ends at the first
-failed write, after which its caller waits for ever.
+A full disk costs rows, not the run: a record is written completely or removed again, the first failure is logged as a
+warning, and writing resumes when there is space. TensorBoard files are written here with tensorboardX's message types,
+because its SummaryWriter waits forever after its background thread has ended at a failed write.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from typing import Any, SupportsFloat
 
 Scalars = Mapping[str, SupportsFloat | None]
 
-# What is read at once, from the end backwards, to find a row that was cut off.
+# Bytes read at once, backwards from the end, to find a row that was cut off.
 _TAIL_BYTES = 1 << 16
 
 _log = logging.getLogger(__name__)
 
 
 class _RecordFile:
-    """A file that grows by whole records."""
+    """A file that grows by complete records."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -38,7 +37,7 @@ class _RecordFile:
         self._warned = False
 
     def append(self, record: bytes) -> None:
-        """Add ``record`` whole, or not at all with one warning for the life of this object."""
+        """Append ``record`` completely or not at all; the first failure is logged."""
         try:
             if self._fd is None:
                 self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -46,10 +45,10 @@ class _RecordFile:
         except OSError as error:
             if not self._warned:
                 self._warned = True
-                _log.warning("%s: rows are lost until this is mended: %s; training goes on", self._path, error)
+                _log.warning("%s: rows are lost until this is fixed: %s; training continues", self._path, error)
 
     def close(self) -> None:
-        """Close the file; closing twice is harmless."""
+        """Close the file; may be called twice."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -62,40 +61,36 @@ def _append_whole(fd: int, record: bytes) -> None:
         while view:
             view = view[os.write(fd, view) :]
     except OSError:
-        # Half a record would spoil the next one; shrinking needs no space.
+        # Half a record would corrupt the next one; truncating needs no space.
         with contextlib.suppress(OSError):
             os.ftruncate(fd, size)
         raise
 
 
-class MetricsWriter:
-    """metrics.jsonl: one JSON object a row, with ``time`` (ISO), ``env_steps``, and every scalar by its name.
+class MetricsWriter(_RecordFile):
+    """metrics.jsonl: one JSON object per row, with ``time`` (ISO), ``env_steps`` and all scalars by name.
 
     A resumed run appends. Numbers that are not finite become null.
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__(path)
         _cut_torn_row(path)
-        self._file = _RecordFile(path)
 
     def write(self, env_steps: int, scalars: Scalars) -> None:
-        """Append one row; it is in the kernel's hands when this returns."""
+        """Append one row; readers can see it when this returns."""
         time_of_day = datetime.now().astimezone().isoformat(timespec="milliseconds")
         row = {"time": time_of_day, **numbers_of(env_steps, scalars)}
-        self._file.append(json.dumps(row, allow_nan=False).encode() + b"\n")
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        self.append(json.dumps(row, allow_nan=False).encode() + b"\n")
 
 
 def numbers_of(env_steps: int, scalars: Scalars) -> dict[str, float | None]:
-    """What a row holds beside the time of day; None for numbers that are not finite."""
+    """The content of a row except the time of day; None for numbers that are not finite."""
     return {"env_steps": env_steps, **{key: _number(value) for key, value in scalars.items()}}
 
 
 def _number(value: SupportsFloat | None) -> float | None:
-    """A Python int or float; None for what JSON has no number for."""
+    """A Python int or float; None for numbers that are not finite."""
     if value is None or type(value) is int:
         return value
     number = float(value)
@@ -103,7 +98,7 @@ def _number(value: SupportsFloat | None) -> float | None:
 
 
 def _cut_torn_row(path: Path) -> None:
-    """Remove the end of a file that was cut off within a row by a kill."""
+    """Remove a row that a kill cut off at the end of the file."""
     with contextlib.suppress(OSError), path.open("r+b") as file:
         size = end = file.seek(0, os.SEEK_END)
         newline = -1
@@ -116,27 +111,27 @@ def _cut_torn_row(path: Path) -> None:
             file.truncate(end)
 
 
-class TensorBoardWriter:
-    """An event file of scalars over env steps, one per session, in a folder that TensorBoard is pointed at."""
+class TensorBoardWriter(_RecordFile):
+    """A TensorBoard event file of scalars over env steps, one per session."""
 
     def __init__(self, directory: Path, flush_secs: float) -> None:
         """Rows reach the file every ``flush_secs`` seconds and at ``close``."""
-        # Imported only where it is wanted: it takes a second and brings torch along.
+        # Imported only on use: this takes a second and imports torch.
         from tensorboardX.proto import event_pb2, summary_pb2
         from tensorboardX.record_writer import masked_crc32c
 
         self._events: Any = event_pb2
         self._summaries: Any = summary_pb2
         self._checksum: Callable[[bytes], int] = masked_crc32c
-        # TensorBoard reads the files of a folder in the order of their names: the start time comes first.
+        # TensorBoard reads the files of a directory sorted by name, so the start time comes first.
         name = f"events.out.tfevents.{int(_wall_time_s())}.{socket.gethostname()}.{os.getpid()}"
-        self._file = _RecordFile(directory / name)
+        super().__init__(directory / name)
         self._flush_secs = flush_secs
         self._flushed_at = time.monotonic()
         self._pending = [self._record(self._events.Event(wall_time=_wall_time_s(), file_version="brain.Event:2"))]
 
     def write(self, env_steps: int, scalars: Scalars) -> None:
-        """Add one point to each scalar's curve; None and what is not finite is left out."""
+        """Add one point to the curve of each scalar that is a finite number."""
         numbers = {key: _number(value) for key, value in scalars.items()}
         values = [
             self._summaries.Summary.Value(tag=key, simple_value=number)
@@ -150,12 +145,12 @@ class TensorBoardWriter:
             self._flush()
 
     def close(self) -> None:
-        """Write what is pending and close the file."""
+        """Write pending records and close the file."""
         self._flush()
-        self._file.close()
+        super().close()
 
     def _flush(self) -> None:
-        self._file.append(b"".join(self._pending))
+        self.append(b"".join(self._pending))
         self._pending.clear()
         self._flushed_at = time.monotonic()
 
@@ -173,20 +168,20 @@ def _wall_time_s() -> float:
 
 
 class Writers:
-    """metrics.jsonl and, if wanted, TensorBoard, fed with the same scalars (``train/...``, ``perf/fps``, ...)."""
+    """Writes the same scalars to metrics.jsonl and, optionally, TensorBoard."""
 
     def __init__(self, run_dir_path: Path, with_tensorboard: bool, flush_secs: float) -> None:
-        """``flush_secs`` is for TensorBoard only; rows of metrics.jsonl are written at once."""
+        """``flush_secs``: for TensorBoard only; rows of metrics.jsonl are written immediately."""
         self._writers: list[MetricsWriter | TensorBoardWriter] = [MetricsWriter(run_dir_path / "metrics.jsonl")]
         if with_tensorboard:
             self._writers.append(TensorBoardWriter(run_dir_path, flush_secs))
 
     def write(self, env_steps: int, scalars: Scalars) -> None:
-        """Record scalars at an env step. Never raises for a disk that is full or gone."""
+        """Write scalars at an env step. A full or missing disk raises no error."""
         for writer in self._writers:
             writer.write(env_steps, scalars)
 
     def close(self) -> None:
-        """Flush and close everything."""
+        """Flush and close all files."""
         for writer in self._writers:
             writer.close()

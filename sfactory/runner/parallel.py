@@ -75,7 +75,7 @@ class ParallelRun:
             self._console,
             process_started_at,
             observers,
-            Advisor.of(config, plan),
+            Advisor(config, plan),
         )
         process_group = ProcessGroup(spawner, shared, self._rundir.log_path if config.report.log_to_file else None)
         supervision = self._supervision(process_group, interrupts, reporting)

@@ -293,19 +293,19 @@ def part(evaluator: int, number: int = 1, version: int = 8, **changes: Any) -> E
     return EvaluationPart(evaluator, number, version, totals._replace(**changes))
 
 
-def test_an_evaluation_is_whole_when_all_parts_are_there() -> None:
+def test_an_evaluation_is_complete_when_all_parts_are_there() -> None:
     reports = EvaluationReports(2)
     reports.add(part(1, return_sum=1.0, return_min=-2.0, return_max=3.0, episodes=3, length_sum=5))
     assert reports.take() == []
-    assert not reports.is_whole(1)
+    assert not reports.is_complete(1)
 
     reports.add(part(0))
 
     (report,) = reports.take()
     assert reports.take() == []
     assert reports.last == report
-    assert reports.is_whole(1)
-    assert not reports.is_whole(2)
+    assert reports.is_complete(1)
+    assert not reports.is_complete(2)
     assert report == EvaluationReport(8, 5, 11.0 / 4, -2.0, 6.0, 7.0, None)
     assert report.scalars() == {
         "eval/policy_version": 8,

@@ -1,4 +1,4 @@
-"""What one session calls the best policy is compared only with what is judged alike, and returns stay returns."""
+"""Best policies of two sessions are compared only if both sessions use the same save_best_metric."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def config_with(metric: str, **flags: Any) -> Config:
 
 
 class Session:
-    """The learner of a run in ``rundir`` from its first weights on; nothing is trained."""
+    """A learner that trains nothing."""
 
     def __init__(self, rundir: RunDir, metric: str) -> None:
         config = config_with(metric)
@@ -50,11 +50,11 @@ class Session:
 
     @property
     def best(self) -> float:
-        """What the next policy has to beat."""
+        """The value that the next policy has to exceed."""
         return self._learning.progress.best_objective
 
     def end(self, objective: float, env_steps: int) -> None:
-        """Main says that the metric stands at ``objective`` when the session ends, at that env step."""
+        """End the session with this value of the metric."""
         progress = self._learning.progress
         progress.env_steps = progress.agent_steps = progress.run_env_steps = env_steps
         self._control.tell_objective(0, objective)
@@ -85,7 +85,7 @@ def summary_of(best_return: float | None, episodes: int = 70) -> Summary:
     )
 
 
-def test_the_best_by_another_metric_is_no_measure_for_the_next_session(tmp_path: Path) -> None:
+def test_best_by_another_metric_is_not_compared(tmp_path: Path) -> None:
     with RunDir.open(tmp_path, "run") as rundir:
         Session(rundir, "reward").end(50.0, env_steps=100)
         found = [best_on_disk(rundir)]
@@ -120,21 +120,21 @@ def test_the_best_by_another_metric_is_no_measure_for_the_next_session(tmp_path:
         pytest.param("true_objective", 1000.0, summary_of(-7.0), -7.0, id="the objective of the env"),
     ],
 )
-@pytest.mark.parametrize("metric_now", ["reward", "score"])
-def test_the_best_return_of_earlier_sessions_is_a_return_whatever_policies_were_judged_by(
-    tmp_path: Path, metric: str, metric_now: str, objective: float, summary: Summary | None, best_return: float | None
+def test_best_return_of_earlier_sessions_is_a_return_for_any_metric(
+    tmp_path: Path, metric: str, objective: float, summary: Summary | None, best_return: float | None
 ) -> None:
     with RunDir.open(tmp_path, "run") as rundir:
         Session(rundir, metric).end(objective, env_steps=1000)
         if summary is not None:
             summary.write(rundir.summary_path)
-        config = config_with(metric_now)
+        configs = [config_with(metric_now) for metric_now in ("reward", "score")]
 
-        resumed = Resumed.from_checkpoint(rundir, config)
+        found = [Resumed.from_checkpoint(rundir, config) for config in configs]
 
-    assert resumed is not None
-    assert (resumed.env_steps, resumed.best_return) == (1000, best_return)
-    shared = SharedObjects(VECTOR, small_layout(), weight_bytes=8)
-    reports = ReportCollector(config, shared.actors_to_main, shared.learners_to_main, shared.status, resumed)
-    assert reports.summary("done").best_episode_return_mean == best_return
-    assert reports.scalars()["train/best_episode_return_mean"] == best_return
+    for config, resumed in zip(configs, found, strict=True):
+        assert resumed is not None
+        assert (resumed.env_steps, resumed.best_return) == (1000, best_return)
+        shared = SharedObjects(VECTOR, small_layout(), weight_bytes=8)
+        reports = ReportCollector(config, shared.actors_to_main, shared.learners_to_main, shared.status, resumed)
+        assert reports.summary("done").best_episode_return_mean == best_return
+        assert reports.scalars()["train/best_episode_return_mean"] == best_return

@@ -1,4 +1,4 @@
-"""What is said on the terminal and in the log file."""
+"""Progress and messages on the terminal and in the log file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import re
 import termios
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,14 +20,14 @@ STAMP = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 class Broken(io.StringIO):
-    """A stream whose reader is gone."""
+    """A stream that fails at every write."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError(32, "Broken pipe")
@@ -48,29 +49,19 @@ def full_progress(env_steps: int = 1_000_000) -> Progress:
     )
 
 
-def test_faults_of_envs_are_told_once_there_are_some() -> None:
+def shown(progress: Progress, steps: int | None = None, seconds: float | None = None) -> str:
+    """The line of a stream that is not a terminal."""
     stream = io.StringIO()
-    console = Console(total_env_steps=None, total_seconds=None, stream=stream)
-
-    console.line(dataclasses.replace(full_progress(), env_faults={"env_restarts": 0, "bad_env_data": 0}))
-    console.line(dataclasses.replace(full_progress(), env_faults={"env_restarts": 2, "bad_env_data": 0}))
-
-    first, second = stream.getvalue().splitlines()
-    assert "env_restarts" not in first
-    assert " env_restarts=2 " in second
-    assert "bad_env_data" not in second
-
-
-def test_off_a_terminal_each_report_is_one_line_of_pairs() -> None:
-    stream = io.StringIO()
-    console = Console(total_env_steps=4_000_000, total_seconds=None, stream=stream)
-
-    console.line(full_progress())
-
+    Console(steps, seconds, stream=stream).line(progress)
     (line,) = stream.getvalue().splitlines()
-    assert re.fullmatch(STAMP + r".*", line)
-    pairs = dict(item.split("=") for item in re.sub(STAMP, "", line).split())
-    assert pairs == {
+    assert re.match(STAMP, line)
+    return re.sub(STAMP, "", line)
+
+
+def test_a_report_is_one_line_of_pairs_off_a_terminal() -> None:
+    line = shown(full_progress(), steps=4_000_000)
+
+    assert dict(item.split("=") for item in line.split()) == {
         "env_steps": "1000000",
         "fps_10s": "100000",
         "fps_60s": "50000",
@@ -85,39 +76,25 @@ def test_off_a_terminal_each_report_is_one_line_of_pairs() -> None:
     }
 
 
-@pytest.mark.parametrize(("objective", "shown"), [(None, ""), (195.25, ""), (0.5, "true_objective=0.500 ")])
-def test_a_true_objective_is_told_only_where_it_is_not_the_return(objective: float | None, shown: str) -> None:
-    stream = io.StringIO()
-
-    Console(None, None, stream=stream).line(dataclasses.replace(full_progress(), true_objective_mean=objective))
-
-    assert f"return=195.250 {shown}best=200.000" in stream.getvalue()
-
-
-def test_of_several_policies_the_return_of_each_is_told() -> None:
-    stream = io.StringIO()
-
-    Console(None, None, stream=stream).line(dataclasses.replace(full_progress(), returns=[20.5, None, -1.0]))
-
-    assert " returns=20.500,-,-1.000 " in stream.getvalue()
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"env_faults": {"env_restarts": 0, "bad_env_data": 0}}, "policy_loss=-0.01235 left="),
+        ({"env_faults": {"env_restarts": 2, "bad_env_data": 0}}, "policy_loss=-0.01235 env_restarts=2 left="),
+        ({"true_objective_mean": None}, "return=195.250 best="),
+        ({"true_objective_mean": 195.25}, "return=195.250 best="),
+        ({"true_objective_mean": 0.5}, "return=195.250 true_objective=0.500 best="),
+        ({"returns": [20.5, None, -1.0]}, "best=200.000 returns=20.500,-,-1.000 length="),
+    ],
+)
+def test_optional_values_are_shown_only_if_they_say_something(changes: dict[str, Any], words: str) -> None:
+    assert words in shown(dataclasses.replace(full_progress(), **changes))
 
 
-def test_the_bar_tells_a_true_objective_that_is_not_the_return() -> None:
-    stream = Terminal()
-    console = Console(4_000_000, None, stream=stream)
+def test_unknown_values_are_dashes() -> None:
+    line = shown(Progress(env_steps=0, train_seconds=0.0, updates=0))
 
-    console.line(dataclasses.replace(full_progress(), true_objective_mean=0.5))
-    console.close()
-
-    assert "return=195.25 true_objective=0.50 fps=100000" in stream.getvalue()
-
-
-def test_what_is_not_known_yet_is_a_dash() -> None:
-    stream = io.StringIO()
-
-    Console(None, None, stream=stream).line(Progress(env_steps=0, train_seconds=0.0, updates=0))
-
-    assert "fps_10s=- fps_60s=- sample_fps=- return=- best=- length=- lag=-/-/- updates=0 left=-" in stream.getvalue()
+    assert "fps_10s=- fps_60s=- sample_fps=- return=- best=- length=- lag=-/-/- updates=0 left=-" in line
 
 
 @pytest.mark.parametrize(
@@ -125,48 +102,45 @@ def test_what_is_not_known_yet_is_a_dash() -> None:
     [(4_000_000, 100.0, "0:01:00"), (None, 100.0, "0:01:30"), (10**15, 25.0, "0:00:15"), (10**30, None, "-")],
 )
 def test_time_left_is_that_of_the_nearer_limit(steps: int | None, seconds: float | None, left: str) -> None:
-    stream = io.StringIO()
-
-    Console(steps, seconds, stream=stream).line(full_progress())
-
-    assert stream.getvalue().rstrip().endswith(f" left={left}")
+    assert shown(full_progress(), steps, seconds).endswith(f" left={left}")
 
 
-def test_on_a_terminal_a_bar_shows_steps_and_the_log_gets_the_lines(tmp_path: Path) -> None:
+def test_a_terminal_gets_a_bar_and_the_log_gets_lines(tmp_path: Path) -> None:
     stream = Terminal()
     console = Console(2_000_000, None, stream=stream, log_path=tmp_path / "sf_log.txt")
 
     console.line(full_progress(500_000))
-    console.line(full_progress(1_000_000))
+    console.line(dataclasses.replace(full_progress(1_000_000), true_objective_mean=0.5))
     console.close()
 
-    shown = stream.getvalue()
-    assert "25%" in shown
-    assert "50%" in shown
-    assert "1.00M/2.00M" in shown
-    assert "return=195.25 fps=100000" in shown
-    assert "env_steps=" not in shown
+    text = stream.getvalue()
+    assert "25%" in text
+    assert "50%" in text
+    assert "1.00M/2.00M" in text
+    assert "return=195.25 fps=100000" in text
+    assert "return=195.25 true_objective=0.50 fps=100000" in text
+    assert "env_steps=" not in text
     log = (tmp_path / "sf_log.txt").read_text().splitlines()
     assert [re.sub(STAMP, "", line).split()[0] for line in log] == ["env_steps=500000", "env_steps=1000000"]
 
 
 @pytest.mark.parametrize(("columns", "bar"), [(100, True), (0, False)])
-def test_a_terminal_of_no_width_gets_lines(columns: int, bar: bool) -> None:
+def test_a_terminal_without_width_gets_lines(columns: int, bar: bool) -> None:
     reader, terminal = os.openpty()
     termios.tcsetwinsize(terminal, (24, columns))
 
     with os.fdopen(terminal, "w") as stream:
         console = Console(2_000_000, None, stream=stream)
         console.line(full_progress(500_000))
-        shown = os.read(reader, 4096).decode()
+        text = os.read(reader, 4096).decode()
         console.close()
     os.close(reader)
 
-    assert ("25%" in shown) is bar
-    assert ("env_steps=500000" in shown) is not bar
+    assert ("25%" in text) is bar
+    assert ("env_steps=500000" in text) is not bar
 
 
-def test_going_past_the_limit_shows_a_full_bar() -> None:
+def test_bar_is_full_when_steps_exceed_the_limit() -> None:
     stream = Terminal()
     console = Console(1_000, None, stream=stream)
 
@@ -176,30 +150,20 @@ def test_going_past_the_limit_shows_a_full_bar() -> None:
     assert "100%" in stream.getvalue()
 
 
-def test_a_message_stands_on_a_line_of_its_own_beside_the_bar(tmp_path: Path) -> None:
-    stream = Terminal()
-    console = Console(2_000_000, None, stream=stream, log_path=tmp_path / "sf_log.txt")
+def test_messages_have_their_own_line_and_the_last_line_is_unchanged(tmp_path: Path) -> None:
+    stream, log = Terminal(), tmp_path / "sf_log.txt"
+    console = Console(2_000_000, None, stream=stream, log_path=log)
     console.line(full_progress(500_000))
 
     console.message("actor 3 was replaced")
-    console.close()
-
-    assert re.search(r"\r" + STAMP + r"actor 3 was replaced\n", stream.getvalue())
-    assert re.search(STAMP + r"actor 3 was replaced\n", (tmp_path / "sf_log.txt").read_text())
-
-
-def test_the_last_line_is_written_as_it_is(tmp_path: Path) -> None:
-    stream = io.StringIO()
-    console = Console(None, None, stream=stream, log_path=tmp_path / "sf_log.txt")
-
-    console.message("saving")
     console.close("RESULT done env_steps=1")
 
-    assert stream.getvalue().splitlines()[-1] == "RESULT done env_steps=1"
-    assert (tmp_path / "sf_log.txt").read_text().splitlines()[-1] == "RESULT done env_steps=1"
+    assert re.search(r"\r" + STAMP + r"actor 3 was replaced\n", stream.getvalue())
+    assert re.search(STAMP + r"actor 3 was replaced\n", log.read_text())
+    assert stream.getvalue().splitlines()[-1] == log.read_text().splitlines()[-1] == "RESULT done env_steps=1"
 
 
-def test_nothing_goes_to_stdout_and_stderr_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_stderr_is_the_default_and_stdout_stays_empty(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(None, None)
     console.message("hello")
     console.line(full_progress())
@@ -221,7 +185,7 @@ def test_a_resumed_run_appends_to_its_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", [Broken(), io.StringIO()], ids=["broken pipe", "closed"])
-def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path: Path, stream: io.StringIO) -> None:
+def test_a_broken_terminal_does_not_end_the_run(tmp_path: Path, stream: io.StringIO) -> None:
     console = Console(100, None, stream=stream, log_path=tmp_path / "sf_log.txt")
     stream.close()
 
@@ -232,14 +196,14 @@ def test_a_terminal_that_goes_away_does_not_end_the_run(tmp_path: Path, stream: 
     assert len((tmp_path / "sf_log.txt").read_text().splitlines()) == 3
 
 
-def test_a_log_that_cannot_be_opened_is_a_message_and_not_an_error(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     stream = io.StringIO()
 
     console = Console(None, None, stream=stream, log_path=tmp_path / "absent" / "sf_log.txt")
-    console.message("going on")
+    console.message("next")
 
     assert "cannot be written" in stream.getvalue()
-    assert "going on" in stream.getvalue()
+    assert "next" in stream.getvalue()
 
 
 def test_log_records_become_messages() -> None:

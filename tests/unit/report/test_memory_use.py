@@ -1,4 +1,4 @@
-"""The memory of processes is told without what they share, and nothing is told of a process that is gone."""
+"""Memory of processes is reported without shared memory, and only for running processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def own_mb() -> float:
     return megabytes
 
 
-def test_what_a_process_has_to_itself_counts_and_what_it_shares_does_not() -> None:
+def test_private_memory_counts_and_shared_memory_does_not() -> None:
     before = own_mb()
 
     private = np.ones(256 * MB, np.uint8)
@@ -36,20 +36,18 @@ def test_what_a_process_has_to_itself_counts_and_what_it_shares_does_not() -> No
 
 
 @pytest.mark.parametrize("waited_for", [True, False])
-def test_a_process_that_is_gone_has_no_number(waited_for: bool) -> None:
+def test_an_ended_process_has_no_memory(waited_for: bool) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
     assert child.stdout is not None
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is still known to the kernel
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended but still has a pid
     if waited_for:
         child.wait()
 
-    megabytes = private_mb(child.pid)
-
-    assert megabytes is None
+    assert private_mb(child.pid) is None
     child.communicate()
 
 
-def test_the_total_is_the_sum_over_processes_that_are_there() -> None:
+def test_total_is_the_sum_over_running_processes() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         scalars = memory_scalars({"sf-main": os.getpid(), "sf-actor-0": child.pid, "sf-actor-1": 0})
 
@@ -58,7 +56,7 @@ def test_the_total_is_the_sum_over_processes_that_are_there() -> None:
     assert scalars["memory/sf-main_mb"] > 5
 
 
-def test_rooms_that_are_one_process_are_counted_once() -> None:
+def test_names_with_the_same_pid_are_counted_once() -> None:
     scalars = memory_scalars({"sf-main": os.getpid(), "sf-actor-0": os.getpid(), "sf-learner-0": os.getpid()})
 
     assert list(scalars) == ["memory/sf-main_mb", "memory/total_mb"]

@@ -1,4 +1,4 @@
-"""Observers are told of a run in order, add to its rows, and end it if they fail, with their name and traceback."""
+"""Observers are called in order, add numbers to rows, and end the run by an answer or a failure."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ DONE = Outcome("done", SUMMARY, None, 10)
 PROGRESS = Progress(env_steps=10, train_seconds=1.0, updates=4)
 
 
-class Told(Observer):
-    """Keeps the names of what is called."""
+class Recording(Observer):
+    """Records which methods are called."""
 
     def __init__(self, summaries: Mapping[Any, Any] | None = None) -> None:
         self.calls: list[str] = []
@@ -63,8 +63,8 @@ class Told(Observer):
         self.outcome = outcome
 
 
-class Doing(Told):
-    """Does something when there are further updates."""
+class Acting(Recording):
+    """Does something at a training step."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         super().__init__()
@@ -86,9 +86,9 @@ def interrupts() -> Iterator[Interrupts]:
         yield interrupts
 
 
-def test_all_observers_are_told_everything_in_order() -> None:
-    first, second = Told(), Told()
-    observers = Observers({"a:First": first, "a:Second": second})
+def test_all_observers_are_called_in_order_and_every_method_is_optional() -> None:
+    first, second = Recording(), Recording()
+    observers = Observers({"a:First": first, "a:Silent": Observer(), "a:Second": second})
 
     assert observers.begin(FACTS)
     observers.on_start()
@@ -101,58 +101,43 @@ def test_all_observers_are_told_everything_in_order() -> None:
     assert outcome == first.outcome == second.outcome == DONE
 
 
-def test_every_method_is_optional() -> None:
-    observers = Observers({"a:Silent": Observer()})
+class Answering(Observer):
+    """Answers every report."""
 
+    def __init__(self, answer: Any) -> None:
+        self.rows: list[Mapping[str, float | None]] = []
+        self._answer = answer
+
+    def on_report(self, row: Mapping[str, float | None]) -> bool | None:
+        self.rows.append(row)
+        return self._answer  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("answer", "last", "over"),
+    [(None, False, False), (True, False, False), (False, False, True), (np.False_, False, True), (False, True, False)],
+)
+def test_an_answer_to_a_report_ends_the_session_unless_it_is_the_last_one(answer: Any, last: bool, over: bool) -> None:
+    answering = Answering(answer)
+    observers = Observers({"a:Answering": answering, "a:Silent": Observer()})
     observers.begin(FACTS)
-    observers.on_start()
-    observers.on_training_step(PROGRESS)
 
-    assert observers.extra_summaries(()) == {}
-    assert observers.end(DONE) == DONE
+    observers.on_report({"env_steps": 10, "perf/fps": None}, last=last)
 
-
-@pytest.mark.parametrize(("answer", "over"), [(None, False), (True, False), (False, True), (np.False_, True)])
-def test_an_observer_ends_the_session_by_its_answer_to_a_report(answer: Any, over: bool) -> None:
-    class Answering(Observer):
-        def on_report(self, row: Mapping[str, float | None]) -> bool | None:
-            rows.append(row)
-            return answer  # type: ignore[no-any-return]
-
-    rows: list[Mapping[str, float | None]] = []
-    observers = Observers({"a:Answering": Answering(), "a:Silent": Observer()})
-    observers.begin(FACTS)
-
-    observers.on_report({"env_steps": 10, "perf/fps": None}, last=False)
-
-    assert rows == [{"env_steps": 10, "perf/fps": None}]
+    assert answering.rows == [{"env_steps": 10, "perf/fps": None}]
     assert (observers.over, observers.enough, observers.failed) == (over, over, False)
     assert observers.end(DONE) == dataclasses.replace(DONE, stopped_early=over)
 
 
-def test_an_answer_to_the_last_report_ends_nothing() -> None:
-    class Refusing(Observer):
-        def on_report(self, row: Mapping[str, float | None]) -> bool | None:
-            return False
+def test_without_on_init_there_is_no_on_stop() -> None:
+    recording = Recording()
 
-    observers = Observers({"a:Refusing": Refusing()})
-    observers.begin(FACTS)
-
-    observers.on_report({"env_steps": 10}, last=True)
-
-    assert not observers.over
-    assert observers.end(DONE) == DONE
+    assert Observers({"a:Recording": recording}).end(DONE) == DONE
+    assert recording.calls == []
 
 
-def test_who_saw_no_start_is_not_told_of_the_end() -> None:
-    told = Told()
-
-    assert Observers({"a:Told": told}).end(DONE) == DONE
-    assert told.calls == []
-
-
-def test_a_failure_is_the_runs_and_names_observer_and_method_and_keeps_the_traceback() -> None:
-    failing, other = Doing(refuse), Told()
+def test_a_failure_ends_the_run_with_observer_method_and_traceback() -> None:
+    failing, other = Acting(refuse), Recording()
     observers = Observers({"a:Failing": failing, "a:Other": other})
     observers.begin(FACTS)
 
@@ -169,14 +154,14 @@ def test_a_failure_is_the_runs_and_names_observer_and_method_and_keeps_the_trace
     assert text[-1] == "observer a:Failing failed in on_training_step(): ValueError: no mail server"
     assert isinstance(outcome.error.__cause__, ValueError)
     assert (outcome.status, outcome.summary.status, outcome.saved_env_steps) == ("failed", "failed", 10)
-    # Who has failed is called no more, the others are, and know how the run ended.
+    # The failed observer is not called again; the others are, and get the outcome.
     assert failing.calls == ["on_init", "on_training_step"]
     assert other.calls == ["on_init", "on_training_step", "on_training_step", "on_stop"]
     assert other.outcome == outcome
 
 
-def test_what_ended_the_run_first_stays_its_error() -> None:
-    observers = Observers({"a:Failing": Doing(refuse)})
+def test_the_first_error_of_a_run_stays_its_error() -> None:
+    observers = Observers({"a:Failing": Acting(refuse)})
     observers.begin(FACTS)
     observers.on_training_step(PROGRESS)
     died = dataclasses.replace(DONE, status="failed", error=WorkerDied("sf-actor-0 was killed"))
@@ -184,8 +169,8 @@ def test_what_ended_the_run_first_stays_its_error() -> None:
     assert observers.end(died) == died
 
 
-def test_an_observer_that_calls_sys_exit_has_failed() -> None:
-    observers = Observers({"a:Leaving": Doing(lambda: sys.exit(0))})
+def test_sys_exit_is_a_failure() -> None:
+    observers = Observers({"a:Leaving": Acting(lambda: sys.exit(0))})
     observers.begin(FACTS)
 
     observers.on_training_step(PROGRESS)
@@ -193,44 +178,45 @@ def test_an_observer_that_calls_sys_exit_has_failed() -> None:
     assert "SystemExit: 0" in str(observers.end(DONE).error)
 
 
-def test_a_session_does_not_start_if_an_observer_fails_before() -> None:
+def test_a_session_does_not_start_after_a_failure_in_on_init() -> None:
     class Refusing(Observer):
         def on_init(self, facts: RunFacts) -> None:
             refuse()
 
-    assert not Observers({"a:Refusing": Refusing(), "a:Told": Told()}).begin(FACTS)
+    assert not Observers({"a:Refusing": Refusing(), "a:Recording": Recording()}).begin(FACTS)
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"perf/updates": 1.0}, "'perf/updates', and the row has a number of that name already"),
-        ({"env_steps": 1.0}, "'env_steps', and the row has"),
-        ({"other/one": 1.0}, "'other/one', and the row has"),
+        ({"perf/updates": 1.0}, "'perf/updates', which is a name in the row already"),
+        ({"env_steps": 1.0}, "'env_steps', which is"),
+        ({"other/one": 1.0}, "'other/one', which is"),
         ({7: 1.0}, "7 as a name"),
-        ({"mine": "many"}, "'many' for 'mine'; it must be a number"),
+        ({"mine": "many"}, "'many' for 'mine'"),
         ({"mine": None}, "None for 'mine'"),
         ({"\ud800": 1.0}, "surrogates not allowed"),
-        ([1.0], "a builtins.list; it must give a mapping"),
+        ([1.0], "a builtins.list"),
     ],
 )
-def test_summaries_that_cannot_be_written_are_a_failure(given: Any, words: str) -> None:
-    observers = Observers({"a:Other": Told({"other/one": 2.0}), "a:Told": Told(given)})
+def test_invalid_summaries_are_a_failure(given: Any, words: str) -> None:
+    observers = Observers({"a:Other": Recording({"other/one": 2.0}), "a:Recording": Recording(given)})
     observers.begin(FACTS)
 
     assert observers.extra_summaries({"perf/updates"}) == {"other/one": 2.0}
 
-    assert "observer a:Told failed in extra_summaries()" in str(observers.end(DONE).error)
-    assert words in str(observers.end(DONE).error)
+    error = str(observers.end(DONE).error)
+    assert "observer a:Recording failed in extra_summaries()" in error
+    assert words in error
 
 
-def test_a_second_signal_ends_what_an_observer_is_at(interrupts: Interrupts) -> None:
+def test_a_second_signal_interrupts_an_observer(interrupts: Interrupts) -> None:
     def hang() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(os.getpid(), number)
         time.sleep(60.0)
 
-    observers = Observers({"a:Hanging": Doing(hang)}, interrupts)
+    observers = Observers({"a:Hanging": Acting(hang)}, interrupts)
     observers.begin(FACTS)
 
     observers.on_training_step(PROGRESS)
@@ -240,16 +226,16 @@ def test_a_second_signal_ends_what_an_observer_is_at(interrupts: Interrupts) -> 
     assert not interrupts.raising_again
 
 
-def test_while_a_run_starts_the_first_signal_ends_it_in_an_observer_too(interrupts: Interrupts) -> None:
-    observers = Observers({"a:Killed": Doing(lambda: os.kill(os.getpid(), signal.SIGTERM))}, interrupts)
+def test_during_start_up_the_first_signal_interrupts_an_observer(interrupts: Interrupts) -> None:
+    observers = Observers({"a:Killed": Acting(lambda: os.kill(os.getpid(), signal.SIGTERM))}, interrupts)
     interrupts.raising = True
 
     with pytest.raises(Interrupted):
         observers.on_training_step(PROGRESS)
 
 
-def test_what_observers_print_does_not_spoil_the_result(capfd: pytest.CaptureFixture[str]) -> None:
-    observers = Observers({"a:Printing": Doing(lambda: print("hello"))})
+def test_output_of_observers_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    observers = Observers({"a:Printing": Acting(lambda: print("hello"))})
 
     observers.on_training_step(PROGRESS)
 
@@ -257,7 +243,7 @@ def test_what_observers_print_does_not_spoil_the_result(capfd: pytest.CaptureFix
     assert (out, err) == ("", "hello\n")
 
 
-def test_observers_are_made_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_observers_are_created_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_watchers.py").write_text(
         "from sfactory.report.observers import Observer\n"
         "class Good(Observer): ...\n"
@@ -278,24 +264,25 @@ def test_observers_are_made_by_their_names(tmp_path: Path, monkeypatch: pytest.M
     assert [problem.split(": ")[0] for problem in problems] == [
         f"--observers=my_watchers:{name}" for name in ("Bad", "Picky", "Broken", "Gone")
     ]
-    assert "it makes a my_watchers.Bad; it must be a subclass of sfactory.report.observers.Observer" in problems[0]
+    assert "my_watchers.Bad; it must be a subclass of sfactory.report.observers.Observer" in problems[0]
     assert "missing 1 required positional argument: 'mail'" in problems[1]
-    assert "OSError: no display (at my_watchers.py:10 in __init__)" in problems[2]
+    assert "OSError: no display" in problems[2]
+    assert "at my_watchers.py:10 in __init__" in problems[2]
     assert "has no 'Gone'" in problems[3]
 
 
-def test_reporting_tells_of_further_updates_and_adds_summaries_to_each_row(tmp_path: Path) -> None:
-    shared, told = SharedObjects(VECTOR, small_layout(), weight_bytes=8), Told({"mine/one": 0.5})
+def test_reporter_calls_observers_after_new_updates_and_adds_their_summaries(tmp_path: Path) -> None:
+    shared, recording = SharedObjects(VECTOR, small_layout(), weight_bytes=8), Recording({"mine/one": 0.5})
     learner = shared.status.row("sf-learner-0")
     with RunDir.open(tmp_path, "run") as rundir:
-        observers = Observers({"a:Told": told})
+        observers = Observers({"a:Recording": recording})
         reporting = Reporter(CONFIG, shared, rundir, Resumed(updates=3), Console(None, None), 0.0, observers)
         for updates in (0, 3, 4, 4, 9):
             learner.set("updates", updates)
             reporting.beat()
         reporting.finish("done", None)
 
-    assert told.updates == [4, 9]
+    assert recording.updates == [4, 9]
     row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["mine/one"] == 0.5
     assert row["perf/updates"] == 9

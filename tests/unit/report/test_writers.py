@@ -1,4 +1,4 @@
-"""Metrics reach the disk row by row; a disk that is full costs rows, not the run."""
+"""Metrics are written row by row; a full disk costs rows, not the run."""
 
 from __future__ import annotations
 
@@ -44,50 +44,39 @@ def events(directory: Path) -> list[tuple[int, dict[str, float]]]:
     return found
 
 
-def test_rows_have_time_steps_and_every_scalar(tmp_path: Path) -> None:
-    writer = MetricsWriter(tmp_path / "metrics.jsonl")
+def test_rows_are_readable_at_once_and_a_resumed_run_appends(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(path)
 
     writer.write(1000, {"perf/fps": 123.5, "train/updates": 7, "train/loss": np.float32(0.5)})
-
-    (row,) = rows(tmp_path / "metrics.jsonl")
+    (row,) = rows(path)
     assert datetime.fromisoformat(str(row.pop("time"))).tzinfo is not None
     assert row == {"env_steps": 1000, "perf/fps": 123.5, "train/updates": 7, "train/loss": 0.5}
-    writer.close()
-
-
-def test_a_row_is_readable_as_soon_as_it_is_written(tmp_path: Path) -> None:
-    writer = MetricsWriter(tmp_path / "metrics.jsonl")
-
-    for step in range(3):
-        writer.write(step, {"a": 1.0})
-        assert len(rows(tmp_path / "metrics.jsonl")) == step + 1
-    writer.close()
-
-
-def test_numbers_that_json_has_not_become_null(tmp_path: Path) -> None:
-    writer = MetricsWriter(tmp_path / "metrics.jsonl")
-
-    writer.write(1, {"nan": float("nan"), "inf": float("-inf"), "none": None})
-    writer.close()
-
-    (row,) = rows(tmp_path / "metrics.jsonl")
+    writer.write(2000, {"nan": float("nan"), "inf": float("-inf"), "none": None})
+    row = rows(path)[1]
     assert {key: row[key] for key in ("nan", "inf", "none")} == {"nan": None, "inf": None, "none": None}
+    writer.close()
+
+    writers = Writers(tmp_path, with_tensorboard=False, flush_secs=30)
+    writers.write(3000, {"a": 1})
+    writers.close()
+
+    assert [row["env_steps"] for row in rows(path)] == [1000, 2000, 3000]
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]  # no event file
 
 
-def test_a_resumed_run_appends(tmp_path: Path) -> None:
-    for step in (1, 2):
-        writers = Writers(tmp_path, with_tensorboard=False, flush_secs=30)
-        writers.write(step, {"a": step})
-        writers.close()
-
-    assert [row["env_steps"] for row in rows(tmp_path / "metrics.jsonl")] == [1, 2]
-
-
-@pytest.mark.parametrize("whole_rows", [0, 1, 2000])
-def test_a_row_cut_off_by_a_kill_is_removed_before_going_on(tmp_path: Path, whole_rows: int) -> None:
+@pytest.mark.parametrize(
+    ("whole_rows", "torn_row"),
+    [
+        *((count, '{"time": "2026') for count in (0, 1, 2000)),
+        *((1, '{"train/extra/'.ljust(length, "x")) for length in (65_535, 65_536, 200_000)),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_torn_row_is_removed(tmp_path: Path, whole_rows: int, torn_row: str) -> None:
     path = tmp_path / "metrics.jsonl"
     whole = "".join(f'{{"env_steps": {step}, "pad": "{"p" * 100}"}}\n' for step in range(whole_rows))
-    path.write_text(whole + '{"time": "2026')
+    path.write_text(whole + torn_row)
 
     writer = MetricsWriter(path)
     writer.write(whole_rows, {})
@@ -96,19 +85,7 @@ def test_a_row_cut_off_by_a_kill_is_removed_before_going_on(tmp_path: Path, whol
     assert [row["env_steps"] for row in rows(path)] == list(range(whole_rows + 1))
 
 
-@pytest.mark.parametrize("cut_bytes", [65_535, 65_536, 200_000])
-def test_a_long_row_that_was_cut_off_is_removed_whole(tmp_path: Path, cut_bytes: int) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"env_steps": 0}\n' + '{"train/extra/'.ljust(cut_bytes, "x"))
-
-    writer = MetricsWriter(path)
-    writer.write(1, {})
-    writer.close()
-
-    assert [row["env_steps"] for row in rows(path)] == [0, 1]
-
-
-def test_tensorboard_gets_the_same_scalars_over_env_steps(tmp_path: Path) -> None:
+def test_tensorboard_has_the_same_scalars(tmp_path: Path) -> None:
     writers = Writers(tmp_path, with_tensorboard=True, flush_secs=30)
     writers.write(100, {"train/episode_return_mean": 20.5, "policy_lag/mean": 1})
     writers.write(200, {"train/episode_return_mean": float("nan"), "perf/fps": 4.0, "x": None})
@@ -120,7 +97,7 @@ def test_tensorboard_gets_the_same_scalars_over_env_steps(tmp_path: Path) -> Non
     ]
 
 
-def test_tensorboard_rows_reach_the_file_at_the_flush_interval(tmp_path: Path) -> None:
+def test_tensorboard_is_written_at_the_flush_interval(tmp_path: Path) -> None:
     (tmp_path / "now").mkdir()
     (tmp_path / "later").mkdir()
     now, later = Writers(tmp_path / "now", True, flush_secs=0), Writers(tmp_path / "later", True, flush_secs=3600)
@@ -133,14 +110,6 @@ def test_tensorboard_rows_reach_the_file_at_the_flush_interval(tmp_path: Path) -
     later.close()
     assert events(tmp_path / "later") == [(1, {"a": 1.0})]
     now.close()
-
-
-def test_without_tensorboard_no_event_file_is_made(tmp_path: Path) -> None:
-    writers = Writers(tmp_path, with_tensorboard=False, flush_secs=30)
-    writers.write(1, {"a": 1.0})
-    writers.close()
-
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
 FULL_DISK = """
@@ -160,7 +129,7 @@ FULL_DISK = """
 """
 
 
-def test_a_full_disk_warns_once_per_file_and_rows_go_on_when_there_is_space(tmp_path: Path) -> None:
+def test_a_full_disk_warns_once_per_file_and_writing_resumes(tmp_path: Path) -> None:
     child = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path)],
         cwd=REPO,

@@ -1,4 +1,4 @@
-"""Where the time goes is told from what processes count, and who sets the pace is named."""
+"""Busy and waiting shares and ring depths are computed from counters of the processes; the bottleneck is named."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CENTRAL = ["sf-learner-0", "sf-policy-0-0", "sf-actor-0", "sf-actor-1"]
 LOCAL = ["sf-learner-0", "sf-actor-0", "sf-actor-1"]
 
 
-class Desk:
-    """A board, the stopwatches of all processes, a meter, and the clock they go by."""
+class Processes:
+    """The stopwatches of all processes, a meter, and a clock."""
 
     def __init__(self, names: list[str], cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.time = 100.0
@@ -26,7 +26,7 @@ class Desk:
         self.meter = LoadMeter(self.board, cores)
 
     def work(self, seconds: float, **busy: float) -> None:
-        """Let ``seconds`` pass, in which each process is busy for the share of its kind, and then waits."""
+        """Let ``seconds`` pass: each process is busy for the share of its kind, and then waits."""
         start = self.time
         for name, watch in self.watches.items():
             share = next(share for kind, share in busy.items() if name.startswith(f"sf-{kind}"))
@@ -37,7 +37,7 @@ class Desk:
         self.time = start + seconds
 
 
-def test_depths_are_summed_up_as_numpy_sums_them_up() -> None:
+def test_depth_statistics_equal_those_of_numpy() -> None:
     rng = np.random.default_rng(3)
     depths = rng.geometric(0.1, 999)
 
@@ -47,56 +47,53 @@ def test_depths_are_summed_up_as_numpy_sums_them_up() -> None:
     assert (depth.count, depth.min, depth.max) == (999, depths.min(), depths.max())
     assert depth.mean == pytest.approx(depths.mean())
     assert depth.std == pytest.approx(depths.std())
-    due = np.percentile(depths, [10, 50, 90], method="inverted_cdf")
-    assert (depth.p10, depth.p50, depth.p90) == tuple(due)
-
-
-def test_of_no_messages_there_are_no_statistics() -> None:
+    percentiles = np.percentile(depths, [10, 50, 90], method="inverted_cdf")
+    assert (depth.p10, depth.p50, depth.p90) == tuple(percentiles)
     assert Depth.of(np.zeros(8, np.int64)) is None
 
 
-def test_shares_are_those_of_the_window_and_means_over_the_processes_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(CENTRAL, 8, monkeypatch)
-    desk.work(10.0, actor=0.1, policy=0.1, learner=0.1)
-    desk.meter.take()
+def test_shares_are_means_over_the_processes_of_a_kind_in_the_last_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes(CENTRAL, 8, monkeypatch)
+    processes.work(10.0, actor=0.1, policy=0.1, learner=0.1)
+    processes.meter.take()
 
-    desk.work(4.0, **{"actor-0": 0.5, "actor-1": 0.75, "policy": 0.25, "learner": 0.75})
-    load = desk.meter.take()
+    processes.work(4.0, **{"actor-0": 0.5, "actor-1": 0.75, "policy": 0.25, "learner": 0.75})
+    load = processes.meter.take()
 
     assert load.busy == pytest.approx({"actor": 0.625, "policy": 0.25, "learner": 0.75})
     assert load.waiting == pytest.approx({"actor": 0.375, "policy": 0.75, "learner": 0.25})
     assert load.idle_cores == pytest.approx(8 - 2 * 0.625 - 0.25 - 0.75)
 
 
-def test_what_a_process_is_at_counts_although_it_has_not_come_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(LOCAL, 8, monkeypatch)
-    learner, actor = desk.watches["sf-learner-0"], desk.watches["sf-actor-0"]
+def test_unfinished_work_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes(LOCAL, 8, monkeypatch)
+    learner, actor = processes.watches["sf-learner-0"], processes.watches["sf-actor-0"]
     actor.before_wait()
-    desk.time += 1.0
+    processes.time += 1.0
     learner.lap()
 
-    for _ in range(3):  # the learner trains, and one actor waits, over three whole windows
-        desk.time += 2.0
-        load = desk.meter.take()
+    for _ in range(3):  # the learner trains and one actor waits during three complete windows
+        processes.time += 2.0
+        load = processes.meter.take()
         assert load.busy == {"learner": 1.0, "actor": 0.5}
         assert load.waiting == {"learner": 0.0, "actor": 0.5}
         assert load.bound_by == "learner"
 
-    desk.time += 3.0
+    processes.time += 3.0
     learner.before_wait()
-    desk.time += 1.0
-    assert desk.meter.take().busy["learner"] == pytest.approx(0.75)
+    processes.time += 1.0
+    assert processes.meter.take().busy["learner"] == pytest.approx(0.75)
 
 
-def test_who_is_not_born_yet_has_no_part_in_the_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(LOCAL, 8, monkeypatch)
+def test_a_process_that_has_not_started_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes(LOCAL, 8, monkeypatch)
     board = StatusBoard(LOCAL)
     meter = LoadMeter(board, 8)
-    desk.time += 9.0
+    processes.time += 9.0
     watch = Stopwatch(board.row("sf-actor-0"))
-    desk.time += 0.25
+    processes.time += 0.25
     watch.before_wait()
-    desk.time += 0.75
+    processes.time += 0.75
 
     load = meter.take()
 
@@ -104,62 +101,65 @@ def test_who_is_not_born_yet_has_no_part_in_the_shares(monkeypatch: pytest.Monke
     assert (load.busy["learner"], load.waiting["learner"]) == (0.0, 0.0)
 
 
-def test_a_look_that_a_mark_comes_in_between_loses_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The process ends ten seconds of work after the look has seen that it is busy, and before it has seen for how long.
-    desk = Desk(LOCAL, 8, monkeypatch)
-    row, watch = desk.board.row("sf-learner-0"), desk.watches["sf-learner-0"]
-    desk.time += 10.0
+def test_a_process_that_stops_working_during_the_reading_loses_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Ten seconds of work end after the reader has seen that the process is busy, and before it reads for how long.
+    processes = Processes(LOCAL, 8, monkeypatch)
+    row, watch = processes.board.row("sf-learner-0"), processes.watches["sf-learner-0"]
+    processes.time += 10.0
     get = row.get
 
-    def end_meanwhile(name: str) -> float:
+    def finish_work(name: str) -> float:
         if name == "busy_s":
             watch.before_wait()
         return get(name)
 
-    monkeypatch.setattr(row, "get", end_meanwhile)
+    monkeypatch.setattr(row, "get", finish_work)
 
-    assert row.times(desk.time) == (10.0, 0.0)
+    assert row.times(processes.time) == (10.0, 0.0)
 
 
-def test_rings_are_told_by_what_comes_through_them_in_the_window_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(CENTRAL, 8, monkeypatch)
-    policy, actors = desk.board.row("sf-policy-0-0"), [desk.board.row(f"sf-actor-{actor}") for actor in range(2)]
+def test_ring_depths_cover_the_last_window_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes(CENTRAL, 8, monkeypatch)
+    policy, actors = (
+        processes.board.row("sf-policy-0-0"),
+        [processes.board.row(f"sf-actor-{actor}") for actor in range(2)],
+    )
     policy.count_depth(7)
-    desk.meter.take()
+    processes.meter.take()
 
     for messages in (1, 3, 3, 0, 1000):
         policy.count_depth(messages)
     actors[0].count_depth(1)
     actors[1].count_depth(2)
-    scalars = desk.meter.take().scalars()
+    scalars = processes.meter.take().scalars()
 
     assert (scalars["ring/requests_count"], scalars["ring/requests_p50"]) == (4, 3)
     assert (scalars["ring/requests_min"], scalars["ring/requests_max"]) == (1, MAX_DEPTH)
     assert (scalars["ring/replies_count"], scalars["ring/replies_mean"]) == (2, 1.5)
     assert scalars["ring/trajectories_count"] is None
-    # The next window starts from nothing, and has the same columns.
-    empty = desk.meter.take().scalars()
+    # The next window is empty and has the same columns.
+    empty = processes.meter.take().scalars()
     assert empty["ring/requests_count"] is None
     assert empty.keys() == scalars.keys()
 
 
-def test_how_many_datasets_were_ready_is_told_with_those_times_that_none_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(CENTRAL, 8, monkeypatch)
-    learner = desk.board.row("sf-learner-0")
+def test_ready_datasets_are_counted_with_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = Processes(CENTRAL, 8, monkeypatch)
+    learner = processes.board.row("sf-learner-0")
     learner.count_ready(5)
-    desk.meter.take()
+    processes.meter.take()
 
     for datasets in (0, 2, 0, 2):
         learner.count_ready(datasets)
-    scalars = desk.meter.take().scalars()
+    scalars = processes.meter.take().scalars()
 
     assert (scalars["ring/datasets_count"], scalars["ring/datasets_mean"]) == (4, 1.0)
     assert (scalars["ring/datasets_min"], scalars["ring/datasets_max"]) == (0, 2)
     assert scalars["ring/trajectories_count"] is None
 
 
-def test_with_local_inference_there_are_no_requests_and_replies(monkeypatch: pytest.MonkeyPatch) -> None:
-    scalars = Desk(LOCAL, 8, monkeypatch).meter.take().scalars()
+def test_with_local_inference_there_are_no_request_and_reply_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    scalars = Processes(LOCAL, 8, monkeypatch).meter.take().scalars()
 
     assert {name.partition("_")[0] for name in scalars} == {
         "load/actor",
@@ -180,16 +180,14 @@ def test_with_local_inference_there_are_no_requests_and_replies(monkeypatch: pyt
         (2, {"actor": 0.99, "policy": 0.3, "learner": 0.3}, "actor"),
     ],
 )
-def test_who_sets_the_pace_is_named(
+def test_bottleneck_is_named(
     monkeypatch: pytest.MonkeyPatch, cores: int, shares: dict[str, float], bound_by: str
 ) -> None:
-    desk = Desk(CENTRAL, cores, monkeypatch)
-    desk.work(2.0, **shares)
+    processes = Processes(CENTRAL, cores, monkeypatch)
+    processes.work(2.0, **shares)
 
-    assert desk.meter.take().bound_by == bound_by
+    assert processes.meter.take().bound_by == bound_by
 
 
-def test_before_anything_was_done_nobody_is_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Desk(CENTRAL, 8, monkeypatch).meter.take()
-
-    assert load.bound_by is None
+def test_without_any_work_there_is_no_bottleneck(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Processes(CENTRAL, 8, monkeypatch).meter.take().bound_by is None

@@ -1,0 +1,165 @@
+"""Means over windows of episodes, and rates over windows of time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfactory.messages import MAX_STAT_NAMES, TRUE_OBJECTIVE
+from sfactory.report.episode_stats import EpisodeStats, ExtraStats, Throughput, Window
+
+
+@pytest.mark.parametrize(
+    ("batches", "stats_avg", "episodes", "mean", "best"),
+    [
+        ([[]], 100, 0, None, None),
+        ([[100.0, 1.0, 2.0, 6.0]], 3, 4, 3.0, 103 / 3),
+        ([[0.0, 9.0, 9.0, 0.0, 0.0]], 2, 5, 0.0, 9.0),  # the best lies within a batch
+        ([[0.0, 0.0, 8.0, 8.0], [8.0, 8.0, 0.0, 0.0, 0.0]], 4, 9, 2.0, 8.0),  # or in two batches
+        ([[10.0, 0.0]], 3, 2, 5.0, 5.0),  # the current mean until the window is full
+        ([[10.0, 0.0], [2.0]], 3, 3, 4.0, 4.0),
+        ([[1.0, float("nan"), 3.0, float("inf")]], 2, 4, 2.0, 2.0),  # only finite returns are in the window
+    ],
+)
+def test_mean_and_best_of_returns(
+    batches: list[list[float]], stats_avg: int, episodes: int, mean: float | None, best: float | None
+) -> None:
+    stats = EpisodeStats(stats_avg)
+    for batch in batches:
+        stats.add(np.array(batch), np.arange(len(batch)) + 1)
+
+    assert (stats.episodes, stats.returns.mean, stats.best_return_mean) == (episodes, mean, best)
+
+
+def test_lengths_have_their_own_window() -> None:
+    stats = EpisodeStats(2)
+
+    stats.add([1.0, 2.0, 3.0], [100, 20, 30])
+
+    assert (stats.lengths.mean, stats.lengths.min, stats.lengths.max) == (25.0, 20.0, 30.0)
+
+
+@settings(deadline=None)
+@given(
+    returns=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60),
+    cuts=st.lists(st.integers(0, 60), max_size=6),
+    stats_avg=st.integers(1, 12),
+)
+def test_best_and_mean_do_not_depend_on_the_cut_into_batches(
+    returns: list[float], cuts: list[int], stats_avg: int
+) -> None:
+    stats = EpisodeStats(stats_avg)
+    for batch in np.split(np.array(returns), sorted(min(cut, len(returns)) for cut in cuts)):
+        stats.add(batch, np.ones(batch.size, np.int64))
+
+    windows = [returns[i : i + stats_avg] for i in range(len(returns) - stats_avg + 1)] or [returns]
+    assert stats.episodes == len(returns)
+    assert stats.returns.mean == pytest.approx(np.mean(returns[-stats_avg:]), abs=1e-6)
+    assert stats.best_return_mean == pytest.approx(max(np.mean(window) for window in windows), abs=1e-6)
+    assert stats.best_return_mean is not None
+    assert stats.returns.mean is not None
+    assert stats.best_return_mean >= stats.returns.mean
+
+
+def test_window_has_the_last_finite_numbers() -> None:
+    window = Window(3)
+    assert (window.mean, window.min, window.max, window.full) == (None, None, None, False)
+
+    window.add([1.0, float("nan"), 5.0])
+    assert (window.mean, window.min, window.max, window.full) == (3.0, 1.0, 5.0, False)
+
+    window.add([float("inf"), 6.0, 7.0])
+    assert (window.mean, window.min, window.max, window.full) == (6.0, 5.0, 7.0, True)
+
+
+def test_each_extra_statistic_has_its_own_window() -> None:
+    extras = ExtraStats(2)
+    assert extras.window(TRUE_OBJECTIVE) is None
+
+    extras.add("kills", [1.0, 2.0])
+    extras.add("coins", [7.0])
+    extras.add("kills", [4.0])
+    extras.add(TRUE_OBJECTIVE, [0.5])
+
+    assert [(name, window.mean) for name, window in extras.windows().items()] == [("coins", 7.0), ("kills", 3.0)]
+    assert extras.names == ["coins", "kills", "true_objective"]
+    objective = extras.window(TRUE_OBJECTIVE)
+    assert objective is not None
+    assert objective.mean == 0.5
+
+
+def test_number_of_names_is_limited_without_the_true_objective() -> None:
+    extras = ExtraStats(2)
+
+    added = [extras.add(f"name {number}", [1.0]) for number in range(MAX_STAT_NAMES + 5)]
+
+    assert added == [True] * 64 + [False] * 5
+    assert extras.add(TRUE_OBJECTIVE, [2.0])
+    assert extras.add("name 0", [3.0])
+    assert (len(extras.windows()), len(extras.names)) == (64, 65)
+
+
+def throughput(*samples: tuple[float, float]) -> Throughput:
+    result = Throughput()
+    for now, count in samples:
+        result.add(now, count)
+    return result
+
+
+def test_rates_cover_their_own_windows() -> None:
+    # 100 a second for 60 seconds, then 1000 a second for 10.
+    rates = throughput(
+        *((1000.0 + second, 100 * second) for second in range(61)),
+        *((1060.0 + second, 6000 + 1000 * second) for second in range(1, 11)),
+    )
+
+    assert rates.rate(10) == pytest.approx(1000)
+    assert rates.rate(60) == pytest.approx((50 * 100 + 10 * 1000) / 60)
+    assert rates.rate(300) == rates.overall == pytest.approx(16_000 / 70)
+
+
+@pytest.mark.parametrize(
+    ("samples", "rate", "overall"),
+    [
+        ([], None, None),
+        ([(1.0, 5)], None, None),
+        ([(50.0, 1_000_000), (52.0, 1_000_400)], 200.0, 200.0),
+        ([(0.0, 0), (10.0, 1000), (20.0, 1000)], 0.0, 100.0),  # a stall
+        ([(0.0, 10), (5.0, 10), (10.0, 1010), (20.0, 1010)], 0.0, 100.0),  # a pause before the last increase counts
+    ],
+)
+def test_rates_of_few_samples(samples: list[tuple[float, float]], rate: float | None, overall: float | None) -> None:
+    rates = throughput(*samples)
+
+    assert (rates.rate(10), rates.overall) == (rate, overall)
+
+
+def test_rates_stay_precise_over_many_samples() -> None:
+    rates = throughput(*((tick * 0.02, tick * 2) for tick in range(50_000)))
+
+    assert rates.rate(10) == pytest.approx(100, rel=0.03)
+    assert rates.rate(300) == pytest.approx(100, rel=0.01)
+    assert rates.overall == pytest.approx(100)
+
+
+def test_peak_is_the_highest_rate_over_ten_seconds() -> None:
+    rates, count = Throughput(), 0.0
+    # 100 a second for 20 s, then 500 a second for 5 s only, then 50 a second.
+    for second in range(60):
+        rates.add(1000.0 + second, count)
+        if second in (9, 10):
+            assert rates.peak == (None if second == 9 else 100.0)
+        count += 500.0 if 20 <= second < 25 else 100.0 if second < 20 else 50.0
+
+    assert rates.peak == (5 * 100.0 + 5 * 500.0) / 10.0
+
+
+def test_invalid_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"both must be \[K\]"):
+        EpisodeStats(2).add(np.zeros(3), np.zeros(2, np.int64))
+    with pytest.raises(ValueError, match="window"):
+        Window(0)
+    with pytest.raises(ValueError, match="lies before"):
+        throughput((1.0, 5), (2.0, 4))
