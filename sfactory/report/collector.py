@@ -309,6 +309,6 @@ def _best_policy(together: PolicyStats, policies: Sequence[PolicyStats], earlier
 
     Until a policy has had that many episodes in this session it is the best policy of ``earlier``.
     """
-    objective = TRUE_OBJECTIVE if TRUE_OBJECTIVE in together.extras.windows() else REWARD
+    objective = TRUE_OBJECTIVE if together.extras.window(TRUE_OBJECTIVE) else REWARD
     means = {number: mean for number, stats in enumerate(policies) if (mean := stats.full_mean(objective)) is not None}
     return max(means, key=lambda number: means[number], default=earlier.best_policy if earlier else None)

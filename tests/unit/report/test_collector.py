@@ -88,8 +88,8 @@ class Source:
     def episodes(self, *returns: float, length: int = 10, policy: int = 0) -> None:
         self.inbox.put(EpisodesDone(0, np.array(returns, np.float64), np.full(len(returns), length), policy=policy))
 
-    def extras(self, name: str, *values: float, actor: int = 0) -> None:
-        self.inbox.put(EpisodeExtras(actor, name, np.array(values, np.float64)))
+    def extras(self, name: str, *values: float, actor: int = 0, policy: int = 0) -> None:
+        self.inbox.put(EpisodeExtras(actor, name, np.array(values, np.float64), policy=policy))
 
     def row(self) -> dict[str, float | None]:
         """The scalars after all messages have been read."""
@@ -319,6 +319,11 @@ def test_best_of_several_policies_is_the_best_of_one_of_them() -> None:
     assert (means, bests) == ([1.0, 7.0, 6.5], [1.0, 7.0, 6.5])
     assert (summary.best_episode_return_mean, summary.best_policy) == (7.0, 1)
     assert source.reports.progress().best_return_mean == row["train/best_episode_return_mean"] == 7.0
+
+    source.extras("true_objective", 0.1, 0.1, 0.1, 0.1, policy=1)
+    source.extras("true_objective", 0.9, 0.9, 0.9, 0.9, policy=2)
+    source.reports.poll()
+    assert source.reports.summary("done").best_policy == 2
 
 
 def test_policy_lag_of_the_summary_covers_the_session(source: Source) -> None:
