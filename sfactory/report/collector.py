@@ -69,8 +69,7 @@ class ReportCollector:
         self._from_actors, self._from_learners = from_actors, from_learners
         self.evaluations = EvaluationReports(num_evaluators(config.evaluation))
         self._actors_warned: set[int] = set()
-        self._lock = threading.Lock()
-        self._stopping = threading.Event()
+        self._lock, self._stopping = threading.Lock(), threading.Event()
         self._reading_since = 0.0
         self._trained, self._sampled = Throughput(), Throughput()
         self._thread = threading.Thread(target=self._read, name="reports", daemon=True)
@@ -85,9 +84,9 @@ class ReportCollector:
             pass
 
     def stop(self) -> None:
-        """Stop the reading thread after it has read all pending messages."""
+        """Stop the reading thread after it has read all pending messages; it may not have been started."""
         self._stopping.set()
-        if self._thread.is_alive():  # it is not if starting the children failed
+        if self._thread.is_alive():
             self._thread.join(4 * BLOCK_S)
 
     def reading_since(self) -> float:
@@ -126,8 +125,7 @@ class ReportCollector:
         return self._trained_count("updates", self._resumed.updates)
 
     def _trained_count(self, name: str, earlier: int) -> int:
-        # Learners count 0 until they have loaded their checkpoints.
-        return max(earlier, int(self._status.total(name, LEARNERS)))
+        return max(earlier, int(self._status.total(name, LEARNERS)))  # 0 until checkpoints are loaded
 
     @property
     def train_seconds(self) -> float:
@@ -251,8 +249,7 @@ class ReportCollector:
         self._reading_since = now()
         messages = list(self._from_actors.get(timeout))
         self._reading_since = 0.0
-        for channel in self._from_learners:
-            messages += channel.get(0)
+        messages += [message for channel in self._from_learners for message in channel.get(0)]
         for message in messages:
             with self._lock:
                 warnings = list(self._add(message))
