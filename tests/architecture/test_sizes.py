@@ -1,14 +1,17 @@
-"""Every file, class and function is small enough to be read at once."""
+"""Every file, class, function and package is small enough to be read at once."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from pathlib import Path
 
 from tests.support.source import Source, code, parse
 
 FILE_LINES = 400
 CLASS_LINES = 250
 FUNCTION_LINES = 60
+PACKAGE_FILES = 25
 
 
 def oversized(source: Source) -> list[str]:
@@ -35,6 +38,12 @@ def test_files_classes_and_functions_keep_to_their_limits() -> None:
     problems = [problem for source in code() for problem in oversized(source)]
 
     assert problems == []
+
+
+def test_packages_keep_to_their_limit() -> None:
+    files = Counter(str(Path(source.path).parent) for source in code("sfactory"))
+
+    assert {package: count for package, count in files.items() if count > PACKAGE_FILES} == {}
 
 
 def test_what_is_one_line_too_long_is_found() -> None:

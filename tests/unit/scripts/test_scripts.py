@@ -1,0 +1,196 @@
+"""Each measuring script can be imported and refuses nonsense; the main ones work on a little data."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from scripts import compare_peers, mutants
+from scripts.audit import CLEAN, KNOWN, NOT_ASKED
+from scripts.audit import main as audit
+from scripts.autotune_check import empty, grid, most_envs, verdict
+from scripts.bench import measurements_of
+from scripts.bench_files import joined
+from scripts.bench_table import told
+from scripts.command import ROOT, Command, json_line, run
+from scripts.disturbed import killed
+from scripts.draw_curves import Curve, band, collect
+from scripts.process_facts import facts_of
+from scripts.ratios import Spread, ratio
+from scripts.results_table import steps_to
+from scripts.rounds import alternating
+from scripts.scaling import ENVS, INFERENCE, WORKERS, cells
+from scripts.soak import main as soak
+from scripts.turns import Order, run_in_turns
+from scripts.workloads import workloads
+from sfactory.config.argv import scan
+from sfactory.config.flags import all_flags
+from sfactory.config.resolve import read_command_line
+
+BENCH = ROOT / "docs/performance/bench.json"
+OF_OTHERS = {"rlax_vtrace", "score_sample_factory", "score_sb3"}  # these need packages that are not installed here
+SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py") if path.stem not in OF_OTHERS)
+MEASURING = (
+    *("autotune_check", "batchers", "before_after", "bench", "ceilings", "compare_peers", "disturbed", "draw_curves"),
+    *("draw_scaling", "draw_throughput", "many_speed", "mutants", "population_check", "profile_hot_path", "scaling"),
+    *("results_table", "time_to_score"),
+)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script_can_be_imported(name: str) -> None:
+    importlib.import_module(f"scripts.{name}")
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_script_refuses_an_unknown_option(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module(f"scripts.{name}")
+    monkeypatch.setattr(sys, "argv", [name, "--no-such-option"])
+
+    with pytest.raises(SystemExit) as caught:
+        module.main() if hasattr(module, "main") else module.command(module.__doc__, module.draw)
+
+    assert caught.value.code == 2
+
+
+def test_command_ends_with_all_processes_that_it_started(tmp_path: Path) -> None:
+    child = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); time.sleep(60)"
+    parent = (
+        "import subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}], env={{}})\n"
+        "print(f'started {child.pid}.', file=sys.stderr, flush=True)\ntime.sleep(60)"
+    )
+
+    with Command([sys.executable, "-c", parent], tmp_path) as running:
+        running.wait_for(".", 60)
+        pid = int(running.stderr.split()[-1].rstrip("."))
+        assert facts_of(pid) is not None
+
+    end = time.monotonic() + 10
+    while facts_of(pid) is not None and time.monotonic() < end:
+        time.sleep(0.01)
+    assert facts_of(pid) is None
+
+
+def test_failed_command_is_shown_with_the_end_of_its_stderr() -> None:
+    with pytest.raises(SystemExit, match="why it failed"):
+        run([sys.executable, "-c", "raise SystemExit('why it failed')"])
+    with pytest.raises(SystemExit, match="nothing here"):
+        json_line("nothing here")
+
+
+def test_commands_take_turns(tmp_path: Path) -> None:
+    script = (
+        "import json, time\nend = time.monotonic() + 0.5\nwhile time.monotonic() < end: pass\nprint(json.dumps({}))"
+    )
+    orders = {name: Order([sys.executable, "-c", script], tmp_path, {}) for name in ("a", "b")}
+
+    outputs = run_in_turns(orders, 0.2)
+
+    assert [json_line(output.stdout) for output in outputs.values()] == [{}, {}]
+
+
+def test_ratios_are_those_of_one_round() -> None:
+    assert ratio({0: 500.0, 1: 300.0, 2: 400.0}, {0: 50.0, 1: 10.0, 2: 20.0}) == Spread(20.0, 10.0, 30.0)
+    assert ratio({0: 1.0}, {1: 1.0}) is None
+
+
+def test_rounds_alternate_between_systems() -> None:
+    calls: list[str] = []
+
+    def measure(name: str) -> int:
+        calls.append(name)
+        return len(calls)
+
+    assert alternating({name: lambda name=name: measure(name) for name in "ab"}, 2) == {"a": [1, 3], "b": [2, 4]}  # type: ignore[misc]
+
+
+def test_all_workloads_and_layouts_are_given_with_flags_that_exist() -> None:
+    for workload in workloads(None).values():
+        assert measurements_of(workload, 2, 1.0, None)
+        assert scan(workload.arguments("central", 2), all_flags()).problems == []
+    for cell in cells(INFERENCE, WORKERS, ENVS):
+        assert read_command_line(cell.flags("CartPole-v1"), prog="train").config.sampling.inference == cell.inference
+    most = most_envs(read_command_line(empty("CartPole-v1"), prog="train").config)
+    for setting in grid(most):
+        assert scan(setting.flags, all_flags()).problems == []
+
+
+def test_bench_is_summarised_from_its_runs() -> None:
+    measured = json.loads(BENCH.read_text())
+
+    again = joined([measured])
+
+    assert again["workloads"].keys() == measured["workloads"].keys()
+    for name, workload in again["workloads"].items():
+        assert "| " in told(name, workload)
+
+
+def test_autotune_is_compared_with_the_better_setting_by_hand() -> None:
+    rates = {"autotuned": [89.0], "best by hand": [100.0], "second by hand": [50.0]}
+
+    found = verdict(rates)
+
+    assert (found["compared_with"], found["within_bounds"]) == ("best by hand", False)
+
+
+def test_file_of_peers_is_summarised_from_its_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "peers.json"
+    file.write_text((ROOT / "docs/performance/cartpole_peers.json").read_text())
+    before = json.loads(file.read_text())
+    monkeypatch.setattr(sys, "argv", ["compare_peers.py", "--summarise", str(file)])
+
+    compare_peers.main()
+
+    assert json.loads(file.read_text())["medians"] == before["medians"]
+
+
+def test_curves_are_collected_and_joined(tmp_path: Path) -> None:
+    rows = [{"env_steps": 1000 * at, "score": at} for at in range(1, 4)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    collect([tmp_path], "plain", "score", tmp_path / "curves.json")
+
+    (found,) = json.loads((tmp_path / "curves.json").read_text())["plain"]["runs"]
+    curve = Curve(found["env_steps"], found["values"])
+    assert (steps_to(2.0, curve), steps_to(9.0, curve)) == (2000, None)
+    assert band([curve, Curve([2000, 3000], [8.0, 9.0])]).most == [8.0, 9.0]
+
+
+def test_one_actor_is_killed_in_each_turn(tmp_path: Path) -> None:
+    with Command([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path) as running:
+        pid = running.session
+        assert killed({pid: "sf-actor-0"}, 0) == 1
+        assert running.wait(60) == -signal.SIGKILL
+    assert killed({pid: "sf-learner-0"}, 0) == 0
+
+
+def test_soak_refuses_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["soak.py", "--minutes", "many"])
+
+    with pytest.raises(SystemExit):
+        soak()
+
+
+@pytest.mark.parametrize(
+    ("packages", "code"),
+    [([{"name": "a", "version": "1", "vulns": []}], CLEAN), ([{"name": "a", "skip_reason": "none"}], NOT_ASKED)],
+)
+def test_audit_tells_clean_from_not_asked(tmp_path: Path, packages: list[dict[str, object]], code: int) -> None:
+    script = tmp_path / "pip_audit.py"
+    script.write_text(f"print({json.dumps({'dependencies': packages})!r})")
+
+    assert audit([sys.executable, str(script)]) == code != KNOWN
+
+
+def test_each_mutant_has_one_place() -> None:
+    sources = "\0".join(path.read_text() for path in sorted((ROOT / "sfactory").rglob("*.py")))
+
+    for mutant in mutants.read_table():
+        assert any(sources.count(text) == 1 for text, _ in mutant.changes), mutant.name
