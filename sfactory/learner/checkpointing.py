@@ -22,11 +22,12 @@ from sfactory.learner.setup import LearnerSetup, Limits
 from sfactory.learner.train_stats import Learned
 from sfactory.learner.trainer import Trainer
 from sfactory.shared.status import StatusRow
+from sfactory.timeouts import TIMEOUTS
 
 PAYLOAD_VERSION = 3
 READABLE_VERSIONS = (2, PAYLOAD_VERSION)  # 2 knew of one optimizer, Adam, and of no coefficient but its rate
 
-_RETRY_S = 5.0
+_RETRY_S = TIMEOUTS.save_retry
 
 log = logging.getLogger(__name__)
 

@@ -30,8 +30,9 @@ from sfactory.layout import is_actor, is_learner, is_policy_worker
 from sfactory.shared.status import StatusBoard
 from sfactory.supervise.monitors import STALL_S
 from sfactory.supervise.process_group import ChildProcess, ProcessGroup
+from sfactory.timeouts import TIMEOUTS
 
-_RING_S = 10.0  # of a wait that should take BLOCK_S, or of a message that should take microseconds
+_RING_S = TIMEOUTS.ring
 _STACK_S = 1.0
 _LOCKED = "uses a ring that is locked by a process that was killed while it used it"
 

@@ -20,10 +20,11 @@ from sfactory.shared.channel import Channel
 from sfactory.shared.diagnosis import describe_processes
 from sfactory.shared.status import State, StatusBoard
 from sfactory.supervise.shared_objects import SharedObjects
+from sfactory.timeouts import TIMEOUTS
 
 log = logging.getLogger(__name__)
 
-STALL_S = 30.0
+STALL_S = TIMEOUTS.stall
 _WORK = {
     State.STARTING: "making one environment",
     State.RESETTING: "the first reset of one environment",
@@ -92,7 +93,7 @@ class StatusDump:
         return f"{told}\n  sf-main: {sum(ring.waiting for ring in reports)} reports wait for it"
 
 
-PATIENCE_S = 30.0
+PATIENCE_S = TIMEOUTS.idle_policy
 
 
 class IdlePolicyWarning:

@@ -18,11 +18,12 @@ from sfactory.shared.status import State, StatusBoard
 from sfactory.supervise.hang_detection import HangDetector
 from sfactory.supervise.process_group import ProcessExit, ProcessGroup
 from sfactory.supervise.restarts import StartupMonitor, WorkerReplacement
+from sfactory.timeouts import TIMEOUTS
 
 log = logging.getLogger(__name__)
 
 BEAT_S = 0.25
-_SAVE_GRACE_S = 8.0
+_SAVE_GRACE_S = TIMEOUTS.save_grace
 _MOST_GRACE_S = 120.0  # however long updates take; a second signal ends the run at once
 _STOP_GRACE_S = 3.0
 

@@ -11,7 +11,7 @@ from tests.support.source import Source, code, parse
 
 # Lowest first. A room imports itself and rooms of lower rows; rooms of one row do not import each other.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"__init__", "errors", "clock", "atomic", "seeds"}),
+    frozenset({"__init__", "errors", "clock", "timeouts", "atomic", "seeds"}),
     frozenset({"system"}),
     frozenset({"config"}),
     frozenset({"spec", "messages", "layout"}),
