@@ -1,6 +1,6 @@
-"""Front door: ``python -m sfactory.plot population RUN``. In: a run with a population. Out: a picture of it.
+"""``python -m sfactory.plot population RUN`` draws the population of a run.
 
-stdout carries one JSON line that says what was drawn; everything else goes to stderr.
+stdout gets one JSON line with the result; everything else goes to stderr.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PROG = "sfactory.plot"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw as ``argv`` (default: the command line) says; returns the exit code."""
+    """Run the command line ``argv`` (default: ``sys.argv``); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     return run_command("sf-plot", lambda interrupts: _run(read_plot_line(arguments, prog=_PROG)))
 
@@ -31,7 +31,11 @@ def _run(plot: Plot) -> int:
 def _result(plot: Plot) -> str:
     history = read_history(plot.run_dir)
     draw(history, plot.out)
-    drawn = {"policies": len(history.policies), "births": len(history.births), "hyperparameters": len(history.traces)}
+    drawn = {
+        "policies": len(history.policies),
+        "births": len(history.replacements),
+        "hyperparameters": len(history.traces),
+    }
     return json.dumps({"out": str(plot.out), **drawn})
 
 

@@ -1,10 +1,8 @@
-"""Room: what happens to a member of a population. In: a turn. Out: ``Event``, and its line in population.jsonl.
+"""The event log of a population, population.jsonl: one line for each thing that happens to a member.
 
-Room: population.jsonl, the history of a population. In: events. Out: one line each; all events that were read.
-
-NOTE [Numbered events]: an event is written here first, and then the state that holds its number. If the process is
-killed in between, or the state cannot be written, the next session takes the turn again: a line supersedes all earlier
-ones of its number and above. A line that was cut off is taken away before the next one is written.
+NOTE [Numbered events]: an event is appended to the log first, and then the state that contains its number is saved. If
+the process is killed in between, or the state cannot be saved, the next session repeats the event: a line supersedes
+all earlier lines with its number or a higher one. An incomplete last line is removed before the next one is appended.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -22,24 +20,28 @@ from sfactory.errors import RunDirError
 from sfactory.pbt.mutation import Shaping
 from sfactory.pbt.ranking import Objectives
 
+EVENT_LOG_NAME = "population.jsonl"
+_NUMBER = "number"
+_CHUNK_BYTES = 1 << 16
+
 
 class Kind(StrEnum):
-    """What kind of event it is."""
+    """The kind of an event."""
 
     BEGIN = "begin"  # a member gets its first hyperparameters
     KEEP = "keep"  # a turn that changes nothing
     MUTATE = "mutate"  # its hyperparameters are mutated
-    REPLACE = "replace"  # it takes over the weights of its parent, and the parent's hyperparameters, mutated
-    SKIP = "skip"  # it would have been replaced or mutated, but that could not be done: it keeps what it has
-    RESTORE = "restore"  # a session goes on with it
+    REPLACE = "replace"  # it gets the weights of its parent and the parent's hyperparameters, mutated
+    SKIP = "skip"  # it should have been replaced or mutated, but that failed: it keeps what it has
+    RESTORE = "restore"  # a session resumes it
 
 
 @dataclass(frozen=True)
 class Event:
     """What happens to ``policy`` at its env step ``env_steps``.
 
-    hyperparameters, reward_shaping: those that it has afterwards. parent: whom it takes weights from. objectives:
-    what was ranked. reason: why, in words.
+    hyperparameters, reward_shaping: its values afterwards. parent: the policy it copies weights from. objectives:
+    what was ranked, by policy. reason: an explanation in words.
     """
 
     kind: Kind
@@ -52,11 +54,11 @@ class Event:
     reason: str = ""
 
     def skipped(self, reason: str) -> Event:
-        """This turn if it cannot be carried out, for example because the parent's checkpoint cannot be read."""
+        """This event if it cannot be carried out, for example because the parent's checkpoint cannot be read."""
         return dataclasses.replace(self, kind=Kind.SKIP, reason=reason)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, from which ``from_json`` makes an equal event."""
+        """Plain values for ``from_json``."""
         return {
             "kind": self.kind.value,
             "policy": self.policy,
@@ -70,7 +72,7 @@ class Event:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Event:
-        """An event that was read. Raises KeyError, TypeError, ValueError or AttributeError if it is none."""
+        """Raises KeyError, TypeError, ValueError or AttributeError for invalid data."""
         parent = data["parent"]
         return cls(
             Kind(data["kind"]),
@@ -84,21 +86,17 @@ class Event:
         )
 
 
-GENEALOGY_NAME = "population.jsonl"
-_NUMBER = "number"
-
-
 class PbtEventLog:
-    """The file of a run, to be written. Env steps of a policy never go back, but where a session goes on with it."""
+    """Appends events. The env steps of a policy never decrease, except when a session resumes it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._last: dict[int, int] = {}
 
     def append(self, number: int, event: Event) -> None:
-        """Write event ``number``, and have it on the disk. Raises OSError; then the file ends as it did.
+        """Append event ``number`` and sync it to disk. Raises OSError and leaves the file as it was if that fails.
 
-        Raises ValueError if it lies before an event of the same policy.
+        Raises ValueError if an event of the same policy has more env steps.
         """
         last = self._last.get(event.policy, 0)
         if event.kind is not Kind.RESTORE and event.env_steps < last:
@@ -108,7 +106,7 @@ class PbtEventLog:
         line = json.dumps({_NUMBER: number, **event.to_json()}, allow_nan=False).encode() + b"\n"
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            end = _end_of_whole_lines(fd)
+            end = _end_of_last_line(fd)
             os.ftruncate(fd, end)
             _write_at(fd, line, end)
         finally:
@@ -116,26 +114,21 @@ class PbtEventLog:
         self._last[event.policy] = event.env_steps
 
 
-def read_genealogy(run_dir: Path) -> list[Event]:
-    """All events of a run that count, in their order (see NOTE [Numbered events]); [] if there is no file.
+def read_events(run_dir: Path) -> list[Event]:
+    """All valid events of a run in order, see NOTE [Numbered events]; [] if there is no file.
 
-    Raises RunDirError, naming the line, if one is no event; half a line at the end, as a kill leaves it, is left out.
+    Raises RunDirError with the line number if a line is invalid; an incomplete last line is ignored.
     """
-    return list(_numbered(run_dir).values())
+    return list(_numbered_events(run_dir).values())
 
 
 def next_number(run_dir: Path) -> int:
-    """The number of the event that follows all that a run has had; raises what ``read_genealogy`` raises."""
-    return max(_numbered(run_dir), default=-1) + 1
+    """The number of the next event of a run; raises RunDirError like ``read_events``."""
+    return max(_numbered_events(run_dir), default=-1) + 1
 
 
-def births(events: Sequence[Event]) -> list[Event]:
-    """The events in which one member took over from another."""
-    return [event for event in events if event.kind is Kind.REPLACE and event.parent is not None]
-
-
-def _numbered(run_dir: Path) -> dict[int, Event]:
-    path = run_dir / GENEALOGY_NAME
+def _numbered_events(run_dir: Path) -> dict[int, Event]:
+    path = run_dir / EVENT_LOG_NAME
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -149,8 +142,8 @@ def _numbered(run_dir: Path) -> dict[int, Event]:
             number, event = int(content[_NUMBER]), Event.from_json(content)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RunDirError(
-                f"{path}, line {row}: is no event of a population ({type(error).__name__}: {error}); put back a copy "
-                "of this file, or take this line out"
+                f"{path}, line {row}: is not an event of a population ({type(error).__name__}: {error}); restore a "
+                "copy of this file, or remove the line"
             ) from error
         while events and next(reversed(events)) >= number:
             events.popitem()
@@ -158,15 +151,14 @@ def _numbered(run_dir: Path) -> dict[int, Event]:
     return events
 
 
-def _end_of_whole_lines(fd: int) -> int:
-    """Bytes up to the last line that has an end."""
+def _end_of_last_line(fd: int) -> int:
+    """Number of bytes up to and including the last newline."""
     end = os.fstat(fd).st_size
-    step = 1 << 16
     while end:
-        start = max(0, end - step)
-        found = os.pread(fd, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        start = max(0, end - _CHUNK_BYTES)
+        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
         end = start
     return 0
 

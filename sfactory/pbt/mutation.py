@@ -1,9 +1,7 @@
-"""Room: mutation. In: values, what may become of them, a generator. Out: new values, each within its range. Pure.
+"""Mutates hyperparameters and reward shaping within their ranges. Pure.
 
-Room: reward shaping, a nested JSON object of an env. In: what an env reports. Out: its numbers, by where they stand.
-
-An env may name the numbers that its reward is made of, as deep as it likes; numbers can be mutated, everything else
-(text, True and False, null) stays what it is.
+Reward shaping is a nested JSON object in which an env names the numbers that its reward is computed from. Numbers can
+be mutated; everything else (text, True and False, null) stays unchanged.
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ from sfactory.config.hyperparameters import Hyperparameter, is_number
 
 Shaping = Mapping[str, Any]
 Path = tuple[str | int, ...]
-_MOST_DEPTH = 20
+_MAX_DEPTH = 20
 
 
 def shaping_problem(value: object) -> str | None:
-    """What is wrong with the reward shaping that an env reports, or None."""
+    """What is wrong with the reward shaping of an env, or None."""
     if not isinstance(value, Mapping):
         return f"must be a mapping of names to numbers or further mappings, not a {type(value).__name__}"
     return _problem(value, ())
@@ -33,22 +31,22 @@ def shaping_problem(value: object) -> str | None:
 
 def _problem(value: object, path: Path) -> str | None:
     where = ".".join(map(str, path))
-    if len(path) > _MOST_DEPTH:
-        return f"is nested more than {_MOST_DEPTH} deep at {where}"
+    if len(path) > _MAX_DEPTH:
+        return f"is nested more than {_MAX_DEPTH} deep at {where}"
     if isinstance(value, Mapping):
-        strange = [key for key in value if not isinstance(key, str)]
-        if strange:
-            return f"has the key {strange[0]!r}{f' at {where}' if where else ''}; keys must be text"
+        invalid = [key for key in value if not isinstance(key, str)]
+        if invalid:
+            return f"has the key {invalid[0]!r}{f' at {where}' if where else ''}; keys must be text"
     if isinstance(value, Mapping | list | tuple):
-        found = (_problem(inner, (*path, key)) for key, inner in _items(value))
-        return next((text for text in found if text is not None), None)
+        problems = (_problem(inner, (*path, key)) for key, inner in _items(value))
+        return next((text for text in problems if text is not None), None)
     if value is None or isinstance(value, bool | str) or is_number(value):
         return None
     return f"holds {value!r} at {where}; a value must be a finite number, text, True, False or None"
 
 
 def leaves(value: object, path: Path = ()) -> Iterator[tuple[Path, float]]:
-    """Every number of a reward shaping with the keys that lead to it."""
+    """Every number of a reward shaping with its path of keys."""
     if isinstance(value, Mapping | list | tuple):
         for key, inner in _items(value):
             yield from leaves(inner, (*path, key))
@@ -57,9 +55,9 @@ def leaves(value: object, path: Path = ()) -> Iterator[tuple[Path, float]]:
 
 
 def changed(value: Any, default: Any, change: Callable[[float, float], float]) -> Any:
-    """``value`` with ``change(number, default's number)`` in place of each number.
+    """``value`` with each number replaced by ``change(number, default's number)``.
 
-    Numbers whose default is missing, no number, 0, or of the other sign stay, and so does the structure.
+    A number stays if it is 0 or if its default is missing, not a number, 0, or of the other sign.
     """
     if isinstance(value, Mapping):
         others = default if isinstance(default, Mapping) else {}
@@ -77,22 +75,22 @@ def _items(value: Mapping[Any, Any] | Sequence[Any]) -> Iterator[tuple[Any, Any]
 
 
 Values = Mapping[str, float]
-# In so many of all mutations a value goes back to what the run was given.
+# Share of mutations that reset a value to that of the flags.
 RESET_PROBABILITY = 0.01
-# A number of a reward shaping stays within the env's own times this, and divided by this.
+# A number of a reward shaping stays within the env's own number times this and divided by this.
 SHAPING_RANGE = 100.0
 
 
 @dataclass(frozen=True)
 class Perturbation:
-    """How likely a value is mutated, and the bounds of the factor by which it is."""
+    """Probability that a value is mutated, and the bounds of the factor."""
 
     rate: float
     least: float
     most: float
 
     def factor(self, rng: np.random.Generator) -> float:
-        """A factor above or below 1, both alike."""
+        """A factor above or below 1, with equal probability."""
         factor = float(rng.uniform(self.least, self.most))
         return factor if rng.random() < 0.5 else 1 / factor
 
@@ -105,10 +103,10 @@ def mutated(
     legal: Callable[[str, Values], bool] = lambda name, values: True,
     at_least_one: bool = False,
 ) -> dict[str, float]:
-    """``values``, which has all that is ``declared``, with each of these mutated with probability ``by.rate``.
+    """``values`` with each of the ``declared`` hyperparameters mutated with probability ``by.rate``.
 
-    legal: whether the values, of which that of ``name`` is new, go together; one that does not is not taken.
-    at_least_one: if chance chooses none, one is drawn (unless the rate is 0).
+    legal: whether the values, of which that of ``name`` is new, are valid together; otherwise the old value stays.
+    at_least_one: mutate a random one if none was chosen (unless the rate is 0).
     """
     chosen = [each for each in declared if rng.random() < by.rate]
     if at_least_one and declared and by.rate and not chosen:
@@ -122,7 +120,7 @@ def mutated(
 
 
 def new_value(value: float, of: Hyperparameter, by: Perturbation, rng: np.random.Generator) -> float:
-    """A mutation of ``value``, within the range of the hyperparameter wherever ``value`` may lie."""
+    """A mutation of ``value`` within the range of the hyperparameter, even if ``value`` is outside."""
     if rng.random() < RESET_PROBABILITY:
         return within_range(of.default, of)
     factor = by.factor(rng)
@@ -142,9 +140,9 @@ def new_value(value: float, of: Hyperparameter, by: Perturbation, rng: np.random
 
 
 def mutated_shaping(shaping: Shaping, default: Shaping, by: Perturbation, rng: np.random.Generator) -> Shaping:
-    """A reward shaping with each of its numbers mutated with probability ``by.rate``; see ``shaping.changed``.
+    """A reward shaping with each of its numbers mutated with probability ``by.rate``, see ``changed``.
 
-    Numbers keep their sign and stay within SHAPING_RANGE of what they are in ``default``.
+    Numbers keep their sign and stay within SHAPING_RANGE of the numbers in ``default``.
     """
 
     def change(number: float, origin: float) -> float:
@@ -162,24 +160,24 @@ def mutated_shaping(shaping: Shaping, default: Shaping, by: Perturbation, rng: n
 
 
 def within_range(value: float, of: Hyperparameter) -> float:
-    """``value``, or the end of the range that is next to it."""
+    """``value``, or the nearest end of the range."""
     bounded = min(max(value, of.low), of.high)
     return round(bounded) if of.whole else float(bounded)
 
 
 def _between(low: float, high: float, share: float) -> float:
-    # Not low + share * (high - low): a difference may be beyond all floats.
+    # Not low + share * (high - low): the difference may overflow.
     return low * (1 - share) + high * share
 
 
 def _stepped(value: float, moved: float) -> int:
-    """The whole number next to ``moved``, but not ``value`` again, which small numbers would never leave."""
+    """The whole number nearest to ``moved`` other than ``value``: small numbers would never change otherwise."""
     nearest = round(moved)
     return nearest if nearest != value else round(value) + (1 if moved > value else -1)
 
 
 def _doubled(value: int, up: bool, of: Hyperparameter) -> int:
-    """Twice or half of ``value``, the other one where the one that was drawn is out of range or no whole number."""
+    """Twice or half of ``value``; the other one if the drawn one is out of range or not a whole number."""
     ways = [value * 2, value // 2 if value % 2 == 0 else value]
     found = [way for way in (ways if up else ways[::-1]) if of.low <= way <= of.high and way != value]
     return found[0] if found else value

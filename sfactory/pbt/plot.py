@@ -1,9 +1,6 @@
-"""Room: what there is to draw of a population. In: a run's files. Out: ``History``: curves over env steps.
+"""Draws a population from the files of its run: returns, replacements and hyperparameters over env steps.
 
-Room: a population in one picture. In: its history. Out: an SVG or PNG.
-
-Three kinds of panels: returns of every member, who took over from whom, and each hyperparameter over time. Every line
-of an SVG has an id that says what it is: ``return-1``, ``birth-0-2``, ``learning_rate-1``.
+Every line of an SVG has an id: ``return-1``, ``birth-0-2`` (policy 2 got the weights of policy 0), ``learning_rate-1``.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from sfactory.config.flags import config_of
 from sfactory.config.hyperparameters import hyperparameters, is_number, mutable_flags
 from sfactory.config.saved_config import read_config
 from sfactory.errors import ResourceError, RunDirError
-from sfactory.pbt.event_log import GENEALOGY_NAME, Event, births, read_genealogy
+from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, read_events
 from sfactory.pbt.mutation import leaves
 
 METRICS_NAME = "metrics.jsonl"
@@ -31,7 +28,7 @@ SHAPING = "reward_shaping"
 
 @dataclass(frozen=True)
 class Curve:
-    """Values of one policy over its env steps, which grow."""
+    """Values of one policy over its increasing env steps."""
 
     policy: int
     env_steps: tuple[float, ...]
@@ -39,17 +36,8 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class ChildSpec:
-    """``child`` took over from ``parent`` at its own env step ``env_steps``."""
-
-    parent: int
-    child: int
-    env_steps: int
-
-
-@dataclass(frozen=True)
 class Trace:
-    """One hyperparameter of all policies. log: what matters of it is its order of magnitude."""
+    """One hyperparameter of all policies. log: draw it on a logarithmic axis."""
 
     name: str
     log: bool
@@ -58,27 +46,24 @@ class Trace:
 
 @dataclass(frozen=True)
 class History:
-    """All there is to draw; policies by their numbers."""
+    """Everything that is drawn."""
 
     policies: tuple[int, ...]
     returns: tuple[Curve, ...]
-    births: tuple[ChildSpec, ...]
+    replacements: tuple[Event, ...]
     traces: tuple[Trace, ...]
 
 
 def read_history(run_dir: Path) -> History:
-    """The history of the population of a run.
-
-    Raises RunDirError if there is no such run, it has no population, or a file of it cannot be read.
-    """
+    """The history of a population. Raises RunDirError if there is no run or population, or a file is invalid."""
     saved = read_config(run_dir)
     if saved is None:
-        raise RunDirError(f"{run_dir} is no run: it has no config.json; give the folder of a run, or its name")
-    events = read_genealogy(run_dir)
+        raise RunDirError(f"{run_dir} is not a run: it has no config.json; give the directory or the name of a run")
+    events = read_events(run_dir)
     if not events:
         raise RunDirError(
-            f"the run in {run_dir} has no population: {GENEALOGY_NAME} is missing or empty; it is written by runs with "
-            "--with_pbt=True"
+            f"the run in {run_dir} has no population: {EVENT_LOG_NAME} is missing or empty; only runs with "
+            "--with_pbt=True write it"
         )
     declared = {name: each.how for name, each in mutable_flags().items()}
     declared |= {each.name: each.how for each in hyperparameters(config_of(saved.values))}
@@ -86,14 +71,12 @@ def read_history(run_dir: Path) -> History:
     rows = list(_rows(run_dir / METRICS_NAME))
     returns = tuple(curve for policy in policies if (curve := _returns(policy, rows)).values)
     ends = {curve.policy: curve.env_steps[-1] for curve in returns}
-    own_births = tuple(
-        ChildSpec(event.parent, event.policy, event.env_steps) for event in births(events) if event.parent is not None
-    )
-    return History(policies, returns, own_births, tuple(_traces(events, policies, declared, ends)))
+    replacements = tuple(event for event in events if event.kind is Kind.REPLACE)
+    return History(policies, returns, replacements, tuple(_traces(events, policies, declared, ends)))
 
 
 def _rows(path: Path) -> Iterable[Mapping[str, object]]:
-    """Rows of metrics.jsonl; what is none, such as half a row that a kill left, is passed over."""
+    """Rows of metrics.jsonl without invalid ones, such as a row cut off by a kill."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -109,14 +92,14 @@ def _rows(path: Path) -> Iterable[Mapping[str, object]]:
 
 def _returns(policy: int, rows: Iterable[Mapping[str, object]]) -> Curve:
     prefix = f"policy_{policy}/"
-    told = ((row.get(f"{prefix}{STEPS}", row.get("env_steps")), row.get(f"{prefix}{RETURN}")) for row in rows)
-    return _curve(policy, [(steps, value) for steps, value in told if is_number(steps) and is_number(value)])
+    points = ((row.get(f"{prefix}{STEPS}", row.get("env_steps")), row.get(f"{prefix}{RETURN}")) for row in rows)
+    return _curve(policy, [(steps, value) for steps, value in points if is_number(steps) and is_number(value)])
 
 
 def _curve(policy: int, points: Iterable[tuple[object, object]]) -> Curve:
     """A curve through points in the order in which they were written.
 
-    A session that goes on from an older checkpoint takes back what came after it.
+    A session resumed from an older checkpoint removes the points after it.
     """
     kept: list[tuple[float, float]] = []
     for steps, value in points:
@@ -131,7 +114,7 @@ def _curve(policy: int, points: Iterable[tuple[object, object]]) -> Curve:
 def _traces(
     events: Sequence[Event], policies: Sequence[int], declared: Mapping[str, How], ends: Mapping[int, float]
 ) -> Iterable[Trace]:
-    """One trace for each hyperparameter, and for each number of the reward shaping that differs somewhere."""
+    """One trace for each hyperparameter and for each number of the reward shaping that is not the same everywhere."""
     values = [_values(event) for event in events]
     for name in dict.fromkeys(name for each in values for name in each):
         curves = []
@@ -143,7 +126,7 @@ def _traces(
             ]
             curve = _curve(policy, points)
             if curve.values:
-                curves.append(_up_to(ends.get(policy, 0), curve))
+                curves.append(_extended(ends.get(policy, 0), curve))
         seen = {value for curve in curves for value in curve.values}
         if name in declared:
             log = declared[name] in (How.FACTOR, How.LOG_UNIFORM, How.DOUBLE)
@@ -155,31 +138,31 @@ def _traces(
 
 
 def _values(event: Event) -> dict[str, float]:
-    """Everything that may differ between members, by name."""
+    """All values of a member that can be mutated, by name."""
     shaping = leaves(event.reward_shaping or {})
     return {**event.hyperparameters, **{".".join((SHAPING, *map(str, path))): value for path, value in shaping}}
 
 
-def _up_to(end: float, curve: Curve) -> Curve:
-    """The curve with its last value going on to ``end``."""
+def _extended(end: float, curve: Curve) -> Curve:
+    """The curve with its last value continued to ``end``."""
     if end <= curve.env_steps[-1]:
         return curve
     return Curve(curve.policy, (*curve.env_steps, end), (*curve.values, curve.values[-1]))
 
 
-_WIDTH = 9.0  # inches, as all sizes here
+_WIDTH = 9.0  # inches, like all sizes here
 _TALL, _MEDIUM, _LOW = 3.2, 2.2, 1.8
 _COLUMNS = 2
 _AXIS = "env steps of the policy"
 
 
 def draw(history: History, target: Path) -> None:
-    """Write the picture, in the format that the suffix of ``target`` says, whole or not at all.
+    """Write the picture atomically as SVG or PNG, depending on the suffix of ``target``.
 
-    Raises ResourceError if matplotlib is missing, or the file cannot be written.
+    Raises ResourceError if matplotlib is missing or the file cannot be written.
     """
     matplotlib = _matplotlib()
-    # Ids that do not change, and text that stays text.
+    # Reproducible ids, and text instead of outlines.
     with matplotlib.rc_context({"svg.hashsalt": "sfactory", "svg.fonttype": "none", "font.size": 8}):
         figure = _figure(history)
         metadata = {"Date": None} if target.suffix == ".svg" else {}
@@ -193,7 +176,7 @@ def draw(history: History, target: Path) -> None:
 
 
 def _matplotlib() -> Any:
-    """The library, typed so that mypy needs none."""
+    """matplotlib without its types, which mypy does not have."""
     try:
         return importlib.import_module("matplotlib")
     except ImportError as error:
@@ -208,7 +191,7 @@ def _figure(history: History) -> Any:
     figure = importlib.import_module("matplotlib.figure").Figure(figsize=(_WIDTH, sum(heights)), layout="constrained")
     grid = figure.add_gridspec(len(heights), _COLUMNS, height_ratios=heights)
     _draw_returns(figure.add_subplot(grid[0, :]), history)
-    _draw_births(figure.add_subplot(grid[1, :]), history)
+    _draw_replacements(figure.add_subplot(grid[1, :]), history)
     for index, trace in enumerate(history.traces):
         axes = figure.add_subplot(grid[2 + index // _COLUMNS, index % _COLUMNS])
         _draw_trace(axes, trace)
@@ -224,35 +207,35 @@ def _draw_returns(axes: Any, history: History) -> None:
         name = f"policy {curve.policy}"
         axes.plot(curve.env_steps, curve.values, color=_color(curve.policy), label=name, gid=f"return-{curve.policy}")
     axes.set(title="mean return of the last episodes")
-    _along_env_steps(axes)
+    _format_env_steps(axes)
     axes.grid(alpha=0.3)
     if history.returns:
         axes.legend(fontsize=7, ncols=4)
 
 
-def _draw_births(axes: Any, history: History) -> None:
+def _draw_replacements(axes: Any, history: History) -> None:
     ends = {curve.policy: curve.env_steps[-1] for curve in history.returns}
-    last = max([0, *(birth.env_steps for birth in history.births), *ends.values()])
+    last = max([0, *(event.env_steps for event in history.replacements), *ends.values()])
     for policy in history.policies:
         axes.plot([0, ends.get(policy, last)], [policy, policy], color=_color(policy), linewidth=0.8)
     arrow = importlib.import_module("matplotlib.patches").FancyArrowPatch
-    for birth in history.births:
-        # Bent, so that two at the same env step can be told apart.
+    for event in history.replacements:
+        assert event.parent is not None
         axes.add_patch(
             arrow(
-                (birth.env_steps, birth.parent),
-                (birth.env_steps, birth.child),
+                (event.env_steps, event.parent),
+                (event.env_steps, event.policy),
                 arrowstyle="-|>",
-                connectionstyle="arc3,rad=0.3",
+                connectionstyle="arc3,rad=0.3",  # bent, so that two at the same env step can be distinguished
                 mutation_scale=9,
                 shrinkA=0,
                 shrinkB=0,
-                color=_color(birth.parent),
-                gid=f"birth-{birth.parent}-{birth.child}",
+                color=_color(event.parent),
+                gid=f"birth-{event.parent}-{event.policy}",
             )
         )
-    axes.set(title="who took over from whom (arrows point to the child)", yticks=history.policies)
-    _along_env_steps(axes)
+    axes.set(title="replacements (arrows point to the policy that got the weights)", yticks=history.policies)
+    _format_env_steps(axes)
     axes.set_ylabel("policy")
     axes.invert_yaxis()
 
@@ -270,11 +253,11 @@ def _draw_trace(axes: Any, trace: Trace) -> None:
     if trace.log:
         axes.set_yscale("log")
     axes.set(title=trace.name)
-    _along_env_steps(axes)
+    _format_env_steps(axes)
     axes.grid(alpha=0.3)
 
 
-def _along_env_steps(axes: Any) -> None:
-    """With 120 k for 120,000, so that there is room for it."""
+def _format_env_steps(axes: Any) -> None:
+    """Label the axis, with 120 k for 120,000."""
     axes.set_xlabel(_AXIS)
     axes.xaxis.set_major_formatter(importlib.import_module("matplotlib.ticker").EngFormatter())

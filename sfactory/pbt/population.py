@@ -1,9 +1,8 @@
-"""Room: population-based training. In: env steps and objectives of policies. Out: what becomes of each, and when.
+"""Population-based training: decides which policy is replaced or mutated, and when.
 
-It decides and remembers, and copies nothing: whoever asked for a turn carries the event out (weights from the parent,
-hyperparameters to the learner, reward shaping to the envs) and has it recorded then, as it was or as skipped. Until
-that the state is the one before. A run that is killed in between goes on with that: if the child had taken over by
-then, with its parent's weights and its own hyperparameters.
+It only decides and remembers. The caller of ``turn`` carries the event out (copies weights from the parent, gives
+hyperparameters to the learner and reward shaping to the envs) and then records it, as done or as skipped. Until then
+the state is the one before the turn, so a run that is killed in between repeats the turn.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
 from sfactory.config.validation import find_problems
 from sfactory.errors import EnvError
-from sfactory.pbt.event_log import GENEALOGY_NAME, Event, Kind, PbtEventLog, next_number
+from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, PbtEventLog, next_number
 from sfactory.pbt.mutation import Perturbation, Shaping, Values, mutated, mutated_shaping, shaping_problem, within_range
 from sfactory.pbt.ranking import Objectives, Place, Selection, best_of, standing
 from sfactory.pbt.state import Member, PopulationState, load_state, save_state
@@ -33,10 +32,10 @@ _log = logging.getLogger(__name__)
 
 
 class Population:
-    """The population of a run: its members, whose turn it is, and what happens in a turn."""
+    """The members of a population and their turns."""
 
     def __init__(self, run_dir: Path, config: Config, state: PopulationState) -> None:
-        """Use ``begin`` or ``restore``."""
+        """Use ``begin`` or ``restore`` instead."""
         options = config.population
         self._run_dir, self._config, self._state = run_dir, config, state
         self._declared = hyperparameters(config)
@@ -45,26 +44,26 @@ class Population:
             options.pbt_replace_fraction, options.pbt_replace_reward_gap, options.pbt_replace_reward_gap_absolute
         )
         self._learning = learning_policies(config)
-        self._genealogy = PbtEventLog(run_dir / GENEALOGY_NAME)
+        self._event_log = PbtEventLog(run_dir / EVENT_LOG_NAME)
         self._pending: set[int] = set()
-        # At which env steps members joined a session that knows of no episodes; {} once all could be ranked.
-        self._joined_at: dict[int, int] = {}
+        # Env steps of each member at the start of the session; {} once all members have been ranked in it.
+        self._resumed_at: dict[int, int] = {}
 
     @classmethod
     def begin(
         cls, run_dir: Path, config: Config, seed: int, env_steps: Mapping[int, int], reward_shaping: Shaping | None
     ) -> Population:
-        """A new population. The first policy has the values of the flags, all others begin with mutated ones.
+        """A new population. The first policy has the values of the flags, all others have mutated values.
 
-        The history of one that the run had before, whose state was moved away, is kept.
+        The event log of an earlier population of the run is kept.
 
-        env_steps: of each policy so far. reward_shaping: the env's own, if it has any; raises EnvError if that is no
+        env_steps: of each policy so far. reward_shaping: the env's own, if it has one. Raises EnvError if that is not a
         nested mapping of numbers.
         """
         problem = None if reward_shaping is None else shaping_problem(reward_shaping)
         if problem is not None:
-            raise EnvError(f"the reward shaping that the environment reports {problem}")
-        # As it will be read again: lists for tuples.
+            raise EnvError(f"the reward shaping of the environment {problem}")
+        # As it will be after a resume: lists for tuples.
         shaping: Shaping | None = json.loads(json.dumps(reward_shaping))
         population = cls(run_dir, config, PopulationState(seed, next_number(run_dir), shaping, {}))
         population._join(env_steps)
@@ -74,11 +73,11 @@ class Population:
 
     @classmethod
     def restore(cls, run_dir: Path, config: Config, env_steps: Mapping[int, int]) -> Population | None:
-        """The population that the run directory holds, or None if it holds none; RunDirError if it is damaged.
+        """The population saved in the run directory, or None; raises RunDirError if its files are invalid.
 
-        env_steps: of each policy, as its checkpoint tells. Hyperparameters that are new among the mutated begin with
-        the values of the flags, and so do values that do not go with the flags any more; those that are mutated no more
-        are forgotten. Who goes on from before its last turn has the next one a period later.
+        env_steps: of each policy, from its checkpoint. Hyperparameters that have become mutable, and values that are no
+        longer valid with the flags, start with the values of the flags. A member restored from before its last turn has
+        the next one a full period later.
         """
         state = load_state(run_dir)
         if state is None:
@@ -87,7 +86,7 @@ class Population:
         population._join(env_steps)
         for policy in population._learning:
             steps, member = env_steps.get(policy, 0), state.members.get(policy)
-            event = population._first(policy, steps) if member is None else population._again(member, steps)
+            event = population._first(policy, steps) if member is None else population._restored(member, steps)
             if event.reason:
                 _log.warning("policy %d: %s", policy, event.reason)
             population.record(event)
@@ -95,79 +94,82 @@ class Population:
 
     @property
     def state(self) -> PopulationState:
-        """What is saved."""
+        """The state that is saved."""
         return self._state
 
     @property
     def members(self) -> Mapping[int, Member]:
-        """Members by policy, those that do not learn at present included."""
+        """Members by policy, including members that do not learn in this session."""
         return self._state.members
 
     def config_for(self, policy: int) -> Config:
-        """The run's config with the hyperparameters of ``policy``, or as it is for one that is no member."""
+        """The run's config with the hyperparameters of ``policy`` if it is a member."""
         member = self.members.get(policy)
         return self._config if member is None else self._config_with(member.hyperparameters)
 
     def look_at(self, objectives: Objectives) -> None:
-        """Take note of whether all can be ranked, see ``due``. objectives: as for ``turn``."""
+        """Check whether all members can be ranked, see ``due``. objectives: as for ``turn``."""
         if None not in self._known(objectives).values():
-            self._joined_at = {}
+            self._resumed_at = {}
 
     def due(self, policy: int, env_steps: int) -> bool:
-        """Whether ``policy``, at its env step ``env_steps``, has a turn; not while one is being carried out.
+        """Whether ``policy`` has a turn at its env step ``env_steps``; not while one is pending.
 
-        What episodes told in earlier sessions is not known any more: until all could be ranked again, a turn waits, but
-        for no more than a period since this session began.
+        A resumed session has no episode statistics at first. Until all members have been ranked, a turn waits, but at
+        most one period from the start of the session.
         """
         if policy not in self._learning or policy in self._pending or env_steps < self.members[policy].next_turn:
             return False
         return not self._waits(policy, env_steps)
 
     def turn(self, policy: int, env_steps: int, objectives: Objectives) -> Event:
-        """What the turn of ``policy`` brings; it has another one only when this was recorded.
+        """The event for ``policy``, which is pending until it is recorded or called off.
 
-        objectives: mean objective of each policy over its last episodes; None of one that has had too few. Those of
-        policies that do not learn are not looked at.
+        objectives: mean objective of each policy over its last episodes; None after too few episodes. Policies that do
+        not learn are ignored.
         """
         known = self._known(objectives)
         found = standing(policy, known, self._selection)
-        member, rng = self.members[policy], self._rng(policy)
         if found.place is Place.UNRANKED:
-            return self._begun(self._kept(member, env_steps, known, "too few episodes to be ranked"))
+            return self._keep(policy, env_steps, known, "too few episodes to be ranked")
         if found.place is Place.BEST:
-            return self._begun(self._kept(member, env_steps, known, "among the best"))
+            return self._keep(policy, env_steps, known, "among the best")
+        rng = self._rng(policy)
         if found.parents:
             parent = found.parents[int(rng.integers(len(found.parents)))]
-            return self._begun(self._child(member, self.members[parent], env_steps, known, rng))
-        return self._begun(self._mutant(member, env_steps, known, rng, found.place))
+            return self._replace(policy, parent, env_steps, known, rng, "among the worst, by more than the gaps")
+        member = self.members[policy]
+        values, shaping = self._mutation(member.hyperparameters, member.reward_shaping, rng)
+        if (values, shaping) == (member.hyperparameters, member.reward_shaping):
+            return self._keep(policy, env_steps, known, "no value was drawn for mutation")
+        reason = "in the middle" if found.place is Place.MIDDLE else "among the worst, by less than the gaps"
+        return self._pend(Event(Kind.MUTATE, policy, env_steps, values, shaping, None, known, reason))
 
     def reseed(
         self, policy: int, env_steps: int, objectives: Objectives, lost: Collection[int], reason: str
     ) -> Event | None:
-        """What becomes of a member whose weights are lost: it takes over from one of the best of those not ``lost``.
+        """The event for a member that lost its weights: it copies one of the best members that are not ``lost``.
 
-        None as long as it waits for these to be ranked, as turns do. If none of them is then, it takes over from any.
-        Raises ValueError if all are lost.
+        None while it waits for these to be ranked, see ``due``; then any of them is its parent. Raises ValueError if
+        all are lost.
         """
         known = self._known(objectives).items()
         others = {other: value for other, value in known if other != policy and other not in lost}
         if not others:
-            raise ValueError(f"there is no member beside policy {policy} that has its weights")
+            raise ValueError(f"no member other than policy {policy} has weights")
         if None in others.values() and self._waits(policy, env_steps):
             return None
         rng, parents = self._rng(policy), best_of(others, self._selection) or list(others)
-        parent = self.members[parents[int(rng.integers(len(parents)))]]
-        event = self._child(self.members[policy], parent, env_steps, others, rng)
-        return self._begun(dataclasses.replace(event, reason=reason))
+        return self._replace(policy, parents[int(rng.integers(len(parents)))], env_steps, others, rng, reason)
 
     def call_off(self, policy: int) -> None:
-        """The turn of ``policy`` that is being carried out comes to nothing: it has the same one later."""
+        """Cancel the pending turn of ``policy``; the same turn comes again."""
         self._pending.discard(policy)
 
     def record(self, event: Event) -> None:
-        """Take note of what ``turn`` or ``reseed`` gave once it is done, or of ``event.skipped(...)`` if it failed.
+        """Record an event of ``turn`` or ``reseed`` after it was carried out, or ``event.skipped(...)`` if it failed.
 
-        A disk that is full costs the memory of it, never the run: the next event is saved with all that has changed.
+        If the disk is full, a warning is logged and the next event saves the complete state.
         """
         number, before = self._state.events, self.members.get(event.policy)
         if event.kind is Kind.SKIP and before is not None:
@@ -177,23 +179,23 @@ class Population:
         self._state = self._state.with_member(self._after(event, before))
         self._pending.discard(event.policy)
         try:
-            self._genealogy.append(number, event)
+            self._event_log.append(number, event)
             save_state(self._run_dir, self._state)
         except OSError as error:
             _log.warning("the state of the population cannot be saved in %s: %s", self._run_dir, error)
 
     def _after(self, event: Event, before: Member | None) -> Member:
-        """The member that ``event`` makes of the one before."""
+        """The member after ``event``."""
         options = self._config.population
         if before is None:
             return Member(
                 event.policy, event.hyperparameters, event.reward_shaping, None, options.pbt_start_mutation, 1
             )
-        a_period_on = max(options.pbt_start_mutation, event.env_steps + options.pbt_period_env_steps)
+        next_turn_at = max(options.pbt_start_mutation, event.env_steps + options.pbt_period_env_steps)
         if event.kind is Kind.RESTORE:
-            next_turn = min(before.next_turn, a_period_on)
+            next_turn = min(before.next_turn, next_turn_at)
             return dataclasses.replace(before, hyperparameters=event.hyperparameters, next_turn=next_turn)
-        moved = dataclasses.replace(before, next_turn=a_period_on, turns=before.turns + 1)
+        moved = dataclasses.replace(before, next_turn=next_turn_at, turns=before.turns + 1)
         if event.kind in (Kind.KEEP, Kind.SKIP):
             return moved
         parent = event.parent if event.kind is Kind.REPLACE else before.parent
@@ -202,25 +204,25 @@ class Population:
         )
 
     def _known(self, objectives: Objectives) -> dict[int, float | None]:
-        """The objectives of those that learn, as plain numbers."""
+        """Finite objectives of the policies that learn, as plain numbers."""
         found = {policy: objectives.get(policy) for policy in self._learning}
         return {p: float(value) if value is not None and math.isfinite(value) else None for p, value in found.items()}
 
     def _join(self, env_steps: Mapping[int, int]) -> None:
-        """A session begins with members at these env steps."""
+        """Start a session with members at these env steps."""
         if any(env_steps.values()):
-            self._joined_at = {policy: env_steps.get(policy, 0) for policy in self._learning}
+            self._resumed_at = {policy: env_steps.get(policy, 0) for policy in self._learning}
 
     def _waits(self, policy: int, env_steps: int) -> bool:
-        joined_at = self._joined_at.get(policy)
-        return joined_at is not None and env_steps < joined_at + self._config.population.pbt_period_env_steps
+        resumed_at = self._resumed_at.get(policy)
+        return resumed_at is not None and env_steps < resumed_at + self._config.population.pbt_period_env_steps
 
-    def _begun(self, event: Event) -> Event:
+    def _pend(self, event: Event) -> Event:
         self._pending.add(event.policy)
         return event
 
     def _rng(self, policy: int) -> np.random.Generator:
-        """The generator of the present turn of ``policy``."""
+        """The generator of the current turn of ``policy``."""
         member = self.members.get(policy)
         return np.random.default_rng(
             seed_at(self._state.seed, Branch.POPULATION, policy, 0 if member is None else member.turns)
@@ -233,38 +235,30 @@ class Population:
             values, shaping = self._mutation(values, shaping, self._rng(policy), at_least_one=True)
         return Event(Kind.BEGIN, policy, env_steps, values, shaping)
 
-    def _again(self, member: Member, env_steps: int) -> Event:
+    def _restored(self, member: Member, env_steps: int) -> Event:
         values: Values = {each.name: each.default for each in self._declared}
         problems = []
         for each in self._declared:
-            had = member.hyperparameters.get(each.name, each.default)
-            proposed = {**values, each.name: had if had == each.default else within_range(had, each)}
+            saved = member.hyperparameters.get(each.name, each.default)
+            proposed = {**values, each.name: saved if saved == each.default else within_range(saved, each)}
             if self._is_legal(each.name, proposed):
                 values = proposed
-            if values[each.name] != had:
-                problems.append(f"{each.name}={had:g} does not go with the flags any more, {values[each.name]:g} does")
+            if values[each.name] != saved:
+                problems.append(f"{each.name}={saved:g} is not valid with the flags, {values[each.name]:g} is used")
         reason = "; ".join(problems)
         return Event(Kind.RESTORE, member.policy, env_steps, values, member.reward_shaping, reason=reason)
 
-    def _kept(self, member: Member, env_steps: int, objectives: Objectives, reason: str) -> Event:
+    def _keep(self, policy: int, env_steps: int, objectives: Objectives, reason: str) -> Event:
+        member = self.members[policy]
         values, shaping = member.hyperparameters, member.reward_shaping
-        return Event(Kind.KEEP, member.policy, env_steps, values, shaping, objectives=objectives, reason=reason)
+        return self._pend(Event(Kind.KEEP, policy, env_steps, values, shaping, None, objectives, reason))
 
-    def _mutant(
-        self, member: Member, env_steps: int, objectives: Objectives, rng: np.random.Generator, place: Place
+    def _replace(
+        self, policy: int, parent: int, env_steps: int, objectives: Objectives, rng: np.random.Generator, reason: str
     ) -> Event:
-        values, shaping = self._mutation(member.hyperparameters, member.reward_shaping, rng)
-        if (values, shaping) == (member.hyperparameters, member.reward_shaping):
-            return self._kept(member, env_steps, objectives, "chance changed nothing")
-        reason = "in the middle" if place is Place.MIDDLE else "among the worst, by less than the gaps"
-        return Event(Kind.MUTATE, member.policy, env_steps, values, shaping, None, objectives, reason)
-
-    def _child(
-        self, member: Member, parent: Member, env_steps: int, objectives: Objectives, rng: np.random.Generator
-    ) -> Event:
-        values, shaping = self._mutation(parent.hyperparameters, parent.reward_shaping, rng)
-        reason = "among the worst, by more than the gaps"
-        return Event(Kind.REPLACE, member.policy, env_steps, values, shaping, parent.policy, objectives, reason)
+        source = self.members[parent]
+        values, shaping = self._mutation(source.hyperparameters, source.reward_shaping, rng)
+        return self._pend(Event(Kind.REPLACE, policy, env_steps, values, shaping, parent, objectives, reason))
 
     def _mutation(
         self, values: Values, shaping: Shaping | None, rng: np.random.Generator, at_least_one: bool = False
@@ -278,5 +272,5 @@ class Population:
         return config_of({**values_of(self._config), **values})
 
     def _is_legal(self, name: str, values: Values) -> bool:
-        """Whether a new value of ``name`` passes every check that a value on the command line has to pass."""
+        """Whether a new value of ``name`` passes all checks of the command line."""
         return not any(name in problem.flags for problem in find_problems(self._config_with(values)))

@@ -1,7 +1,4 @@
-"""Room: who is among the best, who among the worst. In: objectives by policy. Out: what a policy's place is. Pure.
-
-Room: what a population is ranked by. In: the statistics that episodes give. Out: the name of one, or a complaint.
-"""
+"""Ranks policies by their objectives: which are the best, which are the worst, which may replace which. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +12,12 @@ from sfactory.messages import TRUE_OBJECTIVE
 
 Objectives = Mapping[int, float | None]
 
+REWARD, LENGTH = "reward", "length"
+BUILT_IN = (REWARD, LENGTH)  # statistics that every episode has
+
 
 class Place(Enum):
-    """Where a policy stands."""
+    """Place of a policy in the ranking."""
 
     UNRANKED = "unranked"  # it has no objective yet
     BEST = "best"
@@ -27,47 +27,47 @@ class Place(Enum):
 
 @dataclass(frozen=True)
 class Selection:
-    """How many are the best and the worst, and how far behind somebody must be to be replaced."""
+    """The fraction of policies that are the best and the worst, and the gaps required for a replacement."""
 
     fraction: float
     gap: float
     gap_absolute: float
 
     def is_behind(self, worse: float, better: float) -> bool:
-        """Whether both gaps between two objectives are exceeded."""
+        """Whether two objectives differ by more than both gaps."""
         return better - worse > self.gap_absolute and relative_gap(worse, better) > self.gap
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The place of one policy. parents: the best that are ahead of it by both gaps, if it is among the worst."""
+    """Place of one policy. parents: if it is among the worst, the best policies that may replace it."""
 
     place: Place
     parents: tuple[int, ...] = ()
 
 
 def relative_gap(one: float, other: float) -> float:
-    """The distance of two objectives as a share of the larger one, signs left away; 0 for equal ones.
+    """Difference of two objectives divided by the larger absolute value; 0 if they are equal.
 
-    It is the same for -one and -other, and the same in every unit; of objectives with different signs it is above 1.
+    It does not depend on the unit or on a common change of sign; with different signs it exceeds 1.
     """
     return 0.0 if one == other else abs(one - other) / max(abs(one), abs(other))
 
 
 def ranked(objectives: Objectives) -> list[int]:
-    """The policies that have an objective, the best first; of equal ones the lower number first."""
+    """Policies with a finite objective, the best first; ties by lower number."""
     known = {policy: value for policy, value in objectives.items() if value is not None and math.isfinite(value)}
     return sorted(known, key=lambda policy: (-known[policy], policy))
 
 
 def best_of(objectives: Objectives, selection: Selection) -> list[int]:
-    """The best policies: as many as the fraction of those that are ranked, rounded up."""
+    """The best fraction of the ranked policies, rounded up."""
     order = ranked(objectives)
     return order[: best_count(selection.fraction, len(order))]
 
 
 def standing(policy: int, objectives: Objectives, selection: Selection) -> Standing:
-    """Where ``policy`` stands among all. Who is among the best is not among the worst, even where both overlap."""
+    """Standing of ``policy``. If best and worst overlap, it counts as one of the best."""
     order, best, own = ranked(objectives), best_of(objectives, selection), objectives.get(policy)
     if own is None or policy not in order:
         return Standing(Place.UNRANKED)
@@ -79,38 +79,32 @@ def standing(policy: int, objectives: Objectives, selection: Selection) -> Stand
     return Standing(Place.WORST, tuple(parent for parent, value in ahead.items() if selection.is_behind(own, value)))
 
 
-REWARD, LENGTH = "reward", "length"
-# What is known of every episode, whatever the env says of it.
-BUILT_IN = (REWARD, LENGTH)
-
-
 @dataclass(frozen=True)
-class Found:
-    """What to rank by. name: None if episodes do not have what was asked for. text: what a user should know."""
+class RankingMetric:
+    """The statistic to rank by. name: None if episodes do not report it. text: a message for the user."""
 
     name: str | None
     text: str = ""
 
 
 class TargetObjective:
-    """The statistic that pbt_target_objective names, looked for in the first ``stats_avg`` episodes."""
+    """Looks for the statistic named by pbt_target_objective in the first ``stats_avg`` episodes."""
 
     def __init__(self, metric: str, stats_avg: int) -> None:
         self._metric, self._stats_avg = metric, stats_avg
 
-    def look(self, episodes: int, reported: Collection[str]) -> Found | None:
-        """What to rank by, once it is known; None as long as ``episodes`` are too few to tell.
+    def look(self, episodes: int, reported: Collection[str]) -> RankingMetric | None:
+        """The statistic to rank by; None while there are too few ``episodes`` to know.
 
-        episodes: how many have ended so far, of all policies. reported: names of the extra statistics that they gave,
-        with the true objective's if there is one. A run without a statistic to rank by (``Found.name`` is None) should
-        end with ``Found.text``.
+        episodes: number of episodes so far, of all policies. reported: names of the extra statistics in them. If the
+        result's name is None, the run must end with its text.
         """
         if self._metric in BUILT_IN or self._metric in reported:
-            return Found(self._metric)
+            return RankingMetric(self._metric)
         if episodes < self._stats_avg:
             return None
         missing = f"pbt_target_objective={self._metric}: none of the first {episodes} episodes reported it"
         known = f"the env reports {', '.join([*BUILT_IN, *sorted(reported)])}"
         if self._metric == TRUE_OBJECTIVE:
-            return Found(REWARD, f"{missing} ({known}); policies are ranked by the reward")
-        return Found(None, f"{missing}; {known}: name one of these with --pbt_target_objective")
+            return RankingMetric(REWARD, f"{missing} ({known}); policies are ranked by the reward")
+        return RankingMetric(None, f"{missing}; {known}: choose one of these with --pbt_target_objective")

@@ -1,7 +1,7 @@
-"""Room: population.json, the state of a population. In: members. Out: the same members in the next session.
+"""The state of a population, population.json.
 
 What a member draws in a turn follows from the population's seed and the number of the turn (``Branch.POPULATION``), so
-the number is all that there is to save of its generator.
+no generator has to be saved.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class Member:
-    """One policy. parent: whom it last took over from. next_turn: the env step of its own from which it has its turn.
+    """One policy. parent: the policy that it last copied. next_turn: its own env step at which its next turn is due.
 
-    turns: how many it has had, its first hyperparameters included.
+    turns: number of its turns so far, counting its first hyperparameters.
     """
 
     policy: int
@@ -39,7 +39,7 @@ class Member:
 
 @dataclass(frozen=True)
 class PopulationState:
-    """All that has to be saved. reward_shaping: the env's own. events: how many lines the genealogy has by now."""
+    """Everything that is saved. reward_shaping: the env's own. events: number of events in the log."""
 
     seed: int
     events: int
@@ -47,12 +47,12 @@ class PopulationState:
     members: Mapping[int, Member]
 
     def with_member(self, member: Member) -> PopulationState:
-        """This state after one more event, with ``member`` in place of what was known of its policy."""
+        """This state after one more event that resulted in ``member``."""
         members = dict(sorted({**self.members, member.policy: member}.items()))
         return dataclasses.replace(self, events=self.events + 1, members=members)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, from which ``from_json`` makes an equal state."""
+        """Plain values for ``from_json``."""
         return {
             "format_version": FORMAT_VERSION,
             "seed": self.seed,
@@ -63,30 +63,27 @@ class PopulationState:
 
     @classmethod
     def from_json(cls, data: Any) -> PopulationState:
-        """A state that was read. Raises ValueError saying what is wrong with it."""
-        _demand(isinstance(data, Mapping), "it holds no JSON object")
+        """Raises ValueError that describes the problem if the data is invalid."""
+        _demand(isinstance(data, Mapping), "it is not a JSON object")
         version = data.get("format_version")
         _demand(
             version == FORMAT_VERSION, f"it has format_version {version!r}, and this version reads {FORMAT_VERSION}"
         )
         seed, events = (_count(data, name) for name in ("seed", "events"))
-        _demand(isinstance(data.get("members"), list), "'members' is no list")
+        _demand(isinstance(data.get("members"), list), "'members' is not a list")
         members = [_member(entry) for entry in data["members"]]
         by_policy = {member.policy: member for member in members}
-        _demand(len(by_policy) == len(members), "'members' has a policy twice")
+        _demand(len(by_policy) == len(members), "'members' contains a policy twice")
         return cls(seed, events, _shaping(data), by_policy)
 
 
 def save_state(run_dir: Path, state: PopulationState) -> None:
-    """Write population.json, whole or not at all. Raises OSError."""
+    """Write population.json atomically. Raises OSError."""
     atomic.write_json(run_dir / STATE_NAME, state.to_json())
 
 
 def load_state(run_dir: Path) -> PopulationState | None:
-    """What ``save_state`` wrote, or None if there is no such file.
-
-    Raises RunDirError, naming the file, what is wrong and what to do, if it cannot be used.
-    """
+    """The saved state, or None if there is no file. Raises RunDirError if the file is invalid."""
     path = run_dir / STATE_NAME
     try:
         return PopulationState.from_json(strict_json(path.read_text(encoding="utf-8")))
@@ -95,17 +92,17 @@ def load_state(run_dir: Path) -> PopulationState | None:
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise RunDirError(
-            f"{path}: cannot be used: {reason}; put back a copy of this file, or move it away to begin a new "
-            "population with the saved weights and with hyperparameters from the flags"
+            f"{path}: cannot be used: {reason}; restore a copy of this file, or move it away to start a new "
+            "population with the saved weights and the hyperparameters of the flags"
         ) from error
 
 
 def _member(data: Any) -> Member:
-    _demand(isinstance(data, Mapping), "a member is no JSON object")
+    _demand(isinstance(data, Mapping), "a member is not a JSON object")
     values = data.get("hyperparameters")
-    _demand(isinstance(values, Mapping), "'hyperparameters' of a member is no JSON object")
+    _demand(isinstance(values, Mapping), "'hyperparameters' of a member is not a JSON object")
     for name, value in values.items():
-        _demand(name in mutable_flags() and is_number(value), f"{name}={value!r} is no hyperparameter with its value")
+        _demand(name in mutable_flags() and is_number(value), f"{name}={value!r} is not a hyperparameter with a number")
     policy, next_turn, turns = (_count(data, name) for name in ("policy", "next_turn", "turns"))
     parent = None if data.get("parent", "") is None else _count(data, "parent")
     return Member(policy, dict(values), _shaping(data), parent, next_turn, turns)
@@ -120,7 +117,9 @@ def _shaping(data: Mapping[str, Any]) -> Shaping | None:
 
 def _count(data: Mapping[str, Any], name: str) -> int:
     value = data.get(name)
-    _demand(isinstance(value, int) and not isinstance(value, bool) and value >= 0, f"{name!r} is no count: {value!r}")
+    _demand(
+        isinstance(value, int) and not isinstance(value, bool) and value >= 0, f"{name!r} is not a count: {value!r}"
+    )
     assert isinstance(value, int)
     return value
 

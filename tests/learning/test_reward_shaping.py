@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sfactory.errors import ExitCode
-from sfactory.pbt.event_log import Event, read_genealogy
+from sfactory.pbt.event_log import Event, read_events
 from sfactory.pbt.mutation import Shaping
 from sfactory.pbt.state import load_state
 from tests.support.trainer import RunTrainer
@@ -53,7 +53,7 @@ def test_shaping_weights_move_toward_the_true_objective(run_trainer: RunTrainer)
     assert state is not None
     assert state.reward_shaping == {"pays": {"right": 0.5, "tempting": 1.0}}
     assert all(objective > HALF_RIGHT for objective in true_objectives(last))
-    paid = [right_over_tempting(shaping) for shaping in shapings_that_turned(read_genealogy(run.run_dir))]
+    paid = [right_over_tempting(shaping) for shaping in shapings_that_turned(read_events(run.run_dir))]
     assert len(paid) == POLICIES
     assert statistics.median(paid) > 1.0
 

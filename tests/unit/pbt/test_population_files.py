@@ -1,4 +1,4 @@
-"""What a population leaves on the disk is read back equal, and what is damaged is told with what to do."""
+"""Files of a population are read back unchanged; errors in damaged files say what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfactory.errors import RunDirError
-from sfactory.pbt.event_log import GENEALOGY_NAME, Event, Kind, PbtEventLog, births, read_genealogy
+from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, PbtEventLog, read_events
 from sfactory.pbt.state import STATE_NAME, Member, PopulationState, load_state, save_state
 
 COUNTS = st.integers(0, 10**15)
@@ -45,17 +45,17 @@ STATE = PopulationState(7, 3, {"win": 1.0}, {0: Member(0, {"gamma": 0.99}, {"win
 
 @settings(max_examples=100, deadline=None)
 @given(STATES)
-def test_a_state_is_read_back_equal(state: PopulationState) -> None:
+def test_state_is_read_back(state: PopulationState) -> None:
     assert PopulationState.from_json(json.loads(json.dumps(state.to_json()))) == state
 
 
 @settings(max_examples=100, deadline=None)
 @given(EVENTS)
-def test_an_event_is_read_back_equal(event: Event) -> None:
+def test_event_is_read_back(event: Event) -> None:
     assert Event.from_json(json.loads(json.dumps(event.to_json()))) == event
 
 
-def test_a_saved_state_is_loaded_equal_to_the_last_bit(tmp_path: Path) -> None:
+def test_saved_state_is_loaded_exactly(tmp_path: Path) -> None:
     member = Member(1, {"learning_rate": 0.1 + 0.2, "batch_size": 2048}, {"a": {"b": [1e-300]}}, 0, 5_000_017, 12)
     state = STATE.with_member(member)
 
@@ -68,7 +68,7 @@ def test_a_saved_state_is_loaded_equal_to_the_last_bit(tmp_path: Path) -> None:
 
 def test_a_run_without_a_population_has_no_state(tmp_path: Path) -> None:
     assert load_state(tmp_path) is None
-    assert read_genealogy(tmp_path) == []
+    assert read_events(tmp_path) == []
 
 
 def damaged(**changes: Any) -> str:
@@ -85,22 +85,22 @@ def with_member(**changes: Any) -> str:
         ("", "Expecting"),
         (damaged()[:-20], "Expecting"),
         ("[" * 100_000, "recursion"),
-        ("[]", "it holds no JSON object"),
-        (damaged(format_version=2), "it has format_version 2, and this version reads 1"),
-        (damaged(seed=-1), "'seed' is no count: -1"),
-        (damaged(events=True), "'events' is no count: True"),
-        (damaged(members={}), "'members' is no list"),
-        (damaged(members=[3]), "a member is no JSON object"),
-        (damaged(members=2 * STATE.to_json()["members"]), "'members' has a policy twice"),
+        ("[]", "not a JSON object"),
+        (damaged(format_version=2), "format_version 2"),
+        (damaged(seed=-1), "'seed'"),
+        (damaged(events=True), "'events'"),
+        (damaged(members={}), "'members' is not a list"),
+        (damaged(members=[3]), "a member is not"),
+        (damaged(members=2 * STATE.to_json()["members"]), "a policy twice"),
         (damaged(reward_shaping=[1]), "'reward_shaping' must be a mapping"),
-        (with_member(hyperparameters=3), "'hyperparameters' of a member is no JSON object"),
-        (with_member(hyperparameters={"gamma": "0.9"}), "gamma='0.9' is no hyperparameter"),
-        (with_member(hyperparameters={"no_such": 1}), "no_such=1 is no hyperparameter"),
-        (with_member(next_turn=1.5), "'next_turn' is no count: 1.5"),
-        (with_member(parent="0"), "'parent' is no count: '0'"),
+        (with_member(hyperparameters=3), "'hyperparameters' of a member"),
+        (with_member(hyperparameters={"gamma": "0.9"}), "gamma='0.9'"),
+        (with_member(hyperparameters={"no_such": 1}), "no_such=1"),
+        (with_member(next_turn=1.5), "'next_turn'"),
+        (with_member(parent="0"), "'parent'"),
     ],
 )
-def test_a_damaged_state_is_an_error_that_says_what_to_do(tmp_path: Path, text: str, reason: str) -> None:
+def test_damaged_state_is_refused_with_advice(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / STATE_NAME).write_text(text)
 
     with pytest.raises(RunDirError) as caught:
@@ -108,7 +108,7 @@ def test_a_damaged_state_is_an_error_that_says_what_to_do(tmp_path: Path, text: 
 
     assert reason in str(caught.value)
     assert str(tmp_path / STATE_NAME) in str(caught.value)
-    assert "put back a copy of this file, or move it away to begin a new population" in str(caught.value)
+    assert "restore a copy" in str(caught.value)
     assert (tmp_path / STATE_NAME).read_text() == text
 
 
@@ -116,41 +116,32 @@ def event(policy: int, env_steps: int, kind: Kind = Kind.MUTATE, parent: int | N
     return Event(kind, policy, env_steps, {"gamma": 0.9}, None, parent, {0: 1.0, 1: None}, "why")
 
 
-def test_events_are_read_in_the_order_in_which_they_were_written(tmp_path: Path) -> None:
-    genealogy = PbtEventLog(tmp_path / GENEALOGY_NAME)
+def test_events_are_read_in_order(tmp_path: Path) -> None:
+    event_log = PbtEventLog(tmp_path / EVENT_LOG_NAME)
     events = [event(0, 10), event(1, 5), event(1, 20, Kind.REPLACE, parent=0), event(0, 10, Kind.KEEP)]
 
     for number, each in enumerate(events):
-        genealogy.append(number, each)
+        event_log.append(number, each)
 
-    assert read_genealogy(tmp_path) == events
-    assert births(events) == [events[2]]
+    assert read_events(tmp_path) == events
 
 
-def test_half_a_line_that_a_kill_has_left_is_neither_read_nor_in_the_way(tmp_path: Path) -> None:
-    path = tmp_path / GENEALOGY_NAME
+def test_incomplete_line_is_ignored_and_removed(tmp_path: Path) -> None:
+    path = tmp_path / EVENT_LOG_NAME
+    path.write_bytes(b'{"number')
     PbtEventLog(path).append(0, event(0, 10))
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"number": 1, "kind": "muta' + b"x" * 200_000)
 
-    assert read_genealogy(tmp_path) == [event(0, 10)]
+    assert read_events(tmp_path) == [event(0, 10)]
     PbtEventLog(path).append(1, event(1, 12))
 
     assert path.read_bytes().startswith(whole)
-    assert read_genealogy(tmp_path) == [event(0, 10), event(1, 12)]
+    assert read_events(tmp_path) == [event(0, 10), event(1, 12)]
 
 
-def test_a_file_that_is_half_a_line_alone_begins_anew(tmp_path: Path) -> None:
-    path = tmp_path / GENEALOGY_NAME
-    path.write_bytes(b'{"number')
-
-    PbtEventLog(path).append(0, event(0, 10))
-
-    assert read_genealogy(tmp_path) == [event(0, 10)]
-
-
-def test_a_turn_that_is_taken_again_supersedes_what_was_written_of_it(tmp_path: Path) -> None:
-    path = tmp_path / GENEALOGY_NAME
+def test_repeated_event_supersedes_later_lines(tmp_path: Path) -> None:
+    path = tmp_path / EVENT_LOG_NAME
     first = PbtEventLog(path)
     for number, each in enumerate([event(0, 10), event(0, 20), event(1, 30)]):
         first.append(number, each)
@@ -159,27 +150,27 @@ def test_a_turn_that_is_taken_again_supersedes_what_was_written_of_it(tmp_path: 
     second.append(1, event(0, 15, Kind.RESTORE))
     second.append(2, event(0, 21))
 
-    assert read_genealogy(tmp_path) == [event(0, 10), event(0, 15, Kind.RESTORE), event(0, 21)]
+    assert read_events(tmp_path) == [event(0, 10), event(0, 15, Kind.RESTORE), event(0, 21)]
 
 
-def test_env_steps_of_a_policy_go_back_only_where_a_session_goes_on_with_it(tmp_path: Path) -> None:
-    genealogy = PbtEventLog(tmp_path / GENEALOGY_NAME)
-    genealogy.append(0, event(0, 100))
-    genealogy.append(1, event(1, 50))
+def test_env_steps_of_a_policy_decrease_only_at_a_restore(tmp_path: Path) -> None:
+    event_log = PbtEventLog(tmp_path / EVENT_LOG_NAME)
+    event_log.append(0, event(0, 100))
+    event_log.append(1, event(1, 50))
 
     with pytest.raises(ValueError, match="mutate of policy 0 at env step 99, after one at 100"):
-        genealogy.append(2, event(0, 99))
-    genealogy.append(2, event(0, 80, Kind.RESTORE))
-    genealogy.append(3, event(0, 90))
+        event_log.append(2, event(0, 99))
+    event_log.append(2, event(0, 80, Kind.RESTORE))
+    event_log.append(3, event(0, 90))
 
-    assert [each.env_steps for each in read_genealogy(tmp_path)] == [100, 50, 80, 90]
+    assert [each.env_steps for each in read_events(tmp_path)] == [100, 50, 80, 90]
 
 
 @pytest.mark.parametrize("line", ["{}", "3", "nonsense", '{"number": 1, "kind": "die"}'])
-def test_a_line_that_is_no_event_is_told_by_its_number(tmp_path: Path, line: str) -> None:
-    path = tmp_path / GENEALOGY_NAME
+def test_invalid_line_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
+    path = tmp_path / EVENT_LOG_NAME
     PbtEventLog(path).append(0, event(0, 10))
     path.write_text(path.read_text() + line + "\n")
 
-    with pytest.raises(RunDirError, match=r"population\.jsonl, line 2: is no event of a population"):
-        read_genealogy(tmp_path)
+    with pytest.raises(RunDirError, match=r"population\.jsonl, line 2: is not an event"):
+        read_events(tmp_path)

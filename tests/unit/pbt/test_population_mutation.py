@@ -1,4 +1,4 @@
-"""Whatever is declared, at whatever rate: mutated values stay in range, and shaping keeps its structure and signs."""
+"""Mutated values stay in range; reward shaping keeps its structure and signs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SHAPINGS = st.dictionaries(
 
 @st.composite
 def declarations(draw: st.DrawFn) -> Hyperparameter:
-    """Any hyperparameter that the rules let pass."""
+    """Any valid hyperparameter."""
     how = draw(st.sampled_from(How))
     whole = how is How.DOUBLE or (how is not How.ONE_MINUS and draw(st.booleans()))
     numbers = {How.FACTOR: POSITIVE, How.LOG_UNIFORM: POSITIVE, How.ONE_MINUS: BELOW_ONE}.get(how, ANY)
@@ -59,7 +59,7 @@ def declarations(draw: st.DrawFn) -> Hyperparameter:
 
 @settings(max_examples=60, deadline=None)
 @given(declared=declarations(), by=PERTURBATIONS, seed=SEEDS)
-def test_a_thousand_turns_of_mutation_stay_in_range(declared: Hyperparameter, by: Perturbation, seed: int) -> None:
+def test_a_thousand_mutations_stay_in_range(declared: Hyperparameter, by: Perturbation, seed: int) -> None:
     rng = np.random.default_rng(seed)
     values: Values = {"x": declared.default, "other": 7.0}
 
@@ -73,7 +73,7 @@ def test_a_thousand_turns_of_mutation_stay_in_range(declared: Hyperparameter, by
 
 @settings(max_examples=20, deadline=None)
 @given(seed=SEEDS, by=PERTURBATIONS)
-def test_what_the_flags_declare_stays_in_range_all_together(seed: int, by: Perturbation) -> None:
+def test_hyperparameters_of_the_flags_stay_in_range(seed: int, by: Perturbation) -> None:
     wishes: dict[str, dict[str, float]] = {
         name: {} for name in ("adam_beta1", "adam_eps", "vtrace_rho", "vtrace_lambda", "num_epochs")
     }
@@ -98,10 +98,10 @@ def test_what_the_flags_declare_stays_in_range_all_together(seed: int, by: Pertu
 
 @settings(max_examples=60, deadline=None)
 @given(declared=declarations(), by=PERTURBATIONS, seed=SEEDS, value=ANY)
-def test_a_value_out_of_range_comes_back_into_it(
+def test_value_out_of_range_returns_into_it(
     declared: Hyperparameter, by: Perturbation, seed: int, value: float
 ) -> None:
-    # As after a session that was given another range.
+    # As after a session with another range.
     outside = int(value) if declared.whole else value
 
     if declared.how is not How.DOUBLE:
@@ -114,7 +114,7 @@ def draws(how: How, value: float, low: float, high: float, whole: bool = False, 
     return [new_value(value, declared, Perturbation(1.0, 1.1, 1.5), rng) for _ in range(3000)]
 
 
-def test_a_factor_goes_up_and_down_between_its_bounds() -> None:
+def test_factor_is_within_its_bounds_in_both_directions() -> None:
     ratios = [value / 0.01 for value in draws(How.FACTOR, 0.01, 1e-6, 1.0)]
     ups, downs = [r for r in ratios if r > 1], [r for r in ratios if r < 1]
 
@@ -125,26 +125,23 @@ def test_a_factor_goes_up_and_down_between_its_bounds() -> None:
     assert min(downs) >= 1 / 1.5 - 1e-9
 
 
-def test_what_is_near_one_changes_by_its_distance_from_one() -> None:
+def test_one_minus_changes_the_distance_from_one() -> None:
     horizons = [0.01 / (1 - value) for value in draws(How.ONE_MINUS, 0.99, 0.5, 0.9999) if value != 0.99]
 
     assert 1 / 1.5 - 1e-9 <= min(horizons) < 0.68
     assert 1.49 < max(horizons) <= 1.5 + 1e-9
 
 
-def test_a_batch_is_doubled_or_halved_and_an_odd_number_only_doubled() -> None:
+def test_whole_numbers_are_doubled_halved_or_moved_by_one() -> None:
     assert {*draws(How.DOUBLE, 1024, 256, 4096, whole=True)} == {512, 1024, 2048}
     assert {*draws(How.DOUBLE, 33, 8, 128, whole=True)} == {33, 66}
     assert {*draws(How.DOUBLE, 4096, 256, 4096, whole=True)} == {2048, 4096}
     assert {*draws(How.DOUBLE, 5, 4, 6, whole=True)} == {5}
-
-
-def test_small_whole_numbers_move_by_one_at_least() -> None:
     assert {*draws(How.FACTOR, 1, 1, 16, whole=True)} == {1, 2}
     assert {*draws(How.FACTOR, 2, 1, 16, whole=True)} == {1, 2, 3}
 
 
-def test_what_is_drawn_anew_covers_its_range() -> None:
+def test_uniform_and_log_uniform_cover_their_range() -> None:
     uniform = draws(How.UNIFORM, 0.5, 0.0, 1.0)
     log_uniform = draws(How.LOG_UNIFORM, 1e-4, 1e-6, 1e-2)
 
@@ -155,13 +152,13 @@ def test_what_is_drawn_anew_covers_its_range() -> None:
     assert {*draws(How.UNIFORM, 2, 1, 4, whole=True)} == {1, 2, 3, 4}
 
 
-def test_one_mutation_in_a_hundred_goes_back_to_the_default() -> None:
+def test_one_mutation_in_a_hundred_resets_to_the_default() -> None:
     back = draws(How.FACTOR, 0.1, 1e-6, 10.0, default=7.0).count(7.0)
 
     assert 10 < back < 60
 
 
-def test_the_rate_says_how_many_are_mutated() -> None:
+def test_rate_is_the_share_of_mutated_values() -> None:
     rng = np.random.default_rng(0)
     declared = [Hyperparameter(name, 1e-6, 1.0, How.FACTOR, False, 0.01) for name in "abcd"]
     values = dict.fromkeys("abcd", 0.01)
@@ -173,7 +170,7 @@ def test_the_rate_says_how_many_are_mutated() -> None:
     assert mutated(values, declared, Perturbation(0.0, 1.1, 1.5), rng, at_least_one=True) == values
 
 
-def test_a_first_mutation_changes_something_even_at_a_low_rate() -> None:
+def test_at_least_one_value_changes_at_a_low_rate() -> None:
     rng = np.random.default_rng(0)
     declared = [Hyperparameter(name, 1e-6, 1.0, How.FACTOR, False, 0.01) for name in "abcd"]
     values = dict.fromkeys("abcd", 0.01)
@@ -184,7 +181,7 @@ def test_a_first_mutation_changes_something_even_at_a_low_rate() -> None:
     assert all(sum(value != 0.01 for value in each.values()) <= 1 for each in chosen)
 
 
-def test_a_value_that_does_not_go_with_the_others_is_not_taken() -> None:
+def test_illegal_value_is_not_used() -> None:
     declared = [Hyperparameter("a", 1.0, 100.0, How.FACTOR, False, 10.0)]
     asked: list[tuple[str, dict[str, float]]] = []
 
@@ -198,19 +195,17 @@ def test_a_value_that_does_not_go_with_the_others_is_not_taken() -> None:
     assert values["a"] != 10.0
 
 
-@pytest.mark.parametrize("name", mutable_flags())
-def test_every_flag_that_may_be_mutated_declares_a_range_that_goes_with_its_way(name: str) -> None:
-    mutable = mutable_flags()[name]
-
-    assert mutable.low < mutable.high
-    if mutable.how in (How.FACTOR, How.LOG_UNIFORM, How.DOUBLE):
-        assert mutable.low > 0
-    if mutable.how is How.ONE_MINUS:
-        assert 0 <= mutable.low < mutable.high < 1
+def test_range_of_every_mutable_flag_suits_its_kind_of_mutation() -> None:
+    for name, mutable in mutable_flags().items():
+        assert mutable.low < mutable.high, name
+        if mutable.how in (How.FACTOR, How.LOG_UNIFORM, How.DOUBLE):
+            assert mutable.low > 0, name
+        if mutable.how is How.ONE_MINUS:
+            assert 0 <= mutable.low < mutable.high < 1, name
 
 
 def structure(value: Any) -> Any:
-    """What must not change: keys, kinds, signs, and everything that is no number."""
+    """Everything that must not change: keys, types, signs, and values that are not numbers."""
     if isinstance(value, dict):
         return {key: structure(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -222,7 +217,7 @@ def structure(value: Any) -> Any:
 
 @settings(max_examples=100, deadline=None)
 @given(shaping=SHAPINGS, by=PERTURBATIONS, seed=SEEDS)
-def test_a_reward_shaping_keeps_its_structure_its_signs_and_its_order_of_magnitude(
+def test_reward_shaping_keeps_structure_signs_and_magnitude(
     shaping: dict[str, Any], by: Perturbation, seed: int
 ) -> None:
     rng, new = np.random.default_rng(seed), shaping
@@ -238,7 +233,7 @@ def test_a_reward_shaping_keeps_its_structure_its_signs_and_its_order_of_magnitu
         assert abs(value) >= abs(origin) / SHAPING_RANGE * (1 - 1e-9)
 
 
-def test_a_nested_reward_shaping_is_mutated_number_by_number() -> None:
+def test_nested_reward_shaping_is_mutated_number_by_number() -> None:
     shaping = {"delta": {"FRAG": [1.0, -1.5], "HITS": 0.01}, "selected_weapon": {"1": 0.0}, "on": True, "name": "x"}
 
     new = mutated_shaping(shaping, shaping, Perturbation(1.0, 1.1, 1.5), np.random.default_rng(1))
@@ -251,24 +246,19 @@ def test_a_nested_reward_shaping_is_mutated_number_by_number() -> None:
     assert shaping["delta"] == {"FRAG": [1.0, -1.5], "HITS": 0.01}
 
 
+ENDLESS: dict[str, Any] = {}
+ENDLESS["a"] = ENDLESS
+
+
 @pytest.mark.parametrize(
     ("shaping", "text"),
     [
-        (3, "must be a mapping of names to numbers or further mappings, not a int"),
-        ({"a": {1: 2.0}}, "has the key 1 at a; keys must be text"),
-        ({"a": {"b": math.nan}}, "holds nan at a.b; a value must be a finite number, text, True, False or None"),
-        ({"a": {"b": {3}}}, "holds {3} at a.b; a value must be a finite number, text, True, False or None"),
+        (3, "not a int"),
+        ({"a": {1: 2.0}}, "has the key 1 at a"),
+        ({"a": {"b": math.nan}}, "holds nan at a.b"),
+        ({"a": {"b": {3}}}, "holds {3} at a.b"),
+        (ENDLESS, "nested more than 20 deep"),
     ],
 )
-def test_a_reward_shaping_that_is_none_is_told_why(shaping: object, text: str) -> None:
-    assert shaping_problem(shaping) == text
-
-
-def test_a_reward_shaping_without_an_end_is_refused() -> None:
-    endless: dict[str, Any] = {}
-    endless["a"] = endless
-
-    text = shaping_problem(endless)
-
-    assert text is not None
-    assert text.startswith("is nested more than 20 deep")
+def test_invalid_reward_shaping_is_described(shaping: object, text: str) -> None:
+    assert text in str(shaping_problem(shaping))

@@ -1,4 +1,4 @@
-"""Turns of a population: what each brings, when the next one is, and that an interruption changes none of it."""
+"""Turns of a population: their events and times; an interruption changes none of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sfactory.config.hyperparameters import hyperparameters
 from sfactory.config.schema import Config
 from sfactory.config.validation import check
 from sfactory.errors import EnvError, RunDirError
-from sfactory.pbt.event_log import GENEALOGY_NAME, Event, Kind, read_genealogy
+from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, read_events
 from sfactory.pbt.population import Population
 from sfactory.pbt.state import STATE_NAME, load_state
 
@@ -32,7 +32,7 @@ FLAGS: dict[str, Any] = {
     "pbt_mutation_rate": 0.5,
 }
 SHAPING = {"win": 1.0, "delta": {"health": -0.01, "on": True, "speeds": [0.5, 2]}}
-NOBODY: dict[int, int] = {}
+NO_STEPS: dict[int, int] = {}
 
 
 def config(**flags: Any) -> Config:
@@ -41,22 +41,22 @@ def config(**flags: Any) -> Config:
 
 def begun(path: Path, settings: Config | None = None, seed: int = 5) -> Population:
     path.mkdir(exist_ok=True)
-    return Population.begin(path, settings or config(), seed, NOBODY, SHAPING)
+    return Population.begin(path, settings or config(), seed, NO_STEPS, SHAPING)
 
 
-def restored(path: Path, settings: Config | None = None, env_steps: Mapping[int, int] = NOBODY) -> Population:
+def restored(path: Path, settings: Config | None = None, env_steps: Mapping[int, int] = NO_STEPS) -> Population:
     population = Population.restore(path, settings or config(), env_steps)
     assert population is not None
     return population
 
 
 def objectives(policy: int, env_steps: int) -> dict[int, float | None]:
-    """What episodes might have told then: some order of the policies, another one each time."""
+    """Objectives in a different order at each step."""
     return {other: float((17 * (other + 1) * (env_steps // 7 + policy + 1)) % 23) - 11 for other in range(4)}
 
 
 def play(population: Population, steps: range) -> list[Event]:
-    """All turns of four policies that are at the same env steps."""
+    """Play all turns of four policies with the same env steps."""
     events = []
     for env_steps in steps:
         for policy in range(4):
@@ -68,7 +68,7 @@ def play(population: Population, steps: range) -> list[Event]:
     return events
 
 
-def test_the_first_policy_begins_with_the_flags_values_and_all_others_with_mutated_ones(tmp_path: Path) -> None:
+def test_first_policy_starts_with_the_flags_and_others_with_mutated_values(tmp_path: Path) -> None:
     population = begun(tmp_path)
     given = {each.name: each.default for each in hyperparameters(config())}
 
@@ -79,10 +79,10 @@ def test_the_first_policy_begins_with_the_flags_values_and_all_others_with_mutat
     assert all(member.hyperparameters != given for member in members[1:])
     assert len({json.dumps(dict(member.hyperparameters)) for member in members}) == 4
     assert [(member.parent, member.next_turn, member.turns) for member in members] == [(None, START, 1)] * 4
-    assert [event.kind for event in read_genealogy(tmp_path)] == [Kind.BEGIN] * 4
+    assert [event.kind for event in read_events(tmp_path)] == [Kind.BEGIN] * 4
 
 
-def test_turns_begin_with_the_start_and_come_once_in_a_period(tmp_path: Path) -> None:
+def test_turns_start_at_pbt_start_mutation_and_come_once_per_period(tmp_path: Path) -> None:
     population = begun(tmp_path)
 
     events = play(population, range(0, START + 3 * PERIOD, 300))
@@ -92,7 +92,7 @@ def test_turns_begin_with_the_start_and_come_once_in_a_period(tmp_path: Path) ->
     assert by_policy == {policy: [4200, 5400, 6600] for policy in range(4)}
 
 
-def test_nobody_has_two_turns_at_once(tmp_path: Path) -> None:
+def test_a_policy_has_one_turn_at_a_time(tmp_path: Path) -> None:
     population = begun(tmp_path)
 
     event = population.turn(2, START, {})
@@ -104,7 +104,7 @@ def test_nobody_has_two_turns_at_once(tmp_path: Path) -> None:
     assert population.due(2, START + PERIOD)
 
 
-def test_a_turn_that_was_called_off_is_the_same_later(tmp_path: Path) -> None:
+def test_cancelled_turn_comes_again(tmp_path: Path) -> None:
     population = begun(tmp_path)
     event = population.turn(3, START, objectives(3, START))
 
@@ -114,7 +114,7 @@ def test_a_turn_that_was_called_off_is_the_same_later(tmp_path: Path) -> None:
     assert population.turn(3, START, objectives(3, START)) == event
 
 
-def test_one_of_the_worst_takes_over_from_one_of_the_best_with_mutated_values(tmp_path: Path) -> None:
+def test_worst_policy_copies_one_of_the_best_with_mutated_values(tmp_path: Path) -> None:
     population = begun(tmp_path, config(pbt_mutation_rate=1.0))
 
     event = population.turn(3, START, {0: 100.0, 1: 10.0, 2: 90.0, 3: 5.0})
@@ -124,7 +124,7 @@ def test_one_of_the_worst_takes_over_from_one_of_the_best_with_mutated_values(tm
     assert event.kind is Kind.REPLACE
     assert event.parent in (0, 2)
     assert event.hyperparameters.keys() == parent.hyperparameters.keys()
-    # A hundredth of all mutations brings the default back, which may be the value that it was.
+    # One mutation in a hundred resets a value to the default.
     assert all(
         0.6 < event.hyperparameters[name] / value < 1.6 or event.hyperparameters[name] == _default(name)
         for name, value in parent.hyperparameters.items()
@@ -139,7 +139,7 @@ def _default(name: str) -> float:
     return found
 
 
-def test_the_best_keep_what_they_have_and_those_in_between_are_mutated(tmp_path: Path) -> None:
+def test_best_policies_are_kept_and_middle_ones_mutated(tmp_path: Path) -> None:
     population = begun(tmp_path, config(pbt_replace_fraction=0.25, pbt_mutation_rate=1.0))
     values: dict[int, float | None] = {0: 100.0, 1: 50.0, 2: 20.0, 3: 99.0}
 
@@ -156,7 +156,7 @@ def test_the_best_keep_what_they_have_and_those_in_between_are_mutated(tmp_path:
     assert population.members[1].hyperparameters == middle.hyperparameters
 
 
-def test_the_first_policy_is_mutated_and_replaced_as_all_others_are(tmp_path: Path) -> None:
+def test_first_policy_is_mutated_and_replaced_like_all_others(tmp_path: Path) -> None:
     population = begun(tmp_path, config(pbt_replace_fraction=0.25, pbt_mutation_rate=1.0))
 
     middle = population.turn(0, START, {0: 50.0, 1: 100.0, 2: 40.0, 3: 45.0})
@@ -167,7 +167,7 @@ def test_the_first_policy_is_mutated_and_replaced_as_all_others_are(tmp_path: Pa
     assert (worst.kind, worst.parent) == (Kind.REPLACE, 1)
 
 
-def test_each_turn_draws_anew(tmp_path: Path) -> None:
+def test_each_turn_draws_new_factors(tmp_path: Path) -> None:
     population = begun(tmp_path, config(pbt_replace_fraction=0.25, pbt_mutation_rate=1.0))
     rates = [population.members[1].hyperparameters["learning_rate"]]
 
@@ -179,7 +179,7 @@ def test_each_turn_draws_anew(tmp_path: Path) -> None:
     assert len({round(new / old, 9) for old, new in itertools.pairwise(rates)}) == 5
 
 
-def test_one_of_the_worst_that_is_hardly_behind_is_mutated(tmp_path: Path) -> None:
+def test_worst_policy_within_the_gaps_is_mutated(tmp_path: Path) -> None:
     population = begun(tmp_path, config(pbt_mutation_rate=1.0))
 
     event = population.turn(3, START, {0: -100.0, 1: -101.0, 2: -102.0, 3: -103.0})
@@ -188,7 +188,7 @@ def test_one_of_the_worst_that_is_hardly_behind_is_mutated(tmp_path: Path) -> No
     assert event.reason == "among the worst, by less than the gaps"
 
 
-def test_a_policy_without_enough_episodes_waits_for_its_next_turn(tmp_path: Path) -> None:
+def test_policy_without_enough_episodes_is_kept(tmp_path: Path) -> None:
     population = begun(tmp_path)
 
     event = population.turn(1, START, {0: 5.0, 1: None, 2: 3.0, 3: float("nan")})
@@ -199,7 +199,7 @@ def test_a_policy_without_enough_episodes_waits_for_its_next_turn(tmp_path: Path
     assert population.members[1].next_turn == START + PERIOD
 
 
-def test_policies_that_do_not_learn_take_no_part(tmp_path: Path) -> None:
+def test_policies_that_do_not_learn_are_no_members(tmp_path: Path) -> None:
     population = begun(tmp_path, config(train_policies=(1, 3), pbt_replace_fraction=0.5))
 
     event = population.turn(3, START, {0: 1000.0, 1: 10.0, 2: 900.0, 3: 1.0})
@@ -210,7 +210,7 @@ def test_policies_that_do_not_learn_take_no_part(tmp_path: Path) -> None:
     assert population.config_for(0) == config(train_policies=(1, 3), pbt_replace_fraction=0.5)
 
 
-def test_a_parent_that_cannot_be_read_is_skipped_and_the_member_keeps_what_it_has(tmp_path: Path) -> None:
+def test_skipped_event_leaves_the_member_unchanged(tmp_path: Path) -> None:
     population = begun(tmp_path)
     before = population.members[3]
 
@@ -224,12 +224,12 @@ def test_a_parent_that_cannot_be_read_is_skipped_and_the_member_keeps_what_it_ha
         None,
     )
     assert after.next_turn == START + PERIOD
-    told = read_genealogy(tmp_path)[-1]
-    assert (told.kind, told.parent, told.reason) == (Kind.SKIP, event.parent, "checkpoint_p0 cannot be read")
-    assert told.hyperparameters == before.hyperparameters
+    last = read_events(tmp_path)[-1]
+    assert (last.kind, last.parent, last.reason) == (Kind.SKIP, event.parent, "checkpoint_p0 cannot be read")
+    assert last.hyperparameters == before.hyperparameters
 
 
-def test_a_member_whose_weights_are_lost_takes_over_from_one_of_the_best_that_has_its_own(tmp_path: Path) -> None:
+def test_member_without_weights_copies_one_of_the_best_with_weights(tmp_path: Path) -> None:
     population = begun(tmp_path)
 
     event = population.reseed(0, 1234, {0: 1000.0, 1: 10.0, 2: 90.0, 3: 500.0}, {0, 3}, "its weights are lost")
@@ -241,7 +241,7 @@ def test_a_member_whose_weights_are_lost_takes_over_from_one_of_the_best_that_ha
     assert population.members[0].next_turn == START  # no turn is before the first one
 
 
-def test_a_member_whose_weights_are_lost_waits_a_period_at_most_until_the_others_can_be_ranked(tmp_path: Path) -> None:
+def test_member_without_weights_waits_at_most_a_period_for_a_ranking(tmp_path: Path) -> None:
     begun(tmp_path)
     again = restored(tmp_path, env_steps={0: 0, 1: 5000, 2: 5000, 3: 5000})
     some: dict[int, float | None] = {0: None, 1: 2.0, 2: None, 3: 4.0}
@@ -257,12 +257,12 @@ def test_a_member_whose_weights_are_lost_waits_a_period_at_most_until_the_others
     assert late.parent in (1, 2, 3)
 
 
-def test_nobody_takes_over_where_all_weights_are_lost(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no member beside policy 0"):
+def test_without_any_weights_there_is_no_parent(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no member other than policy 0"):
         begun(tmp_path).reseed(0, 0, {}, {0, 1, 2, 3}, "lost")
 
 
-def test_the_config_of_a_member_holds_its_values_and_passes_every_check(tmp_path: Path) -> None:
+def test_config_of_a_member_has_its_values_and_is_valid(tmp_path: Path) -> None:
     settings = config(pbt_optimize_batch_size=True, pbt_optimize_gamma=True, pbt_mutation_rate=1.0, batch_size=1056)
     population = begun(tmp_path, settings)
     events = play(population, range(START, START + 20 * PERIOD, PERIOD))
@@ -278,7 +278,7 @@ def test_the_config_of_a_member_holds_its_values_and_passes_every_check(tmp_path
     assert {event.hyperparameters["batch_size"] for event in events} == {1056, 2112, 4224}
 
 
-def test_everything_that_is_loaded_equals_what_was_saved(tmp_path: Path) -> None:
+def test_restored_population_equals_the_saved_one(tmp_path: Path) -> None:
     population = begun(tmp_path)
     events = play(population, range(0, 10 * PERIOD, 300))
 
@@ -287,13 +287,13 @@ def test_everything_that_is_loaded_equals_what_was_saved(tmp_path: Path) -> None
     assert again.members == population.members
     assert (again.state.seed, again.state.reward_shaping) == (5, SHAPING)
     assert load_state(tmp_path) == again.state
-    kinds = [event.kind for event in read_genealogy(tmp_path)]
+    kinds = [event.kind for event in read_events(tmp_path)]
     assert kinds == [Kind.BEGIN] * 4 + [event.kind for event in events] + [Kind.RESTORE] * 4
     assert {Kind.REPLACE, Kind.MUTATE, Kind.KEEP} <= {*kinds}
 
 
 @pytest.mark.parametrize("pause", [START + 100, START + 1300, START + 5200])
-def test_a_population_that_was_interrupted_takes_the_same_turns_at_the_same_steps(tmp_path: Path, pause: int) -> None:
+def test_interrupted_population_has_the_same_turns(tmp_path: Path, pause: int) -> None:
     whole = begun(tmp_path / "whole")
     expected = play(whole, range(0, START + 12 * PERIOD, 100))
 
@@ -306,7 +306,7 @@ def test_a_population_that_was_interrupted_takes_the_same_turns_at_the_same_step
     assert again.members == whole.members
 
 
-def test_after_a_resume_a_turn_waits_a_period_at_most_until_all_can_be_ranked(tmp_path: Path) -> None:
+def test_after_a_resume_turns_wait_at_most_a_period_for_a_ranking(tmp_path: Path) -> None:
     begun(tmp_path)
     pause = START + 100
     again = restored(tmp_path, env_steps=dict.fromkeys(range(4), pause))
@@ -319,19 +319,11 @@ def test_after_a_resume_a_turn_waits_a_period_at_most_until_all_can_be_ranked(tm
     assert again.due(0, pause + PERIOD)
     again.look_at({**some, 2: 3.0})
     assert again.due(0, pause + 1)
+    again.look_at({**some, 2: None})  # policy 2 was replaced, and its episodes are forgotten
+    assert again.due(0, pause + 1)
 
 
-def test_once_all_could_be_ranked_nobody_waits_for_a_member_that_has_just_taken_over(tmp_path: Path) -> None:
-    begun(tmp_path)
-    again = restored(tmp_path, env_steps=dict.fromkeys(range(4), START))
-    again.look_at({0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0})
-
-    again.look_at({0: None, 1: 2.0, 2: 3.0, 3: 4.0})  # episodes of other weights are forgotten
-
-    assert again.due(1, START)
-
-
-def test_without_a_resume_no_turn_waits_for_those_that_cannot_be_ranked(tmp_path: Path) -> None:
+def test_new_population_does_not_wait_for_a_ranking(tmp_path: Path) -> None:
     population = begun(tmp_path)
 
     population.look_at({0: 1.0, 1: None, 2: None, 3: None})
@@ -339,7 +331,7 @@ def test_without_a_resume_no_turn_waits_for_those_that_cannot_be_ranked(tmp_path
     assert population.due(0, START)
 
 
-def test_members_that_a_run_had_before_its_population_wait_to_be_ranked_too(tmp_path: Path) -> None:
+def test_new_population_of_a_trained_run_waits_for_a_ranking(tmp_path: Path) -> None:
     population = Population.begin(tmp_path, config(), 5, dict.fromkeys(range(4), 3 * START), None)
 
     assert not population.due(0, 3 * START)
@@ -347,7 +339,7 @@ def test_members_that_a_run_had_before_its_population_wait_to_be_ranked_too(tmp_
     assert population.due(0, 3 * START)
 
 
-def test_who_goes_on_from_before_its_last_turn_has_the_next_one_a_period_later(tmp_path: Path) -> None:
+def test_member_restored_from_before_its_last_turn_waits_a_period(tmp_path: Path) -> None:
     play(begun(tmp_path), range(START, START + 10 * PERIOD, PERIOD))
 
     again = restored(tmp_path, env_steps={0: 20, 1: START + 1, 2: START + 9 * PERIOD, 3: 30 * PERIOD})
@@ -356,7 +348,7 @@ def test_who_goes_on_from_before_its_last_turn_has_the_next_one_a_period_later(t
     assert next_turns == [START, START + 1 + PERIOD, START + 10 * PERIOD, START + 10 * PERIOD]
 
 
-def test_a_turn_that_was_not_recorded_is_taken_again_after_a_kill(tmp_path: Path) -> None:
+def test_turn_that_was_not_recorded_is_repeated_after_a_kill(tmp_path: Path) -> None:
     lost = begun(tmp_path).turn(3, START, objectives(3, START))
 
     again = restored(tmp_path)
@@ -365,9 +357,7 @@ def test_a_turn_that_was_not_recorded_is_taken_again_after_a_kill(tmp_path: Path
     assert again.turn(3, START, objectives(3, START)) == lost
 
 
-def test_a_kill_between_the_history_and_the_state_leaves_no_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kill_between_log_and_state_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     population = begun(tmp_path)
     event = population.turn(3, START, objectives(3, START))
 
@@ -378,16 +368,16 @@ def test_a_kill_between_the_history_and_the_state_leaves_no_trace(
         patch.setattr(atomic, "write_json", killed)
         with pytest.raises(KeyboardInterrupt):
             population.record(event)
-    torn = read_genealogy(tmp_path)
+    torn = read_events(tmp_path)
     again = restored(tmp_path)
     second = again.turn(3, START, objectives(3, START))
     again.record(second)
 
     assert torn[-1] == event == second
-    assert [each for each in read_genealogy(tmp_path) if each.kind is not Kind.RESTORE] == torn
+    assert [each for each in read_events(tmp_path) if each.kind is not Kind.RESTORE] == torn
 
 
-def test_a_full_disk_ends_no_run_and_is_made_good_with_the_next_turn(
+def test_full_disk_is_a_warning_and_the_next_turn_saves_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     population = begun(tmp_path)
@@ -399,14 +389,14 @@ def test_a_full_disk_ends_no_run_and_is_made_good_with_the_next_turn(
         patch.setattr(os, "fsync", full)
         population.record(population.turn(1, START, objectives(1, START)))
     assert "cannot be saved" in caplog.text
-    assert len(read_genealogy(tmp_path)) == 4
+    assert len(read_events(tmp_path)) == 4
     population.record(population.turn(2, START, objectives(2, START)))
 
     assert load_state(tmp_path) == population.state
-    assert [event.policy for event in read_genealogy(tmp_path)] == [0, 1, 2, 3, 2]
+    assert [event.policy for event in read_events(tmp_path)] == [0, 1, 2, 3, 2]
 
 
-def test_what_is_mutated_may_change_between_sessions(tmp_path: Path) -> None:
+def test_mutable_flags_may_change_between_sessions(tmp_path: Path) -> None:
     population = begun(tmp_path)
 
     flags = {"pbt_optimize_gamma": True, "gamma": 0.95, "pbt_hyperparameters": {"learning_rate": None}}
@@ -419,7 +409,7 @@ def test_what_is_mutated_may_change_between_sessions(tmp_path: Path) -> None:
     ]
 
 
-def test_values_that_do_not_go_with_the_flags_any_more_are_told_and_replaced(
+def test_values_that_are_not_valid_any_more_are_replaced_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     flags = {"pbt_optimize_batch_size": True, "batch_size": 1024, "pbt_mutation_rate": 1.0}
@@ -437,17 +427,17 @@ def test_values_that_do_not_go_with_the_flags_any_more_are_told_and_replaced(
     assert [member.hyperparameters["learning_rate"] for member in again.members.values()] == pytest.approx(bounded)
     assert bounded != rates
     assert check(again.config_for(1)) == []
-    assert f"batch_size={was:g} does not go with the flags any more, 1056 does" in caplog.text
+    assert f"batch_size={was:g} is not valid" in caplog.text
 
 
-def test_a_policy_that_learns_only_now_joins_with_values_of_its_own(tmp_path: Path) -> None:
+def test_policy_that_starts_to_learn_becomes_a_member(tmp_path: Path) -> None:
     begun(tmp_path, config(train_policies=(0, 1)))
 
     again = restored(tmp_path, env_steps={0: 50, 1: 60, 2: 0, 3: 0})
 
     assert sorted(again.members) == [0, 1, 2, 3]
     assert again.members[2].hyperparameters != again.members[3].hyperparameters
-    assert [(event.kind, event.policy) for event in read_genealogy(tmp_path)[2:]] == [
+    assert [(event.kind, event.policy) for event in read_events(tmp_path)[2:]] == [
         (Kind.RESTORE, 0),
         (Kind.RESTORE, 1),
         (Kind.BEGIN, 2),
@@ -455,38 +445,35 @@ def test_a_policy_that_learns_only_now_joins_with_values_of_its_own(tmp_path: Pa
     ]
 
 
-def test_a_run_without_a_population_restores_none(tmp_path: Path) -> None:
-    assert Population.restore(tmp_path, config(), NOBODY) is None
-
-
-def test_a_damaged_population_is_not_begun_anew(tmp_path: Path) -> None:
+def test_missing_population_is_none_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    assert Population.restore(tmp_path, config(), NO_STEPS) is None
     begun(tmp_path)
     (tmp_path / STATE_NAME).write_text("{")
 
-    with pytest.raises(RunDirError, match="put back a copy"):
-        Population.restore(tmp_path, config(), NOBODY)
+    with pytest.raises(RunDirError, match="restore a copy"):
+        Population.restore(tmp_path, config(), NO_STEPS)
 
 
-def test_a_new_population_after_the_state_was_moved_away_keeps_the_history(tmp_path: Path) -> None:
+def test_new_population_keeps_the_event_log(tmp_path: Path) -> None:
     play(begun(tmp_path), range(START, START + PERIOD, 100))
-    before = read_genealogy(tmp_path)
-    (tmp_path / STATE_NAME).rename(tmp_path / "aside.json")
+    before = read_events(tmp_path)
+    (tmp_path / STATE_NAME).rename(tmp_path / "old.json")
 
     again = begun(tmp_path, seed=6)
 
-    assert read_genealogy(tmp_path)[: len(before)] == before
-    assert [event.kind for event in read_genealogy(tmp_path)[len(before) :]] == [Kind.BEGIN] * 4
+    assert read_events(tmp_path)[: len(before)] == before
+    assert [event.kind for event in read_events(tmp_path)[len(before) :]] == [Kind.BEGIN] * 4
     assert load_state(tmp_path) == again.state
     assert [member.turns for member in again.members.values()] == [1] * 4
 
 
-def test_an_env_that_reports_no_numbers_as_reward_shaping_is_told(tmp_path: Path) -> None:
-    with pytest.raises(EnvError, match=r"the reward shaping that the environment reports holds nan at win"):
-        Population.begin(tmp_path, config(), 5, NOBODY, {"win": float("nan")})
-    assert not (tmp_path / GENEALOGY_NAME).exists()
+def test_invalid_reward_shaping_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EnvError, match="holds nan at win"):
+        Population.begin(tmp_path, config(), 5, NO_STEPS, {"win": float("nan")})
+    assert not (tmp_path / EVENT_LOG_NAME).exists()
 
 
-def test_reward_shaping_is_mutated_with_the_rest_and_taken_over_with_the_weights(tmp_path: Path) -> None:
+def test_reward_shaping_is_mutated_and_copied_with_the_weights(tmp_path: Path) -> None:
     population = begun(tmp_path, config(pbt_mutation_rate=1.0))
     population.record(population.turn(3, START, {0: 100.0, 1: 10.0, 2: 90.0, 3: 5.0}))
 
@@ -498,13 +485,13 @@ def test_reward_shaping_is_mutated_with_the_rest_and_taken_over_with_the_weights
     assert all(shaping is not None and shaping["delta"]["health"] < 0 for shaping in shapings)
 
 
-def test_tuples_of_a_reward_shaping_are_lists_from_the_start(tmp_path: Path) -> None:
-    population = Population.begin(tmp_path, config(), 5, NOBODY, {"speeds": (1.0, 2.0)})
+def test_tuples_in_reward_shaping_become_lists(tmp_path: Path) -> None:
+    population = Population.begin(tmp_path, config(), 5, NO_STEPS, {"speeds": (1.0, 2.0)})
 
     assert population.state.reward_shaping == {"speeds": [1.0, 2.0]}
     assert load_state(tmp_path) == population.state
 
 
-def test_another_seed_gives_another_population(tmp_path: Path) -> None:
+def test_seed_determines_the_population(tmp_path: Path) -> None:
     assert begun(tmp_path / "a", seed=1).members == begun(tmp_path / "b", seed=1).members
     assert begun(tmp_path / "c", seed=1).members != begun(tmp_path / "d", seed=2).members

@@ -14,7 +14,7 @@ from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.layout import Layout
 from sfactory.messages import EpisodesDone
-from sfactory.pbt.event_log import Event, Kind, read_genealogy
+from sfactory.pbt.event_log import Event, Kind, read_events
 from sfactory.pbt.state import Member, load_state
 from sfactory.report.collector import ReportCollector
 from sfactory.runner.pbt_driver import PbtDriver
@@ -85,7 +85,7 @@ class Farm:
 
     def turns(self) -> list[Event]:
         """All that was recorded since the members began."""
-        return [event for event in read_genealogy(self._path) if event.kind not in (Kind.BEGIN, Kind.RESTORE)]
+        return [event for event in read_events(self._path) if event.kind not in (Kind.BEGIN, Kind.RESTORE)]
 
     def member(self, policy: int) -> Member:
         state = load_state(self._path)
