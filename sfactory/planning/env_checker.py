@@ -1,217 +1,214 @@
-"""Room: holding an env of many agents to its interface. In: an AgentsEnv. Out: its spec, or a teaching EnvError.
-
-It is played with legal actions for some episodes, so that agents die, sleep and come back here first, if they do early.
-
-Room: holding a vector env to its interface. In: a factory. Out: EnvSpec of one env, or a teaching EnvError.
-"""
+"""Checks that an env keeps to its interface: plain envs, vector envs and envs with many agents."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.clock import Deadline
-from sfactory.env.conversion import BadObservation, BlockWriter, Writer, action_reader, block_reader
-from sfactory.env.factory import EnvFactory
-from sfactory.env.lifecycle import close_env
-from sfactory.env.multi_agent import AgentsEnv, AgentsWriter, BadAgents, Change
+from sfactory.env.conversion import NOT_FINITE, BlockWriter, ObsWriter, Writer, action_reader, block_reader
+from sfactory.env.multi_agent import AgentsEnv, AgentsWriter, BadAgents
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents
 from sfactory.env.vector import VectorEnv, autoreset_mode, single_spaces
 from sfactory.errors import EnvError
 from sfactory.spec import EnvSpec
 
-STEPS = 50
-_LONG_S = 2.0  # steps that take this long are not repeated
+NUM_VECTOR_ENVS = 2  # the fewest for which one env differs from several
+AGENT_STEPS = 50
+_LONG_S = 2.0  # no more steps are made once they have taken this long
 
-_PARALLEL = "as PettingZoo's parallel interface has it"
-_LISTED = "as envs of lists have it (docs/multi_agent.md)"
+_GYMNASIUM = ", as Gymnasium's interface has it"
+_PARALLEL = ", as PettingZoo's parallel interface has it"
+_LISTED = ", as envs of lists have it (docs/multi_agent.md)"
 
 
-def examine_agents(env: AgentsEnv, name: str) -> EnvSpec:
-    """Reset ``env``, called ``name``, step it up to STEPS times, over ends of episodes; returns its spec."""
-    try:
-        spec = env.spec
-    except EnvError as error:
-        raise EnvError(f"{name}: {error}") from None
-    _check_forms(env, spec, name)
-    try:
-        _play(env, spec, name)
-    except (BadAgents, BadObservation) as error:
-        raise EnvError(f"{name}: {error}") from None
+def check_env(env: gymnasium.Env[Any, Any], name: str) -> EnvSpec:
+    """Reset and step ``env`` once; returns its spec. Raises EnvError, which begins with ``name``."""
+    with _named(name):
+        spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
+        writer = ObsWriter(spec, env.observation_space)
+        obs, info = _tuple(env.reset(seed=0), 2, f"reset() must return (observation, info dict){_GYMNASIUM}")
+        _require(isinstance(info, dict), f"reset() must return (observation, info dict){_GYMNASIUM}")
+        _check_observations(writer, [obs], 1, "reset()")
+        (action,) = _some_actions(spec, action_reader(env.action_space), 1)
+        step = env.step(action)
+        obs, reward, *_ = _tuple(step, 5, "step() must return (observation, reward, terminated, truncated, info)")
+        _check_observations(writer, [obs], 1, "step()")
+        _check_reward(reward, "step() returned")
     return spec
 
 
-def _check_forms(env: AgentsEnv, spec: EnvSpec, name: str) -> None:
-    """One reset and one step of the env as it is, whose parts have the right form; the rest can then be said better."""
-    if isinstance(env, ParallelAgents):
-        _check_parallel(env, spec, name)
-    elif isinstance(env, ListedAgents):
-        _check_listed(env, spec, name)
+def check_vector_env(env: VectorEnv, name: str) -> EnvSpec:
+    """Reset and step a vector env of NUM_VECTOR_ENVS once; returns the spec of one env. Raises as ``check_env``."""
+    size = NUM_VECTOR_ENVS
+    with _named(name):
+        obs_space, action_space = single_spaces(env)
+        spec = EnvSpec.of_spaces(obs_space, action_space)
+        autoreset_mode(env)
+        writer = BlockWriter(spec, obs_space)
+        form = f"reset() must return (observations, infos dict){_GYMNASIUM}"
+        observations, infos = _tuple(env.reset(seed=0), 2, form)
+        _require(isinstance(infos, dict), form)
+        _check_observations(writer, observations, size, "reset()")
+        step = env.step(_some_actions(spec, block_reader(action_space), size))
+        form = "step() must return (observations, rewards, terminated, truncated, infos)"
+        observations, rewards, terminated, truncated, _ = _tuple(step, 5, form)
+        _check_observations(writer, observations, size, "step()")
+        for what, values in (("rewards", rewards), ("terminated", terminated), ("truncated", truncated)):
+            shape = np.shape(values)
+            _require(shape == (size,), f"step() returned {what} of shape {shape} for {size} envs")
+        for reward in rewards:
+            _check_reward(reward, "step() returned")
+    return spec
 
 
-def _check_parallel(agents: ParallelAgents, spec: EnvSpec, name: str) -> None:
+def check_agents_env(env: AgentsEnv, name: str) -> EnvSpec:
+    """Reset ``env`` and step it up to AGENT_STEPS times, over ends of episodes; returns its spec.
+
+    With so many steps, agents that die, sleep and wake up early do so here first. Raises as ``check_env``.
+    """
+    with _named(name):
+        spec = env.spec
+        # One reset and one step of the foreign env itself, so that errors speak of its own form.
+        if isinstance(env, ParallelAgents):
+            _check_parallel(env, spec)
+        elif isinstance(env, ListedAgents):
+            _check_listed(env, spec)
+        _play(env, spec)
+    return spec
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Put ``name`` before what is wrong."""
+    try:
+        yield
+    except (EnvError, BadAgents) as error:
+        raise EnvError(f"{name}: {error}") from None
+
+
+def _require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise EnvError(problem)
+
+
+def _tuple(value: Any, size: int, problem: str) -> tuple[Any, ...]:
+    """``value``, which has to be a tuple of ``size``."""
+    _require(isinstance(value, tuple) and len(value) == size, problem)
+    result: tuple[Any, ...] = value
+    return result
+
+
+def _check_observations(
+    writer: Writer, observations: Any, size: int, where: str, agents: Sequence[str] | None = None
+) -> None:
+    """Raise EnvError unless ``size`` observations are finite and as their space promises; ``agents``: their names."""
+    for row, flaw in writer.flaws(observations, size).items():
+        agent = "" if agents is None else f", agent {agents[row]!r}"
+        hint = "; observations must be finite" if flaw.text == NOT_FINITE else ""
+        raise EnvError(f"{where}{agent}: observation {flaw.key!r} {flaw.text}{hint}")
+
+
+def _check_reward(reward: Any, where: str) -> None:
+    try:
+        number = float(reward)
+    except (TypeError, ValueError):
+        raise EnvError(f"{where} the reward {reward!r}, which is no number") from None
+    _require(math.isfinite(number), f"{where} the reward {number}; rewards must be finite")
+
+
+def _some_actions(spec: EnvSpec, read: Callable[[dict[str, Any]], Any], size: int) -> Any:
+    """Legal actions of ``size`` rows; ``read`` is the translation that training uses."""
+    return read({head.key: np.zeros((size, *head.tensor.shape), head.tensor.dtype) for head in spec.actions})
+
+
+def _check_parallel(agents: ParallelAgents, spec: EnvSpec) -> None:
     env: Any = agents.env
-    reset = env.reset(seed=0)
-    if not (isinstance(reset, tuple) and len(reset) == 2 and isinstance(reset[0], Mapping)):
-        raise EnvError(f"{name}: reset() must return (dict of observations, dict of infos), {_PARALLEL}")
-    if not env.agents:
-        raise EnvError(f"{name}: no agent is in the env's agents after reset()")
+    form = f"reset() must return (dict of observations, dict of infos){_PARALLEL}"
+    observations, _ = _tuple(env.reset(seed=0), 2, form)
+    _require(isinstance(observations, Mapping), form)
+    _require(bool(env.agents), "no agent is in the env's agents after reset()")
     known = list(env.possible_agents)
-    _require_known(reset[0], known, f"{name}: reset() gave an observation")
-    missing = [agent for agent in env.agents if agent not in reset[0]]
-    if missing:
-        raise EnvError(f"{name}: reset() gave no observation of agent {missing[0]!r}, who is among the env's agents")
-    actions = _some_actions(spec, agents)
-    step = env.step({agent: actions[known.index(agent)] for agent in env.agents if agent in known})
-    if not (isinstance(step, tuple) and len(step) == 5 and all(isinstance(part, Mapping) for part in step)):
-        raise EnvError(
-            f"{name}: step() must return dicts of observations, rewards, terminations, truncations and infos, "
-            f"{_PARALLEL}"
-        )
+    _require_known(observations, known, "reset() gave an observation")
+    for agent in env.agents:
+        there = agent in observations
+        _require(there, f"reset() gave no observation of agent {agent!r}, who is among the env's agents")
+    actions = _some_actions(spec, action_reader(agents.action_space), spec.num_agents)
+    form = f"step() must return dicts of observations, rewards, terminations, truncations and infos{_PARALLEL}"
+    step = _tuple(env.step({agent: actions[known.index(agent)] for agent in env.agents if agent in known}), 5, form)
+    _require(all(isinstance(part, Mapping) for part in step), form)
     whats = ("an observation", "a reward", "a termination", "a truncation", "an info")
     for what, part in zip(whats, step, strict=True):
-        _require_known(part, known, f"{name}: step() gave {what}")
+        _require_known(part, known, f"step() gave {what}")
 
 
 def _require_known(part: Mapping[Any, Any], known: Sequence[Any], what: str) -> None:
     for agent in part:
-        if agent not in known:
-            raise EnvError(f"{what} of {agent!r}, who is not among possible_agents {known}; name every agent there")
+        problem = f"{what} of {agent!r}, who is not among possible_agents {known}; name every agent there"
+        _require(agent in known, problem)
 
 
-def _check_listed(agents: ListedAgents, spec: EnvSpec, name: str) -> None:
+def _check_listed(agents: ListedAgents, spec: EnvSpec) -> None:
     env: Any = agents.env
-    reset = env.reset(seed=0)
-    if not (isinstance(reset, tuple) and len(reset) == 2):
-        raise EnvError(f"{name}: reset() must return (list of observations, list of infos), {_LISTED}")
-    _require_lists(("observations", "infos"), reset, spec, f"{name}: reset()")
-    step = env.step(_some_actions(spec, agents))
-    if not (isinstance(step, tuple) and len(step) == 5):
-        raise EnvError(f"{name}: step() must return five lists, {_LISTED}")
-    _require_lists(("observations", "rewards", "terminated", "truncated", "infos"), step, spec, f"{name}: step()")
+    reset = _tuple(env.reset(seed=0), 2, f"reset() must return (list of observations, list of infos){_LISTED}")
+    _require_lists(("observations", "infos"), reset, spec, "reset()")
+    actions = _some_actions(spec, action_reader(agents.action_space), spec.num_agents)
+    step = _tuple(env.step(actions), 5, f"step() must return five lists{_LISTED}")
+    _require_lists(("observations", "rewards", "terminated", "truncated", "infos"), step, spec, "step()")
 
 
 def _require_lists(whats: Sequence[str], parts: Sequence[Any], spec: EnvSpec, where: str) -> None:
     for what, part in zip(whats, parts, strict=True):
-        if isinstance(part, str | Mapping) or not hasattr(part, "__len__"):
-            raise EnvError(f"{where} gave {what} as a {type(part).__name__}; it must be a list of one for each agent")
-        if len(part) != spec.num_agents:
-            raise EnvError(f"{where} gave {len(part)} {what} for {spec.num_agents} agents")
-        if what == "infos" and not all(isinstance(info, Mapping) for info in part):
-            raise EnvError(f"{where} gave infos that are not dicts; they must be one dict for each agent")
+        is_list = hasattr(part, "__len__") and not isinstance(part, str | Mapping)
+        kind = type(part).__name__
+        _require(is_list, f"{where} gave {what} as a {kind}; it must be a list of one for each agent")
+        _require_size(what, part, spec, where)
+        if what == "infos":
+            are_dicts = all(isinstance(info, Mapping) for info in part)
+            _require(are_dicts, f"{where} gave infos that are not dicts; they must be one dict for each agent")
 
 
-def _play(env: AgentsEnv, spec: EnvSpec, name: str) -> None:
-    """Some steps, as training takes them."""
+def _require_size(what: str, part: Sequence[Any], spec: EnvSpec, where: str) -> None:
+    _require(len(part) == spec.num_agents, f"{where} gave {len(part)} {what} for {spec.num_agents} agents")
+
+
+def _play(env: AgentsEnv, spec: EnvSpec) -> None:
+    """Some steps, as training makes them."""
     writer, activity = AgentsWriter(spec, env.observation_space), AgentActivity(spec.num_agents)
-    actions, deadline = _some_actions(spec, env), Deadline(_LONG_S)
-    observations: Sequence[Any] = env.reset(seed=0)
-    if len(observations) != spec.num_agents:
-        raise EnvError(f"{name}: reset() gave {len(observations)} observations for {spec.num_agents} agents")
-    activity.begin(observations)
-    _check_shown(writer, spec, activity, observations, f"{name}, reset()")
-    for number in range(1, STEPS + 1):
-        where = f"{name}, step {number}"
+    actions = _some_actions(spec, action_reader(env.action_space), spec.num_agents)
+    deadline = Deadline(_LONG_S)
+
+    def check_shown(observations: Sequence[Any], where: str) -> None:
+        """Check the observations that training would use."""
+        shown = [agent for agent, acts in enumerate(activity.acting) if acts or agent in activity.showing]
+        names = [spec.agents[agent] for agent in shown]
+        _check_observations(writer, [observations[agent] for agent in shown], len(shown), where, names)
+
+    def reset(where: str, seed: int | None) -> None:
+        observations = env.reset(seed=seed)
+        _require_size("observations", observations, spec, where)
+        activity.begin(observations)
+        check_shown(observations, where)
+
+    reset("reset()", seed=0)
+    for number in range(1, AGENT_STEPS + 1):
+        where = f"step {number}"
         observations, rewards, change = env.step(actions)
-        for what, values in (("observations", observations), ("rewards", rewards), *_lists_of(change)):
-            if len(values) != spec.num_agents:
-                raise EnvError(f"{where}: gave {len(values)} {what} for {spec.num_agents} agents")
-        _check_rewards(rewards, spec, where)
+        changed = {} if change is None else change._asdict()
+        for what, values in {"observations": observations, "rewards": rewards, **changed}.items():
+            _require_size(what, values, spec, where)
+        for agent, reward in zip(spec.agents, rewards, strict=True):
+            _check_reward(reward, f"{where}: agent {agent!r} got")
         activity.showing = []
         over = change is not None and activity.change(change, observations).over
-        _check_shown(writer, spec, activity, observations, where)
+        check_shown(observations, where)
         if over:
-            observations = env.reset()
-            activity.begin(observations)
-            _check_shown(writer, spec, activity, observations, f"{name}, reset() after step {number}")
+            reset(f"reset() after step {number}", seed=None)
         if deadline.passed:
             return
-
-
-def _lists_of(change: Change | None) -> list[tuple[str, Sequence[Any]]]:
-    """What ``change`` tells, by name."""
-    return [] if change is None else list(change._asdict().items())
-
-
-def _check_shown(
-    writer: AgentsWriter, spec: EnvSpec, activity: AgentActivity, observations: Sequence[Any], where: str
-) -> None:
-    """Hold the observations that training would use to what the space promises."""
-    shown = [agent for agent, acts in enumerate(activity.acting) if acts or agent in activity.showing]
-    for agent in shown:
-        writer.check(observations[agent], f"{where}, agent {spec.agents[agent]!r}")
-    for place, flaw in writer.flaws([observations[agent] for agent in shown], len(shown)).items():
-        raise EnvError(
-            f"{where}, agent {spec.agents[shown[place]]!r}: observation {flaw.key!r} {flaw.text}; observations must be "
-            "finite"
-        )
-
-
-def _check_rewards(rewards: Sequence[Any], spec: EnvSpec, where: str) -> None:
-    for agent, reward in zip(spec.agents, rewards, strict=True):
-        try:
-            number = float(reward)
-        except (TypeError, ValueError):
-            raise EnvError(f"{where}: agent {agent!r} got the reward {reward!r}, which is no number") from None
-        if not math.isfinite(number):
-            raise EnvError(f"{where}: agent {agent!r} got the reward {number}; rewards must be finite")
-
-
-def _some_actions(spec: EnvSpec, env: AgentsEnv) -> list[Any]:
-    """A legal action for each agent, through the same translation that training uses."""
-    rows = {head.key: np.zeros((spec.num_agents, *head.tensor.shape), head.tensor.dtype) for head in spec.actions}
-    return action_reader(env.action_space)(rows)
-
-
-_ENVS = 2  # the fewest that tell one env from many
-
-
-def examine_vector(factory: EnvFactory) -> EnvSpec:
-    """Make a vector env of two, reset and step it once; returns the spec of one env."""
-    name = f"--env={factory.name}"
-    env = factory.vector(_ENVS, seed=0)
-    try:
-        spec = EnvSpec.of_spaces(*single_spaces(env))
-        autoreset_mode(env)
-    except EnvError as error:
-        raise EnvError(f"{name}: {error}") from None
-    writer = BlockWriter(spec, single_spaces(env)[0])
-    reset = env.reset(seed=0)
-    if not (isinstance(reset, tuple) and len(reset) == 2 and isinstance(reset[1], dict)):
-        raise EnvError(f"{name}: reset() must return (observations, infos dict), as Gymnasium's interface has it")
-    _check(writer, spec, reset[0], f"{name}, reset()")
-    step = env.step(_some_vector_actions(spec, env))
-    if not (isinstance(step, tuple) and len(step) == 5):
-        raise EnvError(f"{name}: step() must return (observations, rewards, terminated, truncated, infos)")
-    _check(writer, spec, step[0], f"{name}, step()")
-    for what, values in zip(("rewards", "terminated", "truncated"), step[1:4], strict=True):
-        if np.shape(values) != (_ENVS,):
-            raise EnvError(f"{name}: step() returned {what} of shape {np.shape(values)} for {_ENVS} envs")
-    if not np.isfinite(np.asarray(step[1], np.float64)).all():
-        raise EnvError(f"{name}: step() returned the rewards {step[1]}; rewards must be finite")
-    close_env(env, name)
-    return spec
-
-
-def require_finite(writer: Writer, spec: EnvSpec, observations: Any, size: int, where: str) -> None:
-    """Raise EnvError if one of the ``size`` observations, in the form that ``writer`` takes, is not finite."""
-    rows = {key: np.zeros((size, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
-    writer.write(observations, rows)
-    for key, row in rows.items():
-        if row.dtype.kind == "f" and not np.isfinite(row).all():
-            raise EnvError(f"{where}: observation {key!r} holds NaN or infinity; observations must be finite")
-
-
-def _check(writer: BlockWriter, spec: EnvSpec, observations: Any, where: str) -> None:
-    writer.check_all(observations, _ENVS, where)
-    require_finite(writer, spec, observations, _ENVS, where)
-
-
-def _some_vector_actions(spec: EnvSpec, env: VectorEnv) -> Any:
-    """Legal actions, through the same translation that training uses."""
-    rows = {head.key: np.zeros((_ENVS, *head.tensor.shape), head.tensor.dtype) for head in spec.actions}
-    return block_reader(single_spaces(env)[1])(rows)

@@ -1,14 +1,12 @@
-"""Room: looking at an env before training. In: a factory. Out: its spec, or a teaching EnvError.
+"""Checks an env in a throw-away process before training starts.
 
-The env is made, reset and stepped once in a throw-away process: an env that crashes, hangs or starts threads
-does so there, and before anything else was started.
+An env that crashes, hangs or starts threads does so there, before anything else was started.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import traceback
 from collections.abc import Sequence
@@ -17,16 +15,14 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any, NamedTuple
 
 import gymnasium
-import numpy as np
 
 from sfactory.clock import Deadline
-from sfactory.env.conversion import ObsWriter, action_reader
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env, see_gpu_of
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.env.reward_shaping import Scheme, default_scheme
 from sfactory.errors import EnvError, SFactoryError
-from sfactory.planning.env_checker import examine_agents, examine_vector, require_finite
+from sfactory.planning.env_checker import NUM_VECTOR_ENVS, check_agents_env, check_env, check_vector_env
 from sfactory.planning.step_cost import agents_step_us, env_step_us
 from sfactory.process.spawn import Spawner, leave, prepare_process
 from sfactory.process.stack_dump import StackFile
@@ -34,12 +30,15 @@ from sfactory.spec import EnvSpec
 
 log = logging.getLogger(__name__)
 
-_STACK_S = 0.5  # for the answer of a process that hangs
+_STACK_S = 0.5  # for a process that hangs to write its stack
 
 
 class Probed(NamedTuple):
-    """What is known of an env. step_us: microseconds of a step per agent; None if that was not asked for, and of vector
-    envs, where it depends on how many there are."""
+    """Facts about an env.
+
+    step_us: microseconds of a step per agent; None if it was not asked for, and of vector envs, where it depends on how
+    many there are.
+    """
 
     spec: EnvSpec
     step_us: float | None = None
@@ -49,9 +48,10 @@ class Probed(NamedTuple):
 def probe_env(
     spawner: Spawner, factory: EnvFactory, timeout_s: float, gpus: Sequence[int] = (), timed: bool = False
 ) -> Probed:
-    """Look at the env that ``factory`` makes; raises EnvError naming what is wrong with it.
+    """Check the env that ``factory`` makes; raises EnvError naming what is wrong with it.
 
-    gpus: as ``--actor_worker_gpus``; the env sees what those of the first actor will see. timed: measure its steps.
+    gpus: as ``--actor_worker_gpus``; the env sees the GPU that the envs of the first actor will see. timed: measure its
+    steps.
     """
     for worker in range(len(gpus)):
         see_gpu_of(worker, gpus, dict(os.environ))  # refuses those that are not there
@@ -60,39 +60,36 @@ def probe_env(
     process = spawner.start_plain(_probe_child, factory, tuple(gpus), timed, stack, sender)
     sender.close()
     deadline = Deadline(timeout_s)
+    answer: Probed | str
     try:
         connection.wait([receiver, process.sentinel], deadline.left)
-        if receiver.poll():
-            answer = receiver.recv()
-        elif process.is_alive():
-            _show_stack(process, stack)
+        if not receiver.poll():
+            if not process.is_alive():
+                raise EOFError  # without an end of the pipe where a process that the env started still holds it
+            _log_stack(process, stack)
             raise EnvError(
                 f"--env={factory.name}: not made, reset and stepped within --reset_timeout_seconds={timeout_s:g}"
             )
-        else:
-            process.join(deadline.left)
-            raise EnvError(_died(factory, process.exitcode))
+        answer = receiver.recv()
     except EOFError:
         process.join(deadline.left)
-        raise EnvError(_died(factory, process.exitcode)) from None
+        raise EnvError(
+            f"--env={factory.name}: its process died while the env was made, reset or stepped (exit code "
+            f"{process.exitcode})"
+        ) from None
     finally:
         process.kill()
         process.join(5.0)
         receiver.close()
     if isinstance(answer, str):
         raise EnvError(answer)
-    assert isinstance(answer, Probed)
     return answer
 
 
-def _show_stack(process: ForkServerProcess, stack: StackFile) -> None:
+def _log_stack(process: ForkServerProcess, stack: StackFile) -> None:
     stack.ask(process)
     connection.wait([process.sentinel], _STACK_S)
     log.warning("sf-probe hung here:\n%s", stack.read().rstrip())
-
-
-def _died(factory: EnvFactory, exit_code: int | None) -> str:
-    return f"--env={factory.name}: its process died while the env was made, reset or stepped (exit code {exit_code})"
 
 
 def _probe_child(factory: EnvFactory, gpus: tuple[int, ...], timed: bool, stack: StackFile, sender: Any) -> None:
@@ -103,63 +100,36 @@ def _probe_child(factory: EnvFactory, gpus: tuple[int, ...], timed: bool, stack:
     except SFactoryError as error:
         answer = str(error)
     except BaseException as error:
-        answer = f"--env={factory.name}: {_last_words(error)}"
-    with contextlib.suppress(BrokenPipeError):  # main was interrupted, and asks no more
+        answer = f"--env={factory.name}: {_cause(error)}"
+    with contextlib.suppress(BrokenPipeError):  # main was interrupted and no longer listens
         sender.send(answer)
     sender.close()
     leave(0)
 
 
 def examine(factory: EnvFactory, timed: bool = False) -> Probed:
-    """Make, reset and step an env once, holding it to the interface; ``timed``: then step it for a moment."""
-    if factory.makes_vectors:
-        return Probed(examine_vector(factory))
+    """Make an env and hold it to its interface; ``timed``: then step it for a moment. Raises EnvError."""
     name = f"--env={factory.name}"
+    if factory.makes_vectors:
+        vector = factory.vector(NUM_VECTOR_ENVS, seed=0)
+        probed = Probed(check_vector_env(vector, name))
+        close_env(vector, name)
+        return probed
     env = factory.either()
     if isinstance(env, AgentsEnv):
-        spec = examine_agents(env, name)
-        step_us, scheme = agents_step_us(env) if timed else None, default_scheme(env)
-        close_env(env, name)
-        return Probed(spec, step_us, scheme)
-    if not isinstance(env, gymnasium.Env):
+        spec = check_agents_env(env, name)
+        step_us = agents_step_us(env) if timed else None
+    elif isinstance(env, gymnasium.Env):
+        spec = check_env(env, name)
+        step_us = env_step_us(env) if timed else None
+    else:
         raise EnvError(f"{name}: the factory returned a {type(env).__name__}; it must return a gymnasium.Env")
-    return _examine_single(env, name, timed)
-
-
-def _examine_single(env: gymnasium.Env[Any, Any], name: str, timed: bool) -> Probed:
-    try:
-        spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
-    except EnvError as error:
-        raise EnvError(f"{name}: {error}") from None
-    writer = ObsWriter(spec, env.observation_space)
-    reset = env.reset(seed=0)
-    if not (isinstance(reset, tuple) and len(reset) == 2 and isinstance(reset[1], dict)):
-        raise EnvError(f"{name}: reset() must return (observation, info dict), as Gymnasium's interface has it")
-    writer.check(reset[0], f"{name}, reset()")
-    step = env.step(_some_action(spec, env))
-    if not (isinstance(step, tuple) and len(step) == 5):
-        raise EnvError(f"{name}: step() must return (observation, reward, terminated, truncated, info)")
-    writer.check(step[0], f"{name}, step()")
-    for where, obs in (("reset()", reset[0]), ("step()", step[0])):
-        require_finite(writer, spec, [obs], 1, f"{name}, {where}")
-    try:
-        reward = float(step[1])
-    except (TypeError, ValueError):
-        raise EnvError(f"{name}: step() returned the reward {step[1]!r}, which is no number") from None
-    if not math.isfinite(reward):
-        raise EnvError(f"{name}: step() returned the reward {reward}; rewards must be finite")
-    step_us, scheme = env_step_us(env) if timed else None, default_scheme(env)
-    env.close()
+    scheme = default_scheme(env)
+    close_env(env, name)
     return Probed(spec, step_us, scheme)
 
 
-def _some_action(spec: EnvSpec, env: gymnasium.Env[Any, Any]) -> Any:
-    """A legal action, through the same translation that training uses."""
-    rows = {head.key: np.zeros((1, *head.tensor.shape), head.tensor.dtype) for head in spec.actions}
-    return action_reader(env.action_space)(rows)[0]
-
-
-def _last_words(error: BaseException) -> str:
+def _cause(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" (at {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
