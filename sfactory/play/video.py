@@ -1,6 +1,7 @@
-"""Room: a video file. In: frames. Out: an mp4 with H.264, which browsers and players open without further ado.
+"""Writes frames to an mp4 file with H.264, which browsers and players open directly.
 
-Frames go through a pipe to ffmpeg, the static one that the package imageio-ffmpeg brings. See NOTE [Whole videos].
+Frames go through a pipe to the static ffmpeg of the package imageio-ffmpeg. Its own writer is not used: it waits for
+ever for an ffmpeg that is stuck, does not report how ffmpeg ended, and drops the whole video at Ctrl-C.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,12 @@ Frame = npt.NDArray[np.uint8]
 
 # Long enough for the second pass over a file of many gigabytes on a slow disk.
 _PATIENCE_S = 300.0
-_DEATH_S = 10.0
+_KILL_S = 10.0
+# The only pixel format that plays everywhere is yuv420p, which needs even sizes.
+_OUTPUT = (
+    "-vf pad=ceil(iw/2)*2:ceil(ih/2)*2 -c:v libx264 -pix_fmt yuv420p -crf 18 -preset veryfast -movflags +faststart "
+    "-f mp4"
+)
 
 
 def find_ffmpeg() -> str:
@@ -47,12 +53,12 @@ def find_ffmpeg() -> str:
 
 
 class VideoFile:
-    """An mp4 at ``path``, complete when the ``with`` block ends; a block that raises leaves what was there before.
+    """An mp4 at ``path``, complete when the ``with`` block ends; a block that raises leaves ``path`` unchanged.
 
-    NOTE [Whole videos]: ffmpeg writes to a temporary file, which is renamed once ffmpeg has said that all is well,
-    so ``path`` never holds half a video. ffmpeg sits in a session of its own, since Ctrl-C must not end it before
-    the last frame is in. A signal may cut off the writing of a frame: ffmpeg drops the incomplete frame at the end.
-    An ffmpeg that is stuck, and one whose video is thrown away, is killed.
+    NOTE [Whole videos]: ffmpeg writes to a temporary file, which is renamed only after ffmpeg has ended without an
+    error, so ``path`` never holds half a video. ffmpeg runs in its own session, so Ctrl-C does not end it before the
+    last frame. A signal may interrupt the writing of a frame; ffmpeg drops an incomplete frame at the end. ffmpeg is
+    killed if it is stuck, or if its video is thrown away.
     """
 
     def __init__(self, path: Path, fps: float, ffmpeg: str, patience_s: float = _PATIENCE_S) -> None:
@@ -63,7 +69,7 @@ class VideoFile:
         self.path = path
         self.frames = 0
         self._fps, self._ffmpeg, self._patience_s = fps, ffmpeg, patience_s
-        self._shape: tuple[int, ...] | None = None
+        self._shape: tuple[int, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._messages: IO[bytes] | None = None
         self._stack = contextlib.ExitStack()
@@ -76,18 +82,17 @@ class VideoFile:
 
         Raises EnvError for a frame of another size, CannotSaveError if ffmpeg gives up or is stuck.
         """
-        if self._shape is None:
-            self._start(frame.shape)
-        elif frame.shape != self._shape:
+        process = self._process or self._start(frame.shape)
+        if frame.shape != self._shape:
             raise EnvError(
                 f"frame {self.frames + 1} is {_size(frame.shape)} pixels where those before were {_size(self._shape)}: "
                 "a video has one size; correct the env's render(), or end before it with --video_frames="
                 f"{self.frames}"
             )
         try:
-            self._send(np.ascontiguousarray(frame).reshape(-1).data)
+            self._send(process, np.ascontiguousarray(frame).reshape(-1).data)
         except OSError as error:
-            raise self._failure() from error
+            raise self._failed(self._end(process)) from error
         self.frames += 1
 
     def __exit__(
@@ -95,20 +100,29 @@ class VideoFile:
     ) -> None:
         """Finish the file, or throw it away if the block raised. Raises CannotSaveError if ffmpeg fails or is stuck."""
         if error is not None:
-            # The temporary file is removed, since the stack sees the error.
+            # The stack sees the error, and so the temporary file is removed.
             self._stack.__exit__(kind, error, traceback)
             return
         with self._stack:
-            if self._process is not None and self._end() != 0:
-                raise self._failure()
+            if self._process is not None and (status := self._end(self._process)) != 0:
+                raise self._failed(status)
 
-    def _start(self, shape: tuple[int, ...]) -> None:
+    def _start(self, shape: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        """Start ffmpeg, from raw frames on its stdin to an mp4 in the temporary file."""
+        height, width = shape[:2]
+        raw = f"-f rawvideo -pixel_format rgb24 -video_size {width}x{height} -framerate {self._fps} -i pipe:0"
         try:
             file = self._stack.enter_context(atomic.replacing(self.path))
-            self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - the stack closes it
-            self._stack.callback(self._messages.close)
-            self._process = subprocess.Popen(
-                self._command(shape, file.fileno()),
+            self._messages = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+            process = subprocess.Popen(
+                [
+                    self._ffmpeg,
+                    "-loglevel",
+                    "error",
+                    "-y",
+                    *f"{raw} {_OUTPUT}".split(),
+                    f"/proc/self/fd/{file.fileno()}",
+                ],
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -118,96 +132,73 @@ class VideoFile:
             )
         except OSError as error:
             raise CannotSaveError(
-                f"video {self.path} cannot be begun: {error}; check the free space and permissions"
+                f"video {self.path} cannot be started: {error}; check the free space and permissions"
             ) from error
-        self._stack.callback(_kill, self._process)
-        assert self._process.stdin is not None
-        os.set_blocking(self._process.stdin.fileno(), False)
-        self._shape = shape
+        self._stack.callback(_kill, process)
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        self._process, self._shape = process, shape
+        return process
 
-    def _send(self, rest: memoryview) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
+    def _send(self, process: subprocess.Popen[bytes], rest: memoryview) -> None:
+        assert process.stdin is not None
         pipe = select.poll()
-        pipe.register(self._process.stdin, select.POLLOUT)
+        pipe.register(process.stdin, select.POLLOUT)
         while rest:
             if not pipe.poll(1000 * self._patience_s):
-                raise self._incomplete(f"took nothing of frame {self.frames + 1} for {self._patience_s:g} s")
-            rest = rest[self._process.stdin.write(rest) or 0 :]
+                raise self._stuck(f"took nothing of frame {self.frames + 1} for {self._patience_s:g} s")
+            rest = rest[process.stdin.write(rest) or 0 :]
 
-    def _command(self, shape: tuple[int, ...], fd: int) -> list[str]:
-        """ffmpeg, from raw frames on its stdin to an mp4 in the open file ``fd``."""
-        options: dict[str, Any] = {
-            "f": "rawvideo",
-            "pixel_format": "rgb24",
-            "video_size": f"{shape[1]}x{shape[0]}",
-            "framerate": self._fps,
-            "i": "pipe:0",
-            # yuv420p alone plays everywhere, and needs even sizes.
-            "vf": "pad=ceil(iw/2)*2:ceil(ih/2)*2",
-            "c:v": "libx264",
-            "pix_fmt": "yuv420p",
-            "crf": 18,
-            "preset": "veryfast",
-            "movflags": "+faststart",
-        }
-        words = [word for name, value in options.items() for word in (f"-{name}", str(value))]
-        return [self._ffmpeg, "-loglevel", "error", "-y", *words, "-f", "mp4", f"/proc/self/fd/{fd}"]
-
-    def _end(self) -> int:
-        """Tell ffmpeg that there are no more frames and wait for it; its exit status."""
-        assert self._process is not None
-        assert self._process.stdin is not None
+    def _end(self, process: subprocess.Popen[bytes]) -> int:
+        """Close ffmpeg's stdin and wait for ffmpeg; returns its exit status."""
+        assert process.stdin is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            process.stdin.close()
         try:
-            return self._process.wait(self._patience_s)
+            return process.wait(self._patience_s)
         except subprocess.TimeoutExpired:
-            raise self._incomplete(f"had not ended {self._patience_s:g} s after the last frame") from None
+            raise self._stuck(f"had not ended {self._patience_s:g} s after the last frame") from None
 
-    def _failure(self) -> CannotSaveError:
-        """ffmpeg gave up."""
-        status = self._end()
+    def _failed(self, status: int) -> CannotSaveError:
         return CannotSaveError(
             f"video {self.path} could not be written: {self._ffmpeg} ended with status {status}: "
-            f"{self._last_words()}; check the free space of its directory"
+            f"{self._last_message()}; check the free space of its directory"
         )
 
-    def _incomplete(self, problem: str) -> CannotSaveError:
-        """ffmpeg is stuck."""
+    def _stuck(self, problem: str) -> CannotSaveError:
         return CannotSaveError(
             f"video {self.path} is incomplete and thrown away: {self._ffmpeg} {problem} and is killed: "
-            f"{self._last_words()}; see whether its directory can be written to, and try again"
+            f"{self._last_message()}; see whether its directory can be written to, and try again"
         )
 
-    def _last_words(self) -> str:
+    def _last_message(self) -> str:
         assert self._messages is not None
         self._messages.seek(0)
-        said = self._messages.read().decode(errors="replace").strip().splitlines()
-        return said[-1] if said else "it said nothing"
+        lines = self._messages.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it wrote no message"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End ffmpeg, and what it may have started, unless it has ended by itself."""
+    """End ffmpeg and its children, unless it has ended."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.close()
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-        # One that hangs in the kernel, on a disk that does not answer, goes when that lets it go.
+        # If it hangs in the kernel, on a disk that does not answer, it ends only when the disk answers.
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_DEATH_S)
+            process.wait(_KILL_S)
 
 
 def rgb_frame(image: object) -> Frame:
-    """What an env's render() gave as [H, W, 3] uint8; grey and with an alpha channel are taken, too.
+    """Convert the result of an env's render() to [H, W, 3] uint8; grey and an alpha channel are accepted.
 
     Raises EnvError if it is no image.
     """
     if image is None:
         raise EnvError(
             'render() returned None: the env draws nothing with render_mode="rgb_array"; its factory must take '
-            "render_mode and hand it on"
+            "render_mode and pass it on"
         )
     frame = np.asarray(image)
     if frame.ndim == 2:

@@ -200,7 +200,7 @@ def test_nobody_waits_for_a_video_that_is_thrown_away(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CannotSaveError, match=r"nowhere/x\.mp4 cannot be begun"):
+    with pytest.raises(CannotSaveError, match=r"nowhere/x\.mp4 cannot be started"):
         write(tmp_path / "nowhere" / "x.mp4", [frame(0)])
 
 
