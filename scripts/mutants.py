@@ -64,7 +64,8 @@ class Tree:
             elif (checkout / name).exists():
                 shutil.copy2(checkout / name, copy / name)
         self._python = str(checkout / ".venv" / "bin" / "python")
-        self._env = {**os.environ, "PYTHONPATH": str(copy)}  # comes before the installed checkout, in children too
+        # Comes before the installed checkout, in children too. Compiled code is kept, see ``write``.
+        self._env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": ""}
         code = "import sfactory; print(sfactory.__file__)"
         found = subprocess.run([self._python, "-c", code], env=self._env, cwd="/", capture_output=True, text=True)
         if not found.stdout.startswith(str(copy)):
