@@ -1,4 +1,4 @@
-"""Environments that come many at a time are made, looked at and played like any other."""
+"""Vector envs are made, checked and played like any other env."""
 
 from __future__ import annotations
 
@@ -95,18 +95,18 @@ def test_games_come_with_raw_rewards_and_the_frameskip_of_the_flag() -> None:
 @pytest.mark.parametrize(
     ("name", "frameskip", "words"),
     [
-        ("vector:MountainCarContinuous-v0", 1, "no vectorized form of MountainCarContinuous-v0; --env=Mountain"),
-        ("vector:CartPole-v1", 4, "leave out --env_frameskip=4"),
-        (f"{HERE}:plain", 1, "takes num_envs, and returned a .*ScriptedEnv; it must return"),
-        (f"{HERE}:one_more", 1, "was asked for num_envs=2, and returned 3"),
+        ("vector:MountainCarContinuous-v0", 1, "no vectorized form"),
+        ("vector:CartPole-v1", 4, "--env_frameskip=4"),
+        (f"{HERE}:plain", 1, "ScriptedEnv"),
+        (f"{HERE}:one_more", 1, "num_envs=2"),
     ],
 )
-def test_what_cannot_be_had_is_said_in_plain_words(name: str, frameskip: int, words: str) -> None:
+def test_vector_env_that_cannot_be_made_is_refused(name: str, frameskip: int, words: str) -> None:
     with pytest.raises(EnvError, match=f"--env={name}.*{words}"):
         make_vector_env(name, {}, num_envs=2, seed=1, env_frameskip=frameskip)
 
 
-def test_without_envpool_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_envpool_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "envpool", None)
 
     with pytest.raises(EnvError, match=r"needs envpool, .*pip install envpool"):
@@ -124,19 +124,16 @@ def test_a_vector_env_is_looked_at_before_training_and_its_spec_is_that_of_one_e
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("one reward", r"rewards of shape \(\) for 2 envs"),
+        ("one reward", "rewards of shape"),
         ("NaN reward", "rewards must be finite"),
-        ("NaN observation", r"step\(\): observation 'obs' holds NaN"),
-        ("four values", r"step\(\) must return \(observations, rewards, terminated, truncated, infos\)"),
+        ("NaN observation", "'obs' holds NaN"),
+        ("four values", "must return"),
     ],
 )
-def test_what_is_wrong_with_a_vector_env_is_named(what: str, words: str) -> None:
+def test_vector_env_that_breaks_the_interface_is_refused(what: str, words: str) -> None:
     with pytest.raises(EnvError, match=words):
         examine(EnvFactory(f"{HERE}:odd", {"what": what}))
-
-
-def test_a_vector_env_that_nobody_resets_is_refused_before_training() -> None:
-    with pytest.raises(EnvError, match=f"--env={HERE}:unhelpful: it does not reset its envs"):
+    with pytest.raises(EnvError, match="does not reset its envs"):
         examine(EnvFactory(f"{HERE}:unhelpful"))
 
 

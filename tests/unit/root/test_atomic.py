@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,7 @@ def test_a_temporary_file_is_stale_only_when_its_writer_is_gone(tmp_path: Path) 
         removed = atomic.remove_stale(tmp_path)
 
     assert removed == [leftover]
+    assert atomic.remove_stale(tmp_path / "absent") == []
     assert (tmp_path / "data.bin").read_bytes() == b"in progress"
 
 
@@ -63,5 +66,19 @@ def test_a_link_in_place_of_a_temporary_file_is_not_followed(tmp_path: Path) -> 
     assert precious.read_text() == "keep"
 
 
-def test_a_missing_directory_has_nothing_stale(tmp_path: Path) -> None:
-    assert atomic.remove_stale(tmp_path / "absent") == []
+def test_content_is_on_the_disk_before_the_file_gets_its_name_and_the_name_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+
+        def recorded(*args: object, name: str = name, real: Callable[..., object] = real) -> object:
+            calls.append(name)
+            return real(*args)
+
+        monkeypatch.setattr(os, name, recorded)
+
+    atomic.write_bytes(tmp_path / "data.bin", b"new")
+
+    assert calls == ["fsync", "replace", "fsync"]

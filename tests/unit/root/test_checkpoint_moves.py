@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sfactory.checkpoint import CheckpointDir
-from sfactory.checkpoint_file import move, read, sidecar_of
+from sfactory.checkpoint_file import read, sidecar_of
 from sfactory.errors import CannotSaveError
 from tests.support.source import ROOT
 
@@ -58,7 +58,8 @@ def test_a_moved_checkpoint_leaves_nothing_under_its_old_name(tmp_path: Path) ->
     path = CheckpointDir(tmp_path, keep=1).save(payload(1.0), 1, 100)
     to = tmp_path / f"set_aside_{path.name}"
 
-    move(path, to)
+    # It has no step after the last, at which it could be killed.
+    assert killed_move(path, to, STEPS + 1) == 0
 
     assert value_of(to) == 1.0
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [to.name, sidecar_of(to).name]
@@ -88,25 +89,19 @@ def test_a_kill_while_a_checkpoint_is_renamed_leaves_it_whole_under_one_name(tmp
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_there_is_no_other_step_at_which_it_could_be_killed(tmp_path: Path) -> None:
-    path = CheckpointDir(tmp_path, keep=1).save(payload(9.0), 9, 900)
-
-    assert killed_move(path, tmp_path / f"set_aside_{path.name}", STEPS + 1) == 0
-
-
 def test_a_checkpoint_that_cannot_be_renamed_is_not_written_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = CheckpointDir(tmp_path, keep=2)
     old = directory.save_best(payload(1.0), 1, 100, metric=1.0)
-    idle_warning = directory.save(payload(2.0), 2, 200)
+    newest = directory.save(payload(2.0), 2, 200)
     loaded = directory.load("best")
     assert loaded is not None
     directory.resume_from(loaded, "best")
     real = os.replace
 
     def refuse(source: Path, target: Path) -> None:
-        if Path(source) == idle_warning:
+        if Path(source) == newest:
             raise OSError(13, "Permission denied")
         real(source, target)
 
@@ -115,9 +110,9 @@ def test_a_checkpoint_that_cannot_be_renamed_is_not_written_over(
         with pytest.raises(CannotSaveError, match="could not be renamed"):
             directory.save(payload(3.0), 2, 200)
 
-    assert (value_of(old), value_of(idle_warning)) == (1.0, 2.0)
+    assert (value_of(old), value_of(newest)) == (1.0, 2.0)
 
     directory.save(payload(3.0), 2, 200)
 
-    assert value_of(idle_warning) == 3.0
-    assert value_of(tmp_path / f"set_aside_{idle_warning.name}") == 2.0
+    assert value_of(newest) == 3.0
+    assert value_of(tmp_path / f"set_aside_{newest.name}") == 2.0

@@ -1,4 +1,4 @@
-"""Errors say in one line what happened, and where code that is not ours raised."""
+"""Errors have a headline, and the place where foreign code raised is known."""
 
 from __future__ import annotations
 
@@ -26,19 +26,13 @@ def test_the_headline_is_the_line_that_says_what_happened(error: SFactoryError, 
     assert error.headline == headline
 
 
-def test_where_code_of_others_raised_is_told() -> None:
-    with pytest.raises(ZeroDivisionError) as caught:
+def test_place_where_foreign_code_raised_is_reported_unless_it_is_gymnasium_itself() -> None:
+    with pytest.raises(ZeroDivisionError) as ours:
         _ = 1 // 0
-
-    assert f"{Path(__file__).name}:" in raised_at(caught.value)
-    assert raised_at(caught.value).endswith("in test_where_code_of_others_raised_is_told)")
-
-
-def test_gymnasium_itself_is_no_place_to_look_at() -> None:
-    with pytest.raises(gymnasium.error.Error) as caught:
+    with pytest.raises(gymnasium.error.Error) as theirs:
         gymnasium.make("NoSuchEnv-v0")
-    error = caught.value
-    assert error.__traceback__ is not None
-    error.__traceback__ = error.__traceback__.tb_next  # without the frame of this test
+    assert theirs.value.__traceback__ is not None
+    theirs.value.__traceback__ = theirs.value.__traceback__.tb_next  # without the frame of this test
 
-    assert raised_at(error) == ""
+    assert f"{Path(__file__).name}:" in raised_at(ours.value)
+    assert raised_at(theirs.value) == ""

@@ -14,7 +14,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from sfactory import __version__, export
-from sfactory.config.commands import export_flags
 from sfactory.errors import ExitCode
 from tests.support.saved_run import BANDIT, CONTEXTS, checkpoints, payload, save_run
 
@@ -68,21 +67,21 @@ def test_exported_weights_are_those_of_the_checkpoint_bit_by_bit(capsys: pytest.
     assert result["checkpoint_env_steps"] == 70
 
 
-def test_the_file_says_what_its_weights_are_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_file_describes_its_weights(capsys: pytest.CaptureFixture[str]) -> None:
     save_run()
 
     exported(capsys)
 
-    told = metadata()
-    assert (told["env"], told["env_steps"], told["policy"]) == (BANDIT, "70", "0")
-    assert told["sfactory_version"] == __version__
-    assert told["checkpoint"] == "checkpoint_000000007_70.pth"
-    assert json.loads(told["env_kwargs"]) == {"num_contexts": CONTEXTS, "length": 5}
-    assert json.loads(told["env_spec"]) == {
+    facts = metadata()
+    assert (facts["env"], facts["env_steps"], facts["policy"]) == (BANDIT, "70", "0")
+    assert facts["sfactory_version"] == __version__
+    assert facts["checkpoint"] == "checkpoint_000000007_70.pth"
+    assert json.loads(facts["env_kwargs"]) == {"num_contexts": CONTEXTS, "length": 5}
+    assert json.loads(facts["env_spec"]) == {
         "obs": {"obs": {"shape": [CONTEXTS], "dtype": "float32"}},
         "actions": [{"kind": "DiscreteHead", "key": "action", "n": CONTEXTS, "start": 0}],
     }
-    assert json.loads(told["model_config"])["encoder_mlp_layers"] == []
+    assert json.loads(facts["model_config"])["encoder_mlp_layers"] == []
 
 
 def test_the_file_holds_no_pickle(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,14 +114,30 @@ def test_the_best_checkpoint_one_of_an_env_step_and_another_policy_are_exported(
     assert found == {"--load_checkpoint_kind=best": 2.0, "--checkpoint_env_steps=70": 1.0, "--policy_index=1": 4.0}
 
 
-def test_another_train_dir_is_looked_into(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("argv", "word"),
+    [
+        *((["--experiment=run", f"--out={out}"], f"--out={out}: ") for out in ("", "weights.pt", ".safetensors")),
+        (["--experiment=run", "--out=no_folder/weights.safetensors"], "--out=no_folder/weights.safetensors: "),
+        (["--experiment=run", "--out=mine.safetensors"], "exists already"),
+        (["--experiment=rum", f"--out={OUT}"], "did you mean run?"),
+        (["--experiment=of_another_env", f"--out={OUT}"], "does not fit --env=CartPole-v1"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(capsys: pytest.CaptureFixture[str], argv: list[str], word: str) -> None:
+    save_run(env="CartPole-v1", env_kwargs={})
+    Path("train_dir/run").rename("train_dir/of_another_env")
     save_run()
-    Path("train_dir").rename("elsewhere")
+    Path("mine.safetensors").write_text("mine")
 
-    assert exported(capsys, "--train_dir=elsewhere")["checkpoint"].startswith("elsewhere/run/")
+    (line,) = refused(capsys, *argv)
+
+    assert word in line
+    assert not Path(OUT).exists()
+    assert Path("mine.safetensors").read_text() == "mine"
 
 
-def test_without_the_package_it_is_refused_with_the_command_that_installs_it(
+def test_missing_package_is_named_with_the_command_that_installs_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_run()
@@ -134,48 +149,5 @@ def test_without_the_package_it_is_refused_with_the_command_that_installs_it(
     assert not Path(OUT).exists()
 
 
-def test_a_file_that_is_there_is_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
-    save_run()
-    Path(OUT).write_text("mine")
-
-    (line,) = refused(capsys, "--experiment=run", f"--out={OUT}")
-
-    assert f"--out={OUT}: exists already" in line
-    assert Path(OUT).read_text() == "mine"
-
-
-@pytest.mark.parametrize("out", ["", "weights.pt", ".safetensors", "no_folder/weights.safetensors"])
-def test_a_name_that_cannot_be_written_is_refused(capsys: pytest.CaptureFixture[str], out: str) -> None:
-    save_run()
-
-    (line,) = refused(capsys, "--experiment=run", f"--out={out}")
-
-    assert line.startswith(f"error: --out={out}: ")
-
-
-def test_weights_that_do_not_fit_the_env_as_it_is_now_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    save_run(env="CartPole-v1", env_kwargs={})
-
-    (line,) = refused(capsys, "--experiment=run", f"--out={OUT}")
-
-    assert "does not fit --env=CartPole-v1 as it is now" in line
-    assert not Path(OUT).exists()
-
-
-def test_a_run_that_is_not_there_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    save_run()
-
-    (line,) = refused(capsys, "--experiment=rum", f"--out={OUT}")
-
-    assert "did you mean run?" in line
-
-
-def test_every_problem_of_a_line_is_told_and_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = refused(capsys, "--experiment=a/b", "--policy_index=-1", "--gama=1")
-    with pytest.raises(SystemExit) as caught:
-        export.main(["--help"])
-
-    assert len(lines) == 4  # and there is no --out
-    assert caught.value.code == 0
-    told = capsys.readouterr().out
-    assert [name for name in export_flags() if f"--{name} " not in told] == []
+def test_every_problem_of_a_command_line_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(refused(capsys, "--experiment=a/b", "--policy_index=-1", "--gama=1")) == 4  # and there is no --out

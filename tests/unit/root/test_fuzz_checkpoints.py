@@ -1,4 +1,4 @@
-"""Whatever becomes of a checkpoint's bytes, and whoever wrote them: it is refused, or passed over, and nothing runs."""
+"""A checkpoint with damaged or forged bytes is refused or passed over, and its code does not run."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from hypothesis import strategies as st
 from sfactory.checkpoint import CheckpointDir
 from sfactory.checkpoint_file import Unusable, read, sidecar_of
 from sfactory.errors import CheckpointError
-from tests.support.forged import forged_mutants
 from tests.support.mutations import Mutation, mutations
 from tests.support.source import ROOT
 
-CASES = {"payload": 500, "sidecar": 300, "both": 200}  # 1,000 in all
-FORGERIES = 1000
+CASES = {"payload": 150, "sidecar": 100, "both": 50}
+FORGERIES = 300
 OLDER, NEWER = 1.0, 2.0
 
 
@@ -147,25 +146,13 @@ def test_mutated_content_that_its_sidecar_vouches_for_crashes_no_process(two_che
     code = "\n".join(line.strip() for line in FORGED_RUN.splitlines())
 
     done = subprocess.run(
-        [sys.executable, "-c", code, str(original), "1", str(FORGERIES)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+        [sys.executable, "-c", code, str(original), "1", str(FORGERIES)], cwd=ROOT, capture_output=True, text=True
     )
 
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-4000:]}"
     counts = dict(pair.split("=") for pair in done.stdout.split())
     assert int(counts["loaded"]) + int(counts["refused"]) == FORGERIES
     assert int(counts["refused"]) > 0.3 * FORGERIES
-
-
-def test_the_same_forgeries_are_made_for_the_same_seed() -> None:
-    content = bytes(range(256))
-
-    assert list(forged_mutants(content, 3, 20)) == list(forged_mutants(content, 3, 20))
-    assert list(forged_mutants(content, 3, 20)) != list(forged_mutants(content, 4, 20))
 
 
 class Gadget:
@@ -194,14 +181,11 @@ def gadgets(marker: Path) -> dict[str, object]:
     return {
         "touch": Gadget(Path.touch, marker),
         "eval": Gadget(eval, touch),
-        "exec": Gadget(exec, touch),
         "os.system": Gadget(os.system, f"touch {marker}"),
-        "open": Gadget(open, str(marker), "w"),
         "getattr": Gadget(getattr, Gadget(__import__, "os"), "system"),
         "subprocess": Gadget(subprocess.check_call, ["touch", str(marker)]),
         "nested pickle": Gadget(pickle.loads, pickle.dumps(Gadget(Path.touch, marker))),
         "torch.load": Gadget(torch.load, str(marker)),
-        "in a key": {Gadget(os.system, f"touch {marker}"): 1},
         "built": Building({"__class__": Gadget(Path.touch, marker)}),
     }
 
@@ -230,30 +214,27 @@ def test_a_malicious_pickle_is_refused_and_its_code_does_not_run(tmp_path: Path,
     assert not marker.exists()
 
 
-def endless() -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    value["again"] = value
-    return value
-
-
-def test_content_that_holds_itself_is_refused(tmp_path: Path) -> None:
-    path = CheckpointDir(tmp_path, keep=1).save(payload(NEWER), 1, 100)
-    torch.save(endless(), path)
-    vouch(path)
-
-    with pytest.raises(Unusable, match="nested without an end"):
-        read(path)
-
-
-def test_compressed_content_which_could_unpack_to_anything_is_refused(tmp_path: Path) -> None:
-    path = CheckpointDir(tmp_path, keep=1).save({"zeros": torch.zeros(1_000_000)}, 1, 100)
-    squeezed = io.BytesIO()
-    with zipfile.ZipFile(path) as old, zipfile.ZipFile(squeezed, "w", zipfile.ZIP_DEFLATED) as new:
+def squeezed(path: Path) -> None:
+    """Compress the archive, so that a small file could unpack to anything."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as new:
         for record in old.infolist():
             new.writestr(record.filename, old.read(record))
-    path.write_bytes(squeezed.getvalue())
+    path.write_bytes(content.getvalue())
+
+
+def endless(path: Path) -> None:
+    """Have the payload hold itself."""
+    value: dict[str, Any] = {}
+    value["again"] = value
+    torch.save(value, path)
+
+
+@pytest.mark.parametrize(("change", "reason"), [(endless, "nested"), (squeezed, "compressed")])
+def test_content_without_a_bound_is_refused(tmp_path: Path, change: Callable[[Path], None], reason: str) -> None:
+    path = CheckpointDir(tmp_path, keep=1).save({"zeros": torch.zeros(1_000_000)}, 1, 100)
+    change(path)
     vouch(path)
 
-    assert path.stat().st_size < 100_000
-    with pytest.raises(Unusable, match="compressed"):
+    with pytest.raises(Unusable, match=reason):
         read(path)

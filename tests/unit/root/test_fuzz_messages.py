@@ -140,14 +140,14 @@ def decoded(codec: Codec[Any], data: bytes, name: str) -> bool:
 
 @pytest.mark.parametrize("name", CODECS)
 @given(data=st.binary(max_size=MOST_BYTES))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_arbitrary_bytes_are_a_message_or_an_error(name: str, data: bytes) -> None:
     decoded(CODECS[name], data, name)
 
 
 @pytest.mark.parametrize(("name", "kind"), every_kind(), ids=lambda part: getattr(part, "__name__", part))
 @given(data=st.data(), mutation=mutations(MOST_BYTES))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_damaged_messages_are_a_message_or_an_error(
     name: str, kind: type, data: st.DataObject, mutation: Mutation
 ) -> None:
@@ -158,6 +158,6 @@ def test_damaged_messages_are_a_message_or_an_error(
 
 @pytest.mark.parametrize("name", CODECS)
 @given(tag=st.integers(0, 8), rest=st.binary(max_size=MOST_BYTES))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_bytes_behind_a_known_tag_are_a_message_or_an_error(name: str, tag: int, rest: bytes) -> None:
     decoded(CODECS[name], bytes([tag % len(types_of(name))]) + rest, name)
