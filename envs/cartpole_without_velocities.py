@@ -1,4 +1,4 @@
-"""Room: CartPole for policies with a memory. In: actions. Out: position and angle, without how fast they change.
+"""CartPole for policies with a memory: observations are position and angle, without velocities.
 
 What balances the pole depends on both velocities. They show only in two observations together, so a policy without
 memory stays far below one that has seen them all.

@@ -1,4 +1,4 @@
-"""Room: Gymnasium's classic control tasks. In: their ids, and ``cartpole_without_velocities``.
+"""Gymnasium's classic control tasks, and ``cartpole_without_velocities``.
 
 Out: environments, and flags with which they are learned.
 """
@@ -43,7 +43,7 @@ _HIDDEN_CART_POLE = "cartpole_without_velocities"
 
 # Returns reach 500: scaled, the value loss stays near 1 and leaves the clipped gradient to the policy as well.
 _CART_POLE = {"reward_scale": 0.05}
-# The same task to be solved from memory: velocities are told by the last observations.
+# The same task to be solved from memory: velocities follow from the last observations.
 _HIDDEN = {**_CART_POLE, "use_rnn": True, "rnn_type": "gru", "rnn_size": 64, "train_for_env_steps": 1_000_000}
 # Rewards of -1 a step (or down to -16) make returns of hundreds below zero: scaled, the value loss stays near 1.
 _ACROBOT = {"train_for_env_steps": 1_000_000, "reward_scale": 0.1}

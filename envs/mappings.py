@@ -1,4 +1,4 @@
-"""Room: functions for ``--policy_mapping``. In: an agent, the episode of its env, the env. Out: who plays it.
+"""Functions for ``--policy_mapping``: which policy plays an agent in an episode of its env.
 
 --env=pettingzoo:mpe2.simple_spread_v3 --num_policies=3 --policy_mapping=sfactory_envs.mappings:by_number
 """

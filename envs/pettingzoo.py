@@ -1,4 +1,4 @@
-"""Room: PettingZoo's environments. In: ``pettingzoo:`` and a module. Out: envs of many agents.
+"""PettingZoo's environments: ``pettingzoo:`` and a module name an env of many agents.
 
 ``pettingzoo:mpe2.simple_spread_v3`` is what ``parallel_env()`` of the module ``mpe2.simple_spread_v3`` makes, whatever
 package it is in. ``pettingzoo:butterfly.pistonball_v6`` is of a module of PettingZoo's own, with or without

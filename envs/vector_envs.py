@@ -1,4 +1,4 @@
-"""Room: environments that come many at a time. In: ``vector:ID`` or ``envpool:ID``. Out: vector envs, and their flags.
+"""Vector envs: ``vector:ID`` and ``envpool:ID``, with flags to learn them with.
 
 ``vector:CartPole-v1`` or ``vector:ALE/Breakout-v5`` are what Gymnasium has registered as the id's own vectorized form
 (its ``vector_entry_point``), ``envpool:Breakout-v5`` is EnvPool's. The flags with which an environment learns are
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 _VECTOR, _ENVPOOL = "vector:", "envpool:"
-# What is rewarded is told as it is: clipping is for the learner to do. One thread, since actors share the cores.
+# Rewards are raw: the learner clips them. One thread, since actors share the cores.
 _ALE_KWARGS: Mapping[str, object] = {"reward_clipping": False, "num_threads": 1}
 
 
@@ -38,7 +38,7 @@ def _defaults_of(env_id: str) -> Mapping[str, object]:
 
 
 def _skipping(env_name: str, env_id: str, option: str, env_frameskip: int) -> dict[str, object]:
-    """How the vector env is told ``env_frameskip``: games are, others take every frame."""
+    """The argument for ``env_frameskip``: games have one, others use every frame."""
     if _rom_of(env_id) is not None:
         return {option: env_frameskip}
     if env_frameskip != 1:

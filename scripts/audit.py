@@ -1,4 +1,4 @@
-"""Room: what is known against what sfactory installs. In: constraints.txt, pip-audit. Out: a list, an exit code.
+"""Lists known vulnerabilities of what sfactory installs, from the output of pip-audit.
 
 pip-audit counts a package that it could not ask about as one against which nothing is known, and ends with 0. Here that
 is a code of its own: see docs/security.md.

@@ -1,4 +1,4 @@
-"""Room: whether autotune finds what a search by hand finds. In: environments. Out: a JSON, a verdict, an exit code.
+"""Compares autotune with a search by hand: a JSON, a verdict and an exit code.
 
     python scripts/autotune_check.py --out docs/performance/autotune.json
     python scripts/autotune_check.py --envs CartPole-v1 --seconds 2 --pairs 3 --out autotune.json
@@ -27,12 +27,9 @@ from typing import Any
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts.command import ROOT, run, shown
-from scripts.markdown import table
-from scripts.ratios import Spread, ratio
-from scripts.record import machine, write_json
-from scripts.rounds import alternating, medians
-from scripts.trainer import benchmark, rate_of, told_rate
+from scripts.command import ROOT, benchmark, rate_of, rate_text, run, shown
+from scripts.record import machine, table, write_json
+from scripts.rounds import Spread, alternating, medians, ratio
 from sfactory.benchmark.autotune import MOST_DATASETS_A_ROUND
 from sfactory.config.resolve import read_command_line
 from sfactory.config.schema import Config
@@ -93,7 +90,7 @@ def chosen(stderr: str, tuning: Sequence[str]) -> list[str]:
     """The flags that autotune has chosen: those of the command that it tells that the one ``tuning`` had not."""
     command = TOLD.search(stderr)
     if command is None:
-        raise SystemExit(f"error: autotune told no command:\n{stderr[-2000:]}")
+        raise SystemExit(f"error: autotune printed no command:\n{stderr[-2000:]}")
     flags = [word for word in shlex.split(command[1]) if word.startswith("--")]
     return [flag for flag in flags if flag not in tuning]
 
@@ -129,7 +126,7 @@ def checked(
     settings = {AUTOTUNED: flags, FIRST: first.flags, SECOND: second.flags}
     commands = {name: benchmark([*empty(env), *its], seconds) for name, its in settings.items()}
     systems = {name: partial(measure, its) for name, its in commands.items()}
-    rates = alternating(systems, pairs, told_rate)
+    rates = alternating(systems, pairs, rate_text)
     return {
         "autotune": shown(command),
         "settings": settings,
@@ -139,7 +136,7 @@ def checked(
     }
 
 
-def told(envs: Mapping[str, Any]) -> str:
+def report_text(envs: Mapping[str, Any]) -> str:
     """The table of docs/performance.md."""
     rows = []
     for env, found in envs.items():
@@ -165,7 +162,7 @@ def main() -> int:
         found[env] = checked(env, given.seconds, given.glance, given.pairs, rate_of)
         lengths = {"seconds": given.seconds, "glance_s": given.glance, "pairs": given.pairs, "least": LEAST}
         write_json(given.out, {**machine(), **lengths, "envs": found})
-    print(told(found))
+    print(report_text(found))
     return 0 if all(each["within_bounds"] for each in found.values()) else 1
 
 

@@ -1,4 +1,4 @@
-"""Room: what more batchers are worth. In: sizes. Out: how much a learner's batchers assemble in a second; a JSON.
+"""Measures how much a learner's batchers assemble in a second, by their number; writes a JSON.
 
     python scripts/batchers.py --out docs/performance/batchers.json
 
@@ -18,10 +18,8 @@ from pathlib import Path
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts.markdown import table
-from scripts.ratios import ratio
-from scripts.record import machine, write_json
-from scripts.rounds import alternating, medians
+from scripts.record import machine, table, write_json
+from scripts.rounds import alternating, medians, ratio
 from sfactory.clock import BLOCK_S, now
 from sfactory.config.flags import config_of
 from sfactory.layout import Layout
@@ -44,7 +42,7 @@ SUBJECTS = {
 
 
 class Hall:
-    """A learner's inbox with full slots, and areas to assemble them in. ``actors``: whoever fills a slot again."""
+    """A learner's inbox with full slots, and areas to assemble them in. ``actors``: those that fill a slot again."""
 
     def __init__(self, obs: TensorSpec, envs: int, steps: int, batchers: int) -> None:
         spec = EnvSpec(obs=(("obs", obs),), actions=(DiscreteHead("action", 4),))

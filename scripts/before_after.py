@@ -1,13 +1,13 @@
-"""Room: throughput of this checkout against another's. In: a folder. Out: paired ratios with their confidence; a JSON.
+"""Compares the throughput of this checkout and of another: paired ratios, their confidence and a JSON.
 
     git worktree add /tmp/before COMMIT
     python scripts/before_after.py --before /tmp/before --rounds 10 --out docs/performance/guards.json
     python scripts/before_after.py --before /tmp/before --only "full central" --out FILE -- --env=Acrobot-v1
 
 Both run the same flags with the same packages, one after the other; or side by side, with ``--turns``, where each
-stands still for so many seconds while the other works: what a machine that drifts within seconds leaves one to do. What
-is told is the mean of the ratios after/before, round by round, and the interval in which the true mean lies with 95%
-confidence (Student's t): 1.00 is as fast as before.
+stands still for so many seconds while the other works, for machines that drift within seconds. The report is the mean
+of the ratios after/before, round by round, and the interval in which the true mean lies with 95% confidence (Student's
+t): 1.00 is as fast as before.
 """
 
 from __future__ import annotations
@@ -28,13 +28,9 @@ import numpy as np
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts.arguments import folder, split_flags
-from scripts.command import ROOT, run
-from scripts.markdown import table
-from scripts.ratios import paired
-from scripts.record import machine, write_json
-from scripts.rounds import alternating, side_by_side
-from scripts.trainer import benchmark, rate_told_by, told_rate
+from scripts.command import ROOT, benchmark, folder, rate_in, rate_text, run, split_flags
+from scripts.record import machine, table, write_json
+from scripts.rounds import alternating, paired, side_by_side
 from scripts.turns import Order, run_in_turns
 
 FLAGS = ["--env=CartPole-v1", "--num_workers=2", "--num_envs_per_worker=256", "--rollout=32", "--batch_size=16384"]
@@ -66,7 +62,7 @@ def rate(code: Path, flags: list[str], seconds: float, stage: str) -> float:
     """Env steps per second of the code in a folder."""
     with tempfile.TemporaryDirectory() as place:
         argv, cwd, environment = order(code, flags, seconds, stage, Path(place))
-        return rate_told_by(run(argv, cwd, environment=environment))
+        return rate_in(run(argv, cwd, environment=environment))
 
 
 def rates_in_turns(
@@ -76,7 +72,7 @@ def rates_in_turns(
     with contextlib.ExitStack() as stack:
         places = {when: Path(stack.enter_context(tempfile.TemporaryDirectory())) for when in codes}
         orders = {when: order(code, flags, seconds, stage, places[when]) for when, code in codes.items()}
-        return {when: rate_told_by(output) for when, output in run_in_turns(orders, turn_s).items()}
+        return {when: rate_in(output) for when, output in run_in_turns(orders, turn_s).items()}
 
 
 def measured(
@@ -85,12 +81,12 @@ def measured(
     """Rates of each code in each round."""
     if not turn_s:
         systems = {when: partial(rate, code, flags, seconds, stage) for when, code in codes.items()}
-        return alternating(systems, rounds, told_rate)
+        return alternating(systems, rounds, rate_text)
 
     def rates(names: Sequence[str]) -> dict[str, float]:
         return rates_in_turns({when: codes[when] for when in names}, flags, seconds, stage, turn_s)
 
-    return side_by_side(list(codes), rates, rounds, told_rate)
+    return side_by_side(list(codes), rates, rounds, rate_text)
 
 
 def main() -> int:

@@ -12,8 +12,8 @@ runners; without it the installed environments are measured.
     python scripts/bench.py --summarise docs/performance/bench.json    # measures nothing
     python scripts/bench.py --summarise one.json other.json --out both.json
 
-The JSON is written anew after each workload of each round, and holds every run, so that all else in it can be computed
-anew from these, and from those of several files together. Draw it with scripts/draw_throughput.py.
+The JSON is written again after each workload of each round, and holds every run, so that all else in it can be computed
+from these, and from those of several files together. Draw it with scripts/draw_throughput.py.
 """
 
 from __future__ import annotations
@@ -30,15 +30,12 @@ from typing import Any
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts.arguments import folder
-from scripts.bench_files import joined, summarised
-from scripts.bench_table import told
-from scripts.command import ROOT, json_line, run, shown
+from scripts.bench_files import joined, report_text, summarised
+from scripts.command import ROOT, benchmark, folder, json_line, run, shown
 from scripts.figures import ENV, FORWARD, LEARN, TRAIN, ceiling_name
 from scripts.peers import Peer, peers_of
-from scripts.process_times import ProcessTimes, cores_busy, cpu_us_per_step
+from scripts.process_facts import ProcessTimes, cores_busy, cpu_us_per_step
 from scripts.record import machine, write_json
-from scripts.trainer import benchmark
 from scripts.workloads import INFERENCES, Workload, workloads
 from sfactory.system.cores import NATIVE, Cores
 
@@ -153,7 +150,7 @@ def command_line() -> argparse.Namespace:
     parser.add_argument("--peers", type=folder)
     parser.add_argument("--out", type=Path)
     parser.add_argument(
-        "--summarise", type=Path, nargs="+", metavar="FILE", help="compute figures anew from the runs of these files"
+        "--summarise", type=Path, nargs="+", metavar="FILE", help="compute figures again from the runs of these files"
     )
     given = parser.parse_args()
     if given.out is None and len(given.summarise or ()) == 1:
@@ -202,7 +199,7 @@ def main() -> None:
     else:
         result = joined([json.loads(file.read_text()) for file in given.summarise])
         write_json(given.out, result)
-    print("\n\n".join(told(name, workload) for name, workload in result["workloads"].items()))
+    print("\n\n".join(report_text(name, workload) for name, workload in result["workloads"].items()))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from sfactory.shared.weights import SharedWeights
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from scripts.arguments import split_flags
+from scripts.command import split_flags
 
 _WARMUP_S = 1.0
 _SHARE_OF_ENDS = 0.01  # of steps that end an episode

@@ -1,4 +1,4 @@
-"""Room: the commands that scripts start. In: a command line. Out: its processes, what it printed, why it failed.
+"""Starts commands, sfactory's own benchmark among them, and ends all of their processes.
 
 It has no command of its own. A command runs in a session of its own, and its processes are known by a mark in their
 environment, so that one whose parent has died is found, too.
@@ -6,6 +6,7 @@ environment, so that one whose parent has died is found, too.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -107,7 +108,7 @@ class Command:
 
     @property
     def stderr(self) -> str:
-        """What it has told so far, without colours."""
+        """Its stderr so far, without colours."""
         return _text(self._stderr_path)
 
     def living(self) -> dict[int, str]:
@@ -125,7 +126,7 @@ class Command:
         while text not in self.stderr:
             waited = time.monotonic() - self.started
             if self.exit_code is not None or waited > within_s:
-                raise self.failure(f"{text!r} was not told within {waited:.1f} s")
+                raise self.failure(f"{text!r} was not printed within {waited:.1f} s")
             time.sleep(_POLL_S)
         return time.monotonic() - self.started
 
@@ -152,7 +153,7 @@ class Command:
         return names
 
     def failure(self, ended: str) -> SystemExit:
-        """The end of a script whose command failed: the command, how it ended, and the last it told."""
+        """The end of a script whose command failed: the command, how it ended, and the end of its stderr."""
         tail = "\n".join(self.stderr.splitlines()[-_TAIL_LINES:])
         return SystemExit(f"error: {shlex.join(self._argv)}\n{ended}; the end of its stderr:\n{tail}")
 
@@ -205,3 +206,44 @@ def _leave(number: int, _frame: object) -> None:
 
 def _text(path: Path) -> str:
     return _COLOURS.sub("", path.read_text(errors="replace"))
+
+
+TRAIN = (sys.executable, "-m", "sfactory.train")
+
+
+def benchmark(flags: Sequence[str], seconds: float, stage: str = "full") -> list[str]:
+    """The command that measures a stage of a run with these flags."""
+    measure = ["--benchmark=True", f"--benchmark_stage={stage}", f"--benchmark_seconds={seconds:g}"]
+    return [*TRAIN, *flags, *measure]
+
+
+def rate_of(command: Sequence[str], cwd: Path | None = None) -> float:
+    """Env steps per second, as a benchmark tells them."""
+    return rate_in(run(command, cwd))
+
+
+def rate_in(output: Output) -> float:
+    """Env steps per second, at the end of a benchmark's output."""
+    return float(json_line(output.stdout)["env_steps_per_second"])
+
+
+def rate_text(steps_per_second: float) -> str:
+    """As scripts print it, of env steps or of agents' steps."""
+    return f"{steps_per_second:,.0f} steps/s"
+
+
+def folder(text: str) -> Path:
+    """The path, from wherever, of a folder that is there."""
+    path = Path(text).absolute()
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is no folder")
+    return path
+
+
+def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is meant for a script, and the flags of a run, which stand behind ``--``."""
+    own = list(arguments)
+    if "--" not in own:
+        return own, []
+    at = own.index("--")
+    return own[:at], own[at + 1 :]

@@ -23,14 +23,10 @@ from typing import Any
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts.arguments import folder
-from scripts.command import shown
-from scripts.markdown import table
+from scripts.command import benchmark, folder, rate_of, rate_text, shown
 from scripts.peers import SETTINGS, peers_of
-from scripts.ratios import Spread, ratio
-from scripts.record import machine, write_json
-from scripts.rounds import alternating, medians
-from scripts.trainer import benchmark, rate_of, told_rate
+from scripts.record import machine, table, write_json
+from scripts.rounds import Spread, alternating, medians, ratio
 from scripts.workloads import INFERENCES, compared_with_peers
 
 WORKERS = 2  # as the peers have
@@ -54,7 +50,7 @@ def result_of(rates: Rates) -> dict[str, Any]:
     return {"env_steps_per_second": rates, "medians": medians(rates), "ratios": ratios_of(rates)}
 
 
-def told(result: Mapping[str, Any]) -> str:
+def report_text(result: Mapping[str, Any]) -> str:
     """The table of docs/performance.md: all rounds, and how much faster each of our layouts is than each peer."""
     ratios: Mapping[str, Mapping[str, Mapping[str, float]]] = result["ratios"]
     rows = []
@@ -76,7 +72,7 @@ def measured(workload: str, bench: Path, peers: Path, rounds: int, seconds: floa
     theirs = peers_of(workload, peers)
     systems: dict[str, Callable[[], float]] = {name: partial(rate_of, command, bench) for name, command in ours.items()}
     systems |= {name: partial(peer.rate, bench) for name, peer in theirs.items()}
-    rates = alternating(systems, rounds, told_rate)
+    rates = alternating(systems, rounds, rate_text)
     commands = ours | {name: peer.command for name, peer in theirs.items()}
     lines = {name: shown(command, bench, peers) for name, command in commands.items()}
     return {**machine(), **result_of(rates), "commands": lines}
@@ -91,7 +87,7 @@ def command_line() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=15.0, help="length of each of our measurements")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--summarise", type=Path, metavar="FILE", help="compute the ratios in it anew from its rounds")
+    parser.add_argument("--summarise", type=Path, metavar="FILE", help="compute the ratios in it again from its rounds")
     given = parser.parse_args()
     if given.summarise is None and None in (given.workload, given.bench, given.peers):
         parser.error("a workload, --bench and --peers are needed (or --summarise)")
@@ -106,7 +102,7 @@ def main() -> None:
     else:
         kept = json.loads(given.summarise.read_text())
         result = {**kept, **result_of(kept["env_steps_per_second"])}
-    print(told(result))
+    print(report_text(result))
     out = given.out or given.summarise
     if out is not None:
         write_json(out, result)

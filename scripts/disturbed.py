@@ -1,11 +1,11 @@
-"""Room: what replaced workers cost. In: flags of a run. Out: env steps with and without kills, their ratio; a JSON.
+"""Measures what replaced workers cost: env steps of runs with and without kills, their ratio, and a JSON.
 
     python scripts/disturbed.py --rounds 3 --out docs/performance/disturbed.json
     python scripts/disturbed.py --seconds 30 --every 5 --out disturbed.json -- --env=CartPole-v1 --inference=local
 
 Pairs of runs of the same length, one left alone, one in which an actor is killed (SIGKILL) every so many seconds, in
 turn. Env steps learned from are compared round by round. The time is that on the wall since the first env step: what
-passes while all processes start anew is counted, too. With ``--at_least`` a smaller share is exit code 1.
+passes while all processes restart is counted, too. With ``--at_least`` a smaller share is exit code 1.
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ from typing import Any
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts.command import Command, json_line
-from scripts.ratios import ratio
+from scripts.command import TRAIN, Command, json_line
 from scripts.record import machine, write_json
-from scripts.rounds import alternating
-from scripts.trainer import TRAIN
+from scripts.rounds import alternating, ratio
 
 ACTOR = "sf-actor-"
 ENDLESS = 10**12
@@ -39,7 +37,7 @@ FLAGS = ("--env=CartPole-v1", "--device=cpu", "--num_workers=2", "--num_envs_per
 def trained(flags: list[str], seconds: float, every: float) -> dict[str, Any]:
     """Train for so long on the wall's clock, killing one actor after another ``every`` seconds (0: none).
 
-    Tells steps that were learned from, kills, workers that were replaced, and how often all processes started anew.
+    Returns the steps learned from, kills, replaced workers, and how often all processes were restarted.
     """
     # If this script is killed, the run ends by itself; else a signal ends it before.
     ends = [f"--train_for_env_steps={ENDLESS}", f"--train_for_seconds={seconds + START_S + END_S:g}"]
@@ -55,7 +53,12 @@ def trained(flags: list[str], seconds: float, every: float) -> dict[str, Any]:
             if every and not kills:
                 raise command.failure("was over before a kill")
             log, steps = command.stderr, json_line(command.stdout)["env_steps"]
-    return {"env_steps": steps, "kills": kills, "replaced": log.count("; replaced ("), "anew": log.count("start anew")}
+    return {
+        "env_steps": steps,
+        "kills": kills,
+        "replaced": log.count("; replaced ("),
+        "restarts": log.count("restart from the checkpoint"),
+    }
 
 
 def killed_within(command: Command, seconds: float, every: float) -> int:

@@ -66,10 +66,10 @@ def thinned(env_steps: Sequence[int], values: Sequence[float]) -> Curve:
 def read_run(run: Path, metric: str, steps: str = ENV_STEPS) -> Curve:
     """The curve of a run's folder: ``metric`` over ``steps``, both names of its metrics."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    told = [row for row in rows if row.get(metric) is not None]
-    if not told:
+    known = [row for row in rows if row.get(metric) is not None]
+    if not known:
         raise SystemExit(f"error: {run}/metrics.jsonl has no {metric}")
-    return thinned([row[steps] for row in told], [round(row[metric], 3) for row in told])
+    return thinned([row[steps] for row in known], [round(row[metric], 3) for row in known])
 
 
 def collect(runs: Sequence[Path], label: str, metric: str, into: Path, steps: str = ENV_STEPS) -> None:

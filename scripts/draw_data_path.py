@@ -1,4 +1,4 @@
-"""Room: the picture of the data path. In: the places below. Out: docs/data-path.svg. Run it after a change here.
+"""Draws docs/data-path.svg, the picture of the data path. Run it after a change here.
 
 Numbers of the arrows are those of the steps in docs/architecture.md. ``--check`` writes nothing and exits with 1
 if the file is not what this script draws.

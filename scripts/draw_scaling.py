@@ -1,4 +1,4 @@
-"""Room: the picture of what scripts/scaling.py has measured. In: its JSON. Out: an SVG of two panels.
+"""Draws what scaling.py measured: an SVG of two panels.
 
     python scripts/draw_scaling.py docs/performance/scaling.json docs/performance/scaling.svg
 

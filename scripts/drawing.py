@@ -1,4 +1,4 @@
-"""Room: what the scripts that draw have in common. In: a command line, a figure. Out: what was measured, an SVG.
+"""Helps the scripts that draw: the command line, the figure, the SVG.
 
 It has no command of its own. Drawing needs matplotlib: pip install -e '.[docs]'
 """

@@ -1,4 +1,4 @@
-"""Room: what follows from the runs of a bench. In: rates by round. Out: medians, paired shares, costs, a ceiling.
+"""Computes medians, paired shares, costs and the ceiling from the runs of a bench.
 
 It has no command of its own; bench.py writes it, draw_throughput.py draws it. A ceiling is what all cores together
 could do if simulation, forward passes and training were all there is to do and each ran as well as it does alone.
@@ -11,8 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scripts.ratios import Rounds, Spread, ratio
-from scripts.rounds import medians
+from scripts.rounds import Rounds, Spread, medians, ratio
 
 ENV, LEARN, FORWARD, TRAIN = "env", "learn", "forward", "train"
 SAMPLES = ("sample local", "sample central")

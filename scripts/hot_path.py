@@ -1,4 +1,4 @@
-"""Room: the steps of splits and nothing else, and what can be seen of them. In: a kind of inference. Out: facts.
+"""Runs the steps of splits alone and records what they call and allocate.
 
 The rooms of a run take turns in this process, as in serial mode, over an env whose step costs next to nothing.
 """
@@ -88,7 +88,7 @@ class HotPath:
     """Context in which the rooms of ``hot_config`` take turns, and nothing is learned.
 
     rooms: those that take turns. Around them is what keeps them going: the learner's assembler copies slots into a
-    staging area and hands them back; after each dataset weights are published, and what main is told is read.
+    staging area and hands them back; after each dataset weights are published, and what main receives is read.
     """
 
     def __init__(self, inference: Inference, envs: int = ENVS) -> None:
@@ -160,7 +160,7 @@ class Call(NamedTuple):
 def profiled(work: Callable[[], object]) -> list[Call]:
     """What ``work`` calls, that with the most own time first.
 
-    Functions in Python are seen whoever calls them, functions in C if Python calls them: what compiled modules call
+    Functions in Python are always seen, functions in C if Python calls them: what compiled modules call
     among themselves is not.
     """
     profiler = cProfile.Profile()

@@ -1,4 +1,4 @@
-"""Room: what many policies and many agents cost in sampling. In: rounds. Out: paired ratios; a JSON.
+"""Measures what many policies and many agents cost in sampling: paired ratios and a JSON.
 
     python scripts/many_speed.py --rounds 5 --out docs/performance/many.json
     python scripts/many_speed.py --rounds 10 --seconds 8 --turns 0.5 --only "pole each" --out FILE
@@ -23,12 +23,9 @@ from typing import NamedTuple
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts.command import ROOT
-from scripts.markdown import table
-from scripts.ratios import ratio
-from scripts.record import machine, write_json
-from scripts.rounds import alternating, side_by_side
-from scripts.trainer import benchmark, rate_of, rate_told_by, told_rate
+from scripts.command import ROOT, benchmark, rate_in, rate_of, rate_text
+from scripts.record import machine, table, write_json
+from scripts.rounds import alternating, ratio, side_by_side
 from scripts.turns import Order, run_in_turns
 
 AGENTS = 4
@@ -75,11 +72,11 @@ def rates(systems: Mapping[str, Envs], rounds: int, seconds: float, turn_s: floa
 
     def in_turns(names: Sequence[str]) -> dict[str, float]:
         outputs = run_in_turns({name: orders[name] for name in names}, turn_s)
-        return {name: systems[name].agents * rate_told_by(output) for name, output in outputs.items()}
+        return {name: systems[name].agents * rate_in(output) for name, output in outputs.items()}
 
     if turn_s:
-        return side_by_side(list(systems), in_turns, rounds, told_rate)
-    return alternating({name: partial(alone, name) for name in systems}, rounds, told_rate)
+        return side_by_side(list(systems), in_turns, rounds, rate_text)
+    return alternating({name: partial(alone, name) for name in systems}, rounds, rate_text)
 
 
 def main() -> int:

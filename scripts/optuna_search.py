@@ -1,4 +1,4 @@
-"""Room: a search by Optuna, as an example. In: flags of a run, a number of trials. Out: the best settings found.
+"""Searches settings of a run with Optuna, as an example.
 
     python scripts/optuna_search.py --trials 20 -- --env=CartPole-v1 --train_for_env_steps=200000
 
@@ -25,7 +25,7 @@ import optuna
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import sfactory
-from scripts.arguments import split_flags
+from scripts.command import split_flags
 
 SCORE = "train/episode_return_mean"
 REPORT_FLAG = "--experiment_summaries_interval"
@@ -139,8 +139,8 @@ def main(argv: Sequence[str]) -> int:
         print("error: no run has reached its end; a study needs --trials, and runs a limit", file=sys.stderr)
         return 1
     best = study.best_trial
-    told = {"trial": best.number, "experiment": experiment_of(best), "score": best.value, "settings": best.params}
-    print(json.dumps(told))
+    best_trial = {"trial": best.number, "experiment": experiment_of(best), "score": best.value, "settings": best.params}
+    print(json.dumps(best_trial))
     return 0
 
 

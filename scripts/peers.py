@@ -1,4 +1,4 @@
-"""Room: the peers, Sample Factory and Stable-Baselines3. In: a workload's name, their folders. Out: commands, rates.
+"""Commands and rates of the peers, Sample Factory and Stable-Baselines3.
 
 It has no command of its own. The bench folder holds ``peer_sf.py`` and ``peer_sb3.py`` (the peers' runners); the peers
 folder holds their virtual environments, ``sf`` and ``sb``.

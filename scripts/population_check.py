@@ -20,10 +20,8 @@ from typing import Any
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts.command import run
-from scripts.markdown import table
-from scripts.record import machine, write_json
-from scripts.trainer import TRAIN
+from scripts.command import TRAIN, run
+from scripts.record import machine, table, write_json
 
 POLICIES = 4
 START, BEST = 1e-5, 1e-3

@@ -1,4 +1,4 @@
-"""Room: what the kernel tells of processes. In: /proc. Out: names, sessions, threads, CPU time, memory, marks.
+"""Reads names, sessions, threads, CPU time, memory and marks of processes from /proc.
 
 It has no command of its own. A mark is a text in the environment of a process, which all that it starts inherit.
 """

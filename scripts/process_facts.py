@@ -1,4 +1,4 @@
-"""Room: what processes take. In: pids. Out: memory, files, threads and CPU time of each; what is left in shared memory.
+"""Reads what processes take (memory, files, threads, CPU time) and what is left in shared memory.
 
 All of it is read from /proc. Processes of a run are known by their names: sf-main, sf-learner-0, sf-policy-0-0,
 sf-actor-0 and so on.
@@ -13,11 +13,14 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from scripts.proc import PROC, rollup, stat_of
+from sfactory.layout import ACTORS, LEARNERS, POLICY_WORKERS
 
 SHM = Path("/dev/shm")
 
@@ -82,7 +85,7 @@ def shm_names() -> frozenset[str]:
 
 
 def shm_left_since(before: frozenset[str]) -> list[str]:
-    """Names that came into /dev/shm since ``before`` and that no living process has mapped: nobody will remove them."""
+    """Names that came into /dev/shm since ``before`` and that no living process has mapped, so that they stay."""
     new = shm_names() - before
     if not new:
         return []
@@ -95,6 +98,77 @@ def shm_left_since(before: frozenset[str]) -> list[str]:
 
 
 def shm_used_mb() -> float:
-    """What /dev/shm holds, whoever has put it there."""
+    """Megabytes that /dev/shm holds, of all programs together."""
     state = os.statvfs(SHM)
     return round((state.f_blocks - state.f_bfree) * state.f_frsize / 2**20, 3)
+
+
+# What the names of processes begin with, by kind.
+_KINDS = {
+    "actors": ACTORS,
+    "policy_workers": POLICY_WORKERS,
+    "learner": LEARNERS,
+    "main": "sf-main",
+    "simulation": "sf-sim-",
+}
+# The end of the measurement is known to a few tenths of a second; its beginning is left out for that.
+_SHARE = 0.9
+
+
+class Snapshot(NamedTuple):
+    """CPU seconds of every process named sf-*, by pid and name, at one moment."""
+
+    at: float
+    cpu_s: Mapping[tuple[int, str], float]
+
+
+def kind_of(name: str) -> str | None:
+    """What kind of process is called ``name``; None for probes and others that do not count."""
+    return next((kind for kind, prefix in _KINDS.items() if name.startswith(prefix)), None)
+
+
+class ProcessTimes:
+    """Looks at the processes of one session."""
+
+    def __init__(self) -> None:
+        self._strangers: set[int] = set()  # reading the stat of each process of the machine would cost too much
+        self.snapshots: list[Snapshot] = []
+
+    def look(self, session: int) -> None:
+        """Take a snapshot."""
+        pids = {int(entry) for entry in os.listdir(PROC) if entry.isdigit()} - self._strangers
+        seen: dict[tuple[int, str], float] = {}
+        at = time.monotonic()
+        for pid in pids:
+            try:
+                stat = stat_of(pid)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if stat.session != session:
+                self._strangers.add(pid)
+            elif kind_of(stat.name) is not None:
+                seen[pid, stat.name] = stat.cpu_s
+        self.snapshots.append(Snapshot(at, seen))
+
+
+def cores_busy(snapshots: Sequence[Snapshot], seconds: float) -> dict[str, float]:
+    """CPU seconds per second by kind within a measurement of ``seconds``, which ended as its processes did."""
+    most = max((len(snapshot.cpu_s) for snapshot in snapshots), default=0)
+    whole = [snapshot for snapshot in snapshots if len(snapshot.cpu_s) == most]
+    if not most or len(whole) < 2:
+        raise SystemExit("error: the processes of a measurement could not be watched: it was too short")
+    end = whole[-1]
+    within = [snapshot for snapshot in whole[:-1] if snapshot.at >= end.at - _SHARE * seconds]
+    begin = within[0] if within else whole[-2]
+    busy: dict[str, float] = {}
+    for process, cpu_s in end.cpu_s.items():
+        kind = kind_of(process[1])
+        if kind is not None:
+            used = (cpu_s - begin.cpu_s.get(process, cpu_s)) / (end.at - begin.at)
+            busy[kind] = busy.get(kind, 0.0) + used
+    return {kind: busy[kind] for kind in _KINDS if kind in busy}
+
+
+def cpu_us_per_step(busy: Mapping[str, float], steps_per_second: float) -> dict[str, float]:
+    """CPU microseconds by kind that one env step takes."""
+    return {kind: round(1e6 * share / steps_per_second, 4) for kind, share in busy.items()}

@@ -1,4 +1,4 @@
-"""Room: what a step of a split calls, and what it leaves in memory. In: nothing. Out: a Markdown page, a verdict.
+"""Writes a Markdown page of what a step of a split calls and what it leaves in memory.
 
     python scripts/profile_hot_path.py --out docs/performance/hot_path.md
 
@@ -34,8 +34,7 @@ from scripts.hot_path import (
     profiled,
     traced,
 )
-from scripts.markdown import table
-from scripts.record import machine
+from scripts.record import machine, table
 
 ROOT = Path(__file__).parents[1]
 INFERENCES: tuple[Inference, ...] = ("central", "local")
@@ -59,7 +58,7 @@ The rooms of a run (`sfactory/supervise/shared_objects.py:Wiring`, `sfactory/act
 serial mode: two splits of {envs} envs whose step costs next to nothing, episodes of {episode} steps, a 64x64 MLP,
 rollout {rollout}.
 The learner's assembler copies slots and hands them back; every {dataset} split steps weights are published, and what
-main is told is read. {warm_up} split steps go before what is measured. Calls and times
+main receives is read. {warm_up} split steps go before what is measured. Calls and times
 are those of the fastest of {passes} passes, on a machine that did other things, too.
 
 ## What is called
@@ -133,7 +132,7 @@ def calls_table(found: dict[Inference, Found]) -> str:
     ]
     rows.append(["locks taken, apart from the next row's", *(locks(each.calls) for each in found.values())])
     for name, pattern in {
-        "the fence of published weights (a lock that nobody else has)": FENCE,
+        "the fence of published weights (a lock of this thread alone)": FENCE,
         "messages made bytes by the codec": ENCODED,
         "bytes made messages by the codec": DECODED,
     }.items():

@@ -1,10 +1,11 @@
-"""Room: what scripts keep of a measurement. In: this machine, figures. Out: the machine's facts, a JSON file."""
+"""Describes this machine and writes JSON files and Markdown tables of measurements."""
 
 from __future__ import annotations
 
 import json
 import platform
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -46,3 +47,8 @@ def write_json(path: Path, result: object) -> None:
     """Write ``result`` for people to read, too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table."""
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in [head, ["---"] * len(head), *rows])

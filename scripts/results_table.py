@@ -1,4 +1,4 @@
-"""Room: the tables of docs/results.md out of learning curves. In: a JSON of draw_curves.py, a bar. Out: Markdown.
+"""Writes the tables of docs/results.md from learning curves that draw_curves.py collected.
 
     python scripts/results_table.py docs/results/breakout.json --bar 10
 
@@ -20,7 +20,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from scripts.draw_curves import Curve, curves_of
-from scripts.markdown import table
+from scripts.record import table
 
 
 def steps_to(bar: float, curve: Curve) -> float | None:
@@ -38,7 +38,7 @@ def row(label: str, curves: Sequence[Curve], bar: float) -> list[str]:
     return [label, ", ".join(best), ", ".join(steps), "not reached" if median == float("inf") else f"{median:,.0f}"]
 
 
-def told(labels: Mapping[str, Any], bar: float) -> str:
+def report_text(labels: Mapping[str, Any], bar: float) -> str:
     """The table of all labels."""
     head = ["", "best mean of each run", f"env steps until the mean is {bar:g}", "their median"]
     return table(head, [row(label, curves_of(labelled), bar) for label, labelled in labels.items()])
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("curves", type=Path)
     parser.add_argument("--bar", type=float, required=True)
     given = parser.parse_args()
-    print(told(json.loads(given.curves.read_text()), given.bar))
+    print(report_text(json.loads(given.curves.read_text()), given.bar))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Room: throughput, memory and start-up by number of workers and envs. In: seconds, rounds. Out: a JSON and a table.
+"""Measures throughput, memory and start-up by number of workers and envs: a JSON and a table.
 
     python scripts/scaling.py --out docs/performance/scaling.json
     python scripts/scaling.py --bench BENCH --rounds 3 --out scaling.json      # the plain cart and pole of its envs.py
@@ -24,11 +24,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that this may be started as a file and imported as a module
-from scripts.arguments import folder
-from scripts.command import ROOT, Command, json_line, shown
+from scripts.command import ROOT, TRAIN, Command, benchmark, folder, json_line, shown
 from scripts.process_facts import facts_by_name, median_of, total
 from scripts.record import machine, write_json
-from scripts.trainer import TRAIN, benchmark
 
 WORKERS = (1, 2, 4, 8, 16)
 ENVS = (16, 64, 256, 1024, 2048)

@@ -33,19 +33,19 @@ class Teller(AlgoObserver):  # type: ignore[misc]
     """Tells the score after training steps. Training begins when the samplers are started."""
 
     def __init__(self) -> None:
-        self._since = self._told = time.monotonic()
+        self._since = self._printed = time.monotonic()
 
     def on_start(self, runner: Runner) -> None:
         """Start the clock."""
         self._since = time.monotonic()
 
     def on_training_step(self, runner: Runner, training_iteration_since_resume: int) -> None:
-        """Tell the score, unless it was told just now or there are too few episodes."""
+        """Tell the score, unless it was printed just now or there are too few episodes."""
         now = time.monotonic()
         returns = list(runner.policy_avg_stats.get("reward", [[]])[0])[-EPISODES:]
-        if now - self._told < EVERY_S or len(returns) < EPISODES:
+        if now - self._printed < EVERY_S or len(returns) < EPISODES:
             return
-        self._told = now
+        self._printed = now
         score = {"mean": float(sum(returns)) / EPISODES, "train_s": now - self._since}
         print("SCORE", json.dumps({**score, "env_steps": int(sum(runner.env_steps.values()))}), flush=True)
 

@@ -34,16 +34,16 @@ class Teller(BaseCallback):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._since = self._told = 0.0
+        self._since = self._printed = 0.0
 
     def _on_training_start(self) -> None:
-        self._since = self._told = time.monotonic()
+        self._since = self._printed = time.monotonic()
 
     def _on_step(self) -> bool:
         now = time.monotonic()
         returns = [episode["r"] for episode in self.model.ep_info_buffer]
-        if now - self._told >= EVERY_S and len(returns) == EPISODES:
-            self._told = now
+        if now - self._printed >= EVERY_S and len(returns) == EPISODES:
+            self._printed = now
             score = {"mean": float(sum(returns)) / EPISODES, "train_s": now - self._since}
             print("SCORE", json.dumps({**score, "env_steps": int(self.num_timesteps)}), flush=True)
         return True

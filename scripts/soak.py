@@ -1,4 +1,4 @@
-"""Room: a long run that is watched. In: minutes, flags of the run. Out: a JSON of samples, a verdict, an exit code.
+"""Watches a long run: a JSON of samples, a verdict and an exit code.
 
     python scripts/soak.py --minutes 30 --out docs/performance/soak.json
     python scripts/soak.py --minutes 30 --out central.json -- --inference=central
@@ -24,11 +24,9 @@ from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that this may be started as a file and imported as a module
-from scripts.arguments import split_flags
-from scripts.command import ROOT, Command
+from scripts.command import ROOT, TRAIN, Command, split_flags
 from scripts.process_facts import Facts, facts_by_name, shm_left_since, shm_names, shm_used_mb, total
 from scripts.record import machine
-from scripts.trainer import TRAIN
 
 EVERY_S = 10.0
 WARMUP_S = 20.0
@@ -253,7 +251,7 @@ def soak(minutes: float, flags: Sequence[str]) -> tuple[list[Sample], Ending]:
     return samples, Ending(exit_code, tuple(left), tuple(shm_left_since(shm_before)))
 
 
-def told(minutes: float, found: Comparison) -> str:
+def report_text(minutes: float, found: Comparison) -> str:
     """The comparison in words."""
     return (
         f"{minutes:g} minutes: {found.first_rate:,.0f} env steps/s at the start, {found.last_rate:,.0f} at the end "
@@ -282,7 +280,7 @@ def main() -> int:
         comparison = compare(samples, 60 * given.minutes)
         facts |= asdict(comparison)
         problems += comparison.problems()
-        print(told(given.minutes, comparison))
+        print(report_text(given.minutes, comparison))
         given.out.write_text(document({**facts, "problems": problems}, samples))
     print(f"failed: {'; '.join(problems)}" if problems else "passed")
     return 1 if problems else 0

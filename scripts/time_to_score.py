@@ -17,22 +17,67 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 # Python adds the folder of a script, not the one above it.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from scripts.arguments import folder
-from scripts.command import Command, shown
-from scripts.peers import SAMPLE_FACTORY, SB3
-from scripts.ratios import ratio
+from scripts.command import TRAIN, Command, folder, shown
+from scripts.peers import FEED_FORWARD, SAMPLE_FACTORY, SAMPLE_FACTORY_FLAGS, SB3
 from scripts.record import machine, write_json
-from scripts.rounds import alternating
-from scripts.score_settings import SETTINGS, Settings
-from scripts.trainer import TRAIN
+from scripts.rounds import alternating, ratio
+from scripts.workloads import CART_POLE_IN_BENCH, PLAIN, SMALL, WIDE
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Flags of sfactory and of Sample Factory, and what SB3's PPO is given for so many envs."""
+
+    ours: str
+    sample_factory: str
+    sb3_envs: int
+    sb3: Mapping[str, object]
+
+
+# What decides on learning, apart from sizes, is the same for the two: it is that of sfactory's own CartPole.
+_LEARNING = (
+    "--learning_rate=2e-3 --reward_scale=0.05 --gamma=0.99 --exploration_loss_coeff=0.01 --ppo_clip_ratio=0.2 "
+    "--num_epochs=2"
+)
+_OURS = f"{CART_POLE_IN_BENCH} {PLAIN} --num_workers=2 {SMALL} {_LEARNING}"
+_SAMPLE_FACTORY = f"{SAMPLE_FACTORY_FLAGS} {FEED_FORWARD} {SMALL} {_LEARNING}"
+
+SETTINGS: Mapping[str, Settings] = MappingProxyType(
+    {
+        "speed": Settings(
+            ours=f"{_OURS} {WIDE}",
+            sample_factory=f"{_SAMPLE_FACTORY} --num_envs_per_worker=256 --batch_size=16384",
+            sb3_envs=1024,
+            sb3={"n_steps": 16, "batch_size": 16384, "n_epochs": 2, "learning_rate": 2e-3, "ent_coef": 0.01},
+        ),
+        "learning": Settings(
+            ours=f"{_OURS} --num_envs_per_worker=32 --batch_size=1024 --num_batches_per_epoch=2",
+            sample_factory=f"{_SAMPLE_FACTORY} --num_envs_per_worker=16 --batch_size=1024 --normalize_returns=False",
+            # As tuned for CartPole-v1 in RL Baselines3 Zoo, its schedules (linear to 0) left out: they need an end.
+            sb3_envs=8,
+            sb3={
+                "n_steps": 32,
+                "batch_size": 256,
+                "n_epochs": 20,
+                "gae_lambda": 0.8,
+                "gamma": 0.98,
+                "ent_coef": 0.0,
+                "learning_rate": 1e-3,
+                "clip_range": 0.2,
+            },
+        ),
+    }
+)
+
 
 HERE = Path(__file__).resolve().parent
 BAR = 475.0
@@ -83,13 +128,13 @@ def read_row(line: str) -> Score | None:
     return Score(row["train/episode_return_mean"], row["perf/train_seconds"], row["env_steps"])
 
 
-def read_told(line: str) -> Score | None:
+def read_reported(line: str) -> Score | None:
     """The score in a line that a peer's runner has printed among its own."""
     _, marker, text = line.partition("SCORE {")
     if not marker:
         return None
-    told = json.loads("{" + text)
-    return Score(told["mean"], told["train_s"], told["env_steps"])
+    values = json.loads("{" + text)
+    return Score(values["mean"], values["train_s"], values["env_steps"])
 
 
 class Tail:
@@ -158,7 +203,7 @@ def systems_of(settings: Settings, peers: Path | None) -> dict[str, System]:
         sizes = ["--envs", str(settings.sb3_envs), "--seed", str(seed), json.dumps(settings.sb3)]
         return [str(peers / "sb/bin/python"), str(HERE / "score_sb3.py"), *sizes]
 
-    return {**found, SAMPLE_FACTORY: System(sample_factory, read_told), SB3: System(sb3, read_told)}
+    return {**found, SAMPLE_FACTORY: System(sample_factory, read_reported), SB3: System(sb3, read_reported)}
 
 
 def median_seconds(attempts: Sequence[Attempt], which: str) -> float | None:

@@ -1,7 +1,7 @@
-"""Room: commands that take turns on the machine. In: commands by name, seconds of a turn. Out: what each printed.
+"""Runs several commands at once that take turns on the machine.
 
 It has no command of its own. All are started at once, and all but one stand still (SIGSTOP) at any moment: what befalls
-the machine for longer than a turn befalls all alike. Each has the same share of the time to its last moment, whoever
+the machine for longer than a turn befalls all alike. Each has the same share of the time to its last moment, whichever
 has ended before.
 """
 

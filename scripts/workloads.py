@@ -1,4 +1,4 @@
-"""Room: workloads by name, each an environment, a network, and sizes that suit them. In: the bench folder. Out: flags.
+"""Flags of the workloads: each has an environment, a network and sizes that suit them.
 
 It has no command of its own. Everything that a family of environments would set by itself and that matters for speed
 is given, so that the same flags mean the same with every environment.

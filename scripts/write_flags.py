@@ -1,4 +1,4 @@
-"""Room: every flag, and what became of each flag of the ancestors. In: the schema, docs/flags/. Out: docs/flags.md.
+"""Writes docs/flags.md: every flag, and the map from the ancestors' flags, which is in docs/flags/.
 
 Run it after a change of a flag or of the data. ``--check`` writes nothing and exits with 1 if the file is not what
 this script writes. Whether the data is right is for tests/architecture/test_flag_map.py to say.

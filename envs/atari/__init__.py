@@ -1,4 +1,4 @@
-"""Room: Atari 2600 games. In: names such as ``atari_breakout``. Out: environments, and flags to learn them with.
+"""Atari 2600 games: names such as ``atari_breakout``, and flags to learn them with.
 
 Importing this needs neither the emulator nor OpenCV; only making a game does.
 """

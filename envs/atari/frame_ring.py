@@ -1,4 +1,4 @@
-"""Room: the last frames of a game as one array. In: frames, one at a time. Out: stacks of them, without copying.
+"""The last frames of a game as one array, stacked without copying.
 
 Frames are written one behind the other into a strip that is four stacks long, so a stack is a window of it and
 only once in three stacks' length some frames are copied, back to the start of the strip.

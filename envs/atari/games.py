@@ -1,4 +1,4 @@
-"""Room: which Atari games there are, and by what names. In: an environment's name. Out: the name of its ROM."""
+"""Names of Atari games and of their ROMs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: one Atari game as agents are trained on it. In: actions. Out: stacks of small grey frames, raw rewards.
+"""One Atari game as agents are trained on it: stacks of small grey frames and raw rewards.
 
 The emulator is driven directly, without Gymnasium's own environment and wrappers around it: an agent step costs
 the emulation of its frames, two looks at the screen, and hardly anything else.

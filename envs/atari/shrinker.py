@@ -1,4 +1,4 @@
-"""Room: small frames from screens. In: screens of a game, one after the other. Out: each made small, area by area.
+"""Resizes the screens of a game to small frames, only where they changed.
 
 Making a whole screen small costs nearly as much as emulating a frame, but from one step to the next most of it stays
 as it is: of the 57 games only 6 change more than half of their rows, and one in two changes a quarter or less. So the

@@ -1,4 +1,4 @@
-"""Room: an env that a trainer which works learns in seconds.
+"""An env that a working trainer learns in seconds.
 
 In: actions. Out: a one-hot context; reward 1 for the action of the same number, 0 for any other. The best mean return
 is ``length``, a random policy's is ``length / num_contexts``; a policy that ignores its observation gets no more.

@@ -1,4 +1,4 @@
-"""Room: an env whose step costs next to nothing, so that what is measured is the trainer alone.
+"""An env with a step that costs next to nothing, so that the trainer alone is measured.
 
 In: actions, ignored. Out: the same observation array every time (a new one would cost more than the step does);
 episodes end by the count of steps.

@@ -1,4 +1,4 @@
-"""Room: envs of many agents whose step costs next to nothing, so that what is measured is the trainer alone.
+"""Envs of many agents with a step that costs next to nothing, so that the trainer alone is measured.
 
 In: actions, ignored. Out: the same objects every time, in PettingZoo's parallel form or in lists. Spaces and episodes
 are those of CostFree.
@@ -15,7 +15,7 @@ from .costfree import CostFree
 
 
 class CostFreeLists:
-    """``agents`` agents, told of in lists. The other arguments are those of CostFree."""
+    """``agents`` agents, given in lists. The other arguments are those of CostFree."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - the attribute of gymnasium.Env
     render_mode = None

@@ -1,4 +1,4 @@
-"""Room: an env whose every observation says which env, episode and step it is, and whose reward says which action came.
+"""An env with observations that name the env, episode and step, and rewards that name the action.
 
 In: actions. Out: whole numbers that float32 holds exactly (each below 2**24), so that a reader of recorded
 trajectories can prove that no transition was lost, repeated, reordered, torn or given another one's action.

@@ -1,4 +1,4 @@
-"""Room: Counting envs of many agents, who die, sleep, wake up and are cut off, each by a script of its own.
+"""Counting envs of many agents that die, sleep, wake up and are truncated, each by its own script.
 
 In: actions of A agents. Out: observations that say which env, agent, episode and step they are of, and rewards that say
 which action came (see counting.py), in PettingZoo's parallel form or in lists. Who does what when is a pure function of

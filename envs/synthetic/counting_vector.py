@@ -1,4 +1,4 @@
-"""Room: Counting envs as one vector env, which resets by itself in either way. In: actions of N. Out: as Counting."""
+"""Counting envs as one vector env, which resets itself in either mode."""
 
 from __future__ import annotations
 

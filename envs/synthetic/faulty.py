@@ -1,4 +1,4 @@
-"""Room: an env that fails on demand, to show what a trainer does then.
+"""An env that fails on demand, to show what a trainer does then.
 
 In: at which step or reset to fail, how, and how often in all. Out: Bandit episodes, until the fault comes.
 """

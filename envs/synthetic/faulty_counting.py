@@ -1,4 +1,4 @@
-"""Room: a Counting env with faults whose places are known. In: actions, how rare faults are. Out: as Counting, or none.
+"""A Counting env with faults at known places.
 
 Like everything of Counting, a fault is a pure function of (identity, episode, step), so that a checker knows where one
 was due.

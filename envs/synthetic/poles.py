@@ -1,4 +1,4 @@
-"""Room: poles that are set up again where they fall. In: pushes. Out: CartPole's observations, one agent to a pole.
+"""Poles that are set up again where they fall: CartPole's observations, one agent for each pole.
 
 The same work for one agent a step, whether an env has one or many: for comparing what many agents in an env cost.
 """
@@ -56,7 +56,7 @@ class Poles:
         # Looked up once, as they are of single envs.
         self._steps = {agent: pole.step for agent, pole in self._poles.items()}
         self.possible_agents = list(self._poles)
-        # What is the same in most steps is made once; nobody is to write to it.
+        # Made once, since they are the same in most steps; they must not be written to.
         self._none = dict.fromkeys(self._poles, False)
         self._all = dict.fromkeys(self._poles, True)
         self._nothing_said: dict[str, dict[str, Any]] = {agent: {} for agent in self._poles}

@@ -1,4 +1,4 @@
-"""Room: an env whose reward leads astray until it is shaped otherwise. In: actions, a scheme. Out: rewards.
+"""An env with a misleading reward that reward shaping can correct.
 
 In every step one action is right and another one tempting. The reward is ``scheme["right"]`` for the one and
 ``scheme["tempting"]`` for the other; the true objective is how often the right one was chosen. By itself the tempting

@@ -81,7 +81,7 @@ def test_every_flag_of_ours_has_a_row_of_its_own() -> None:
     assert [name for name in plot_flags() if plot.count(f"\n| `{name}` |") != 1] == []
 
 
-def test_the_default_that_depends_on_the_machine_is_told_in_words() -> None:
+def test_the_default_that_depends_on_the_machine_is_named_in_words() -> None:
     assert default_text(all_flags()["num_workers"]) == "number of cores"
 
 

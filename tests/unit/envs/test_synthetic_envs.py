@@ -305,7 +305,7 @@ def test_faulty_env_raises_from_its_step_on_in_its_reset_and_in_its_constructor(
     ],
 )
 def test_faulty_env_returns_bad_data_at_its_step(fault: str, is_bad: Callable[[Any, Any], bool]) -> None:
-    steps = step_often(Faulty(**{fault: 2}), 2)  # type: ignore[arg-type]
+    steps = step_often(Faulty(**{fault: 2}), 2)
 
     assert [is_bad(obs, reward) for obs, reward, *_ in steps] == [False, True]
 

@@ -16,15 +16,13 @@ from scripts.audit import CLEAN, KNOWN, NOT_ASKED
 from scripts.audit import main as audit
 from scripts.autotune_check import empty, grid, most_envs, verdict
 from scripts.bench import measurements_of
-from scripts.bench_files import joined
-from scripts.bench_table import told
+from scripts.bench_files import joined, report_text
 from scripts.command import ROOT, Command, json_line, run
 from scripts.disturbed import killed
 from scripts.draw_curves import Curve, band, collect
 from scripts.process_facts import facts_of
-from scripts.ratios import Spread, ratio
 from scripts.results_table import steps_to
-from scripts.rounds import alternating
+from scripts.rounds import Spread, alternating, ratio
 from scripts.scaling import ENVS, INFERENCE, WORKERS, cells
 from scripts.soak import main as soak
 from scripts.turns import Order, run_in_turns
@@ -129,7 +127,7 @@ def test_bench_is_summarised_from_its_runs() -> None:
 
     assert again["workloads"].keys() == measured["workloads"].keys()
     for name, workload in again["workloads"].items():
-        assert "| " in told(name, workload)
+        assert "| " in report_text(name, workload)
 
 
 def test_autotune_is_compared_with_the_better_setting_by_hand() -> None:
