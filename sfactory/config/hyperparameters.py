@@ -92,7 +92,7 @@ def hyperparameter(config: Config, name: str) -> Hyperparameter | None:
     return _declared(config, name, {}) if _idle_text(config, name) is None and values[name] else None
 
 
-def range_problem(config: Config, name: str) -> str | None:
+def range_problem(name: str, config: Config) -> str | None:
     """What is wrong with the value of ``name`` if it is mutated without having been asked for."""
     if name in config.population.pbt_hyperparameters:
         return None
@@ -107,13 +107,13 @@ def range_problem(config: Config, name: str) -> str | None:
     )
 
 
-def wish_problems(config: Config) -> list[str]:
+def request_problems(config: Config) -> list[str]:
     """All that is wrong with ``pbt_hyperparameters``, a line for each flag in it."""
     asked = config.population.pbt_hyperparameters
-    return [f"{name}: {text}" for name, body in asked.items() if (text := _wish_problem(config, name, body))]
+    return [f"{name}: {text}" for name, body in asked.items() if (text := _request_problem(config, name, body))]
 
 
-def _wish_problem(config: Config, name: str, body: object) -> str | None:
+def _request_problem(config: Config, name: str, body: object) -> str | None:
     flag = all_flags().get(name)
     if flag is None:
         return ancestor_hint(name, mutable_flags()) or f"is no flag{did_you_mean(name, mutable_flags())}"

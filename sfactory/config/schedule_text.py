@@ -1,7 +1,4 @@
-"""Room: schedules as flags write them. In: text such as ``0:5e-4,20e6:1e-6``. Out: points, or the reason why not.
-
-What lies between the points, and before and after them, is the business of whoever follows the schedule.
-"""
+"""Parses schedules as flags write them: ``0:5e-4,20e6:1e-6`` are (steps, value) points."""
 
 from __future__ import annotations
 
@@ -12,10 +9,20 @@ LR_WORDS = ("constant", "linear_decay", "kl_adaptive_minibatch", "kl_adaptive_ep
 POINTS_FORM = "points as 0:5e-4,20e6:1e-6, which are trained env steps and the value there"
 
 
-def parse_points(text: str) -> tuple[tuple[float, float], ...]:
-    """The points (steps, value) of ``text``, by rising steps, of which the first are 0; at least one.
+def points_error(text: str) -> str | None:
+    """What is wrong with a schedule that may be empty; None if it is fine."""
+    try:
+        if text:
+            parse_points(text)
+    except ValueError as error:
+        return f"must be {POINTS_FORM}: {error}"
+    return None
 
-    Raises ValueError with all reasons if ``text`` holds no such points, or a value that is negative or not finite.
+
+def parse_points(text: str) -> tuple[tuple[float, float], ...]:
+    """The points (steps, value) of ``text``: at least one, the first at step 0, steps strictly rising.
+
+    Raises ValueError with all reasons if ``text`` has another form, or a value is negative or not finite.
     """
     if not text.strip():
         raise ValueError("holds no points")
@@ -34,14 +41,11 @@ def parse_points(text: str) -> tuple[tuple[float, float], ...]:
 
 
 def _point(word: str, reasons: list[str]) -> tuple[float, float] | None:
-    """The point that ``word`` names; None, and why, if it has no two numbers."""
-    steps_text, colon, value_text = word.partition(":")
+    """The point that ``word`` names, or None; appends what is wrong with it to ``reasons``."""
     try:
-        steps, value = float(steps_text), float(value_text)
+        steps, value = (float(number) for number in word.split(":"))
     except ValueError:
-        colon = ""
-    if not colon:
-        reasons.append(f"{word!r} is no point STEPS:VALUE")
+        reasons.append(f"{word!r} is not a point STEPS:VALUE")
         return None
     if not math.isfinite(steps) or not math.isfinite(value):
         reasons.append(f"both numbers of {word!r} must be finite")
