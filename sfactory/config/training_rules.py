@@ -187,9 +187,7 @@ OBJECTIVE_RULES = (
     ),
     refuse(
         ("target_tau", "use_spectral_norm"),
-        lambda config: (
-            config.algo.use_target_net and config.algo.target_tau != 1.0 and config.model.use_spectral_norm
-        ),
+        lambda config: config.algo.use_target_net and config.algo.target_tau != 1.0 and config.model.use_spectral_norm,
         "a mean of two networks has other spectral norms than either: use --target_tau=1.0 with "
         "--use_spectral_norm=True",
     ),
