@@ -30,7 +30,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 HEIGHT = {room: height for height, rooms in enumerate(LAYERS) for room in rooms}
 ALGO_MAY_IMPORT = frozenset({"algo"})
 # What the package itself hands out, once it is asked for.
-PUBLIC = frozenset({"api"})
+PUBLIC = frozenset({"api", "launch", "report"})
 ENVS_MAY_IMPORT = frozenset({"env", "errors", "spec"})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
@@ -9,6 +10,11 @@ import pytest
 
 import sfactory
 from sfactory import api
+from sfactory.env.factory import make_env
+from sfactory.env.multi_agent import AgentsEnv
+from sfactory.launch.param_search import ParamGrid
+from sfactory.launch.run_description import RunDescription
+from sfactory.report.observers import Observer
 
 SLOW = ("torch", "gymnasium", "numpy")
 
@@ -22,7 +28,23 @@ def test_importing_the_package_imports_nothing_slow(code: str, slow: tuple[str, 
     assert done.stdout == "[]\n"
 
 
-def test_what_the_package_hands_out_is_that_of_its_room() -> None:
-    assert (sfactory.run, sfactory.RunResult) == (api.run, api.RunResult)
+def test_public_names_are_reachable_from_the_package() -> None:
+    public = (sfactory.run, sfactory.RunResult, sfactory.Observer, sfactory.RunDescription, sfactory.ParamGrid)
+
+    assert public == (api.run, api.RunResult, Observer, RunDescription, ParamGrid)
     with pytest.raises(AttributeError, match="has no attribute 'walk'"):
         sfactory.walk  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("old", "name", "there"),
+    [
+        ("sfactory.runtime.observer", "Observer", Observer),
+        ("sfactory.launch.description", "RunDescription", RunDescription),
+        ("sfactory.launch.search", "ParamGrid", ParamGrid),
+        ("sfactory.env.agents", "AgentsEnv", AgentsEnv),
+        ("sfactory.env.api", "make_env", make_env),
+    ],
+)
+def test_modules_that_moved_are_found_under_their_old_names(old: str, name: str, there: object) -> None:
+    assert getattr(importlib.import_module(old), name) is there
