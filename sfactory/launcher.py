@@ -1,6 +1,6 @@
-"""Front door: ``python -m sfactory.launcher --run=WHAT [flags]``. In: a description. Out: many runs, a JSON line.
+"""``python -m sfactory.launcher --run=WHAT [flags]`` starts many runs.
 
-stdout carries the result alone; starts, ends and the table of all runs go to stderr.
+stdout gets one JSON line with the result; starts, ends and the table of runs go to stderr.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PROG = "sfactory.launcher"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Launch as ``argv`` (default: the command line) says; returns the exit code."""
+    """Run the command line ``argv`` (default: ``sys.argv``); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = shlex.join([sys.executable, "-m", _PROG, *arguments])
     return run_command(
@@ -31,7 +31,7 @@ def _run(config: LauncherConfig, command: str, interrupts: Interrupts) -> int:
     codes: list[ExitCode | int] = []
 
     def launch() -> str:
-        # Imported only now, so that a mistyped flag is answered at once.
+        # Imported here, so that errors in flags are reported quickly.
         from sfactory.launch.launch import Launcher
 
         line, code = Launcher(config, command, interrupts).run()

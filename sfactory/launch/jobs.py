@@ -1,11 +1,8 @@
-"""Room: runs with their command lines. In: a description, a folder. Out: jobs that the trainer would take.
+"""The runs of a launcher: their command lines, their state in ``launch.json``, and the table of results.
 
-Room: what a launcher has done so far. In: starts and ends of runs. Out: ``launch.json`` in their common folder.
-
-One launcher at a time owns the folder. Whether a run is done is for the run's own record to say (``Job.done``); the
-ledger tells how often it was started, how it ended, and why it failed, also of runs that never had a directory.
-
-Room: how all runs stand. In: jobs and the ledger. Out: a table, lines on failures, one JSON line.
+One launcher at a time owns the directory of the runs. Whether a run is done is decided by the run's own record
+(``Job.done``); ``launch.json`` keeps how often a run was started, how it ended and why it failed, even if the run never
+had a directory.
 """
 
 from __future__ import annotations
@@ -29,13 +26,13 @@ from sfactory.experiment.provenance import local_time
 from sfactory.experiment.summary import Summary
 from sfactory.launch.run_description import MODULE, Planned, RunDescription
 
-_NAMED_AT_MOST = 3
-_OURS = {"experiment": "the launcher names the runs", "train_dir": "it is a flag of the launcher"}
+_MAX_NAMES = 3
+_RESERVED_FLAGS = {"experiment": "the launcher names the runs", "train_dir": "it is a flag of the launcher"}
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of sfactory.train in ``folder``. arguments: its whole command line, after the module."""
+    """One run of sfactory.train in ``folder``. arguments: its command line after the module."""
 
     name: str
     folder: Path
@@ -44,22 +41,22 @@ class Job:
 
     @property
     def run_dir(self) -> Path:
-        """Where the run keeps its files."""
+        """The run directory."""
         return self.folder / self.name
 
     @property
     def log_path(self) -> Path:
-        """What its process prints."""
+        """File with the output of its process."""
         return self.folder / f"{self.name}.log"
 
     @property
     def command(self) -> list[str]:
-        """What is executed."""
+        """The command to execute."""
         return [sys.executable, "-m", MODULE, *self.arguments]
 
     @property
     def done(self) -> bool:
-        """Whether it has been trained to its end with exactly these arguments, as its own record says."""
+        """Whether its run.json says that it has finished with exactly these arguments."""
         try:
             record = json.loads((self.run_dir / "run.json").read_bytes())
             return bool(record["status"] == "done" and record["argv"] == list(self.arguments))
@@ -67,19 +64,19 @@ class Job:
             return False
 
     def summary(self) -> Summary | None:
-        """How its last session ended; None if there is nothing that can be read."""
+        """Its summary.json; None if that is missing or invalid."""
         return Summary.read(self.run_dir / "summary.json")
 
 
 def folder_of(description: RunDescription, train_dir: str) -> Path:
-    """What becomes the ``--train_dir`` of all runs of ``description``."""
+    """The ``--train_dir`` of all runs of ``description``."""
     return Path(train_dir) / description.run_name
 
 
 def jobs_of(description: RunDescription, train_dir: str, suffix: str) -> list[Job]:
-    """All of its runs, each found good by the trainer's own reading of its command line.
+    """All runs of ``description``, with command lines that the trainer accepts.
 
-    Raises ConfigError with everything that is wrong with any of them.
+    Raises ConfigError with all problems of all runs.
     """
     planned = description.runs(suffix)
     folder = folder_of(description, train_dir)
@@ -100,7 +97,7 @@ def _job(run: Planned, folder: Path) -> Job:
 
 def _problems(words: Sequence[str], arguments: Sequence[str]) -> list[str]:
     given = {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
-    problems = [f"--{name}: {why}; leave it out" for name, why in _OURS.items() if name in given]
+    problems = [f"--{name}: {why}; leave it out" for name, why in _RESERVED_FLAGS.items() if name in given]
     if "--help" in words or "-h" in words:
         problems.append("--help: starts no run; leave it out")
     if problems:
@@ -110,25 +107,23 @@ def _problems(words: Sequence[str], arguments: Sequence[str]) -> list[str]:
     except ConfigError as error:
         return error.problems
     if config.benchmark.benchmark:
-        problems.append(
-            "--benchmark=True: measures, and leaves no run that could be done or gone on with; leave it out"
-        )
+        problems.append("--benchmark=True: a benchmark is not a run that can be done or resumed; leave it out")
     if config.run.restart_behavior != "resume":
         problems.append(
-            f"--restart_behavior={config.run.restart_behavior}: would begin anew whenever the launcher goes on; choose "
-            "another run_name or --experiment_suffix for new runs"
+            f"--restart_behavior={config.run.restart_behavior}: would restart the run whenever the launcher resumes; "
+            "choose another run_name or --experiment_suffix for new runs"
         )
     if config.checkpoint.load_checkpoint_kind != "latest":
         problems.append(
-            f"--load_checkpoint_kind={config.checkpoint.load_checkpoint_kind}: would go back whenever the launcher "
-            "goes on; leave it out"
+            f"--load_checkpoint_kind={config.checkpoint.load_checkpoint_kind}: would go back whenever the "
+            "launcher resumes; leave it out"
         )
     return problems
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED_AT_MOST
-    return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 NAME = "launch.json"
@@ -142,7 +137,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of one run. starts: of its process, by launchers. exit_code: of the last one, minus its signal."""
+    """The state of one run. starts: number of starts. exit_code: of its last process, negative for a signal."""
 
     status: Status = "waiting"
     starts: int = 0
@@ -153,16 +148,16 @@ class Entry:
 
     @staticmethod
     def of(values: Mapping[str, Any]) -> Entry:
-        """The entry that ``dataclasses.asdict`` gave ``values`` of; raises TypeError or ValueError if it is none."""
+        """The inverse of ``dataclasses.asdict``; raises TypeError or ValueError for invalid values."""
         entry = Entry(**values)
         if entry.status not in get_args(Status) or not isinstance(entry.starts, int):
-            raise ValueError(f"{values!r} is no entry")
-        # Whoever started it is dead, or the folder would be locked, and no run outlives its launcher.
+            raise ValueError(f"{values!r} is not an entry")
+        # Its launcher is dead, or the directory would be locked, and no run outlives its launcher.
         return dataclasses.replace(entry, status="interrupted") if entry.status == "running" else entry
 
 
 class LaunchState:
-    """The entries by name of the run. Use ``opened``."""
+    """The entries of all runs by name. Use ``opened`` to create one."""
 
     def __init__(self, path: Path, entries: Mapping[str, Entry]) -> None:
         self._path = path
@@ -172,9 +167,9 @@ class LaunchState:
     @staticmethod
     @contextlib.contextmanager
     def opened(folder: Path) -> Iterator[LaunchState]:
-        """The ledger of ``folder``, which is made if need be, and is this launcher's until the block ends.
+        """The state in ``folder``, which is created if needed and locked until the block ends.
 
-        Raises RunDirError if another launcher has it, or it cannot be made.
+        Raises RunDirError if another launcher has locked it or it cannot be created.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -188,21 +183,21 @@ class LaunchState:
             os.close(lock)
 
     def entry(self, name: str) -> Entry:
-        """What is known of a run; that it waits, if nothing is."""
+        """The entry of a run; a waiting one if the run was never started."""
         return self._entries.get(name, Entry())
 
     def started(self, name: str) -> None:
-        """Its process has been started."""
+        """Record that its process was started."""
         starts = self.entry(name).starts + 1
         self._put(name, Entry("running", starts, started=local_time()))
 
     def ended(self, name: str, status: Status, exit_code: int | None, cause: str = "") -> None:
-        """Its process has ended, or could not be started."""
+        """Record that its process has ended or could not be started."""
         entry = dataclasses.replace(self.entry(name), status=status, exit_code=exit_code, cause=cause)
         self._put(name, dataclasses.replace(entry, ended=local_time()))
 
     def _put(self, name: str, entry: Entry) -> None:
-        """Write it down; what cannot be written is a warning, for the runs have records of their own."""
+        """Save the entry; a failure is only a warning, because runs have their own records."""
         self._entries[name] = entry
         runs = {known: dataclasses.asdict(value) for known, value in self._entries.items()}
         try:
@@ -210,7 +205,7 @@ class LaunchState:
         except OSError as error:
             if not self._warned:
                 self._warned = True
-                _log.warning("%s cannot be written: %s; the runs go on", self._path, error)
+                _log.warning("%s cannot be written: %s; the runs continue", self._path, error)
 
 
 def _take(lock: int, folder: Path) -> None:
@@ -228,7 +223,7 @@ def _take(lock: int, folder: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Entry]:
-    """The entries of a file; one that cannot be read is kept under another name, and there are none."""
+    """The entries of a file; an unreadable file is renamed, and there are no entries."""
     try:
         content = json.loads(path.read_bytes())
         if content["format_version"] != FORMAT_VERSION:
@@ -237,10 +232,10 @@ def _read(path: Path) -> dict[str, Entry]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        aside = path.with_name(f"{path.name}.unreadable")
-        _log.warning("%s cannot be read (%r); it is kept as %s, and begun anew", path, error, aside.name)
+        renamed = path.with_name(f"{path.name}.unreadable")
+        _log.warning("%s cannot be read (%r); it is kept as %s, and a new one is started", path, error, renamed.name)
         with contextlib.suppress(OSError):
-            path.replace(aside)
+            path.replace(renamed)
         return {}
 
 
@@ -248,12 +243,12 @@ _HEAD = ("experiment", "status", "env steps", "return")
 
 
 def statuses(jobs: Sequence[Job], launch_state: LaunchState) -> dict[str, Status]:
-    """How each run stands, by its name: done if its own record says so, otherwise what the ledger tells."""
+    """Status of each run by name: done if its own record says so, otherwise that of its entry."""
     return {job.name: _status(job, launch_state) for job in jobs}
 
 
 def table(jobs: Sequence[Job], known: Mapping[str, str]) -> str:
-    """One line a run, under a head."""
+    """A table with one line per run."""
     rows = [_HEAD, *(_row(job, known[job.name]) for job in jobs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     return "\n".join(
@@ -263,18 +258,18 @@ def table(jobs: Sequence[Job], known: Mapping[str, str]) -> str:
 
 
 def failures(jobs: Sequence[Job], launch_state: LaunchState, known: Mapping[str, str]) -> list[str]:
-    """A line for each run that has failed: with what, and where to read more."""
+    """A line for each failed run: the cause and the path of its log."""
     lines: list[str] = []
     for job in jobs:
         if known[job.name] == "failed":
             entry = launch_state.entry(job.name)
             code = "" if entry.exit_code is None else f" ({entry.exit_code})"
-            lines.append(f"failed {job.name}{code}: {entry.cause or 'it said nothing'} [{job.log_path}]")
+            lines.append(f"failed {job.name}{code}: {entry.cause or 'no output'} [{job.log_path}]")
     return lines
 
 
 def result_line(jobs: Sequence[Job], launch_state: LaunchState, known: Mapping[str, str]) -> str:
-    """The result for programs."""
+    """The result as one line of JSON."""
     return json.dumps({"runs": [_facts(job, launch_state, known[job.name]) for job in jobs]}, allow_nan=False)
 
 

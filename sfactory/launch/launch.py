@@ -1,4 +1,4 @@
-"""Room: one call of the launcher. In: its settings. Out: runs, here or on Slurm, a line for stdout, an exit code."""
+"""One call of the launcher: starts runs on this machine or on Slurm; returns a line for stdout and an exit code."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from sfactory.config.launcher import LauncherConfig
 from sfactory.errors import ExitCode
-from sfactory.launch import jobs as outcome
-from sfactory.launch.jobs import Job, LaunchState, folder_of, jobs_of
+from sfactory.launch.jobs import Job, LaunchState, failures, folder_of, jobs_of, result_line, statuses, table
 from sfactory.launch.run_description import description_of
 from sfactory.launch.run_processes import VISIBLE, Gpus, LocalRuns, devices
 from sfactory.launch.run_slurm import Batch, submit, submit_command, write_scripts
@@ -19,15 +18,15 @@ from sfactory.process.signals import Interrupts
 
 
 class Launcher:
-    """``command``: what goes on with the same runs, for the user to type again."""
+    """``command``: the command line of this launcher, which also resumes its runs."""
 
     def __init__(self, config: LauncherConfig, command: str, interrupts: Interrupts) -> None:
         self._config, self._command, self._interrupts = config, command, interrupts
 
     def run(self) -> tuple[str, int]:
-        """Launch what is not done; the line for stdout and the exit code.
+        """Start all runs that are not done. Returns the line for stdout and the exit code.
 
-        Raises SFactoryError if anything is refused, before any run has been started.
+        Raises SFactoryError for invalid input before any run is started.
         """
         config = self._config
         description = description_of(config.run)
@@ -38,7 +37,7 @@ class Launcher:
         with LaunchState.opened(folder) as launch_state:
             todo = [job for job in jobs if not job.done]
             if len(todo) < len(jobs):
-                tell(f"{len(jobs) - len(todo)} of {len(jobs)} runs are done already")
+                print_line(f"{len(jobs) - len(todo)} of {len(jobs)} runs are done already")
             if batch is not None:
                 return self._to_slurm(jobs, todo, batch), int(ExitCode.DONE)
             return self._here(jobs, todo, gpus, launch_state)
@@ -47,34 +46,34 @@ class Launcher:
         self, jobs: Sequence[Job], todo: Sequence[Job], gpus: Gpus | None, launch_state: LaunchState
     ) -> tuple[str, int]:
         config, interrupts = self._config, self._interrupts
-        interrupts.raising = False  # from here on signals are counted: a run that is being started must not escape
+        interrupts.raising = False  # count signals from here on: a run that is being started must not be lost
         LocalRuns(
             todo,
             launch_state,
             interrupts,
-            tell,
+            print_line,
             max_parallel=config.max_parallel,
             gpus=gpus,
             pause_s=config.pause_between,
         ).run()
-        known = outcome.statuses(jobs, launch_state)
-        tell(outcome.table(jobs, known))
-        for line in outcome.failures(jobs, launch_state, known):
-            tell(line)
+        known = statuses(jobs, launch_state)
+        print_line(table(jobs, known))
+        for line in failures(jobs, launch_state, known):
+            print_line(line)
         code = int(ExitCode.DONE)
         if any(status != "done" for status in known.values()):
             code = interrupts.exit_code if interrupts.count else int(ExitCode.FAULTS)
-            tell(f"to go on with what is not done: {self._command}")
-        return outcome.result_line(jobs, launch_state, known), code
+            print_line(f"to go on with what is not done: {self._command}")
+        return result_line(jobs, launch_state, known), code
 
     def _to_slurm(self, jobs: Sequence[Job], todo: Sequence[Job], batch: Batch) -> str:
         paths = write_scripts(todo, batch)
         numbers: dict[str, str] = {}
         if self._config.slurm_print_only:
             for path in paths:
-                tell(submit_command(path))
+                print_line(submit_command(path))
         else:
-            numbers = submit(paths, tell)
+            numbers = submit(paths, print_line)
         scripts = {path.stem: str(path) for path in paths}
         facts = [
             {
@@ -90,8 +89,8 @@ class Launcher:
         return json.dumps({"runs": facts})
 
 
-def tell(text: str) -> None:
-    """A line on stderr; a terminal that is gone costs the line, not the runs."""
+def print_line(text: str) -> None:
+    """Print a line to stderr; a closed terminal is ignored."""
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""Room: what is to be run. In: command lines and what varies in them. Out: named runs, or every problem there is.
+"""What a launcher runs: experiments with command lines and varying settings, from Python or a TOML file.
 
 from sfactory.launch.run_description import Experiment, RunDescription
 from sfactory.launch.param_search import ParamGrid, seeds
@@ -7,8 +7,6 @@ RUNS = RunDescription(
     "cartpole",
     [Experiment("gamma", "--env=CartPole-v1", ParamGrid([("seed", seeds(3)), ("gamma", [0.9, 0.99])]))],
 )
-
-Room: where a description comes from. In: ``--run``. Out: a ``RunDescription``, or every problem that there is.
 """
 
 from __future__ import annotations
@@ -44,12 +42,12 @@ from sfactory.launch.param_search import (
 MODULE = "sfactory.train"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LONGEST_NAME = 100  # that an experiment may have
+_MAX_NAME_LENGTH = 100
 _HASH_DIGITS = 8
 
 
 class Planned(NamedTuple):
-    """One run: its name, the flags of its trainer, and variables of its environment."""
+    """One run: its name, its flags of sfactory.train, and its environment variables."""
 
     name: str
     words: tuple[str, ...]
@@ -58,9 +56,9 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A command line, what varies in it, and the environment variables of its runs.
+    """A command line with varying settings, and the environment variables of its runs.
 
-    cmd: flags of sfactory.train, as text or as words; ``python -m sfactory.train`` may stand before them.
+    cmd: flags of sfactory.train, as text or as a list of words, with or without ``python -m sfactory.train``.
     """
 
     base_name: str
@@ -69,17 +67,23 @@ class Experiment:
     env_vars: Mapping[str, str] = field(default_factory=dict)
 
     def runs(self, suffix: str = "") -> list[Planned]:
-        """Its runs, with ``suffix`` after each name; raises ConfigError."""
+        """All runs of the experiment; ``suffix`` is appended to each name. Raises ConfigError."""
         problems: list[str] = []
         if not isinstance(self.base_name, str) or not _NAME.fullmatch(self.base_name):
-            problems.append("its name must be of letters, digits, '.', '_' or '-', and begin with a letter or digit")
+            problems.append(
+                "its name must consist of letters, digits, '.', '_' and '-', and start with a letter or digit"
+            )
         words: list[str] = []
         try:
             words = _flag_words(self.cmd)
         except ValueError as error:
             problems.append(f"cmd: {error}")
         problems += _variable_problems(self.env_vars)
-        problems += _generator_problems(self.param_generator)
+        generator: object = self.param_generator
+        if isinstance(generator, Parameters):
+            problems += generator.problems()
+        else:
+            problems.append(f"param_generator: {generator!r} must be a ParamList, ParamGrid or RandomSearch")
         planned: list[Planned] = []
         if not problems:
             for values in self.param_generator.combinations():
@@ -88,7 +92,7 @@ class Experiment:
                 except ConfigError as error:
                     problems += error.problems
                     continue
-                name = name_of(self.base_name, values, _LONGEST_NAME - len(suffix)) + suffix
+                name = name_of(self.base_name, values, _MAX_NAME_LENGTH - len(suffix)) + suffix
                 planned.append(Planned(name, (*words, *varied), dict(self.env_vars)))
         if problems:
             raise ConfigError([f"experiment {self.base_name!r}: {problem}" for problem in dict.fromkeys(problems)])
@@ -97,18 +101,18 @@ class Experiment:
 
 @dataclass(frozen=True)
 class RunDescription:
-    """All that is to be run, in a folder called ``run_name``."""
+    """All experiments of a launcher, in a directory named ``run_name``."""
 
     run_name: str
     experiments: Sequence[Experiment]
 
     def runs(self, suffix: str = "") -> list[Planned]:
-        """All runs of all experiments, in order; raises ConfigError with everything that is wrong."""
+        """All runs of all experiments, in order; raises ConfigError with all problems."""
         problems: list[str] = []
         if not isinstance(self.run_name, str) or not _NAME.fullmatch(self.run_name):
             problems.append(
-                f"run_name={self.run_name!r}: becomes a folder: letters, digits, '.', '_' or '-', and a letter or "
-                "digit first"
+                f"run_name={self.run_name!r}: must consist of letters, digits, '.', '_' and '-', and start with "
+                "a letter or digit"
             )
         given: object = self.experiments
         if not isinstance(given, Sequence) or not given:
@@ -117,29 +121,29 @@ class RunDescription:
         planned: list[Planned] = []
         for experiment in given:
             if not isinstance(experiment, Experiment):
-                problems.append(f"experiments: {experiment!r} is no Experiment")
+                problems.append(f"experiments: {experiment!r} is not an Experiment")
                 continue
             try:
                 planned += experiment.runs(suffix)
             except ConfigError as error:
                 problems += error.problems
         twice = [name for name, count in Counter(run.name for run in planned).items() if count > 1]
-        problems += [f"{name}: several runs have this name; give their experiments other names" for name in twice]
+        problems += [f"{name}: several runs have this name; rename their experiments" for name in twice]
         if problems:
             raise ConfigError(problems)
         return planned
 
 
-def name_of(base: str, values: Mapping[str, object], longest: int = _LONGEST_NAME) -> str:
+def name_of(base: str, values: Mapping[str, object], longest: int = _MAX_NAME_LENGTH) -> str:
     """The name of the run with these settings: ``base``, then each flag with its value.
 
-    It depends on nothing else, so a list or a grid may grow, and the runs that were there keep their names. A name
-    that would be too long, or hold what a folder's name must not, ends with a hash of the settings instead.
+    It depends on nothing else, so runs keep their names when a list or grid grows. A name that is too long or not a
+    valid directory name ends with a hash of the settings.
     """
     if not values:
         return base
-    told = "".join(f"_{name}_{value_text(_as_tuple(value))}" for name, value in values.items())
-    name = base + told.replace(" ", "-")
+    settings = "".join(f"_{name}_{value_text(_as_tuple(value))}" for name, value in values.items())
+    name = base + settings.replace(" ", "-")
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     if plain == name and len(name) <= longest:
         return name
@@ -153,7 +157,7 @@ def _as_tuple(value: object) -> object:
 
 
 def _flag_words(cmd: object) -> list[str]:
-    """The flags of a command line; raises ValueError if it is none of the trainer's."""
+    """The flags of a command line; raises ValueError if it is not one of sfactory.train."""
     if isinstance(cmd, str):
         words = shlex.split(cmd)
     elif isinstance(cmd, Sequence) and all(isinstance(word, str) for word in cmd):
@@ -163,7 +167,7 @@ def _flag_words(cmd: object) -> list[str]:
     if words[1:3] == ["-m", MODULE]:
         words = words[3:]
     if words and not words[0].startswith("--"):
-        raise ValueError(f"{words[0]!r}: must be flags of {MODULE}, with 'python -m {MODULE}' before them or without")
+        raise ValueError(f"{words[0]!r}: must be flags of {MODULE}, with or without 'python -m {MODULE}'")
     return words
 
 
@@ -171,39 +175,32 @@ def _variable_problems(variables: object) -> list[str]:
     if not isinstance(variables, Mapping):
         return [f"env_vars: {variables!r} must be a mapping of names to text"]
     return [
-        f"env_vars: {name!r}={value!r}: a variable has a name of letters, digits and '_', and text as its value"
+        f"env_vars: {name!r}={value!r}: a name must consist of letters, digits and '_', and a value must be text"
         for name, value in variables.items()
         if not (isinstance(name, str) and _VARIABLE.fullmatch(name) and isinstance(value, str) and "\0" not in value)
     ]
 
 
-def _generator_problems(generator: object) -> list[str]:
-    if not (hasattr(generator, "problems") and hasattr(generator, "combinations")):
-        return [f"param_generator: {generator!r} must be a ParamList, a ParamGrid or a RandomSearch"]
-    found: list[str] = generator.problems()
-    return found
-
-
 _SUFFIX = ".toml"
-_BY_DEFAULT = "RUN_DESCRIPTION"  # of a module that is named alone
+_DEFAULT_OBJECT = "RUN_DESCRIPTION"  # of a module without :object
 _RANGES: Mapping[str, Callable[[Any, Any], Distribution]] = {
     "uniform": Uniform,
     "log_uniform": LogUniform,
     "int_uniform": IntUniform,
 }
-_OF_FILE = ("run_name", "experiments")
-_OF_EXPERIMENT = ("base_name", "cmd", "env_vars", "list", "grid", "random")
-_OF_RANDOM = ("count", "seed", "parameters")
+_FILE_KEYS = ("run_name", "experiments")
+_EXPERIMENT_KEYS = ("base_name", "cmd", "env_vars", "list", "grid", "random")
+_RANDOM_KEYS = ("count", "seed", "parameters")
 
 
 def description_of(reference: str) -> RunDescription:
-    """What ``--run=reference`` names; raises ConfigError if that is no description."""
+    """The description that ``--run=reference`` refers to; raises ConfigError."""
     if reference.endswith(_SUFFIX):
-        return _of_file(Path(reference))
+        return _read_file(Path(reference))
     try:
-        found = find_object(reference if ":" in reference else f"{reference}:{_BY_DEFAULT}")
+        found = find_object(reference if ":" in reference else f"{reference}:{_DEFAULT_OBJECT}")
         if callable(found):
-            found = _made(found)
+            found = _call(found)
         if not isinstance(found, RunDescription):
             raise Unresolved(f"it is {described(found)}; it must be a sfactory.launch.run_description.RunDescription")
     except Unresolved as error:
@@ -211,30 +208,28 @@ def description_of(reference: str) -> RunDescription:
     return found
 
 
-def _made(maker: Callable[[], object]) -> object:
-    """What a user's function gives; raises Unresolved."""
+def _call(maker: Callable[[], object]) -> object:
+    """The result of a user's function; raises Unresolved."""
     try:
         return maker()
-    # Foreign code may raise anything, and may even call sys.exit.
+    # User code may raise anything, and may even call sys.exit.
     except (Exception, SystemExit) as error:
-        raise Unresolved(
-            f"it is called without arguments to make the description, and raised {named(error)}"
-        ) from error
+        raise Unresolved(f"it raised {named(error)} when called without arguments") from error
 
 
-def _of_file(path: Path) -> RunDescription:
+def _read_file(path: Path) -> RunDescription:
     where = assigned("run", str(path))
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        reason = f"{error.strerror or error}; the path counts from {Path.cwd()}"
+        reason = f"{error.strerror or error}; the path is relative to {Path.cwd()}"
         raise ConfigError([f"{where}: cannot be read: {reason}"]) from error
     except (ValueError, RecursionError) as error:
         raise ConfigError([f"{where}: is not valid TOML: {' '.join(str(error).split())}"]) from error
-    problems = _unknown("", content, _OF_FILE)
+    problems = _unknown("", content, _FILE_KEYS)
     tables = content.get("experiments", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        problems.append("experiments: must be tables, which begin with [[experiments]]")
+        problems.append("experiments: must be tables that start with [[experiments]]")
         tables = []
     experiments = [_experiment(index, table, problems) for index, table in enumerate(tables)]
     if problems:
@@ -245,11 +240,11 @@ def _of_file(path: Path) -> RunDescription:
 def _experiment(index: int, table: Mapping[str, Any], problems: list[str]) -> Experiment:
     name = table.get("base_name", "")
     where = f"experiment {name!r}: " if name else f"experiment {index + 1}: "
-    problems += _unknown(where, table, _OF_EXPERIMENT)
+    problems += _unknown(where, table, _EXPERIMENT_KEYS)
     problems += [f"{where}needs {word}" for word in ("base_name", "cmd") if word not in table]
-    ways = [word for word in ("list", "grid", "random") if word in table]
-    if len(ways) > 1:
-        problems.append(f"{where}has {' and '.join(ways)}; give one of them")
+    kinds = [word for word in ("list", "grid", "random") if word in table]
+    if len(kinds) > 1:
+        problems.append(f"{where}has {' and '.join(kinds)}; give one of them")
     parameters: Parameters = ParamList()
     if "list" in table:
         parameters = ParamList(table["list"])
@@ -268,7 +263,7 @@ def _random(where: str, table: object, problems: list[str]) -> Parameters:
     if not isinstance(table, dict) or not isinstance(table.get("parameters"), dict) or "count" not in table:
         problems.append(f"{where}random must be a table with count, and with parameters, a table of flags")
         return ParamList()
-    problems += _unknown(f"{where}random: ", table, _OF_RANDOM)
+    problems += _unknown(f"{where}random: ", table, _RANDOM_KEYS)
     parameters: dict[Key, Distribution] = {}
     for name, declared in table["parameters"].items():
         distribution = _distribution(declared)
@@ -294,7 +289,7 @@ def _distribution(declared: object) -> Distribution | None:
 
 
 def _key(name: str) -> Key:
-    """In TOML flags that vary jointly are one key, with commas."""
+    """In TOML, flags that vary together are one key with commas."""
     parts = tuple(part.strip() for part in name.split(","))
     return parts[0] if len(parts) == 1 else parts
 

@@ -1,8 +1,6 @@
-"""Room: runs as processes of this machine. In: jobs. Out: their ends, in the ledger and told as they come.
+"""Runs jobs as processes of this machine and assigns GPUs to them.
 
-One thread starts what fits, and blocks until a process ends, a signal comes or a start is due.
-
-Room: GPUs dealt out to runs. In: devices, how many runs share one. Out: the device of a run.
+One thread starts jobs and waits until a process ends, a signal arrives or the next start is due.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ class Gpus:
         self._per_gpu = per_gpu
 
     def take(self) -> str | None:
-        """The device with the fewest runs, which has one more now; None if all are full."""
+        """Assign the device with the fewest runs; None if all are full."""
         device = min(self._runs, key=self._runs.__getitem__)
         if self._runs[device] >= self._per_gpu:
             return None
@@ -47,9 +45,9 @@ class Gpus:
 
 
 def devices(count: int, visible: str | None) -> list[str]:
-    """Names of the first ``count`` devices that the launcher sees; ``visible``: its CUDA_VISIBLE_DEVICES, if it is set.
+    """Names of the first ``count`` devices. visible: the launcher's CUDA_VISIBLE_DEVICES, if set.
 
-    Raises ConfigError if these are fewer. Without the variable nobody knows before a run asks.
+    Raises ConfigError if the variable lists fewer devices. Without it the number of devices is not checked.
     """
     if visible is None:
         return [str(number) for number in range(count)]
@@ -59,18 +57,18 @@ def devices(count: int, visible: str | None) -> list[str]:
     return seen[:count]
 
 
-_LOOK_S = 60.0  # longest time without a look around
-_STOP_S = 30.0  # bound on the end of a run that was told to save and end
-_TIDY_S = 2.0  # for those that clean up after a run that was killed
+_POLL_S = 60.0  # longest wait
+_STOP_S = 30.0  # time for a run to save and end after a signal
+_CLEAN_UP_S = 2.0  # time to clean up after a run that was killed
 _TAIL_BYTES = 1 << 16
 _INTERRUPTED = frozenset(128 + signum for signum in HANDLED)
 
-Tell = Callable[[str], None]
+Print = Callable[[str], None]
 
 
 @dataclass
 class _Running:
-    """A process. pid_fd: readable once it has ended. log_from: where its part of the log begins."""
+    """A running process. pid_fd: readable once it has ended. log_from: start of its output in the log."""
 
     job: Job
     process: subprocess.Popen[bytes]
@@ -80,34 +78,34 @@ class _Running:
 
 
 class LocalRuns:
-    """Runs jobs, at most ``max_parallel`` at a time, and as many as ``gpus`` has places for."""
+    """Runs jobs, at most ``max_parallel`` at a time and within the capacity of ``gpus``."""
 
     def __init__(
         self,
         jobs: Sequence[Job],
         launch_state: LaunchState,
         interrupts: Interrupts,
-        tell: Tell,
+        print_line: Print,
         *,
         max_parallel: int,
         gpus: Gpus | None,
         pause_s: float,
     ) -> None:
-        """``pause_s``: between two starts."""
+        """``pause_s``: pause between two starts."""
         self._waiting, self._running = deque(jobs), dict[int, _Running]()
-        self._launch_state, self._interrupts, self._tell = launch_state, interrupts, tell
+        self._launch_state, self._interrupts, self._print = launch_state, interrupts, print_line
         self._max_parallel, self._gpus, self._pause_s = max_parallel, gpus, pause_s
         self._next_start = Deadline(0.0)
         self._grace: Deadline | None = None
 
     def run(self) -> None:
-        """Run all to their ends, or stop them after a signal; none is left when this returns or raises."""
+        """Run all jobs to the end, or stop them after a signal; no process is left when this returns or raises."""
         try:
             while self._waiting or self._running:
-                patience = self._start_what_fits()
+                timeout_s = self._start_what_fits()
                 if self._grace is not None:
-                    patience = min(patience, self._grace.left)
-                for pid_fd in _readable([*self._running, self._interrupts.wake_fd], patience) & self._running.keys():
+                    timeout_s = min(timeout_s, self._grace.left)
+                for pid_fd in _readable([*self._running, self._interrupts.wake_fd], timeout_s) & self._running.keys():
                     self._ended(self._running.pop(pid_fd))
                 self._interrupts.drain()
                 self._on_signals()
@@ -115,40 +113,40 @@ class LocalRuns:
             self._kill()
 
     def _start_what_fits(self) -> float:
-        """Start the runs that there is a place for; seconds until there is something to start if nothing happens."""
+        """Start as many jobs as possible; returns the longest time to wait for an event."""
         while self._waiting and len(self._running) < self._max_parallel:
             if not self._next_start.passed:
-                return min(_LOOK_S, self._next_start.left)
+                return min(_POLL_S, self._next_start.left)
             gpu = None
             if self._gpus is not None:
                 gpu = self._gpus.take()
                 if gpu is None:
-                    return _LOOK_S
+                    return _POLL_S
             job = self._waiting.popleft()
             try:
                 running = _start(job, gpu)
             except OSError as error:
                 self._free(gpu)
                 self._launch_state.ended(job.name, "failed", None, named(error))
-                self._tell(f"failed {job.name}: it could not be started: {named(error)}")
+                self._print(f"failed {job.name}: it could not be started: {named(error)}")
                 continue
             self._running[running.pid_fd] = running
             self._launch_state.started(job.name)
             on = "" if gpu is None else f" on GPU {gpu}"
-            self._tell(f"started {job.name}{on}; its output: {job.log_path}")
+            self._print(f"started {job.name}{on}; its output: {job.log_path}")
             self._next_start = Deadline(self._pause_s)
-        return _LOOK_S
+        return _POLL_S
 
     def _ended(self, running: _Running, killed: bool = False) -> None:
-        """Write down and tell how a process has ended; its pid_fd says that it has. ``killed``: by this launcher."""
+        """Record and print how a process has ended. ``killed``: by this launcher."""
         os.close(running.pid_fd)
         self._free(running.gpu)
-        code = running.process.wait(_TIDY_S)
+        code = running.process.wait(_CLEAN_UP_S)
         job = running.job
         status = "interrupted" if killed else _status(code)
         cause = _last_line(job.log_path, running.log_from) if status == "failed" else ""
         self._launch_state.ended(job.name, status, code, cause)
-        self._tell(f"{status} {job.name}: {_how(code)}; {len(self._waiting)} wait, {len(self._running)} run")
+        self._print(f"{status} {job.name}: {_how(code)}; {len(self._waiting)} wait, {len(self._running)} run")
 
     def _free(self, gpu: str | None) -> None:
         if self._gpus is not None and gpu is not None:
@@ -162,27 +160,27 @@ class LocalRuns:
         if self._grace is None:
             self._grace = Deadline(_STOP_S)
             if self._running:
-                self._tell(f"{len(self._running)} runs are told to save and end; a second signal ends them at once")
+                self._print(f"{len(self._running)} runs are saving and ending; a second signal ends them at once")
             for running in self._running.values():
                 _send(running, signum)
         elif count > 1 or self._grace.passed:
             self._kill()
 
     def _kill(self) -> None:
-        """End what still runs, without saving. The children of a run die with its main process."""
+        """Kill all running processes without saving. The children of a run die with its main process."""
         left = list(self._running.values())
         if not left:
             return
         self._running.clear()
         for running in left:
             _send(running, signal.SIGKILL)
-        # Its fork server removes what lies in the file system and ends by itself; programs that envs have started may
-        # not. They are in the session of a process that is not yet waited for, so its number is nobody else's.
-        ends = Deadline(_TIDY_S)
+        # The fork server of a run cleans up and ends by itself; programs started by envs may not. They are in the
+        # session of a process that has not been waited for, so its pid cannot have been reused.
+        ends = Deadline(_CLEAN_UP_S)
         not_ended = {running.pid_fd for running in left}
         while not_ended and not ends.passed:
             not_ended.difference_update(_readable(not_ended, ends.left))
-        _pause(self._interrupts, _TIDY_S)
+        _pause(self._interrupts, _CLEAN_UP_S)
         for running in left:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.process.pid, signal.SIGKILL)
@@ -190,12 +188,12 @@ class LocalRuns:
 
 
 def _readable(fds: Collection[int], within_s: float) -> set[int]:
-    """Those that can be read from, as soon as one can; none if time is up."""
+    """Descriptors that are readable; waits for the first one, at most ``within_s`` seconds."""
     return {fd for fd in wait(list(fds), within_s) if isinstance(fd, int)}
 
 
 def _pause(interrupts: Interrupts, seconds: float) -> None:
-    """Let so much time pass, further signals or not."""
+    """Sleep even if signals arrive."""
     until = Deadline(seconds)
     while not until.passed:
         _readable([interrupts.wake_fd], until.left)
@@ -203,7 +201,7 @@ def _pause(interrupts: Interrupts, seconds: float) -> None:
 
 
 def _start(job: Job, gpu: str | None) -> _Running:
-    """Start it, in a session of its own: a terminal's Ctrl-C is the launcher's to pass on."""
+    """Start a job in its own session, so that only the launcher gets a terminal's Ctrl-C."""
     with job.log_path.open("ab") as log:
         log_from = log.tell()
         process = subprocess.Popen(
@@ -218,12 +216,12 @@ def _start(job: Job, gpu: str | None) -> _Running:
         return _Running(job, process, os.pidfd_open(process.pid), gpu, log_from)
     except OSError:
         process.kill()
-        process.wait(_TIDY_S)
+        process.wait(_CLEAN_UP_S)
         raise
 
 
 def _send(running: _Running, signum: int) -> None:
-    """To main alone, which sees to its children."""
+    """Send a signal to the main process only, which stops its children."""
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(running.pid_fd, signum)
 
@@ -241,7 +239,7 @@ def _how(code: int) -> str:
 
 
 def _last_line(path: Path, start: int) -> str:
-    """The last line that a process has printed, without the result, which is for programs to read."""
+    """The last line of a process's output that is not its JSON result."""
     try:
         with path.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
@@ -249,5 +247,5 @@ def _last_line(path: Path, start: int) -> str:
             lines = log.read().decode(errors="replace").splitlines()
     except OSError as error:
         return f"its output cannot be read: {error}"
-    told = [line for line in lines if line.strip() and not line.startswith("{")]
-    return told[-1] if told else ""
+    printed = [line for line in lines if line.strip() and not line.startswith("{")]
+    return printed[-1] if printed else ""

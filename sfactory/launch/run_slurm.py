@@ -1,7 +1,7 @@
-"""Room: runs as jobs of Slurm. In: jobs, what each may have. Out: batch scripts, and the numbers of submitted jobs.
+"""Runs jobs on Slurm: writes batch scripts and submits them.
 
-A script is self-contained: submitting it again goes on with the run. Slurm tells the run of its end (SIGTERM goes to
-what srun has started), so it saves; with a timeout it is then queued again.
+A script is self-contained: submitting it again resumes the run. Slurm sends SIGTERM to the run before its time is up,
+so it saves; with a timeout the job is then requeued.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sfactory.config.launcher import LauncherConfig
 from sfactory.errors import ConfigError, ResourceError, SFactoryError
 from sfactory.launch.jobs import Job
 
-PLAIN = """cd {{ CWD }}
+DEFAULT_TEMPLATE = """cd {{ CWD }}
 {{ CMD }}
 """
 _PLACE = re.compile(r"\{\{ *(\w+) *\}\}")
@@ -30,12 +30,12 @@ _SUBMIT_S = 60.0
 _TIMED_OUT = 124  # exit code of coreutils' timeout
 _KILL_AFTER_S = 60
 
-Tell = Callable[[str], None]
+Print = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """How the scripts are written: what a job may have, and the lines of its script."""
+    """Resources of a job and the template of its script."""
 
     folder: Path
     template: str
@@ -46,9 +46,9 @@ class Batch:
 
     @staticmethod
     def of(config: LauncherConfig, runs: Path) -> Batch:
-        """As the flags say; ``runs``: the folder that holds the runs'. Raises ConfigError with all problems."""
+        """From the flags; ``runs``: the directory of the runs. Raises ConfigError with all problems."""
         problems: list[str] = []
-        template = PLAIN
+        template = DEFAULT_TEMPLATE
         if config.slurm_sbatch_template is not None:
             try:
                 template = Path(config.slurm_sbatch_template).read_text(encoding="utf-8")
@@ -59,7 +59,7 @@ class Batch:
         folder = runs / "slurm" if config.slurm_workdir is None else Path(config.slurm_workdir)
         for path in (folder, runs, Path.cwd()):
             if not str(path.absolute()).isprintable() or '"' in str(path):
-                problems.append(f"{str(path)!r}: a path with line breaks or quotes cannot stand in a batch script")
+                problems.append(f"{str(path)!r}: a path in a batch script must not contain line breaks or quotes")
         if not config.slurm_print_only and shutil.which(_SBATCH) is None:
             problems.append(
                 f"--backend=slurm: there is no {_SBATCH} on this machine; --slurm_print_only=True writes "
@@ -84,13 +84,13 @@ class Batch:
             "TIMEOUT": str(self.timeout_s),
         }
         body = _PLACE.sub(lambda match: places[match[1]], self.template)
-        # A template may bring lines for sbatch of its own: these count only before the first command.
+        # #SBATCH lines of a template must come before the first command.
         own = [line for line in body.splitlines() if line.startswith("#SBATCH")]
         rest = [line for line in body.splitlines() if not line.startswith(("#SBATCH", "#!"))]
         return "\n".join(["#!/bin/bash", *options, *own, "", *variables, *rest]) + "\n"
 
     def _options(self, job: Job) -> list[str]:
-        log = str(job.log_path.absolute()).replace("%", "%%")  # sbatch reads %j and the like as patterns
+        log = str(job.log_path.absolute()).replace("%", "%%")  # sbatch interprets %j and the like
         options = [f"--job-name={job.name}", f'--output="{log}"', "--open-mode=append", "--ntasks=1"]
         options.append(f"--cpus-per-task={self.cpus}")
         if self.gpus:
@@ -100,12 +100,12 @@ class Batch:
         return [*options, "--requeue"]
 
     def _command(self, job: Job) -> str:
-        """The run under srun, which passes signals on; with a timeout, the job is queued again when that is over."""
+        """The run under srun, which forwards signals; with a timeout, the job is requeued afterwards."""
         command = shlex.join(["srun", *job.command])
         if not self.timeout_s:
             return command
-        # In the foreground timeout signals srun alone; else it signals srun and then the group that srun is in, and a
-        # second SIGTERM ends a run without saving.
+        # With --foreground timeout signals srun only; otherwise also its process group, and a second SIGTERM ends a run
+        # without saving.
         return (
             f"timeout --foreground --kill-after={_KILL_AFTER_S} {self.timeout_s} {command}\n"
             f'code=$?\nif [ $code -eq {_TIMED_OUT} ]; then scontrol requeue "$SLURM_JOB_ID"; fi\n'
@@ -114,27 +114,27 @@ class Batch:
 
 
 def template_problems(path: str, template: str) -> list[str]:
-    """What is wrong with the lines that a user gives."""
+    """Problems of a user's template."""
     known = ("CMD", "CWD", "NAME", "GPU", "CPU", "PARTITION", "TIMEOUT")
     where = assigned("slurm_sbatch_template", path)
     names = _PLACE.findall(template)
     problems = [
-        f"{where}: {{{{ {name} }}}} stands for nothing; there are {', '.join(known)}"
+        f"{where}: {{{{ {name} }}}} is unknown; there are {', '.join(known)}"
         for name in dict.fromkeys(names)
         if name not in known
     ]
     if "CMD" not in names:
-        problems.append(f"{where}: has no {{{{ CMD }}}}, where the run is to be started")
+        problems.append(f"{where}: has no {{{{ CMD }}}}, which starts the run")
     return problems
 
 
 def write_scripts(jobs: Sequence[Job], batch: Batch) -> list[Path]:
-    """A script for each; raises ResourceError if one cannot be written."""
+    """Write a script for each job; raises ResourceError."""
     paths: list[Path] = []
     try:
         batch.folder.mkdir(parents=True, exist_ok=True)
         for job in jobs:
-            job.folder.mkdir(parents=True, exist_ok=True)  # Slurm makes no folder for a log
+            job.folder.mkdir(parents=True, exist_ok=True)  # Slurm does not create the directory of a log
             path = batch.folder / f"{job.name}.sh"
             atomic.write_text(path, batch.script(job))
             paths.append(path)
@@ -143,8 +143,8 @@ def write_scripts(jobs: Sequence[Job], batch: Batch) -> list[Path]:
     return paths
 
 
-def submit(paths: Sequence[Path], tell: Tell) -> dict[str, str]:
-    """Hand the scripts to sbatch; job number by name of the run. Raises SFactoryError at the first that is refused."""
+def submit(paths: Sequence[Path], print_line: Print) -> dict[str, str]:
+    """Submit the scripts; returns job numbers by name of the run. Raises SFactoryError at the first failure."""
     numbers: dict[str, str] = {}
     for path in paths:
         try:
@@ -158,12 +158,12 @@ def submit(paths: Sequence[Path], tell: Tell) -> dict[str, str]:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SFactoryError(f"{_SBATCH} {path} failed: {error}{_so_far(numbers)}") from error
         numbers[path.stem] = done.stdout.strip().partition(";")[0]
-        tell(f"submitted {path.stem} as job {numbers[path.stem]}")
+        print_line(f"submitted {path.stem} as job {numbers[path.stem]}")
     return numbers
 
 
 def submit_command(path: Path) -> str:
-    """What submits a script by hand."""
+    """The command that submits a script."""
     return shlex.join([_SBATCH, str(path)])
 
 

