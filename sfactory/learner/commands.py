@@ -1,65 +1,83 @@
-"""Room: what main orders of a learner, carried out. In: an order. Out: other weights, other values, a checkpoint."""
+"""Executes commands that main gives to a learner during the run: save, take over weights, use other hyperparameters."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import CannotSaveError, CheckpointError
-from sfactory.learner.checkpointing import Checkpointer
+from sfactory.learner.checkpointing import Checkpointer, Progress, take_over
+from sfactory.learner.setup import LearnerSetup
+from sfactory.learner.trainer import Trainer
 from sfactory.shared.control import LearnerCommand
 
 _log = logging.getLogger(__name__)
 
 
-class Subject(Protocol):
-    """Who learns."""
+class CommandExecutor:
+    """Executes commands, each whole or not at all, and answers main. The caller holds the lock of the model."""
 
-    checkpointer: Checkpointer
+    def __init__(
+        self,
+        setup: LearnerSetup,
+        trainer: Trainer,
+        progress: Progress,
+        checkpointer: Checkpointer,
+        publish: Callable[[int], None],
+    ) -> None:
+        """``publish``: publishes the weights as the version that it is given."""
+        self._setup, self._trainer, self._progress = setup, trainer, progress
+        self._checkpointer, self._publish = checkpointer, publish
 
-    def adopt(self, hyperparameters: Mapping[str, float]) -> None:
-        """Learn on under other values of these flags."""
+    @property
+    def waiting(self) -> LearnerCommand | None:
+        """The command that has not been executed yet, if any."""
+        commands = self._setup.orders
+        return None if commands is None else commands.waiting(self._setup.policy)
 
-    def take_over(self, payload: Mapping[str, Any], where: str) -> None:
-        """Learn on with the weights and the optimiser of another policy; raises CheckpointError if they do not fit."""
+    def execute_waiting(self) -> bool:
+        """Execute and answer the waiting command; False if there is none."""
+        command, commands = self.waiting, self._setup.orders
+        if command is None or commands is None:
+            return False
+        commands.answered(self._setup.policy, self.execute(command))
+        return True
 
-
-def execute(order: LearnerCommand, learning: Subject) -> str:
-    """Do what ``order`` says, whole or not at all; returns why it cannot be done, "" if it was."""
-    try:
-        if order.save:
-            learning.checkpointer.save()
-        if order.parent is not None:
-            loaded = CheckpointDir(Path(order.parent), keep=1).load("latest")
-            if loaded is None:
-                return f"{order.parent} holds no checkpoint"
-            learning.take_over(loaded.payload, str(loaded.path))
-    except (CheckpointError, CannotSaveError) as error:
-        return str(error)
-    if order.hyperparameters:
-        learning.adopt(order.hyperparameters)
-    if order.parent is not None:
-        _save_soon(learning.checkpointer)
-    return ""
-
-
-def _save_soon(checkpointer: Checkpointer) -> None:
-    """What was taken over is to be there after a resume, too; if it cannot be saved now, it will be with the next."""
-    try:
-        checkpointer.save()
-    except CannotSaveError as error:
-        _log.error("%s; training goes on", error)
+    def execute(self, command: LearnerCommand) -> str:
+        """Execute ``command``; returns why that is impossible, "" on success."""
+        try:
+            if command.save:
+                self._checkpointer.save()
+            if command.parent is not None:
+                loaded = CheckpointDir(Path(command.parent), keep=1).load("latest")
+                if loaded is None:
+                    return f"{command.parent} holds no checkpoint"
+                take_over(dict(loaded.payload), str(loaded.path), self._trainer)
+                self._trainer.mask_sampled()
+                self._publish(self._trainer.train_step)
+        except (CheckpointError, CannotSaveError) as error:
+            return str(error)
+        if command.hyperparameters:
+            setup = self._setup
+            sections = with_values(command.hyperparameters, setup.algo, setup.optim, setup.learner)
+            self._trainer.adopt(*sections, self._progress.env_steps)
+        if command.parent is not None:
+            try:
+                self._checkpointer.save()  # a resumed run has the new weights, too
+            except CannotSaveError as error:
+                _log.error("%s; training continues, and the next save will hold the new weights", error)
+        return ""
 
 
 def with_values(
     values: Mapping[str, float], algo: AlgoConfig, optim: OptimConfig, learner: LearnerConfig
 ) -> tuple[AlgoConfig, OptimConfig, LearnerConfig]:
-    """The sections with ``values``, by flag, in place of what they hold. Raises KeyError for a flag of none of them."""
+    """The sections with ``values``, by flag. Raises KeyError for a flag that is in none of them."""
     unknown = dict(values)
 
     def changed(section: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Room: one gradient step. In: a loss, whole or in parts. Out: changed weights, or the same if it would have harmed.
+"""One gradient step: backward, clipping, and the optimizers' step, unless the gradient is not finite.
 
-NOTE [No waiting for the device]: whether an update may be made is decided where the loss is. Python asks a GPU for
-nothing between two minibatches (unless the learning rate adapts to each): it reads once per epoch what became of all,
-and so keeps the device supplied with work.
+NOTE [No waiting for the device]: whether a step is taken is decided on the device. Python reads nothing from a GPU
+between two minibatches (unless the learning rate adapts to each of them): it reads the results of all updates once per
+epoch, and so keeps the device supplied with work.
 """
 
 from __future__ import annotations
@@ -19,19 +19,17 @@ from sfactory.model.actor_critic import ActorCritic
 
 
 class Rates(NamedTuple):
-    """Learning rates of one update.
-
-    policy: that of all weights, or of all but the critic's. value: the critic's, if it has an optimiser of its own.
-    """
+    """Learning rates of one update: ``value`` of the critic, if it has an own optimizer; ``policy`` of all else."""
 
     policy: float
     value: float | None = None
 
 
 class Applied(NamedTuple):
-    """norm: 0-dim - of the whole gradient, before clipping. taken: 0-dim bool - weights were changed.
+    """Result of an update, all 0-dim.
 
-    excused: 0-dim bool - the gradient may have been too large for float16 alone, and its scale has been halved.
+    norm: of the whole gradient, before clipping. taken: bool - weights were changed.
+    excused: bool - the gradient may only have been too large for float16; the loss scale has been halved.
     """
 
     norm: Tensor
@@ -44,9 +42,9 @@ _GROWTH_INTERVAL = 2000
 
 
 class LossScale:
-    """What a loss is multiplied by so that float16 gradients, which vanish below 6e-8, do not.
+    """Factor of the loss that keeps float16 gradients from vanishing below 6e-8.
 
-    It halves, down to 1, with every gradient that is not finite, and doubles after 2,000 in a row that are.
+    It halves, down to 1, with every gradient that is not finite, and doubles after 2,000 finite ones in a row.
     Source: Micikevicius et al. 2018, "Mixed precision training", section 3.2.
     """
 
@@ -55,25 +53,25 @@ class LossScale:
         self._good = torch.tensor(0, device=device)  # gradients in a row that were finite
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint holds of it."""
+        """For a checkpoint."""
         return {"scale": self._scale, "good": self._good}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self._scale = state["scale"].to(self._scale)
         self._good = state["good"].to(self._good)
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """The loss to take the gradient of."""
+        """The loss whose gradient is computed."""
         return loss * self._scale
 
     def unscale_(self, gradients: list[Tensor]) -> None:
-        """Gradients of the scaled loss become those of the loss."""
+        """Divide gradients of the scaled loss by the scale."""
         for gradient in gradients:
             gradient.div_(self._scale)
 
     def after(self, finite: Tensor) -> Tensor:
-        """Adapt to a gradient that was ``finite`` (0-dim bool), or not; 0-dim bool: it was not, and has been halved."""
+        """Adapt to a gradient that was ``finite`` (0-dim bool) or not; returns whether the scale was halved."""
         halved = ~finite & (self._scale > _LEAST)
         self._good = torch.where(finite, self._good + 1, 0)
         grown = self._good >= _GROWTH_INTERVAL
@@ -84,14 +82,14 @@ class LossScale:
 
 
 class GradientStep:
-    """The optimisers of a model: one, or with ``separate_value_optimizer`` one for the critic and one for all else.
+    """The optimizers of a model: one, or with ``separate_value_optimizer`` one for the critic and one for all else.
 
     An update is ``begin``, ``backward`` for each part of its loss, and ``step``; or ``apply``, for a loss in one part.
-    ``optimizer``: that of all weights, or of all but the critic's. ``value_optimizer``: the critic's own, if any.
+    ``optimizer``: of all weights, or of all but the critic's. ``value_optimizer``: the critic's own, if any.
     """
 
     def __init__(self, model: ActorCritic, config: OptimConfig, beside: Iterable[nn.Parameter] = ()) -> None:
-        """``beside``: weights that are learned along but not acted with, as those of an auxiliary loss."""
+        """``beside``: weights that are trained but not acted with, as those of an auxiliary loss."""
         self._max_norm = config.max_grad_norm or torch.inf
         extra, matrices = list(beside), frozenset(model.hidden_matrices())
         self._parameters = [*model.parameters(), *extra]  # saved moments go by this order
@@ -99,21 +97,19 @@ class GradientStep:
         self.value_optimizer: GuardedOptimizer | None = None
         if config.separate_value_optimizer:
             mine = [*model.actor_parameters(), *extra]
-            self.value_optimizer = GuardedOptimizer(critic, matrices, config, config.value_lr)
-        self.optimizer = GuardedOptimizer(mine, matrices, config, config.learning_rate)
+            self.value_optimizer = GuardedOptimizer(critic, matrices, config)
+        self.optimizer = GuardedOptimizer(mine, matrices, config)
         self._scale = LossScale(self._parameters[0].device) if model.computes_in is torch.float16 else None
 
     def adopt(self, config: OptimConfig) -> None:
-        """Go on under the hyperparameters of ``config``, with the same moments."""
+        """Continue under the hyperparameters of ``config``, with the same moments."""
         self._max_norm = config.max_grad_norm or torch.inf
         for optimizer in (self.optimizer, self.value_optimizer):
             if optimizer is not None:
                 optimizer.adopt(config)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of it: "optimizer"; if the critic has its own, "value_optimizer"; in float16,
-        "loss_scale".
-        """
+        """For a checkpoint: "optimizer"; if the critic has its own, "value_optimizer"; in float16, "loss_scale"."""
         state: dict[str, Any] = {"optimizer": self.optimizer.state_dict()}
         if self.value_optimizer is not None:
             state["value_optimizer"] = self.value_optimizer.state_dict()
@@ -122,9 +118,9 @@ class GradientStep:
         return state
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from ``state``, which may hold more than what is looked for.
+        """Continue from ``state``, which may have further keys; raises ValueError if it does not fit.
 
-        Hyperparameters are those of this configuration, not the saved ones. Raises ValueError if it does not fit.
+        Hyperparameters are those of this configuration, not the saved ones.
         """
         saved, wanted = state.get("value_optimizer") is not None, self.value_optimizer is not None
         if saved != wanted:
@@ -136,7 +132,7 @@ class GradientStep:
             self._scale.load(state["loss_scale"])
 
     def begin(self) -> None:
-        """Forget all gradients."""
+        """Clear all gradients."""
         for parameter in self._parameters:
             parameter.grad = None
 
@@ -145,9 +141,9 @@ class GradientStep:
         torch.autograd.backward(loss_part if self._scale is None else self._scale.scaled(loss_part))
 
     def step(self, rates: Rates, wanted: Tensor) -> Applied:
-        """Descend along the gradients added up since ``begin``, if ``wanted`` (0-dim bool) and they are finite.
+        """Step along the gradients added up since ``begin``, if ``wanted`` (0-dim bool) and they are finite.
 
-        Otherwise nothing changes, moments included; nor does anything if only one of two optimisers' are not finite.
+        Otherwise nothing changes, moments included, of neither optimizer.
         """
         scale = self._scale
         if scale is not None:
@@ -163,16 +159,13 @@ class GradientStep:
         return Applied(norm, taken, excused)
 
     def apply(self, loss: Tensor, rates: Rates, wanted: Tensor) -> Applied:
-        """Descend from ``loss`` (0-dim, with gradients), if ``wanted`` (0-dim bool) and its gradient is finite.
-
-        Otherwise nothing changes, moments included.
-        """
+        """``begin``, ``backward`` and ``step`` for a loss in one part."""
         self.begin()
         self.backward(loss)
         return self.step(rates, wanted)
 
     def _clip(self) -> Tensor:
-        """Clip each optimiser's gradients by their own norm; returns that of all, before clipping."""
+        """Clip each optimizer's gradients by their own norm; returns the norm of all, before clipping."""
         norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self._max_norm)
         if self.value_optimizer is None:
             return norm

@@ -1,8 +1,8 @@
-"""Room: the loops of a learner. In: READY slots. Out: published weights and checkpoints.
+"""The loops of a learner: from slots that are ready to published weights and checkpoints.
 
-Beside sampling, batchers assemble datasets, loaders bring them to the device if it is not the CPU, and one thread
-trains: see ``DatasetQueue``. With synchronous collection or ``--train_in_background_thread=False`` one thread
-assembles and trains in turn. The main thread waits, and saves at the end.
+Batchers assemble datasets, loaders bring them to the device unless it is the CPU, and one thread trains: see
+``DatasetQueue``. With synchronous collection or ``--train_in_background_thread=False`` one thread assembles and trains
+in turn. The main thread waits, and saves at the end.
 """
 
 from __future__ import annotations
@@ -32,33 +32,65 @@ _log = logging.getLogger(__name__)
 
 
 class LearnerWorker:
-    """Assembles datasets and has them learned from, until a limit or a stop.
+    """Assembles datasets and has a ``Learner`` learn from them, until a limit or a stop.
 
-    Busy, as the status board tells it, is the thread that trains: one that assembles beside it counts for nothing, and
-    what it takes too long for is time that the training thread waits. A learner that does both in turn waits only for
-    slots that were not announced yet.
+    Busy, on the status board, is the thread that trains: threads that assemble beside it do not count, and what they
+    take too long for is time that the training thread waits. A worker that does both in turn waits only for slots that
+    were not announced yet.
     """
 
-    def __init__(self, setup: LearnerSetup, learning: Learner, row: StatusRow, inbox: Inbox | None = None) -> None:
-        """``inbox``: of one that this one takes over from, see ``resized``."""
-        self._setup, self._learning, self._row = setup, learning, row
+    def __init__(self, setup: LearnerSetup, learner: Learner, row: StatusRow) -> None:
+        self._setup, self._learner, self._row = setup, learner, row
         self._watch = Stopwatch(row)
-        self._own_area: Staging | None = None
         self._copying = CopyThreads(setup.learner.learner_main_loop_num_cores)
         self._shared_inbox = setup.learner.num_batchers > 1
-        self._inbox = inbox or Inbox(
+        self._inbox = Inbox(
             setup.policy, setup.trajectories, setup.table, setup.inbox, setup.to_actors, row, self._shared_inbox
         )
-        self._replay = self._make_replay()
-        self._assembler = self._make_assembler()
+        self._replay: Replay | None = None
+        if setup.learner.replay_proportion:
+            # A resumed run draws other rows, as its actors act otherwise.
+            seed = seed_at(setup.seed, Branch.REPLAY, setup.policy, learner.trainer.train_step)
+            config = setup.learner
+            self._replay = Replay(config.replay_proportion, config.replay_slots, config.replay_include_new, seed)
+        self._batcher = self._make_batcher()
         policy = setup.policy if setup.layout.num_policies > 1 else None
         timeout_s = setup.learner.learner_starvation_timeout_sec
         self._starvation = Starvation(timeout_s, setup.status, setup.table, policy)
+        self._own_area: Staging | None = None
         self._dataset_queue: DatasetQueue | None = None
-        self._dropped_before = int(row.get("dropped_steps"))  # by one that this one takes over from
+        self._dropped_before = 0  # steps, before the present dataset queue
+
+    @property
+    def trains(self) -> bool:
+        """Whether the policy learns."""
+        return self._setup.trains
+
+    def over(self) -> bool:
+        """True once nothing more is to be learned. Training time begins with the first env step of any actor."""
+        self._start_clock()
+        return self._setup.control.stopping or self._learner.over
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether datasets are assembled for another batch size than the one in force, which a command has changed."""
+        return self._learner.trainer.learner.batch_size != self._setup.learner.batch_size
+
+    def rebuild(self) -> None:
+        """Assemble datasets for the batch size in force, once no loop runs; drop, and count, what was begun before."""
+        if self._dataset_queue is not None:
+            self._dataset_queue.drop_rest()
+            self._count_dropped(self._dataset_queue)
+            self._dataset_queue = None
+        if self._own_area is not None:
+            self._row.add("dropped_steps", self._own_area.valid_steps)
+            self._own_area = None
+        self._batcher.trained()
+        learner = self._learner.trainer.learner
+        self._setup = replace(self._setup, learner=learner, layout=self._setup.layout.with_batches(learner))
 
     def start(self, threads: Threads) -> None:
-        """Start the loops; they end at a limit, a stop, or the failure of another."""
+        """Start the loops; they end at a limit, at a stop, if one of them fails, or if the worker is outdated."""
         setup = self._setup
         if setup.stage == "sample" or not setup.trains:
             threads.start("rings", self.drain)
@@ -69,129 +101,124 @@ class LearnerWorker:
         else:
             threads.start("rings", self._take_turns)
 
-    @property
-    def trains(self) -> bool:
-        """Whether there is anything to learn."""
-        return self._setup.trains
+    def drain(self) -> None:
+        """``discard`` until a stop is ordered."""
+        while not self._setup.control.stopping:
+            self.discard(BLOCK_S)
 
     def discard(self, timeout: float) -> None:
-        """Nothing more is learned: free what comes all the same, so that others are not held up."""
-        self._wait(self._inbox.receive, timeout)  # no batcher is there any more, and no thread that reads for them
-        self._assembler.discard()
+        """Free what comes although nothing more is learned, so that others are not held up."""
+        self._wait(self._inbox.receive, timeout)  # no batcher is left, nor the thread that reads for them
+        self._batcher.discard()
 
     def assemble(self, timeout: float) -> bool:
         """Take in what has come, blocking up to ``timeout`` seconds for it; True once a dataset is complete."""
-        self._wait(self._assembler.receive, timeout)
-        return self._assembler.advance(self._area(), 0)
+        if self.is_outdated:
+            self.rebuild()
+        self._wait(self._batcher.receive, timeout)
+        return self._batcher.advance(self._area(), 0)
 
     def learn(self) -> None:
-        """Learn from the complete dataset, and begin a new one.
-
-        If its size was changed while it was assembled it is dropped, and counted.
-        """
+        """Learn from the complete dataset, and begin a new one."""
         area = self._area()
-        if self._learning.learner.batch_size == self._setup.learner.batch_size:
-            self._learning.learn(area)
-        else:
-            self._row.add("dropped_steps", area.valid_steps)
+        self._learner.learn(area)
         area.clear()
-        self._assembler.trained()
-        self._resize()
+        self._batcher.trained()
 
-    def obey(self) -> None:
-        """While no dataset is complete: carry out what main has ordered, if it has ordered anything."""
-        self._learning.obey()
-        if not self._area().filled:
-            self._resize()
+    def _take_turns(self) -> None:
+        while not self.over():
+            if self.assemble(BLOCK_S):
+                self.learn()
+                self._starvation.begin()  # the time of learning is not waiting time
+            else:
+                self._learner.execute_command()
+                self._starvation.look()
 
-    @property
-    def is_outgrown(self) -> bool:
-        """Whether batches are to have another size from now on, or there are to be more passes over them, or fewer."""
-        wanted, mine = self._learning.learner, self._setup.learner
-        return (wanted.batch_size, wanted.num_epochs) != (mine.batch_size, mine.num_epochs)
+    def _learn_again_and_again(self) -> None:
+        """From one dataset, as if it were a new one each time; takes in nothing more."""
+        area = self._area()
+        while not self.over():
+            if area.full or self.assemble(BLOCK_S):
+                area.scalars["policy_version"].fill_(self._learner.trainer.train_step)
+                self._watch.lap()
+                self._learner.learn(area)
 
-    def is_finished(self) -> bool:
-        """Whether its threads are to end: nothing more is to be learned, or in other sizes.
+    def _start_dataset_queue(self, threads: Threads) -> None:
+        setup, config = self._setup, self._setup.learner
+        slots = self._device_slots()
+        areas = [self._staging() for _ in range(setup.layout.datasets)]
+        queue = DatasetQueue(areas, slots, drop_oldest=config.learner_queue_policy == "drop_oldest")
+        self._dataset_queue, self._dropped_before = queue, int(self._row.get("dropped_steps"))
+        training = TrainingLoop(self._learner, queue, self._row, self._watch, self._starvation)
+        threads.start("train", lambda: training.run(lambda: self._is_interrupted(threads)))
+        for number in range(config.num_loader_threads if slots else 0):
+            threads.start(f"load-{number}", lambda: self._load(queue, threads))
+        if self._shared_inbox:
+            threads.start("inbox", lambda: self._read_for_batchers(threads))
+        for number in range(config.num_batchers):
+            threads.start(f"batch-{number}", lambda: self._batch(queue, threads))
 
-        A thread that does all in turn changes its sizes by itself.
-        """
-        return self.over() or (self._dataset_queue is not None and self.is_outgrown)
+    def _read_for_batchers(self, threads: Threads) -> None:
+        while not self._wants_no_more(threads):
+            self._inbox.receive(BLOCK_S)
 
-    def resized(self) -> LearnerWorker:
-        """One that goes on with the sizes in force, once the threads of this one have ended.
+    def _batch(self, dataset_queue: DatasetQueue, threads: Threads) -> None:
+        """Fill areas of the queue."""
+        batcher = self._make_batcher()
 
-        What this one had taken in and not learned from is dropped, and counted.
-        """
-        if self._dataset_queue is not None:
-            self._dataset_queue.drop_rest()
-            self._count_dropped(self._dataset_queue)
-        return LearnerWorker(self._new_setup(), self._learning, self._row, self._inbox)
+        def give_up() -> bool:
+            self._start_clock()
+            return self._wants_no_more(threads)
 
-    def _resize(self) -> None:
-        """Assemble in the sizes in force from now on."""
-        if self.is_outgrown:
-            self._setup, self._own_area = self._new_setup(), None
+        while not give_up():
+            area = dataset_queue.area_to_fill(BLOCK_S)
+            if area is None:
+                continue
+            since = now()
+            if batcher.fill(area, give_up):
+                self._learner.timings.add("dequeue", now() - since)
+                dataset_queue.submit(area)
+            else:
+                dataset_queue.give_up(area)
+            self._count_dropped(dataset_queue)
 
-    def _new_setup(self) -> LearnerSetup:
-        learner = self._learning.learner
-        return replace(self._setup, learner=learner, layout=self._setup.layout.with_batches(learner))
+    def _load(self, dataset_queue: DatasetQueue, threads: Threads) -> None:
+        """Bring full areas to the device."""
+        while not self._wants_no_more(threads):
+            slot = dataset_queue.slot_to_load(BLOCK_S)
+            while slot is not None and not self._wants_no_more(threads):
+                area = dataset_queue.area_to_load(BLOCK_S)
+                if area is not None:
+                    since = now()
+                    dataset_queue.load(area, slot)
+                    self._learner.timings.add("load", now() - since)
+                    break
 
-    def over(self) -> bool:
-        """True once nothing more is to be learned. Training time begins with the first env step of any actor."""
-        self._start_clock()
-        return self._setup.control.stopping or self._learning.over
+    def _is_interrupted(self, threads: Threads) -> bool:
+        """Whether the threads around the dataset queue are to end although there may be more to learn."""
+        return self._setup.control.stopping or threads.failed or self.is_outdated
+
+    def _wants_no_more(self, threads: Threads) -> bool:
+        """Whether the threads that feed training are to end."""
+        return self._learner.wants_no_more or self._is_interrupted(threads)
+
+    def _count_dropped(self, dataset_queue: DatasetQueue) -> None:
+        self._row.set("dropped_steps", self._dropped_before + dataset_queue.dropped_steps)
 
     def _start_clock(self) -> None:
         sampling_since = [at for at in self._setup.status.values("first_step_at", ACTORS) if at]
         if sampling_since:
-            self._learning.progress.start_clock(min(sampling_since))
+            self._learner.progress.start_clock(min(sampling_since))
 
     def _area(self) -> Staging:
-        """The one staging area of a learner that trains between assembling."""
+        """The only staging area of a worker that assembles and trains in turn."""
         if self._own_area is None:
             self._own_area = self._staging()
         return self._own_area
 
     def _staging(self) -> Staging:
         setup, pin = self._setup, self._setup.device != "cpu"
-        replay = self._replay is not None
-        return Staging(setup.spec, setup.layout, pin, self._copying, replay, setup.policy)
-
-    def _make_replay(self) -> Replay | None:
-        config, setup = self._setup.learner, self._setup
-        if not config.replay_proportion:
-            return None
-        # Another session draws other rows, as its actors act otherwise.
-        seed = seed_at(setup.seed, Branch.REPLAY, setup.policy, self._learning.train_step)
-        return Replay(config.replay_proportion, config.replay_slots, config.replay_include_new, seed)
-
-    def _make_assembler(self) -> Batcher:
-        return Batcher(self._inbox, self._setup.layout.slots_until_trained, self._replay)
-
-    def _take_turns(self) -> None:
-        while not self.over():
-            if self.assemble(BLOCK_S):
-                self.learn()
-                self._starvation.begin()  # the time of learning is none of waiting
-            else:
-                self.obey()
-                self._starvation.look()
-
-    def _start_dataset_queue(self, threads: Threads) -> None:
-        setup, config = self._setup, self._setup.learner
-        slots = self._device_slots()
-        areas = [self._staging() for _ in range(setup.layout.datasets)]
-        self._dataset_queue = dataset_queue = DatasetQueue(
-            areas, slots, drop_oldest=config.learner_queue_policy == "drop_oldest"
-        )
-        passes = TrainingLoop(self._learning, dataset_queue, config, self._row, self._watch, self._starvation)
-        threads.start("train", lambda: passes.run(lambda: setup.control.stopping or threads.failed or self.is_outgrown))
-        for number in range(config.num_loader_threads if slots else 0):
-            threads.start(f"load-{number}", lambda: self._load(dataset_queue, threads))
-        if self._shared_inbox:
-            threads.start("inbox", lambda: self._read_for_batchers(threads))
-        for number in range(config.num_batchers):
-            threads.start(f"batch-{number}", lambda: self._batch(dataset_queue, threads))
+        return Staging(setup.spec, setup.layout, pin, self._copying, self._replay is not None, setup.policy)
 
     def _device_slots(self) -> list[DeviceSlot]:
         """Where loaders bring datasets to; none where the device reads the memory of the host."""
@@ -202,7 +229,7 @@ class LearnerWorker:
         ring, count = config.minibatch_ring_size, config.num_gpu_slots
         if 1 < ring >= count:
             _log.warning(
-                "--minibatch_ring_size=%d takes all of --num_gpu_slots=%d: nothing is loaded while it is learned from; "
+                "--minibatch_ring_size=%d takes all of --num_gpu_slots=%d: nothing is loaded during training; "
                 "--num_gpu_slots=%d loads one dataset meanwhile",
                 ring,
                 count,
@@ -210,63 +237,8 @@ class LearnerWorker:
             )
         return [DeviceSlot(setup.spec, setup.layout, device, self._replay is not None) for _ in range(max(count, ring))]
 
-    def _read_for_batchers(self, threads: Threads) -> None:
-        while not self._ended(threads):
-            self._inbox.receive(BLOCK_S)
-
-    def _batch(self, dataset_queue: DatasetQueue, threads: Threads) -> None:
-        """Fill areas of the belt."""
-        assembler = self._make_assembler()
-
-        def give_up() -> bool:
-            self._start_clock()
-            return self._ended(threads)
-
-        while not give_up():
-            area = dataset_queue.area_to_fill(BLOCK_S)
-            if area is None:
-                continue
-            since = now()
-            if assembler.fill(area, give_up):
-                self._learning.timings.add("dequeue", now() - since)
-                dataset_queue.submit(area)
-            else:
-                dataset_queue.give_up(area)
-            self._count_dropped(dataset_queue)
-
-    def _count_dropped(self, dataset_queue: DatasetQueue) -> None:
-        self._row.set("dropped_steps", self._dropped_before + dataset_queue.dropped_steps)
-
-    def _load(self, dataset_queue: DatasetQueue, threads: Threads) -> None:
-        """Bring full areas to the device."""
-        while not self._ended(threads):
-            slot = dataset_queue.slot_to_load(BLOCK_S)
-            while slot is not None and not self._ended(threads):
-                area = dataset_queue.area_to_load(BLOCK_S)
-                if area is not None:
-                    since = now()
-                    dataset_queue.load(area, slot)
-                    self._learning.timings.add("load", now() - since)
-                    break
-
-    def _ended(self, threads: Threads) -> bool:
-        """Whether threads that feed training are to end."""
-        ended = self._setup.control.stopping or self._learning.wants_no_more or threads.failed
-        return ended or self.is_outgrown
-
-    def _learn_again_and_again(self) -> None:
-        """From one dataset, as if it were a new one each time; nothing more is taken in."""
-        area = self._area()
-        while not self.over():
-            if area.full or self.assemble(BLOCK_S):
-                area.scalars["policy_version"].fill_(self._learning.train_step)
-                self._watch.lap()
-                self._learning.learn(area)
-
-    def drain(self) -> None:
-        """``discard`` until a stop is ordered."""
-        while not self._setup.control.stopping:
-            self.discard(BLOCK_S)
+    def _make_batcher(self) -> Batcher:
+        return Batcher(self._inbox, self._setup.layout.slots_until_trained, self._replay)
 
     def _wait(self, receive: Callable[[float], None], timeout: float) -> None:
         self._watch.before_wait()
@@ -275,23 +247,23 @@ class LearnerWorker:
 
 
 def run_learner(setup: LearnerSetup, row: StatusRow) -> None:
-    """A learner's life, from birth to the last checkpoint."""
+    """The main function of a learner process, from the checkpoint that it loads to the last one that it saves."""
     torch.manual_seed(seed_at(setup.seed, Branch.LEARNER, setup.policy))
     torch.set_num_threads(setup.threads)
-    learning = Learner(setup, row)
-    learning.begin()
+    learner = Learner(setup, row)
+    learner.begin()
     if not setup.trains:
-        learning.checkpointer.save_first()
+        learner.checkpointer.save_first()
     row.set("state", State.RUNNING if setup.trains else State.DONE)
-    worker = LearnerWorker(setup, learning, row)
-    threads = Threads()  # see NOTE [Who saves waits on no ring]
-    worker.start(threads)
-    threads.wait(worker.is_finished)
-    while worker.is_outgrown and not worker.over():
-        worker, threads = worker.resized(), Threads()
+    worker = LearnerWorker(setup, learner, row)
+    while True:
+        threads = Threads()  # see NOTE [Who saves waits on no ring]
         worker.start(threads)
-        threads.wait(worker.is_finished)
-    learning.finish(save=setup.control.stop is not Stop.NOW)
+        threads.wait(worker.over)
+        if worker.over():
+            break
+        worker.rebuild()
+    learner.finish(save=setup.control.stop is not Stop.NOW)
     threads.leave()
     if setup.layout.num_policies > 1 and not setup.control.stopping:
         others = Threads()

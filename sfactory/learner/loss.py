@@ -1,15 +1,9 @@
-"""Room: the loss of one minibatch. In: model, minibatch, coefficients. Out: losses with gradients, and what they saw.
+"""The loss of one minibatch: forward pass, ratios, targets, and the terms with their coefficients.
 
-The equations are in sfactory/algo, targets in sfactory/learner/targets.py; here they are put together. A minibatch may
-be taken in parts, whose gradients add up to those of the whole: everything that one step needs of the others (targets,
-importance weights, the normalization of advantages, the number of valid steps) is made of the whole minibatch first.
-Targets and recorded values are in the unit of rewards; the value loss alone compares normalized ones, if returns are
-normalized.
-
-Room: the auxiliary loss of a learner. In: its flags; minibatches and what the network made of them. Out: a loss.
-
-Its weights belong to the learner alone: the same optimiser trains them and checkpoints hold them, but they are not
-published, and neither actors nor enjoy know them.
+The equations are in sfactory/algo; here they are put together. A minibatch may be taken in parts, whose gradients add
+up to those of the whole. So everything that one step needs of the others (targets, importance weights, normalization of
+advantages, number of valid steps) is computed for the whole minibatch first. Targets and recorded values are in the
+unit of rewards; only the value loss compares normalized ones, if returns are normalized.
 """
 
 from __future__ import annotations
@@ -34,9 +28,9 @@ from sfactory.seeds import Branch, seed_at
 
 
 def make_auxiliary(model: ActorCritic, config: AlgoConfig) -> Auxiliary | None:
-    """The auxiliary loss that the flags ask for, on torch's default device, if any. Another one gets its line here.
+    """The auxiliary loss that the flags ask for, on torch's default device, if any.
 
-    Make it after ``model``, whose first weights are then what they are without it.
+    Create it after ``model``, so that it does not change the random numbers of the model's first weights.
     """
     if not config.use_cpc:
         return None
@@ -51,7 +45,11 @@ def make_auxiliary(model: ActorCritic, config: AlgoConfig) -> Auxiliary | None:
 
 
 class AuxiliaryTask:
-    """An auxiliary loss with its place in the seed tree. ``module``: what is trained and saved."""
+    """An auxiliary loss with its random generator. ``module``: what is trained and saved.
+
+    Its weights belong to the learner alone: the same optimizer trains them and checkpoints hold them, but they are not
+    published, and neither actors nor enjoy have them.
+    """
 
     def __init__(self, module: Auxiliary, seed: int, policy: int) -> None:
         self.module = module
@@ -59,11 +57,11 @@ class AuxiliaryTask:
         self._generator = torch.Generator(next(module.parameters()).device)
 
     def begin(self, train_step: int) -> None:
-        """Begin the dataset that is learned from at ``train_step``; it draws the same if a run is resumed there."""
+        """Begin the pass at ``train_step``; it draws the same numbers if a run is resumed there."""
         self._generator.manual_seed(seed_at(self._seed, Branch.AUXILIARY, self._policy, train_step))
 
     def loss(self, batch: Batch, unrolled: Unrolled) -> Tensor:
-        """The loss of a minibatch of whole rollouts, 0-dim, before its coefficient. Each call draws anew."""
+        """The loss of a minibatch of whole rollouts, 0-dim, before its coefficient. Each call draws other numbers."""
         steps = batch.valid.shape[0]
         trace = Trace(
             embeddings=unrolled.embeddings[:steps],
@@ -75,15 +73,8 @@ class AuxiliaryTask:
         return self.module.loss(trace, self._generator)
 
 
-class Weights(NamedTuple):
-    """Coefficients that change as training goes on. exploration: of the exploration loss. kl: of the KL penalty."""
-
-    exploration: float
-    kl: float
-
-
 class Part(NamedTuple):
-    """A part of a minibatch, judged.
+    """A part of a minibatch, after its forward pass.
 
     loss: 0-dim, with gradients - its share of the minibatch's loss: the shares of all parts add up to that.
     cells: what it was made of. auxiliary: 0-dim - its auxiliary loss, times its valid steps.
@@ -94,10 +85,10 @@ class Part(NamedTuple):
     auxiliary: Tensor
 
 
-class _ModelOutputs(NamedTuple):
-    """What a model says of recorded steps.
+class _Outputs(NamedTuple):
+    """What a model computes for recorded steps.
 
-    unrolled: as it came. distribution: [T * R] - at every step. log_prob: [T, R] - of what was done.
+    unrolled: as it came. distribution: [T * R] - at every step. log_prob: [T, R] - of the recorded actions.
     values: [T or T+1, R] - as ValueHead gives them.
     """
 
@@ -107,35 +98,24 @@ class _ModelOutputs(NamedTuple):
     values: Tensor
 
 
-class _Precomputed(NamedTuple):
-    """What of a whole minibatch is known before any gradient, as far as it is needed.
+class _Constants(NamedTuple):
+    """What the loss compares the outputs with, each [T, R], without gradients.
 
-    log_prob: [T, R], values: [T+1, R] - by the present weights. target_log_prob: [T, R] - by the target network.
-    """
-
-    log_prob: Tensor | None
-    values: Tensor | None
-    target_log_prob: Tensor | None
-
-
-class _LossTargets(NamedTuple):
-    """What a minibatch is to learn, each [T, R].
-
-    returns: what values should be. advantages: in the unit of rewards. weights: the same as the policy loss takes them.
-    reference: log-probabilities that the ratio of the policy loss compares the present ones with.
+    returns: value targets. advantages: in the unit of rewards. normalized: advantages as the policy loss takes them.
+    reference: log-probabilities in the denominator of the policy loss's ratio.
     """
 
     returns: Tensor
     advantages: Tensor
-    weights: Tensor
+    normalized: Tensor
     reference: Tensor
 
-    def columns(self, which: slice) -> _LossTargets:
-        return _LossTargets(*(tensor[:, which] for tensor in self))
+    def columns(self, which: slice) -> _Constants:
+        return _Constants(*(tensor[:, which] for tensor in self))
 
 
 class LossFunction:
-    """The loss that ``config`` describes; the next minibatch is judged by what it is by then."""
+    """The loss that ``config`` describes, for one minibatch after the other; ``config`` may be replaced in between."""
 
     def __init__(
         self,
@@ -144,18 +124,141 @@ class LossFunction:
         target: TargetNetwork | None = None,
         auxiliary: AuxiliaryTask | None = None,
     ) -> None:
-        """``target``: the policy that V-trace and the ratio look at with ``use_target_net``."""
+        """``target``: with ``use_target_net``, the network whose policy V-trace and the ratio use."""
         self._model, self.config = model, config
         self._target, self._auxiliary = target, auxiliary
 
     def gae_targets(self, batch: Batch) -> Targets | None:
-        """Targets of a whole dataset under GAE; None with V-trace, which makes its own per minibatch."""
+        """Targets of a whole dataset under GAE; None with V-trace, whose targets are computed per minibatch."""
         return None if self.config.with_vtrace else gae_targets(self._model, self.config, batch)
+
+    def parts(self, minibatch: Minibatch, microbatch_size: int, *, exploration: float, kl: float) -> Iterator[Part]:
+        """The loss of a minibatch, in parts of ``microbatch_size`` steps (0: one part).
+
+        exploration, kl: coefficients of the exploration loss and of the KL penalty.
+        Take the gradient of each part before asking for the next one: only so do parts save memory.
+        """
+        minibatch, columns = minibatch.cut(microbatch_size)
+        batch = minibatch.batch
+        steps = batch.valid.sum()
+        # What the sum over all cells of the minibatch is divided by.
+        divisor = steps.clamp(min=1) if self.config.loss_reduction == "mean" else torch.ones_like(steps)
+        if len(columns) == 1:
+            # No local may hold the outputs meanwhile: the backward pass is faster where it can free them.
+            yield self._whole(minibatch, divisor, exploration, kl)
+            return
+        constants = self._constants_in_parts(minibatch, columns)
+        for which in columns:
+            part = batch.columns(which)
+            yield self._part(part, constants.columns(which), _forward(self._model, part), divisor, exploration, kl)
+
+    def _whole(self, minibatch: Minibatch, divisor: Tensor, exploration: float, kl: float) -> Part:
+        """A minibatch as its only part."""
+        batch = minibatch.batch
+        outputs = _forward(self._model, batch, ahead=1 if minibatch.targets is None else 0)
+        target_log_prob = None if self._target is None else _log_prob(self._target.model, batch)
+        constants = self._constants(minibatch, outputs.log_prob.detach(), outputs.values.detach(), target_log_prob)
+        return self._part(batch, constants, outputs, divisor, exploration, kl)
+
+    @torch.no_grad()
+    def _constants_in_parts(self, minibatch: Minibatch, columns: list[slice]) -> _Constants:
+        """Of the whole minibatch, by forward passes over one part after the other."""
+        parts = [minibatch.batch.columns(which) for which in columns]
+        log_prob = values = target_log_prob = None
+        if minibatch.targets is None:
+            outputs = [_forward(self._model, part, ahead=1) for part in parts]
+            log_prob = torch.cat([each.log_prob for each in outputs], dim=1)
+            values = torch.cat([each.values for each in outputs], dim=1)
+        if self._target is not None:
+            target_log_prob = torch.cat([_log_prob(self._target.model, part) for part in parts], dim=1)
+        return self._constants(minibatch, log_prob, values, target_log_prob)
+
+    @torch.no_grad()
+    def _constants(
+        self, minibatch: Minibatch, log_prob: Tensor | None, values: Tensor | None, target_log_prob: Tensor | None
+    ) -> _Constants:
+        """log_prob: [T, R], values: [T+1, R] - by present weights, for V-trace. target_log_prob: with a target."""
+        config, batch, targets = self.config, minibatch.batch, minibatch.targets
+        # Denominator of the ratio: the behavior policy, or what replaces it in IMPACT (Luo et al. 2020, section 3.1).
+        reference = batch.behavior_log_prob
+        if target_log_prob is not None:
+            reference = losses.impact_log_prob(
+                target_log_prob=target_log_prob,
+                behavior_log_prob=batch.behavior_log_prob,
+                worker_clip=config.target_worker_clip,
+            )
+        # Targets: of GAE (Schulman et al. 2016), made for the whole dataset, or of V-trace (Espeholt et al. 2018).
+        if targets is None:
+            corrected_for = log_prob if target_log_prob is None else target_log_prob
+            assert corrected_for is not None
+            assert values is not None
+            targets = vtrace_targets(config, batch, corrected_for, self._model.value_head.denormalize(values))
+        advantages = targets.advantages
+        normalized = normalize(advantages, batch.valid) if config.normalize_advantages else advantages
+        return _Constants(targets.returns, advantages, normalized, reference)
+
+    def _part(
+        self, batch: Batch, constants: _Constants, outputs: _Outputs, divisor: Tensor, exploration: float, kl: float
+    ) -> Part:
+        """The loss of ``batch``, a part of a minibatch: the sum over its valid cells, divided by ``divisor``."""
+        config, valid, head = self.config, batch.valid, self._model.value_head
+        # Ratios, as logs: of the policy loss, and pi / mu, which is another one with a target network.
+        surrogate = losses.log_ratio(outputs.log_prob, constants.reference, valid)
+        log_ratio = surrogate
+        if self._target is not None:
+            log_ratio = losses.log_ratio(outputs.log_prob, batch.behavior_log_prob, valid)
+        # Policy loss: policy gradient of IMPALA (section 4.2), or the clipped surrogate of PPO (eq. 7).
+        if config.policy_loss == "pg":
+            policy = losses.pg_loss(log_prob=outputs.log_prob, advantages=constants.normalized, valid=valid)
+        else:
+            policy = losses.ppo_clip_loss(
+                log_ratios=surrogate, advantages=constants.normalized, valid=valid, clip_ratio=config.ppo_clip_ratio
+            )
+        # Value loss (PPO, eq. 9, squared error), of normalized values if returns are normalized.
+        values = outputs.values[: valid.shape[0]]
+        value = losses.value_loss(
+            values=values,
+            targets=head.normalize(constants.returns),
+            behavior_values=head.normalize(batch.behavior_value),
+            valid=valid,
+            clip_value=config.ppo_clip_value,
+        )
+        terms = policy + config.value_loss_coeff * value
+        # Exploration: entropy bonus (PPO, eq. 9), or distance to the uniform policy.
+        entropy = losses.entropy_bonus(entropy=outputs.distribution.entropy().view_as(valid), valid=valid)
+        if config.exploration_loss == "entropy":
+            terms = terms - exploration * entropy
+        elif config.exploration_loss == "symmetric_kl":
+            distance = outputs.distribution.symmetric_kl_to_uniform().view_as(valid)
+            terms = terms + exploration * losses.symmetric_kl_to_uniform(symmetric_kl=distance, valid=valid)
+        # KL penalty (PPO, eq. 8).
+        if kl:
+            terms = terms + kl * losses.kl_penalty(log_ratios=log_ratio)
+        loss = terms.sum() / divisor
+        # Auxiliary loss: a mean over the part, which counts as much as the part has valid steps.
+        auxiliary = torch.zeros_like(loss.detach())
+        if self._auxiliary is not None:
+            auxiliary = self._auxiliary.loss(batch, outputs.unrolled) * valid.sum()
+            loss = loss + config.aux_loss_coeff * auxiliary / divisor
+        cells = LossTerms(
+            policy_loss=policy.detach(),
+            value_loss=value.detach(),
+            entropy=entropy.detach(),
+            log_ratio=log_ratio.detach(),
+            surrogate=surrogate.detach(),
+            value=head.denormalize(values.detach()),
+            target=constants.returns,
+            advantage=constants.advantages,
+            valid=valid,
+            replayed=batch.replayed,
+        )
+        return Part(loss, cells, auxiliary.detach())
 
     @torch.no_grad()
     def divergence(self, minibatch: Minibatch, microbatch_size: int) -> float:
-        """KL of the behavior policy and the present one over fresh steps, as ``kl`` of the statistics, by a pass of its
-        own, in parts as ``parts`` takes them; NaN without a fresh step. Waits for the device.
+        """Mean KL(mu || pi) of behavior and present policy over fresh steps, by forward passes of its own.
+
+        In parts as ``parts``; NaN without a fresh step. Waits for the device.
         """
         minibatch, columns = minibatch.cut(microbatch_size)
         total = torch.zeros((), device=minibatch.batch.valid.device)
@@ -165,131 +268,17 @@ class LossFunction:
             total = total + losses.approx_kl(log_ratios=log_ratios).sum()
         return float(total / minibatch.batch.fresh.sum())
 
-    def parts(self, minibatch: Minibatch, microbatch_size: int, weights: Weights) -> Iterator[Part]:
-        """The loss of a minibatch, in parts of ``microbatch_size`` steps (0: one part).
 
-        Take the gradient of each before asking for the next one: only so do parts save memory.
-        """
-        minibatch, columns = minibatch.cut(microbatch_size)
-        batch = minibatch.batch
-        steps = batch.valid.sum()
-        # What each cell's share is divided by.
-        divisor = steps.clamp(min=1) if self.config.loss_reduction == "mean" else torch.ones_like(steps)
-        if len(columns) == 1:
-            # Nothing of it may be kept here: the gradient takes less time where what it is done with is free.
-            yield self._whole(minibatch, divisor, weights)
-            return
-        aims = self._aims(minibatch, self._seen(minibatch, columns))
-        for which in columns:
-            part = batch.columns(which)
-            yield self._part(part, aims.columns(which), _judge(self._model, part, ahead=0), divisor, weights)
-
-    def _whole(self, minibatch: Minibatch, divisor: Tensor, weights: Weights) -> Part:
-        """A minibatch as its only part."""
-        batch = minibatch.batch
-        # V-trace wants V(obs[T]), too.
-        judged = _judge(self._model, batch, ahead=1 if minibatch.targets is None else 0)
-        seen = _Precomputed(judged.log_prob.detach(), judged.values.detach(), self._target_log_prob(batch))
-        return self._part(batch, self._aims(minibatch, seen), judged, divisor, weights)
-
-    @torch.no_grad()
-    def _seen(self, minibatch: Minibatch, columns: list[slice]) -> _Precomputed:
-        """By passes without gradients over one part after the other."""
-        parts = [minibatch.batch.columns(which) for which in columns]
-        log_prob = values = target_log_prob = None
-        if minibatch.targets is None:
-            judged = [_judge(self._model, part, ahead=1) for part in parts]
-            log_prob = torch.cat([one.log_prob for one in judged], dim=1)
-            values = torch.cat([one.values for one in judged], dim=1)
-        if self._target is not None:
-            target_log_prob = torch.cat([_log_prob(self._target.model, part) for part in parts], dim=1)
-        return _Precomputed(log_prob, values, target_log_prob)
-
-    def _target_log_prob(self, batch: Batch) -> Tensor | None:
-        return None if self._target is None else _log_prob(self._target.model, batch)
-
-    @torch.no_grad()
-    def _aims(self, minibatch: Minibatch, seen: _Precomputed) -> _LossTargets:
-        config, batch, targets = self.config, minibatch.batch, minibatch.targets
-        reference = batch.behavior_log_prob
-        if seen.target_log_prob is not None:
-            reference = losses.impact_log_prob(
-                target_log_prob=seen.target_log_prob,
-                behavior_log_prob=batch.behavior_log_prob,
-                worker_clip=config.target_worker_clip,
-            )
-        if targets is None:
-            corrected_for = seen.log_prob if seen.target_log_prob is None else seen.target_log_prob
-            assert corrected_for is not None
-            assert seen.values is not None
-            values = self._model.value_head.denormalize(seen.values)
-            targets = vtrace_targets(config, batch, corrected_for, values)
-        advantages = targets.advantages
-        weights = normalize(advantages, batch.valid) if config.normalize_advantages else advantages
-        return _LossTargets(targets.returns, advantages, weights, reference)
-
-    def _part(self, batch: Batch, aims: _LossTargets, judged: _ModelOutputs, divisor: Tensor, weights: Weights) -> Part:
-        """Shares of a part, whose valid steps count among ``divisor`` in all."""
-        config, valid, head = self.config, batch.valid, self._model.value_head
-        values = judged.values[: valid.shape[0]]
-        surrogate = losses.log_ratio(judged.log_prob, aims.reference, valid)
-        log_ratio = surrogate
-        if self._target is not None:
-            log_ratio = losses.log_ratio(judged.log_prob, batch.behavior_log_prob, valid)
-        policy = self._policy_loss(judged.log_prob, surrogate, aims.weights, valid)
-        value = losses.value_loss(
-            values=values,
-            targets=head.normalize(aims.returns),
-            behavior_values=head.normalize(batch.behavior_value),
-            valid=valid,
-            clip_value=config.ppo_clip_value,
-        )
-        entropy = losses.entropy_bonus(entropy=judged.distribution.entropy().view_as(valid), valid=valid)
-        terms = policy + config.value_loss_coeff * value
-        if config.exploration_loss == "entropy":
-            terms = terms - weights.exploration * entropy
-        elif config.exploration_loss == "symmetric_kl":
-            distance = judged.distribution.symmetric_kl_to_uniform().view_as(valid)
-            terms = terms + weights.exploration * losses.symmetric_kl_to_uniform(symmetric_kl=distance, valid=valid)
-        if weights.kl:
-            terms = terms + weights.kl * losses.kl_penalty(log_ratios=log_ratio)
-        loss = terms.sum() / divisor
-        auxiliary = torch.zeros_like(loss.detach())
-        if self._auxiliary is not None:
-            # A mean over the part, which counts as much as the part has valid steps.
-            auxiliary = self._auxiliary.loss(batch, judged.unrolled) * valid.sum()
-            loss = loss + config.aux_loss_coeff * auxiliary / divisor
-        cells = LossTerms(
-            policy_loss=policy.detach(),
-            value_loss=value.detach(),
-            entropy=entropy.detach(),
-            log_ratio=log_ratio.detach(),
-            surrogate=surrogate.detach(),
-            value=head.denormalize(values.detach()),
-            target=aims.returns,
-            advantage=aims.advantages,
-            valid=valid,
-            replayed=batch.replayed,
-        )
-        return Part(loss, cells, auxiliary.detach())
-
-    def _policy_loss(self, log_prob: Tensor, log_ratios: Tensor, advantages: Tensor, valid: Tensor) -> Tensor:
-        if self.config.policy_loss == "pg":
-            return losses.pg_loss(log_prob=log_prob, advantages=advantages, valid=valid)
-        clip_ratio = self.config.ppo_clip_ratio
-        return losses.ppo_clip_loss(log_ratios=log_ratios, advantages=advantages, valid=valid, clip_ratio=clip_ratio)
-
-
-def _judge(model: ActorCritic, batch: Batch, ahead: int) -> _ModelOutputs:
-    """What ``model`` says of ``batch``, and of ``ahead`` observations after it."""
+def _forward(model: ActorCritic, batch: Batch, ahead: int = 0) -> _Outputs:
+    """``model`` over ``batch``, and over ``ahead`` observations after it (V-trace needs V(obs[T]))."""
     steps = batch.valid.shape[0] + ahead
     obs = {key: tensor[:steps] for key, tensor in batch.obs.items()}
     unrolled = model.unroll(obs, batch.rnn_states[:-1], batch.is_first[:steps], batch.recurrence, batch.held)
     distribution = model.distribution(unrolled.dist_params)
     actions = {key: tensor.flatten(0, 1) for key, tensor in batch.actions.items()}
-    return _ModelOutputs(unrolled, distribution, distribution.log_prob(actions).view_as(batch.valid), unrolled.values)
+    return _Outputs(unrolled, distribution, distribution.log_prob(actions).view_as(batch.valid), unrolled.values)
 
 
 @torch.no_grad()
 def _log_prob(model: ActorCritic, batch: Batch) -> Tensor:
-    return _judge(model, batch, ahead=0).log_prob
+    return _forward(model, batch).log_prob

@@ -202,16 +202,16 @@ class UpdateStats:
 
     def clear(self) -> None:
         """Begin new means."""
-        self._means = Means()
+        self.means = Means()
 
     @property
     def updates(self) -> int:
-        """Updates that were made since ``clear``."""
-        return self._means.updates
+        """Updates taken since ``clear``."""
+        return self.means.updates
 
     def add(self, rows: Rows) -> None:
         """Take in updates, in order; raises DivergedError if too many in a row were skipped."""
-        self._means.add(rows)
+        self.means.add(rows)
         for row in rows:
             if row[_TAKEN]:
                 self.train_step += 1
@@ -219,10 +219,6 @@ class UpdateStats:
             elif row[_VALID_STEPS]:
                 self.train_step += 1
                 self._skip(excused=bool(row[_EXCUSED]))
-
-    def means(self) -> dict[str, float]:
-        """By name, over those of ``updates`` that have the statistic; NaN where none has."""
-        return self._means.value()
 
     def _skip(self, excused: bool) -> None:
         """A loss or gradient that is not finite changed nothing; too many in a row end the run.

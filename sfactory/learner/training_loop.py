@@ -1,9 +1,7 @@
-"""Room: the loop that trains. In: datasets from the belt. Out: passes over them, in turn; they are released again.
+"""The loop that trains: takes datasets from the queue, passes over them in turn, and releases them.
 
-Room: several datasets, learned from in turn, pass after pass. In: what comes new. Out: what to learn from next.
-
-Source: RLlib's MinibatchBuffer. With ``size`` datasets in turn, two passes over one of them are ``size`` passes apart,
-so that updates from the others lie between; with one, its passes follow one another as epochs do.
+Source of the turns: RLlib's MinibatchBuffer. With a ring of several datasets, two passes over one of them lie that many
+passes apart, with updates from the others between them; with one dataset its passes follow one another as epochs do.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from sfactory.clock import BLOCK_S, now
-from sfactory.config.schema import LearnerConfig
 from sfactory.learner.dataset_queue import DatasetQueue
 from sfactory.learner.diagnostics import Starvation
 from sfactory.learner.learner import Learner
@@ -26,7 +23,7 @@ I = TypeVar("I")  # noqa: E741
 class MinibatchRing(Generic[I]):
     """``size`` places that are visited in turn. Each item gets exactly its passes, unless they are cut short.
 
-    The first item gets ``warmup`` passes, each later one a pass more, up to ``passes``.
+    The first item gets ``warmup`` passes, each later one a pass more, up to ``passes``, which may change in between.
     """
 
     def __init__(self, size: int, passes: int, warmup: int) -> None:
@@ -34,7 +31,8 @@ class MinibatchRing(Generic[I]):
         self._items: list[I | None] = [None] * size
         self._left = [0] * size
         self._at = 0
-        self._passes, self._next_passes = passes, warmup or passes
+        self.passes = passes
+        self._warmup = warmup  # passes of the next item; 0: all
 
     @property
     def live(self) -> list[I]:
@@ -42,18 +40,18 @@ class MinibatchRing(Generic[I]):
         return [item for item in self._items if item is not None]
 
     def turn(self, fetch: Callable[[], I | None]) -> I | None:
-        """The item whose turn it is; where its place is empty, what ``fetch`` gives: None leaves the turn where it is.
+        """The item at the present place; an empty place gets what ``fetch`` returns, None leaves the turn where it is.
 
-        Every item is answered by ``passed`` before the next turn.
+        Call ``passed`` for every item before the next turn.
         """
         if self._items[self._at] is None and (item := fetch()) is not None:
             self._items[self._at] = item
-            self._left[self._at] = self._next_passes
-            self._next_passes = min(self._passes, self._next_passes + 1)
+            self._left[self._at] = min(self._warmup or self.passes, self.passes)
+            self._warmup = self._warmup and min(self.passes, self._warmup + 1)
         return self._items[self._at]
 
     def passed(self, more: bool = True) -> bool:
-        """The item whose turn it is had its pass; True if it was the last. ``more``: False cuts its passes short."""
+        """The item at the present place had a pass; True if it was the last. ``more``: False cuts its passes short."""
         self._left[self._at] -= 1
         last = not more or self._left[self._at] == 0
         if last:
@@ -62,61 +60,43 @@ class MinibatchRing(Generic[I]):
         return last
 
     def skip(self) -> None:
-        """Nothing new comes to the place whose turn it is: it is the turn of the next item with passes left, if any."""
+        """Turn to the next item with passes left, if any: nothing new comes to the present place."""
         for _ in self._items:
             if self._items[self._at] is not None:
                 return
             self._at = (self._at + 1) % len(self._items)
 
 
-class _Open:
-    """A dataset that is being learned from, and the memory that it lies in."""
-
-    def __init__(self, columns: Columns, dataset: Dataset) -> None:
-        self.columns, self.dataset = columns, dataset
-
-
 class TrainingLoop:
-    """Opens datasets as they come, learns from each as often as it is to be, closes and releases it."""
+    """Opens datasets as they come, passes over each as often as it is due, closes and releases it."""
 
     def __init__(
-        self,
-        learning: Learner,
-        dataset_queue: DatasetQueue,
-        config: LearnerConfig,
-        row: StatusRow,
-        watch: Stopwatch,
-        starvation: Starvation,
+        self, learner: Learner, dataset_queue: DatasetQueue, row: StatusRow, watch: Stopwatch, starvation: Starvation
     ) -> None:
-        self._learning, self._dataset_queue, self._watch, self._starvation = learning, dataset_queue, watch, starvation
+        self._learner, self._dataset_queue, self._watch, self._starvation = learner, dataset_queue, watch, starvation
         self._row = row
-        # A resumed run has warmed up before.
-        warmup = 0 if learning.train_step else config.ring_warmup
-        self._ring: MinibatchRing[_Open] = MinibatchRing(config.minibatch_ring_size, config.num_epochs, warmup)
+        config = learner.trainer.learner
+        warmup = 0 if learner.trainer.train_step else config.ring_warmup  # a resumed run has warmed up before
+        self._ring: MinibatchRing[tuple[Columns, Dataset]]
+        self._ring = MinibatchRing(config.minibatch_ring_size, config.num_epochs, warmup)
         self._nonblocking = config.ring_nonblocking
-        self._waited = 0.0  # seconds for the dataset that is to come
+        self._waited = 0.0  # seconds for the next dataset
 
     def run(self, give_up: Callable[[], bool]) -> None:
-        """Until no more is to be learned, or ``give_up()`` is true. What is open then is closed."""
-        while not give_up() and not self._learning.over:
-            self._turn()
-        for open_ in self._ring.live:
-            self._close(open_)
+        """Train until nothing more is to be learned, or ``give_up()`` is true; closes the datasets open then."""
+        learner, ring = self._learner, self._ring
+        while not give_up() and not learner.over:
+            if learner.wants_no_more or (self._nonblocking and not self._dataset_queue.ready):
+                ring.skip()
+            ring.passes = learner.trainer.learner.num_epochs
+            item = ring.turn(self._fetch)
+            if item is not None and ring.passed(learner.one_pass(item[1])):
+                self._close(*item)
+        for item in ring.live:
+            self._close(*item)
 
-    def _turn(self) -> None:
-        """One pass over the dataset whose turn it is, if it has come."""
-        learning, ring = self._learning, self._ring
-        if learning.wants_no_more or (self._nonblocking and not self._dataset_queue.ready):
-            ring.skip()
-        open_ = ring.turn(self._fetch)
-        if open_ is None:
-            return
-        more = learning.one_pass(open_.dataset)
-        if ring.passed(more):
-            self._close(open_)
-
-    def _fetch(self) -> _Open | None:
-        if self._learning.wants_no_more:
+    def _fetch(self) -> tuple[Columns, Dataset] | None:
+        if self._learner.wants_no_more:
             return None
         if not self._waited:
             self._row.count_ready(self._dataset_queue.ready)
@@ -127,13 +107,13 @@ class TrainingLoop:
         self._waited += now() - since
         self._watch.after_wait()
         if columns is None:
-            self._learning.obey()
+            self._learner.execute_command()
             self._starvation.look()
             return None
-        self._learning.timings.add("load_wait", self._waited)
+        self._learner.timings.add("load_wait", self._waited)
         self._waited = 0.0
-        return _Open(columns, self._learning.open(columns))
+        return columns, self._learner.open(columns)
 
-    def _close(self, open_: _Open) -> None:
-        self._learning.close(open_.dataset)
-        self._dataset_queue.release(open_.columns)
+    def _close(self, columns: Columns, dataset: Dataset) -> None:
+        self._learner.close(dataset)
+        self._dataset_queue.release(columns)

@@ -179,9 +179,9 @@ class SerialRun:
         elif learner.assemble(0):
             with self._watch.paused(), _threads(self._config.learner.learner_num_threads or 1):
                 learner.learn()
-        elif learning.ordered:
+        elif learning.commands.waiting is not None:
             with self._watch.paused():
-                learner.obey()
+                learning.execute_command()
 
     def _order_stop(self) -> None:
         """Have every room come to an end, also within a long dataset."""
@@ -228,7 +228,7 @@ class SerialRun:
         for name, learning in zip(self._plan.layout.learner_names, self._learnings, strict=True):
             try:
                 with _blaming(name):
-                    if not learning.finished and not learning.failed:
+                    if not learning.finished and learning.failure is None:
                         learning.finish(save=True)
             except SFactoryError as failure:
                 failures.append(failure)

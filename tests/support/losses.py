@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig
 from sfactory.learner.batch import Batch
-from sfactory.learner.loss import AuxiliaryTask, LossFunction, Weights
+from sfactory.learner.loss import AuxiliaryTask, LossFunction
 from sfactory.learner.minibatches import Minibatch
 from sfactory.learner.targets import TargetNetwork, Targets
 from sfactory.learner.train_stats import NAMES, LossTerms, statistics_of
@@ -38,8 +38,8 @@ def loss_of(
     """The loss of ``batch`` as a minibatch, with the coefficients of ``config``. targets: its own if none are given."""
     objective = LossFunction(model, config, target, auxiliary)
     targets = objective.gae_targets(batch) if targets is None else targets
-    weights = Weights(config.exploration_loss_coeff, config.kl_loss_coeff)
-    parts = list(objective.parts(Minibatch(batch, targets), microbatch_size, weights))
+    minibatch, exploration, kl = Minibatch(batch, targets), config.exploration_loss_coeff, config.kl_loss_coeff
+    parts = list(objective.parts(minibatch, microbatch_size, exploration=exploration, kl=kl))
     cells = LossTerms.joined([part.cells for part in parts])
     told = statistics_of(cells, config.ppo_clip_ratio, torch.stack([part.auxiliary for part in parts]).sum())
     total = torch.stack([part.loss for part in parts]).sum()

@@ -103,7 +103,7 @@ def test_updates_move_the_weights_of_both(algo: AlgoConfig) -> None:
 
     trainer.train(batch_of())
 
-    assert (trainer.train_step, trainer.skipped) == (1, 0)
+    assert (trainer.train_step, trainer.stats.skipped) == (1, 0)
     assert trainer.statistics()["aux_loss"] > 0.0
     for module, old in zip((trainer.auxiliary, trainer.model), before, strict=True):
         assert all(not torch.equal(a, b) for a, b in zip(weights(module), old, strict=True))
@@ -133,7 +133,7 @@ def test_training_lowers_the_auxiliary_loss_on_a_dataset_that_comes_again() -> N
     for _ in range(40):
         trainer.train(batch)
         found.append(trainer.statistics()["aux_loss"])
-        trainer.clear_statistics()
+        trainer.stats.clear()
 
     assert sum(found[-5:]) / 5 < 0.8 * sum(found[:5]) / 5
 
@@ -147,7 +147,7 @@ def test_an_update_that_is_skipped_leaves_the_auxiliary_weights_as_they_are() ->
 
     trainer.train(dataclasses.replace(batch, rewards=rewards))
 
-    assert trainer.skipped == 1
+    assert trainer.stats.skipped == 1
     assert all(torch.equal(a, b) for a, b in zip(weights(trainer.auxiliary), before, strict=True))
 
 
@@ -218,10 +218,10 @@ def test_who_acts_needs_nothing_of_it(tmp_path: Path) -> None:
 
 def test_auxiliary_weights_that_are_not_finite_end_the_run_before_they_are_saved() -> None:
     wired = Wired(use_cpc=True, cpc_forward_steps=3, cpc_time_subsample=4)
-    auxiliary = wired.learning._trainer.auxiliary
+    auxiliary = wired.learning.trainer.auxiliary
     assert auxiliary is not None
     with torch.no_grad():
         next(auxiliary.parameters()).view(-1)[0] = float("inf")
 
     with pytest.raises(DivergedError, match="not published or saved"):
-        wired.learning.publish()
+        wired.learning.publisher.publish(0)

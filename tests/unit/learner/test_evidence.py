@@ -56,7 +56,7 @@ def test_as_many_bad_updates_in_a_row_as_are_allowed_end_training(max_bad_steps:
 
     text = diverge(trainer, bad(random_batch(trainer.model)))
 
-    assert trainer.train_step == trainer.skipped == max_bad_steps
+    assert trainer.train_step == trainer.stats.skipped == max_bad_steps
     assert text.startswith(f"{max_bad_steps} updates in a row had a loss or gradient that is not finite")
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.messages import TrajectoryReady
+from sfactory.shared.control import LearnerCommand
 from tests.support.lone_learner import LoneLearner
 
 
@@ -23,16 +24,6 @@ def test_what_comes_is_freed_although_no_batcher_is_there_any_more(num_batchers:
     assert table.waiting_for(1) == []
 
 
-def test_a_learner_that_does_all_in_turn_is_not_done_when_it_is_to_learn_in_other_sizes() -> None:
-    lone = LoneLearner(train_in_background_thread=False)
-    worker = LearnerWorker(lone.setup, lone.learning, lone.row)
-
-    lone.learning.adopt({"batch_size": 40})
-
-    assert worker.is_outgrown
-    assert not worker.is_finished()
-
-
 def test_a_dataset_that_was_begun_in_other_sizes_is_dropped_and_counted() -> None:
     lone = LoneLearner(train_in_background_thread=False, num_workers=2, num_envs_per_worker=2)
     worker = LearnerWorker(lone.setup, lone.learning, lone.row)
@@ -46,18 +37,13 @@ def test_a_dataset_that_was_begun_in_other_sizes_is_dropped_and_counted() -> Non
 
     fill(0)
     assert not worker.assemble(1.0)
-    lone.learning.adopt({"batch_size": 40})
-    fill(1)
-    assert worker.assemble(1.0)
-    worker.learn()
-
-    assert (lone.row.get("dropped_steps"), lone.learning.progress.env_steps) == (20, 0)
-    for index in (0, 1, 2, 3):
-        assert not worker.is_outgrown, "it has begun anew"
+    lone.learning.commands.execute(LearnerCommand(hyperparameters={"batch_size": 40}))
+    for index in (1, 0, 2, 3):
         fill(index)
         assert worker.assemble(1.0) == (index == 3)
+        assert lone.row.get("dropped_steps") == 10
     worker.learn()
-    assert (lone.row.get("dropped_steps"), lone.learning.progress.env_steps) == (20, 40)
+    assert (lone.row.get("dropped_steps"), lone.learning.progress.env_steps) == (10, 40)
 
 
 def test_the_longest_minibatch_is_told_so_that_a_stop_can_wait_for_one() -> None:

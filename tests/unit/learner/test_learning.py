@@ -22,7 +22,7 @@ def test_what_fails_while_the_end_waits_for_it_is_raised_there_and_nothing_is_sa
     learner = LoneLearner(tmp_path)
     publishing, let_go = threading.Event(), threading.Event()
 
-    def fail(publisher: Publisher, train_step: int) -> bool:
+    def fail(publisher: Publisher, train_step: int) -> None:
         publishing.set()
         let_go.wait(30.0)
         raise ValueError("weights are not finite")
@@ -31,7 +31,7 @@ def test_what_fails_while_the_end_waits_for_it_is_raised_there_and_nothing_is_sa
         with pytest.raises(ValueError, match="not finite"):
             learner.learn()
 
-    monkeypatch.setattr(Publisher, "after_updates", fail)
+    monkeypatch.setattr(Publisher, "publish_if_due", fail)
     training = threading.Thread(target=learn)
     training.start()
     assert publishing.wait(30.0)

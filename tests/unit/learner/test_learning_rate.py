@@ -181,7 +181,7 @@ def test_an_update_that_was_skipped_says_nothing_about_the_rate(schedule: str) -
 
     trainer.train(batch)
 
-    assert trainer.skipped == 1
+    assert trainer.stats.skipped == 1
     assert trainer.coefficients.rates.policy == TINY_RATE
 
 
@@ -233,7 +233,7 @@ def test_an_adaptive_rate_leads_to_updates_that_diverge_by_about_the_threshold(s
         obs, actions = batch.obs["obs"][:-1].flatten(0, 1), batch.actions["action"].flatten()
         with torch.no_grad():
             acted = evaluate(trainer.model, {"obs": obs}, {"action": actions})
-        trainer.clear_statistics()
+        trainer.stats.clear()
         trainer.train(dataclasses.replace(batch, behavior_log_prob=acted.log_prob.view(5, 16)))
         divergences.append(trainer.statistics()["kl"])
 

@@ -98,14 +98,7 @@ def test_a_ring_that_leaves_no_slot_to_load_into_is_told_of(
         found = worker._device_slots()
 
     assert len(found) == made
-    assert [record.getMessage() for record in caplog.records] == (
-        []
-        if advised is None
-        else [
-            f"--minibatch_ring_size={ring} takes all of --num_gpu_slots={slots}: nothing is loaded while it is learned "
-            f"from; --num_gpu_slots={advised} loads one dataset meanwhile"
-        ]
-    )
+    assert (f"--num_gpu_slots={advised}" in caplog.text) == (advised is not None)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
-from sfactory.learner.loss import LossFunction, Weights
+from sfactory.learner.loss import LossFunction
 from sfactory.learner.minibatches import Minibatch
 from sfactory.learner.targets import TargetNetwork, Targets
 from sfactory.learner.trainer import Trainer
@@ -151,7 +151,7 @@ def test_the_network_is_run_for_a_part_when_it_is_asked_for_and_not_before() -> 
     batch = random_batch(model, steps=4, rows=6)
     objective = LossFunction(model, config)
     targets = objective.gae_targets(batch)
-    parts = objective.parts(Minibatch(batch, targets), 8, Weights(0.0, 0.0))
+    parts = objective.parts(Minibatch(batch, targets), 8, exploration=0.0, kl=0.0)
     means = []
 
     for part in parts:
@@ -249,7 +249,7 @@ def test_training_in_parts_takes_the_same_steps_and_tells_the_same(case: str, sh
     learned = [trainer.train(copy.deepcopy(batch)) for trainer in (whole, parts)]
 
     assert learned[0] == learned[1] == int(batch.fresh.sum())
-    assert (whole.train_step, whole.updates) == (parts.train_step, parts.updates) == (4, 4)
+    assert (whole.train_step, whole.stats.updates) == (parts.train_step, parts.stats.updates) == (4, 4)
     assert float((weights_of(whole) - before).abs().max()) > 1e-3
     assert float((weights_of(parts) - weights_of(whole)).abs().max()) < 1e-9
     assert parts.statistics() == pytest.approx(whole.statistics(), rel=1e-6, abs=1e-9, nan_ok=True)
@@ -292,6 +292,6 @@ def test_a_part_that_is_not_finite_spoils_the_whole_update_and_no_other() -> Non
 
     trainer.train(dataclasses.replace(batch, rewards=rewards))
 
-    assert (trainer.train_step, trainer.skipped, trainer.updates) == (2, 1, 1)
+    assert (trainer.train_step, trainer.stats.skipped, trainer.stats.updates) == (2, 1, 1)
     assert bool(torch.isfinite(weights_of(trainer)).all())
     assert not torch.equal(weights_of(trainer), before)

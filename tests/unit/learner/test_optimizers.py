@@ -35,7 +35,7 @@ def weights_of(seed: int = 0) -> list[nn.Parameter]:
 
 
 def optimizer_of(weights: list[nn.Parameter], **fields: Any) -> GuardedOptimizer:
-    return GuardedOptimizer(weights, frozenset(weights[:2]), OptimConfig(learning_rate=RATE, **fields), RATE)
+    return GuardedOptimizer(weights, frozenset(weights[:2]), OptimConfig(**fields))
 
 
 def give_gradients(weights: list[nn.Parameter], seed: int) -> None:
@@ -202,7 +202,7 @@ def test_adams_flags_reach_all_that_are_adams_kin(kind: str) -> None:
 
     group = optimizer_of(weights_of(), optimizer=kind, **fields).param_groups[-1]
 
-    assert (group["lr"], group["betas"], group["eps"]) == (RATE, (0.5, 0.75), 0.25)
+    assert (group["betas"], group["eps"]) == ((0.5, 0.75), 0.25)
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,7 @@ def test_rmsprops_flags_reach_it() -> None:
 
     group = optimizer_of(weights_of(), optimizer="rmsprop", **fields).param_groups[0]
 
-    assert {key: group[key] for key in ("lr", "alpha", "momentum", "eps", "tf_style")} == {
-        "lr": RATE,
+    assert {key: group[key] for key in ("alpha", "momentum", "eps", "tf_style")} == {
         "alpha": 0.5,
         "momentum": 0.25,
         "eps": 0.125,
@@ -316,6 +315,6 @@ def test_muon_without_a_matrix_is_its_partner_alone() -> None:
     weights = weights_of()[2:]
     config = OptimConfig(optimizer="muon", learning_rate=RATE)
 
-    optimizer = GuardedOptimizer(weights, frozenset(), config, RATE)
+    optimizer = GuardedOptimizer(weights, frozenset(), config)
 
     assert [len(group["params"]) for group in optimizer.param_groups] == [2]

@@ -10,7 +10,7 @@ import torch
 from sfactory.checkpoint import CheckpointDir
 from sfactory.learner.batch import Batch
 from sfactory.learner.checkpointing import payload_of
-from sfactory.learner.commands import execute, with_values
+from sfactory.learner.commands import with_values
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.threads import Threads
 from sfactory.shared.control import LearnerCommand, LearnerCommands, Stop
@@ -32,7 +32,7 @@ CHANGED = {
 
 
 def weights_of(learner: LoneLearner) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in learner.learning._trainer.model.parameters()]
+    return [parameter.detach().clone() for parameter in learner.learning.trainer.model.parameters()]
 
 
 def test_an_order_is_read_once_and_its_answer_comes_back() -> None:
@@ -56,17 +56,17 @@ def test_new_values_are_in_force_in_the_optimiser_and_in_what_is_learned_from() 
     learner = LoneLearner()
     learner.learn()
 
-    assert execute(LearnerCommand(hyperparameters=CHANGED), learner.learning) == ""
+    assert learner.learning.commands.execute(LearnerCommand(hyperparameters=CHANGED)) == ""
     learner.learn()
 
-    trainer = learner.learning._trainer
+    trainer = learner.learning.trainer
     for group in trainer.updater.optimizer.param_groups:
         assert (group["lr"], group["eps"], group["betas"][0]) == (3e-4, 1e-5, 0.7)
     assert trainer.updater._max_norm == 0.5
-    assert trainer._objective.config.ppo_clip_ratio == 0.3
-    assert trainer._objective.config.value_loss_coeff == 2.0
+    assert trainer.loss.config.ppo_clip_ratio == 0.3
+    assert trainer.loss.config.value_loss_coeff == 2.0
     assert trainer.statistics()["exploration_coeff"] == 0.02
-    batch = Batch.of(learner.area, learner.learning._algo, learner.learning.learner, 0, torch.device("cpu"))
+    batch = Batch.of(learner.area, trainer.algo, trainer.learner, 0, torch.device("cpu"))
     assert batch.discounts[~learner.area.scalars["terminated"]].unique().tolist() == pytest.approx([0.9])
 
 
@@ -83,7 +83,7 @@ def test_an_order_is_carried_out_while_there_is_nothing_to_learn_from(background
     try:
         assert eventually(lambda: orders.answer(0) is not None, within_s=60.0)
         assert orders.answer(0) == ""
-        assert learner.learning.learner.num_epochs == 3
+        assert learner.learning.trainer.learner.num_epochs == 3
     finally:
         learner.shared.control.order_stop(Stop.SAVE)
         threads.wait(worker.over)
@@ -97,7 +97,7 @@ def test_after_the_last_words_no_order_is_carried_out() -> None:
     learner.learning.finish(save=False)
     orders.give(0, LearnerCommand(hyperparameters={"learning_rate": 3e-4}))
 
-    learner.learning.obey()
+    learner.learning.execute_command()
 
     assert orders.answer(0) is None
 
@@ -107,7 +107,7 @@ def test_with_a_rate_of_nothing_nothing_is_learned_any_more() -> None:
     learner.learn()
     before = weights_of(learner)
 
-    execute(LearnerCommand(hyperparameters={"learning_rate": 0.0}), learner.learning)
+    learner.learning.commands.execute(LearnerCommand(hyperparameters={"learning_rate": 0.0}))
     learner.learn()
 
     assert all(torch.equal(a, b) for a, b in zip(before, weights_of(learner), strict=True))
@@ -130,11 +130,11 @@ def test_a_child_has_weights_and_moments_of_its_parent_and_steps_of_its_own(tmp_
     parent.learning.checkpointer.save()
     steps = child.learning.progress.env_steps
 
-    problem = execute(LearnerCommand(parent=str(tmp_path / "parent" / "checkpoint_p0")), child.learning)
+    problem = child.learning.commands.execute(LearnerCommand(parent=str(tmp_path / "parent" / "checkpoint_p0")))
 
     assert problem == ""
     assert all(torch.equal(a, b) for a, b in zip(weights_of(parent), weights_of(child), strict=True))
-    theirs, own = (payload_of(each.learning._trainer, each.learning.progress) for each in (parent, child))
+    theirs, own = (payload_of(each.learning.trainer, each.learning.progress) for each in (parent, child))
     moments = theirs["optimizer"]["state"], own["optimizer"]["state"]
     for key, values in moments[0].items():
         for name, value in values.items():
@@ -149,15 +149,15 @@ def test_what_the_child_had_sampled_before_is_not_learned_from(tmp_path: Path) -
     parent, child = LoneLearner(tmp_path / "parent"), LoneLearner(tmp_path / "child")
     parent.learning.checkpointer.save()
     child.learn()
-    execute(LearnerCommand(parent=str(tmp_path / "parent" / "checkpoint_p0")), child.learning)
+    child.learning.commands.execute(LearnerCommand(parent=str(tmp_path / "parent" / "checkpoint_p0")))
     before, steps = weights_of(child), child.learning.progress.env_steps
 
-    child.area.scalars["policy_version"].fill_(child.learning.train_step - 1)
+    child.area.scalars["policy_version"].fill_(child.learning.trainer.train_step - 1)
     child.learn()
 
     assert child.learning.progress.env_steps == steps
     assert all(torch.equal(a, b) for a, b in zip(before, weights_of(child), strict=True))
-    child.area.scalars["policy_version"].fill_(child.learning.train_step)
+    child.area.scalars["policy_version"].fill_(child.learning.trainer.train_step)
     child.learn()
     assert child.learning.progress.env_steps > steps
 
@@ -171,10 +171,10 @@ def test_a_parent_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
     before = weights_of(child)
 
     for folder in (checkpoint.parent, tmp_path / "nowhere"):
-        problem = execute(LearnerCommand(parent=str(folder), hyperparameters={"gamma": 0.5}), child.learning)
+        problem = child.learning.commands.execute(LearnerCommand(parent=str(folder), hyperparameters={"gamma": 0.5}))
 
         assert problem
-        assert child.learning._algo.gamma != 0.5
+        assert child.learning.trainer.algo.gamma != 0.5
         assert all(torch.equal(a, b) for a, b in zip(before, weights_of(child), strict=True))
 
 
@@ -183,7 +183,7 @@ def test_a_parent_with_another_network_changes_nothing(tmp_path: Path) -> None:
     parent.learning.checkpointer.save()
     before = weights_of(child)
 
-    problem = execute(LearnerCommand(parent=str(tmp_path / "parent" / "checkpoint_p0")), child.learning)
+    problem = child.learning.commands.execute(LearnerCommand(parent=str(tmp_path / "parent" / "checkpoint_p0")))
 
     assert "does not fit the model" in problem
     assert all(torch.equal(a, b) for a, b in zip(before, weights_of(child), strict=True))

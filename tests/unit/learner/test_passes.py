@@ -47,7 +47,7 @@ class Bench:
         slots = [DeviceSlot(VECTOR, layout, torch.device("cpu"), replay=False) for _ in range(count)]
         self.dataset_queue = DatasetQueue([Staging(VECTOR, layout, pin=False)], slots, poison=True)
         starvation = Starvation(0.0, self.shared.status, self.shared.table)
-        self.passes = TrainingLoop(self.learning, self.dataset_queue, config.learner, row, Stopwatch(row), starvation)
+        self.passes = TrainingLoop(self.learning, self.dataset_queue, row, Stopwatch(row), starvation)
         self.trace = ""
         self.targets: dict[str, list[object]] = {}
         self._one_pass = self.learning.one_pass
@@ -99,7 +99,7 @@ def test_passes_follow_the_ring_and_steps_count_once(flags: dict[str, Any], data
 
     assert bench.run(datasets, len(trace)) == trace
     assert bench.learning.progress.env_steps == len(set(trace)) * STEPS
-    assert bench.learning.train_step == len(trace)
+    assert bench.learning.trainer.train_step == len(trace)
 
 
 def test_targets_of_gae_are_made_once_and_kept_for_all_passes() -> None:

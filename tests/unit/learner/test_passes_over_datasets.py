@@ -105,7 +105,7 @@ def test_steps_that_have_become_too_old_since_the_last_pass_are_masked_in_the_ne
     fractions = []
 
     for _ in range(4):
-        trainer.clear_statistics()
+        trainer.stats.clear()
         trainer.learn(dataset)
         fractions.append(trainer.statistics()["valid_fraction"])
 
@@ -126,7 +126,7 @@ def test_replayed_steps_become_too_old_by_a_limit_of_their_own() -> None:
     fractions = []
 
     for _ in range(4):
-        trainer.clear_statistics()
+        trainer.stats.clear()
         trainer.learn(dataset)
         fractions.append(trainer.statistics()["valid_fraction"])
 

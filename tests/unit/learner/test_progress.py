@@ -98,7 +98,7 @@ def test_a_resumed_optimizer_keeps_its_moments_and_takes_the_new_settings() -> N
     restore(payload, "here", resumed, Progress())
 
     groups = resumed.updater.optimizer.param_groups
-    assert [(group["lr"], group["eps"], group["betas"]) for group in groups] == [(0.125, 0.25, (0.5, 0.75))]
+    assert [(group["eps"], group["betas"]) for group in groups] == [(0.25, (0.5, 0.75))]
     assert resumed.coefficients.rates.policy == 0.125
     moments = resumed.updater.optimizer.state_dict()["state"]
     assert {int(moment["step"]) for moment in moments.values()} == {1}

@@ -85,7 +85,7 @@ def test_updates_on_recurrent_data_move_every_weight_and_stay_finite(
 
     learned = trainer.train(record(model, tiny_config(**fields), recurrence=recurrence))
 
-    assert (trainer.train_step, trainer.skipped, learned) == (4, 0, STEPS**2 - 4)
+    assert (trainer.train_step, trainer.stats.skipped, learned) == (4, 0, STEPS**2 - 4)
     for name, parameter in model.named_parameters():
         assert bool(torch.isfinite(parameter).all()), name
         moved = float((parameter - before[name]).detach().abs().max())

@@ -119,7 +119,7 @@ def test_a_minibatch_of_replayed_steps_alone_is_learned_from_and_tells_nothing_o
 
     learned = trainer.train(only_replayed(mixed()))
 
-    assert (learned, trainer.train_step, trainer.updates, trainer.skipped) == (0, 1, 1, 0)
+    assert (learned, trainer.train_step, trainer.stats.updates, trainer.stats.skipped) == (0, 1, 1, 0)
     assert any(not torch.equal(before[name], tensor) for name, tensor in trainer.model.state_dict().items())
     statistics = trainer.statistics()
     assert all(math.isnan(statistics[name]) for name in ("policy_loss", "kl", "explained_variance"))
@@ -134,7 +134,7 @@ def test_means_of_fresh_statistics_leave_out_updates_that_had_no_fresh_step() ->
 
     trainer.train(only_replayed(mixed(seed=2)))
 
-    assert trainer.updates == 2
+    assert trainer.stats.updates == 2
     both = trainer.statistics()
     for name in ("policy_loss", "value_loss", "kl", "explained_variance"):
         assert both[name] == pytest.approx(alone[name], rel=1e-6), name

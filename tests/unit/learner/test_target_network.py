@@ -150,7 +150,7 @@ def test_updates_without_a_valid_step_and_skipped_ones_do_not_move_it() -> None:
     trainer.train(dataclasses.replace(batch, taken=nothing))
     trainer.train(dataclasses.replace(batch, rewards=bad))
 
-    assert trainer.skipped == 1
+    assert trainer.stats.skipped == 1
     assert int(target_of(trainer).moves) == moves == 1
 
 

@@ -110,10 +110,10 @@ def test_means_are_over_the_updates_that_have_the_number() -> None:
 
     record.add(rows)
 
-    means = record.means()
+    means = record.means.value()
     assert (record.updates, record.train_step) == (3, 3)
     assert (means["kl"], means["replay_kl"], means["grad_norm"]) == (3.0, 6.0, 1.0)
     assert mean_of("kl", rows) == 3.0
     assert mean_of("replay_kl", rows[:1]) != mean_of("replay_kl", rows[:1])  # no number
     record.clear()
-    assert math.isnan(record.means()["kl"])
+    assert math.isnan(record.means.value()["kl"])

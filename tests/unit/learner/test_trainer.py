@@ -63,7 +63,7 @@ def test_every_epoch_has_an_update_for_every_minibatch(batches: int, epochs: int
     trainer.train(random_batch(trainer.model, rows=8))
 
     assert trainer.train_step == batches * epochs
-    assert trainer.skipped == 0
+    assert trainer.stats.skipped == 0
     assert any(not torch.equal(before[name], tensor) for name, tensor in trainer.model.state_dict().items())
     assert {int(moment["step"]) for moment in trainer.updater.optimizer.state_dict()["state"].values()} == {
         batches * epochs
@@ -92,7 +92,7 @@ def test_a_minibatch_without_a_valid_step_changes_nothing_at_all() -> None:
     trainer.train(without_valid_steps(batch, slice(None)))
 
     assert_same_state(trainer, before)
-    assert (trainer.train_step, trainer.skipped) == (updates, 0)
+    assert (trainer.train_step, trainer.stats.skipped) == (updates, 0)
 
 
 @pytest.mark.parametrize("with_vtrace", [True, False])
@@ -114,14 +114,14 @@ def test_a_loss_that_is_not_finite_skips_the_step_and_is_counted(bad: float) -> 
     trainer = trainer_of()
     batch = random_batch(trainer.model)
     trainer.train(batch)
-    trainer.clear_statistics()
+    trainer.stats.clear()
     before = state_of(trainer)
 
     trainer.train(with_bad_reward(batch, row=0, value=bad))
 
     assert_same_state(trainer, before)
-    assert (trainer.train_step, trainer.skipped) == (2, 1)
-    assert trainer.updates == 0
+    assert (trainer.train_step, trainer.stats.skipped) == (2, 1)
+    assert trainer.stats.updates == 0
 
 
 def test_one_bad_minibatch_does_not_spoil_its_neighbors() -> None:
@@ -129,7 +129,7 @@ def test_one_bad_minibatch_does_not_spoil_its_neighbors() -> None:
 
     trainer.train(with_bad_reward(random_batch(trainer.model, rows=6), row=5))
 
-    assert (trainer.train_step, trainer.skipped) == (2, 1)
+    assert (trainer.train_step, trainer.stats.skipped) == (2, 1)
     assert all(bool(torch.isfinite(tensor).all()) for tensor in trainer.model.parameters())
     statistics = trainer.statistics()
     assert [name for name, value in statistics.items() if not math.isfinite(value)] == ["replay_kl"]  # there is none
@@ -223,7 +223,7 @@ def test_ten_bad_updates_in_a_row_end_the_run_with_finite_weights() -> None:
     after, moments = state_of(trainer)
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     assert {float(tensor.abs().max()) for moment in moments["state"].values() for tensor in moment.values()} == {0.0}
-    assert trainer.skipped == 10
+    assert trainer.stats.skipped == 10
 
 
 def test_a_good_update_in_between_starts_the_count_anew() -> None:
@@ -235,7 +235,7 @@ def test_a_good_update_in_between_starts_the_count_anew() -> None:
         for batch in [bad] * 9 + [good]:
             trainer.train(batch)
 
-    assert (trainer.train_step, trainer.skipped) == (30, 27)
+    assert (trainer.train_step, trainer.stats.skipped) == (30, 27)
 
 
 def test_a_bad_value_in_a_masked_row_is_none_of_the_trainers_business() -> None:
@@ -244,7 +244,7 @@ def test_a_bad_value_in_a_masked_row_is_none_of_the_trainers_business() -> None:
 
     trainer.train(batch)
 
-    assert (trainer.train_step, trainer.skipped) == (1, 0)
+    assert (trainer.train_step, trainer.stats.skipped) == (1, 0)
 
 
 @pytest.mark.parametrize(("max_norm", "clipped"), [(1e-3, True), (1e9, False), (0.0, False)])
@@ -264,7 +264,7 @@ def test_gradients_are_clipped_to_their_joint_norm(max_norm: float, clipped: boo
 def test_statistics_are_means_since_they_were_last_cleared() -> None:
     trainer = trainer_of(batches=2)
     batch = without_valid_steps(random_batch(trainer.model, rows=4), slice(0, 1))
-    assert trainer.updates == 0
+    assert trainer.stats.updates == 0
 
     trainer.train(batch)
 
@@ -272,9 +272,9 @@ def test_statistics_are_means_since_they_were_last_cleared() -> None:
     # One minibatch is valid by half, the other wholly.
     assert statistics["valid_fraction"] == pytest.approx(0.75)
 
-    trainer.clear_statistics()
+    trainer.stats.clear()
 
-    assert trainer.updates == 0
+    assert trainer.stats.updates == 0
 
 
 def test_the_learning_rate_is_in_force_from_the_next_step_on() -> None:
@@ -289,11 +289,11 @@ def test_the_learning_rate_is_in_force_from_the_next_step_on() -> None:
 
 
 def test_adam_is_made_of_its_flags() -> None:
-    optim = OptimConfig(learning_rate=0.25, adam_eps=0.125, adam_beta1=0.5, adam_beta2=0.75)
+    optim = OptimConfig(adam_eps=0.125, adam_beta1=0.5, adam_beta2=0.75)
 
     group = trainer_of(optim=optim).updater.optimizer.param_groups[0]
 
-    assert (group["lr"], group["eps"], group["betas"]) == (0.25, 0.125, (0.5, 0.75))
+    assert (group["eps"], group["betas"]) == (0.125, (0.5, 0.75))
 
 
 def test_training_makes_the_value_loss_smaller() -> None:

@@ -51,7 +51,7 @@ def trained(updates: int, **fields: Any) -> Trainer:
     trainer = trainer_for(model, AlgoConfig(), OptimConfig(learning_rate=0.01), LearnerConfig())
     for update in range(updates):
         trainer.train(random_batch(model, seed=update))
-    assert (trainer.train_step, trainer.skipped) == (updates, 0)
+    assert (trainer.train_step, trainer.stats.skipped) == (updates, 0)
     return trainer
 
 
@@ -161,7 +161,7 @@ def test_the_first_update_on_what_the_same_weights_have_played_has_ratios_of_1(u
     model = model_of(**fields)
     trainer = trainer_for(model)
     trainer.train(record(model, tiny_config(**fields)))
-    trainer.clear_statistics()
+    trainer.stats.clear()
 
     # Not of the first weights: vectors have followed an update since.
     trainer.train(record(model, tiny_config(**fields), seed=2))

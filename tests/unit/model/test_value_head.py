@@ -137,7 +137,7 @@ def test_the_targets_of_an_update_that_is_skipped_are_not_observed() -> None:
     trainer.train(dataclasses.replace(batch, rewards=rewards))
 
     expected = loss_of(model, VTRACE, batch.columns(slice(0, 3))).returns
-    assert trainer.skipped == 1
+    assert trainer.stats.skipped == 1
     assert_statistics(statistics_of(model.value_head), expected.double().numpy().ravel(), rtol=1e-4)
 
 
