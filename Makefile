@@ -13,7 +13,7 @@ EXPERIMENT := cartpole_$(shell date +%Y%m%d_%H%M%S)
 TRAIN_FLAGS :=
 BENCH_FLAGS := --num_workers=2 --num_envs_per_worker=256 --rollout=32 --batch_size=16384 --encoder_mlp_layers 64 64 --device=cpu
 
-.PHONY: help setup train test test-long test-faults test-faults-long check audit format flags bench clean
+.PHONY: help setup train test test-long test-faults check audit format flags bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -32,17 +32,17 @@ train: $(STAMP)  ## train CartPole-v1 with all processes and print the result
 	$(PY) -m sfactory.train --env=CartPole-v1 --experiment=$(EXPERIMENT) $(TRAIN_FLAGS)
 	@echo "The run is in train_dir/$(EXPERIMENT); play it with: $(PY) -m sfactory.enjoy --experiment=$(EXPERIMENT)" >&2
 
-test: $(STAMP)  ## run the tests, the long ones left out
-	$(PY) -m pytest -m "not long and not faults_long" --ignore=tests/architecture
+# Whole files go to one of two workers; tests/conftest.py puts the files that take longest first.
+PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-long: $(STAMP)  ## run the long tests (learning to the bar, endurance)
-	$(PY) -m pytest -m "long and not faults_long"
+test: $(STAMP)  ## run the tests, the long ones left out, on two cores
+	$(PYTEST) -m "not long" --ignore=tests/architecture
+
+test-long: $(STAMP)  ## run the tests that take minutes (learning, endurance, all layouts), and all fuzzing in depth
+	HYPOTHESIS_PROFILE=long $(PYTEST) -m "long or hypothesis" -o faulthandler_timeout=7500
 
 test-faults: $(STAMP)  ## run the fault tests alone (killed processes, signals)
-	$(PY) -m pytest -m "not faults_long" tests/faults
-
-test-faults-long: $(STAMP)  ## run the fault tests that take minutes (their figures stand in docs/guarantees.md)
-	$(PY) -m pytest -m faults_long -rP -o faulthandler_timeout=7500
+	$(PYTEST) -m "not long" tests/faults
 
 check: $(STAMP)  ## formatting, lint, types, architecture
 	$(PY) -m ruff format --check .

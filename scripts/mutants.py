@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("sfactory", "envs", "tests", "scripts", "docs", "pyproject.toml", "setup.py", "README.md", "Makefile")
-MARKS = {"test": "not long and not faults_long and not gpu", "long": "not gpu"}
+MARKS = {"test": "not long and not gpu", "long": "not gpu"}
 TEST_S = 200  # bound on one test; the project's own is longer
 TABLE = Path(__file__).with_suffix(".txt")
 LIKELY_S, PACKAGE_S, ALL_S = 600, 900, 5400  # bounds on one step

@@ -1,15 +1,38 @@
-"""What all tests share: the fixture that starts whole training runs and leaves none behind."""
+"""What all tests share: the order of files, the depth of fuzzing, and the fixture that starts whole runs."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from sfactory.process.signals import FOR_MAIN
 from tests.support.trainer import RunTrainer, TrainerRun
+
+# The folders whose files take longest come first, so that no worker is left with one of them at the end.
+SLOWEST_FIRST = ("learning", "faults", "flow")
+FEWER, FEWEST = 5, 10  # examples are this many times fewer than a test asks for, but at least so many
+
+settings.register_profile("default", deadline=None, max_examples=25)
+settings.register_profile("long", deadline=None, max_examples=200)
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "default")
+settings.load_profile(PROFILE)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow folders first; but for the profile "long", fewer examples than a test's own settings ask for."""
+    items.sort(key=lambda item: not item.path.parent.name.startswith(SLOWEST_FIRST))
+    for item in items if PROFILE != "long" else ():
+        test = getattr(item, "function", None)
+        own = getattr(test, "_hypothesis_internal_use_settings", None)
+        if own is not None and not hasattr(test, "scaled"):
+            fewer = min(own.max_examples, max(own.max_examples // FEWER, FEWEST))
+            test._hypothesis_internal_use_settings = settings(own, max_examples=fewer)  # type: ignore[union-attr]
+            test.scaled = True  # type: ignore[union-attr]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import pytest
 from sfactory.errors import ExitCode
 from tests.support.trainer import RunTrainer, TrainerRun
 
-pytestmark = [pytest.mark.faults, pytest.mark.faults_long]
+pytestmark = [pytest.mark.faults, pytest.mark.long]
 
 HOUR_S = 3600
 SOURCE = Path(__file__).parents[1] / "support" / "stepped_clock.c"

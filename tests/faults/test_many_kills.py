@@ -15,7 +15,7 @@ from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
 from tests.support.trainer import RunTrainer, TrainerRun
 
-pytestmark = [pytest.mark.faults, pytest.mark.faults_long]
+pytestmark = [pytest.mark.faults, pytest.mark.long]
 
 ENDLESS = 1_000_000_000
 SOLVED = 475.0

@@ -20,6 +20,7 @@ from tests.support import processes
 from tests.support.launches import SHORT
 from tests.support.source import ROOT
 from tests.support.trainer import within
+from tests.support.warm_process import MARK
 
 ENDLESS = 1_000_000_000
 TOP = "import json, logging, os, signal, sys, threading, time\nimport sfactory\nflags = json.loads(sys.argv[1])\n"
@@ -40,7 +41,7 @@ class Script:
         self.process = subprocess.Popen(
             [sys.executable, path, json.dumps(flags)],
             cwd=ROOT,
-            env={**os.environ, processes.RUN_ID: self.mark},
+            env={**os.environ, MARK: self.mark},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -19,6 +19,7 @@ from typing import Any
 from tests.support import processes
 from tests.support.source import ROOT
 from tests.support.trainer import CHECKPOINT, START_S, to_argv
+from tests.support.warm_process import MARK
 
 END_S = 240.0  # bound on a handful of short runs on a busy machine
 CLEAN_S = 30.0  # bound on everything being gone after a launcher that was killed: its runs save before they end
@@ -64,7 +65,7 @@ class Launch:
                 stdout=out,
                 stderr=err,
                 cwd=ROOT,
-                env={**os.environ, **environment, processes.RUN_ID: self.mark},
+                env={**os.environ, **environment, MARK: self.mark},
                 start_new_session=True,
             )
 

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-RUN_ID = "SFACTORY_RUN_ID"
+from tests.support.warm_process import MARK
+
 SHM = Path("/dev/shm")
 
 
@@ -26,7 +27,7 @@ def eventually(predicate: Callable[[], bool], within_s: float, every_s: float = 
 
 def processes_of(run_id: str) -> dict[int, str]:
     """Name (comm) by process id of every living process that was started with that run id. Zombies do not count."""
-    mark = f"{RUN_ID}={run_id}".encode()
+    mark = f"{MARK}={run_id}".encode()
     found: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         # A process may end while it is looked at.

@@ -25,6 +25,7 @@ from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import CheckpointError, ExitCode
 from tests.support import processes
 from tests.support.source import ROOT
+from tests.support.warm_process import MARK, WarmRun, environment, warm_process
 
 # Bounds on time are those of an idle machine. Where tests run, others compute, too: they allow so many times as much.
 BUSY_FACTOR = 3.0
@@ -55,6 +56,9 @@ CHEAP: Mapping[str, object] = {
 }
 
 
+REAL = ("env",)
+
+
 def within(seconds: float) -> float:
     """The bound to be put on what takes at most so long on an idle machine."""
     return BUSY_FACTOR * max(seconds, _LEAST_S)
@@ -78,21 +82,31 @@ def to_argv(flags: Mapping[str, object]) -> list[str]:
 
 
 class TrainerRun:
-    """One ``python -m sfactory.train`` in a session of its own. ``close`` it, whatever happens."""
+    """One training run in a session of its own. ``close`` it, whatever happens."""
 
     def __init__(self, flags: Mapping[str, object], folder: Path, under: Sequence[str] = ()) -> None:
         """Start it at once. ``folder`` takes train_dir and the captured outputs; several runs may share it.
 
-        ``under``: a command that changes what the process may have, and then becomes it (taskset, prlimit, ...).
+        It is forked from the warm process. With ``under`` it is a new interpreter, as a user starts it: that command
+        changes what the process may have, and then becomes it (taskset, ...); REAL changes nothing.
         """
         self.run_id = uuid.uuid4().hex
         self.flags = {**CHEAP, "train_dir": folder / "train_dir", "experiment": "run", **flags}
         self.run_dir = Path(str(self.flags["train_dir"])) / str(self.flags["experiment"])
-        self.argv = [sys.executable, "-m", "sfactory.train", *to_argv(self.flags)]
+        argv = to_argv(self.flags)
+        self.argv = [sys.executable, "-m", "sfactory.train", *argv]
         self._stdout_path = folder / f"{self.run_id}.stdout"
         self._stderr_path = folder / f"{self.run_id}.stderr"
+        env = {**environment(), MARK: self.run_id}
+        warm = None if under else warm_process()
         self._shm_before, self._handles_before = processes.shm_names(), processes.handles()
         self.started = time.monotonic()
+        self._process: WarmRun | subprocess.Popen[bytes]
+        if warm is not None:
+            self._process = warm.start(
+                "sfactory.train", argv, cwd=ROOT, env=env, stdout=self._stdout_path, stderr=self._stderr_path
+            )
+            return
         with self._stdout_path.open("wb") as out, self._stderr_path.open("wb") as err:
             self._process = subprocess.Popen(
                 [*under, *self.argv],
@@ -100,7 +114,7 @@ class TrainerRun:
                 stdout=out,
                 stderr=err,
                 cwd=ROOT,
-                env={**os.environ, processes.RUN_ID: self.run_id},
+                env=env,
                 start_new_session=True,
             )
 
