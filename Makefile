@@ -13,7 +13,7 @@ EXPERIMENT := cartpole_$(shell date +%Y%m%d_%H%M%S)
 TRAIN_FLAGS :=
 BENCH_FLAGS := --num_workers=2 --num_envs_per_worker=256 --rollout=32 --batch_size=16384 --encoder_mlp_layers 64 64 --device=cpu
 
-.PHONY: help setup train test test-long test-faults check audit format flags bench clean
+.PHONY: help setup train test test-long test-faults check coverage audit format flags bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -49,6 +49,9 @@ check: $(STAMP)  ## formatting, lint, types, architecture
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(PY) -m pytest -q tests/architecture
+
+coverage: $(STAMP)  ## measure which lines of sfactory/ the tests execute, child processes included
+	scripts/coverage.sh
 
 # pip-audit brings dozens of packages, and so has a place of its own. Exit codes: docs/security.md.
 audit: $(STAMP)  ## compare what is installed with known vulnerabilities (asks the package index; 3: could not ask)

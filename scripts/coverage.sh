@@ -2,10 +2,10 @@
 # Measures which lines of sfactory/ the tests execute, child processes included, and writes a table to stdout.
 #   scripts/coverage.sh                       all of `make test`
 #   scripts/coverage.sh tests/unit/shared     these tests alone; all arguments go to pytest
-# Needs the package coverage (7.10 or newer): .venv/bin/python -m pip install coverage
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PY=.venv/bin/python
+$PY -c 'import coverage' 2>/dev/null || $PY -m pip install --disable-pip-version-check -q 'coverage>=7.10'
 DATA=${COVERAGE_FOLDER:-$(mktemp -d)}
 # Workers are forked from a fork server and end with os._exit, so coverage has to be saved there, too. Processes that
 # are killed by SIGKILL save nothing.
