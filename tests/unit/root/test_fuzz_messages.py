@@ -1,4 +1,4 @@
-"""Messages of every type come back from their bytes; other bytes are a message or an error of two known kinds."""
+"""Messages survive encoding and decoding; other bytes are a message or a known error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import struct
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,8 +26,6 @@ RANGES = {
     "B": (0, 2**8 - 1),
     "H": (0, 2**16 - 1),
     "I": (0, 2**32 - 1),
-    "i": (-(2**31), 2**31 - 1),
-    "Q": (0, 2**64 - 1),
     "q": (-(2**63), 2**63 - 1),
 }
 MOST_BYTES = 400  # more than any fixed message has
@@ -58,10 +55,6 @@ def fields_of(layout: struct.Struct) -> list[str]:
     return codes[1:]
 
 
-def arrays(dtype: type, code: str) -> st.SearchStrategy[npt.NDArray[Any]]:
-    return st.lists(numbers(code), max_size=30).map(lambda values: np.array(values, dtype))
-
-
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)
 EPISODES = st.lists(st.tuples(numbers("d"), numbers("q")), max_size=30)
 
@@ -73,8 +66,8 @@ def variable(kind: type, actor: int, data: st.DataObject) -> Any:
         returns = np.array([item[0] for item in episodes], np.float64)
         return kind(actor, returns, np.array([item[1] for item in episodes], np.int64))
     if kind is messages.EpisodeExtras:
-        return kind(actor, data.draw(TEXT), data.draw(arrays(np.float64, "d")))
-    assert kind is messages.ExtrasRefused, f"give {kind.__name__} a place here"
+        return kind(actor, data.draw(TEXT), np.array(data.draw(st.lists(st.floats(), max_size=30)), np.float64))
+    assert kind is messages.ExtrasRefused
     return kind(actor, data.draw(TEXT))
 
 
@@ -118,7 +111,7 @@ def test_a_message_of_every_type_comes_back_bit_by_bit(name: str, kind: type, da
     assert type(received) is kind
 
 
-def test_every_message_that_there_is_belongs_to_a_receiver_and_was_tried() -> None:
+def test_every_message_type_belongs_to_a_channel_and_was_tried() -> None:
     tuples = {kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, tuple)}
     messages_there_are = {kind for kind in tuples if kind.__module__ == messages.__name__}
     messages_there_are.remove(messages.EpisodeTotals)  # a part of a message
@@ -138,13 +131,6 @@ def decoded(codec: Codec[Any], data: bytes, name: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", CODECS)
-@given(data=st.binary(max_size=MOST_BYTES))
-@settings(max_examples=100, deadline=None)
-def test_arbitrary_bytes_are_a_message_or_an_error(name: str, data: bytes) -> None:
-    decoded(CODECS[name], data, name)
-
-
 @pytest.mark.parametrize(("name", "kind"), every_kind(), ids=lambda part: getattr(part, "__name__", part))
 @given(data=st.data(), mutation=mutations(MOST_BYTES))
 @settings(max_examples=50, deadline=None)
@@ -157,7 +143,7 @@ def test_damaged_messages_are_a_message_or_an_error(
 
 
 @pytest.mark.parametrize("name", CODECS)
-@given(tag=st.integers(0, 8), rest=st.binary(max_size=MOST_BYTES))
-@settings(max_examples=100, deadline=None)
-def test_bytes_behind_a_known_tag_are_a_message_or_an_error(name: str, tag: int, rest: bytes) -> None:
-    decoded(CODECS[name], bytes([tag % len(types_of(name))]) + rest, name)
+@given(tag=st.integers(0, 255), known=st.booleans(), rest=st.binary(max_size=MOST_BYTES))
+@settings(max_examples=200, deadline=None)
+def test_arbitrary_bytes_are_a_message_or_an_error(name: str, tag: int, known: bool, rest: bytes) -> None:
+    decoded(CODECS[name], bytes([tag % len(types_of(name)) if known else tag]) + rest, name)
