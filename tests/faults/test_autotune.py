@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from sfactory.errors import ExitCode
+from tests.support.long import LONG, long
 from tests.support.trainer import RunTrainer, within
 
 pytestmark = pytest.mark.faults
@@ -15,7 +16,7 @@ END_S = within(12.0)
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
 
 
-@pytest.mark.parametrize("benchmark", [False, True], ids=["of a run", "of a benchmark"])
+@pytest.mark.parametrize("benchmark", [False, long(True)])
 def test_ctrl_c_during_a_trial_ends_everything_at_once(run_trainer: RunTrainer, benchmark: bool) -> None:
     run = run_trainer(autotune=True, autotune_seconds=60, benchmark=benchmark)
     run.wait_until(lambda: "sf-actor-1" in run.processes())
@@ -29,6 +30,7 @@ def test_ctrl_c_during_a_trial_ends_everything_at_once(run_trainer: RunTrainer, 
     assert "Traceback" not in run.stderr, run.report("a traceback")
 
 
+@LONG
 def test_an_env_that_fails_with_all_settings_fails_the_run_with_its_first_error(run_trainer: RunTrainer) -> None:
     run = run_trainer(
         env=FAULTY,

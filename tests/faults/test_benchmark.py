@@ -8,6 +8,7 @@ import time
 import pytest
 
 from sfactory.errors import ExitCode
+from tests.support.long import LONG, long
 from tests.support.trainer import RunTrainer, TrainerRun, within
 
 pytestmark = pytest.mark.faults
@@ -22,6 +23,7 @@ def assert_interrupted(run: TrainerRun) -> None:
     assert "Traceback" not in run.stderr, run.report("a traceback")
 
 
+@LONG
 def test_ctrl_c_while_a_benchmark_measures_ends_it_without_a_result(run_trainer: RunTrainer) -> None:
     run = run_trainer(benchmark=True, benchmark_seconds=20)
     run.wait_until("warmed up in a moment")
@@ -44,22 +46,23 @@ def test_ctrl_c_during_pure_simulation_ends_a_benchmark_without_a_result(run_tra
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
 
 
-@pytest.mark.parametrize("inference", ["central", "local"])
+@pytest.mark.parametrize("inference", ["central", long("local")])
 def test_an_env_that_hangs_while_it_is_sampled_ends_a_benchmark_with_its_name_and_place(
     run_trainer: RunTrainer, inference: str
 ) -> None:
     env = "tests.support.telling_envs:HangsInActor1"
     run = run_trainer(
-        env=env, inference=inference, benchmark=True, sampler_only=True, benchmark_seconds=2, reset_timeout_seconds=10
+        env=env, inference=inference, benchmark=True, sampler_only=True, benchmark_seconds=2, reset_timeout_seconds=5
     )
 
     run.assert_ended(ExitCode.FAULTS, LONG_S)
-    told = f"sf-actor-1 was busy with one step of --env={env} for longer than --reset_timeout_seconds=10"
+    told = f"sf-actor-1 was busy with one step of --env={env} for longer than --reset_timeout_seconds=5"
     assert told in run.last_stderr_line, run.report("wrong last line")
     assert "telling_envs.py" in run.stderr
     assert run.stdout == ""
 
 
+@LONG
 def test_an_env_that_hangs_in_pure_simulation_ends_a_benchmark_with_its_name_and_place(run_trainer: RunTrainer) -> None:
     run = run_trainer(
         env=FAULTY,

@@ -12,6 +12,7 @@ from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
 from sfactory.learner.diagnostics import EVIDENCE_FILE
 from tests.support import poison_in_turn
+from tests.support.long import long
 from tests.support.poison import SPOIL_AT
 from tests.support.trainer import RunTrainer, TrainerRun
 
@@ -41,7 +42,7 @@ def test_one_gradient_that_is_not_finite_is_skipped_and_counted_and_the_run_ends
     run.assert_clean()
 
 
-@pytest.mark.parametrize("serial", [False, True], ids=["processes", "serial"])
+@pytest.mark.parametrize("serial", [False, long(True)])
 def test_gradients_that_are_not_finite_for_ever_end_the_run_with_the_batch_saved(
     run_trainer: RunTrainer, serial: bool
 ) -> None:
@@ -76,7 +77,7 @@ def test_a_weight_that_is_not_finite_is_neither_published_nor_saved(run_trainer:
     run.assert_clean()
 
 
-@pytest.mark.parametrize("serial", [False, True], ids=["processes", "serial"])
+@pytest.mark.parametrize("serial", [long(False), True])
 def test_a_policy_whose_weights_are_not_finite_costs_the_others_nothing(
     run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serial: bool
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sfactory.errors import ExitCode
+from tests.support.long import LONG, long
 from tests.support.trainer import RunTrainer, TrainerRun
 
 pytestmark = pytest.mark.faults
@@ -71,7 +72,7 @@ def assert_failed(run: TrainerRun, *words: str) -> None:
 @pytest.mark.parametrize(
     ("how", "times", "inference", "reason"),
     [
-        ("raise", 1, "central", "ConnectionError: the simulator refused the connection"),
+        long("raise", 1, "central", "ConnectionError: the simulator refused the connection"),
         ("kill", 2, "local", "sf-actor-1 was killed by SIGSEGV"),
         ("leave", 1, "central", "sf-actor-1 ended with exit code 0"),
     ],
@@ -93,8 +94,8 @@ def test_an_actor_that_dies_in_its_first_reset_is_replaced_and_the_run_goes_on(
     ("how", "words"),
     [
         ("raise", "ConnectionError: the simulator refused the connection"),
-        ("exit", "SystemExit: the simulator asked to leave"),
-        ("kill", "was killed by SIGSEGV"),
+        long("exit", "SystemExit: the simulator asked to leave"),
+        long("kill", "was killed by SIGSEGV"),
     ],
 )
 def test_an_actor_that_dies_in_every_first_reset_fails_the_run_after_three_tries(
@@ -123,6 +124,7 @@ def test_an_actor_that_hangs_in_its_first_reset_is_replaced_and_the_place_is_sho
     assert "try 2 of 3" in run.stderr
 
 
+@LONG
 def test_an_actor_that_always_hangs_in_its_first_reset_fails_the_run_with_the_place(
     run_trainer: RunTrainer, tmp_path: Path
 ) -> None:
@@ -135,9 +137,8 @@ def test_an_actor_that_always_hangs_in_its_first_reset_fails_the_run_with_the_pl
 
 
 def test_the_limit_bounds_one_first_reset_and_not_their_sum(run_trainer: RunTrainer, tmp_path: Path) -> None:
-    # 12 first resets of 1 s each: 12 s in all, more than the limit. That holds for the probe as well, which has to
-    # import the env, too.
-    run = run_trainer(**flags(tmp_path, reset_s=1.0) | {"num_envs_per_worker": 12}, reset_timeout_seconds=10)
+    # 12 first resets take 7.2 s in all, more than the limit.
+    run = run_trainer(**flags(tmp_path, reset_s=0.6) | {"num_envs_per_worker": 12}, reset_timeout_seconds=5)
 
     assert_gets_ready(run, tmp_path, envs=12)
     assert "replaced" not in run.stderr
@@ -152,6 +153,7 @@ def test_an_env_that_cannot_be_made_in_an_actor_is_not_tried_again(run_trainer: 
     assert "Traceback (most recent call last)" in run.stderr
 
 
+@LONG
 def test_a_benchmark_replaces_actors_by_the_same_rule(run_trainer: RunTrainer, tmp_path: Path) -> None:
     once = run_trainer(**flags(tmp_path, who=WHO, how="raise", times=1), benchmark=True, benchmark_seconds=1)
 
@@ -174,7 +176,7 @@ def test_at_most_so_many_actors_start_at_once_and_all_do(run_trainer: RunTrainer
     assert max(at_once) <= 2, at_once
 
 
-@pytest.mark.parametrize(("gpus", "seen"), [((), ["", "", ""]), ((1, 0), ["1", "0", "1"])])
+@pytest.mark.parametrize(("gpus", "seen"), [long((), ["", "", ""]), ((1, 0), ["1", "0", "1"])])
 def test_each_actor_sees_the_gpu_it_was_given(
     run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: tuple[int, ...], seen: list[str]
 ) -> None:

@@ -20,6 +20,7 @@ from sfactory.errors import ChannelFull, ExitCode, MessageTooLarge
 from sfactory.layout import Layout
 from sfactory.messages import MAX_REPORT_BYTES, TO_LEARNER, TO_MAIN, EpisodesDone, ToLearner, ToMain, TrajectoryReady
 from sfactory.shared.channel import Channel
+from tests.support.long import LONG
 from tests.support.processes import eventually
 from tests.support.stopped import is_stopped
 from tests.support.trainer import RunTrainer
@@ -109,6 +110,7 @@ def test_a_message_that_never_fits_is_told_apart_from_a_full_ring_at_once() -> N
     assert time.monotonic() - began < 5.0
 
 
+@LONG
 def test_a_main_that_reads_no_reports_holds_nobody_up_and_misses_no_episode(run_trainer: RunTrainer) -> None:
     sampling = SamplingConfig(num_workers=2, num_envs_per_worker=256, worker_num_splits=2, rollout=64)
     learner = LearnerConfig(batch_size=16_384)

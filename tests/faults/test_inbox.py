@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sfactory.errors import ExitCode
+from tests.support.long import LONG, long
 from tests.support.processes import eventually
 from tests.support.resume import assert_resumes
 from tests.support.standing import wait_until_all_work
@@ -28,7 +29,7 @@ def order(tmp_path: Path) -> Path:
 
 
 # With one batcher the thread that assembles reads the ring, with several one reads for all of them.
-@pytest.mark.parametrize(("batchers", "loop"), [(1, "_batch"), (2, "_read_for_batchers")])
+@pytest.mark.parametrize(("batchers", "loop"), [(1, "_batch"), long(2, "_read_for_batchers")])
 def test_a_thread_of_the_learner_that_dies_ends_the_run_with_its_traceback_and_the_run_can_be_resumed(
     run_trainer: RunTrainer, order: Path, batchers: int, loop: str
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_thread_of_the_learner_that_dies_ends_the_run_with_its_traceback_and_t
     assert_resumes(run, run_trainer)
 
 
+@LONG
 def test_a_full_ring_of_work_ends_the_run_by_the_name_of_its_reader_and_what_it_took_is_saved(
     run_trainer: RunTrainer, order: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

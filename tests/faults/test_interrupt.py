@@ -12,9 +12,10 @@ import pytest
 from sfactory.errors import ExitCode
 from sfactory.process.signals import ECHO_S
 from tests.support import processes
+from tests.support.long import long
 from tests.support.naps import NAPPING
 from tests.support.resume import assert_resumes
-from tests.support.trainer import RunTrainer, TrainerRun, within
+from tests.support.trainer import REAL, RunTrainer, TrainerRun, within
 
 pytestmark = pytest.mark.faults
 
@@ -65,10 +66,22 @@ def test_signals_are_handled_before_anything_heavy_is_imported(run_trainer: RunT
     assert re.findall("torch is looked for: (.*)", run.stderr) == ["handled ['SIGINT', 'SIGTERM'], loaded False"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("after_s", [0.2, 0.6, 1.0, 1.5, 2.5])
-def test_a_signal_during_start_up_ends_the_run(run_trainer: RunTrainer, number: signal.Signals, after_s: float) -> None:
-    run = run_trainer(train_for_env_steps=ENDLESS)
+@pytest.mark.parametrize(
+    ("number", "after_s", "under"),
+    [
+        (signal.SIGINT, 0.3, REAL),
+        (signal.SIGTERM, 1.5, REAL),
+        (signal.SIGINT, 0.6, ()),
+        (signal.SIGTERM, 0.2, ()),
+        long(signal.SIGTERM, 1.0, ()),
+        long(signal.SIGINT, 1.0, REAL),
+        long(signal.SIGTERM, 0.6, REAL),
+    ],
+)
+def test_a_signal_during_start_up_ends_the_run(
+    run_trainer: RunTrainer, number: signal.Signals, after_s: float, under: tuple[str, ...]
+) -> None:
+    run = run_trainer(under, train_for_env_steps=ENDLESS)
     wait_until_signals_are_handled(run)
     time.sleep(max(0.0, run.started + after_s - time.monotonic()))
 
@@ -93,7 +106,7 @@ def test_ctrl_c_in_mid_run_saves_and_the_run_can_be_resumed(run_trainer: RunTrai
     assert_resumes(run, run_trainer)
 
 
-@pytest.mark.parametrize("apart_s", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("apart_s", [long(0.0), 0.1, long(0.5)])
 def test_ctrl_c_twice_ends_the_run_and_leaves_what_was_saved(run_trainer: RunTrainer, apart_s: float) -> None:
     run = run_trainer(train_for_env_steps=ENDLESS)
     run.wait_until_training()
@@ -138,7 +151,7 @@ def test_a_second_ctrl_c_ends_the_run_at_once_without_saving(run_trainer: RunTra
     assert run.saved_env_steps() == 0
 
 
-@pytest.mark.parametrize("to_group", [False, True], ids=["to main", "to all processes"])
+@pytest.mark.parametrize("to_group", [False, long(True)])
 def test_sigterm_in_mid_run_saves_and_the_run_can_be_resumed(run_trainer: RunTrainer, to_group: bool) -> None:
     run = run_trainer(train_for_env_steps=ENDLESS)
     run.wait_until_training()

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from sfactory.errors import ExitCode
+from tests.support.long import long
 from tests.support.resume import assert_resumes
 from tests.support.standing import wait_until_all_work
 from tests.support.trainer import RunTrainer
@@ -28,9 +29,9 @@ def assert_failed_run_says(run_stderr_line: str, *words: str) -> None:
 @pytest.mark.parametrize(
     ("name", "inference", "exit_code"),
     [
-        pytest.param("sf-actor-1", "central", ExitCode.FAULTS, id="actor"),
+        long("sf-actor-1", "central", ExitCode.FAULTS, id="actor"),
         pytest.param("sf-actor-1", "local", ExitCode.FAULTS, id="actor with local inference"),
-        pytest.param("sf-policy-0-0", "central", ExitCode.FAULTS, id="policy worker"),
+        long("sf-policy-0-0", "central", ExitCode.FAULTS, id="policy worker"),
         pytest.param("sf-learner-0", "central", ExitCode.LEARNER, id="learner"),
     ],
 )

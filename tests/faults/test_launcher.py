@@ -17,6 +17,7 @@ from sfactory.launch.jobs import Entry, LaunchState
 from sfactory.process.signals import ECHO_S
 from tests.support import processes
 from tests.support.launches import CLEAN_S, Launch, description
+from tests.support.long import LONG
 
 pytestmark = pytest.mark.faults
 
@@ -57,6 +58,7 @@ def entries(folder: Path) -> dict[str, Entry]:
         return {name: launch_state.entry(name) for name in NAMES}
 
 
+@LONG
 def test_of_six_runs_the_one_that_was_killed_is_resumed_and_the_others_are_left_alone(launch: Start) -> None:
     text = description("many", {"train_for_seconds": SECONDS}, SIX)
     killed, others = NAMES[2], NAMES[:2] + NAMES[3:]
@@ -124,6 +126,7 @@ def test_ctrl_c_saves_all_runs_and_the_same_command_goes_on(launch: Start) -> No
     assert f"resumed at {saved} env steps" in (first.folder / "run_seed_1.log").read_text()
 
 
+@LONG
 def test_a_second_ctrl_c_ends_everything_at_once(launch: Start) -> None:
     run = launch(description("many", {"train_for_env_steps": ENDLESS}, "grid = {seed = [1, 2]}"))
     run.wait_until_saved("run_seed_1", "run_seed_2")
@@ -172,6 +175,7 @@ def test_a_run_that_fails_is_told_with_its_last_line_and_the_others_go_on(launch
     run.assert_clean()
 
 
+@LONG
 def test_two_launchers_do_not_share_a_folder(launch: Start) -> None:
     text = description("many", {"train_for_env_steps": ENDLESS}, "")
     first = launch(text)

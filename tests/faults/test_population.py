@@ -16,6 +16,7 @@ from sfactory.config.flags import config_of
 from sfactory.errors import ExitCode
 from sfactory.pbt.population import Population
 from sfactory.pbt.state import load_state
+from tests.support.long import long
 from tests.support.processes import eventually
 from tests.support.stopped import is_stopped
 from tests.support.trainer import END_S, RunTrainer, TrainerRun, within
@@ -107,7 +108,7 @@ def test_a_parent_whose_checkpoints_cannot_be_read_is_skipped(run_trainer: RunTr
     assert f"policy {skipped['policy']} keeps what it has" in run.stderr
 
 
-@pytest.mark.parametrize("serial", [False, True])
+@pytest.mark.parametrize("serial", [False, long(True)])
 def test_a_population_goes_on_where_it_was(run_trainer: RunTrainer, serial: bool) -> None:
     run = run_trainer(**POPULATION, serial_mode=serial)
     run.wait_until(lambda: bool(events(run, "replace")))
@@ -189,7 +190,7 @@ def test_a_policy_that_is_hardly_ever_chosen_holds_nobody_up(run_trainer: RunTra
     assert run.metrics()[-1]["policy_0/train/episodes"] > run.metrics()[-1]["policy_1/train/episodes"]
 
 
-@pytest.mark.parametrize("serial", [False, True])
+@pytest.mark.parametrize("serial", [long(False), True])
 def test_a_member_that_plays_no_more_keeps_nobody_from_a_turn(run_trainer: RunTrainer, serial: bool) -> None:
     players = {"num_policies": 3, "policy_mapping": "tests.support.mappings:soon_without_the_third"}
     envs = {"env": "tests.support.telling_envs:Fading", "num_workers": 1, "num_envs_per_worker": 6}

@@ -9,6 +9,7 @@ import pytest
 
 from sfactory.errors import ExitCode
 from tests.support import processes
+from tests.support.long import long
 from tests.support.standing import HEADING
 from tests.support.trainer import RunTrainer, TrainerRun
 
@@ -44,7 +45,7 @@ def assert_goes_on(run: TrainerRun) -> None:
     run.assert_ended(ExitCode.SIGTERM)
 
 
-@pytest.mark.parametrize("to_group", [False, True], ids=["to main", "to all processes"])
+@pytest.mark.parametrize("to_group", [long(False), True])
 def test_a_run_that_is_asked_tells_of_every_process_and_goes_on(run_trainer: RunTrainer, to_group: bool) -> None:
     run = run_trainer(train_for_env_steps=ENDLESS)
     run.wait_until_training()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sfactory.errors import ExitCode
+from tests.support.long import long
 from tests.support.standing import LOCKED, LOCKED_S, assert_back, wait_until_all_work, wait_until_it_waits
 from tests.support.trainer import RunTrainer, TrainerRun, within
 
@@ -22,7 +23,6 @@ ENDLESS = 1_000_000_000
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
 LOCKS, SLOW = "tests.faults.bad_envs:LocksRing", "tests.faults.bad_envs:SlowReset"
 BACK_S, ANEW_S = 10.0, 30.0  # from a death to another that works, or to all working anew, on an idle machine
-INFERENCE = pytest.mark.parametrize("inference", ["central", "local"])
 
 
 def assert_accounted_for(run: TrainerRun) -> None:
@@ -72,12 +72,12 @@ def end_by_signal(run: TrainerRun) -> None:
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
-        ("sf-actor-1", {}),
+        long("sf-actor-1", {}),
         ("sf-actor-1", {"inference": "local"}),
         ("sf-policy-0-0", {}),
         # Collection waits for datasets of two slots of each split.
         ("sf-actor-1", {"async_rl": False, "num_batches_per_epoch": 2}),
-        ("sf-policy-0-0", {"num_batches_to_accumulate": 0, "num_batches_per_epoch": 2}),
+        long("sf-policy-0-0", {"num_batches_to_accumulate": 0, "num_batches_per_epoch": 2}),
     ],
     ids=str,
 )
@@ -115,8 +115,7 @@ def test_with_no_restarts_left_a_killed_worker_ends_the_run_by_name(run_trainer:
     assert run.result()["env_steps"] == run.saved_env_steps() > 0
 
 
-@INFERENCE
-@pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL"])
+@pytest.mark.parametrize(("inference", "name"), [("central", "SIGSEGV"), ("local", "SIGKILL")])
 def test_an_env_that_ends_its_process_costs_what_its_actor_was_filling(
     run_trainer: RunTrainer, tmp_path: Path, inference: str, name: str
 ) -> None:
@@ -131,7 +130,7 @@ def test_an_env_that_ends_its_process_costs_what_its_actor_was_filling(
     end_by_signal(run)
 
 
-@pytest.mark.parametrize("how", ["hang_at", "gil_hang_at"])
+@pytest.mark.parametrize("how", [long("hang_at"), "gil_hang_at"])
 def test_an_env_that_hangs_in_a_step_is_shown_where_and_its_actor_is_replaced(
     run_trainer: RunTrainer, tmp_path: Path, how: str
 ) -> None:
@@ -147,16 +146,16 @@ def test_an_env_that_hangs_in_a_step_is_shown_where_and_its_actor_is_replaced(
     end_by_signal(run)
 
 
-@pytest.mark.parametrize("reset_limit_s", [5, 90])
+@pytest.mark.parametrize("reset_limit_s", [4, 90])
 def test_a_reset_has_a_limit_of_its_own(run_trainer: RunTrainer, tmp_path: Path, reset_limit_s: int) -> None:
-    kwargs = {"slow_reset": 12, "slow_s": 12.0, "fuse": str(tmp_path / "fuse")}
+    kwargs = {"slow_reset": 12, "slow_s": 7.0, "fuse": str(tmp_path / "fuse")}
     limits = {"step_timeout_seconds": 2, "reset_timeout_seconds": reset_limit_s}
-    run = run_trainer(env=SLOW, env_kwargs=kwargs, train_for_env_steps=15_000, **limits)
+    run = run_trainer(env=SLOW, env_kwargs=kwargs, train_for_env_steps=8_000, **limits)
 
     run.assert_ended(ExitCode.DONE, 120.0)
-    text = "took longer than --reset_timeout_seconds=5 for one environment's reset; replaced"
-    assert (text in run.stderr) == (reset_limit_s == 5)
-    assert run.metrics()[-1]["perf/worker_restarts"] == (reset_limit_s == 5)
+    text = "took longer than --reset_timeout_seconds=4 for one environment's reset; replaced"
+    assert (text in run.stderr) == (reset_limit_s == 4)
+    assert run.metrics()[-1]["perf/worker_restarts"] == (reset_limit_s == 4)
 
 
 def test_an_actor_that_dies_while_it_waits_for_its_policy_worker_is_replaced(run_trainer: RunTrainer) -> None:
@@ -193,7 +192,7 @@ def test_a_policy_worker_that_is_stopped_is_replaced(run_trainer: RunTrainer) ->
     end_by_signal(run)
 
 
-@pytest.mark.parametrize("reader", ["sf-learner-0", "sf-main", "sf-policy-0-0"])
+@pytest.mark.parametrize("reader", ["sf-learner-0", long("sf-main"), "sf-policy-0-0"])
 def test_a_ring_that_a_killed_actor_leaves_locked_does_not_end_the_run(
     run_trainer: RunTrainer, tmp_path: Path, reader: str
 ) -> None:
@@ -231,7 +230,7 @@ def test_an_actor_that_cannot_boot_any_more_ends_the_run(run_trainer: RunTrainer
     assert "EnvFault: the constructor raises, as ordered" in run.last_stderr_line
 
 
-@pytest.mark.parametrize("raises", [True, False], ids=["raises", "is killed"])
+@pytest.mark.parametrize("raises", [long(True), False])
 def test_a_learner_that_fails_begins_anew_from_its_checkpoint_as_often_as_is_allowed(
     run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raises: bool
 ) -> None:

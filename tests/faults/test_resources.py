@@ -13,6 +13,7 @@ from sfactory.errors import ExitCode
 from sfactory.system.resources import handles_needed
 from tests.support import limits
 from tests.support.files import write_files
+from tests.support.long import long
 from tests.support.standing import wait_until_all_work
 from tests.support.trainer import RunTrainer, TrainerRun
 
@@ -45,7 +46,7 @@ def soft_limit(pid: int) -> int:
 
 
 # 64 MiB is what a container has; the other holds nothing that a run might put there.
-@pytest.mark.parametrize("megabytes", [1, 64])
+@pytest.mark.parametrize("megabytes", [1, long(64)])
 def test_a_run_needs_no_room_in_shared_memory_of_that_name(run_trainer: RunTrainer, megabytes: int) -> None:
     # Slots of 8 MiB in all, more than the smaller one.
     run = run_trainer(limits.small_shm(megabytes), train_for_env_steps=STEPS, min_traj_buffers_per_worker=400)

@@ -13,6 +13,7 @@ import pytest
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
 from tests.support.finished import Finished, trained
+from tests.support.long import long
 from tests.support.trainer import REFUSED_S, RunTrainer, TrainerRun
 
 pytestmark = pytest.mark.faults
@@ -122,7 +123,7 @@ def test_a_start_that_is_refused_moves_nothing(over: Finished, run_trainer: RunT
     assert "--restart_behavior=restart" in resume_words(refused)
 
 
-@pytest.mark.parametrize("behavior", ["restart", "overwrite"])
+@pytest.mark.parametrize("behavior", ["restart", long("overwrite")])
 def test_a_run_that_is_training_is_not_moved_from_under_its_feet(run_trainer: RunTrainer, behavior: str) -> None:
     running = run_trainer(train_for_env_steps=ENDLESS)
     running.wait_until_training()
@@ -176,7 +177,7 @@ def test_a_finished_run_goes_on_from_its_last_milestone(run_trainer: RunTrainer)
     assert milestones[0].exists()
 
 
-@pytest.mark.parametrize("kind", ["best", "milestone"])
+@pytest.mark.parametrize("kind", [long("best"), "milestone"])
 def test_a_kind_of_checkpoint_that_a_run_has_not_is_no_reason_to_begin_at_nothing(
     over: Finished, run_trainer: RunTrainer, kind: str
 ) -> None:

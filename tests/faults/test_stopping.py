@@ -12,6 +12,7 @@ import pytest
 from sfactory.config.schema import LearnerConfig, SamplingConfig
 from sfactory.errors import ExitCode
 from sfactory.layout import Layout
+from tests.support.long import long
 from tests.support.trainer import RunTrainer, within
 
 pytestmark = pytest.mark.faults
@@ -116,8 +117,9 @@ def test_a_batch_that_fits_no_memory_is_refused_by_name(run_trainer: RunTrainer)
     assert run.processes() == {}
 
 
-@pytest.mark.parametrize("inference", ["central", "local"])
-@pytest.mark.parametrize("how", ["raise", "exit", "hang"])
+@pytest.mark.parametrize(
+    ("how", "inference"), [("raise", "central"), long("exit", "central"), ("hang", "local"), long("raise", "local")]
+)
 def test_a_run_that_is_done_is_not_undone_by_an_env_that_cannot_be_closed(
     run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch, how: str, inference: str
 ) -> None:
@@ -136,7 +138,7 @@ def test_a_run_that_is_done_is_not_undone_by_an_env_that_cannot_be_closed(
     assert run.stderr.count("close() raised") == (0 if how == "hang" else 16)
 
 
-@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("single", [True, long(False)])
 def test_a_library_that_an_env_brings_along_computes_on_one_thread_if_that_is_wanted(
     run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, single: bool
 ) -> None:

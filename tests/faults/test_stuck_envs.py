@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sfactory.errors import ExitCode
+from tests.support.long import long
 from tests.support.resume import assert_resumes
 from tests.support.trainer import RunTrainer, within
 
@@ -30,7 +31,7 @@ def test_an_env_whose_constructor_hangs_is_refused_before_any_worker_starts(
     assert "first env step" not in run.stderr
 
 
-@pytest.mark.parametrize("how", ["hang_at", "gil_hang_at"], ids=["sleeping", "in C with the interpreter's lock"])
+@pytest.mark.parametrize("how", [long("hang_at"), "gil_hang_at"])
 def test_a_killed_main_takes_along_an_actor_whose_env_is_stuck(
     run_trainer: RunTrainer, tmp_path: Path, how: str
 ) -> None:
@@ -45,7 +46,7 @@ def test_a_killed_main_takes_along_an_actor_whose_env_is_stuck(
     run.assert_clean()
 
 
-@pytest.mark.parametrize("how", ["hang_at", "gil_hang_at"], ids=["sleeping", "in C with the interpreter's lock"])
+@pytest.mark.parametrize("how", [long("hang_at"), "gil_hang_at"])
 def test_sigterm_saves_and_ends_a_run_whose_env_is_stuck(run_trainer: RunTrainer, tmp_path: Path, how: str) -> None:
     stuck = tmp_path / "stuck"
     run = run_trainer(env=FAULTY, env_kwargs={how: 300, "fuse": str(stuck)}, train_for_env_steps=ENDLESS)

@@ -13,6 +13,7 @@ from sfactory.config.schema import Config, LearnerConfig, ModelConfig, RunConfig
 from sfactory.learner.learner import Learner
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.counting import FIELD_LIMIT, Counting
+from tests.support.long import long
 from tests.support.sampling import Sampler, WitnessStaging
 
 ROLLOUT = 6
@@ -38,8 +39,10 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("max_policy_lag", [1, 5, 1000])
-@pytest.mark.parametrize("inference", ["central", "local"])
+@pytest.mark.parametrize(
+    ("inference", "max_policy_lag"),
+    [("central", 5), ("local", 1000), *(long(inference, 1) for inference in ("central", "local"))],
+)
 def test_sampled_steps_are_trained_or_masked_or_under_way(
     inference: Literal["central", "local"], max_policy_lag: int
 ) -> None:

@@ -18,6 +18,7 @@ import sfactory
 from sfactory.errors import ConfigError, EnvError, ExitCode, ObserverFailed
 from tests.support import processes
 from tests.support.launches import SHORT
+from tests.support.long import long
 from tests.support.source import ROOT
 from tests.support.trainer import within
 from tests.support.warm_process import MARK
@@ -166,7 +167,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("serial", [False, True])
+@pytest.mark.parametrize("serial", [long(False), True])
 def test_ctrl_c_saves_and_the_result_says_so(
     script: Any, flags: dict[str, object], tmp_path: Path, serial: bool
 ) -> None:

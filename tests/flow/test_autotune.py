@@ -7,11 +7,15 @@ import re
 import shlex
 from typing import Any
 
+import pytest
+
 from sfactory.config.flags import values_of
 from sfactory.config.resolve import read_command_line
 from sfactory.config.saved_config import read_config
 from sfactory.errors import ExitCode
 from tests.support.trainer import RunTrainer, TrainerRun
+
+pytestmark = pytest.mark.long
 
 STEPS = 4096
 TUNING_S = 240.0  # some ten trials of a few seconds each, on a busy machine

@@ -12,6 +12,7 @@ from sfactory.config.schema import Config, LearnerConfig, ModelConfig, RunConfig
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.counting import FIELD_LIMIT, Counting, CountingRules, decode
 from tests.support.counting_check import Column, Resets, Tally, check_columns
+from tests.support.long import long
 from tests.support.parts import evaluate
 from tests.support.sampling import Array, Sampler, Sampling, SerialSampler, WitnessStaging, columns_by_env
 
@@ -119,10 +120,15 @@ def check_places(columns: list[Column], rollout: int, ends: str) -> None:
         assert places == set(range(rollout)), way
 
 
-@pytest.mark.parametrize("inference", ["central", "local"])
 @pytest.mark.parametrize(
-    ("rollout", "ends", "transitions"),
-    [(5, "mixed", 30_000), (8, "mixed", 30_000), (1, "mixed", 3_000), (3, "truncated", 3_000), (4, "both", 3_000)],
+    ("inference", "rollout", "ends", "transitions"),
+    [
+        ("central", 5, "mixed", 8_000),
+        ("local", 1, "mixed", 3_000),
+        ("local", 3, "truncated", 3_000),
+        *(long(inference, rollout, "mixed", 30_000) for inference in ("central", "local") for rollout in (5, 8)),
+        *(long(inference, 4, "both", 3_000) for inference in ("central", "local")),
+    ],
 )
 def test_every_transition_arrives_once_in_order_and_whole(
     inference: Literal["central", "local"], rollout: int, ends: Any, transitions: int
@@ -184,11 +190,9 @@ def check_memory(sampler: Sampling, rollouts: list[dict[str, Array]]) -> None:
         torch.testing.assert_close(torch.from_numpy(rollout["rnn_states"][-1]), state[0], atol=1e-5, rtol=1e-4)
 
 
-INFERENCES: list[Literal["central", "local"]] = ["central", "local"]
-
-
-@pytest.mark.parametrize("inference", INFERENCES)
-@pytest.mark.parametrize("serial", [True, False], ids=["serial", "parallel"])
+@pytest.mark.parametrize(
+    ("inference", "serial"), [("central", False), ("local", True), long("local", False), long("central", True)]
+)
 def test_in_a_synchronous_layout_every_dataset_is_of_the_newest_policy(
     inference: Literal["central", "local"], serial: bool
 ) -> None:
@@ -202,8 +206,9 @@ def test_in_a_synchronous_layout_every_dataset_is_of_the_newest_policy(
         assert (dataset["policy_version"] == version).all(), f"dataset {version}"
 
 
-@pytest.mark.parametrize("inference", INFERENCES)
-@pytest.mark.parametrize(("rollout", "ends"), [(5, "mixed"), (1, "mixed"), (4, "both")])
+@pytest.mark.parametrize(
+    ("inference", "rollout", "ends"), [("central", 1, "mixed"), ("local", 5, "mixed"), ("central", 4, "both")]
+)
 def test_in_serial_mode_every_transition_arrives_once_in_order_and_whole(
     inference: Literal["central", "local"], rollout: int, ends: Any
 ) -> None:
@@ -213,9 +218,16 @@ def test_in_serial_mode_every_transition_arrives_once_in_order_and_whole(
     check_layout(SerialSampler(counting_config(inference, rollout, ends), SPEC), rules, 5_000)
 
 
-@pytest.mark.parametrize("inference", INFERENCES)
-@pytest.mark.parametrize("serial", [True, False], ids=["serial", "parallel"])
-@pytest.mark.parametrize(("rollout", "recurrence"), [(6, 6), (6, 2), (3, 1)])
+@pytest.mark.parametrize(
+    ("inference", "serial", "rollout", "recurrence"),
+    [
+        ("central", False, 6, 2),
+        ("local", True, 3, 1),
+        ("central", True, 6, 6),
+        *(long(inference, False, rollout, rollout) for inference in ("central", "local") for rollout in (1, 6)),
+        long("local", False, 6, 2),
+    ],
+)
 def test_with_memory_recorded_states_are_those_of_the_whole_life_of_an_env(
     inference: Literal["central", "local"], serial: bool, rollout: int, recurrence: int
 ) -> None:
@@ -226,10 +238,16 @@ def test_with_memory_recorded_states_are_those_of_the_whole_life_of_an_env(
     check_layout((SerialSampler if serial else Sampler)(config, SPEC), rules, 4_000)
 
 
-@pytest.mark.parametrize("inference", INFERENCES)
-@pytest.mark.parametrize("resets", ["NextStep", "SameStep"])
 @pytest.mark.parametrize(
-    ("rollout", "ends", "recurrence"), [(5, "mixed", 0), (1, "mixed", 0), (3, "truncated", 0), (6, "mixed", 2)]
+    ("inference", "resets", "rollout", "ends", "recurrence"),
+    [
+        ("central", "NextStep", 5, "mixed", 0),
+        ("local", "SameStep", 6, "mixed", 2),
+        long("local", "NextStep", 1, "mixed", 0),
+        long("central", "SameStep", 3, "truncated", 0),
+        long("local", "SameStep", 1, "mixed", 0),
+        long("central", "NextStep", 6, "mixed", 2),
+    ],
 )
 def test_a_vector_env_is_recorded_as_plain_envs_are_whichever_way_it_resets(
     inference: Literal["central", "local"], resets: Resets, rollout: int, ends: Any, recurrence: int

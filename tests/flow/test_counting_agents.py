@@ -20,6 +20,7 @@ from sfactory_envs.synthetic.counting_agents import AgentsRules, CountingLists
 from tests.flow.test_counting import ACTORS, DATASET_ROWS, ENVS, counting_config
 from tests.flow.test_counting_with_faults import PlaceStaging, sampled_columns
 from tests.support.agents_check import AgentRows, AgentsTally, check_rows
+from tests.support.long import long
 from tests.support.sampling import Array, Sampler, SerialSampler
 
 Inference = Literal["central", "local"]
@@ -117,10 +118,15 @@ def check_layout(
     return columns
 
 
-@pytest.mark.parametrize("inference", ["central", "local"])
-@pytest.mark.parametrize("form", ["Parallel", "Lists"])
 @pytest.mark.parametrize(
-    ("rollout", "serial"), [(5, False), (5, True), (1, True), (8, True)], ids=["parallel", "serial", "1-step", "8-step"]
+    ("inference", "form", "rollout", "serial"),
+    [
+        ("central", "Lists", 5, False),
+        ("local", "Parallel", 5, True),
+        ("central", "Parallel", 1, True),
+        *(long(inference, form, 5, False) for inference, form in (("local", "Lists"), ("central", "Parallel"))),
+        *(long(inference, "Lists", rollout, True) for inference in ("central", "local") for rollout in (1, 5, 8)),
+    ],
 )
 def test_every_row_of_every_agent_arrives_as_the_script_says(
     inference: Inference, form: Form, rollout: int, serial: bool
@@ -131,7 +137,7 @@ def test_every_row_of_every_agent_arrives_as_the_script_says(
     check_layout((SerialSampler if serial else Sampler)(config, spec), form, 1_500 if serial else 4_000)
 
 
-@pytest.mark.parametrize("inference", ["central", "local"])
+@pytest.mark.parametrize("inference", ["central", long("local")])
 def test_in_a_synchronous_layout_a_dataset_is_one_round_of_all_agents(inference: Inference) -> None:
     config = agents_config(inference, "Lists", 5, synchronous=True)
 
@@ -157,8 +163,9 @@ def check_memory(sampler: Sampler | SerialSampler, rollouts: list[dict[str, Arra
         torch.testing.assert_close(torch.from_numpy(rollout["rnn_states"][-1]), state[0], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("inference", ["central", "local"])
-@pytest.mark.parametrize(("rollout", "recurrence"), [(6, 2), (3, 1)])
+@pytest.mark.parametrize(
+    ("inference", "rollout", "recurrence"), [("local", 6, 2), long("central", 6, 2), long("central", 3, 1)]
+)
 def test_an_agent_that_wakes_up_remembers_all_that_it_has_seen(
     inference: Inference, rollout: int, recurrence: int
 ) -> None:

@@ -17,6 +17,7 @@ from sfactory_envs.synthetic.counting import CountingRules
 from sfactory_envs.synthetic.faulty_counting import FAULTS, Fault
 from tests.flow.test_counting import ACTORS, ENVS, SPEC, as_column, counting_config, publish
 from tests.support.faulty_check import FaultyTally, check_faulty_column
+from tests.support.long import long
 from tests.support.sampling import Array, Sampler, SerialSampler, WitnessStaging
 
 FAULTY = "sfactory_envs.synthetic.faulty_counting:FaultyCounting"
@@ -74,9 +75,9 @@ def sampled_columns(
     return columns, delivered + waiting
 
 
-@pytest.mark.parametrize("inference", ["central", "local"])
 @pytest.mark.parametrize(
-    ("rollout", "serial"), [(5, False), (5, True), (1, True)], ids=["parallel", "serial", "serial, rollouts of 1"]
+    ("inference", "rollout", "serial"),
+    [("central", 5, False), ("local", 1, True), long("local", 5, False), long("central", 5, True)],
 )
 def test_faults_spoil_their_own_steps_and_no_others(inference: Inference, rollout: int, serial: bool) -> None:
     config = faulty_config(inference, rollout)

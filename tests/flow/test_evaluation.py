@@ -13,6 +13,7 @@ import torch
 
 from sfactory.errors import ExitCode
 from tests.support.learned import what_was_learned
+from tests.support.long import LONG, long
 from tests.support.standing import HEADING, ask
 from tests.support.trainer import RunTrainer, TrainerRun
 
@@ -90,7 +91,7 @@ def test_without_an_interval_nothing_is_evaluated(run_trainer: RunTrainer) -> No
     assert "sf-eval" not in run.stderr
 
 
-@pytest.mark.parametrize("inference", ["local", "central"])
+@pytest.mark.parametrize("inference", ["local", long("central")])
 def test_what_is_learned_is_the_same_bit_by_bit_with_and_without_evaluations(
     run_trainer: RunTrainer, inference: str
 ) -> None:
@@ -133,6 +134,7 @@ def test_an_evaluation_that_does_not_end_is_dropped_with_the_run_and_told_of(run
     assert "dropped, because the run ended before its episodes" in run.stderr
 
 
+@LONG
 def test_a_vector_env_is_evaluated_one_env_at_a_time(run_trainer: RunTrainer) -> None:
     run = run_trainer(env="vector:CartPole-v1", train_for_env_steps=ENDLESS, eval_interval_sec=0.5, eval_episodes=4)
     run.wait_until(lambda: len(evaluations(run)) >= 2)

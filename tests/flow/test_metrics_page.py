@@ -7,6 +7,7 @@ import re
 import pytest
 
 from sfactory.errors import ExitCode
+from tests.support.long import long
 from tests.support.source import ROOT
 from tests.support.trainer import RunTrainer
 
@@ -20,7 +21,7 @@ def documented() -> list[re.Pattern[str]]:
     return [re.compile(re.sub(r"<\w+>", r"[\\w/-]+", name)) for name in sorted(names)]
 
 
-@pytest.mark.parametrize("flags", [{"inference": "central"}, {"inference": "local"}, {"serial_mode": True}])
+@pytest.mark.parametrize("flags", [{"inference": "central"}, long({"inference": "local"}), {"serial_mode": True}])
 def test_every_number_that_a_run_writes_stands_on_the_page(run_trainer: RunTrainer, flags: dict[str, object]) -> None:
     run = run_trainer(env="tests.support.telling_envs:Unhurried", train_for_env_steps=4000, **flags)
 

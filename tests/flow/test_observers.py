@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from sfactory.messages import TRAIN_STATISTICS
+from tests.support.long import LONG, long
 from tests.support.trainer import RunTrainer
 from tests.support.watchers import DIARY, FILE, lines
 
 WATCHERS = "tests.support.watchers"
 
 
-@pytest.mark.parametrize("serial", [False, True])
+@pytest.mark.parametrize("serial", [False, long(True)])
 def test_an_observer_sees_a_run_from_its_beginning_to_its_end(run_trainer: RunTrainer, serial: bool) -> None:
     run = run_trainer(
         observers=f"{WATCHERS}:Diary", serial_mode=serial, train_for_seconds=3, experiment_summaries_interval=0.5
@@ -41,7 +42,7 @@ def test_an_observer_sees_a_run_from_its_beginning_to_its_end(run_trainer: RunTr
     run.assert_clean()
 
 
-@pytest.mark.parametrize("serial", [False, True])
+@pytest.mark.parametrize("serial", [long(False), True])
 def test_a_hook_is_called_in_the_learner_after_each_dataset(
     run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, serial: bool
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_hook_is_called_in_the_learner_after_each_dataset(
     run.assert_clean()
 
 
+@LONG
 def test_a_benchmark_calls_nobody(run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(DIARY, str(tmp_path / "hook.jsonl"))
     run = run_trainer(

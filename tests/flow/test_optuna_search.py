@@ -14,6 +14,7 @@ import pytest
 from scripts.optuna_search import Objective
 from sfactory.experiment.summary import Summary
 from tests.support.launches import SHORT
+from tests.support.long import LONG
 from tests.support.processes import eventually
 from tests.support.source import ROOT
 from tests.support.trainer import to_argv, within
@@ -21,6 +22,7 @@ from tests.support.trainer import to_argv, within
 FLAGS = to_argv({**SHORT, "serial_mode": True, "train_for_env_steps": 4000})
 
 
+@LONG
 def test_three_trials_train_with_what_optuna_suggests(tmp_path: Path) -> None:
     options = ["--trials", "3", "--seed", "1", "--study", "bandit", "--train_dir", str(tmp_path)]
     argv = [sys.executable, "scripts/optuna_search.py", *options, "--", *FLAGS]
@@ -42,6 +44,7 @@ def test_three_trials_train_with_what_optuna_suggests(tmp_path: Path) -> None:
         assert trial.intermediate_values
 
 
+@LONG
 def test_an_interrupted_search_goes_on_with_the_run_that_it_was_at(tmp_path: Path) -> None:
     flags = [*(word for word in FLAGS if not word.startswith("--train_for")), "--train_for_seconds=12"]
     options = ["--trials", "1", "--study", "halted", "--train_dir", str(tmp_path)]

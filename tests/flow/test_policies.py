@@ -16,6 +16,7 @@ from sfactory.spec import EnvSpec
 from tests.flow.test_counting import SPEC, counting_config
 from tests.flow.test_counting_agents import SPEC as AGENTS_SPEC
 from tests.flow.test_counting_agents import agents_config
+from tests.support.long import long
 from tests.support.sampling import TURNS, Array, Sampler, SerialSampler
 
 POLICIES = 3
@@ -77,9 +78,15 @@ def publish_all(sampler: Sampler | SerialSampler) -> None:
         weights.publish(sampler.flat.to_host(), policy)
 
 
-@pytest.mark.parametrize("inference", ["central", "local"])
-@pytest.mark.parametrize("mapping", ["split", "env"])
-@pytest.mark.parametrize("recurrence", [0, 4])
+@pytest.mark.parametrize(
+    ("mapping", "inference", "recurrence"),
+    [
+        ("split", "central", 0),
+        ("env", "local", 4),
+        *(long("split", inference, 4) for inference in ("central", "local")),
+        long("env", "central", 0),
+    ],
+)
 def test_a_learner_gets_the_steps_of_its_own_policy_and_no_others(
     mapping: str, inference: Literal["central", "local"], recurrence: int
 ) -> None:
@@ -101,8 +108,7 @@ def test_a_learner_gets_the_steps_of_its_own_policy_and_no_others(
         assert max(seen.values()) == 1
 
 
-@pytest.mark.parametrize("inference", ["central", "local"])
-@pytest.mark.parametrize("recurrence", [0, 4])
+@pytest.mark.parametrize(("inference", "recurrence"), [("central", 4), ("local", 0), long("local", 4)])
 def test_agents_that_sleep_die_and_change_their_policy_reach_the_learner_of_whoever_played_them(
     inference: Literal["central", "local"], recurrence: int
 ) -> None:
@@ -130,8 +136,7 @@ def test_agents_that_sleep_die_and_change_their_policy_reach_the_learner_of_whoe
         assert sampler.shared.table.steps_of(0) + sampler.shared.table.steps_of(1) >= sum(seen.values())
 
 
-@pytest.mark.parametrize("inference", ["central", "local"])
-@pytest.mark.parametrize("mapping", ["split", "env"])
+@pytest.mark.parametrize(("mapping", "inference"), [("split", "local"), ("env", "central")])
 def test_steps_of_all_policies_add_up_to_what_was_sampled(mapping: str, inference: Literal["central", "local"]) -> None:
     with SerialSampler(population(mapping, inference), SPEC) as sampler:
         publish_all(sampler)

@@ -13,6 +13,7 @@ import pytest
 
 from sfactory.errors import ExitCode
 from tests.support.launches import description
+from tests.support.long import LONG
 from tests.support.source import ROOT
 
 # Time is up once the run trains: what comes before takes as long as the machine likes. A SIGALRM tells that to the
@@ -74,6 +75,7 @@ def test_submitted_scripts_train_and_what_is_done_is_not_submitted_again(tmp_pat
     assert json.loads(again.stdout)["runs"][0]["script"] is None
 
 
+@LONG
 def test_a_run_that_does_not_end_in_time_saves_and_is_queued_again(tmp_path: Path, slurm: Path) -> None:
     text = description("many", {"train_for_env_steps": 10**9, "save_every_sec": 1000}, "")
 

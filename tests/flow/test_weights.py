@@ -16,6 +16,7 @@ from sfactory.clock import Deadline
 from sfactory.shared.memory import SharedArrays
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import TensorSpec
+from tests.support.long import long
 from tests.support.processes import eventually
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -89,7 +90,7 @@ def assert_whole(findings: Findings, readers: list[SpawnProcess]) -> None:
     assert not any(findings.of_all("backward")), findings.of_all("backward")
 
 
-@pytest.mark.parametrize(("nbytes", "count"), [(100_000, 2), (1_000_000, 3), (4_000_000, 2)])
+@pytest.mark.parametrize(("nbytes", "count"), [long(100_000, 2), (1_000_000, 3), long(4_000_000, 2)])
 def test_no_copy_is_torn_while_the_writer_writes_at_full_speed(nbytes: int, count: int) -> None:
     weights, findings = SharedWeights(nbytes), Findings.of(count)
     readers = start_readers(weights, findings, count)
@@ -120,7 +121,7 @@ def test_a_writer_killed_anywhere_leaves_whole_copies_and_a_successor_goes_on() 
     weights, findings = SharedWeights(2_000_000), Findings.of(2)
     readers = start_readers(weights, findings, 2)
 
-    for _ in range(4):
+    for _ in range(2):
         before = weights.publications
         writer = SPAWN.Process(target=write_constants, args=(weights, findings, 0.0))
         writer.start()
@@ -133,7 +134,7 @@ def test_a_writer_killed_anywhere_leaves_whole_copies_and_a_successor_goes_on() 
         assert eventually(partial(copied_since, findings, copies), START_S)
 
     assert_whole(findings, readers)
-    assert weights.publications > 80
+    assert weights.publications > 40
 
 
 def test_a_reader_killed_in_a_copy_holds_nobody_up() -> None:

@@ -7,12 +7,13 @@ import re
 import pytest
 
 from sfactory.errors import ExitCode
+from tests.support.long import long
 from tests.support.trainer import RunTrainer
 
 KINDS = ("actor", "policy", "learner", "cores", "nobody")
 
 
-@pytest.mark.parametrize("inference", ["central", "local"])
+@pytest.mark.parametrize("inference", ["central", long("local")])
 def test_a_run_tells_shares_of_time_depths_of_rings_and_who_sets_the_pace(
     run_trainer: RunTrainer, inference: str
 ) -> None:
@@ -44,7 +45,7 @@ def test_one_process_has_no_shares_of_time(run_trainer: RunTrainer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "mode"), [("env", "env"), ("sample", "sampler_only"), ("learn", "learn"), ("full", "train")]
+    ("stage", "mode"), [long("env", "env"), ("sample", "sampler_only"), ("learn", "learn"), long("full", "train")]
 )
 def test_each_stage_of_a_run_can_be_measured_alone(run_trainer: RunTrainer, stage: str, mode: str) -> None:
     run = run_trainer(benchmark=True, benchmark_stage=stage, benchmark_seconds=1)

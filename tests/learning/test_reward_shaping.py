@@ -35,6 +35,7 @@ LEARNING = {
 HALF_RIGHT = 4.0  # of 8 steps; who is tempted gets less than 2
 
 
+@pytest.mark.long
 def test_shaping_weights_move_toward_the_true_objective(run_trainer: RunTrainer) -> None:
     run = run_trainer(
         env=TEMPTING,
