@@ -1,10 +1,10 @@
-"""Room: one checkpoint, a payload file and its sidecar. In: plain values. Out: both files, or what they hold.
+"""Writes and reads one checkpoint: a payload file and its sidecar.
 
-NOTE [Checkpoint commit]: a checkpoint is ``<name>.pth`` beside ``<name>.pth.json`` (its size, sha256 and
-versions). The payload is written and hashed under a temporary name, the sidecar is put in place, and then
-the payload is renamed: that rename is the commit, so a kill at any moment leaves a sidecar without payload
-(nothing) or both (a checkpoint). Where a name is written again the sidecar vouches for the old content too
-until the rename is done. A ``.pth`` without a sidecar was not made here whole, and is not trusted.
+NOTE [Checkpoint commit]: a checkpoint is ``<name>.pth`` beside ``<name>.pth.json`` (its size, sha256 and versions). The
+payload is written and hashed under a temporary name, the sidecar is put in place, and then the payload is renamed. The
+rename is the commit: a kill at any moment leaves a sidecar without payload (which counts as nothing) or both (a
+checkpoint). If the name existed before, the sidecar also accepts the old content until the rename is done. A ``.pth``
+without a sidecar is not trusted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sfactory.errors import CannotSaveError, CheckpointError
 
 FORMAT_VERSION = 1
 
-# Nested dicts, lists and tuples of tensors and scalars; the values differ in type, and the caller knows them.
+# Nested dicts, lists and tuples of tensors and scalars.
 Payload = dict[str, Any]
 
 _SCALARS = (type(None), bool, int, float, str)
@@ -40,14 +40,14 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class _Content:
-    """What identifies the bytes of a payload file."""
+    """Identifies the bytes of a payload file."""
 
     size: int
     sha256: str
 
 
 def sidecar_of(path: Path) -> Path:
-    """Where the sidecar of a payload file is."""
+    """Path of the sidecar of a payload file."""
     return path.with_name(path.name + ".json")
 
 
@@ -55,7 +55,7 @@ def commit(path: Path, payload: Mapping[str, Any], train_step: int, env_steps: i
     """Write one checkpoint; when this returns it is on the disk. See NOTE [Checkpoint commit].
 
     Raises:
-        CannotSaveError: the disk is full or refuses; what was there before is untouched, try again later.
+        CannotSaveError: the disk is full or refuses; an earlier checkpoint is untouched, try again later.
         TypeError: the payload holds a value of another type; the text names its place.
     """
     if train_step < 0 or env_steps < 0:
@@ -68,7 +68,7 @@ def commit(path: Path, payload: Mapping[str, Any], train_step: int, env_steps: i
             record = _record(content, _current_content(path), train_step, env_steps)
             atomic.write_json(sidecar_of(path), record)
     except OSError as error:
-        # A disk that fails may refuse the clean-up too; a sidecar alone counts as nothing.
+        # The disk may refuse the clean-up too; a sidecar alone counts as nothing.
         with contextlib.suppress(OSError):
             if not path.exists():
                 sidecar_of(path).unlink(missing_ok=True)
@@ -86,9 +86,9 @@ def remove(path: Path) -> None:
 
 
 def move(path: Path, to: Path) -> None:
-    """Rename one checkpoint; raises OSError if the disk refuses, and then it is where it was."""
-    # In this order a kill at any moment leaves the payload beside a sidecar, under one of the two names; the other
-    # name has at most a sidecar alone, which counts as nothing.
+    """Rename one checkpoint; raises OSError if the disk refuses, and then nothing has moved."""
+    # In this order a kill at any moment leaves a payload with its sidecar under one of the two names, and under the
+    # other at most a sidecar alone, which counts as nothing.
     with contextlib.suppress(FileNotFoundError):
         atomic.write_bytes(sidecar_of(to), sidecar_of(path).read_bytes())
     os.replace(path, to)
@@ -96,7 +96,7 @@ def move(path: Path, to: Path) -> None:
 
 
 def remove_orphans(directory: Path) -> None:
-    """Delete sidecars whose payload never came, or is gone. Only the one process that saves may do this."""
+    """Delete sidecars without a payload. Only the process that saves may do this."""
     for sidecar in directory.glob("*.pth.json"):
         if not sidecar.with_suffix("").exists():
             sidecar.unlink(missing_ok=True)
@@ -134,7 +134,7 @@ def _plain_tensor(value: torch.Tensor, where: str) -> torch.Tensor:
 
 
 class _HashingSink:
-    """A file for ``torch.save`` that hashes what passes and remembers why writing failed."""
+    """A file for ``torch.save`` that hashes the data and remembers why writing failed."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -165,7 +165,7 @@ def _write_payload(payload: Payload, file: BinaryIO) -> _Content:
     try:
         torch.save(payload, sink)  # type: ignore[arg-type]  # it writes and flushes, no more
     except RuntimeError as error:
-        # torch reports a failed write as an inconsistency of its archive; the cause is what matters.
+        # torch reports a failed write as an inconsistency of its archive and hides the cause.
         if sink.error is not None:
             raise sink.error from error
         raise
@@ -173,7 +173,7 @@ def _write_payload(payload: Payload, file: BinaryIO) -> _Content:
 
 
 def _record(content: _Content, replaced: _Content | None, train_step: int, env_steps: int) -> dict[str, object]:
-    """What the sidecar says. ``replaced`` is the content that is valid until the new one is renamed over it."""
+    """The sidecar's content. ``replaced`` is the payload that stays valid until the new one is renamed over it."""
     return {
         "format_version": FORMAT_VERSION,
         "size": content.size,
@@ -188,7 +188,7 @@ def _record(content: _Content, replaced: _Content | None, train_step: int, env_s
 
 
 def _current_content(path: Path) -> _Content | None:
-    """The content of a checkpoint that is about to be written again, or None if there is no good one."""
+    """The content of a checkpoint that is about to be replaced, or None if there is no good one."""
     try:
         with path.open("rb") as file:
             return _verified(path, file)
@@ -198,18 +198,18 @@ def _current_content(path: Path) -> _Content | None:
 
 def _verified(path: Path, file: BufferedReader) -> _Content:
     """Compare an open payload file with its sidecar; raises Unusable with the difference."""
-    vouched = _read_sidecar(path)
+    accepted = _read_sidecar(path)
     size = os.fstat(file.fileno()).st_size
-    if all(size != content.size for content in vouched):
-        raise Unusable(f"it has {size} bytes where its sidecar says {vouched[0].size}: truncated or overwritten")
+    if all(size != content.size for content in accepted):
+        raise Unusable(f"it has {size} bytes where its sidecar says {accepted[0].size}: truncated or overwritten")
     actual = _Content(size, hashlib.file_digest(file, "sha256").hexdigest())
-    if actual not in vouched:
+    if actual not in accepted:
         raise Unusable("its sha256 is not the one in its sidecar: the content was damaged")
     return actual
 
 
 def _read_sidecar(path: Path) -> list[_Content]:
-    """The contents that the sidecar of ``path`` vouches for, the newest first."""
+    """The contents that the sidecar of ``path`` accepts, the newest first."""
     sidecar = sidecar_of(path)
     try:
         record = json.loads(sidecar.read_bytes())
@@ -233,16 +233,15 @@ def _check_format(path: Path, version: object, writer: object) -> None:
 
 
 def _check_archive(file: BufferedReader) -> None:
-    """Let nothing but what ``commit`` writes come to the loader; raises Unusable, or what zipfile raises.
+    """Raise Unusable, or what zipfile raises, unless the archive has the form that ``commit`` writes.
 
-    A compressed record could unpack to more than the memory holds, and older forms of the file have loaders of their
-    own.
+    A compressed record could unpack to more than the memory holds, and torch reads older formats with other loaders.
     """
     file.seek(0)
     with zipfile.ZipFile(file) as archive:
         for record in archive.infolist():
             if record.compress_type != zipfile.ZIP_STORED or record.file_size != record.compress_size:
-                raise Unusable(f"its record {record.filename} is compressed, which none is that was saved here")
+                raise Unusable(f"its record {record.filename} is compressed, which sfactory never does")
 
 
 def read(path: Path) -> Payload:
@@ -259,7 +258,7 @@ def read(path: Path) -> Payload:
     except (Unusable, CheckpointError):
         raise
     except Exception as error:
-        # A hostile or damaged pickle can make the reader raise anything; none of it may end the search.
+        # A hostile or damaged pickle can make the reader raise anything, and the search must continue.
         first_line = (str(error).splitlines() or [""])[0]
         raise Unusable(f"it cannot be loaded safely: {type(error).__name__}: {first_line}") from error
     try:
