@@ -1,8 +1,8 @@
-"""Room: making way for a new run of an old name. In: the folder of the old one. Out: its folder, under another name.
+"""Moves an earlier run of the same name out of the way of a new one.
 
-NOTE [Nothing is deleted]: the one thing that is ever removed is what an earlier overwrite moved aside, file by file
-and only if it holds nothing but what sfactory wrote for a run of this name. A folder with anything else in it, a run
-that was gone on with under its new name, or one in use stays, and a number is added to the new folder's name.
+NOTE [Nothing is deleted]: only a run that an earlier overwrite moved is ever removed, file by file, and only if its
+folder holds nothing but files that sfactory wrote for a run of this name. A folder with anything else in it, a run that
+was resumed under its new name, or one in use stays, and the new folder gets another number.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def archive_run(rundir: RunDir, behavior: Literal["restart", "overwrite"]) -> Path | None:
-    """Have ``rundir`` hold a new, empty folder; returns where its content is now, None if there was none.
+    """Give ``rundir`` a new, empty folder; returns where the old one is now, None if it was empty.
 
     Raises RunDirError if it cannot be moved.
     """
@@ -46,12 +46,12 @@ def archive_run(rundir: RunDir, behavior: Literal["restart", "overwrite"]) -> Pa
 
 
 def _next_old(path: Path) -> Path:
-    """NAME_old0001, or the first such name that is free."""
+    """NAME_old0001, or the first number that is free."""
     return next(folder for folder in _numbered(path, "old") if not os.path.lexists(folder))
 
 
 def _cleared_for(path: Path) -> Path:
-    """NAME_overwritten, or the first such name with a number that is free or can be freed."""
+    """NAME_overwritten, or the first name with a number that is free or can be freed."""
     for folder in itertools.chain([path.with_name(f"{path.name}_overwritten")], _numbered(path, "overwritten")):
         if not os.path.lexists(folder):
             return folder
@@ -63,14 +63,17 @@ def _cleared_for(path: Path) -> Path:
 
 
 def _numbered(path: Path, word: str) -> Iterator[Path]:
-    """NAME_word0001 and so on, without an end."""
+    """NAME_word0001 and so on, endlessly."""
     return (path.with_name(f"{path.name}_{word}{number:04d}") for number in itertools.count(1))
 
 
 def _cleared(folder: Path, experiment: str) -> str | None:
-    """Remove what an earlier overwrite moved to ``folder``; if it has to stay, why. See NOTE [Nothing is deleted]."""
+    """Remove the run that an earlier overwrite moved to ``folder``; returns the reason if it has to stay.
+
+    See NOTE [Nothing is deleted].
+    """
     if not _is(folder, stat.S_ISDIR):
-        return "it is no folder"
+        return "it is not a folder"
     try:
         if not _was_run_of(folder, experiment):
             return f"it does not hold an earlier run of {experiment!r}"
@@ -79,7 +82,7 @@ def _cleared(folder: Path, experiment: str) -> str | None:
             foreign = next((entry for entry in (*files, *folders) if not _written_here(entry, folder)), None)
             if foreign is not None:
                 return f"{foreign} is not sfactory's"
-            # Last what tells whose folder this is: a removal that was cut short can be taken up again.
+            # The files that identify the run go last, so that an interrupted removal can be continued.
             for file in sorted(files, key=lambda entry: (entry.name == LOCK_NAME, entry.name == CONFIG_NAME)):
                 file.unlink()
             for inner in sorted(folders, reverse=True):
@@ -93,7 +96,7 @@ def _cleared(folder: Path, experiment: str) -> str | None:
 
 
 def _was_run_of(folder: Path, experiment: str) -> bool:
-    """Whether the run in ``folder`` was last trained under that name, or all but the lock is gone already."""
+    """Whether the run in ``folder`` was last trained under that name, or only its lock is left."""
     try:
         return bool(json.loads((folder / CONFIG_NAME).read_bytes())["config"]["experiment"] == experiment)
     except FileNotFoundError:
@@ -103,7 +106,7 @@ def _was_run_of(folder: Path, experiment: str) -> bool:
 
 
 def _content(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Everything below ``folder`` that is no folder, and all folders; links are not followed."""
+    """All files and links below ``folder``, and all folders; links are not followed."""
     files: list[Path] = []
     folders: list[Path] = []
     for where, inner, names in os.walk(folder):
@@ -113,7 +116,7 @@ def _content(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _written_here(entry: Path, folder: Path) -> bool:
-    """Whether ``entry``, somewhere below ``folder``, is what a run writes there."""
+    """Whether ``entry``, anywhere below ``folder``, is a file or folder that a run writes there."""
     *parents, name = entry.relative_to(folder).parts
     if _is(entry, stat.S_ISDIR):
         return _holds_checkpoints([*parents, name])

@@ -1,8 +1,6 @@
-"""Room: what is known of a session at its start. In: its arguments, the machine. Out: plain values for run.json.
+"""Collects facts about a session for run.json: its arguments, the machine, versions, and the git checkout.
 
-Room: the git checkout that a command was started in. In: the current directory. Out: its commit and its changes.
-
-Git may be missing, slow, or refuse a checkout of another user: all of that is the same as no checkout.
+Git may be missing, slow, or refuse a checkout of another user; all of these count as no checkout.
 """
 
 from __future__ import annotations
@@ -23,17 +21,22 @@ from pathlib import Path
 from sfactory import __version__
 from sfactory.clock import Deadline
 
+MOST_DIFF_BYTES = 1 << 20
+MOST_UNTRACKED = 100
+
+_TIMEOUT_S = 2.0
+_MOST_LISTED_BYTES = 1 << 16
+_CHUNK = 1 << 16
+_CUT = b"\n... cut here: the changes are larger than 1 MiB\n"
+
 
 def local_time() -> str:
-    """The time of day and its zone, to the second, for people to read."""
+    """The local time with its zone, to the second, as text."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def session_facts(argv: Sequence[str], seed: int | None) -> dict[str, object]:
-    """Which session this is, on what machine, and with which versions.
-
-    Environment variables stay out: they hold secrets.
-    """
+    """Identifies the session, its machine and versions. Environment variables are left out: they hold secrets."""
     return {
         "id": secrets.token_hex(8),
         "started": local_time(),
@@ -69,21 +72,12 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-MOST_DIFF_BYTES = 1 << 20
-MOST_UNTRACKED = 100
-
-_TIMEOUT_S = 2.0
-_MOST_LISTED_BYTES = 1 << 16
-_CHUNK = 1 << 16
-_CUT = b"\n... cut here: the changes are larger than 1 MiB\n"
-
-
 @dataclass(frozen=True)
 class WorkingTree:
-    """A checkout; everything is None where there is none, or where git did not answer.
+    """A checkout; everything is None without one, or if git did not answer.
 
-    diff: what tracked files have beyond the commit, at most MOST_DIFF_BYTES with a last line that says so; empty if
-    there is nothing. untracked: names from the root of the checkout, at most MOST_UNTRACKED, ignored files left out.
+    diff: the changes of tracked files since the commit, possibly empty; at most MOST_DIFF_BYTES, and then a last line
+    says so. untracked: names from the root of the checkout, at most MOST_UNTRACKED, ignored files left out.
     """
 
     commit: str | None = None
@@ -101,7 +95,7 @@ class WorkingTree:
 
     @property
     def facts(self) -> dict[str, object]:
-        """What run.json says of it. A checkout is dirty if tracked files differ from the commit."""
+        """Its fields in run.json. A checkout is dirty if tracked files differ from the commit."""
         return {
             "git_commit": self.commit,
             "git_dirty": None if self.diff is None else bool(self.diff),
@@ -110,7 +104,7 @@ class WorkingTree:
 
 
 def _diff() -> bytes | None:
-    # No pager, colours, or programs of the user's configuration, and the whole checkout wherever this is started.
+    # No colours or programs of the user's configuration, and the whole checkout whatever the current directory is.
     diff = _git("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "HEAD", most=MOST_DIFF_BYTES)
     if diff is None or len(diff) <= MOST_DIFF_BYTES:
         return diff
@@ -126,12 +120,12 @@ def _untracked(top: Path, leave_out: Path) -> tuple[str, ...] | None:
     listed = _git("ls-files", "--others", "--exclude-standard", "--full-name", "-z", "--", *where)
     if listed is None:
         return None
-    names = listed.split(b"\0")[:-1]  # what follows the last one is empty, or was cut off
+    names = listed.split(b"\0")[:-1]  # the rest is empty, or was cut off
     return tuple(name.decode(errors="replace") for name in names[:MOST_UNTRACKED])
 
 
 def _git(*arguments: str, most: int = _MOST_LISTED_BYTES) -> bytes | None:
-    """What git prints, up to ``most`` bytes of it, and one more if there is more; None if it fails or is too slow."""
+    """git's output, up to ``most`` bytes and one more if there is more; None if it fails or is too slow."""
     command = ["git", "--no-pager", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
     try:
         process = subprocess.Popen(
@@ -153,7 +147,7 @@ def _git(*arguments: str, most: int = _MOST_LISTED_BYTES) -> bytes | None:
 
 
 def _read(fd: int, most: int, deadline: Deadline) -> bytes | None:
-    """Up to ``most`` bytes until the end; None if it has not come by the deadline."""
+    """Up to ``most`` bytes until the end of the file; None if the deadline passes first."""
     output = bytearray()
     while len(output) < most:
         if not select.select([fd], [], [], deadline.left)[0]:

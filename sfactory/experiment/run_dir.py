@@ -1,7 +1,7 @@
-"""Room: the folder of one experiment. In: train_dir and a checked experiment name. Out: paths, a lock, run.json.
+"""Owns the folder of one experiment: its paths, its lock and run.json.
 
-One run at a time owns the folder. The lock is the kernel's and goes with the process that holds it, however
-it ends, so there is never a stale one to remove by hand. Nothing here imports torch.
+One run at a time owns the folder. The kernel holds the lock and drops it with the process, so a stale lock never has to
+be removed. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -29,20 +29,29 @@ _log = logging.getLogger(__name__)
 
 
 class RunDir:
-    """An experiment's folder, held by this process until ``close``; a context manager."""
+    """An experiment's folder, owned by this process until ``close``; a context manager.
+
+    config_path: the configuration. run_json: the sessions, with arguments, machine, versions and status.
+    metrics_path: the rows of metrics. summary_path: the result, written at every exit. log_path: a copy of the
+    terminal's output.
+    """
 
     def __init__(self, path: Path, lock_fd: int) -> None:
         """Use ``RunDir.open``."""
         self.path = path
+        self.config_path = path / "config.json"
+        self.run_json = path / "run.json"
+        self.metrics_path = path / "metrics.jsonl"
+        self.summary_path = path / "summary.json"
+        self.log_path = path / "sf_log.txt"
         self._lock_fd: int | None = lock_fd
         self._facts: dict[str, object] = {}
 
     @classmethod
     def open(cls, train_dir: Path | str, experiment: str) -> RunDir:
-        """Create the folder if need be and lock it.
+        """Create the folder if it does not exist, and lock it.
 
-        Raises:
-            RunDirError: another run holds it (the text names its process and host), or it cannot be made.
+        Raises RunDirError if another run holds it (the text names its process and host), or it cannot be made.
         """
         path = Path(train_dir) / experiment
         try:
@@ -63,73 +72,43 @@ class RunDir:
         self.close()
 
     def close(self) -> None:
-        """Let go of the lock. The lock file stays: removing it would race with whoever opens it next."""
+        """Release the lock. The lock file stays: removing it would race with the next process that opens it."""
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
 
-    def move_to(self, aside: Path) -> None:
-        """Rename the folder to ``aside``, which does not exist, and hold a new, empty one of its name instead.
+    def move_to(self, target: Path) -> None:
+        """Rename the folder to ``target``, which does not exist, and own a new, empty one of the old name instead.
 
-        Nobody else gets hold of the old folder meanwhile: its lock is kept until the new one is locked. A signal is
-        heard before or after, and so leaves no run without its folder.
+        The old lock is kept until the new one is taken, so no other process gets the old folder meanwhile. Signals are
+        held back, so a run never stays without its folder.
 
-        Raises:
-            RunDirError: it cannot be renamed, or another run took the name before the new folder was locked.
+        Raises RunDirError if it cannot be renamed, or another run took the name before the new folder was locked.
         """
-        with signals_held_back():
-            self._move_to(aside)
-
-    def _move_to(self, aside: Path) -> None:
         assert self._lock_fd is not None
-        try:
-            os.rename(self.path, aside)
-            self.path.mkdir(exist_ok=True)
-            new_lock = _locked(self.path / LOCK_NAME)
-            atomic.fsync_dir(self.path.parent)
-        except OSError as error:
-            where = aside if aside.exists() else self.path
-            raise RunDirError(
-                f"the run directory {self.path} could not be moved to {aside}: {error}. The earlier run is in {where}; "
-                "check the permissions of --train_dir, or choose another --experiment."
-            ) from error
-        os.close(self._lock_fd)
-        self._lock_fd = new_lock
-
-    @property
-    def config_path(self) -> Path:
-        """The run's configuration."""
-        return self.path / "config.json"
-
-    @property
-    def run_json(self) -> Path:
-        """What was run, with which versions, and how it ended."""
-        return self.path / "run.json"
-
-    @property
-    def metrics_path(self) -> Path:
-        """Rows of metrics."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def summary_path(self) -> Path:
-        """The result, written at every exit."""
-        return self.path / "summary.json"
-
-    @property
-    def log_path(self) -> Path:
-        """Everything that went to the terminal."""
-        return self.path / "sf_log.txt"
+        with signals_held_back():
+            try:
+                os.rename(self.path, target)
+                self.path.mkdir(exist_ok=True)
+                new_lock = _locked(self.path / LOCK_NAME)
+                atomic.fsync_dir(self.path.parent)
+            except OSError as error:
+                where = target if target.exists() else self.path
+                raise RunDirError(
+                    f"the run directory {self.path} could not be moved to {target}: {error}. The earlier run is in "
+                    f"{where}; check the permissions of --train_dir, or choose another --experiment."
+                ) from error
+            os.close(self._lock_fd)
+            self._lock_fd = new_lock
 
     def checkpoint_dir(self, policy: int) -> Path:
-        """Where the checkpoints of one policy go."""
+        """The folder of one policy's checkpoints."""
         return self.path / f"checkpoint_p{policy}"
 
     def write_run_json(self, status: Status, *, argv: Sequence[str], seed: int | None) -> None:
-        """Record this session under ``status``: its facts on top, and those of every session in ``sessions``.
+        """Record this session under ``status``: its facts at the top, and those of all sessions in ``sessions``.
 
-        Called at the start and at the end of a session. A record that cannot be written is a warning: it is
-        not worth a run.
+        Called at the start and at the end of a session. If it cannot be written, only a warning is logged.
         """
         sessions = self._sessions()
         if not self._facts:
@@ -144,9 +123,9 @@ class RunDir:
             _log.warning("%s could not be written: %s", self.run_json, error)
 
     def _keep_diff(self, diff: bytes | None, first: bool) -> str | None:
-        """Write what the working tree has beyond its commit, unless a session before had it, too.
+        """Write the working tree's changes unless an earlier session has written the same.
 
-        Returns the name of the file that holds it: git.diff if it was written by the first session.
+        Returns the name of the file that holds them: git.diff if the first session wrote it.
         """
         if not diff:
             return None
@@ -162,24 +141,24 @@ class RunDir:
         return name
 
     def _sessions(self) -> list[dict[str, Any]]:
-        """Sessions recorded so far; a record that cannot be read is kept under another name."""
+        """The sessions recorded so far; a record that cannot be read is renamed."""
         try:
             sessions = json.loads(self.run_json.read_bytes())["sessions"]
             return [dict(session) for session in sessions]
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
-            aside = self.run_json.with_name("run.json.unreadable")
-            _log.warning("%s cannot be read (%r); kept as %s", self.run_json, error, aside.name)
-            self.run_json.replace(aside)
+            renamed = self.run_json.with_name("run.json.unreadable")
+            _log.warning("%s cannot be read (%r); kept as %s", self.run_json, error, renamed.name)
+            self.run_json.replace(renamed)
             return []
 
 
 def _locked(path: Path) -> int:
     """Open and lock ``path``; the descriptor is closed on exec, so that no child keeps the lock alive."""
     while True:
-        fd = _lock_whatever_is_at(path)
-        # Its folder may have been moved aside between opening and locking: then it guards another run's past.
+        fd = _lock_file(path)
+        # The folder may have been renamed between opening and locking; then this lock belongs to the renamed run.
         if _is_at(fd, path):
             return fd
         os.close(fd)
@@ -192,7 +171,7 @@ def _is_at(fd: int, path: Path) -> bool:
         return False
 
 
-def _lock_whatever_is_at(path: Path) -> int:
+def _lock_file(path: Path) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         try:
@@ -216,5 +195,5 @@ def _holder(fd: int) -> str:
         owner = json.loads(os.pread(fd, 4096, 0))
         return f"process {owner['pid']} on host {owner['host']} (started {owner['started']})"
     except (ValueError, KeyError, TypeError):
-        # The holder locks first and then writes who it is.
+        # The holder locks first and then writes its identity.
         return "another process that is just starting"

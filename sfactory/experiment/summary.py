@@ -1,7 +1,4 @@
-"""Room: how a run ended. In: final counts and means. Out: summary.json, its one-line form, the RESULT line.
-
-Room: how a run ended. In: the end of its processes. Out: ``Outcome``, for the last lines and the exit code.
-"""
+"""The result of a run: summary.json, its one-line form, and the RESULT line."""
 
 from __future__ import annotations
 
@@ -24,12 +21,12 @@ Result = Literal["done", "interrupted", "failed"]
 class Summary:
     """The result of a run; field names are the keys of summary.json. None where there is no such number.
 
-    true_objective_mean: of the last episodes; their mean return if the env tells no objective of its own.
-    episode_extra_stats: mean of each extra statistic that the env gave, over its last values.
-    evaluation: the last one that was made beside training, see EvaluationReport; None if there was none.
-    policies: where there are several, what each has come to in this session, in their order. best_policy: the number of
-    the one whose last stats_avg episodes came to the highest true objective. best_episode_return_mean is that of any
-    one policy, and the other means are of the episodes of all.
+    true_objective_mean: of the last episodes; their mean return if the env reports no objective.
+    episode_extra_stats: the mean of each extra statistic of the env over its last values.
+    evaluation: the last evaluation beside training, see EvaluationReport.
+    policies: with several policies, the results of each in this session, in their order.
+    best_policy: number of the policy with the highest mean true objective over its last stats_avg episodes.
+    best_episode_return_mean is the best of any one policy; the other means are over the episodes of all.
     """
 
     status: Result
@@ -53,7 +50,9 @@ class Summary:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values; numbers that are not finite become None, as JSON has no others."""
-        return _finite(dataclasses.asdict(self))
+        values = _finite(dataclasses.asdict(self))
+        assert isinstance(values, dict)
+        return values
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -61,7 +60,7 @@ class Summary:
 
     @staticmethod
     def read(path: Path) -> Summary | None:
-        """The summary that ``write`` left at ``path``; None if there is none that can be read."""
+        """The summary that ``write`` wrote to ``path``; None if there is none that can be read."""
         try:
             values = json.loads(path.read_bytes())
             return Summary(**{**values, "policy_lag": PolicyLag(**values["policy_lag"])})
@@ -69,7 +68,7 @@ class Summary:
             return None
 
     def write(self, path: Path) -> None:
-        """Replace ``path`` at once by this summary. Raises CannotSaveError; then ``path`` is as it was."""
+        """Replace ``path`` atomically by this summary. Raises CannotSaveError; then ``path`` is unchanged."""
         try:
             atomic.write_json(path, self.to_dict())
         except OSError as error:
@@ -85,9 +84,9 @@ def result_line(
     cause: str = "",
     saved_env_steps: int | None = None,
 ) -> str:
-    """The last line on stderr: how the run ended, why if it failed, and the command that goes on from there.
+    """The last line on stderr: how the run ended, why if it failed, and the command that resumes it.
 
-    ``saved_env_steps``: where that command goes on, which lies before ``env_steps`` if the end was not saved.
+    ``saved_env_steps``: where that command resumes, which is before ``env_steps`` if the end was not saved.
     """
     mean = "none" if return_mean is None or not math.isfinite(return_mean) else f"{return_mean:.3f}"
     saved = "" if saved_env_steps is None else f" saved={saved_env_steps}"
@@ -99,15 +98,11 @@ def _one_line(text: str) -> str:
     return " ".join(text.split("\n"))
 
 
-def _finite(tree: dict[str, object]) -> dict[str, object]:
-    return {key: _finite_value(value) for key, value in tree.items()}
-
-
-def _finite_value(value: object) -> object:
+def _finite(value: object) -> object:
     if isinstance(value, dict):
-        return _finite(value)
+        return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite_value(each) for each in value]
+        return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -115,7 +110,7 @@ def _finite_value(value: object) -> object:
 class Outcome:
     """How a run ended.
 
-    error: its cause, if it failed. saved_env_steps: where a resumed run goes on. stopped_early: an observer had enough.
+    error: the cause, if it failed. saved_env_steps: where it would resume. stopped_early: an observer ended it.
     """
 
     status: Result
