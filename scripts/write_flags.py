@@ -20,7 +20,6 @@ from sfactory.config.enjoy import EnjoyConfig, enjoy_flags
 from sfactory.config.flags import Flag, all_flags, parse_text, type_text, value_text
 from sfactory.config.launcher import LauncherConfig, launcher_flags
 from sfactory.config.schema import Config
-from sfactory.config.validation import range_text
 
 DOCS = Path(__file__).parents[1] / "docs"
 TARGET = DOCS / "flags.md"
@@ -161,7 +160,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def _flag_table(flags: Iterable[Flag], genealogy: Genealogy) -> list[str]:
     rows = []
     for flag in flags:
-        allowed = range_text(flag.info)
+        allowed = flag.info.range_text()
         rows.append(
             [
                 f"`{flag.name}`",

@@ -198,10 +198,10 @@ def _value_advice(flag: Flag) -> str:
     if flag.type is bool:
         return f": --{flag.name}=True or --{flag.name}=False"
     if flag.is_list:
-        return f": --{flag.name} {flag.example()}, or --{flag.name}= for an empty list"
+        return f": {flag.example()}, or --{flag.name}= for an empty list"
     if flag.choices:
         return f", one of {', '.join(flag.choices)}"
-    return f", for example --{flag.name}={flag.example()}" if flag.example() else f": --{flag.name}=..."
+    return f": --{flag.name}=..." if flag.default == "" else f", for example {flag.example()}"
 
 
 def _unknown(typed: str, name: str, known: Sequence[str]) -> str:

@@ -1,38 +1,30 @@
-"""Room: a command beside train. In: a dataclass of its flags, argv. Out: the dataclass, or every problem of the line.
+"""Command lines of the commands beside train: flags as a dataclass, and the settings of export and plot.
 
-Such a command works on runs that are there, whose own config.json says how environment and network are made, or starts
-runs that bring their own flags. So it takes none of train's other flags, and train takes none of its own.
-
-Room: the settings of ``sfactory.export``. In: argv. Out: ``ExportConfig``, or every problem of the line at once.
-
-Room: the command line of ``sfactory.plot``. In: argv. Out: ``PlotConfig``, or every problem of the line at once.
+These commands work on saved runs, which have a config.json, or start runs that bring their own flags. So they take
+none of train's other flags, and train takes none of theirs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import textwrap
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, get_type_hints
 
 from sfactory.config.argv import scan
 from sfactory.config.field import flag, flag_info
-from sfactory.config.flags import Flag, assigned, config_of, did_you_mean, shown, type_text, value_text
-from sfactory.config.validation import find_problems, range_text, value_problem
+from sfactory.config.flags import Flag, assigned, config_of, did_you_mean, shown
+from sfactory.config.help_text import command_help
+from sfactory.config.validation import find_problems, value_problem
 from sfactory.errors import ConfigError
 
-_WIDTH = 110
-_INDENT = " " * 6
 # Flags that say where the run is; train's rules for their values hold here, too.
 _WHERE = ("experiment", "train_dir")
-_FORM = "Flags are given as --name=value or --name value, with dashes or underscores; booleans as True or False."
 
-# Flags that do not go together, or have a form of their own: their names, and what is wrong.
-Clash = tuple[set[str], str]
+# Flags that do not go together, or have a form of their own: the flag to blame, what is wrong, the other flags.
+Clash = tuple[str, str, tuple[str, ...]]
 Settings = TypeVar("Settings")
 
 
@@ -47,59 +39,48 @@ class Command(Generic[Settings]):
         clashes: Callable[[Settings], list[Clash]],
         usage: str = "--experiment=NAME",
     ) -> None:
-        """``about``: what ``--help`` says of it; ``usage``: the flag that it cannot do without."""
-        self._kind, self._name, self._about, self._clashes, self._usage = kind, name, about, clashes, usage
+        """``about``: what ``--help`` says the command does; ``usage``: what its command line begins with."""
+        hints = get_type_hints(kind)
+        fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(kind)  # type: ignore[arg-type]
+        known = {each.name: Flag(each.name, name, hints[each.name], each.default, flag_info(each)) for each in fields}
+        self._flags = types.MappingProxyType(known)
+        self._kind, self._about, self._clashes, self._usage = kind, about, clashes, usage
 
-    @functools.cached_property
     def flags(self) -> Mapping[str, Flag]:
-        """Its flags by name."""
-        hints = get_type_hints(self._kind)
-        fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(self._kind)  # type: ignore[arg-type]
-        return types.MappingProxyType(
-            {
-                field.name: Flag(field.name, self._name, hints[field.name], field.default, flag_info(field))
-                for field in fields
-            }
-        )
+        """The command's flags by name."""
+        return self._flags
 
-    def read(self, argv: Sequence[str], *, prog: str) -> Settings:
-        """What ``argv`` (without the program's name) asks for; ``prog`` is the module named in ``--help``.
+    def read(self, argv: Sequence[str], *, prog: str, problems: Sequence[str] = ()) -> Settings:
+        """The settings that ``argv`` (without the program's name) asks for; ``prog`` is the module named in ``--help``.
 
-        Raises ConfigError with every problem there is. With ``--help`` the flags are printed to stdout and
-        SystemExit(0) is raised, whatever else is wrong.
+        Raises ConfigError with every problem, those in ``problems`` first. With ``--help`` prints the flags to stdout
+        and raises SystemExit(0), whatever else is wrong.
         """
-        line = scan(argv, self.flags, takes_config=False)
+        line = scan(argv, self._flags, takes_config=False)
         if line.help:
-            print(self._help(prog), end="")
+            print(command_help(prog, self._usage, self._about, self._flags.values()), end="")
             raise SystemExit(0)
         settings = self._kind(**line.values)
-        problems = [*line.problems, *self._value_problems(settings, line.broken)]
-        if problems:
-            raise ConfigError(problems)
+        found = [*problems, *line.problems, *self._value_problems(settings, line.broken)]
+        if found:
+            raise ConfigError(found)
         return settings
 
     def _value_problems(self, settings: Settings, broken: set[str]) -> list[str]:
         """What is wrong with values that could be read."""
-        problems: list[str] = []
-        for name, known in self.flags.items():
-            value = getattr(settings, name)
-            text = None if name in broken else value_problem(known, value)
-            if text is not None:
-                problems.append(f"{assigned(name, value)}: {text}")
-        problems += [text for names, text in self._clashes(settings) if not broken.intersection(names)]
-        names = [name for name in _WHERE if name in self.flags]
-        where = config_of({name: getattr(settings, name) for name in names})
-        return problems + [problem.text for problem in find_problems(where, broken) if problem.flags[0] in names]
-
-    def _help(self, prog: str) -> str:
-        lines = [f"usage: python -m {prog} {self._usage} [--flag=value ...]", ""]
-        lines += [*textwrap.wrap(f"{self._about} {_FORM}", _WIDTH), ""]
-        for known in self.flags.values():
-            facts = [f"default {value_text(known.default)}", *filter(None, [range_text(known.info)])]
-            text = f"{known.info.help} [{'; '.join(facts)}]"
-            lines.append(f"  --{known.name} {type_text(known)}")
-            lines += textwrap.wrap(text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
-        return "\n".join(lines) + "\n"
+        values = {name: getattr(settings, name) for name in self._flags}
+        problems = [
+            f"{assigned(name, values[name])}: {text}"
+            for name, known in self._flags.items()
+            if name not in broken and (text := value_problem(known, values[name])) is not None
+        ]
+        problems += [
+            f"{assigned(name, values[name])}: {text}"
+            for name, text, others in self._clashes(settings)
+            if not broken.intersection((name, *others))
+        ]
+        where = {name: values[name] for name in _WHERE if name in values}
+        return problems + [p.text for p in find_problems(config_of(where), broken) if p.flags[0] in where]
 
 
 SUFFIX = ".safetensors"
@@ -112,44 +93,32 @@ class ExportConfig:
     experiment: str = flag("default_experiment", "name of the run whose weights are exported")
     train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
     load_checkpoint_kind: Literal["latest", "best", "milestone"] = flag(
-        "latest", "checkpoint to export: the newest, the best, or the newest of those that are kept for ever"
+        "latest", "checkpoint to export: the newest, the best policy, or the newest milestone (never deleted)"
     )
     checkpoint_env_steps: int | None = flag(
         None,
-        "export exactly the checkpoint of this env step, of any kind, or of the kind that load_checkpoint_kind names "
+        "export the checkpoint of exactly this env step, of any kind, or of the kind that load_checkpoint_kind names "
         "if that is best or milestone",
         ge=0,
     )
     policy_index: int = flag(0, "policy to export, of a run that trains several", ge=0)
-    out: str = flag("", "file to write, which does not exist yet; its name ends in .safetensors")
+    out: str = flag("", "file to write, which must not exist yet; its name ends in .safetensors")
 
 
-def export_flags() -> Mapping[str, Flag]:
-    """The flags of export by name."""
-    return _COMMAND.flags
-
-
-def read_export_line(argv: Sequence[str], *, prog: str) -> ExportConfig:
-    """The settings that ``argv`` asks for, see ``Command.read``."""
-    return _COMMAND.read(argv, prog=prog)
-
-
-def _clashes(config: ExportConfig) -> list[Clash]:
+def _export_clashes(config: ExportConfig) -> list[Clash]:
     name = Path(config.out).name
     if name.endswith(SUFFIX) and name != SUFFIX and "\0" not in config.out:
         return []
-    return [
-        ({"out"}, f"{assigned('out', config.out)}: must be a file whose name ends in {SUFFIX}, --out=cartpole{SUFFIX}")
-    ]
+    return [("out", f"must be a file whose name ends in {SUFFIX}, --out=cartpole{SUFFIX}", ())]
 
 
-_COMMAND = Command(
+_EXPORT = Command(
     ExportConfig,
     "export",
     "Writes the weights of a checkpoint into a safetensors file, which holds numbers alone and no code.",
-    _clashes,
+    _export_clashes,
 )
-
+export_flags, read_export_line = _EXPORT.flags, _EXPORT.read
 
 KINDS = ("population",)
 SUFFIXES = (".svg", ".png")
@@ -172,32 +141,31 @@ class Plot:
     out: Path
 
 
+def _plot_clashes(config: PlotConfig) -> list[Clash]:
+    if not config.out or config.out.endswith(SUFFIXES):
+        return []
+    return [("out", f"must be a file whose name ends in {' or '.join(SUFFIXES)}", ())]
+
+
+_PLOT = Command(
+    PlotConfig,
+    "plot",
+    "Draws a population: returns of every member, which policy replaced which, each hyperparameter over time. RUN is "
+    "the folder of a run, or its name in --train_dir.",
+    _plot_clashes,
+    usage=f"{KINDS[0]} RUN",
+)
+plot_flags = _PLOT.flags
+
+
 def read_plot_line(argv: Sequence[str], *, prog: str) -> Plot:
-    """What ``argv`` asks for. Raises ConfigError with every problem; --help prints and raises SystemExit(0)."""
-    words = []
-    for token in argv:
-        if token.startswith("-"):
-            break
-        words.append(token)
-    known = plot_flags()
-    line = scan(argv[len(words) :], known, takes_config=False)
-    if line.help:
-        print(_help(prog, known), end="")
-        raise SystemExit(0)
-    settings = PlotConfig(**{name: str(value) for name, value in line.values.items()})
-    problems = [*_word_problems(words, prog), *line.problems]
-    if settings.out and not settings.out.endswith(SUFFIXES):
-        problems.append(f"{assigned('out', settings.out)}: must be a file whose name ends in {' or '.join(SUFFIXES)}")
-    if problems:
-        raise ConfigError(problems)
+    """The plot that ``argv`` asks for: two words, then flags; otherwise as ``Command.read``."""
+    count = next((i for i, token in enumerate(argv) if token.startswith("-")), len(argv))
+    words = argv[:count]
+    settings = _PLOT.read(argv[count:], prog=prog, problems=_word_problems(words, prog))
     kind, run = words
     run_dir = _run_dir(run, settings.train_dir)
     return Plot(kind, run_dir, Path(settings.out) if settings.out else run_dir / f"{kind}{SUFFIXES[0]}")
-
-
-def plot_flags() -> dict[str, Flag]:
-    """The flags of plot by name."""
-    return {field.name: Flag(field.name, "plot", str, field.default, flag_info(field)) for field in fields(PlotConfig)}
 
 
 def _word_problems(words: Sequence[str], prog: str) -> list[str]:
@@ -206,7 +174,7 @@ def _word_problems(words: Sequence[str], prog: str) -> list[str]:
         return [f"what is to be drawn? {usage}"]
     if words[0] not in KINDS:
         near = did_you_mean(words[0], KINDS)
-        return [f"{shown(words[0])!r}: is nothing that can be drawn; there is {', '.join(KINDS)}{near}"]
+        return [f"{shown(words[0])!r}: cannot be drawn; there is {', '.join(KINDS)}{near}"]
     if len(words) == 1:
         return [f"of which run? {usage}, where RUN is its folder, or its name in --train_dir"]
     return [f"{shown(word)!r}: unexpected; {usage}" for word in words[2:]]
@@ -218,16 +186,3 @@ def _run_dir(run: str, train_dir: str) -> Path:
     if found:
         return found[0]
     raise ConfigError([f"there is no run {shown(run)!r}, neither in {train_dir} nor as a folder from {Path.cwd()}"])
-
-
-def _help(prog: str, known: dict[str, Flag]) -> str:
-    lines = [
-        f"usage: python -m {prog} population RUN [--flag=value ...]",
-        "",
-        "Draws a population: returns of every member, who took over from whom, each hyperparameter over time.",
-        "RUN is the folder of a run, or its name in --train_dir.",
-        "",
-    ]
-    for each in known.values():
-        lines += [f"  --{each.name} text", f"      {each.info.help} [default {value_text(each.default) or 'empty'}]"]
-    return "\n".join(lines) + "\n"

@@ -1,19 +1,13 @@
-"""Room: the settings of ``sfactory.enjoy``. In: argv. Out: ``EnjoyConfig``, or every problem of the line at once.
-
-They are no part of ``Config``: the run's own config.json says how its environment and network are made, so enjoy
-takes none of train's other flags, and train takes none of these.
-"""
+"""The command line of ``sfactory.enjoy``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sfactory.config.commands import Command
+from sfactory.config.commands import Clash, Command
 from sfactory.config.field import flag
-from sfactory.config.flags import Flag, assigned
 
 _VIDEO_SUFFIX = ".mp4"
 _VIDEO_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -74,35 +68,23 @@ class EnjoyConfig:
         return self.video_name if self.video_name.endswith(_VIDEO_SUFFIX) else self.video_name + _VIDEO_SUFFIX
 
 
-def enjoy_flags() -> Mapping[str, Flag]:
-    """The flags of enjoy by name."""
-    return _COMMAND.flags
-
-
-def read_enjoy_line(argv: Sequence[str], *, prog: str) -> EnjoyConfig:
-    """The settings that ``argv`` asks for, see ``Command.read``."""
-    return _COMMAND.read(argv, prog=prog)
-
-
-def _clashes(config: EnjoyConfig) -> list[tuple[set[str], str]]:
-    """Flags that do not go together, or have a form of their own: their names, and what is wrong."""
-    found: list[tuple[set[str], str]] = []
+def _clashes(config: EnjoyConfig) -> list[Clash]:
+    clashes: list[Clash] = []
     if config.render == "window" and config.no_render:
-        found.append(({"render", "no_render"}, "--render=window: contradicts --no_render=True; leave out one of them"))
+        clashes.append(("render", "contradicts --no_render=True; leave out one of them", ("no_render",)))
     if config.render == "window" and config.save_video:
         text = "an environment draws into a window or for --save_video=True, not both; leave out one of them"
-        found.append(({"render", "save_video"}, f"--render=window: {text}"))
+        clashes.append(("render", text, ("save_video",)))
     if not _VIDEO_NAME.fullmatch(config.video_name):
         text = (
             "must be a plain file name of letters, digits, '.', '_' or '-' that begins with a letter or digit; "
             "the video is put into the run's folder"
         )
-        found.append(({"video_name"}, f"{assigned('video_name', config.video_name)}: {text}"))
+        clashes.append(("video_name", text, ()))
     for name in ("video_name", "video_frames"):
-        value = getattr(config, name)
-        if not config.save_video and value != enjoy_flags()[name].default:
-            found.append(({name, "save_video"}, f"{assigned(name, value)}: needs --save_video=True"))
-    return found
+        if not config.save_video and getattr(config, name) != enjoy_flags()[name].default:
+            clashes.append((name, "needs --save_video=True", ("save_video",)))
+    return clashes
 
 
 _COMMAND = Command(
@@ -111,3 +93,4 @@ _COMMAND = Command(
     "Plays whole episodes with a checkpoint of a run. Environment and network are those of the run.",
     _clashes,
 )
+enjoy_flags, read_enjoy_line = _COMMAND.flags, _COMMAND.read

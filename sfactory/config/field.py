@@ -1,32 +1,32 @@
-"""Room: how a flag is declared in a section. In: default, help, bounds. Out: a dataclass field, ``FlagInfo``.
-
-Room: how a flag says that population-based training may change it. In: a range, a way. Out: ``Mutable``.
-"""
+"""Declares flags: ``flag`` makes a dataclass field with help text and bounds, ``Mutable`` lets PBT change it."""
 
 from __future__ import annotations
 
 import dataclasses
+import operator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+_META = "sfactory"
+
 
 class How(StrEnum):
-    """How a new value is found; ``pbt_perturb_min`` and ``pbt_perturb_max`` bound the factor f."""
+    """How PBT finds a new value; ``pbt_perturb_min`` and ``pbt_perturb_max`` bound the factor f."""
 
     FACTOR = "factor"  # the value times f, or divided by it
-    ONE_MINUS = "one_minus"  # 1 - value times f, or divided by it: for what is near 1
+    ONE_MINUS = "one_minus"  # 1 - value times f, or divided by it: for values near 1
     DOUBLE = "double"  # a whole number is doubled or halved
-    UNIFORM = "uniform"  # drawn anew, all values of the range alike
-    LOG_UNIFORM = "log_uniform"  # drawn anew, all orders of magnitude of the range alike
+    UNIFORM = "uniform"  # redrawn, uniformly over the range
+    LOG_UNIFORM = "log_uniform"  # redrawn, uniformly over the logarithm of the range
 
 
 @dataclass(frozen=True)
 class Mutable:
-    """That a flag may be changed while a run goes on, within ``low`` and ``high``.
+    """Marks a flag that PBT may change during a run, within ``low`` and ``high``.
 
-    on: the flag that has it mutated; "" if only ``pbt_hyperparameters`` does. relative: the bounds are multiples of
-    the value that the run was given.
+    on: the flag that switches its mutation on; "" if only ``pbt_hyperparameters`` does. relative: the bounds are
+    multiples of the value that the run was started with.
     """
 
     low: float
@@ -36,15 +36,9 @@ class Mutable:
     relative: bool = False
 
 
-_META = "sfactory"
-
-
 @dataclass(frozen=True)
 class FlagInfo:
-    """What is known of one flag beside its type and default: help text and the range it accepts.
-
-    mutable: how population-based training may change it; None: not at all.
-    """
+    """Help text, accepted range, and how PBT may change the flag (None: not at all)."""
 
     help: str
     gt: float | None = None
@@ -52,6 +46,23 @@ class FlagInfo:
     lt: float | None = None
     le: float | None = None
     mutable: Mutable | None = None
+
+    def range_text(self) -> str:
+        """The accepted range in words, or "" if every finite number is accepted."""
+        return " and ".join(f"{words} {bound}" for words, bound, _ in self._bounds())
+
+    def broken_bound(self, number: float) -> str | None:
+        """The first bound that ``number`` breaks, in words; None if it is in the range."""
+        return next((f"{words} {bound}" for words, bound, holds in self._bounds() if not holds(number, bound)), None)
+
+    def _bounds(self) -> list[tuple[str, float, Any]]:
+        bounds = (
+            ("at least", self.ge, operator.ge),
+            ("greater than", self.gt, operator.gt),
+            ("at most", self.le, operator.le),
+            ("less than", self.lt, operator.lt),
+        )
+        return [(words, bound, holds) for words, bound, holds in bounds if bound is not None]
 
 
 def flag(
@@ -64,14 +75,11 @@ def flag(
     le: float | None = None,
     mutable: Mutable | None = None,
 ) -> Any:
-    """Declare a config field: ``default``, ``help`` text and bounds (gt, ge, lt, le; NaN and inf are never legal).
-
-    mutable: that population-based training may change it, and how.
-    """
-    info = FlagInfo(help=help, gt=gt, ge=ge, lt=lt, le=le, mutable=mutable)
+    """A config field with its ``default``, ``help`` text and bounds. NaN and infinity are never legal."""
+    metadata = {_META: FlagInfo(help=help, gt=gt, ge=ge, lt=lt, le=le, mutable=mutable)}
     if isinstance(default, dict):
-        return dataclasses.field(default_factory=lambda: dict(default), metadata={_META: info})
-    return dataclasses.field(default=default, metadata={_META: info})
+        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def flag_info(field: dataclasses.Field[Any]) -> FlagInfo:

@@ -1,7 +1,6 @@
-"""Room: one flag: its name, its type, and the way between text, data and value.
+"""Describes flags and converts their values from and to text and data.
 
-In: the sections of ``Config``. Out: ``Flag``, from which the command line, config files, saved runs and
-``--help`` all read and write values, so that a value means the same in all four places.
+The command line, config files, saved runs and ``--help`` all use it, so a value means the same in all four places.
 """
 
 from __future__ import annotations
@@ -45,8 +44,10 @@ class Flag:
         return tuple(str(word) for word in get_args(self.type)) if get_origin(self.type) is Literal else ()
 
     def example(self) -> str:
-        """A value that would be right, as text: the default, or 1 where the default is None."""
-        return value_text(1 if self.default is None else self.default)
+        """An assignment that would be right, such as ``--gamma=0.99``."""
+        if self.default == ():
+            return f"--{self.name} A B"
+        return assigned(self.name, 1 if self.default is None else self.default)
 
 
 def assigned(name: str, value: object) -> str:
@@ -57,13 +58,13 @@ def assigned(name: str, value: object) -> str:
 
 
 def shown(text: str) -> str:
-    """``text`` fit for one line of an error: control characters escaped, cut if very long."""
+    """``text`` for one line of an error: control characters escaped, cut if very long."""
     clean = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return clean if len(clean) <= _SHOWN_CHARACTERS else f"{clean[:_SHOWN_CHARACTERS]}..."
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """``; did you mean x?`` with the nearest of ``known``, or nothing if none is near."""
+    """``; did you mean x?`` with the nearest of ``known``, or "" if none is near."""
     candidates = sorted(known)
     begun = [word for word in candidates if name and word.startswith(name)]
     near = begun[:3] or difflib.get_close_matches(name, candidates, n=1)
@@ -71,7 +72,7 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def value_text(value: object) -> str:
-    """A value as it is written on the command line, without its flag."""
+    """A value as the command line writes it, without its flag."""
     if isinstance(value, tuple):
         return " ".join(value_text(element) for element in value)
     if isinstance(value, Mapping):
@@ -120,19 +121,20 @@ def _type_name(kind: object) -> str:
         return f"list of {_type_name(get_args(kind)[0])}"
     if _is_mapping(kind):
         return "JSON object"
-    return {bool: "True|False", int: "int", float: "float", str: "text"}[_plain(kind)]
+    assert isinstance(kind, type), kind
+    return {bool: "True|False", int: "int", float: "float", str: "text"}[kind]
 
 
 def parse_text(flag: Flag, text: str) -> object:
-    """The value that ``text`` means; raises ValueError whose text says what would be right. Ranges are not checked."""
+    """The value of ``text``. Raises ValueError with what would be right. Ranges are not checked."""
     return _from_text(flag, flag.type, text)
 
 
 def coerce(flag: Flag, data: object) -> object:
-    """The value that ``data``, out of a YAML or JSON file or a family's defaults, means.
+    """The value of ``data`` from a YAML or JSON file or from a family's defaults.
 
-    Text is read as on the command line, except that a flag of text takes text only: YAML has turned an
-    unquoted 007 or no into something else before we see it. Raises ValueError saying what would be right.
+    Text is read as on the command line. A flag of text takes text only: YAML has already turned an unquoted 007 or
+    no into something else. Raises ValueError with what would be right.
     """
     return _from_data(flag, flag.type, data)
 
@@ -150,11 +152,12 @@ def is_of_type(kind: object, value: object) -> bool:
         return isinstance(value, Mapping)
     if isinstance(value, bool):
         return kind is bool
-    return isinstance(value, int | float) if kind is float else isinstance(value, _plain(kind))
+    assert isinstance(kind, type), kind
+    return isinstance(value, int | float if kind is float else kind)
 
 
 def strict_json(text: str) -> object:
-    """JSON without its two traps: repeated keys, and NaN or Infinity. Raises ValueError."""
+    """JSON data; raises ValueError for repeated keys and for NaN or Infinity, too."""
     return json.loads(text, object_pairs_hook=_unique_pairs, parse_constant=_no_constant)
 
 
@@ -169,11 +172,6 @@ def _unique_pairs(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
 
 def _no_constant(word: str) -> object:
     raise ValueError(f"{word} is not JSON")
-
-
-def _plain(kind: object) -> type:
-    assert isinstance(kind, type), kind
-    return kind
 
 
 def _is_mapping(kind: object) -> bool:
@@ -241,14 +239,12 @@ def _choice(flag: Flag, data: object) -> str:
 
 def _boolean(flag: Flag, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError(f"must be True or False, for example --{flag.name}={flag.example()}")
+        raise ValueError(f"must be True or False, for example {flag.example()}")
     return text.lower() == "true"
 
 
 def _integer(flag: Flag, text: str) -> int:
-    wrong = ValueError(
-        f"must be a whole number{_or_none(flag)}, for example --{flag.name}{_joint(flag)}{flag.example()}"
-    )
+    wrong = ValueError(f"must be a whole number{_or_none(flag)}, for example {flag.example()}")
     try:
         number = Decimal(text.replace("_", ""))
     except InvalidOperation:
@@ -266,20 +262,15 @@ def _real(flag: Flag, text: str) -> float:
     try:
         return float(text)
     except (ValueError, OverflowError):
-        advice = f"for example --{flag.name}{_joint(flag)}{flag.example()}"
-        raise ValueError(f"must be a number{_or_none(flag)}, {advice}") from None
+        raise ValueError(f"must be a number{_or_none(flag)}, for example {flag.example()}") from None
 
 
 def _or_none(flag: Flag) -> str:
     return "" if _without_none(flag.type) is None else " or none"
 
 
-def _joint(flag: Flag) -> str:
-    return " " if flag.is_list else "="
-
-
 def _json_object(flag: Flag, data: object) -> dict[str, object]:
-    """A JSON object from text, or from data that must survive being written as JSON and read again."""
+    """A JSON object from text, or from data that JSON can hold unchanged."""
     advice = f"""must be a JSON object, for example --{flag.name}='{{"key": 1}}'"""
     try:
         text = data if isinstance(data, str) else json.dumps(data, allow_nan=False)

@@ -1,8 +1,8 @@
-"""Room: what population-based training mutates, and within which range. In: a ``Config``. Out: ``Hyperparameter``.
+"""Determines which flags population-based training mutates, and within which range.
 
-NOTE [What is mutated]: a flag that its section declares as mutable, if the flag named there is True or
-``pbt_hyperparameters`` asks for it; not one that has no effect as things are, and, unless it was asked for, not one
-that is 0, which means off.
+NOTE [Mutated flags]: PBT mutates a flag that its section declares as mutable, if the flag named there is True or
+``pbt_hyperparameters`` asks for it. It skips flags without effect under the config, and, unless asked for, flags that
+are 0, which means off.
 """
 
 from __future__ import annotations
@@ -18,12 +18,6 @@ from sfactory.config.schema import Config
 
 _MIN, _MAX, _HOW = "min", "max", "how"
 _KEYS = (_MIN, _MAX, _HOW)
-_BOUNDS: Mapping[str, Callable[[float, float], bool]] = {
-    "at least": lambda x, bound: x >= bound,
-    "greater than": lambda x, bound: x > bound,
-    "at most": lambda x, bound: x <= bound,
-    "less than": lambda x, bound: x < bound,
-}
 
 
 @dataclass(frozen=True)
@@ -38,49 +32,46 @@ class Hyperparameter:
     default: float
 
 
-@dataclass(frozen=True)
-class _Effect:
-    works: Callable[[Config], bool]
-    needs: str
-
-
-_OF_VTRACE = _Effect(lambda config: config.algo.with_vtrace, "--with_vtrace=True")
-_OF_ADAM = _Effect(lambda config: config.optim.optimizer != "rmsprop", "--optimizer=adam")
+# When a flag has an effect, and what it needs for it; other flags always have one.
+_Effect = tuple[Callable[[Config], bool], str]
+_OF_VTRACE: _Effect = (lambda config: config.algo.with_vtrace, "--with_vtrace=True")
+_OF_ADAM: _Effect = (lambda config: config.optim.optimizer != "rmsprop", "--optimizer=adam")
 _EFFECTS: Mapping[str, _Effect] = {
-    "learning_rate": _Effect(
-        lambda config: config.optim.lr_schedule in ("constant", "linear_decay"), "--lr_schedule=constant"
+    "learning_rate": (
+        lambda config: config.optim.lr_schedule in ("constant", "linear_decay"),
+        "--lr_schedule=constant",
     ),
-    "exploration_loss_coeff": _Effect(
+    "exploration_loss_coeff": (
         lambda config: config.algo.exploration_loss != "none" and not config.algo.exploration_loss_coeff_schedule,
         "--exploration_loss=entropy and no --exploration_loss_coeff_schedule",
     ),
-    "ppo_clip_ratio": _Effect(lambda config: config.algo.policy_loss == "ppo_clip", "--policy_loss=ppo_clip"),
-    "gae_lambda": _Effect(lambda config: not config.algo.with_vtrace, "--with_vtrace=False"),
+    "ppo_clip_ratio": (lambda config: config.algo.policy_loss == "ppo_clip", "--policy_loss=ppo_clip"),
+    "gae_lambda": (lambda config: not config.algo.with_vtrace, "--with_vtrace=False"),
     **dict.fromkeys(("vtrace_rho", "vtrace_pg_rho", "vtrace_c", "vtrace_lambda"), _OF_VTRACE),
-    "kl_loss_coeff": _Effect(lambda config: not config.algo.kl_target, "--kl_target=0"),
-    "aux_loss_coeff": _Effect(lambda config: config.algo.use_cpc, "--use_cpc=True"),
-    "value_lr": _Effect(
+    "kl_loss_coeff": (lambda config: not config.algo.kl_target, "--kl_target=0"),
+    "aux_loss_coeff": (lambda config: config.algo.use_cpc, "--use_cpc=True"),
+    "value_lr": (
         lambda config: config.optim.separate_value_optimizer and not config.optim.value_lr_schedule,
         "--separate_value_optimizer=True and no --value_lr_schedule",
     ),
-    "weight_decay": _Effect(lambda config: config.optim.optimizer in ("adamw", "lamb", "muon"), "--optimizer=adamw"),
+    "weight_decay": (lambda config: config.optim.optimizer in ("adamw", "lamb", "muon"), "--optimizer=adamw"),
     "adam_eps": _OF_ADAM,
     "adam_beta1": _OF_ADAM,
 }
 
 
 def mutable_flags() -> dict[str, Mutable]:
-    """All flags that may be mutated at all, with what their sections declare."""
+    """All mutable flags by name, as their sections declare them."""
     return {name: flag.info.mutable for name, flag in all_flags().items() if flag.info.mutable is not None}
 
 
 def hyperparameters(config: Config) -> tuple[Hyperparameter, ...]:
-    """What is mutated under a ``config`` that the rules let pass, in the order of the schema."""
+    """What PBT mutates under a ``config`` without problems, in the order of the schema."""
     return tuple(found for name in mutable_flags() if (found := hyperparameter(config, name)) is not None)
 
 
 def hyperparameter(config: Config, name: str) -> Hyperparameter | None:
-    """How the mutable flag ``name`` is mutated under ``config``; None if it is not (see NOTE [What is mutated])."""
+    """How the mutable flag ``name`` is mutated under ``config``; None if it is not (see NOTE [Mutated flags])."""
     asked, values = config.population.pbt_hyperparameters, values_of(config)
     if not config.population.with_pbt:
         return None
@@ -93,7 +84,7 @@ def hyperparameter(config: Config, name: str) -> Hyperparameter | None:
 
 
 def range_problem(name: str, config: Config) -> str | None:
-    """What is wrong with the value of ``name`` if it is mutated without having been asked for."""
+    """What is wrong with the value of ``name`` if it is mutated by default."""
     if name in config.population.pbt_hyperparameters:
         return None
     found = hyperparameter(config, name)
@@ -102,13 +93,13 @@ def range_problem(name: str, config: Config) -> str | None:
     bound, room = (_MIN, 0.1) if found.default < found.low else (_MAX, 10)
     value = found.default * (1 if found.how is How.ONE_MINUS else room)
     return (
-        f"population-based training mutates it within {found.low:g} and {found.high:g}, where it must begin; choose a "
-        f'value between them, or another range: --pbt_hyperparameters=\'{{"{name}": {{"{bound}": {value:g}}}}}\''
+        f"population-based training mutates it within {found.low:g} and {found.high:g}: choose a value in this range, "
+        f'or another range: --pbt_hyperparameters=\'{{"{name}": {{"{bound}": {value:g}}}}}\''
     )
 
 
 def request_problems(config: Config) -> list[str]:
-    """All that is wrong with ``pbt_hyperparameters``, a line for each flag in it."""
+    """What is wrong with ``pbt_hyperparameters``, a line for each flag in it."""
     asked = config.population.pbt_hyperparameters
     return [f"{name}: {text}" for name, body in asked.items() if (text := _request_problem(config, name, body))]
 
@@ -116,9 +107,9 @@ def request_problems(config: Config) -> list[str]:
 def _request_problem(config: Config, name: str, body: object) -> str | None:
     flag = all_flags().get(name)
     if flag is None:
-        return ancestor_hint(name, mutable_flags()) or f"is no flag{did_you_mean(name, mutable_flags())}"
+        return ancestor_hint(name, mutable_flags()) or f"is not a flag{did_you_mean(name, mutable_flags())}"
     if flag.info.mutable is None:
-        kind = "cannot change while a run goes on" if is_number(flag.default) else "is no number"
+        kind = "cannot change during a run" if is_number(flag.default) else "is not a number"
         return f"{kind}; what can be mutated: {', '.join(mutable_flags())}"
     if body is None:
         return None
@@ -126,14 +117,14 @@ def _request_problem(config: Config, name: str, body: object) -> str | None:
         return 'must be null or an object with "min", "max" and "how", all of which may be left out'
     if any(not is_number(body[key]) for key in (_MIN, _MAX) if key in body):
         return '"min" and "max" must be finite numbers'
-    ways = [how.value for how in How if _suits(how, flag)]
+    ways = [how.value for how in How if how is not (How.ONE_MINUS if flag.type is int else How.DOUBLE)]
     if _HOW in body and body[_HOW] not in ways:
         return f'"how" must be one of {", ".join(ways)}'
     return _idle_text(config, name) or _value_problem(config, flag, body)
 
 
 def _value_problem(config: Config, flag: Flag, body: Mapping[str, object]) -> str | None:
-    """What is wrong with a range, or with where the present value lies in it."""
+    """What is wrong with a range, or with the present value's place in it."""
     value = values_of(config)[flag.name]
     if not is_number(value):
         return f"is {'none' if value is None else value}, so there is nothing to mutate"
@@ -145,18 +136,15 @@ def _value_problem(config: Config, flag: Flag, body: Mapping[str, object]) -> st
     if found.how is How.ONE_MINUS and not 0 <= found.low < found.high < 1:
         return f'"min" and "max" must be at least 0 and less than 1, since "how" is {found.how}'
     for bound in (found.low, found.high):
-        if wrong := _outside(flag, bound):
-            return f"{bound:g} is no value of --{flag.name}, which must be {wrong}"
+        if wrong := flag.info.broken_bound(bound):
+            return f"{bound:g} is not a value of --{flag.name}, which must be {wrong}"
     if not found.low <= found.default <= found.high:
-        return (
-            f"its value, {found.default:g}, lies outside of {found.low:g} to {found.high:g}: give it one within, or "
-            "widen the range"
-        )
+        return f"its value, {found.default:g}, is not within {found.low:g} and {found.high:g}: change it or the range"
     return None
 
 
 def _declared(config: Config, name: str, body: Mapping[str, object]) -> Hyperparameter:
-    """The hyperparameter as the section declares it, with ``body``, whose types are right, in place of what it says."""
+    """The hyperparameter as its section declares it; keys of ``body``, which have the right types, replace that."""
     flag, value = all_flags()[name], values_of(config)[name]
     declared = flag.info.mutable
     assert declared is not None
@@ -172,31 +160,15 @@ def _declared(config: Config, name: str, body: Mapping[str, object]) -> Hyperpar
 
 
 def _idle_text(config: Config, name: str) -> str | None:
-    effect = _EFFECTS.get(name)
-    return None if effect is None or effect.works(config) else f"has no effect as it is: needs {effect.needs}"
+    works, needs = _EFFECTS.get(name, (lambda config: True, ""))
+    return None if works(config) else f"has no effect as it is: needs {needs}"
 
 
 def is_number(value: object) -> bool:
-    """Whether ``value`` is a finite number that a float can hold; True and False are none."""
+    """Whether ``value`` is a finite number that a float can hold; False for booleans."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
         return math.isfinite(value)
     except OverflowError:  # a whole number beyond all floats
         return False
-
-
-def _suits(how: How, flag: Flag) -> bool:
-    return how is not (How.ONE_MINUS if flag.type is int else How.DOUBLE)
-
-
-def _outside(flag: Flag, number: float) -> str | None:
-    """The bound of the flag that ``number`` breaks, in words."""
-    info = flag.info
-    bounds = {"at least": info.ge, "greater than": info.gt, "at most": info.le, "less than": info.lt}
-    broken = [
-        f"{words} {bound:g}"
-        for words, bound in bounds.items()
-        if bound is not None and not _BOUNDS[words](number, bound)
-    ]
-    return broken[0] if broken else None

@@ -1,14 +1,14 @@
-"""Room: classes and functions of the user's, named by flags as module:name. In: such a name. Out: what it names."""
+"""Imports the user's classes and functions, which flags name as module:name."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
 import types
 from collections.abc import Callable
 
+from sfactory.config.flags import did_you_mean
 from sfactory.errors import named
 
 
@@ -17,7 +17,7 @@ class Unresolved(ValueError):
 
 
 def find_callable(reference: str) -> Callable[..., object]:
-    """The class or function that ``reference``, module:name, stands for; the current directory is importable.
+    """The class or function that ``reference``, module:name, names; the current directory is importable.
 
     Raises Unresolved, with what the module raised as its cause, if there is none.
     """
@@ -31,7 +31,7 @@ def find_callable(reference: str) -> Callable[..., object]:
 
 
 def find_object(reference: str) -> object:
-    """Whatever ``reference``, module:name, stands for; otherwise as ``find_callable``."""
+    """The object that ``reference``, module:name, names; otherwise as ``find_callable``."""
     holder, module, name = _holder(reference)
     if not hasattr(holder, name):
         raise _absent(holder, module, name, list(vars(holder)))
@@ -48,7 +48,7 @@ def _holder(reference: str) -> tuple[types.ModuleType, str, str]:
         return importlib.import_module(module), module, name
     # The user's module may raise anything while it is imported, and may even call sys.exit.
     except (Exception, SystemExit) as error:
-        advice = "mend the module"
+        advice = "correct the module"
         if isinstance(error, ModuleNotFoundError):
             missing = error.name or module
             own = module == missing or module.startswith(f"{missing}.")
@@ -59,11 +59,8 @@ def _holder(reference: str) -> tuple[types.ModuleType, str, str]:
 
 
 def _absent(holder: types.ModuleType, module: str, name: str, known: list[str]) -> Unresolved:
-    near = difflib.get_close_matches(name, known, n=1)
-    return Unresolved(
-        f"module {module!r} ({getattr(holder, '__file__', None) or 'no file'}) has no {name!r}"
-        + (f"; did you mean {module}:{near[0]}?" if near else "; name a function or class that it has")
-    )
+    advice = did_you_mean(name, known, prefix=f"{module}:") or "; name a function or class that it has"
+    return Unresolved(f"module {module!r} ({getattr(holder, '__file__', None) or 'no file'}) has no {name!r}{advice}")
 
 
 def import_current_directory() -> None:
@@ -74,5 +71,5 @@ def import_current_directory() -> None:
 
 
 def described(value: object) -> str:
-    """What ``value`` is, for an error."""
+    """The type of ``value``, for an error."""
     return "None" if value is None else f"a {type(value).__module__}.{type(value).__qualname__}"

@@ -1,23 +1,22 @@
-"""Room: the settings of ``sfactory.launcher``. In: argv. Out: ``LauncherConfig``, or all problems of the line."""
+"""The command line of ``sfactory.launcher``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from sfactory.config.commands import Clash, Command
 from sfactory.config.field import flag
-from sfactory.config.flags import Flag, assigned
 
 _NAMES = re.compile(r"[A-Za-z0-9_.,-]+")  # of Slurm's partitions
 _SUFFIX = re.compile(r"[A-Za-z0-9._-]*")
+_OF_PROCESSES = ("pause_between", "num_gpus", "max_parallel", "experiments_per_gpu")
 
 
 @dataclass(frozen=True)
 class LauncherConfig:
-    """Which runs to start, and where. What they train is in what ``--run`` names."""
+    """Which runs to start, and where; ``--run`` says what they train."""
 
     run: str = flag(
         "",
@@ -52,55 +51,36 @@ class LauncherConfig:
     )
 
 
-def launcher_flags() -> Mapping[str, Flag]:
-    """The flags of the launcher by name."""
-    return _COMMAND.flags
-
-
-def read_launcher_line(argv: Sequence[str], *, prog: str) -> LauncherConfig:
-    """The settings that ``argv`` asks for, see ``Command.read``."""
-    return _COMMAND.read(argv, prog=prog)
-
-
 def _clashes(config: LauncherConfig) -> list[Clash]:
     clashes: list[Clash] = []
 
     def wrong(name: str, text: str, *others: str) -> None:
-        clashes.append(({name, *others}, f"{assigned(name, getattr(config, name))}: {text}"))
+        clashes.append((name, text, others))
 
     if not config.run or "\0" in config.run:
         wrong("run", "must say what to run, for example --run=my_search:RUNS or --run=my_search.toml")
     if not _SUFFIX.fullmatch(config.experiment_suffix):
         wrong("experiment_suffix", "becomes a part of folder names: letters, digits, '.', '_' or '-'")
     if config.experiments_per_gpu == 0:
-        wrong("experiments_per_gpu", "must be at least 1, or -1 to deal out no GPUs")
+        wrong("experiments_per_gpu", "must be at least 1, or -1 so that every run sees all GPUs")
     if config.num_gpus > 1 and config.experiments_per_gpu == -1:
-        wrong(
-            "num_gpus",
-            "GPUs are dealt out only where --experiments_per_gpu says how many runs share one, for example "
-            "--experiments_per_gpu=1",
-            "experiments_per_gpu",
-        )
+        advice = "GPUs are dealt out only where --experiments_per_gpu says how many runs share one, for example 1"
+        wrong("num_gpus", advice, "experiments_per_gpu")
     if config.slurm_partition is not None and not _NAMES.fullmatch(config.slurm_partition):
         wrong("slurm_partition", "must be a name, or several separated by commas")
-    for name in _idle(config):
-        wrong(name, f"has no effect with --backend={config.backend}; leave it out", "backend")
-    return clashes
-
-
-def _idle(config: LauncherConfig) -> list[str]:
-    """Flags of the other backend that are set."""
-    of_processes = ("pause_between", "num_gpus", "max_parallel", "experiments_per_gpu")
     of_slurm = [name for name in launcher_flags() if name.startswith("slurm_")]
-    names = of_processes if config.backend == "slurm" else of_slurm
-    return [name for name in names if getattr(config, name) != launcher_flags()[name].default]
+    for name in _OF_PROCESSES if config.backend == "slurm" else of_slurm:
+        if getattr(config, name) != launcher_flags()[name].default:
+            wrong(name, f"has no effect with --backend={config.backend}; leave it out", "backend")
+    return clashes
 
 
 _COMMAND = Command(
     LauncherConfig,
     "launcher",
-    "Starts many runs of sfactory.train, on this machine or on Slurm. The same command again goes on with what was "
-    "interrupted or has failed, and leaves alone what is done.",
+    "Starts many runs of sfactory.train, on this machine or on Slurm. The same command again resumes interrupted and "
+    "failed runs, and leaves finished ones alone.",
     _clashes,
     usage="--run=WHAT",
 )
+launcher_flags, read_launcher_line = _COMMAND.flags, _COMMAND.read

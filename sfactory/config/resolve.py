@@ -1,75 +1,25 @@
-"""Room: from argv to the config of a run. In: argv, the config file, the saved run, env families. Out: ``Resolved``.
+"""Resolves argv, config file, saved run and env family into the config of a run.
 
-NOTE [Layers]: a value comes from the strongest of these sources that gives one: command line, config file,
-the saved run that is being resumed, defaults of the env family, defaults of the schema. A benchmark resumes
-nothing, and neither does a run that begins anew under an old name, so these have no saved run. Of a saved run, what
-autotune had chosen keeps that as its source.
-
-Room: the text of ``--help``. In: the schema and the effective defaults of an environment. Out: text.
+NOTE [Layers]: a value comes from the strongest source that gives one. From strong to weak: command line, config file,
+the saved run that is resumed, defaults of the env family, defaults of the schema. Benchmarks and runs that restart
+under an old name resume nothing, so they have no saved run. A saved value that autotune chose keeps that source.
 """
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_type_hints
 
 from sfactory.config.argv import CommandLine, scan
 from sfactory.config.config_file import ConfigFile, read_config_file
 from sfactory.config.env_families import EnvFamily, search_families
-from sfactory.config.flags import Flag, all_flags, assigned, coerce, config_of, shown, type_text, value_text, values_of
+from sfactory.config.flags import all_flags, assigned, coerce, config_of, value_text, values_of
+from sfactory.config.help_text import train_help
 from sfactory.config.saved_config import NOT_RESUMED, SavedConfig, check_resume, read_config
 from sfactory.config.schema import Config
-from sfactory.config.validation import check_env_name, find_problems, range_text, warnings_of
+from sfactory.config.validation import check_env_name, find_problems, warnings_of
 from sfactory.errors import ConfigError
-
-_WIDTH = 110
-_INDENT = " " * 6
-
-
-def help_text(prog: str, family: str | None, family_defaults: Mapping[str, object]) -> str:
-    """All flags by section, with type, default, range and meaning.
-
-    ``family_defaults`` are the defaults that the env family ``family`` sets for the environment at hand.
-    """
-    lines = [
-        f"usage: python -m {prog} --env=ENV [--flag=value ...]",
-        "",
-        "Flags are given as --name=value or --name value, with dashes or underscores; booleans as True or False;",
-        "lists as --name 64 64. No flag can be abbreviated. Of several sources the last one wins: the defaults",
-        "below, the saved run that is resumed, the file given with --config, the command line.",
-        "",
-        "  --config FILE",
-        f"{_INDENT}YAML or JSON file with a flat mapping of flag names to values",
-    ]
-    for section, section_type in get_type_hints(Config).items():
-        lines += ["", f"{section}: {(section_type.__doc__ or '').strip()}"]
-        for flag in all_flags().values():
-            if flag.section == section:
-                lines += _flag_lines(flag, family, family_defaults)
-    return "\n".join(lines) + "\n"
-
-
-def _flag_lines(flag: Flag, family: str | None, family_defaults: Mapping[str, object]) -> list[str]:
-    facts = [_default_text(flag, family, family_defaults)]
-    if range_text(flag.info):
-        facts.append(("each " if flag.is_list else "") + range_text(flag.info))
-    text = f"{flag.info.help} [{'; '.join(facts)}]"
-    body = textwrap.wrap(text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False)
-    return [f"  --{flag.name} {type_text(flag)}", *body]
-
-
-def _default_text(flag: Flag, family: str | None, family_defaults: Mapping[str, object]) -> str:
-    if flag.name in family_defaults:
-        return f"default {_shown_value(family_defaults[flag.name])}, from env family {family}"
-    return f"default {_shown_value(flag.default)}"
-
-
-def _shown_value(value: object) -> str:
-    return shown(value_text(value)) or "empty"
-
 
 DEFAULT = "default"
 SAVED_RUN = "saved run"
@@ -227,4 +177,4 @@ def _check(config: Config, saved: SavedConfig | None, sources: Mapping[str, str]
 def _help(prog: str, env: str) -> str:
     family = search_families(env).family if env else None
     defaults = {} if family is None else _family_defaults(family, env, _Findings())
-    return help_text(prog, None if family is None else family.name, defaults)
+    return train_help(prog, None if family is None else family.name, defaults)

@@ -1,9 +1,6 @@
-"""Room: which configurations are refused, and what would be right instead.
+"""Checks configs and names of environments: one line per problem, all of them at once, and warnings.
 
-In: a ``Config``, or the name of an environment. Out: one line per problem, all of them at once. Nothing is
-changed, made or executed here; devices, memory and the environment itself are examined when a run starts.
-
-Room: settings that work and are seldom meant. In: a ``Config`` without problems. Out: one line for each.
+Nothing is changed, made or executed here; devices, memory and the environment itself are examined when a run starts.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ from pathlib import Path
 from sfactory.config.env_families import load_families, search_families
 from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
+from sfactory.config.rule import Rule, refuse
 from sfactory.config.rules import RULES
 from sfactory.config.schema import Config
 
@@ -28,7 +26,7 @@ _LARGEST_INT = 2**63 - 1
 
 @dataclass(frozen=True)
 class Problem:
-    """One refused setting. ``flags``: the flag that ``text`` blames, then the others that it depends on."""
+    """One refused setting. ``flags``: the flag that ``text`` blames, then the others that the rule reads."""
 
     flags: tuple[str, ...]
     text: str
@@ -45,9 +43,8 @@ def check(config: Config, chosen: Collection[str] = ()) -> list[str]:
 def find_problems(config: Config, skip: Collection[str] = (), chosen: Collection[str] = ()) -> list[Problem]:
     """Like ``check``, with the flags that each problem is about.
 
-    ``skip`` names flags whose value is known to be wrong already: neither they nor rules that need them are
-    checked, since a second complaint would be about a value that nobody chose. ``chosen`` names flags that somebody
-    set: of these alone it is a problem to have no effect, for the defaults of an env family suit several settings.
+    skip: flags with a value that is known to be wrong. Neither they nor rules that read them are checked. chosen: flags
+    that the user set. Only for these a lack of effect is a problem: the defaults of an env family suit many settings.
     """
     values = values_of(config)
     problems: list[Problem] = []
@@ -79,35 +76,23 @@ def value_problem(flag: Flag, value: object) -> str | None:
     return None
 
 
-def range_text(info: FlagInfo) -> str:
-    """The accepted range in words, or '' if every finite number is accepted."""
-    bounds = (("at least", info.ge), ("greater than", info.gt), ("at most", info.le), ("less than", info.lt))
-    return " and ".join(f"{words} {bound}" for words, bound in bounds if bound is not None)
-
-
 def _number_problem(info: FlagInfo, number: int | float) -> str | None:
+    accepted = info.range_text()
     if isinstance(number, float) and not math.isfinite(number):
-        allowed = range_text(info)
-        return f"must be a finite number{', ' + allowed if allowed else ''}"
-    broken = (
-        (f"at least {info.ge}", info.ge is not None and number < info.ge),
-        (f"greater than {info.gt}", info.gt is not None and number <= info.gt),
-        (f"at most {info.le}", info.le is not None and number > info.le),
-        (f"less than {info.lt}", info.lt is not None and number >= info.lt),
-        ("at most 2^63 - 1", isinstance(number, int) and number > _LARGEST_INT),
-    )
-    for words, violated in broken:
-        if violated:
-            both = range_text(info)
-            return f"must be {words}" + (f" (accepted: {both})" if " and " in both else "")
-    return None
+        return f"must be a finite number{', ' + accepted if accepted else ''}"
+    broken = info.broken_bound(number)
+    if broken is None and isinstance(number, int) and number > _LARGEST_INT:
+        broken = "at most 2^63 - 1"
+    if broken is None:
+        return None
+    return f"must be {broken}" + (f" (accepted: {accepted})" if " and " in accepted else "")
 
 
 def check_env_name(name: str) -> list[str]:
-    """What is wrong with ``--env=name`` as far as can be told without executing any of the user's code.
+    """What is wrong with ``--env=name``, found without executing any of the user's code.
 
     A name is known if a family claims it, if its module can be found (``module:function``, or Gymnasium's
-    ``module:Id-v0``), or if it is registered with Gymnasium. An empty name is ``check``'s affair.
+    ``module:Id-v0``), or if it is registered with Gymnasium. ``check`` reports an empty name.
     """
     if not name or search_families(name).family is not None:
         return []
@@ -137,7 +122,7 @@ def _module_problem(module: str) -> str | None:
         try:
             spec = importlib.machinery.PathFinder.find_spec(child, spec.submodule_search_locations)
         except KeyError:
-            # A namespace package in one that was not imported: it is there, and only importing can tell what it holds.
+            # A namespace package in one that was not imported: it exists, and only importing shows its content.
             return None
         if spec is None:
             return f"module {child!r} {where}: package {package!r} does not hold it"
@@ -154,7 +139,7 @@ def _find_top_module(name: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def _gymnasium_id_problem(name: str) -> str | None:
-    # Imported late: half a second that a wrong command line with module:function need not wait for.
+    # Imported late: it takes half a second, which a command line with module:function can save.
     from gymnasium import error
     from gymnasium.envs.registration import find_highest_version, parse_env_id, registry
 
@@ -176,19 +161,15 @@ def _gymnasium_id_problem(name: str) -> str | None:
 
 
 def warnings_of(config: Config) -> list[str]:
-    """What is worth a second look, of the form ``--num_batchers=3: ...``."""
-    found = (
-        ("publish_interval", config.learner.publish_interval, _publication(config)),
-        ("vtrace_rho", config.algo.vtrace_rho, _clips(config)),
-        ("num_batchers", config.learner.num_batchers, _batchers(config)),
-        ("minibatch_ring_size", config.learner.minibatch_ring_size, _ring(config)),
-    )
-    return [f"{assigned(name, value)}: {text}" for name, value, text in found if text is not None]
+    """Settings of a ``config`` without problems that work and are seldom meant, one line each."""
+    values = values_of(config)
+    found = ((rule.flags[0], rule.find(config)) for rule in _WARNINGS)
+    return [f"{assigned(name, values[name])}: {text}" for name, text in found if text is not None]
 
 
 def _publication(config: Config) -> str | None:
     learner = config.learner
-    # It is looked at after whole passes.
+    # Weights are published after whole passes.
     updates = learner.publish_interval + learner.num_batches_per_epoch - 1
     if updates <= learner.max_policy_lag:
         return None
@@ -198,22 +179,25 @@ def _publication(config: Config) -> str | None:
     )
 
 
-def _clips(config: Config) -> str | None:
-    algo = config.algo
-    rho, c = (math.inf if clip is None else clip for clip in (algo.vtrace_rho, algo.vtrace_c))
-    if not algo.with_vtrace or rho >= c:
-        return None
-    return f"is below vtrace_c ({algo.vtrace_c}): V-trace is known to converge for vtrace_rho >= vtrace_c"
+def _clip(value: float | None) -> float:
+    return math.inf if value is None else value
 
 
-def _batchers(config: Config) -> str | None:
-    batchers, workers = config.learner.num_batchers, config.sampling.num_workers
-    if batchers == 1 or 2 * batchers <= workers:
-        return None
-    return f"more than half of num_workers ({workers}): one batcher assembles what several workers collect"
-
-
-def _ring(config: Config) -> str | None:
-    if config.learner.minibatch_ring_size == 1 or config.learner.num_epochs > 1:
-        return None
-    return "with --num_epochs=1 each dataset is passed over once, so that turning over several changes nothing"
+_WARNINGS = (
+    Rule(("publish_interval", "num_batches_per_epoch", "max_policy_lag"), _publication),
+    refuse(
+        ("vtrace_rho", "vtrace_c", "with_vtrace"),
+        lambda config: config.algo.with_vtrace and _clip(config.algo.vtrace_rho) < _clip(config.algo.vtrace_c),
+        "is below vtrace_c ({vtrace_c}): V-trace is known to converge for vtrace_rho >= vtrace_c",
+    ),
+    refuse(
+        ("num_batchers", "num_workers"),
+        lambda config: config.learner.num_batchers > max(1, config.sampling.num_workers // 2),
+        "more than half of num_workers ({num_workers}): one batcher assembles what several workers collect",
+    ),
+    refuse(
+        ("minibatch_ring_size", "num_epochs"),
+        lambda config: config.learner.minibatch_ring_size > 1 and config.learner.num_epochs == 1,
+        "with --num_epochs=1 each dataset gets one pass, so a ring of several changes nothing",
+    ),
+)

@@ -43,7 +43,7 @@ def test_classes_and_functions_are_found() -> None:
         ("named_things:number", "'number' is a builtins.int; it must be a function or class"),
         ("no_such_module_here:Watcher", "run the command in the folder that holds it"),
         ("named_needing:Watcher", "install 'no_such_package_here', which it imports"),
-        ("named_badly:Watcher", "RuntimeError: bad day; mend the module"),
+        ("named_badly:Watcher", "RuntimeError: bad day; correct the module"),
         ("named_leaving:Watcher", "SystemExit: no licence"),
     ],
 )
