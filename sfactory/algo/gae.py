@@ -1,8 +1,4 @@
-"""Room: generalized advantage estimation.
-
-In: rewards and values of a batch, time-major, and which rows are valid. Out: advantages and
-returns. Source: Schulman et al. 2016, "High-dimensional continuous control using GAE", eq. 16.
-"""
+"""Generalized advantage estimation. Source: Schulman et al. 2016, "High-dimensional control using GAE", eq. 16."""
 
 from __future__ import annotations
 

@@ -1,14 +1,8 @@
-"""Room: the terms of the objective, one number for each cell of a minibatch.
+"""The terms of the loss, one number for each cell of a minibatch, and masked means.
 
-In: what the network says now, what was recorded, and the targets; all [T, B], or flattened alike. Out: cells of the
-same shape, whose mean or sum over the valid ones is to be minimized (losses, penalties), maximized (entropy), or
-reported. Invalid cells are exactly 0, whatever they were made of (NaN included), and send no gradient. Advantages,
-targets and recorded numbers are constants here: no gradient reaches them.
-
-Room: means and normalization over the valid cells of a batch.
-
-In: values and a bool mask of the same shape. Out: numbers that the invalid cells cannot touch,
-whatever they hold (NaN included), and that stay finite with no valid cell at all.
+All tensors are [T, B], or flattened alike. The mean or sum over valid cells is minimized (losses, penalties), maximized
+(entropy) or reported. Invalid cells are exactly 0, whatever their inputs are (NaN included), and send no gradient.
+Advantages, targets and recorded numbers are constants here: no gradient reaches them.
 """
 
 from __future__ import annotations
@@ -29,13 +23,13 @@ def log_ratio(log_prob: Tensor, behavior_log_prob: Tensor, valid: Tensor) -> Ten
 
     log_prob, behavior_log_prob: [T, B] float. valid: [T, B] bool. Gradient flows to log_prob only.
     """
-    # The mask comes first: what is masked only at the end still sends NaN back through exp().
+    # The mask comes first: masking only at the end would still send NaN back through exp().
     difference = torch.where(valid, log_prob - behavior_log_prob.detach(), 0.0)
     return difference.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
 
 
 def impact_log_prob(*, target_log_prob: Tensor, behavior_log_prob: Tensor, worker_clip: float) -> Tensor:
-    """What takes the place of log mu in the ratio of IMPACT: log max(pi', mu / worker_clip), for a target policy pi'.
+    """Log of the denominator of IMPACT's ratio, max(pi', mu / worker_clip), with the target policy pi'.
 
     target_log_prob, behavior_log_prob: [T, B] float. worker_clip: > 0. With it, ``log_ratio`` is the log of
     min(mu / pi', worker_clip) pi / mu. Source: Luo et al. 2020, "IMPACT", section 3.1.
@@ -88,7 +82,7 @@ def symmetric_kl_to_uniform(*, symmetric_kl: Tensor, valid: Tensor) -> Tensor:
     """Symmetric divergence of the policy from the uniform one, bounded by 30: to be minimized.
 
     symmetric_kl: [T, B] float - (KL(pi || u) + KL(u || pi)) / 2, as ``ActionDistribution.symmetric_kl_to_uniform``
-    computes it. valid: [T, B] bool. Unlike entropy, it punishes a single neglected choice ever more. Beyond the
+    computes it. valid: [T, B] bool. Unlike entropy, it punishes a single neglected choice more and more. Beyond the
     bound a cell gives no gradient.
     """
     return torch.where(valid, symmetric_kl, 0.0).clamp(max=_MAX_SYMMETRIC_KL)

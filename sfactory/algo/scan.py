@@ -1,7 +1,7 @@
-"""Room: what V-trace and GAE share: looking one step ahead, and the recursion back through time.
+"""Common parts of V-trace and GAE: values one step ahead, and the recursion back through time.
 
-In: time-major tensors. Out: the same. Everything else about targets is computed at once over
-[T, B]; only ``backward_scan_`` loops in Python, with one fused operation per step.
+Everything else about targets is computed at once over [T, B]; only ``backward_scan_`` loops in Python, with one fused
+operation per step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def check_shapes(bootstrap_value: Tensor, **time_major: Tensor) -> None:
 
 
 def without_garbage(values: Tensor, valid: Tensor) -> Tensor:
-    """``values``, with NaN and inf of invalid cells replaced by 0; those of valid cells stay, to be noticed.
+    """``values``, with NaN and inf of invalid cells replaced by 0; those of valid cells stay visible.
 
     values: [T, B] float. valid: [T, B] bool. Finite values of invalid cells are kept: a truncation row's
     value is what the row before it bootstraps from (NOTE [Row life]).

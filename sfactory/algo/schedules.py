@@ -1,8 +1,4 @@
-"""Room: coefficients over time, learning rates among them.
-
-In: progress or the divergence just measured. Out: the value to use. Nothing here remembers anything: what has
-to survive a resume is the value itself and the caller's counters.
-"""
+"""Coefficients over time, such as learning rates. Stateless: callers keep the value and their counters."""
 
 from __future__ import annotations
 
@@ -22,12 +18,12 @@ def linear_decay(initial: float, done: float, total: float) -> float:
 
 @dataclass(frozen=True)
 class PiecewiseLinear:
-    """A line from point to point. ``points``: (where, value), one at least, with ``where`` ascending."""
+    """Linear interpolation. ``points``: (where, value), at least one, with ``where`` ascending."""
 
     points: tuple[tuple[float, float], ...]
 
     def value(self, at: float) -> float:
-        """Exactly a point's value where it stands; the first's before it, the last's behind it."""
+        """Exact at the points; the first value before them, the last value after them."""
         after = bisect_right(self.points, at, key=lambda point: point[0])
         if after == 0:
             return self.points[0][1]
@@ -54,7 +50,7 @@ class KlAdaptive:
     def next(self, learning_rate: float, kl: float) -> float:
         """The rate after ``learning_rate``: /1.5 if kl > 2 * threshold, *1.5 if kl < threshold / 2, else the same.
 
-        A NaN divergence, as of a skipped update, tells nothing and changes nothing.
+        A NaN divergence, as of a skipped update, changes nothing.
         """
         if kl > _TOLERANCE * self.threshold:
             learning_rate /= _FACTOR
@@ -80,7 +76,7 @@ class KlCoefficient:
     def next(self, coefficient: float, kl: float) -> float:
         """The weight after ``coefficient``: *1.5 if kl > 2 * target, *0.5 if kl < target / 2, else the same.
 
-        A NaN divergence tells nothing and changes nothing.
+        A NaN divergence changes nothing.
         """
         if kl > _TOLERANCE * self.target:
             coefficient *= _COEFFICIENT_UP

@@ -1,8 +1,4 @@
-"""Room: V-trace targets and advantages.
-
-In: importance weights, rewards and values of a batch, time-major. Out: value targets and policy
-gradient advantages. Source: Espeholt et al. 2018, "IMPALA", section 4.1; lambda is their remark 2.
-"""
+"""V-trace targets and advantages. Source: Espeholt et al. 2018, "IMPALA", section 4.1; lambda is their remark 2."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Room: what one training pass sees. In: a full staging area. Out: tensors on the learner's device."""
+"""The tensors that a training pass sees, made of a full staging area."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,15 +21,15 @@ class Batch:
     behavior_log_prob, behavior_value: [T, R] float32, as recorded when acting
     rewards: [T, R] float32, scaled and clipped
     discounts: [T, R] float32 - gamma, or 0 where the step terminated
-    taken: [T, R] bool - the step was really taken
-    valid: [T, R] bool - the step may teach: it was taken, and its policy is not too old
-    replayed: [T, R] bool - the step has been in a dataset before: it teaches, but no statistics count it again
+    taken: [T, R] bool - an env took the step; False in padding
+    valid: [T, R] bool - the step is learned from: it was taken, and its policy is not too old
+    replayed: [T, R] bool - the step was in a dataset before: it is learned from, but no statistics count it again
     policy_version: [T, R] int32 - of the weights that took the step
     lag: [T, R] int32 - learner updates since then
-    is_first: [T+1, R] bool - obs is the first of an episode: memory is zeroed before it
-    rnn_states: [K+1, R, S] float32 - memory as recorded before each of K chunks and after the last step; S may be 0
-    held: [T, R] bool - nobody acted in the step, and it leaves memory as it is; None where agents never sleep
-    env_step, run_step: [T, R] bool - the step counts as an env step of the policy, and of the run; None where all do
+    is_first: [T+1, R] bool - obs is the first of an episode: the RNN state is zeroed before it
+    rnn_states: [K+1, R, S] float32 - as recorded before each of K chunks and after the last step; S may be 0
+    held: [T, R] bool - the agent was inactive, and its RNN state stays the same; None where agents are always active
+    env_step, run_step: [T, R] bool - the step counts as an env step of the policy, and of the run; None: all do
 
     In a batch of single steps (``steps``) T is 1, R counts steps, and obs and is_first have no row after the last.
     """
@@ -52,10 +53,10 @@ class Batch:
 
     @staticmethod
     def of(columns: Columns, algo: AlgoConfig, learner: LearnerConfig, train_step: int, device: torch.device) -> Batch:
-        """Move a full dataset to ``device``, where it is not there yet; ``train_step``: the learner's present version.
+        """Move a full dataset to ``device``, if it is not there yet; ``train_step``: the learner's present version.
 
-        With ``vtrace_drop_last_ts`` the last step of each rollout counts as not taken: that alone makes V-trace
-        bootstrap from its value.
+        With ``vtrace_drop_last_ts`` the last step of each rollout counts as not taken, so that V-trace bootstraps from
+        its value.
         """
 
         def move(tensor: Tensor) -> Tensor:
@@ -88,9 +89,9 @@ class Batch:
         return batch.aged(train_step, learner.max_policy_lag, learner.max_replay_lag)
 
     def aged(self, train_step: int, max_policy_lag: int, max_replay_lag: int) -> Batch:
-        """The same batch at ``train_step``: ``lag`` as it is then, ``valid`` where it is below its limit.
+        """The same batch at ``train_step``, with ``lag`` of then; valid are steps below their limit.
 
-        Steps that are replayed have a limit of their own: they are old by design.
+        Replayed steps have an own limit: they are old by design.
         """
         lag = train_step - self.policy_version
         young = torch.where(self.replayed, lag < max_replay_lag, lag < max_policy_lag)
@@ -98,7 +99,7 @@ class Batch:
 
     @property
     def fresh(self) -> Tensor:
-        """[T, R] bool - valid, and here for the first time: what statistics and normalizers may count."""
+        """[T, R] bool - valid and not replayed: steps that statistics and normalizers count."""
         return self.valid & ~self.replayed
 
     @property
@@ -112,33 +113,23 @@ class Batch:
         return self.valid.shape[0] // (self.rnn_states.shape[0] - 1)
 
     def columns(self, which: slice | Tensor) -> Batch:
-        """The rows ``which`` ([M] int64, or a slice, which gives views) as a batch of their own."""
+        """The rows ``which`` ([M] int64, or a slice, which gives views) as a batch."""
         if isinstance(which, slice) and which == slice(0, self.rows):
             return self
         return self._each(lambda tensor: tensor[:, which])
 
     def steps(self) -> Batch:
-        """All T x R steps as rows of one step each, without memory and without what comes after them."""
+        """All T x R steps as rows of one step each, without RNN states and observations after them."""
         steps = self.valid.shape[0]
         flat = self._each(lambda tensor: tensor[:steps].flatten(0, 1).unsqueeze(0))
         return replace(flat, rnn_states=self.rnn_states.new_empty(2, flat.rows, 0))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        return Batch(
-            obs={key: change(tensor) for key, tensor in self.obs.items()},
-            actions={key: change(tensor) for key, tensor in self.actions.items()},
-            behavior_log_prob=change(self.behavior_log_prob),
-            behavior_value=change(self.behavior_value),
-            rewards=change(self.rewards),
-            discounts=change(self.discounts),
-            taken=change(self.taken),
-            valid=change(self.valid),
-            replayed=change(self.replayed),
-            policy_version=change(self.policy_version),
-            lag=change(self.lag),
-            is_first=change(self.is_first),
-            rnn_states=change(self.rnn_states),
-            held=None if self.held is None else change(self.held),
-            env_step=None if self.env_step is None else change(self.env_step),
-            run_step=None if self.run_step is None else change(self.run_step),
-        )
+        """With every tensor changed."""
+
+        def changed(value: Tensor | dict[str, Tensor] | None) -> Any:
+            if isinstance(value, dict):
+                return {key: change(tensor) for key, tensor in value.items()}
+            return None if value is None else change(value)
+
+        return Batch(**{field.name: changed(getattr(self, field.name)) for field in fields(self)})

@@ -1,16 +1,8 @@
-"""Room: READY slots become datasets. In: an inbox. Out: full staging areas; freed slots.
+"""Copies slots that are ready into staging areas, as datasets, and frees the slots.
 
-A wide slot may be cut over several datasets, and a dataset joins as many slots as it needs.
-
-Room: who of a learner's threads is at a ring. In: enter, leave. Out: on the status board, since when the first is.
-
-A ring whose lock died with a process keeps whoever uses it for ever. Main notices by this stamp, which covers no time
-that a thread does anything else.
-
-Room: what has been announced to a learner, for all its batchers. In: TrajectoryReady. Out: slots, each once.
-
-See NOTE [Who saves waits on no ring]: only batchers come here. Since when one of them has been at a ring is told on the
-status board, so that main notices a ring whose lock died with a process.
+A wide slot may be cut over several datasets, and a dataset joins as many slots as it needs. Only batchers use the
+rings of a learner, see NOTE [Saving waits for no ring]. The status board shows since when one of their threads has been
+at a ring, and no other time, so that main notices a ring that is locked by a process that died.
 """
 
 from __future__ import annotations
@@ -31,33 +23,33 @@ from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot, TrajectoryBuffe
 
 
 class RingUsage:
-    """For threads of a learner, several of which may be at rings that other processes write or read."""
+    """Notes on the status board since when threads of a learner have been at a ring."""
 
     def __init__(self, row: StatusRow) -> None:
         self._row = row
         self._since: dict[int, float] = {}
-        self._telling = threading.Lock()  # held for the stamp alone, by no one who is at a ring
+        self._lock = threading.Lock()  # never held at a ring
 
     def enter_ring(self) -> None:
-        """This thread is about to use a ring."""
-        with self._telling:
+        """Call before this thread uses a ring."""
+        with self._lock:
             self._since[threading.get_ident()] = now()
-            self._tell()
+            self._write()
 
     def leave_ring(self) -> None:
-        """It has."""
-        with self._telling:
+        """Call after it."""
+        with self._lock:
             del self._since[threading.get_ident()]
-            self._tell()
+            self._write()
 
-    def _tell(self) -> None:
+    def _write(self) -> None:
         self._row.set("in_ring_since", min(self._since.values(), default=0.0))
 
 
 class SlotRemainder(NamedTuple):
-    """Columns of a slot, one row each, that are not copied yet: those from ``start`` on of ``columns``.
+    """Columns of a slot that are not copied yet: ``columns`` from ``start`` on.
 
-    columns: in which the policy acts, in order; a slice if these are all.
+    columns: in which the policy acts, in order; a slice if it acts in all.
     """
 
     slot: Slot
@@ -66,14 +58,14 @@ class SlotRemainder(NamedTuple):
 
     @property
     def width(self) -> int:
-        """How many columns the policy has in the slot, those that are copied included."""
+        """Columns of the policy in the slot, copied ones included."""
         return int(self.slot.value.shape[1]) if isinstance(self.columns, slice) else len(self.columns)
 
 
 class Inbox:
-    """Hands out slots in the order they were announced. A slot is in one pair of hands at a time.
+    """Hands out slots to batchers, in the order they were announced, each slot to one batcher at a time.
 
-    Of several learners each has an inbox of its own, and of a slot that concerns several each copies what it has in it.
+    Each learner has an inbox. If a slot holds steps of several policies, each learner copies its own.
     """
 
     def __init__(
@@ -86,11 +78,11 @@ class Inbox:
         row: StatusRow,
         shared: bool = False,
     ) -> None:
-        """``shared``: several batchers take, and a thread of its own reads for them, see ``receive``."""
+        """``shared``: several batchers take, and another thread reads for them, see ``receive``."""
         self._policy, self._table, self._ring, self._to_actors, self._row = policy, table, ring, to_actors, row
         self._at_rings = RingUsage(row) if shared else row
         self._slots = trajectories.slots()
-        self._taken = [0] * len(self._slots)  # the filling of each slot that was announced last
+        self._taken = [0] * len(self._slots)  # generation of each slot that was announced last
         self._waiting: deque[SlotRemainder] = deque()
         self._arrived = threading.Condition() if shared else None
 
@@ -105,7 +97,7 @@ class Inbox:
                 self._arrived.wait_for(lambda: bool(self._waiting), timeout)
 
     def receive(self, timeout: float) -> None:
-        """Read what has been announced, blocking up to ``timeout`` seconds if nothing has. One thread alone reads."""
+        """Read announcements, blocking up to ``timeout`` seconds for the first. Call from one thread only."""
         self._at_rings.enter_ring()
         arrived = self._ring.get(timeout)
         self._at_rings.leave_ring()
@@ -114,12 +106,12 @@ class Inbox:
             if self._is_new(message.slot):
                 slot = self._slots[message.slot]
                 self._waiting.append(SlotRemainder(slot, 0, slot.columns_of(self._policy)))
-        self._tell()
+        self._notify()
 
     def take(self, timeout: float) -> SlotRemainder | None:
-        """The next rows to copy, once ``wait(timeout)`` is over; None if there are none.
+        """The next rows to copy, after ``wait(timeout)``; None if there are none.
 
-        Whoever takes them gives them back if any are left, or frees the slot.
+        The caller then calls ``free``, or ``give_back`` if rows are left.
         """
         self.wait(timeout)
         try:
@@ -128,18 +120,18 @@ class Inbox:
             return None
 
     def take_all(self) -> list[SlotRemainder]:
-        """Everything that waits, without waiting. For the only one who takes."""
+        """All rows to copy, without waiting; for a single batcher."""
         taken = list(self._waiting)
         self._waiting.clear()
         return taken
 
     def give_back(self, rest: SlotRemainder) -> None:
-        """What was taken is not copied whole: the rest comes before everything else."""
+        """Put ``rest`` first in the queue: it is not copied yet."""
         self._waiting.appendleft(rest)
-        self._tell()
+        self._notify()
 
     def free(self, slot: Slot) -> None:
-        """Nobody needs the slot any more: its actor may fill it again."""
+        """Release the slot: its actor may fill it again once all learners have released it."""
         self._row.add("received_steps", self._table.steps(slot.index, self._policy))
         self._table.release(slot.index, self._policy)
         self._at_rings.enter_ring()
@@ -147,24 +139,24 @@ class Inbox:
         self._at_rings.leave_ring()
 
     def _is_new(self, slot: int) -> bool:
-        """Whether the slot was not announced before: the actor that replaces a dead one announces what may not be."""
+        """False for a second announcement: the actor that replaces a dead one repeats what may have been lost."""
         generation = self._table.generation(slot)
         if not self._table.is_ready_for(slot, self._policy) or self._taken[slot] == generation:
             return False
         self._taken[slot] = generation
         return True
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._arrived is not None:
             with self._arrived:
                 self._arrived.notify_all()
 
 
 class Batcher:
-    """Copies slots in the order they were announced, each row exactly once. One for each batcher."""
+    """Copies slots in the order they were announced, each row exactly once. One for each batcher thread."""
 
     def __init__(self, inbox: Inbox, slots_until_trained: bool, replay: Replay | None = None) -> None:
-        """``replay``: what mixes rows in that have been learned from before, shared by all batchers."""
+        """``replay``: shared by all batchers; None without replayed rows."""
         self._inbox, self._until_trained, self._replay = inbox, slots_until_trained, replay
         self._copied: list[Slot] = []  # not free yet, see NOTE [Collection waits]
 
@@ -178,26 +170,26 @@ class Batcher:
         return True
 
     def advance(self, staging: Staging, timeout: float) -> bool:
-        """Copy what has been announced, blocking up to ``timeout`` seconds if nothing has; True once full."""
+        """Copy announced slots, blocking up to ``timeout`` seconds for the first; True once full."""
         if self._replay is not None:
-            self._replay.pay(staging)
+            self._replay.add_due(staging)
         while not staging.full and (rest := self._inbox.take(timeout)) is not None:
             self._copy(rest, staging)
             timeout = 0.0
         return staging.full
 
     def receive(self, timeout: float) -> None:
-        """Wait for announced slots, up to ``timeout`` seconds; not if some that were announced are not copied yet."""
+        """Wait up to ``timeout`` seconds for announced slots that are not copied yet."""
         self._inbox.wait(timeout)
 
     def discard(self) -> None:
-        """Free every slot that has been received without copying it, as in sampler-only benchmarks."""
+        """Free all received slots without copying them."""
         self.trained()
         for rest in self._inbox.take_all():
             self._inbox.free(rest.slot)
 
     def trained(self) -> None:
-        """What was copied has been learned from and published: free the slots that waited for that."""
+        """After training on the copied rows and publishing: free the slots that waited for it."""
         for slot in self._copied:
             self._inbox.free(slot)
         self._copied.clear()
@@ -216,7 +208,7 @@ class Batcher:
             self._inbox.free(slot)
 
     def _mix(self, replay: Replay, rest: SlotRemainder, staging: Staging) -> int:
-        """Copy some new rows, and what they owe; returns how many new ones."""
+        """Copy new rows, and replayed ones in their proportion; returns the number of new ones."""
         first = staging.filled
         most = replay.new_rows(rest.width - rest.start, staging.room)
         count = staging.take(rest.slot, rest.start, most, rest.columns)

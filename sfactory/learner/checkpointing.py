@@ -34,11 +34,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """Counts over the whole run, resumed sessions included. Steps are trained steps, masked ones not counted.
+    """Counts over the whole run, resumes included. Steps are trained steps, without masked ones.
 
-    env_steps: in which the policy took part. agent_steps: of its agents. run_env_steps: those env steps that
-    count for the run, each of which is counted by one policy alone.
-    best_objective: the best mean of ``best_metric`` so far, which is what policies are judged by.
+    env_steps: in which the policy took part. agent_steps: of its agents. run_env_steps: env steps of the run, each
+    counted by one policy only. best_objective: the best mean of ``best_metric`` so far.
     """
 
     env_steps: int = 0
@@ -50,19 +49,19 @@ class Progress:
     started_at: float | None = None
 
     def add(self, learned: Learned, before: Learned) -> None:
-        """More steps were learned from than ``before``."""
+        """Count the steps in ``learned`` that are not in ``before``."""
         self.agent_steps += learned.fresh - before.fresh
         self.env_steps += learned.env_steps - before.env_steps
         self.run_env_steps += learned.run_steps - before.run_steps
 
     def start_clock(self, at: float) -> None:
-        """Training time counts from monotonic ``at`` on; later calls change nothing."""
+        """Count training time from ``at`` (monotonic seconds); later calls have no effect."""
         if self.started_at is None:
             self.started_at = at
 
     @property
     def train_seconds(self) -> float:
-        """Seconds of training, start-up excluded, earlier sessions included."""
+        """Seconds of training, without start-up, over all resumes."""
         return self.earlier_seconds + (0.0 if self.started_at is None else now() - self.started_at)
 
     def reached(self, limits: Limits) -> bool:
@@ -188,13 +187,12 @@ def _restore_target(trainer: Trainer, state: dict[str, Any] | None) -> None:
 
 
 class Checkpointer:
-    """Loads at the start, saves every save_every_sec, at the end, and whenever the objective is better than ever.
+    """Loads at the start; saves every save_every_sec, at the end, and when the objective is better than ever.
 
-    Milestones, which are kept for ever, are due at multiples of save_milestones_sec of training time, so that a run
-    that is stopped and resumed again and again has them, too.
+    Milestones, which are never deleted, are due at multiples of save_milestones_sec of training time over all resumes.
 
-    The objective (the mean of save_best_metric over the last stats_avg episodes, told by main) is looked at when
-    saving, not before: what is saved as best are the weights that earn it now.
+    Main computes the objective, the mean of save_best_metric over the last stats_avg episodes. It is read when saving,
+    not before, so that the best policy is saved with the weights that reached it.
     """
 
     def __init__(
@@ -215,7 +213,7 @@ class Checkpointer:
         self._pause: Deadline | None = None
         self._best_pause = Deadline(config.save_best_every_sec)
         self._next_milestone = math.inf
-        self._has_latest = False  # as long as there is none, a resumed run goes on from the best policy
+        self._has_latest = False  # without one, a resumed run continues from the best policy
         self._plan_milestone()
 
     def load(self) -> None:
@@ -244,11 +242,11 @@ class Checkpointer:
             self.save()
 
     def after_dataset(self) -> None:
-        """Save what is due. A failure is reported, and what failed is tried again later; training goes on.
+        """Save what is due. A failure is logged, and tried again later; training continues.
 
         Raises DivergedError.
 
-        What a resumed run goes on from comes first, and nothing that fails keeps another from being saved.
+        The latest checkpoint, which a resumed run continues from, comes first; each is saved even if another fails.
         """
         if self._pause is not None and not self._pause.passed:
             return
@@ -257,12 +255,12 @@ class Checkpointer:
                 save()
             except CannotSaveError as error:
                 self._pause = Deadline(_RETRY_S)
-                log.error("%s; training goes on, saving is tried again in %.0f s or later", error, _RETRY_S)
+                log.error("%s; training continues, saving is tried again in %.0f s or later", error, _RETRY_S)
 
     def finish(self) -> None:
         """Save for the last time, as the best policy, too, if it ends as that; raises CannotSaveError, DivergedError.
 
-        What a resumed run goes on from comes first: it is there even if the best policy cannot be saved.
+        The latest checkpoint comes first: it exists even if the best policy cannot be saved.
         """
         objective = self._record_objective()
         self.save(objective)
@@ -334,8 +332,8 @@ class Checkpointer:
     def _best_on_disk(self) -> float:
         """The objective of the best policy that can be loaded, -inf without one or if another metric decided.
 
-        The checkpoint that the run goes on from does not tell: a run that is killed may have saved its best policy
-        later; and one that goes back leaves a later one behind, which had taken the place of the one known then.
+        Not read from the checkpoint that the run continues from: a killed run may have saved a better policy after it,
+        and a run that continues from an older checkpoint has a best policy from after it.
         """
         assert self._directory is not None
         try:

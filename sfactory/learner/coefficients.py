@@ -1,7 +1,4 @@
-"""Room: what changes over the training of one policy: rates and weights of terms of the loss.
-
-In: progress, divergences of updates and datasets. Out: the values in force.
-"""
+"""Learning rates and weights of loss terms over the training of one policy."""
 
 from __future__ import annotations
 
@@ -18,10 +15,9 @@ _KL_ADAPTIVE = ("kl_adaptive_minibatch", "kl_adaptive_epoch")
 
 
 class Coefficients:
-    """The values that flags and schedules set. Points of schedules stand at env steps this policy was trained on.
+    """The values in force, by flags, schedules and adaptation. Schedules are over trained env steps of this policy.
 
-    exploration: ``exploration_loss_coeff``, or what its schedule says. kl: ``kl_loss_coeff``, or with ``kl_target``
-    what it has become.
+    exploration: of the exploration loss. kl: of the KL penalty, which adapts with ``kl_target``.
     """
 
     def __init__(self, optim: OptimConfig, algo: AlgoConfig, total_env_steps: int) -> None:
@@ -40,11 +36,11 @@ class Coefficients:
 
     @property
     def rates(self) -> Rates:
-        """What to step with."""
+        """Learning rates of the next update."""
         return Rates(self._rate, self._value_rate if self._optim.separate_value_optimizer else None)
 
     def by_name(self) -> dict[str, float]:
-        """All that are in force, by their names in TRAIN_STATISTICS."""
+        """All values in force, by their names in TRAIN_STATISTICS."""
         rates = self.rates
         return {
             "learning_rate": rates.policy,
@@ -55,16 +51,16 @@ class Coefficients:
 
     @property
     def looks_at_updates(self) -> bool:
-        """Whether ``after_update`` wants to be told; measuring what it wants costs a forward pass."""
+        """Whether to call ``after_update``; its divergence costs a forward pass."""
         return self._optim.lr_schedule in _KL_ADAPTIVE
 
     @property
     def looks_at_datasets(self) -> bool:
-        """Whether ``after_dataset`` wants to be told."""
+        """Whether to call ``after_dataset``."""
         return self._kl_rule is not None
 
     def at(self, env_steps: int) -> None:
-        """Training stands at ``env_steps``."""
+        """Follow the schedules to ``env_steps``."""
         if self._optim.lr_schedule == "linear_decay":
             self._rate = linear_decay(self._optim.learning_rate, env_steps, self._total)
         if self._rate_points is not None:
@@ -75,25 +71,25 @@ class Coefficients:
             self.exploration = self._exploration_points.value(env_steps)
 
     def after_update(self, kl: float) -> None:
-        """After an update the policy has diverged by ``kl`` from the one that acted, on the update's own minibatch."""
+        """Adapt after an update: ``kl`` is the divergence from the behavior policy on the update's minibatch."""
         if self._optim.lr_schedule == "kl_adaptive_minibatch":
             self._rate = self._adaptive.next(self._rate, kl)
         elif self._optim.lr_schedule == "kl_adaptive_epoch":
             self._divergences.append(kl)
 
     def after_epoch(self) -> None:
-        """An epoch is over."""
+        """Adapt after an epoch."""
         if self._divergences:
             self._rate = self._adaptive.next(self._rate, sum(self._divergences) / len(self._divergences))
             self._divergences.clear()
 
     def after_dataset(self, kl: float) -> None:
-        """A dataset has been learned from, and the policy has diverged by ``kl`` from the one that acted."""
+        """Adapt after a dataset: ``kl`` is the divergence from the behavior policy."""
         if self._kl_rule is not None:
             self.kl = self._kl_rule.next(self.kl, kl)
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """What a resumed run needs to go on: plain values."""
+        """For a checkpoint: plain values."""
         optim, algo = self._optim, self._algo
         return {
             "learning_rate": {"schedule": optim.lr_schedule, "initial": optim.learning_rate, "value": self._rate},
@@ -101,9 +97,9 @@ class Coefficients:
         }
 
     def restore(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on from where adaptive values were, within the bounds of now, unless another start is wanted now.
+        """Continue with the adaptive values of ``state``, within the present bounds, unless their start value differs.
 
-        All others follow the configuration. What ``state`` does not know of begins anew.
+        All others follow the configuration, as do values that ``state`` lacks.
         """
         now, rate, kl = self.state(), state["learning_rate"], state.get("kl")
         same = all(rate[key] == now["learning_rate"][key] for key in ("schedule", "initial"))
@@ -115,7 +111,7 @@ class Coefficients:
 
 
 def standing_still(config: OptimConfig) -> OptimConfig:
-    """``config`` with rates of 0: updates cost as much as ever, and change no weight."""
+    """``config`` with rates of 0: updates take as long, and change no weight."""
     return replace(config, learning_rate=0.0, lr_schedule="constant", value_lr=0.0, value_lr_schedule="")
 
 

@@ -1,11 +1,10 @@
-"""Room: datasets on their way. In: full staging areas. Out: datasets to learn from, and the same areas, free again.
+"""Circulates staging areas and device slots between the threads that fill, load and learn from datasets.
 
                  batchers          loaders            training
     idle areas ----------> full areas ------> ready slots ------> idle slots (to the loaders)
          ^__________________________|
 
-Where the learner's device reads the memory of the host (a CPU) there are no loaders: a full area is a ready dataset,
-and idle again once it has been learned from.
+On a CPU there are no loaders: a full area is a ready dataset, and idle again after training.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ class DatasetQueue:
         drop_oldest: bool = False,
         poison: bool = False,
     ) -> None:
-        """``slots``: none where areas are learned from in place. ``drop_oldest``: batchers never wait for an area:
+        """``slots``: empty on a CPU. ``poison``: see ``DeviceSlot.poison``.
 
-        without an idle one they take back the dataset that has waited longest. ``poison``: see ``DeviceSlot.poison``.
+        ``drop_oldest``: batchers never wait for an area: without an idle one they take back the oldest dataset.
         """
         self._drop_oldest, self._poison = drop_oldest, poison
         self._idle_areas, self._full = _queue_of(areas), _queue_of(list[Staging]())
@@ -44,16 +43,16 @@ class DatasetQueue:
 
     @property
     def ready(self) -> int:
-        """Datasets that wait to be learned from."""
+        """Datasets that wait for training."""
         return self._loaded.qsize() if self.has_loaders else self._full.qsize()
 
     @property
     def dropped_steps(self) -> int:
-        """Valid steps of datasets that batchers have taken back, or that ``drop_rest`` has."""
+        """Valid steps of datasets that were dropped, by batchers or by ``drop_rest``."""
         return self._dropped_steps
 
     def area_to_fill(self, timeout: float) -> Staging | None:
-        """For a batcher: an area, blocking up to ``timeout`` seconds for one; None if none came."""
+        """For a batcher: an area, waiting up to ``timeout`` seconds; None on a timeout."""
         if self._drop_oldest:
             area = _get(self._idle_areas, 0.0) or self._take_back()
             if area is not None:
@@ -69,24 +68,24 @@ class DatasetQueue:
         self._begun.put(area)
 
     def slot_to_load(self, timeout: float) -> DeviceSlot | None:
-        """For a loader, before it takes an area: an idle slot, blocking up to ``timeout`` seconds for one.
+        """For a loader, before it takes an area: an idle slot, waiting up to ``timeout`` seconds.
 
-        In this order, areas wait where batchers may take the oldest of them back.
+        In this order areas wait where batchers may take the oldest of them back.
         """
         return _get(self._idle_slots, timeout)
 
     def area_to_load(self, timeout: float) -> Staging | None:
-        """For a loader: the area that has been full for longest, blocking up to ``timeout`` seconds for one."""
+        """For a loader: the oldest full area, waiting up to ``timeout`` seconds."""
         return _get(self._full, timeout)
 
     def load(self, area: Staging, slot: DeviceSlot) -> None:
-        """For a loader: copy ``area`` into ``slot``; the area is idle then, and the slot ready."""
+        """For a loader: copy ``area`` into ``slot``; then the area is idle and the slot ready."""
         slot.load(area)
         self._idle_areas.put(area)
         self._loaded.put(slot)
 
     def dataset(self, timeout: float) -> Columns | None:
-        """For training: the next dataset, blocking up to ``timeout`` seconds for it."""
+        """For training: the next dataset, waiting up to ``timeout`` seconds."""
         if not self.has_loaders:
             return _get(self._full, timeout)
         slot = _get(self._loaded, timeout)
@@ -95,7 +94,7 @@ class DatasetQueue:
         return slot
 
     def release(self, dataset: Columns) -> None:
-        """From training: nothing reads the dataset any more."""
+        """From training, after its last read of the dataset."""
         if isinstance(dataset, DeviceSlot):
             if self._poison:
                 dataset.poison()
@@ -106,7 +105,7 @@ class DatasetQueue:
             self._idle_areas.put(dataset)
 
     def drop_rest(self) -> None:
-        """Once its threads have ended: what is begun, full or loaded is learned from by nobody."""
+        """After all threads have ended: count the datasets that were begun, full or loaded as dropped."""
         while (area := _get(self._begun, 0.0) or _get(self._full, 0.0)) is not None:
             self._count_dropped(area.valid_steps)
         while (slot := _get(self._loaded, 0.0)) is not None:

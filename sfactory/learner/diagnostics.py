@@ -1,7 +1,4 @@
-"""Room: what is left to look into where training failed. In: a batch, a model. Out: one file in the run's folder.
-
-Room: a learner without anything to learn from. In: time that passes. Out: a diagnosis, and at last an error.
-"""
+"""Diagnoses of a learner's faults: saves the batch at which training failed, reports that no dataset comes."""
 
 from __future__ import annotations
 
@@ -27,10 +24,10 @@ EVIDENCE_FILE = "diverged_batch.pt"
 
 
 def keep_evidence(directory: Path, *, batch: Batch, model: ActorCritic, train_step: int, reason: str) -> str:
-    """Save what was being learned from when training failed for ``reason``; returns where, as the end of a sentence.
+    """Save the batch and the weights at which training failed for ``reason``; returns a phrase that says where.
 
-    The file is whole or absent, takes the place of that of an earlier failure, and holds plain values and tensors on
-    the CPU: torch.load(path, weights_only=True). What keeps it from being written is told, and never raised.
+    The file replaces that of an earlier failure, atomically, and holds plain values and CPU tensors:
+    torch.load(path, weights_only=True). A failure to write it is part of the phrase, and never raised.
     """
     path = directory / EVIDENCE_FILE
     content = {
@@ -51,7 +48,7 @@ def keep_evidence(directory: Path, *, batch: Batch, model: ActorCritic, train_st
 def _on_host(value: Tensor | dict[str, Tensor] | None) -> Any:
     if value is None:
         return None
-    # A copy of its own: what is saved of a view is all that it is a view of.
+    # Cloned: saving a view would save all of its storage.
     if isinstance(value, dict):
         return {key: _on_host(tensor) for key, tensor in value.items()}
     return value.detach().cpu().clone()
@@ -61,38 +58,38 @@ _log = logging.getLogger(__name__)
 
 
 class Starvation:
-    """Told when waiting for a dataset begins, asked while none comes.
+    """Watches how long training waits for a dataset.
 
-    Each time ``timeout_s`` have passed without one, it tells who waits for whom. If no actor has taken a step
-    meanwhile, nothing will ever come: it raises. Slow environments are no reason to stop, nor is an actor that still
-    makes or resets its envs for the first time: how long that may take is another's to say.
+    After every ``timeout_s`` without one, it logs what each process is waiting for. If no actor has taken a step
+    meanwhile, none will come, and it raises. Slow envs do not end the run, nor do actors that still create or reset
+    their envs for the first time, which has an own timeout.
     """
 
     def __init__(self, timeout_s: float, status: StatusBoard, table: SlotTable, policy: int | None = None) -> None:
-        """``timeout_s``: 0 never looks. ``policy``: whose datasets do not come, where there are several."""
+        """``timeout_s``: 0 switches it off. ``policy``: None if there is only one."""
         self._timeout_s, self._status, self._table, self._policy = timeout_s, status, table, policy
         self.begin()
 
     def begin(self) -> None:
-        """Waiting begins, at the earliest now."""
+        """Restart the timeout: a dataset has come, or training begins to wait for one."""
         self._awake = Awake()
         self._steps = self._sampled()
 
     def look(self) -> None:
-        """No dataset has come yet. Raises Starved if none will come."""
+        """Call while no dataset comes. Raises Starved if none will come."""
         if not self._timeout_s or self._awake.look() < self._timeout_s:
             return
-        told = describe_processes(self._status, self._table)
+        waits = describe_processes(self._status, self._table)
         steps = self._sampled()
         text = f"no dataset to learn from for {self._timeout_s:g} s (--learner_starvation_timeout_sec)"
         if steps == self._steps and not self._booting():
-            raise Starved(f"{text}, and no actor has taken a step meanwhile, so none will come\n{told}")
+            raise Starved(f"{text}, and no actor has taken a step meanwhile, so none will come\n{waits}")
         taken = steps - self._steps
-        meanwhile = f"actors have taken {taken} steps meanwhile" if taken else "actors still make or reset their envs"
-        _log.warning("%s; %s, so training waits on%s\n%s", text, meanwhile, self._who_plays(), told)
+        meanwhile = f"actors have taken {taken} steps meanwhile" if taken else "actors still create or reset their envs"
+        _log.warning("%s; %s, so training continues to wait%s\n%s", text, meanwhile, self._which_policy(), waits)
         self.begin()
 
-    def _who_plays(self) -> str:
+    def _which_policy(self) -> str:
         if self._policy is None:
             return ""
         return f"; --policy_mapping says how often policy {self._policy} plays, and --train_policies can leave it out"

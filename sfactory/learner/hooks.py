@@ -1,7 +1,6 @@
-"""Room: functions of the user's that the learner calls after each dataset. In: what was learned. Out: their business.
+"""Calls the user's functions after each dataset (``--after_train_step module:function``), in the learner process.
 
-``--after_train_step module:function``. They run in the learner's process and hold up what is learned next for as long
-as they take. They may look at everything and change nothing.
+The next training pass waits for them. They may look at everything and change nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LearnerFacts:
-    """Where a learner stands, for looking at. env_steps: trained env steps, earlier sessions included."""
+    """State of a learner, to look at. env_steps: trained env steps, those before a resume included."""
 
     policy: int
     env_steps: int
@@ -29,7 +28,7 @@ class LearnerFacts:
 
     @property
     def train_step(self) -> int:
-        """Minibatch updates, earlier sessions included; the version of the weights (NOTE [Train step])."""
+        """Minibatch updates, those before a resume included; the version of the weights (NOTE [Train step])."""
         return self.trainer.train_step
 
     @property
@@ -42,28 +41,27 @@ class AfterTrainStep(Protocol):
     """What ``--after_train_step`` names."""
 
     def __call__(self, learner: LearnerFacts, stats: Mapping[str, float]) -> object:
-        """A dataset has been learned from and its weights are published, if that was due.
+        """Called after training on a dataset, when its weights are published, if that was due.
 
-        stats: means over the dataset's updates, by the names that rows of metrics.jsonl have behind ``train/``
-        (``policy_loss``, ``grad_norm``, ``learning_rate``, ...). An exception ends the run, which saves.
+        stats: means over the dataset's updates, by the names behind ``train/`` in metrics.jsonl
+        (``policy_loss``, ``grad_norm``, ``learning_rate``, ...). An exception ends the run, after a save.
         """
 
 
 class Hooks:
     """The functions that are called after each dataset, in the order of the flag.
 
-    What one of them raises is kept: the learner comes to its end, saves, and then raises it as HookFailed. No hook is
-    called any more.
+    If one of them raises, no hook is called any more: the learner ends, saves, and then raises HookFailed.
     """
 
     def __init__(self, hooks: Mapping[str, AfterTrainStep] | None = None) -> None:
-        """``hooks``: by the names that errors call them."""
+        """``hooks``: by their names in error messages."""
         self._hooks = dict(hooks or {})
         self._failure: HookFailed | None = None
 
     @staticmethod
     def of(references: Sequence[str]) -> Hooks:
-        """Those that ``--after_train_step`` names; raises ConfigError with a line for each that cannot be had."""
+        """The hooks of ``--after_train_step``; raises ConfigError with a line for each that cannot be imported."""
         hooks: dict[str, AfterTrainStep] = {}
         problems: list[str] = []
         for reference in references:
@@ -81,7 +79,7 @@ class Hooks:
         return self._failure is not None
 
     def after_dataset(self, trainer: Trainer, policy: int, env_steps: int) -> None:
-        """Call every hook, unless the dataset brought no update or one has failed before."""
+        """Call every hook, unless the dataset brought no update or a hook has failed before."""
         if not self._hooks or self.failed:
             return
         stats = trainer.dataset_statistics()
@@ -94,7 +92,7 @@ class Hooks:
             # Foreign code may raise anything, and may even call sys.exit.
             except (Exception, SystemExit) as error:
                 self._failure = _failure_of(name, facts, error)
-                _log.error("%s", self._failure)  # here, too: what the end of the run tells may be that it cannot save
+                _log.error("%s", self._failure)  # also here: the run may end with another error, such as a failed save
                 return
 
     def raise_failure(self) -> None:
@@ -105,9 +103,9 @@ class Hooks:
 
 def _failure_of(name: str, facts: LearnerFacts, error: BaseException) -> HookFailed:
     """A failure that carries ``error``, with its traceback, as its cause."""
-    told = " ".join(named(error).split("\n"))
+    cause = " ".join(named(error).split("\n"))
     failure = HookFailed(
-        f"--after_train_step={name}: called after update {facts.train_step}, it raised {told}; mend it, or leave it out"
+        f"--after_train_step={name}: called after update {facts.train_step}, it raised {cause}; fix or remove it"
     )
     failure.__cause__ = error
     return failure

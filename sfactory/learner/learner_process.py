@@ -257,7 +257,7 @@ def run_learner(setup: LearnerSetup, row: StatusRow) -> None:
     row.set("state", State.RUNNING if setup.trains else State.DONE)
     worker = LearnerWorker(setup, learner, row)
     while True:
-        threads = Threads()  # see NOTE [Who saves waits on no ring]
+        threads = Threads()  # see NOTE [Saving waits for no ring]
         worker.start(threads)
         threads.wait(worker.over)
         if worker.over():

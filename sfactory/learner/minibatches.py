@@ -1,9 +1,7 @@
-"""Room: one dataset as minibatches. In: a batch, its targets, a generator. Out: minibatches, epoch after epoch.
+"""Cuts a dataset into minibatches, epoch after epoch.
 
-Rows (whole rollouts) stay whole where steps belong together: with V-trace, whose targets are made per minibatch
-from steps in a row, and with memory. Otherwise shuffling draws single steps.
-
-Room: one dataset while it is learned from. In: a batch, its targets. Out: what each pass needs of it.
+Rows (whole rollouts) stay whole where steps belong together: with V-trace, whose targets are computed per minibatch
+from consecutive steps, and with an RNN. Otherwise shuffling draws single steps.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ class Minibatch(NamedTuple):
     def cut(self, steps: int) -> tuple[Minibatch, list[slice]]:
         """The minibatch, and the columns of its parts of ``steps`` steps each; 0: one part.
 
-        Parts are whole rows, unless that many steps are no whole rows: the minibatch then becomes one of single steps,
-        which is possible with targets and without memory alone.
+        Parts are whole rows. If ``steps`` is not a multiple of a row, the minibatch becomes one of single steps, which
+        needs targets and no RNN.
         """
         length, rows = self.batch.valid.shape
         if not steps or steps >= length * rows:
@@ -44,7 +42,7 @@ class Minibatch(NamedTuple):
 
 
 class Minibatches:
-    """The parts of one dataset: ``count`` of equal size, in order or drawn anew for each epoch from ``generator``."""
+    """The parts of one dataset: ``count`` of equal size, in order or shuffled for each epoch by ``generator``."""
 
     def __init__(self, batch: Batch, targets: Targets | None, count: int, generator: torch.Generator | None) -> None:
         """``generator``: on the CPU; None keeps the order."""
@@ -54,14 +52,14 @@ class Minibatches:
         self._count, self._generator = count, generator
 
     def age(self, train_step: int, max_policy_lag: int, max_replay_lag: int) -> None:
-        """Let the next epochs see the batch as it is at ``train_step``, see Batch.aged."""
+        """Mask steps that are too old at ``train_step``, see Batch.aged."""
         self._batch = self._batch.aged(train_step, max_policy_lag, max_replay_lag)
 
     def epoch(self) -> Iterator[Minibatch]:
         """Every row once."""
         rows = self._batch.rows
         width = rows // self._count
-        # Moved once: a copy from memory that is not pinned waits for all that the device has to do.
+        # Moved once: a copy from unpinned memory waits for all work of the device.
         device = self._batch.valid.device
         order = None if self._generator is None else torch.randperm(rows, generator=self._generator).to(device)
         for number in range(self._count):
@@ -75,11 +73,10 @@ class Minibatches:
 class Dataset:
     """A dataset between ``Trainer.open`` and ``Trainer.close``. Several may be open at once.
 
-    batch: as it was opened; passes see it as old as it is by then. targets: of GAE, None with V-trace.
-    observed: its observations are in the statistics that normalize them already.
-    minibatches: None before the first pass, which decides by its train step how they are drawn.
-    passes: begun so far. learned: steps learned from, each counted once however many passes there are.
-    last_loss: mean policy loss of the last pass; NaN where there was none. means: of what its updates told.
+    batch: as it was opened; each pass masks the steps that are too old by then. targets: of GAE, None with V-trace.
+    observed: the normalizer's statistics contain its observations.
+    minibatches: None before the first pass. passes: begun so far. learned: steps, each counted once.
+    last_loss: mean policy loss of the last pass; NaN without one. means: of the statistics of its updates.
     """
 
     batch: Batch

@@ -1,8 +1,8 @@
-"""Room: trajectories that are learned from again. In: rows of a dataset in the making. Out: some of them, later.
+"""Replays rows of earlier datasets: for each new row of a dataset k old ones.
 
-For each new row of a dataset k rows are replayed, k drawn so that its mean is ``replay_proportion`` exactly (a whole
-proportion is no draw at all). Source: RLlib's MixInReplay, of whose rows this keeps the behaviour's log-probabilities,
-values, versions and memory, so that V-trace corrects for the policy that acted.
+k is random with a mean of exactly ``replay_proportion`` (constant for a whole number). Source: RLlib's MixInReplay.
+Rows keep the log-probabilities, values, versions and RNN states of their behavior policy, so that V-trace corrects for
+the policy that acted.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ Array = npt.NDArray[Any]
 
 
 class Replay:
-    """The last ``slots`` rows that came new, by whichever batcher. Each is replayed with the same chance.
+    """Keeps the last ``slots`` new rows of all batchers, and replays each with the same probability.
 
-    What is owed to a dataset that has no room left is owed to the next one. Rows that come before any is kept owe
-    nothing.
+    Due rows for which a dataset has no room left go to the next one. While no row is kept, none is due.
     """
 
     def __init__(self, proportion: float, slots: int, include_new: bool, seed: int) -> None:
-        """``include_new``: a row may be replayed at once, beside itself."""
+        """``include_new``: a row may be replayed in the dataset in which it is new."""
         self._proportion, self._slots, self._include_new = proportion, slots, include_new
         self._generator = np.random.default_rng(seed)
         self._kept: list[Array] = []
         self._rows, self._next = 0, 0
-        self._owed = 0
+        self._due = 0
         self._lock = threading.Lock()
 
     @property
@@ -39,35 +38,35 @@ class Replay:
         """Rows that are kept."""
         return self._rows
 
-    def pay(self, staging: Staging) -> None:
-        """Replay what is owed, as far as there is room."""
+    def add_due(self, staging: Staging) -> None:
+        """Replay the rows that are due, as far as there is room."""
         with self._lock:
-            count = min(self._owed, staging.room)
+            count = min(self._due, staging.room)
             if count:
                 staging.take_replayed(self._kept, self._generator.integers(0, self._rows, count))
-                self._owed -= count
+                self._due -= count
 
     def new_rows(self, available: int, room: int) -> int:
         """How many of ``available`` new rows a dataset with ``room`` rows left takes: one or more, if it can.
 
-        What they owe is drawn.
+        Draws how many replayed rows become due for them.
         """
         with self._lock:
             most = min(available, room)
             if not most or not (self._rows or self._include_new):
                 return most
             draws = self._draws(most)
-            # Row i has room if those before it, with what they owe, leave some; what it owes itself may have to wait.
+            # Row i has room if the rows before it and their replayed rows leave some; its own may have to wait.
             before = np.cumsum(draws + 1) - (draws + 1)
             taken = int(np.count_nonzero(before < room))
-            self._owed += int(draws[:taken].sum())
+            self._due += int(draws[:taken].sum())
             return taken
 
     def mix(self, staging: Staging, first: int, count: int) -> None:
-        """The ``count`` rows of ``staging`` from ``first`` on have come new: keep them, and pay what is owed."""
+        """The ``count`` rows of ``staging`` from ``first`` on are new: keep them, and replay what is due."""
         if self._include_new:
             self.keep(staging, first, count)
-        self.pay(staging)
+        self.add_due(staging)
         if not self._include_new:
             self.keep(staging, first, count)
 
@@ -85,7 +84,7 @@ class Replay:
             self._rows = min(self._slots, self._rows + count)
 
     def _draws(self, count: int) -> npt.NDArray[np.int64]:
-        """k of each of ``count`` new rows."""
+        """k for each of ``count`` new rows."""
         whole = int(self._proportion)
         draws = np.full(count, whole, np.int64)
         if self._proportion > whole:

@@ -1,4 +1,4 @@
-"""Room: what a learner is given at birth."""
+"""What a learner process is given when it starts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Limits:
 
     @staticmethod
     def of(run: RunConfig, env_frameskip: int) -> Limits:
-        """The limits that a run sets; frames are counted in env steps, the last one whole."""
+        """The limits of a run; frames are converted to env steps, rounded up."""
         frames = -(-run.train_for_frames // env_frameskip)
         return Limits(min(run.train_for_env_steps, frames), run.train_for_seconds)
 
@@ -37,11 +37,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class LearnerSetup:
-    """Everything a learner process works with. ``checkpoint_dir`` is None where nothing is saved (benchmarks).
+    """Everything a learner process works with.
 
-    orders: of main, in mid-run; None where there are none. trains: whether the policy learns; one that does not is
-    played as it is saved.
-    after_train_step: functions that are called after each dataset, as module:function, see ``Hooks``.
+    checkpoint_dir: None where nothing is saved (benchmarks). orders: commands from main during the run; None without a
+    population. trains: False for a policy that acts with its saved weights and does not learn.
+    after_train_step: module:function, see ``Hooks``.
     """
 
     policy: int

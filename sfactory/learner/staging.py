@@ -1,17 +1,10 @@
-"""Room: host memory for one dataset. In: columns of READY slots, and replayed ones. Out: a full dataset.
+"""Memory for one dataset: ``Staging`` in host memory, ``DeviceSlot`` on the learner's device, with the same tensors.
 
-Copying a slot's rows here is what frees the slot (unless collection is to wait, see NOTE [Collection waits]).
+Copying a slot's rows into a staging area is what frees the slot (unless collection waits, see NOTE [Collection waits]).
 
-Room: the tensors of one dataset. In: sizes. Out: [T+1, R, ...] blocks in host or device memory.
-
-What stages a dataset on the host and what holds it on the device are blocks of the same names and shapes.
-
-Room: one dataset on the learner's device. In: full staging areas. Out: the same columns, once they have arrived.
-
-NOTE [Device slot life]: a loader copies a staging area into an idle slot on a stream of its own and marks the copy's
-end by an event; the training stream waits for it before it reads, and marks by another one that it has read for the
-last time, for which the loader's next copy waits. No host waits for a device, but for the loader, before a staging
-area is filled anew.
+NOTE [Device slot life]: a loader copies a staging area into an idle slot on an own stream and records an event at the
+copy's end; the training stream waits for it before it reads, and records an event after its last read, for which the
+loader's next copy waits. No host thread waits for a device, except the loader before a staging area is filled again.
 """
 
 from __future__ import annotations
@@ -48,10 +41,10 @@ ENV_STEP, RUN_STEP = "counts_for_policy", "counts_env_step"
 class Columns:
     """R rows of T steps, time-major. R = rows of a dataset: num_batches_per_epoch minibatches of B rows.
 
-    obs: {key: [T+1, R, ...]}; actions: {key: [T, R, ...]}; scalars: {field of Slot: [T, R]}, and, with replay,
-    "replayed": [T, R] bool - the row has been learned from before; where agents may sleep and policies remember,
-    "held": [T, R] bool - nobody acted in the step, and memory stays as it is; with many agents "counts_for_policy" and
-    "counts_env_step": [T, R] bool - the step counts as an env step of the policy, or of the run.
+    obs: {key: [T+1, R, ...]}; actions: {key: [T, R, ...]}; scalars: {field of Slot: [T, R]}, and
+    with replay "replayed": bool - the row was in a dataset before;
+    with several agents and an RNN "held": bool - the agent was inactive, and its RNN state stays the same;
+    with several agents "counts_for_policy", "counts_env_step": bool - an env step of the policy, of the run.
     is_first: [T+1, R] bool; rnn_states: [K+1, R, S] float32; as in Slot.
     """
 
@@ -74,18 +67,18 @@ class Columns:
         self.rnn_states = block(steps // layout.recurrence + 1, (layout.state_size,), torch.float32)
 
     def tensors(self) -> list[Tensor]:
-        """All blocks, in the same order for all columns of a run."""
+        """All tensors, in the same order for all ``Columns`` of a run."""
         others = [self.is_first, self.rnn_states]
         return [*self.obs.values(), *self.actions.values(), *self.scalars.values(), *others]
 
 
 Array = npt.NDArray[Any]
-_MADE_HERE = (REPLAYED, HELD, ENV_STEP, RUN_STEP)  # of columns: not copied as they lie in a slot
-Copy = tuple[Array, Array]  # to, of
+_COMPUTED = (REPLAYED, HELD, ENV_STEP, RUN_STEP)  # not copied from a field of the slot
+Copy = tuple[Array, Array]  # target, source
 
 
 class CopyThreads:
-    """Threads that share the copying for all staging areas of a learner. With one, whoever copies does it alone."""
+    """Threads that share the copying for all staging areas of a learner; 1 copies in the calling thread."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -97,13 +90,13 @@ class CopyThreads:
             for to, of in copies:
                 to[:] = of
         else:
-            # numpy lets go of the interpreter while it copies; cut along time so that large observations are shared.
+            # numpy releases the GIL while it copies; cut along time so that threads share large observations.
             parts = [part for to, of in copies for part in _cut(to, of, self._threads)]
             list(self._pool.map(lambda part: np.copyto(*part), parts))
 
 
 class Staging(Columns):
-    """One dataset in the making, in host memory. ``copying``: who copies; None: whoever calls ``take``."""
+    """A dataset that is being filled, in host memory. ``copying``: None copies in the thread that calls ``take``."""
 
     def __init__(
         self,
@@ -114,15 +107,15 @@ class Staging(Columns):
         replay: bool = False,
         policy: int = 0,
     ) -> None:
-        """``policy``: whose steps are learned from. ``pin``: page-locked memory, for asynchronous copies to a GPU.
+        """``policy``: the one that learns. ``pin``: page-locked memory, for asynchronous copies to a GPU.
 
-        ``replay``: rows may come a second time.
+        ``replay``: rows may be replayed.
         """
         super().__init__(spec, layout, layout.dataset_rows, torch.device("cpu"), pin, replay)
         self._obs_views = _views(self.obs)
         self._action_views = _views(self.actions)
         others = {"is_first": self.is_first} | ({"rnn_states": self.rnn_states} if layout.state_size else {})
-        self._scalar_views = _views({n: t for n, t in self.scalars.items() if n not in _MADE_HERE} | others)
+        self._scalar_views = _views({n: t for n, t in self.scalars.items() if n not in _COMPUTED} | others)
         self._env_steps = [self.scalars[name].numpy() for name in (ENV_STEP, RUN_STEP) if name in self.scalars]
         self._held = self.scalars[HELD].numpy() if HELD in self.scalars else None
         self._replayed = self.scalars[REPLAYED].numpy() if replay else None
@@ -143,15 +136,15 @@ class Staging(Columns):
         return self.rows - self.filled
 
     def clear(self) -> None:
-        """Start over; contents are overwritten, not wiped."""
+        """Start over; old contents stay until they are overwritten."""
         self.filled = 0
         self.valid_steps = 0
         self.replayed_rows = 0
 
     def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
-        """Copy ``columns`` of ``slot`` from the ``start``-th on, as many as there is room for, or ``most``.
+        """Copy ``columns`` of ``slot`` from the ``start``-th on, as many as there is room for, at ``most``.
 
-        Returns how many. Steps in which another policy acts are not valid here.
+        Returns how many. Steps in which another policy acts become invalid.
         """
         width = slot.value.shape[1] if isinstance(columns, slice) else len(columns)
         count: int = min(width - start, self.room if most is None else min(most, self.room))
@@ -188,13 +181,13 @@ class Staging(Columns):
         self.replayed_rows += len(rows)
 
     def views(self) -> list[Array]:
-        """What is copied of each row, as arrays, always in the same order."""
+        """Arrays of all that is copied of a row, always in the same order."""
         held = self._env_steps if self._held is None else [*self._env_steps, self._held]
         return [*self._obs_views.values(), *self._action_views.values(), *self._scalar_views.values(), *held]
 
 
 def _cut(to: Array, of: Array, parts: int) -> list[Copy]:
-    """Both arrays in at most ``parts`` stretches along time."""
+    """Both arrays in at most ``parts`` pieces along time."""
     step = -(-len(to) // parts)
     return [(to[start : start + step], of[start : start + step]) for start in range(0, len(to), step)]
 
@@ -204,7 +197,7 @@ def _views(tensors: dict[str, Tensor]) -> dict[str, Array]:
 
 
 class DeviceSlot(Columns):
-    """Memory of one dataset on ``device``, used again and again. On a CPU a copy is over when ``load`` returns."""
+    """Memory of one dataset on ``device``, see NOTE [Device slot life]. On a CPU copies are synchronous."""
 
     def __init__(self, spec: EnvSpec, layout: Layout, device: torch.device, replay: bool) -> None:
         super().__init__(spec, layout, layout.dataset_rows, device, pin=False, replay=replay)
@@ -214,11 +207,11 @@ class DeviceSlot(Columns):
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._loaded, self._read = (torch.cuda.Event() for _ in range(2))  # type: ignore[no-untyped-call]
-            # What ``__init__`` and ``poison`` write, they write on the stream of whoever calls them.
+            # ``__init__`` and ``poison`` write on the caller's stream.
             self._read.record(torch.cuda.current_stream(device))
 
     def load(self, staging: Staging) -> None:
-        """Copy a full staging area here, and wait for the end of the copy: the area may then be filled anew."""
+        """Copy a full staging area here, and wait for the end of the copy: the area may then be filled again."""
         self.valid_steps = staging.valid_steps
         with self._copying():
             for to, of in zip(self.tensors(), staging.tensors(), strict=True):
@@ -228,17 +221,17 @@ class DeviceSlot(Columns):
             self._loaded.synchronize()
 
     def before_reading(self) -> None:
-        """The present stream is about to read: it waits, on the device, for what was copied."""
+        """Call before the present stream reads: it waits, on the device, for the copy."""
         if self._stream is not None:
             torch.cuda.current_stream(self._device).wait_event(self._loaded)
 
     def after_reading(self) -> None:
-        """The present stream has been given its last work on the present content."""
+        """Call after the last work that reads the present content was given to the present stream."""
         if self._stream is not None:
             self._read.record(torch.cuda.current_stream(self._device))
 
     def poison(self) -> None:
-        """Fill with NaN, or the largest number: whoever still reads it is found out. For tests."""
+        """Fill with NaN, or the largest number, so that tests notice a read that comes too late."""
         for tensor in self.tensors():
             if tensor.dtype.is_floating_point:
                 tensor.fill_(torch.nan)

@@ -1,12 +1,8 @@
-"""Room: what values and advantages should be. In: a batch, values, log-probabilities. Out: targets without gradients.
+"""Targets of values and advantages, and the target network of IMPACT.
 
-The equations are in sfactory/algo. GAE's targets are made once for a dataset, from the values recorded when acting,
-with V(obs[T]) by the present weights. V-trace's are made anew for every minibatch, from present values and from the
-policy that is corrected for: the present one, or the target policy of IMPACT. All are in the unit of rewards.
-
-Room: the target network of IMPACT. In: a model that learns. Out: a copy of it that follows from time to time.
-
-Source: Luo et al. 2020, "IMPACT: Importance weighted asynchronous architectures with clipped target networks".
+The equations are in sfactory/algo. GAE's targets are computed once for a dataset, from the recorded values and from
+V(obs[T]) by present weights. V-trace's are computed for every minibatch, from present values and from the policy that
+is corrected for: the present one, or the target network's. All are in the unit of rewards, without gradients.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from sfactory.model.actor_critic import ActorCritic
 
 
 class Targets(NamedTuple):
-    """returns: [T, R] - what values should be. advantages: [T, R] - what the policy is weighted with."""
+    """returns: [T, R] - value targets. advantages: [T, R]."""
 
     returns: Tensor
     advantages: Tensor
@@ -58,7 +54,7 @@ def gae_targets(model: ActorCritic, config: AlgoConfig, batch: Batch) -> Targets
 def vtrace_targets(config: AlgoConfig, batch: Batch, log_prob: Tensor, values: Tensor) -> Targets:
     """Targets of a minibatch of rollouts.
 
-    log_prob: [T, R] - of what was done, by the policy that is corrected for. values: [T+1, R] - present ones.
+    log_prob: [T, R] - of the recorded actions, by the policy that is corrected for. values: [T+1, R] - present ones.
     """
     result = vtrace(
         log_rhos=torch.where(batch.valid, log_prob - batch.behavior_log_prob, -torch.inf),
@@ -75,24 +71,25 @@ def vtrace_targets(config: AlgoConfig, batch: Batch, log_prob: Tensor, values: T
 
 
 def _weights_advantages(config: AlgoConfig) -> bool:
-    """Whether advantages carry the importance weight. The surrogate has a ratio of its own, which would count twice."""
+    """Whether advantages carry the importance weight. PPO's surrogate contains the ratio already."""
     if config.vtrace_adv_weighting == "auto":
         return config.policy_loss == "pg"
     return config.vtrace_adv_weighting == "rho"
 
 
 class TargetNetwork:
-    """A copy of ``source`` that is moved towards it after every ``interval`` updates that were taken.
+    """``model``, a copy of ``source`` that moves towards it after every ``interval`` updates that were taken.
 
-    Parameters become (1 - tau) old + tau new. Buffers, statistics of normalizers among them, are taken over whole: a
-    mixture of statistics would be those of nothing. ``model``: the copy; nothing trains it.
+    Parameters become (1 - tau) old + tau new. Buffers, such as statistics of normalizers, are copied: a mixture of
+    statistics would fit neither model.
+    Source: Luo et al. 2020, "IMPACT: Importance weighted asynchronous architectures with clipped target networks".
     """
 
     def __init__(self, source: ActorCritic, interval: int, tau: float) -> None:
         self._source, self._interval, self._tau = source, interval, tau
         self.model = copy.deepcopy(source).requires_grad_(False)
         device = source.value_head.linear.weight.device
-        # Counted where updates are made, see NOTE [No waiting for the device].
+        # Counted on the device, see NOTE [No waiting for the device].
         self._since = torch.zeros((), dtype=torch.int64, device=device)
         self.moves = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -105,7 +102,7 @@ class TargetNetwork:
 
     @torch.no_grad()
     def after_update(self, taken: Tensor) -> None:
-        """After each update of the source: move, if it is time. Without ``taken`` (0-dim bool) it was none."""
+        """After each update of the source: move if it is due. ``taken``: 0-dim bool, see ``Applied``."""
         self._since += taken
         due = taken & (self._since >= self._interval)
         self._since *= ~due
@@ -116,11 +113,11 @@ class TargetNetwork:
             mine.copy_(torch.where(due, theirs, mine))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of it: tensors alone."""
+        """For a checkpoint."""
         return {"model": self.model.state_dict(), "since": self._since, "moves": self.moves}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; raises as Module.load_state_dict if it is of another model."""
+        """Continue from a saved state; raises as Module.load_state_dict if it is of another model."""
         self.model.load_state_dict(state["model"])
         self._since.copy_(state["since"])
         self.moves.copy_(state["moves"])

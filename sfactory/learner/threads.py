@@ -1,10 +1,10 @@
-"""Room: the threads of a learner. In: loops. Out: their ends, or the first failure among them, at once.
+"""The threads of a learner: starts loops, waits for them, and raises the first failure among them.
 
-NOTE [Who saves waits on no ring]: the lock of a faster-fifo ring is not robust: a process that is killed while
-it puts or gets holds it for ever, and whoever uses that ring next is stuck in C code, deaf to every time limit.
-So the main thread of a learner, which saves at the end, uses one ring only, that to main, which no other process
-writes; so does the one that trains. All others belong to threads that are left behind if need be. ``Learner`` has a
-lock of its own, so that nothing is saved while something is learned.
+NOTE [Saving waits for no ring]: the lock of a faster-fifo ring is not robust: a process that is killed while it puts
+or gets holds it for ever, and every other user of that ring is stuck in C code, without any timeout. So the main thread
+of a learner, which saves at the end, uses one ring only, that to main, which no other process writes; so does the
+thread that trains. Other rings are used by threads that can be left behind. The lock of ``Learner`` keeps training and
+saving apart.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from sfactory.clock import BLOCK_S, Deadline
 
 _log = logging.getLogger(__name__)
 
-_LEAVE_S = 2.0  # enough to come back from a wait and a copy; training has the lock of Learning to be waited for
+_LEAVE_S = 2.0  # for a wait and a copy; ``Learner.finish`` waits for training by its lock
 
 
 class Threads:
-    """Loops that run side by side, each to its own end. Those that are stuck end with the process."""
+    """Loops in daemon threads: those that are stuck end with the process."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
         self._failures: list[BaseException] = []
-        self._changed = threading.Event()  # one has ended or failed
+        self._changed = threading.Event()  # a loop has ended or failed
 
     def start(self, name: str, loop: Callable[[], None]) -> None:
         """Run ``loop`` in a thread called ``name``."""
@@ -49,9 +49,9 @@ class Threads:
         return bool(self._failures)
 
     def wait(self, over: Callable[[], bool]) -> None:
-        """Block until all loops have ended or ``over()`` is true, and _LEAVE_S more for them to end then.
+        """Block until all loops have ended, or until _LEAVE_S after ``over()`` is true.
 
-        Raises what a loop has raised, as soon as it has.
+        Raises the exception of a loop as soon as there is one.
         """
         while not over() and self._alive():
             self._changed.wait(BLOCK_S)
@@ -60,7 +60,7 @@ class Threads:
         self._join(_LEAVE_S)
 
     def leave(self) -> None:
-        """Once nothing is left to save: raises what a loop has raised meanwhile, tells of those that are stuck."""
+        """Call when nothing is left to save: raises the exception of a loop, warns of threads that are stuck."""
         self._join(BLOCK_S)
         if self._alive():
             _log.warning("left a thread behind that waits for a ring: a process was killed while it used that ring")

@@ -1,7 +1,4 @@
-"""Room: where a learner's time goes. In: stretches of work and waiting, from its threads. Out: their means.
-
-Room: how old the policies were that acted. In: the lags of datasets. Out: their least, mean and greatest.
-"""
+"""Where a learner's time goes, and by how much policies lag: means over the time since the last report."""
 
 from __future__ import annotations
 
@@ -13,58 +10,58 @@ from collections.abc import Iterator
 from sfactory.clock import now
 from sfactory.messages import LearnerTimes, PolicyLag
 
-# As the fields of LearnerTimes, without their unit.
+# Fields of LearnerTimes, without their unit.
 STRETCHES = ("grad", "load", "load_wait", "dequeue", "publish")
 
 _Sums = dict[str, tuple[float, int]]
 
 
 class Timings:
-    """Adds up stretches by name, from any thread. Means are over those since ``clear``.
+    """Mean duration of named stretches of time, from any thread, since ``clear``.
 
-    Sums only grow, and ``clear`` forgets what the last means were made of: a stretch that ends between the two is in
-    the next means.
+    Sums only grow, and ``clear`` subtracts what the last means were computed from: a stretch that ends between the two
+    is part of the next means.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sums: _Sums = dict.fromkeys(STRETCHES, (0.0, 0))
-        self._cleared = self._told = dict(self._sums)
+        self._cleared = self._reported = dict(self._sums)
         self._updates = 0
 
     def add(self, name: str, seconds: float) -> None:
-        """A stretch of ``seconds``; KeyError for a name that is none of STRETCHES."""
+        """Count a stretch of ``seconds``; KeyError for a name that is not in STRETCHES."""
         with self._lock:
             total, count = self._sums[name]
             self._sums[name] = (total + seconds, count + 1)
 
     @contextlib.contextmanager
     def stretch(self, name: str) -> Iterator[None]:
-        """What is done inside is a stretch, unless it fails."""
+        """Times the body, unless it fails."""
         since = now()
         yield
         self.add(name, now() - since)
 
     def means_ms(self) -> dict[str, float]:
-        """Mean milliseconds of a stretch, by name; NaN of those of which there was none."""
+        """Mean milliseconds of a stretch, by name; NaN without one."""
         with self._lock:
-            self._told = dict(self._sums)
+            self._reported = dict(self._sums)
         return {name: _mean_ms(*self._since_cleared(name)) for name in STRETCHES}
 
     def message(self, policy: int, updates: int) -> LearnerTimes:
-        """The means for main. ``updates``: how many were made in stretches of "grad" since the last message."""
+        """The means for main. ``updates``: those in stretches of "grad" since the last message."""
         self._updates += updates
         means = {f"{name}_ms": mean for name, mean in self.means_ms().items()}
         update_ms = _mean_ms(self._since_cleared("grad")[0], self._updates)
         return LearnerTimes(policy=policy, update_ms=update_ms, **means)
 
     def clear(self) -> None:
-        """Begin new means, after those that were told last."""
-        self._cleared, self._updates = self._told, 0
+        """Begin new means, after the last message."""
+        self._cleared, self._updates = self._reported, 0
 
     def _since_cleared(self, name: str) -> tuple[float, int]:
-        """Seconds and number of the stretches that the means are of."""
-        (total, count), (total_before, count_before) = self._told[name], self._cleared[name]
+        """Seconds and number of the stretches since ``clear``."""
+        (total, count), (total_before, count_before) = self._reported[name], self._cleared[name]
         return total - total_before, count - count_before
 
 

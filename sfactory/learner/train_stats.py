@@ -1,9 +1,7 @@
-"""Room: what is told of an update. In: the cells of a minibatch, as the loss saw them. Out: one number for each name.
+"""Statistics of updates: computed on the device as one row of numbers, then averaged over updates on the host.
 
-All are of fresh steps: valid ones that were in no dataset before. What replayed steps tell is told apart. A number that
-an update does not have, as the divergence of replayed steps where there are none, is NaN: means leave it out.
-
-Room: what became of updates. In: one row of numbers for each, from the device. Out: counts, means, an alarm.
+All are means over fresh steps (valid and not replayed), except those named after replay. A number that an update does
+not have, as the divergence of replayed steps where there are none, is NaN: means leave it out.
 """
 
 from __future__ import annotations
@@ -23,20 +21,20 @@ from sfactory.learner.batch import Batch
 from sfactory.learner.gradient_step import Applied
 from sfactory.messages import TRAIN_STATISTICS
 
-# Of the coefficients in force, and of the gradient: who makes them knows them.
+# Not computed here: of ``Coefficients`` and of ``Applied``.
 COEFFICIENTS = ("learning_rate", "value_learning_rate", "exploration_coeff", "kl_coeff")
 GRADIENT = ("grad_norm",)
-# What ``statistics_of`` gives, in its order.
+# Results of ``statistics_of``, in their order.
 NAMES = tuple(name for name in TRAIN_STATISTICS if name not in (*COEFFICIENTS, *GRADIENT))
 
 
 class LossTerms(NamedTuple):
-    """A minibatch, or a part of it, cell by cell; each [T, R], without gradients.
+    """Terms of the loss for each cell of a minibatch, or of a part of it; each [T, R], without gradients.
 
-    policy_loss, value_loss, entropy: float - terms of the loss, before their coefficients.
-    log_ratio: float - of the present policy and the one that acted. surrogate: float - log of the ratio that the policy
-    loss clips, which is another with a target network.
-    value, target, advantage: float - in the unit of rewards; the value is the one before the update.
+    policy_loss, value_loss, entropy: float - before their coefficients.
+    log_ratio: float - log of pi / mu. surrogate: float - log of the ratio that the policy loss clips, which differs
+    from pi / mu with a target network.
+    value, target, advantage: float - in the unit of rewards; value before the update.
     valid, replayed: bool - as in Batch.
     """
 
@@ -58,20 +56,17 @@ class LossTerms(NamedTuple):
 
     @staticmethod
     def joined(parts: Sequence[LossTerms]) -> LossTerms:
-        """The parts of a minibatch as a whole."""
-        return (
-            parts[0]
-            if len(parts) == 1
-            else LossTerms(*(torch.cat(pieces, dim=1) for pieces in zip(*parts, strict=True)))
-        )
+        """The whole minibatch of its parts."""
+        if len(parts) == 1:
+            return parts[0]
+        return LossTerms(*(torch.cat(pieces, dim=1) for pieces in zip(*parts, strict=True)))
 
 
 @torch.no_grad()
 def statistics_of(cells: LossTerms, clip_ratio: float, auxiliary: Tensor) -> Tensor:
     """[len(NAMES)], in the order of NAMES; without waiting for the device.
 
-    clip_ratio: e, as in ``ppo_clip_loss``. auxiliary: 0-dim - the auxiliary loss of each part, times its valid steps,
-    summed up.
+    clip_ratio: e of ``ppo_clip_loss``. auxiliary: 0-dim - sum over parts of auxiliary loss times valid steps.
     """
     kl = losses.approx_kl(log_ratios=cells.log_ratio)
     numbers = torch.stack(
@@ -126,7 +121,7 @@ Rows = npt.NDArray[np.float64]
 
 
 def row_of(batch: Batch, statistics: Tensor, applied: Applied) -> Tensor:
-    """One update as a row of numbers on its device. statistics: [len(NAMES)], as ``statistics_of`` gives them."""
+    """One update as a row of numbers on its device. statistics: [len(NAMES)], of ``statistics_of``."""
     fresh = batch.fresh
     counted = [fresh.sum() if marked is None else (fresh & marked).sum() for marked in (batch.env_step, batch.run_step)]
     head = torch.stack((batch.valid.sum(), fresh.sum(), *counted, applied.taken, applied.excused))
@@ -139,10 +134,7 @@ def on_host(rows: Sequence[Tensor]) -> Rows:
 
 
 class Learned(NamedTuple):
-    """Steps that were learned from. fresh: in no dataset before; replayed: the others.
-
-    env_steps, run_steps: fresh ones that count as env steps, of the policy and of the run.
-    """
+    """Steps that were learned from. env_steps, run_steps: fresh ones that are env steps of the policy, of the run."""
 
     fresh: int = 0
     replayed: int = 0
@@ -151,7 +143,7 @@ class Learned(NamedTuple):
 
 
 def steps_learned(rows: Rows) -> Learned:
-    """Steps of the updates that were made."""
+    """Steps of the updates that were taken."""
     made = rows[rows[:, _TAKEN] > 0]
     fresh = int(made[:, _FRESH_STEPS].sum())
     replayed = int(made[:, _VALID_STEPS].sum()) - fresh
@@ -159,41 +151,41 @@ def steps_learned(rows: Rows) -> Learned:
 
 
 def mean_of(name: str, rows: Rows) -> float:
-    """Of a statistic, over the updates that were made and have it; NaN if none has."""
+    """Mean of a statistic over the updates that were taken and have it; NaN if none has."""
     numbers = rows[rows[:, _TAKEN] > 0, _FIRST + _NAMES.index(name)]
     numbers = numbers[~np.isnan(numbers)]
     return float(numbers.mean()) if numbers.size else float("nan")
 
 
 class Means:
-    """Means of what updates tell, each over those that tell it: NaN is left out. ``updates``: how many were made."""
+    """Means of statistics over updates, without NaN. ``updates``: how many were taken."""
 
     def __init__(self) -> None:
         self._sums, self._counts = np.zeros(len(_NAMES)), np.zeros(len(_NAMES))
         self.updates = 0
 
     def add(self, rows: Rows) -> None:
-        """Take in those of some updates that were made."""
+        """Count the updates among ``rows`` that were taken."""
         statistics = rows[rows[:, _TAKEN] > 0, _FIRST:]
         self._sums += np.nansum(statistics, axis=0)
         self._counts += (~np.isnan(statistics)).sum(axis=0)
         self.updates += len(statistics)
 
     def value(self) -> dict[str, float]:
-        """By name; NaN where no update has told it."""
+        """By name; NaN where no update has the statistic."""
         means = np.divide(self._sums, self._counts, out=np.full(len(_NAMES), np.nan), where=self._counts > 0)
         return dict(zip(_NAMES, means.tolist(), strict=True))
 
 
 class UpdateStats:
-    """Counts of all updates and means since they were last cleared.
+    """Counts of all updates, and means since the last ``clear``.
 
-    NOTE [Train step]: ``train_step`` counts minibatch updates, skipped ones included, those without a valid step not.
-    It is the policy version that weights are published under, and what policy lag is measured in.
+    NOTE [Train step]: ``train_step`` counts minibatch updates, skipped ones included, but not those without a valid
+    step. It is the policy version of published weights, and the unit of policy lag.
     """
 
     def __init__(self, max_bad_steps: int) -> None:
-        """``max_bad_steps``: so many updates in a row that were skipped end the run."""
+        """``max_bad_steps``: number of skipped updates in a row that ends the run."""
         self.train_step = 0
         self._max_bad = max_bad_steps
         self.skipped = 0
@@ -210,7 +202,7 @@ class UpdateStats:
         return self.means.updates
 
     def add(self, rows: Rows) -> None:
-        """Take in updates, in order; raises DivergedError if too many in a row were skipped."""
+        """Count updates, in order; raises DivergedError if too many in a row were skipped."""
         self.means.add(rows)
         for row in rows:
             if row[_TAKEN]:
@@ -221,10 +213,7 @@ class UpdateStats:
                 self._skip(excused=bool(row[_EXCUSED]))
 
     def _skip(self, excused: bool) -> None:
-        """A loss or gradient that is not finite changed nothing; too many in a row end the run.
-
-        ``excused``: its format may have been to blame, which has been seen to.
-        """
+        """Count an update whose loss or gradient is not finite. ``excused``: see ``Applied``."""
         self.skipped += 1
         self._bad_in_a_row += not excused
         log.warning("update %d skipped: its loss or gradient is not finite (%d so far)", self.train_step, self.skipped)

@@ -3,7 +3,7 @@
 NOTE [Who may block]: readers block in ``get`` for at most BLOCK_S and then look at the stop flag; writers
 never block, because every ring is sized for the most messages that can be under way. A full ring is
 therefore a defect (or a reader that stopped reading) and fails loudly; nothing is ever dropped.
-None of this holds in a ring whose lock died with a process: see NOTE [Who saves waits on no ring].
+None of this holds in a ring whose lock died with a process: see NOTE [Saving waits for no ring].
 
 NOTE [Death and queues]: a ring has exactly one reader in its life. A reader killed inside ``get`` can
 leave the ring's condition variable in a state where a second reader makes the next writer hang, so a

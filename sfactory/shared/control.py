@@ -5,7 +5,7 @@ has to end the run. Children look here at least every BLOCK_S. See NOTE [Who may
 
 Room: what main wants of a learner in mid-run. In: an order. Out: the same order, and whether it was carried out.
 
-Plain shared memory and not a queue, see NOTE [Who saves waits on no ring]. One order to a policy is under way at a
+Plain shared memory and not a queue, see NOTE [Saving waits for no ring]. One order to a policy is under way at a
 time: main writes the order and then its number, the learner carries it out and then writes the answer and the number.
 
 Room: by which reward shaping each policy is trained. In: main's writes alone. Out: the newest scheme of a policy.

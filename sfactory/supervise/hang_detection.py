@@ -2,7 +2,7 @@
 
 Whoever works on one thing for too long is asked where, and killed; the death is noticed as any other. Whoever waits
 looks at the stop flag every BLOCK_S, and stamps its heartbeat: if it does not, it is stopped, or the lock of its ring
-died with another process (NOTE [Who saves waits on no ring]). So it is with who writes to a ring, which takes no time.
+died with another process (NOTE [Saving waits for no ring]). So it is with who writes to a ring, which takes no time.
 Of rings that several write to and nobody can exchange, all processes need new ones.
 
 Room: an end to what hangs while it is measured. In: a crew that works. Out: an error that names who, and where.

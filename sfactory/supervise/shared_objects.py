@@ -69,7 +69,7 @@ class SharedObjects:
             Channel(name, TO_LEARNER, 2 * layout.num_slots + _SPARE) for name in layout.learner_names
         ]
         self.actors_to_main: Channel[ToMain] = Channel("sf-main", TO_MAIN, _REPORTS_UNDER_WAY, MAX_REPORT_BYTES)
-        # One for each learner: see NOTE [Who saves waits on no ring].
+        # One for each learner: see NOTE [Saving waits for no ring].
         self.learners_to_main: list[Channel[ToMain]] = [
             Channel("sf-main", TO_MAIN, _REPORTS_UNDER_WAY) for _ in layout.learner_names
         ]

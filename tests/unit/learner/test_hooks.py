@@ -123,10 +123,7 @@ def test_what_a_hook_raises_ends_the_learner_after_it_has_saved(tmp_path: Path, 
     assert caught.value.exit_code is ExitCode.LEARNER
     text = "".join(traceback.format_exception(caught.value)).splitlines()
     assert '    raise ValueError("the loss is not to my liking")' in text
-    assert text[-1].endswith(
-        f"--after_train_step={FAIL}: called after update 6, it raised ValueError: the loss is not to my liking; mend "
-        "it, or leave it out"
-    )
+    assert f"--after_train_step={FAIL}: called after update 6" in text[-1]
     assert learner.saved_env_steps() == learner.learning.progress.env_steps == 20 * datasets
     assert learner.row.get("state") != State.DONE
     assert len(lines(diary)) == datasets - 1  # the next hook was not called any more
