@@ -1,13 +1,8 @@
-"""Room: the command line as typed. In: argv. Out: flag values and a line for everything that is wrong with it.
+"""Reads command lines, and writes flags as the words of a command line.
 
-The forms are those of contracts.md: ``--name=value`` or ``--name value``, dashes or underscores, lists
-separated by spaces. Nothing is abbreviated and nothing is positional, so every token has one meaning.
-
-Room: what ancestors called our flags. In: a name as it was typed. Out: whose name it is, and which flags are meant.
-
-Names that are ours, too, are not among them. What became of every flag of the ancestors is told in docs/flags.md.
-
-Room: flags as Python values. In: a mapping of flag names to values. Out: the words of a command line.
+The forms are ``--name=value`` and ``--name value``, with dashes or underscores; lists are separated by spaces.
+Nothing is abbreviated and nothing is positional, so every token has one meaning. For names of flags of RLlib and
+Sample Factory 1 that are not ours, errors give our name; docs/flags.md maps all of their flags.
 """
 
 from __future__ import annotations
@@ -95,7 +90,7 @@ _OF_SAMPLE_FACTORY_1: Mapping[str, tuple[str, ...]] = {
     "encoder_extra_fc_layers": ("encoder_conv_mlp_layers",),
     "hidden_size": ("rnn_size", "encoder_mlp_layers", "encoder_conv_mlp_layers"),
 }
-# Whose name it is, and the flags that are meant, by name.
+# (software that has the flag, our flags), by name.
 ANCESTOR_FLAGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     **{name: (RLLIB, ours) for name, ours in _OF_RLLIB.items()},
     **{name: (SAMPLE_FACTORY_1, ours) for name, ours in _OF_SAMPLE_FACTORY_1.items()},
@@ -103,9 +98,9 @@ ANCESTOR_FLAGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 def ancestor_hint(name: str, known: Collection[str], prefix: str = "") -> str:
-    """``is RLlib's name; here it is --num_epochs`` (with ``prefix`` ``--``), or "" for a name of nobody's.
+    """``is RLlib's name; here it is --num_epochs`` (with ``prefix`` ``--``), or "" for other names.
 
-    known: the flags that may be given where ``name`` was.
+    known: the flags that may be used in place of ``name``.
     """
     owner, ours = ANCESTOR_FLAGS.get(name, ("", ()))
     here = [prefix + each for each in ours if each in known]
@@ -117,7 +112,7 @@ CONFIG_FLAG = "config"
 
 @dataclass
 class CommandLine:
-    """What was typed. ``broken`` names the flags whose value could not be read."""
+    """The content of a command line. ``broken``: flags with a value that could not be read."""
 
     values: dict[str, object] = field(default_factory=dict)
     config_path: str | None = None
@@ -158,7 +153,7 @@ def scan(argv: Sequence[str], flags: Mapping[str, Flag], takes_config: bool = Tr
 
 
 def _most_words(name: str, flags: Mapping[str, Flag]) -> int | None:
-    """How many of the following tokens can belong to a flag; None is all of them."""
+    """How many of the following tokens can belong to a flag; None: all of them."""
     if name == CONFIG_FLAG or (name in flags and not flags[name].is_list):
         return 1
     return None
@@ -231,10 +226,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 def words_of(values: Mapping[str, object]) -> list[str]:
-    """The words that set these flags. Lists and tuples are lists, mappings JSON objects, None is ``none``.
+    """The words that set these flags. Lists and tuples become lists, mappings JSON objects, None ``none``.
 
-    Raises ConfigError with a line for each value that no flag can have. Whether there are such flags, and whether they
-    take these values, is for whoever reads the words.
+    Raises ConfigError with a line for each value that no flag can have. Does not check that such flags exist and take
+    these values.
     """
     words: list[str] = []
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""Room: the file behind ``--config``. In: its path. Out: flag values, and a line for everything wrong with it."""
+"""Reads the YAML or JSON file of ``--config``."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MOST_DEPTH = 50
 
 @dataclass
 class ConfigFile:
-    """What the file says. ``broken`` names the flags whose value could not be read.
+    """The content of the file. ``broken``: flags with a value that could not be read.
 
-    of_run: it is the config.json of a run, which holds every flag, whether somebody chose it or not.
+    of_run: it is the config.json of a run, which holds every flag, chosen by the user or not.
     """
 
     values: dict[str, object] = field(default_factory=dict)
@@ -31,10 +31,7 @@ class ConfigFile:
 
 
 def read_config_file(path: str) -> ConfigFile:
-    """Read a flat YAML or JSON mapping of flag names; a run's own config.json is understood too.
-
-    Problems are collected, never raised.
-    """
+    """Read a flat YAML or JSON mapping of flag names, or a run's config.json. Problems are collected, not raised."""
     where = assigned(CONFIG_FLAG, path)
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -72,8 +69,8 @@ def _strict_yaml(text: str) -> object:
 
 
 def _refuse_needless_forms(text: str) -> None:
-    """Raise ValueError for what no flag needs: aliases, of which a few lines make values of any size; tags, on which
-    the reader stumbles; and depth, in which it takes minutes."""
+    """Raise ValueError for what no flag needs and the reader cannot bear: aliases (a few lines make values of any
+    size), tags (which crash it) and deep nesting (which takes minutes)."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

@@ -20,11 +20,11 @@ class EnjoyConfig:
     experiment: str = flag("default_experiment", "name of the run to play")
     train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
     load_checkpoint_kind: Literal["latest", "best", "milestone"] = flag(
-        "latest", "checkpoint to play: the newest, the best, or the newest of those that are kept for ever"
+        "latest", "checkpoint to play: the newest, the best policy, or the newest milestone (never deleted)"
     )
     checkpoint_env_steps: int | None = flag(
         None,
-        "play exactly the checkpoint of this env step, of any kind, or of the kind that load_checkpoint_kind names if "
+        "play the checkpoint of exactly this env step, of any kind, or of the kind that load_checkpoint_kind names if "
         "that is best or milestone",
         ge=0,
     )
@@ -36,14 +36,13 @@ class EnjoyConfig:
         ge=1,
     )
     eval_deterministic: bool = flag(
-        False, "True takes the most probable action, False draws actions at random as training does"
+        False, "True takes the most probable action; False samples actions as training does"
     )
     seed: int | None = flag(None, "seed of environment and actions; drawn at random and reported if not given", ge=0)
     eval_env_frameskip: int | None = flag(
         None,
-        "make the environment with this env_frameskip, a divisor of the run's, and take each action as often as makes "
-        "up for it, which shows the frames in between; for environments that take env_frameskip and whose observation "
-        "is of one frame (not Atari games)",
+        "make the environment with this env_frameskip, a divisor of the run's, and repeat each action accordingly, "
+        "which shows the frames in between; for environments that take env_frameskip and observe one frame",
         ge=1,
     )
     render: Literal["auto", "window", "none"] = flag(
@@ -51,9 +50,9 @@ class EnjoyConfig:
         "window shows the play; none shows nothing; auto opens a window if there is a display, stderr is a terminal, "
         "no video is made, and the environment can draw one",
     )
-    no_render: bool = flag(False, "True is render=none")
+    no_render: bool = flag(False, "the same as render=none")
     save_video: bool = flag(False, "record the play, as an mp4 in the run's folder; needs no display")
-    video_name: str = flag("replay.mp4", "file name of the video, whose ending .mp4 may be left out")
+    video_name: str = flag("replay.mp4", "file name of the video, with or without .mp4")
     video_frames: int = flag(1_000_000_000, "the video ends after this many frames, while the play goes on", ge=1)
     fps: float = flag(
         0.0,

@@ -1,8 +1,7 @@
-"""Room: env families: packages that make environments by name and know good flags for them.
+"""Finds env families: packages that make environments by name and know good flags for them.
 
-In: the entry-point group ``sfactory.envs``. Out: the family that a name belongs to. The core imports no
-family by name, so ours and anyone's are found in the same way. Families are asked about names and flags
-here; making environments with them is the business of the env room.
+Families register under the entry-point group ``sfactory.envs``. The core imports none by name, so ours and third-party
+families are found in the same way. This module asks them about names and flags; ``sfactory.env`` makes environments.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ class EnvFamily(Protocol):
         """Environment names to suggest when a name is misspelt."""
 
     def matches(self, env_name: str) -> bool:
-        """Whether ``env_name`` is this family's to make."""
+        """Whether this family makes ``env_name``."""
 
     def make(self, env_name: str, **kwargs: object) -> gymnasium.Env[Any, Any]:
-        """One environment; ``kwargs`` are ``--env_kwargs``, and ``render_mode`` where one is asked for.
+        """One environment; ``kwargs`` are ``--env_kwargs``, and ``render_mode`` if needed.
 
-        A ``make`` that names a parameter ``env_frameskip`` is passed the flag of this name with each call, and its
-        environments hold an action for so many frames. Without it the flag only says how frames are counted.
+        A ``make`` with a parameter ``env_frameskip`` gets the flag of this name with each call, and its environments
+        repeat an action for so many frames. Without it the flag only says how frames are counted.
         """
 
     def defaults(self, env_name: str) -> Mapping[str, object]:
@@ -49,7 +48,7 @@ class EnvFamily(Protocol):
 
 @dataclass(frozen=True)
 class FamilySearch:
-    """The family of a name, if any, and a line for every family that could not be asked."""
+    """The family of a name, if any, and a warning for every family that failed."""
 
     family: EnvFamily | None
     warnings: tuple[str, ...]
@@ -57,7 +56,7 @@ class FamilySearch:
 
 @dataclass(frozen=True)
 class LoadedFamilies:
-    """All installed families in the order of their entry-point names, and a line for each that failed to load."""
+    """All installed families by entry-point name, and a warning for each that failed to load."""
 
     families: tuple[EnvFamily, ...]
     warnings: tuple[str, ...]
@@ -84,7 +83,7 @@ def load_families() -> LoadedFamilies:
 
 
 def search_families(env_name: str) -> FamilySearch:
-    """Ask every family for ``env_name``; the first one that says yes has it. Broken families become warnings."""
+    """The first family that matches ``env_name``. Families that fail become warnings."""
     loaded = load_families()
     warnings = list(loaded.warnings)
     found: list[EnvFamily] = []
@@ -92,7 +91,7 @@ def search_families(env_name: str) -> FamilySearch:
         try:
             if family.matches(env_name):
                 found.append(family)
-        # Same reason as above: foreign code, asked on behalf of a run that may not need it.
+        # As above: foreign code, and the run may not need it.
         except Exception as error:
             warnings.append(f"env family {family.name!r} failed when asked for {env_name!r} and is left out: {error!r}")
     if len(found) > 1:
@@ -102,5 +101,5 @@ def search_families(env_name: str) -> FamilySearch:
 
 
 def find_family(env_name: str) -> EnvFamily | None:
-    """The family that makes ``env_name``, or None if it is nobody's."""
+    """The family that makes ``env_name``, or None."""
     return search_families(env_name).family

@@ -139,7 +139,7 @@ def _value_problem(config: Config, flag: Flag, body: Mapping[str, object]) -> st
         if wrong := flag.info.broken_bound(bound):
             return f"{bound:g} is not a value of --{flag.name}, which must be {wrong}"
     if not found.low <= found.default <= found.high:
-        return f"its value, {found.default:g}, is not within {found.low:g} and {found.high:g}: change it or the range"
+        return f"its value, {found.default:g}, lies outside of {found.low:g} to {found.high:g}: change it or the range"
     return None
 
 

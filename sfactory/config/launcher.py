@@ -30,24 +30,24 @@ class LauncherConfig:
         "./train_dir", "directory that holds one folder per description, and in it one folder per experiment"
     )
     pause_between: float = flag(1.0, "seconds between the starts of two runs", ge=0)
-    experiment_suffix: str = flag("", "is added to the name of every experiment")
-    num_gpus: int = flag(1, "processes: GPUs that experiments_per_gpu deals out", ge=1)
-    max_parallel: int = flag(4, "processes: runs at a time", ge=1)
+    experiment_suffix: str = flag("", "text that is added to the name of every experiment")
+    num_gpus: int = flag(1, "processes: number of GPUs that experiments_per_gpu distributes", ge=1)
+    max_parallel: int = flag(4, "processes: maximum runs at the same time", ge=1)
     experiments_per_gpu: int = flag(
-        -1, "processes: runs that share one GPU, of which each sees that one alone; -1: every run sees all GPUs", ge=-1
+        -1, "processes: runs that share one GPU and see only that one; -1: every run sees all GPUs", ge=-1
     )
     slurm_gpus_per_job: int = flag(1, "slurm: GPUs of a run", ge=0)
     slurm_cpus_per_gpu: int = flag(14, "slurm: cores per GPU of a run; of a run without GPUs, its cores", ge=1)
-    slurm_print_only: bool = flag(False, "slurm: write the scripts and tell the commands that submit them")
+    slurm_print_only: bool = flag(False, "slurm: write the scripts and print the commands that submit them")
     slurm_workdir: str | None = flag(
         None, "slurm: folder of the scripts; none: the folder slurm beside the experiments' folders"
     )
     slurm_partition: str | None = flag(None, "slurm: partition; none: the cluster's own choice")
     slurm_sbatch_template: str | None = flag(
-        None, "slurm: file of the script's own lines, with {{ CMD }} where the run is to be; none: a plain one"
+        None, "slurm: file of the script's own lines, with {{ CMD }} in place of the run; none: a plain one"
     )
     slurm_timeout: int = flag(
-        0, "slurm: seconds after which a run is told to save and is queued again; 0: the job's own limit alone", ge=0
+        0, "slurm: seconds after which a run saves and is queued again; 0: only the job's own limit applies", ge=0
     )
 
 

@@ -36,8 +36,8 @@ _NOT_FOR_FAMILIES = NOT_RESUMED | {"env", "env_kwargs"}
 class Resolved:
     """A config that passed every check, the source of each value by flag name, and lines worth logging.
 
-    given: names of the flags that somebody set, on the command line or in a config file, now or when the run that is
-    resumed was last started.
+    given: names of the flags that the user set, on the command line or in a config file, now or at an earlier start of
+    the resumed run.
     """
 
     config: Config
@@ -47,13 +47,13 @@ class Resolved:
 
     @property
     def tuned(self) -> dict[str, object]:
-        """What autotune had chosen for the run that is resumed, by flag name."""
+        """The values that autotune chose for the resumed run, by flag name."""
         return {name: value for name, value in values_of(self.config).items() if self.sources[name] == AUTOTUNE}
 
 
 @dataclass
 class _Findings:
-    """What came up on the way. ``broken`` names flags whose value could not be read, ``chosen`` what was typed now."""
+    """Collected problems. ``broken``: flags with unreadable values. ``chosen``: flags that the user set now."""
 
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -64,8 +64,8 @@ class _Findings:
 def read_command_line(argv: Sequence[str], *, prog: str) -> Resolved:
     """The config that ``argv`` (without the program's name) asks for; ``prog`` is the module named in ``--help``.
 
-    Raises ConfigError with every problem there is, from parsing to cross checks. With ``--help`` the flags are
-    printed to stdout and SystemExit(0) is raised, whatever else is wrong.
+    Raises ConfigError with every problem, from parsing to rules. With ``--help`` prints the flags to stdout and raises
+    SystemExit(0), whatever else is wrong.
     """
     line = scan(argv, all_flags())
     file = ConfigFile() if line.config_path is None else read_config_file(line.config_path)
@@ -109,12 +109,12 @@ def _layers(
 
 
 def _given_before(saved: SavedConfig | None) -> dict[str, object]:
-    """What the user has set at any start of the resumed run so far."""
+    """The values that the user set at any earlier start of the resumed run."""
     return {} if saved is None else _of_sources(saved, CONFIG_FILE, COMMAND_LINE, GIVEN_EARLIER)
 
 
 def _of_sources(saved: SavedConfig, *sources: str) -> dict[str, object]:
-    """The values that a resumed run takes over and that had one of ``sources``."""
+    """The values of a resumed run that came from one of ``sources``."""
     return {name: value for name, value in saved.resumable.items() if saved.sources.get(name) in sources}
 
 
@@ -138,7 +138,7 @@ def _saved_run(given: Mapping[str, object], findings: _Findings) -> SavedConfig 
 
 
 def _family_defaults(family: EnvFamily, env: str, findings: _Findings) -> dict[str, object]:
-    """The flag defaults of a family; what it may not set or gets wrong is left out with a warning."""
+    """The flag defaults of a family; flags it may not set and wrong values are ignored with a warning."""
     values: dict[str, object] = {}
     try:
         offered = dict(family.defaults(env))
@@ -166,7 +166,7 @@ def _check(config: Config, saved: SavedConfig | None, sources: Mapping[str, str]
         findings.problems.append(problem.text + origin)
     if "env" not in findings.broken:
         findings.problems += check_env_name(config.run.env)
-    # While it is unknown whether the run is resumed at all, there is nothing to judge.
+    # With a broken restart_behavior it is unknown whether the run is resumed.
     if saved is not None and "restart_behavior" not in findings.broken:
         try:
             findings.warnings += check_resume(saved, config)

@@ -1,9 +1,8 @@
-"""Room: config.json of a run, and what may change when the run is resumed.
+"""Writes and reads config.json of a run, and decides what may change when the run is resumed.
 
-In: the config of a run and its directory. Out: the file, its values when the run is started again, and the
-verdict on what differs. NOTE [Resume rules]: what decides the shape or the meaning of the weights is frozen;
-what a checkpoint holds beside them (an optimiser's moments) is, too; what decides how they are trained is noted with a
-warning; how fast, how long and where is free.
+NOTE [Resume rules]: flags that decide the shape or meaning of the weights, or of anything saved beside them (an
+optimizer's moments), are frozen. A change of how the weights are trained gives a warning. How fast, how long and where
+a run trains may change freely.
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ def _names(*sections: type) -> frozenset[str]:
     return frozenset(field.name for section in sections for field in dataclasses.fields(section))
 
 
-# How the network computes is not among it: its weights are the same float32 ones. The auxiliary loss brings weights,
-# and each kind of optimiser moments of its own.
-# Each policy has weights of its own.
+# amp and cuda_graphs change how the network computes, not its float32 weights. The auxiliary loss and each policy have
+# weights of their own, and each kind of optimizer has its own moments.
 FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | {
     "env",
     "use_cpc",
@@ -46,19 +44,19 @@ FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | {
     "num_policies",
 }
 NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig, PopulationConfig) - FROZEN | {"env_kwargs"}
-# How one start begins is no setting of the run: the next start, from this run's config.json too, simply goes on.
+# How one start begins is not a setting of the run: the next start resumes it.
 OF_ONE_START = frozenset({"load_checkpoint_kind", "restart_behavior"})
-# A run keeps the settings that it was tuned to, not the wish to be tuned. The command that resumes it may repeat the
-# wish: it is heard again only if a tuning was cut short.
+# A run keeps the settings that autotune found, not the flag. A command that resumes it with --autotune=True tunes again
+# only if the tuning was interrupted.
 OF_TUNING = _names(TuningConfig)
 NOT_SAVED = OF_ONE_START | OF_TUNING
-# Where a run lies is known from where it was found (it may have been moved), and measuring is not part of it.
+# A run may have been moved, so its place is where it was found; benchmarks are not part of a run.
 NOT_RESUMED = _names(BenchmarkConfig) | NOT_SAVED | {"experiment", "train_dir"}
 
 
 @dataclass(frozen=True)
 class SavedConfig:
-    """What config.json held: values and their sources by flag name, and a line for each key left out."""
+    """The content of config.json: values and their sources by flag name, and a warning for each ignored key."""
 
     path: Path
     values: Mapping[str, object]
@@ -72,9 +70,9 @@ class SavedConfig:
 
 
 def write_config(run_dir: Path, config: Config, sources: Mapping[str, str]) -> Path:
-    """Write config.json into ``run_dir``, which exists; returns its path. What is NOT_SAVED is left at its default.
+    """Write config.json into ``run_dir``, which exists; returns its path. Flags in NOT_SAVED get their defaults.
 
-    The file is whole or as it was before, whatever happens meanwhile. Raises ResourceError if it cannot be written.
+    The file is replaced atomically. Raises ResourceError if it cannot be written.
     """
     path = run_dir / CONFIG_NAME
     values = values_of(config) | {name: all_flags()[name].default for name in NOT_SAVED}
@@ -90,10 +88,10 @@ def write_config(run_dir: Path, config: Config, sources: Mapping[str, str]) -> P
 
 
 def read_config(run_dir: Path) -> SavedConfig | None:
-    """The saved config of a run, or None if there is none: then the run is a fresh one.
+    """The saved config of a run, or None for a new run.
 
-    Keys that this version does not know are left out with a warning. Raises ConfigError, naming the file and
-    what to do, if it cannot be read, is no valid JSON, or holds a value of the wrong type.
+    Ignores keys that this version does not know, with a warning. Raises ConfigError, naming the file and what to do, if
+    it cannot be read, is not valid JSON, or holds a value of the wrong type.
     """
     path = run_dir / CONFIG_NAME
     try:
@@ -112,7 +110,7 @@ def read_config(run_dir: Path) -> SavedConfig | None:
 def _unreadable(path: Path, reason: str) -> ConfigError:
     return ConfigError(
         [
-            f"{path}: cannot be read: {reason}; put back a copy of this file, or move it away to go on with "
+            f"{path}: cannot be read: {reason}; restore a copy of this file, or move it away to resume with "
             "the flags you give now (they must match the saved weights), or choose another --experiment"
         ]
     )
@@ -160,11 +158,11 @@ def check_resume(saved: SavedConfig, config: Config) -> list[str]:
         if name in FROZEN:
             problems.append(
                 f"{assigned(name, new)}: the run {config.run.experiment!r} was started with {assigned(name, old)} and "
-                "what it saved fits only that; keep the old value, or start a new run with another --experiment"
+                "its checkpoints fit only that; keep the old value, or start a new run with another --experiment"
             )
         elif name in NOTED:
             before = assigned(name, old)
-            warnings.append(f"{assigned(name, new)}: the run was started with {before}; it goes on with the new value")
+            warnings.append(f"{assigned(name, new)}: the run was started with {before}; it resumes with the new value")
     if problems:
         raise ConfigError(problems)
     return warnings

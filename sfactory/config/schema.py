@@ -1,8 +1,7 @@
-"""Room: every setting of a run, as frozen dataclass sections. In: the sections, one module each. Out: ``Config``.
+"""Joins all settings of a run, as frozen dataclass sections, into ``Config``.
 
-The command line, the config file, ``--help`` and config.json are generated from the
-fields of the sections; a flag's name is the field's name, unique over all sections. Names and meanings are
-Sample Factory's wherever it has the flag.
+The command line, config files, ``--help`` and config.json are generated from the fields of the sections. A flag's name
+is its field's name, unique over all sections. Names and meanings are those of Sample Factory where it has the flag.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Config:
-    """All sections. Rooms are handed the sections they need, never the whole."""
+    """All sections."""
 
     run: RunConfig = dataclasses.field(default_factory=RunConfig)
     sampling: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)

@@ -1,17 +1,4 @@
-"""Room: flags: what to train, where to keep it, and when to stop. In: nothing. Out: ``RunConfig``.
-
-Room: flags: what is reported, and when. In: nothing. Out: ``ReportConfig``.
-
-Room: flags: what is saved, and when. In: nothing. Out: ``CheckpointConfig``.
-
-Room: flags: playing episodes beside training. In: nothing. Out: ``EvaluationConfig``.
-
-Room: flags: code of the user's that a run calls. In: nothing. Out: ``HooksConfig``.
-
-Room: flags: measuring instead of training. In: nothing. Out: ``BenchmarkConfig``.
-
-Room: flags: finding fast settings before the run. In: nothing. Out: ``TuningConfig``.
-"""
+"""Flags of the run: limits, reports, checkpoints, evaluation, hooks, benchmarks and autotune."""
 
 from __future__ import annotations
 
@@ -27,26 +14,26 @@ class RunConfig:
     """What to train, where to keep it, and when to stop."""
 
     env: str = flag("", "environment: a Gymnasium id, a family name, or module:function")
-    env_kwargs: Mapping[str, Any] = flag({}, "JSON object of keyword arguments for the environment's factory")
-    experiment: str = flag("default_experiment", "name of the run; an existing run of that name is resumed")
+    env_kwargs: Mapping[str, Any] = flag({}, "keyword arguments for the environment's factory, as a JSON object")
+    experiment: str = flag("default_experiment", "name of the run; an existing run of this name is resumed")
     train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
     seed: int | None = flag(
-        None, "seed of envs, inference and learner; drawn at random and recorded if not given", ge=0
+        None, "seed of environments, inference and learner; drawn at random and recorded if not given", ge=0
     )
     restart_behavior: Literal["resume", "restart", "overwrite"] = flag(
         "resume",
-        "an existing run of that name is resumed; restart: moved aside to NAME_oldNNNN; overwrite: moved aside, too, "
-        "replacing what an earlier overwrite had moved (nothing else is ever deleted)",
+        "what happens to an existing run of this name: resume continues it; restart archives it as NAME_oldNNNN; "
+        "overwrite archives it, too, and replaces what an earlier overwrite archived (nothing else is ever deleted)",
     )
     serial_mode: bool = flag(
-        False, "everything in one process, repeatable bit by bit on a CPU, for debugging and for small machines"
+        False, "run everything in one process, repeatable bit by bit on a CPU; for debugging and small machines"
     )
     device: Literal["auto", "gpu", "cpu"] = flag(
-        "auto", "where learner and central inference run; auto takes a GPU if there is one"
+        "auto", "where the learner and central inference run; auto uses a GPU if there is one"
     )
     train_for_env_steps: int = flag(
         10_000_000_000,
-        "stop after this many trained env steps (frameskip not counted), of each policy that learns",
+        "stop after this many trained env steps (frameskip not counted) of each policy that learns",
         gt=0,
     )
     train_for_frames: int = flag(
@@ -54,8 +41,7 @@ class RunConfig:
     )
     max_restarts: int = flag(
         0,
-        "how often, over the whole session, all processes start anew from the newest checkpoint because a learner "
-        "failed",
+        "how often, in one session, all processes restart from the newest checkpoint after the learner failed",
         ge=0,
     )
     train_for_seconds: float = flag(1e10, "stop after this many seconds of training (start-up not counted)", gt=0)
@@ -65,12 +51,12 @@ class RunConfig:
 class ReportConfig:
     """What is reported, and when."""
 
-    stats_avg: int = flag(100, "episodes that reported means cover", ge=1)
+    stats_avg: int = flag(100, "episodes in the mean of each reported statistic", ge=1)
     report_interval_sec: float = flag(5.0, "seconds between progress lines", gt=0)
     experiment_summaries_interval: float = flag(10.0, "seconds between TensorBoard and metrics.jsonl rows", gt=0)
     flush_summaries_interval: float = flag(30.0, "seconds between flushes of TensorBoard files", gt=0)
     with_tensorboard: bool = flag(True, "write TensorBoard event files")
-    log_to_file: bool = flag(True, "write progress and messages to sf_log.txt in the run's folder, too")
+    log_to_file: bool = flag(True, "also write progress and messages to sf_log.txt in the run's folder")
 
 
 @dataclass(frozen=True)
@@ -78,15 +64,17 @@ class CheckpointConfig:
     """What is saved, and when."""
 
     save_every_sec: float = flag(120.0, "seconds between checkpoints", gt=0)
-    keep_checkpoints: int = flag(2, "latest checkpoints kept", ge=1)
-    save_milestones_sec: float = flag(-1.0, "seconds between checkpoints that are kept for ever; -1 saves none", ge=-1)
-    save_best_metric: str = flag(
-        "reward", "what the best policy is best at: reward, true_objective, or the name of an extra episode statistic"
+    keep_checkpoints: int = flag(2, "number of latest checkpoints to keep", ge=1)
+    save_milestones_sec: float = flag(
+        -1.0, "seconds between milestones, which are checkpoints that are never deleted; -1 saves none", ge=-1
     )
-    save_best_every_sec: float = flag(5.0, "least seconds between two saves of the best policy", ge=0)
-    save_best_after: int = flag(100_000, "env steps before the best policy is saved at all", ge=0)
+    save_best_metric: str = flag(
+        "reward", "metric of the best policy: reward, true_objective, or the name of an extra episode statistic"
+    )
+    save_best_every_sec: float = flag(5.0, "minimum seconds between two saves of the best policy", ge=0)
+    save_best_after: int = flag(100_000, "env steps before the best policy is saved for the first time", ge=0)
     load_checkpoint_kind: Literal["latest", "best", "milestone"] = flag(
-        "latest", "checkpoint to go on from: the newest, the best policy, or the newest milestone"
+        "latest", "checkpoint to resume from: the newest, the best policy, or the newest milestone"
     )
 
 
@@ -94,11 +82,11 @@ class CheckpointConfig:
 class EvaluationConfig:
     """Playing episodes with the policy while it is trained, in processes and environments of their own."""
 
-    eval_interval_sec: float = flag(0.0, "seconds between the starts of two evaluations; 0: none is made", ge=0)
+    eval_interval_sec: float = flag(0.0, "seconds between the starts of two evaluations; 0 makes none", ge=0)
     eval_workers: int = flag(1, "processes that play the episodes of an evaluation", ge=1, le=64)
     eval_episodes: int = flag(10, "whole episodes of one evaluation, over all its workers", ge=1)
     eval_deterministic: bool = flag(
-        True, "an evaluation takes the most probable action; False draws actions at random as training does"
+        True, "evaluations take the most probable action; False samples actions as training does"
     )
 
 
@@ -108,8 +96,8 @@ class HooksConfig:
 
     observers: tuple[str, ...] = flag(
         (),
-        "classes, each as module:Class, of which one instance each is told of start, training steps and end in the "
-        "main process, and may add to the summaries",
+        "classes, each as module:Class; the main process creates one instance of each and calls it at the start, at "
+        "training steps and at the end; it may add to the summaries",
     )
     after_train_step: tuple[str, ...] = flag(
         (), "functions, each as module:function, that the learner calls after its training steps"
@@ -120,11 +108,11 @@ class HooksConfig:
 class BenchmarkConfig:
     """Measuring throughput instead of training to an end."""
 
-    benchmark: bool = flag(False, "warm up, measure, print one JSON line, stop")
+    benchmark: bool = flag(False, "measure throughput after a warm-up, print one JSON line, and stop")
     benchmark_stage: Literal["env", "sample", "learn", "full"] = flag(
         "full",
-        "with benchmark: what is measured: environments alone, sampling without training, training again and again on "
-        "one dataset while nothing is sampled, or all of it together",
+        "with benchmark: what is measured: environments alone (env), sampling without training (sample), training on "
+        "one dataset without sampling (learn), or everything (full)",
     )
     sampler_only: bool = flag(False, "with benchmark: the same as benchmark_stage=sample")
     benchmark_seconds: float = flag(30.0, "length of the measurement", gt=0)
@@ -141,11 +129,13 @@ class TuningConfig:
 
     autotune: bool = flag(
         False,
-        "find fast settings for this machine and environment by short measured trials, and keep them for the run: "
-        "num_workers, num_envs_per_worker, worker_num_splits, inference and learner_num_threads, except those that the "
-        "command line or the config file sets",
+        "before training, find fast settings for this machine and environment by short measured trials, and keep them"
+        " for the run: num_workers, num_envs_per_worker, worker_num_splits, inference and learner_num_threads, except"
+        " those that the command line or the config file sets",
     )
-    autotune_seconds: float = flag(3.0, "length of each trial's measurement, start-up and warm-up apart", ge=0.1, le=60)
+    autotune_seconds: float = flag(
+        3.0, "seconds that each trial is measured, without start-up and warm-up", ge=0.1, le=60
+    )
     autotune_batch: bool = flag(
-        False, "with autotune: try larger and smaller batch_size, too, which changes what is learned from each step"
+        False, "with autotune: also try larger and smaller batch_size, which changes what is learned from each step"
     )

@@ -1,4 +1,4 @@
-"""Room: flags: how experience is collected. In: nothing. Out: ``SamplingConfig``."""
+"""Flags of sampling."""
 
 from __future__ import annotations
 
@@ -13,90 +13,89 @@ from sfactory.system.cores import Cores
 class SamplingConfig:
     """How experience is collected."""
 
-    num_workers: int = flag(Cores.available().count, "actor worker processes", ge=1, le=4096)
-    num_envs_per_worker: int = flag(
-        2, "environments stepped by each actor worker; a multiple of worker_num_splits", ge=1
-    )
+    num_workers: int = flag(Cores.available().count, "number of actor processes", ge=1, le=4096)
+    num_envs_per_worker: int = flag(2, "environments stepped by each actor; a multiple of worker_num_splits", ge=1)
     worker_num_splits: int = flag(
         2,
-        "groups of envs per worker: 2 steps one group while the other waits for actions; no effect with local "
-        "inference",
+        "groups of environments per actor: with 2, one group steps while the other waits for actions; no effect with "
+        "local inference",
         ge=1,
         le=64,
     )
     inference: Literal["central", "local", "auto"] = flag(
         "central",
-        "central: policy workers serve all actors; local: each actor owns a CPU copy of the policy; auto: local, or "
-        "central where there is a GPU and choosing an action costs an actor a quarter or more of an environment's step",
+        "where actions are computed: central uses policy workers that serve all actors; local gives each actor a CPU "
+        "copy of the policy; auto is local, or central where there is a GPU and choosing an action costs an actor a "
+        "quarter or more of an environment's step",
     )
     policy_workers_per_policy: int = flag(1, "inference processes per policy (central inference)", ge=1, le=64)
     async_rl: bool = flag(
         True,
-        "collect while learning; False collects a dataset, learns from it, and so on, with a policy lag of exactly 0",
+        "collect while learning; False alternates collection of a dataset and learning, with a policy lag of exactly 0",
     )
     rollout: int = flag(32, "steps per trajectory", ge=1)
     min_traj_buffers_per_worker: int = flag(
         2,
-        "trajectory slots for each split of a worker; more lets actors run further ahead; no effect where collection "
+        "trajectory slots for each split of an actor; more lets actors run further ahead; no effect where collection "
         "waits for training (async_rl=False or num_batches_to_accumulate=0)",
         ge=2,
         le=1024,
     )
     max_sample_requests_in_flight_per_worker: int = flag(
         0,
-        "most trajectories of a worker that are being filled or wait for the learner; 0: as many as it has slots",
+        "maximum trajectories of an actor that are being filled or wait for the learner; 0: as many as it has slots",
         ge=0,
     )
     decorrelate_experience_max_seconds: float = flag(
         0.0,
-        "after its first trajectories worker i of N waits i/N of this time, so that workers are out of step; neither "
-        "serial mode nor a benchmark waits",
+        "after its first trajectories actor i of N waits i/N of this many seconds, so that actors are out of step; no"
+        " effect in serial mode and in benchmarks",
         ge=0,
     )
     decorrelate_envs_on_one_worker: bool = flag(
-        False, "env i of a worker begins with i x rollout random steps, which are not learned from"
+        False, "env i of an actor begins with i x rollout random steps, which are not learned from"
     )
     env_frameskip: int = flag(
-        1, "frames per env step; passed to envs that take it (Atari), accounting only for others", ge=1
+        1, "frames per env step; passed to environments that take it (Atari), otherwise only used to count frames", ge=1
     )
-    set_workers_cpu_affinity: bool = flag(True, "pin actor workers to cores where workers do not outnumber cores")
+    set_workers_cpu_affinity: bool = flag(True, "pin actors to cores if there are no more actors than cores")
     force_envs_single_thread: bool = flag(False, "limit the native thread pools of environments to one thread")
     default_niceness: int = flag(0, "niceness of the learner; policy workers add 2, actors add 10", ge=-20, le=9)
     actor_worker_gpus: tuple[int, ...] = flag(
-        (), "GPUs that actor workers see, one each in turn, for environments that simulate or render there", ge=0
+        (), "GPUs that actors see, one each in turn, for environments that simulate or render there", ge=0
     )
     max_workers_starting: int = flag(
         0,
-        "actor workers that make and reset their environments at the same time; 0: twice the cores, 8 at least",
+        "actors that make and reset their environments at the same time; 0: twice the cores, at least 8",
         ge=0,
     )
     reset_timeout_seconds: float = flag(
         120.0,
-        "bound on making an environment and on one reset; a worker that exceeds it in a reset is replaced",
+        "time limit for making an environment and for one reset; an actor that exceeds it in a reset is replaced",
         gt=0,
     )
     step_timeout_seconds: float = flag(
         120.0,
-        "bound on one step of all environments of a split, and on one forward pass of a policy worker; a worker that "
-        "exceeds it is replaced; 0: none",
+        "time limit for one step of all environments of a split, and for one forward pass of a policy worker; a "
+        "process that exceeds it is replaced; 0: no limit",
         ge=0,
     )
     max_worker_restarts: int = flag(
         20,
-        "actors and policy workers that are replaced over the whole session because they were killed, crashed or hung; "
-        "0: the first ends the run",
+        "actors and policy workers that are replaced in one session after a kill, a crash or a hang; 0: the first "
+        "ends the run",
         ge=0,
     )
     max_env_restarts: int = flag(
         20,
-        "how often a worker makes environments that raise anew, in a session and over all of its environments; after "
+        "how often, in one session, an actor recreates environments that raised, over all its environments; after "
         "that, or with 0 at once, the next failure ends the run",
         ge=0,
     )
     max_bad_env_data: float = flag(
         0.01,
-        "share of a worker's steps that may give NaN, infinity, or observations of a wrong shape or dtype; these are "
-        "not learned from, and once they are more, and 20 at least, the run ends",
+        "share of an actor's steps that may give NaN, infinity, or observations of a wrong shape or dtype; such steps"
+        " are not learned from; the run ends if there are more, and at least 20",
         ge=0,
         le=1,
     )

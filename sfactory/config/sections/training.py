@@ -1,9 +1,4 @@
-"""Room: flags: how trajectories become minibatches, and what waits for what. In: nothing. Out: ``LearnerConfig``.
-
-Room: flags: the objective. In: nothing. Out: ``AlgoConfig``.
-
-Room: flags: the optimizer and its rates. In: nothing. Out: ``OptimConfig``.
-"""
+"""Flags of the learner, the loss and the optimizer."""
 
 from __future__ import annotations
 
@@ -26,17 +21,18 @@ class LearnerConfig:
     num_batches_per_epoch: int = flag(1, "minibatches per dataset", ge=1)
     num_epochs: int = flag(1, "passes over each dataset", ge=1, mutable=Mutable(1, 16))
     shuffle_minibatches: bool = flag(
-        False, "draw minibatches anew in each epoch: single steps with GAE and no memory, whole trajectories otherwise"
+        False, "draw new minibatches in each epoch: single steps with GAE and no memory, whole trajectories otherwise"
     )
     early_stop_loss_change: float = flag(
         1e-6,
-        "epochs over a dataset end once the mean policy loss of one differs less than this from the one before",
+        "stop the epochs over a dataset if the mean policy loss of an epoch differs by less than this from the "
+        "previous one",
         ge=0,
     )
     early_stop_kl: float = flag(
         0.0,
-        "epochs over a dataset end once the policy has moved this far, in mean KL(behavior policy || policy) over one "
-        "epoch; 0 is off",
+        "stop the epochs over a dataset if the policy has moved this far, as mean KL(behavior policy || policy) of an"
+        " epoch; 0 is off",
         ge=0,
     )
     recurrence: int = flag(
@@ -44,64 +40,61 @@ class LearnerConfig:
     )
     num_batches_to_accumulate: int = flag(
         2,
-        "datasets in the learner's hands, the one it learns from included (on a GPU those in num_gpu_slots come on "
-        "top), before collection is held back; 0: trajectories are given back only after training, so that collection "
-        "comes to rest meanwhile",
+        "datasets that the learner holds, with the one it learns from (on a GPU in addition to num_gpu_slots), before"
+        " collection has to wait; 0: trajectories are returned only after training, so collection pauses meanwhile",
         ge=0,
     )
     minibatch_ring_size: int = flag(
         1,
-        "datasets that are turned over: each pass over one is followed by a pass over the next; 1 makes all num_epochs "
-        "passes over one dataset before the next; num_batches_to_accumulate holds them, and one more for each of "
+        "datasets in a ring: each pass over one is followed by a pass over the next; 1 makes all num_epochs passes "
+        "over one dataset before the next; num_batches_to_accumulate must hold them and one more for each of "
         "num_batchers",
         ge=1,
         le=64,
     )
     ring_warmup: int = flag(
         0,
-        "passes over the first dataset of all; each that follows gets one more, up to num_epochs; 0: num_epochs from "
+        "passes over the very first dataset; each later dataset gets one more, up to num_epochs; 0: num_epochs from "
         "the start",
         ge=0,
     )
     ring_nonblocking: bool = flag(
         False,
-        "with a ring of several datasets: where a new one is due and none is there yet, one at hand gets its next pass "
-        "instead of being waited with",
+        "with a ring of several datasets: if the next new dataset is not ready, pass over an old one instead of "
+        "waiting",
     )
     replay_proportion: float = flag(
         0.0,
-        "trajectories learned from again for each new one, in the mean, which take their share of the rows of a "
-        "dataset; 0 is off",
+        "mean number of replayed trajectories for each new one; they take their share of the rows of a dataset; 0 is "
+        "off",
         ge=0,
         le=64,
     )
-    replay_slots: int = flag(
-        0, "trajectories of one env kept to be replayed; the oldest makes room for a new one", ge=0
-    )
+    replay_slots: int = flag(0, "trajectories of one env that are kept for replay; a new one replaces the oldest", ge=0)
     replay_include_new: bool = flag(
-        False, "what has just been copied may be replayed beside itself; False: from the next trajectories on"
+        False, "trajectories may be replayed in the dataset that they are new in; False: only in later ones"
     )
     max_replay_lag: int = flag(
         10_000,
-        "replayed steps whose policy is this many updates older than the learner are masked; max_policy_lag holds for "
-        "new steps alone",
+        "mask replayed steps of policies that are this many updates older than the learner's; max_policy_lag applies "
+        "to new steps only",
         ge=1,
     )
     learner_queue_policy: Literal["block", "drop_oldest"] = flag(
         "block",
-        "where num_batches_to_accumulate datasets wait: block holds collection back; drop_oldest gives up the oldest "
-        "that waits, counts its steps, and keeps collecting, for which it takes 3 of them or more",
+        "what happens while num_batches_to_accumulate datasets wait: block pauses collection; drop_oldest drops the "
+        "oldest waiting one, counts its steps, and keeps collecting (needs 3 datasets or more)",
     )
     learner_starvation_timeout_sec: float = flag(
         300.0,
-        "seconds for which the learner waits in vain before the state of queues, slots and actors is told; the run "
-        "stops if every actor has begun and none has ended a step meanwhile; 0: never",
+        "seconds that the learner waits for data before it logs the state of queues, slots and actors; the run stops "
+        "if all actors have started and none has finished a step meanwhile; 0: never",
         ge=0,
     )
-    max_policy_lag: int = flag(1000, "steps whose policy is this many updates older than the learner are masked", ge=1)
+    max_policy_lag: int = flag(1000, "mask steps of policies that are this many updates older than the learner's", ge=1)
     train_in_background_thread: bool = flag(
         True,
-        "train in a thread of its own while the next batch is assembled; no effect where collection waits for training "
+        "train in a separate thread while the next batch is assembled; no effect where collection waits for training "
         "(async_rl=False or num_batches_to_accumulate=0)",
     )
     learner_main_loop_num_cores: int = flag(
@@ -109,15 +102,15 @@ class LearnerConfig:
     )
     num_batchers: int = flag(
         1,
-        "threads that assemble datasets, each one of its own, all of which num_batches_to_accumulate holds; at most "
+        "threads that assemble datasets, one dataset each; num_batches_to_accumulate must hold all of them; at most "
         "num_workers",
         ge=1,
         le=16,
     )
     num_gpu_slots: int = flag(
         2,
-        "datasets that the device holds, so that one is loaded while another is learned from; 1: one after the "
-        "other; no effect on a CPU",
+        "datasets on the device, so that one is loaded while another is learned from; 1: one after the other; no "
+        "effect on a CPU",
         ge=1,
         le=16,
     )
@@ -126,27 +119,26 @@ class LearnerConfig:
     )
     publish_interval: int = flag(
         1,
-        "updates (optimizer steps) between two publications of the weights to whoever acts, looked at after each pass "
-        "over a dataset",
+        "updates (optimizer steps) between two publications of the weights to actors and policy workers, checked "
+        "after each pass over a dataset",
         ge=1,
     )
     microbatch_size: int = flag(
         0,
-        "agent steps of one backward pass, a divisor of batch_size below it (and with V-trace or a memory a multiple "
-        "of rollout): gradients add up to exactly those of the whole minibatch, in less memory; 0: the whole minibatch "
+        "agent steps of one backward pass: a smaller divisor of batch_size (with V-trace or a memory a multiple of "
+        "rollout); gradients add up to exactly those of the whole minibatch, in less memory; 0: the whole minibatch "
         "at once",
         ge=0,
     )
     max_bad_steps: int = flag(
         10,
-        "updates in a row whose loss or gradient is not finite, all skipped, before the run stops and saves the batch",
+        "updates in a row with a loss or gradient that is not finite, all skipped, before the run stops and saves the"
+        " batch",
         ge=1,
     )
-    learner_cores: int = flag(
-        0, "cores that actor workers are not pinned to, so that they are the learner's; 0: none is kept free", ge=0
-    )
+    learner_cores: int = flag(0, "cores that actors are not pinned to, reserved for the learner; 0: none", ge=0)
     learner_num_threads: int = flag(
-        0, "CPU threads of the learner's math; 0 lets the thread budget decide, and is 1 in serial mode", ge=0
+        0, "CPU threads of the learner's math; 0: decided by the thread budget, and 1 in serial mode", ge=0
     )
 
 
@@ -167,39 +159,38 @@ class AlgoConfig:
     with_vtrace: bool = flag(True, "V-trace targets; False uses GAE")
     vtrace_rho: float | None = flag(
         1.0,
-        "V-trace: the importance weight in a target's own step is clipped to this; none: not clipped",
+        "V-trace: clip for the importance weight of a target's own step; none: not clipped",
         gt=0,
         mutable=_IMPORTANCE,
     )
     vtrace_pg_rho: float | None = flag(
         1.0,
-        "V-trace: the importance weight of the policy gradient is clipped to this; none: not clipped",
+        "V-trace: clip for the importance weight of the policy gradient; none: not clipped",
         gt=0,
         mutable=_IMPORTANCE,
     )
     vtrace_c: float | None = flag(
         1.0,
-        "V-trace: the importance weight that carries what follows a step into its target is clipped to this; none: not "
-        "clipped",
+        "V-trace: clip for the importance weight that passes later steps back into a target; none: not clipped",
         gt=0,
         mutable=_IMPORTANCE,
     )
     vtrace_lambda: float = flag(
         1.0,
-        "V-trace: factor on that weight, as lambda of GAE: 0 looks one step ahead, 1 to the end",
+        "V-trace: factor of that weight, like lambda of GAE: 0 looks one step ahead, 1 to the end",
         ge=0.0,
         le=1.0,
         mutable=Mutable(0.5, 1.0, How.UNIFORM),
     )
     vtrace_adv_weighting: Literal["auto", "rho", "none"] = flag(
         "auto",
-        "V-trace: whether advantages carry the importance weight clipped by vtrace_pg_rho; auto: rho with "
-        "policy_loss=pg, none with ppo_clip, whose ratio is an importance weight already",
+        "V-trace: whether advantages are multiplied by the importance weight clipped by vtrace_pg_rho; auto: rho with"
+        " policy_loss=pg, none with ppo_clip, which has an importance weight already",
     )
     vtrace_drop_last_ts: bool = flag(
         False,
-        "V-trace: learn from all but the last step of a rollout, whose value is what the others bootstrap from; only "
-        "to compare with runs of software that does so",
+        "V-trace: do not learn from the last step of a rollout, which the others bootstrap from; only to compare with"
+        " software that does so",
     )
     gae_lambda: float = flag(
         0.95,
@@ -208,66 +199,67 @@ class AlgoConfig:
         le=1.0,
         mutable=Mutable(0.5, 0.999, How.ONE_MINUS),
     )
-    policy_loss: Literal["ppo_clip", "pg"] = flag("ppo_clip", "clipped surrogate, or plain policy gradient")
+    policy_loss: Literal["ppo_clip", "pg"] = flag(
+        "ppo_clip", "ppo_clip is the clipped surrogate, pg the plain policy gradient"
+    )
     ppo_clip_ratio: float = flag(
-        0.1, "ratio is clipped to [1/(1+e), 1+e]", gt=0, mutable=Mutable(0.01, 1.0, on="with_pbt")
+        0.1, "the ratio is clipped to [1/(1+e), 1+e] with this e", gt=0, mutable=Mutable(0.01, 1.0, on="with_pbt")
     )
     ppo_clip_value: float = flag(
         1.0,
-        "range of the value clip around the behaviour value, in the unit of the network; 0 is off",
+        "range of the value clip around the behavior value, in the network's unit; 0 is off",
         ge=0,
         mutable=Mutable(0.01, 100.0, on="with_pbt"),
     )
     value_loss_coeff: float = flag(0.5, "weight of the value loss", ge=0, mutable=Mutable(0.001, 100.0, on="with_pbt"))
     exploration_loss: Literal["entropy", "symmetric_kl", "none"] = flag(
-        "entropy", "entropy: a bonus; symmetric_kl: a penalty on the distance to the uniform policy (discrete actions)"
+        "entropy",
+        "entropy is a bonus; symmetric_kl is a penalty on the distance to the uniform policy (discrete actions)",
     )
     exploration_loss_coeff: float = flag(
         0.003, "weight of the exploration term", ge=0, mutable=Mutable(1e-6, 1.0, on="with_pbt")
     )
     exploration_loss_coeff_schedule: str = flag(
         "",
-        "points as 0:0.01,1e6:0 between which that weight moves in straight lines, over trained env steps; empty: "
-        "exploration_loss_coeff throughout",
+        "points as 0:0.01,1e6:0 (trained env steps:weight) that replace exploration_loss_coeff, linear in between; "
+        "empty: exploration_loss_coeff throughout",
     )
     kl_loss_coeff: float = flag(
         0.0, "weight of a penalty on KL(policy || behavior policy); 0 is off", ge=0, mutable=Mutable(1e-4, 100.0)
     )
     kl_target: float = flag(
         0.0,
-        "KL divergence at which kl_loss_coeff, then only its start, is held: half as much again above twice this, "
-        "halved below half of it, within 1e-4 and 100; 0: kl_loss_coeff stays as it is",
+        "KL divergence that kl_loss_coeff, then only an initial value, is adapted to: multiplied by 1.5 above twice "
+        "this, halved below half of it, within 1e-4 and 100; 0: kl_loss_coeff is constant",
         ge=0,
     )
     use_target_net: bool = flag(
         False,
-        "a slowly moving copy of the network gives the importance weights of V-trace, and the ratio of ppo_clip is "
-        "taken to it; values are the present ones",
+        "a slowly moving copy of the network gives V-trace's importance weights and the reference of ppo_clip's "
+        "ratio; values come from the present network",
     )
     target_update_interval: int = flag(4, "updates (optimizer steps) between two updates of the target network", ge=1)
     target_tau: float = flag(
-        1.0, "share of the policy's weights in an update of the target network; 1 copies them", gt=0.0, le=1.0
+        1.0, "share of the policy's weights in each update of the target network; 1 copies them", gt=0.0, le=1.0
     )
-    target_worker_clip: float = flag(
-        2.0, "with a target network: behavior policy / target policy is clipped to [0, this]", gt=0
-    )
+    target_worker_clip: float = flag(2.0, "with a target network: clip for behavior policy / target policy", gt=0)
     loss_reduction: Literal["mean", "sum"] = flag(
-        "mean", "losses are means over the valid steps of a minibatch, or sums, which want a far smaller rate"
+        "mean", "losses are means over the valid steps of a minibatch, or sums, which need a far smaller rate"
     )
-    normalize_advantages: bool = flag(True, "normalise advantages over the valid steps of a minibatch")
-    reward_scale: float = flag(1.0, "rewards are multiplied by this for learning; reported returns are raw")
-    reward_clip: float = flag(1000.0, "scaled rewards are clipped to [-c, c] for learning", gt=0)
+    normalize_advantages: bool = flag(True, "normalize advantages over the valid steps of a minibatch")
+    reward_scale: float = flag(1.0, "factor of rewards in learning; reported returns are raw")
+    reward_clip: float = flag(1000.0, "scaled rewards are clipped to [-c, c] with this c in learning", gt=0)
     aux_loss_coeff: float = flag(0.1, "weight of the auxiliary loss", ge=0, mutable=Mutable(1e-4, 10.0))
     use_cpc: bool = flag(
         False,
-        "auxiliary loss CPC|A: from the memory and the actions taken, what is observed in later steps is told from "
-        "what is not",
+        "auxiliary loss CPC|A: from the memory and the actions, distinguish the observations of later steps from "
+        "others",
     )
-    cpc_forward_steps: int = flag(8, "CPC|A: steps that are looked ahead at most", ge=1)
+    cpc_forward_steps: int = flag(8, "CPC|A: maximum steps to look ahead", ge=1)
     cpc_time_subsample: int = flag(
-        6, "CPC|A: steps of a rollout, drawn anew each time, that predictions begin at", ge=1
+        6, "CPC|A: steps of a rollout, drawn for each loss, that predictions start from", ge=1
     )
-    cpc_forward_subsample: int = flag(2, "CPC|A: of the steps looked ahead, how many are drawn to be predicted", ge=1)
+    cpc_forward_subsample: int = flag(2, "CPC|A: number of the steps ahead that are drawn to be predicted", ge=1)
 
 
 @dataclass(frozen=True)
@@ -276,23 +268,23 @@ class OptimConfig:
 
     optimizer: Literal["adam", "adamw", "rmsprop", "lamb", "muon"] = flag(
         "adam",
-        "kind of optimizer; lamb and muon come with the extra sfactory[optimizers]; muon steps matrices, and Adam all "
-        "else",
+        "type of optimizer; lamb and muon need the extra sfactory[optimizers]; muon steps matrices, and Adam all "
+        "other weights",
     )
     learning_rate: float = flag(1e-4, "the optimizer's learning rate", gt=0, mutable=Mutable(1e-7, 0.1, on="with_pbt"))
     lr_schedule: str = flag(
         "constant",
-        "constant; linear_decay, which falls to 0 at the limit of env steps or frames; kl_adaptive_minibatch or "
-        "kl_adaptive_epoch, which keep the KL divergence of an update near lr_schedule_kl_threshold, looking at each "
-        "minibatch or epoch; or points as 0:5e-4,20e6:1e-6 (trained env steps:rate), joined by straight lines, which "
-        "replace learning_rate",
+        "schedule of the learning rate: constant; linear_decay, which falls to 0 at the limit of env steps or frames;"
+        " kl_adaptive_minibatch or kl_adaptive_epoch, which keep the KL divergence of each minibatch's or epoch's "
+        "update near lr_schedule_kl_threshold; or points as 0:5e-4,20e6:1e-6 (trained env steps:rate), linear in "
+        "between, which replace learning_rate",
     )
-    lr_schedule_kl_threshold: float = flag(0.008, "KL divergence that the kl_adaptive schedules aim at", gt=0)
+    lr_schedule_kl_threshold: float = flag(0.008, "target KL divergence of the kl_adaptive schedules", gt=0)
     lr_adaptive_min: float = flag(1e-6, "lowest rate of the kl_adaptive schedules", gt=0)
     lr_adaptive_max: float = flag(1e-2, "highest rate of the kl_adaptive schedules", gt=0)
     separate_value_optimizer: bool = flag(
         False,
-        "the critic has an optimizer of its own, of the same kind, with value_lr; needs "
+        "train the critic with its own optimizer, of the same type, with value_lr; needs "
         "actor_critic_share_weights=False",
     )
     value_lr: float = flag(
@@ -300,12 +292,12 @@ class OptimConfig:
     )
     value_lr_schedule: str = flag(
         "",
-        "points as 0:5e-4,20e6:1e-6 (trained env steps:rate) for the critic's own optimizer, which replace value_lr; "
+        "points as 0:5e-4,20e6:1e-6 (trained env steps:rate) of the critic's own optimizer, which replace value_lr; "
         "empty: value_lr throughout",
     )
     weight_decay: float = flag(
         0.0,
-        "adamw, lamb, muon: weights shrink by rate x this in each step, apart from the gradient; 0 is off",
+        "adamw, lamb, muon: each step shrinks weights by rate x this, independent of the gradient; 0 is off",
         ge=0,
         mutable=Mutable(1e-6, 1.0),
     )
@@ -325,8 +317,8 @@ class OptimConfig:
     rmsprop_eps: float = flag(0.01, "RMSprop: epsilon", gt=0)
     rmsprop_tf_style: bool = flag(
         False,
-        "RMSprop as TensorFlow has it: epsilon under the root, and a running mean that begins at 1; False: as PyTorch "
-        "has it, epsilon beside the root and a start at 0",
+        "RMSprop as in TensorFlow: epsilon under the root, and a running mean that starts at 1; False: as in PyTorch,"
+        " epsilon added to the root and a start at 0",
     )
     max_grad_norm: float = flag(
         4.0, "global gradient norm is clipped to this; 0 is off", ge=0, mutable=Mutable(0.01, 1000.0, on="with_pbt")
