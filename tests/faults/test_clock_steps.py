@@ -54,7 +54,7 @@ def run_and_clock(
     return run_trainer(train_for_env_steps=1_000_000_000), clock
 
 
-def test_a_run_whose_wall_clock_jumps_by_an_hour_trains_on_and_ends_when_told(
+def test_run_survives_jumps_of_the_wall_clock(
     run_and_clock: tuple[TrainerRun, WallClock],
 ) -> None:
     run, clock = run_and_clock

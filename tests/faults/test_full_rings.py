@@ -100,7 +100,7 @@ def test_a_ring_whose_reader_is_stopped_fails_loudly_and_nothing_that_it_took_is
     assert reader.process.exitcode == 0
 
 
-def test_a_message_that_never_fits_is_told_apart_from_a_full_ring_at_once() -> None:
+def test_message_larger_than_its_ring_is_another_error_than_a_full_ring() -> None:
     channel: Channel[ToMain] = Channel("sf-main", TO_MAIN, capacity=1)
     began = time.monotonic()
 
@@ -111,7 +111,7 @@ def test_a_message_that_never_fits_is_told_apart_from_a_full_ring_at_once() -> N
 
 
 @LONG
-def test_a_main_that_reads_no_reports_holds_nobody_up_and_misses_no_episode(run_trainer: RunTrainer) -> None:
+def test_main_that_reads_no_reports_blocks_no_process_and_misses_no_episode(run_trainer: RunTrainer) -> None:
     sampling = SamplingConfig(num_workers=2, num_envs_per_worker=256, worker_num_splits=2, rollout=64)
     learner = LearnerConfig(batch_size=16_384)
     run = run_trainer(

@@ -161,7 +161,7 @@ def test_a_launcher_that_is_killed_leaves_no_process_and_its_runs_have_saved(lau
         assert {launch_state.entry(f"run_seed_{seed}").status for seed in (1, 2)} == {"interrupted"}
 
 
-def test_a_run_that_fails_is_told_with_its_last_line_and_the_others_go_on(launch: Start) -> None:
+def test_failed_run_is_reported_with_its_last_line_and_the_others_continue(launch: Start) -> None:
     varied = "list = [{env_kwargs = {num_contexts = 1}}, {env_kwargs = {num_contexts = 2}}]"
     run = launch(description("many", {"train_for_env_steps": 2000}, varied), max_parallel=1)
 

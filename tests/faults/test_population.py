@@ -1,4 +1,4 @@
-"""Populations in trouble: members come back, unreadable parents are skipped, turns go on where they were."""
+"""Populations in trouble: members are restored, unreadable parents are skipped, turns continue."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ POPULATION: dict[str, Any] = {
     "pbt_replace_fraction": 0.5,
     "pbt_replace_reward_gap": 0.0,
 }
-TOLD_AS = {"learning_rate": "learning_rate", "exploration_loss_coeff": "exploration_coeff"}  # in rows
+IN_ROWS = {"learning_rate": "learning_rate", "exploration_loss_coeff": "exploration_coeff"}
 
 
 def events(run: TrainerRun, kind: str | None = None) -> list[dict[str, Any]]:
@@ -76,7 +76,7 @@ def test_a_member_whose_learner_is_killed_is_restored_and_the_population_goes_on
 
     run.kill("sf-learner-1")
 
-    run.wait_until("all processes start anew from the checkpoint")
+    run.wait_until("from the checkpoint at")
     run.wait_until(lambda: run.processes().get("sf-learner-1", before) != before)
     turns = len(events(run))
     run.wait_until(lambda: len(events(run)) > turns + 4)
@@ -89,7 +89,7 @@ def test_a_member_whose_learner_is_killed_is_restored_and_the_population_goes_on
 def test_a_parent_whose_checkpoints_cannot_be_read_is_skipped(run_trainer: RunTrainer) -> None:
     run = run_trainer(**POPULATION)
     run.wait_until(lambda: all(list(checkpoints(run, policy).glob("checkpoint_*.pth")) for policy in range(2)))
-    # A save makes the directory anew where it is missing.
+    # A save recreates a directory that is missing.
     with standing_still(run, "sf-learner-0", "sf-learner-1"):
         aside = [checkpoints(run, policy).rename(run.run_dir / f"aside_{policy}") for policy in range(2)]
         for policy in range(2):
@@ -115,15 +115,16 @@ def test_a_population_goes_on_where_it_was(run_trainer: RunTrainer, serial: bool
     end_by_signal(run)
     state = load_state(run.run_dir)
     assert state is not None
-    told = len(events(run))
+    before = len(events(run))
 
     again = run_trainer(**POPULATION, serial_mode=serial)
-    again.wait_until(lambda: {event["policy"] for event in events(again)[told + 2 :]} == {0, 1})
+    again.wait_until(lambda: {event["policy"] for event in events(again)[before + 2 :]} == {0, 1})
     end_by_signal(again)
 
-    later = events(again)[told:]
+    later = events(again)[before:]
     restored, turns = later[:2], later[2:]
     assert [event["kind"] for event in restored] == ["restore", "restore"]
+    assert Population.restore(run.run_dir, config_of({"env": "CartPole-v1", **POPULATION}), {0: 10_000, 1: 10_000})
     for event in restored:
         member = state.members[event["policy"]]
         assert event["hyperparameters"] == dict(member.hyperparameters)
@@ -131,18 +132,16 @@ def test_a_population_goes_on_where_it_was(run_trainer: RunTrainer, serial: bool
     for policy, member in state.members.items():
         turn = next(event for event in turns if event["policy"] == policy)
         assert turn["env_steps"] >= member.next_turn
-        if serial:  # otherwise how far a policy learns until its turn is over is for the machine
+        if serial:  # otherwise it depends on the machine how far a policy learns until its turn is over
             period = POPULATION["pbt_period_env_steps"]
             latest = max(member.next_turn, resumed_at[policy] + period)  # so long it may wait for episodes
             assert turn["env_steps"] < latest + period
 
 
 def test_what_is_mutated_is_what_the_learner_learns_with(run_trainer: RunTrainer) -> None:
-    # Turns follow each other soon, and rows sooner.
     run = run_trainer(**POPULATION, pbt_hyperparameters={"gamma": {}}, experiment_summaries_interval=0.25)
     run.wait_until(lambda: bool(events(run, "replace")) and bool(events(run, "mutate")))
 
-    # A learner tells of other values with what it learns next; if the run ends before that, in no row.
     run.wait_until(lambda: learns_with_what_was_decided(run))
 
     end_by_signal(run)
@@ -153,9 +152,9 @@ def learns_with_what_was_decided(run: TrainerRun) -> bool:
     state, rows = load_state(run.run_dir), run.metrics()
     assert state is not None
     return bool(rows) and all(
-        rows[-1][f"policy_{policy}/train/{told}"] == pytest.approx(member.hyperparameters[name])
+        rows[-1][f"policy_{policy}/train/{key}"] == pytest.approx(member.hyperparameters[name])
         for policy, member in state.members.items()
-        for name, told in TOLD_AS.items()
+        for name, key in IN_ROWS.items()
     )
 
 
@@ -178,7 +177,7 @@ def test_a_frozen_policy_plays_and_its_weights_never_change(run_trainer: RunTrai
     assert [path.name for path in checkpoints(run, 0).glob("checkpoint_*_*.pth")] == ["checkpoint_000000000_0.pth"]
 
 
-def test_a_policy_that_is_hardly_ever_chosen_holds_nobody_up(run_trainer: RunTrainer) -> None:
+def test_policy_that_is_rarely_chosen_does_not_block_the_others(run_trainer: RunTrainer) -> None:
     run = run_trainer(
         num_policies=2,
         train_policies=(0,),
@@ -191,7 +190,7 @@ def test_a_policy_that_is_hardly_ever_chosen_holds_nobody_up(run_trainer: RunTra
 
 
 @pytest.mark.parametrize("serial", [long(False), True])
-def test_a_member_that_plays_no_more_keeps_nobody_from_a_turn(run_trainer: RunTrainer, serial: bool) -> None:
+def test_member_that_plays_no_more_does_not_block_turns(run_trainer: RunTrainer, serial: bool) -> None:
     players = {"num_policies": 3, "policy_mapping": "tests.support.mappings:soon_without_the_third"}
     envs = {"env": "tests.support.telling_envs:Fading", "num_workers": 1, "num_envs_per_worker": 6}
     ranking = {"pbt_target_objective": "reward", "stats_avg": 3, "pbt_replace_fraction": 0.3}
@@ -200,29 +199,17 @@ def test_a_member_that_plays_no_more_keeps_nobody_from_a_turn(run_trainer: RunTr
     def turns(policy: int) -> int:
         return sum(event["policy"] == policy and event["kind"] != "begin" for event in events(run))
 
-    # The third one is the best of them for good, from whom the worst takes over; it has to save for that.
+    # The third one stays the best, from which the worst takes over; it has to save for that.
     run.wait_until(lambda: turns(0) >= 3 and turns(1) >= 3)
     end_by_signal(run)
     assert [event["parent"] for event in events(run, "replace")][:2] == [2, 2]
 
 
-def test_a_mapping_that_names_a_policy_that_is_not_there_ends_the_run_with_who_said_it(run_trainer: RunTrainer) -> None:
+def test_mapping_to_a_missing_policy_is_refused(run_trainer: RunTrainer) -> None:
     run = run_trainer(num_policies=2, policy_mapping="tests.support.mappings:unknown", train_for_env_steps=20_000)
 
-    run.assert_ended(ExitCode.REFUSED, END_S)  # by whoever asks it first, once all has started
+    run.assert_ended(ExitCode.REFUSED, END_S)
     assert "--policy_mapping=tests.support.mappings:unknown gave 7 for agent 'agent', episode 0, env 0" in run.stderr
-
-
-def test_the_controller_of_a_run_can_be_restored_from_its_directory(run_trainer: RunTrainer) -> None:
-    run = run_trainer(**POPULATION)
-    run.wait_until(lambda: len(events(run)) > 4)
-    end_by_signal(run)
-
-    config = config_of({"env": "CartPole-v1", **POPULATION})
-    restored = Population.restore(run.run_dir, config, {0: 10_000, 1: 10_000})
-
-    assert restored is not None
-    assert set(restored.members) == {0, 1}
 
 
 def test_a_population_in_one_process_lives_through_the_same_again(run_trainer: RunTrainer) -> None:

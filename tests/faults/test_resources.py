@@ -88,7 +88,7 @@ def test_each_child_takes_no_more_open_files_than_are_planned_for_it(run_trainer
     run.assert_ended(ExitCode.SIGTERM)
 
 
-def test_on_one_core_a_run_goes_on_pins_nobody_and_warns(run_trainer: RunTrainer) -> None:
+def test_run_on_one_core_warns_and_pins_no_process(run_trainer: RunTrainer) -> None:
     core = min(os.sched_getaffinity(0))
     run = run_trainer(limits.one_core(core), train_for_env_steps=STEPS)
 
@@ -97,7 +97,7 @@ def test_on_one_core_a_run_goes_on_pins_nobody_and_warns(run_trainer: RunTrainer
     assert run.stderr.count("take turns") == 1
 
 
-def test_half_a_core_of_a_container_is_respected_and_nobody_is_pinned(run_trainer: RunTrainer, tmp_path: Path) -> None:
+def test_half_a_core_of_a_container_is_respected_and_no_process_is_pinned(run_trainer: RunTrainer, tmp_path: Path) -> None:
     groups = write_files(tmp_path / "groups", {"cpu.max": "50000 100000\n"})
     run = run_trainer(limits.container(groups), train_for_env_steps=1_000_000_000, num_workers=1)
     wait_until_all_work(run)

@@ -55,7 +55,7 @@ def resume_words(run: TrainerRun) -> list[str]:
     return shlex.split(run.last_stderr_line.partition("resume: ")[2])
 
 
-def test_a_restarted_run_begins_anew_and_is_resumed_by_the_command_it_prints(run_trainer: RunTrainer) -> None:
+def test_restarted_run_is_resumed_by_the_command_it_prints(run_trainer: RunTrainer) -> None:
     first = finished(run_trainer(train_for_env_steps=STEPS, gamma=0.9))
     old = files(first.run_dir)
 

@@ -96,7 +96,7 @@ def test_a_kill_between_writing_and_naming_a_checkpoint_costs_that_one_alone(
     assert not list(run.run_dir.rglob(".tmp-*")), "what was never named is still there"
 
 
-def test_a_full_disk_is_told_training_goes_on_and_the_next_save_succeeds(run_trainer: RunTrainer, disk: Path) -> None:
+def test_full_disk_is_reported_and_a_later_save_succeeds(run_trainer: RunTrainer, disk: Path) -> None:
     # Weights and moments of 4 MB: more than a full disk takes, while the learner's log is less.
     hook = "tests.support.disk_faults:fill_disk"
     run = run_trainer(train_for_env_steps=ENDLESS, encoder_mlp_layers=(512, 512), after_train_step=hook)
@@ -236,7 +236,7 @@ def test_a_second_run_in_the_same_directory_is_refused_by_the_process_and_host_o
     second.assert_ended(ExitCode.REFUSED)  # only now does nobody write to the directory any more
 
 
-def test_a_run_is_not_resumed_with_another_env_or_model_and_each_difference_is_told(
+def test_run_is_not_resumed_with_another_env_or_model(
     two_checkpoints: Finished, run_trainer: RunTrainer
 ) -> None:
     before = files(two_checkpoints)

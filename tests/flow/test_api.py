@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,62 +20,48 @@ from tests.support import processes
 from tests.support.launches import SHORT
 from tests.support.long import long
 from tests.support.source import ROOT
-from tests.support.trainer import within
+from tests.support.trainer import to_argv, within
 from tests.support.warm_process import MARK
 
 ENDLESS = 1_000_000_000
 TOP = "import json, logging, os, signal, sys, threading, time\nimport sfactory\nflags = json.loads(sys.argv[1])\n"
+Flags = dict[str, object]
+Script = Callable[[str, Flags], "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def flags(tmp_path: Path) -> dict[str, object]:
+def flags(tmp_path: Path) -> Flags:
     return {**SHORT, "train_dir": str(tmp_path / "train_dir"), "experiment": "run", "train_for_env_steps": 2000}
 
 
-class Script:
-    """A program of a user's, whose last line on stdout is JSON."""
-
-    def __init__(self, folder: Path, text: str, flags: dict[str, object]) -> None:
-        path = folder / "program.py"
-        path.write_text(TOP + text)
-        self.mark = f"{folder.name}-{os.getpid()}"
-        self.process = subprocess.Popen(
-            [sys.executable, path, json.dumps(flags)],
-            cwd=ROOT,
-            env={**os.environ, MARK: self.mark},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def result(self) -> Any:
-        """What it printed; nothing of it is left."""
-        out, err = self.process.communicate(timeout=200)
-        assert self.process.returncode == 0, err
-        assert processes.eventually(lambda: not processes.processes_of(self.mark), 5)
-        lines = out.splitlines()
-        assert len(lines) == 1, "stdout is the program's own"
-        return json.loads(lines[0])
-
-    def close(self) -> None:
-        for pid in processes.processes_of(self.mark):
-            os.kill(pid, signal.SIGKILL)
-        self.process.kill()
-        self.process.wait()
-
-
 @pytest.fixture
-def script(tmp_path: Path) -> Iterator[Any]:
-    """Starts a program; ends it after the test."""
-    started: list[Script] = []
+def script(tmp_path: Path) -> Iterator[Script]:
+    """Starts a user's program; afterwards nothing of it may be left."""
+    started: list[subprocess.Popen[str]] = []
+    mark, path = f"{tmp_path.name}-{os.getpid()}", tmp_path / "program.py"
 
-    def start(text: str, flags: dict[str, object]) -> Script:
-        started.append(Script(tmp_path, text, flags))
+    def start(text: str, flags: Flags) -> subprocess.Popen[str]:
+        path.write_text(TOP + text)
+        command, env = [sys.executable, str(path), json.dumps(flags)], {**os.environ, MARK: mark}
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True))
         return started[-1]
 
     yield start
-    for each in started:
-        each.close()
+    is_clean = processes.eventually(lambda: not processes.processes_of(mark), 5)
+    for pid in processes.processes_of(mark):
+        os.kill(pid, signal.SIGKILL)
+    for process in started:
+        process.communicate()
+    assert is_clean
+
+
+def result(program: subprocess.Popen[str]) -> Any:
+    """What the program has printed as JSON, in its only line."""
+    out, err = program.communicate(timeout=200)
+    assert program.returncode == 0, err
+    (line,) = out.splitlines()
+    return json.loads(line)
 
 
 SEVERAL = """
@@ -92,7 +78,7 @@ def state():
 def main():
     logging.basicConfig(level=logging.ERROR)
     signal.signal(signal.SIGTERM, own_handler)
-    before, told, rows, enough = state(), [], [], []
+    before, results, rows, enough = state(), [], [], []
     def look(row):
         rows.extend([dict(row)] if row["perf/sampled_env_steps"] else [])
         if len(rows) < 3:
@@ -105,18 +91,18 @@ def main():
         result = sfactory.run(flags | more, on_report=look)
         ended = time.monotonic()
         steps = [row["env_steps"] for row in rows]
-        told.append({"status": result.status, "code": result.exit_code, "early": result.stopped_early,
-                     "steps": result.summary.env_steps, "rows": len(rows), "sorted": steps == sorted(steps),
-                     "after": ended - (enough or [ended])[0],  # the answer that ends it
-                     "last": steps[-1:] == [result.summary.env_steps], "handles": len(os.listdir("/proc/self/fd")),
-                     "run_dir": str(result.run_dir), "mean": rows and rows[-1]["train/episode_return_mean"]})
+        results.append({"status": result.status, "code": result.exit_code, "early": result.stopped_early,
+                        "steps": result.summary.env_steps, "rows": len(rows), "sorted": steps == sorted(steps),
+                        "after": ended - (enough or [ended])[0],  # the answer that ends it
+                        "last": steps[-1:] == [result.summary.env_steps], "handles": len(os.listdir("/proc/self/fd")),
+                        "run_dir": str(result.run_dir), "mean": rows and rows[-1]["train/episode_return_mean"]})
     run(experiment="a")
     run(experiment="b", serial_mode=True)
     run(experiment="c")
     run(experiment="a")
     run(experiment="c", train_for_env_steps=1)
     changed = [[str(a), str(b)] for a, b in zip(before, state()) if a != b]
-    print(json.dumps([changed, told]))
+    print(json.dumps([changed, results]))
 
 def own_handler(*_): ...
 
@@ -126,12 +112,12 @@ if __name__ == "__main__":
 
 
 def test_several_runs_in_one_process_end_when_a_report_says_so_and_leave_it_as_it_was(
-    script: Any, flags: dict[str, object], tmp_path: Path
+    script: Script, flags: Flags, tmp_path: Path
 ) -> None:
-    changed, told = script(SEVERAL, {**flags, "train_for_env_steps": ENDLESS}).result()
+    changed, results = result(script(SEVERAL, {**flags, "train_for_env_steps": ENDLESS}))
 
     assert changed == []
-    a, b, c, again, finished = told
+    a, b, c, again, finished = results
     for run in (a, b, c, again):
         assert (run["status"], run["code"], run["early"]) == ("done", 0, True)
         assert run["after"] <= within(5.0)
@@ -168,31 +154,29 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("serial", [long(False), True])
-def test_ctrl_c_saves_and_the_result_says_so(
-    script: Any, flags: dict[str, object], tmp_path: Path, serial: bool
-) -> None:
+def test_ctrl_c_saves_and_the_result_says_so(script: Script, flags: Flags, tmp_path: Path, serial: bool) -> None:
     wanted = {**flags, "train_for_env_steps": ENDLESS, "save_every_sec": 1000, "serial_mode": serial}
 
-    status, code, early, ours, env_steps = script(INTERRUPTED, wanted).result()
+    status, code, early, ours, env_steps = result(script(INTERRUPTED, wanted))
 
     assert (status, code, early, ours) == ("interrupted", ExitCode.SIGINT, False, True)
     assert list((tmp_path / "train_dir" / "run" / "checkpoint_p0").glob(f"*_{env_steps}.pth"))
 
 
-def test_a_script_without_a_guard_is_told_of_it(script: Any, flags: dict[str, object]) -> None:
+def test_script_without_a_guard_is_refused_with_advice(script: Script, flags: Flags) -> None:
     program = script("sfactory.run(flags)", flags)
 
-    _, err = program.process.communicate(timeout=100)
+    _, err = program.communicate(timeout=100)
 
-    assert program.process.returncode == 1
-    assert 'put what the script does under if __name__ == "__main__":' in err
+    assert program.returncode == 1
+    assert 'if __name__ == "__main__":' in err
 
 
-def test_what_a_report_raises_ends_the_run_which_saves(flags: dict[str, object], tmp_path: Path) -> None:
+def test_what_a_report_raises_ends_the_run_which_saves(flags: Flags, tmp_path: Path) -> None:
     def refuse(row: sfactory.api.Row) -> bool | None:
         raise LookupError("no such trial")
 
-    with pytest.raises(ObserverFailed, match="on_report failed in on_report") as caught:
+    with pytest.raises(ObserverFailed, match="on_report") as caught:
         sfactory.run({**flags, "train_for_env_steps": ENDLESS, "serial_mode": True}, on_report=refuse)
 
     assert isinstance(caught.value.__cause__, LookupError)
@@ -200,7 +184,7 @@ def test_what_a_report_raises_ends_the_run_which_saves(flags: dict[str, object],
     assert json.loads((tmp_path / "train_dir" / "run" / "summary.json").read_text())["status"] == "failed"
 
 
-def test_bad_flags_are_refused_with_all_problems(flags: dict[str, object], tmp_path: Path) -> None:
+def test_bad_flags_are_refused_with_all_problems(flags: Flags, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         sfactory.run({**flags, "gama": 1, "gamma": 2.0, "num_epochs": 0})
 
@@ -211,7 +195,7 @@ def test_bad_flags_are_refused_with_all_problems(flags: dict[str, object], tmp_p
     assert not (tmp_path / "train_dir").exists()
 
 
-def test_a_run_that_is_refused_raises_its_error_and_signals_are_as_before(flags: dict[str, object]) -> None:
+def test_refused_run_raises_its_error_and_signals_are_as_before(flags: Flags) -> None:
     before = signal.getsignal(signal.SIGINT)
 
     with pytest.raises(EnvError, match="num_contexts is 1"):
@@ -220,29 +204,26 @@ def test_a_run_that_is_refused_raises_its_error_and_signals_are_as_before(flags:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_words_of_a_command_line_do_as_well(flags: dict[str, object], tmp_path: Path) -> None:
-    from tests.support.trainer import to_argv
+def test_run_takes_a_command_line(flags: Flags, tmp_path: Path) -> None:
+    done = sfactory.run(to_argv({**flags, "serial_mode": True}))
 
-    result = sfactory.run(to_argv({**flags, "serial_mode": True}))
-
-    assert (result.status, result.exit_code, result.stopped_early) == ("done", 0, False)
-    assert result.summary.env_steps >= 2000
-    assert result.run_dir == tmp_path / "train_dir" / "run"
+    assert (done.status, done.exit_code, done.stopped_early) == ("done", 0, False)
+    assert done.summary.env_steps >= 2000
+    assert done.run_dir == tmp_path / "train_dir" / "run"
 
 
-def test_another_thread_is_told_to_use_processes(flags: dict[str, object]) -> None:
-    told: list[str] = []
+def test_run_in_another_thread_is_refused(flags: Flags) -> None:
+    errors: list[str] = []
 
     def call() -> None:
         try:
             sfactory.run(flags)
         except ConfigError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
     thread = threading.Thread(target=call)
     thread.start()
     thread.join(60)
 
-    assert len(told) == 1
-    assert "must be called in the main thread" in told[0]
-    assert "start processes" in told[0]
+    (error,) = errors
+    assert "main thread" in error

@@ -53,7 +53,7 @@ def test_a_ring_of_two_learns_from_each_dataset_twice(run_trainer: RunTrainer) -
     run.assert_clean()
 
 
-def test_a_learner_that_nothing_can_reach_any_more_tells_who_waits_for_whom_and_ends(run_trainer: RunTrainer) -> None:
+def test_starving_learner_reports_what_each_process_waits_for_and_ends(run_trainer: RunTrainer) -> None:
     run = run_trainer(env="tests.support.telling_envs:Hangs", learner_starvation_timeout_sec=3.0)
 
     assert run.wait() == ExitCode.LEARNER, run.report("another end")

@@ -117,7 +117,7 @@ def test_what_is_learned_is_the_same_bit_by_bit_with_and_without_evaluations(
     assert torch.equal(what_was_learned(without.run_dir), what_was_learned(evaluated.run_dir))
 
 
-def test_an_evaluation_that_does_not_end_is_dropped_with_the_run_and_told_of(run_trainer: RunTrainer) -> None:
+def test_evaluation_that_does_not_end_is_dropped_with_the_run(run_trainer: RunTrainer) -> None:
     run = run_trainer(
         env="sfactory_envs.synthetic.bandit:Bandit",
         env_kwargs={"length": ENDLESS},

@@ -137,7 +137,7 @@ def test_a_writer_killed_anywhere_leaves_whole_copies_and_a_successor_goes_on() 
     assert weights.publications > 40
 
 
-def test_a_reader_killed_in_a_copy_holds_nobody_up() -> None:
+def test_reader_killed_in_a_copy_blocks_no_process() -> None:
     weights, findings = SharedWeights(1_000_000), Findings.of(2)
     victim, survivor = start_readers(weights, findings, 2)
     writer = SPAWN.Process(target=write_constants, args=(weights, findings, 0.0))

@@ -94,6 +94,8 @@ class WarmProcess:
         request = {"module": module, "argv": list(argv), "cwd": str(cwd), "env": dict(env)}
         request |= {"stdout": str(stdout), "stderr": str(stderr), "exit": str(exit_path)}
         assert self._process.stdin is not None
+        stdout.touch()
+        stderr.touch()
         with self._lock:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             return WarmRun(self._answer(), exit_path)
