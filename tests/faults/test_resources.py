@@ -97,7 +97,9 @@ def test_run_on_one_core_warns_and_pins_no_process(run_trainer: RunTrainer) -> N
     assert run.stderr.count("take turns") == 1
 
 
-def test_half_a_core_of_a_container_is_respected_and_no_process_is_pinned(run_trainer: RunTrainer, tmp_path: Path) -> None:
+def test_half_a_core_of_a_container_is_respected_and_no_process_is_pinned(
+    run_trainer: RunTrainer, tmp_path: Path
+) -> None:
     groups = write_files(tmp_path / "groups", {"cpu.max": "50000 100000\n"})
     run = run_trainer(limits.container(groups), train_for_env_steps=1_000_000_000, num_workers=1)
     wait_until_all_work(run)

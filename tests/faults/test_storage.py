@@ -236,9 +236,7 @@ def test_a_second_run_in_the_same_directory_is_refused_by_the_process_and_host_o
     second.assert_ended(ExitCode.REFUSED)  # only now does nobody write to the directory any more
 
 
-def test_run_is_not_resumed_with_another_env_or_model(
-    two_checkpoints: Finished, run_trainer: RunTrainer
-) -> None:
+def test_run_is_not_resumed_with_another_env_or_model(two_checkpoints: Finished, run_trainer: RunTrainer) -> None:
     before = files(two_checkpoints)
     other = {"env": "Acrobot-v1", "encoder_mlp_layers": (32,), "use_rnn": True}
 

@@ -66,7 +66,9 @@ def test_a_hook_is_called_in_the_learner_after_each_dataset(
 
 
 @LONG
-def test_benchmark_calls_no_observer_and_no_hook(run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_benchmark_calls_no_observer_and_no_hook(
+    run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv(DIARY, str(tmp_path / "hook.jsonl"))
     run = run_trainer(
         benchmark=True,

@@ -14,9 +14,7 @@ KINDS = ("actor", "policy", "learner", "cores", "nobody")
 
 
 @pytest.mark.parametrize("inference", ["central", long("local")])
-def test_run_reports_shares_of_time_depths_of_rings_and_the_bottleneck(
-    run_trainer: RunTrainer, inference: str
-) -> None:
+def test_run_reports_shares_of_time_depths_of_rings_and_the_bottleneck(run_trainer: RunTrainer, inference: str) -> None:
     run = run_trainer(inference=inference, train_for_seconds=4, report_interval_sec=1, experiment_summaries_interval=1)
 
     assert run.wait() == ExitCode.DONE, run.report("failed")
