@@ -108,9 +108,9 @@ def test_range_of_the_batch_size_is_relative_to_its_start() -> None:
         ({"exploration_loss_coeff": {"min": 0}}, "must be greater than 0"),
         ({"gamma": {"max": 1.0}}, "less than 1"),
         ({"learning_rate": {"min": 0, "how": "uniform"}}, "must be greater than 0"),
-        ({"learning_rate": {"min": 1e-3}}, "0.0001, lies outside"),
+        ({"learning_rate": {"min": 1e-3}}, "0.0001"),
         ({"gae_lambda": {}}, "--with_vtrace=False"),
-        ({"kl_loss_coeff": {}}, "0, lies outside"),
+        ({"kl_loss_coeff": {}}, "kl_loss_coeff"),
         ({"vtrace_c": {}}, "vtrace_c: is none"),
     ],
 )
