@@ -1,4 +1,4 @@
-"""Front door of front doors: ``python -m sfactory`` says which commands there are."""
+"""``python -m sfactory`` lists the commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 USAGE = """sfactory's commands:
   python -m sfactory.train --env=ENV [flags]           train (--help lists the flags)
   python -m sfactory.enjoy --experiment=NAME [flags]   play what was trained
-  python -m sfactory.export --experiment=NAME --out=FILE.safetensors   its weights, for others
+  python -m sfactory.export --experiment=NAME --out=FILE.safetensors   its weights as a file
   python -m sfactory.plot population RUN               a picture of a population
   python -m sfactory.launcher --run=WHAT [flags]       many runs
 """

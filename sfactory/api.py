@@ -1,7 +1,7 @@
-"""Room: a run as a function, for programs that start runs themselves. In: flags. Out: a result, or why there is none.
+"""Runs training as a function, for programs that start runs themselves.
 
-The same as ``python -m sfactory.train``, with the same files; the command that a run tells its user goes on with it. A
-script that calls it needs ``if __name__ == "__main__":`` around what it does, since the run's processes import it.
+It does the same as ``python -m sfactory.train``, with the same files; that command can resume its runs. A script that
+calls it needs ``if __name__ == "__main__":`` around its code, since the run's processes import the script.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _COMM = Path("/proc/self/comm")
 class RunResult:
     """How a run ended.
 
-    status: done, or interrupted by a signal, after which a program should not start another run. exit_code: what the
-    command would have ended with. stopped_early: ``on_report`` has ended it. summary: what summary.json holds.
+    status: done, or interrupted by a signal, after which a program should not start another run. exit_code: that of the
+    command. stopped_early: ``on_report`` ended the run. summary: the content of summary.json.
     """
 
     status: Result
@@ -54,35 +54,35 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
     """Train, as ``python -m sfactory.train`` with these flags does.
 
     flags: names and values (lists for lists, mappings for JSON objects, None for none), or the words of a command line.
-    on_report: is given each row that metrics.jsonl gets (every ``experiment_summaries_interval`` seconds, and at the
-    end): env_steps, and numbers by their names, None where there is none. If it returns False the run ends as at a
-    limit: it saves and is done, and started again it goes on. What it raises ends the run, too, see below.
+    on_report: called with each row of metrics.jsonl (every ``experiment_summaries_interval`` seconds, and at the end):
+    env_steps, and numbers by their names, None where there is none. If it returns False the run ends as at a limit: it
+    saves, and the same call resumes it. An exception that it raises ends the run, too, see below.
 
-    Progress goes to stderr. Signals are the run's until it returns: Ctrl-C saves and ends it, and its result says so.
-    In serial mode the generators of random, numpy and torch are seeded.
+    Progress goes to stderr. The run handles signals until it returns: Ctrl-C saves and ends it, and the result's status
+    is "interrupted". In serial mode the generators of random, numpy and torch are seeded.
 
     Raises:
-        ConfigError: flags are wrong (``problems`` has all of them), or this process can train nothing.
-        SFactoryError: the run was refused, or has failed; its ``exit_code`` is the command's. An ObserverFailed has
-            what ``on_report`` raised as its cause.
+        ConfigError: flags are wrong (``problems`` lists all of them), or this process cannot train.
+        SFactoryError: the run was refused or has failed; its ``exit_code`` is the command's. An ObserverFailed has the
+            exception of ``on_report`` as its cause.
     """
-    _require_a_process_for_it()
+    _require_suitable_process()
     arguments = _arguments(flags)
     resolved = read_command_line(arguments, prog="sfactory.train")
     if resolved.config.benchmark.benchmark:
         raise ConfigError(["--benchmark=True: sfactory.run trains; python -m sfactory.train measures"])
-    # torch comes with these: who mistypes a flag need not wait for it, and it finds the environment of its process. A
-    # signal that raises inside its import may end the process without a word.
+    # Imports torch, so a mistyped flag is reported before, and the environment variables are set. A signal that raises
+    # while torch is imported may end the process without a message.
     with signals_held_back():
         from sfactory.runner import session  # noqa: F401
 
     interrupts = Interrupts()
     try:
-        with _as_it_was(), interrupts:
+        with _restored_process(), interrupts:
             return _run(resolved, arguments, on_report, interrupts)
     finally:
         interrupts.restore()
-        gc.collect()  # what the run has shared with its processes is freed before the next one asks for as much
+        gc.collect()  # frees the run's shared memory before the next run allocates its own
 
 
 def _run(resolved: Resolved, arguments: list[str], on_report: OnReport | None, interrupts: Interrupts) -> RunResult:
@@ -96,7 +96,7 @@ def _run(resolved: Resolved, arguments: list[str], on_report: OnReport | None, i
         spawner = Spawner()
         spawner.open()
         outcome = session.trained(resolved, arguments, spawner, interrupts, started_at, watching)
-    except Interrupted:  # before the run's directory was looked at
+    except Interrupted:  # before the run's directory was read
         interrupts.raising = False
         return RunResult("interrupted", interrupts.exit_code, session.not_begun(config), run_dir)
     if outcome.error is not None:
@@ -107,7 +107,7 @@ def _run(resolved: Resolved, arguments: list[str], on_report: OnReport | None, i
 
 
 def _observer(on_report: OnReport) -> Observer:
-    """The observer that passes rows on."""
+    """An observer that passes rows on."""
     from sfactory.report.observers import Observer
 
     class Reporter(Observer):
@@ -129,8 +129,8 @@ def _arguments(flags: Mapping[str, object] | Sequence[str]) -> list[str]:
     return words
 
 
-def _require_a_process_for_it() -> None:
-    """Raise ConfigError where signals cannot be handled, or processes not be started."""
+def _require_suitable_process() -> None:
+    """Raise ConfigError if this process cannot handle signals or start processes."""
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError(
             [
@@ -139,7 +139,7 @@ def _require_a_process_for_it() -> None:
             ]
         )
     process = multiprocessing.current_process()
-    if getattr(process, "_inheriting", False):  # what multiprocessing itself looks at
+    if getattr(process, "_inheriting", False):  # multiprocessing itself checks this
         raise ConfigError(
             [
                 "sfactory.run was called while a process of a run imports this script; put what the script does under "
@@ -151,8 +151,8 @@ def _require_a_process_for_it() -> None:
 
 
 @contextlib.contextmanager
-def _as_it_was() -> Iterator[None]:
-    """What a run changes in its process is afterwards as before: name, logging, environment, torch's threads."""
+def _restored_process() -> Iterator[None]:
+    """Restore what a run changes in its process: name, logging, environment, torch's threads."""
     root = logging.getLogger()
     handlers, level, name = list(root.handlers), root.level, _COMM.read_text().strip()
     environment = {variable: os.environ.get(variable) for variable in NATIVE}

@@ -1,6 +1,6 @@
-"""Front door: ``python -m sfactory.enjoy --experiment=NAME [flags]``. In: a saved run. Out: a JSON line, an exit code.
+"""The command ``python -m sfactory.enjoy --experiment=NAME [flags]``: plays a saved policy.
 
-stdout carries the result alone; progress, warnings and whatever the env prints go to stderr.
+stdout carries one JSON line with the result; progress, warnings and the env's own output go to stderr.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def _run(config: EnjoyConfig, interrupts: Interrupts) -> int:
 
 
 def _result(config: EnjoyConfig, interrupts: Interrupts) -> str:
-    """Play as ``config`` says; the line for stdout. The env is gone when it is there."""
-    # Imported only now, so that a mistyped flag is answered at once. A signal that raises inside an import of torch may
-    # end the process without a word.
+    """Play as ``config`` says; returns the line for stdout after the env is closed."""
+    # Imported only now, so that a mistyped flag is reported at once. A signal that raises while torch is imported may
+    # end the process without a message.
     with signals_held_back():
         from sfactory.experiment.saved_policy import CheckpointChoice, SavedPolicy
         from sfactory.play.play_session import play_session
@@ -48,8 +48,8 @@ def _result(config: EnjoyConfig, interrupts: Interrupts) -> str:
     choice = CheckpointChoice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
     saved = SavedPolicy.load(config.train_dir, config.experiment, choice)
     seed = secrets.randbits(31) if config.seed is None else config.seed
-    with play_session(config, saved) as stage:
-        episodes = _play(stage.player, config, saved, seed, interrupts)
+    with play_session(config, saved) as session:
+        episodes = _play(session.player, config, saved, seed, interrupts)
     played = Played(
         env=saved.config.run.env,
         policy=config.policy_index,
@@ -58,15 +58,15 @@ def _result(config: EnjoyConfig, interrupts: Interrupts) -> str:
         deterministic=config.eval_deterministic,
         seed=seed,
     )
-    if stage.video_path is not None and stage.video is not None:
-        print(f"{stage.video.frames} frames are in {stage.video_path}", file=sys.stderr, flush=True)
-    return result_line(played, Evaluation.of(episodes), stage.video_path)
+    if session.video_path is not None and session.video is not None:
+        print(f"{session.video.frames} frames are in {session.video_path}", file=sys.stderr, flush=True)
+    return result_line(played, Evaluation.of(episodes), session.video_path)
 
 
 def _play(player: Player, config: EnjoyConfig, saved: SavedPolicy, seed: int, interrupts: Interrupts) -> list[Episode]:
-    """Play to the limits, or until a signal comes; the episodes finished by then.
+    """Play to the limits or until a signal comes; returns the finished episodes.
 
-    Afterwards the first signal is only counted, and the second one raises: a video is finished in spite of the first.
+    From then on the first signal is only counted, and the second one raises, so the first lets a video be finished.
     """
     episodes: list[Episode] = []
     due = Every(_PROGRESS_S)
@@ -78,7 +78,7 @@ def _play(player: Player, config: EnjoyConfig, saved: SavedPolicy, seed: int, in
                 if due.due() or len(episodes) == config.max_num_episodes:
                     _report(episodes, config.max_num_episodes)
         finally:
-            # Here, where Interrupted is suppressed: outside there would be a moment in which the first one raises.
+            # Inside the block that suppresses Interrupted: after it, a first signal could still raise.
             interrupts.raising, interrupts.raising_again = False, True
     if len(episodes) < config.max_num_episodes:
         print(f"stopped after {len(episodes)} whole episodes", file=sys.stderr, flush=True)

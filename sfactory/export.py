@@ -1,6 +1,6 @@
-"""Front door: ``python -m sfactory.export --experiment=NAME --out=FILE.safetensors``. In: a run. Out: its weights.
+"""The command ``python -m sfactory.export --experiment=NAME --out=FILE.safetensors``: writes a policy's weights.
 
-stdout carries one JSON line that says what is in the file; everything else goes to stderr.
+stdout carries one JSON line that describes the file; everything else goes to stderr.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def _run(config: ExportConfig) -> int:
 
 
 def _result(config: ExportConfig) -> str:
-    # Imported only now, so that a mistyped flag is answered at once. A signal that raises inside an import of torch may
-    # end the process without a word.
+    # Imported only now, so that a mistyped flag is reported at once. A signal that raises while torch is imported may
+    # end the process without a message.
     with signals_held_back():
         from sfactory.experiment.saved_policy import CheckpointChoice, SavedPolicy, export
 

@@ -1,10 +1,4 @@
-"""Room: from configuration to sizes and devices, before any worker starts. In: Config, EnvSpec. Out: Plan.
-
-Room: whether a mapping of policies can be used, before anything starts. In: config, plan. Out: an error, or not.
-
-The first episode of every env is asked for: what is wrong with all answers is found here, what is wrong with some later
-ones ends the actor that got them.
-"""
+"""Plans a run before any process starts: sizes, devices, cores, memory, and whether ``--policy_mapping`` works."""
 
 from __future__ import annotations
 
@@ -44,9 +38,10 @@ from sfactory.system.resources import (
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is decided before processes start. why_inference: what decided on ``--inference=auto``.
+    """Everything that is decided before processes start.
 
-    reward_shaping: the scheme by which the env shapes its rewards, if it has one.
+    why_inference: the reason for the choice of ``--inference=auto``. reward_shaping: the env's scheme of reward
+    shaping, if it has one.
     """
 
     spec: EnvSpec
@@ -58,12 +53,12 @@ class Plan:
     reward_shaping: Scheme | None = None
 
     def is_shaped(self, config: Config) -> bool:
-        """Whether envs are told how to reward each policy."""
+        """Whether envs get a reward shaping for each policy."""
         return config.population.with_pbt and self.reward_shaping is not None
 
 
 def choose_device(wanted: str) -> str:
-    """Torch's name of the device; raises ConfigError if a GPU is wanted and there is none."""
+    """Torch's name of the device; raises ConfigError if a GPU is wanted and torch finds none."""
     has_gpu = torch.cuda.is_available()
     if wanted == "gpu" and not has_gpu:
         raise ConfigError(["--device=gpu: torch finds no CUDA device here; use --device=cpu or --device=auto"])
@@ -71,12 +66,12 @@ def choose_device(wanted: str) -> str:
 
 
 def device_of(policy: int, device: str) -> str:
-    """Where ``policy`` learns and acts: policies take turns over the GPUs that there are."""
+    """The device on which ``policy`` learns and acts: policies are distributed over the GPUs in turn."""
     return device if device == "cpu" else f"cuda:{policy % torch.cuda.device_count()}"
 
 
 def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int, replayed: int) -> int:
-    """Memory that is allocated: slots, states, staging areas, ``replayed`` trajectories, weights, a candidate."""
+    """Memory for slots, states, staging areas, ``replayed`` trajectories, weights, and weights under evaluation."""
     slots = TrajectoryBuffer.bytes_needed(spec, layout)
     per_row = slots / (layout.num_slots * layout.rows)
     weights = 2 * weight_bytes * (layout.num_policies + (1 if layout.evaluators else 0))
@@ -85,7 +80,7 @@ def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int, replayed: i
 
 
 def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:
-    """The model without memory for its weights; raises ConfigError for flags that do not suit the env."""
+    """The model without memory for its weights; raises ConfigError for flags that do not fit the env."""
     if config.algo.exploration_loss == "symmetric_kl":
         try:
             require_discrete(spec.actions)
@@ -99,8 +94,9 @@ def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:
 
 
 def steps_are_timed(config: Config) -> bool:
-    """Whether ``plan_run`` wants to know what a step of the env costs; raises ConfigError as ``choose_device`` does."""
-    timed = config.sampling.inference == "auto" and not config.run.serial_mode  # which has to be repeatable
+    """Whether ``plan_run`` needs the time of an env step; raises ConfigError as ``choose_device`` does."""
+    # Serial mode has to be repeatable, and a measurement is not.
+    timed = config.sampling.inference == "auto" and not config.run.serial_mode
     return timed and choose_device(config.run.device) != "cpu"
 
 
@@ -112,10 +108,10 @@ def _inference(config: Config, spec: EnvSpec, device: str, env_step_us: float | 
 
 
 def _cores(config: Config) -> Cores:
-    """The cores of this run; raises ResourceError if the learner is to have all of them."""
+    """The cores of this run; raises ResourceError if the learner would take all of them."""
     cores, kept = Cores.available(), config.learner.learner_cores
     if config.run.serial_mode or not config.sampling.set_workers_cpu_affinity:
-        return cores  # nobody is pinned
+        return cores  # no process is pinned
     require_cores(kept, cores.count)
     return cores.keeping(kept)
 
@@ -123,13 +119,13 @@ def _cores(config: Config) -> Cores:
 def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:
     """Decide sizes and devices; raises ConfigError or ResourceError.
 
-    env_step_us: microseconds of an env's step on one core, if that is known, for ``--inference=auto``.
+    env_step_us: microseconds of an env's step on one core, if known, for ``--inference=auto``.
     """
     device = choose_device(config.run.device)
     model = _blueprint(config, spec)
     inference, why = _inference(config, spec, device, env_step_us)
-    measured = config.benchmark.benchmark  # alone: a measurement has no evaluations
-    evaluators = 0 if measured or config.run.serial_mode else num_evaluators(config.evaluation)
+    no_evaluation = config.benchmark.benchmark or config.run.serial_mode
+    evaluators = 0 if no_evaluation else num_evaluators(config.evaluation)
     if misfit := rounds_misfit(config, spec.num_agents):
         raise ConfigError([f"{assigned('async_rl', config.sampling.async_rl)}: {misfit}"])
     layout = Layout.plan(
@@ -142,10 +138,10 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
 
 
 def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:
-    """As ``plan_sizes``; and take from the machine what a run needs, with a warning for what it may do without."""
+    """As ``plan_sizes``; also check the machine's resources, with warnings for those that a run can do without."""
     plan = plan_sizes(config, spec, env_step_us)
     warn_of_emulation(config.model.amp, plan.device)
-    if config.run.serial_mode:  # which has no processes to be many, nice or pinned
+    if config.run.serial_mode:  # it has no other processes
         return plan
     children = len(plan.layout.process_names)
     require_handles(children)
@@ -155,7 +151,10 @@ def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None) ->
 
 
 def require_mapping(config: Config, plan: Plan) -> None:
-    """Raise ConfigError, or EnvError of ``CustomAssignment``, unless ``--policy_mapping`` gives policies."""
+    """Raise ConfigError, or EnvError of ``CustomAssignment``, unless ``--policy_mapping`` returns policies.
+
+    The first episode of every env is asked for. A mapping that is wrong only for later ones ends the actor that got it.
+    """
     layout, name = plan.layout, config.population.policy_mapping
     if layout.num_policies == 1 or layout.mapping != "function":
         return
@@ -166,9 +165,9 @@ def require_mapping(config: Config, plan: Plan) -> None:
     except Unresolved as error:
         raise ConfigError([f"{flag}: {error}"]) from error.__cause__
     draw = CustomAssignment(name, function, plan.spec.agents or (SOLE_AGENT,), 0, layout.num_policies)
-    nobody = np.zeros(layout.agents, np.int16)
+    before = np.zeros(layout.agents, np.int16)
     for env in range(layout.num_splits * layout.envs):
         try:
-            draw.draw(env, 0, nobody)
+            draw.draw(env, 0, before)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise ConfigError([f"{flag} raised {named(error)}{raised_at(error)} for env {env}, episode 0"]) from error

@@ -1,9 +1,4 @@
-"""Room: what a step costs an actor's core: the env's own, and choosing its action. In: an env, a model. Out: us.
-
-Measured only where it decides something, for a fraction of a second each.
-
-Room: stepping envs with random actions, as fast as they go. In: envs, seconds. Out: env steps per second.
-"""
+"""Measures the cost of env steps and of choosing actions, and the speed of envs under random actions."""
 
 from __future__ import annotations
 
@@ -26,15 +21,17 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.precision import ActingTwin, compute_dtype
 from sfactory.spec import EnvSpec
 
-Begin = Callable[[], None]  # called before whatever may hang
+Begin = Callable[[], None]  # called before calls that may hang
 
 _PREPARED_ACTIONS = 1024
-_MOST_SWEEPS = 64  # actions between two looks at the clock, where envs are fast
-_SWEEP_S = 0.02  # where they are slow, about this long
+_MOST_SWEEPS = 64  # actions between two readings of the clock, where envs are fast
+_SWEEP_S = 0.02  # the time between two readings, where envs are slow
+MEASURED_S = 0.25
+_ACTIONS = 64
 
 
 def random_actions(env: Any, count: int) -> list[Any]:
-    """So many random actions of ``env``; indices as Python's integers, which envs take faster than numpy's."""
+    """``count`` random actions of ``env``; indices as Python's integers, which are faster than numpy's."""
     actions = [env.action_space.sample() for _ in range(count)]
     if actions and getattr(actions[0], "shape", None) == ():
         actions = [action.item() for action in actions]
@@ -42,9 +39,9 @@ def random_actions(env: Any, count: int) -> list[Any]:
 
 
 class _Sweeps:
-    """Slices of a list of ``count`` actions, in order and over again, for ``seconds``. elapsed: how long it was.
+    """Slices of a list of ``count`` actions, in order and repeatedly, for ``seconds``. elapsed: the real duration.
 
-    The clock is looked at between two slices, and ``begin`` is called: they are longer the faster envs are.
+    Between two slices the clock is read and ``begin`` is called; the faster envs are, the longer the slices.
     """
 
     def __init__(self, count: int, seconds: float, begin: Begin) -> None:
@@ -68,7 +65,7 @@ class _Sweeps:
 
 
 def steps_per_second(envs: list[Any], seconds: float, begin: Begin = lambda: None) -> float:
-    """Step ``envs`` with random actions for ``seconds``, resetting those that end."""
+    """Step ``envs`` with random actions for ``seconds``, with a reset at the end of an episode."""
     actions = random_actions(envs[0], _PREPARED_ACTIONS)
     steps, sweeps = 0, _Sweeps(_PREPARED_ACTIONS, seconds, begin)
     for sweep in sweeps:
@@ -82,26 +79,26 @@ def steps_per_second(envs: list[Any], seconds: float, begin: Begin = lambda: Non
 
 
 def random_actions_of_agents(env: AgentsEnv, count: int) -> list[list[Any]]:
-    """So many times one random action for each agent of ``env``."""
+    """``count`` lists of one random action per agent of ``env``."""
     actions = random_actions(env, count * len(env.agents))
     return [actions[first : first + len(env.agents)] for first in range(0, len(actions), len(env.agents))]
 
 
 class Agents:
-    """An env of many agents that is stepped by itself. ``env`` has just been reset."""
+    """An env of many agents that is reset whenever its episode ends."""
 
     def __init__(self, env: AgentsEnv, seed: int | None = None) -> None:
         self.env, self._activity = env, AgentActivity(len(env.agents))
         self._activity.begin(env.reset(seed=seed))
 
     def change(self, change: Change, observations: Sequence[Any]) -> None:
-        """A step has changed who takes part: if that was the end of the env's episode, begin another."""
+        """Take in the ``change`` of a step: reset the env if it ended the env's episode."""
         if self._activity.change(change, observations).over:
             self._activity.begin(self.env.reset())
 
 
 def agents_steps_per_second(games: list[Agents], seconds: float, begin: Begin = lambda: None) -> float:
-    """As ``steps_per_second``, of envs with many agents; a step of an env counts once, however many act in it."""
+    """As ``steps_per_second``, of envs with many agents; a step of an env counts once, for all agents together."""
     actions = random_actions_of_agents(games[0].env, _PREPARED_ACTIONS)
     stepped = [(game.env.step, game) for game in games]
     steps, sweeps = 0, _Sweeps(_PREPARED_ACTIONS, seconds, begin)
@@ -116,9 +113,9 @@ def agents_steps_per_second(games: list[Agents], seconds: float, begin: Begin = 
 
 
 def vector_steps_per_second(env: VectorEnv, seed: int, seconds: float, begin: Begin = lambda: None) -> float:
-    """Step a vector env with random actions for ``seconds``; it resets what ends by itself.
+    """Step a vector env, which resets its envs by itself, with random actions for ``seconds``.
 
-    Counted are env steps: an env that is reset by the step after its episode's end (NEXT_STEP) makes none in it.
+    Counts env steps: in NEXT_STEP mode the step that only resets an env is not counted for it.
     """
     actions = batch_space(single_spaces(env)[1], env.num_envs)
     actions.seed(seed)
@@ -132,10 +129,6 @@ def vector_steps_per_second(env: VectorEnv, seed: int, seconds: float, begin: Be
             if resets_next_step:
                 ended = int(np.count_nonzero(np.logical_or(terminated, truncated)))
     return steps / sweeps.elapsed
-
-
-MEASURED_S = 0.25
-_ACTIONS = 64
 
 
 def env_step_us(env: gymnasium.Env[Any, Any], seconds: float = MEASURED_S) -> float:
@@ -174,7 +167,7 @@ def forward_us(spec: EnvSpec, config: ModelConfig, rows: int, seconds: float = M
         model = ActingTwin(ActorCritic(spec, config, dtype).eval()).model
         obs = {key: torch.from_numpy(np.zeros((rows, *tensor.shape), tensor.dtype)) for key, tensor in spec.obs}
         state = model.fresh_state(rows)
-        model.act(obs, state)  # the first pass allocates what later ones use again
+        model.act(obs, state)  # the first pass allocates memory that later ones reuse
         passes, start = 0, now()
         while not passes or now() < start + seconds:
             model.act(obs, state)

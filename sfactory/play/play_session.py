@@ -1,4 +1,4 @@
-"""Room: all that a play needs, put together. In: enjoy's flags, a saved policy. Out: a player, perhaps a video."""
+"""Builds all parts of a play from enjoy's flags and a saved policy: env, player, and a window or a video."""
 
 from __future__ import annotations
 
@@ -37,33 +37,32 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PlaySession:
-    """A policy with the env that it is to act in, and the video of it, if one is made."""
+    """A player, and the video of it, if one is made."""
 
     player: Player
     video: VideoFile | None
 
     @property
     def video_path(self) -> Path | None:
-        """Where the video is, once the block of ``play_session`` has ended; None if nothing was recorded."""
+        """Path of the video after the block of ``play_session`` has ended; None if nothing was recorded."""
         return self.video.path if self.video is not None and self.video.frames else None
 
 
 @contextlib.contextmanager
 def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[PlaySession]:
-    """The stage for one play. The env is closed and the video is finished when the block ends; a block that raises
-    leaves no video.
+    """Open the env and the video of one play; both are closed when the block ends. A block that raises leaves no video.
 
-    Raises ConfigError, EnvError or ResourceError if the flags ask for what cannot be had here.
+    Raises ConfigError, EnvError or ResourceError if this machine or env cannot do what the flags ask for.
     """
-    torch.set_num_threads(1)  # one row at a time leaves nothing to share out
+    torch.set_num_threads(1)  # a batch of one row has no use for more
     name = f"--env={saved.config.run.env}"
     ffmpeg = find_ffmpeg() if config.save_video else None
-    factory, repeat = _skipping(saved, config.eval_env_frameskip)
+    factory, repeat = _with_frameskip(saved, config.eval_env_frameskip)
     with contextlib.ExitStack() as stack:
         env, screen = _env_and_screen(config, factory, name)
         stack.callback(close_env, env, name)
         if repeat > 1:
-            _require_finer_steps(env, factory.name, f"--eval_env_frameskip={config.eval_env_frameskip}: {name}")
+            _require_frameskip(env, factory.name, f"--eval_env_frameskip={config.eval_env_frameskip}: {name}")
         video = None
         if ffmpeg is not None:
             path = Path(config.train_dir) / config.experiment / config.video_file
@@ -77,8 +76,8 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[PlaySessio
         yield PlaySession(player, video)
 
 
-def _skipping(saved: SavedPolicy, wanted: int | None) -> tuple[EnvFactory, int]:
-    """What makes the env with a frameskip of ``wanted``, and how often each action is then to be taken."""
+def _with_frameskip(saved: SavedPolicy, wanted: int | None) -> tuple[EnvFactory, int]:
+    """A factory of the env with a frameskip of ``wanted``, and how often each action is then repeated."""
     factory = saved.env_factory
     trained = saved.config.sampling.env_frameskip
     if wanted is None:
@@ -88,21 +87,21 @@ def _skipping(saved: SavedPolicy, wanted: int | None) -> tuple[EnvFactory, int]:
     return dataclasses.replace(factory, env_frameskip=wanted), trained // wanted
 
 
-def _require_finer_steps(env: AnyEnv, env_name: str, where: str) -> None:
-    """Raise ConfigError unless several steps of fewer frames are to the policy what one step was in training."""
+def _require_frameskip(env: AnyEnv, env_name: str, where: str) -> None:
+    """Raise ConfigError unless several steps of fewer frames look to the policy like one step in training."""
     if not takes_frameskip(env_name):
         raise ConfigError([f"{where} does not take env_frameskip; leave it out"])
     if env.metadata.get(SPANS_FRAMES):
         raise ConfigError(
             [
-                f"{where} makes one observation of several frames, other ones with another frameskip, which the policy "
-                "has never seen; leave it out"
+                f"{where} makes each observation of several frames; with another frameskip they differ from what the "
+                "policy was trained on; leave it out"
             ]
         )
 
 
 def _env_and_screen(config: EnjoyConfig, factory: EnvFactory, name: str) -> tuple[AnyEnv, Screen]:
-    """The env in the render mode that the flags ask for; a recording begins later, when the env is there."""
+    """The env in the render mode that the flags ask for, with its window if it has one."""
     if config.save_video:
         return factory.either("rgb_array"), NoScreen()
     display = has_display(os.environ)
@@ -111,7 +110,7 @@ def _env_and_screen(config: EnjoyConfig, factory: EnvFactory, name: str) -> tupl
             raise ConfigError(
                 [
                     "--render=window: there is no display (neither DISPLAY nor WAYLAND_DISPLAY is set); make a video "
-                    "with --save_video=True, or play unseen with --render=none"
+                    "with --save_video=True, or play without a picture with --render=none"
                 ]
             )
         return env_with_window(factory.either, config.fps, name)

@@ -1,4 +1,4 @@
-"""Room: where a play can be seen. In: an env factory; the env after each reset and step. Out: a window, or frames."""
+"""Shows an env while it is played: in a window, or as the frames of a video."""
 
 from __future__ import annotations
 
@@ -20,53 +20,53 @@ if TYPE_CHECKING:
     Env = gymnasium.Env[Any, Any]
 AnyEnv: TypeAlias = "Env | AgentsEnv"
 
-_USUAL_FPS = 30.0
+_DEFAULT_FPS = 30.0
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 # Called without arguments, or with the render mode that the env is to have.
 Factory = Callable[..., AnyEnv]
 
 
 class Screen(Protocol):
-    """What is shown an env after each of its resets and steps."""
+    """Called after each reset and step of an env."""
 
     def show(self, env: AnyEnv) -> None:
-        """``env`` has moved on. Raises EnvError if it cannot be drawn."""
+        """Show the env as it is now. Raises EnvError if it cannot be drawn."""
 
 
 class NoScreen:
-    """A play that nobody sees."""
+    """Shows nothing."""
 
     def show(self, env: AnyEnv) -> None:
-        """Nothing happens."""
+        """Do nothing."""
 
 
 class Window:
-    """A window that the env draws by itself; ``show`` waits so that it is not drawn faster than ``fps`` a second."""
+    """A window that the env draws by itself; ``show`` waits so that at most ``fps`` frames are drawn per second."""
 
     def __init__(self, fps: float) -> None:
         self._period = 1.0 / fps
         self._due = now()
 
     def show(self, env: AnyEnv) -> None:
-        """Wait until the frame that the env has just drawn was seen for its time."""
+        """Wait until the last frame has been visible for its time."""
         self._due += self._period
         ahead = self._due - now()
         if ahead > 0:
             time.sleep(ahead)
         else:
-            # What came late is not caught up with: that would be a fast-forward.
+            # A late frame does not make the next ones faster.
             self._due -= ahead
 
 
 class VideoScreen:
-    """Frames of the env in a video file, the first ``most_frames`` of them."""
+    """Writes the first ``most_frames`` frames of the env to a video file."""
 
     def __init__(self, video: VideoFile, most_frames: int, name: str) -> None:
         """``name``: what errors call the env."""
         self._video, self._most_frames, self._name = video, most_frames, name
 
     def show(self, env: AnyEnv) -> None:
-        """Append what ``env.render()`` gives."""
+        """Append the image that ``env.render()`` returns."""
         if self._video.frames >= self._most_frames:
             return
         try:
@@ -74,7 +74,7 @@ class VideoScreen:
         # Foreign code may raise anything.
         except Exception as error:
             raise EnvError(
-                f"{self._name}: cannot be drawn for a video: render() raised {named(error)}; mend that, or leave out "
+                f"{self._name}: cannot be drawn for a video: render() raised {named(error)}; fix that, or leave out "
                 "--save_video"
             ) from error
         try:
@@ -84,23 +84,21 @@ class VideoScreen:
 
 
 def has_display(environ: Mapping[str, str]) -> bool:
-    """Whether a window could be opened, going by the environment variables that say where."""
+    """Whether the environment variables name a display for a window."""
     return any(environ.get(name) for name in _DISPLAYS)
 
 
 def frames_per_second(env: AnyEnv, wanted: float) -> float:
-    """``wanted``, or if that is 0 what the env's metadata say, or else 30."""
-    if wanted > 0:
-        return wanted
+    """``wanted``, or if that is 0 the value in the env's metadata, or else 30."""
     own = env.metadata.get("render_fps")
-    told = float(own) if isinstance(own, numbers.Real) else 0.0
-    return told if told > 0 else _USUAL_FPS
+    candidates = (wanted, float(own) if isinstance(own, numbers.Real) else 0.0, _DEFAULT_FPS)
+    return next(fps for fps in candidates if fps > 0)
 
 
 def env_with_window(factory: Factory, wanted_fps: float, name: str) -> tuple[AnyEnv, Window]:
-    """An env that draws itself in a window, or whose frames are put into one.
+    """An env that draws itself in a window, or an env of one agent with a window around its frames.
 
-    Raises EnvError if it can do neither, or if no window can be opened, which one reset tries out.
+    Raises EnvError if neither is possible, or if no window can be opened, which one reset tests.
     """
     import gymnasium
 
@@ -114,13 +112,13 @@ def env_with_window(factory: Factory, wanted_fps: float, name: str) -> tuple[Any
     env = factory("human" if "human" in modes else "rgb_array")
     fps = frames_per_second(env, wanted_fps)
     if isinstance(env, gymnasium.Env):
-        # It is Gymnasium's custom that envs with a window wait by themselves, and this is what they go by.
+        # Gymnasium's envs with a window wait by themselves, by this number.
         env.unwrapped.metadata = {**env.unwrapped.metadata, "render_fps": fps}
     elif "human" not in modes:
         close_env(env, name)
         raise EnvError(
-            f"{name}: an env of many agents has no window but its own, and this one opens none; play it into a file "
-            "with --save_video=True, or unseen with --render=none"
+            f"{name}: an env of several agents has to open its own window, and this one does not; record a file "
+            "with --save_video=True, or play without a picture with --render=none"
         )
     try:
         if isinstance(env, gymnasium.Env) and "human" not in modes:
@@ -133,6 +131,6 @@ def env_with_window(factory: Factory, wanted_fps: float, name: str) -> tuple[Any
         close_env(env, name)
         raise EnvError(
             f"{name}: its window cannot be opened: {named(error)}; play it with --render=none, "
-            "or into a file with --save_video=True"
+            "or record a file with --save_video=True"
         ) from error
     return env, Window(fps)

@@ -1,0 +1,198 @@
+"""enjoy records videos and opens windows, and plays the same episodes either way."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sfactory import enjoy
+from tests.support.decoder import decode
+from tests.support.saved_run import BANDIT, play, refused, save_run
+from tests.support.source import ROOT
+from tests.support.trainer import RunTrainer
+
+ENVS = "tests.support.drawn_env"
+DRAWN = f"{ENVS}:Drawn"
+REPLAY = Path("train_dir/run/replay.mp4")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory_without_a_display(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+
+
+def save_drawn(env: str = DRAWN, certainty: float = 50.0, frameskip: int = 1, **kwargs: Any) -> None:
+    """A run of an env that can be drawn; a great ``certainty`` makes its policy always right."""
+    save_run(env=env, env_kwargs=kwargs, certainty=certainty, env_frameskip=frameskip)
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "episodes", "frames", "fps"),
+    [
+        (["--max_num_episodes=3"], "replay", 3, 3 * (1 + 5), 20.0),
+        (["--max_num_frames=8"], "replay", 1, 6 + 4, 20.0),
+        (["--video_name=first", "--video_frames=7", "--fps=50", "--max_num_episodes=4"], "first", 4, 7, 50.0),
+    ],
+)
+def test_a_video_shows_every_step_up_to_its_limit(
+    flags: list[str], name: str, episodes: int, frames: int, fps: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_drawn()
+
+    result = play(capsys, "--save_video=True", *flags)
+
+    decoded = decode(f"train_dir/run/{name}.mp4")
+    assert (result["video"], result["episodes"]) == (f"train_dir/run/{name}.mp4", episodes)
+    assert decoded.pictures.shape == (frames, 48, 64, 3)
+    assert decoded.fps == fps
+    brightness = ([0, 10, 20, 30, 40, 50] * 3)[:frames]
+    assert decoded.pictures.mean(axis=(1, 2, 3)) == pytest.approx(brightness, abs=4)
+
+
+def test_a_seed_plays_the_same_with_a_video_with_a_window_and_without(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_drawn(certainty=1.0)
+    plain, video = (play(capsys, "--seed=4", "--max_num_episodes=4", f"--save_video={on}") for on in (False, True))
+    monkeypatch.setenv("DISPLAY", ":0")
+
+    window = play(capsys, "--seed=4", "--max_num_episodes=4", "--render=window", "--fps=1000")
+    no_window = play(capsys, "--seed=4", "--max_num_episodes=4", "--no_render=True")
+
+    assert plain == window == no_window == {**video, "video": None}
+    assert 0.0 < plain["episode_return_mean"] < 5.0
+
+
+def test_ctrl_c_leaves_a_whole_video_of_what_was_played(capsys: pytest.CaptureFixture[str]) -> None:
+    save_drawn(env=f"{ENVS}:Interrupter")
+
+    code = enjoy.main(["--experiment=run", "--save_video=True"])
+
+    result = json.loads(capsys.readouterr().out)
+    assert (code, result["episodes"], result["video"]) == (130, 2, str(REPLAY))
+    assert len(decode(REPLAY).pictures) == 12
+
+
+class CtrlCAfterThePlay(io.StringIO):
+    """A stderr on which Ctrl-C follows the message that the play is over."""
+
+    def write(self, text: str) -> int:
+        """Take ``text``."""
+        written = super().write(text)
+        if text.startswith("stopped after"):
+            signal.raise_signal(signal.SIGINT)
+        return written
+
+
+def test_ctrl_c_just_after_the_play_leaves_the_whole_video(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_drawn()
+    monkeypatch.setattr(sys, "stderr", CtrlCAfterThePlay())
+
+    code = enjoy.main(["--experiment=run", "--save_video=True", "--max_num_frames=12"])
+
+    result = json.loads(capsys.readouterr().out)
+    assert (code, result["episodes"], result["video"]) == (130, 2, str(REPLAY))
+    assert len(decode(REPLAY).pictures) == 6 + 6 + 3
+
+
+def test_a_smaller_frameskip_shows_the_frames_between_and_plays_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    save_drawn(frameskip=4, hold=4)
+    argv = ("--save_video=True", "--max_num_episodes=2", "--seed=1", "--eval_deterministic=True")
+
+    usual = play(capsys, *argv)
+    usual_frames = len(decode(REPLAY).pictures)
+    finer = play(capsys, *argv, "--eval_env_frameskip=2")
+    finer_frames = len(decode(REPLAY).pictures)
+
+    assert finer == usual
+    assert (finer["episode_return_mean"], finer["episode_length_mean"]) == (5.0, 5.0)
+    assert (usual_frames, finer_frames) == (2 * (1 + 5), 2 * (1 + 10))
+
+
+@pytest.mark.parametrize(
+    ("env", "kwargs", "flags", "text"),
+    [
+        (f"{ENVS}:Undrawable", {}, ["--save_video=True"], "render() returned None"),
+        (f"{ENVS}:BadPainter", {}, ["--save_video=True"], "render() raised RuntimeError: out of paint"),
+        (BANDIT, {"num_contexts": 4}, ["--save_video=True"], "render() raised NotImplementedError"),
+        (DRAWN, {"grows": True}, ["--save_video=True"], "frame 2 is 64 x 49 pixels"),
+        (DRAWN, {}, ["--render=window"], "no display"),
+        (DRAWN, {"hold": 4}, ["--eval_env_frameskip=3"], "must be a divisor of the run's env_frameskip, 4"),
+        (BANDIT, {"num_contexts": 4}, ["--eval_env_frameskip=2"], "does not take env_frameskip"),
+        (f"{ENVS}:Stacked", {"hold": 4}, ["--eval_env_frameskip=2"], "each observation of several frames"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(
+    env: str, kwargs: dict[str, object], flags: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_run(env=env, env_kwargs=kwargs, env_frameskip=4 if "frameskip" in flags[0] else 1)
+
+    (line,) = refused(capsys, "--experiment=run", *flags)
+
+    assert text in line
+    assert sorted(os.listdir("train_dir/run")) == ["checkpoint_p0", "config.json"]
+
+
+def test_a_window_of_an_env_that_draws_nothing_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_run()
+    monkeypatch.setenv("DISPLAY", ":0")
+
+    (line,) = refused(capsys, "--experiment=run", "--render=window")
+
+    assert "the env draws nothing" in line
+
+
+def test_flags_that_contradict_each_other_are_refused_together(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = refused(
+        capsys, "--render=window", "--no_render=True", "--video_name=../x", "--video_frames=3", "--fps=-1", "--seed=1"
+    )
+
+    expected = ["--render=window", "--video_name=../x", "--video_name=../x", "--video_frames=3", "--fps=-1.0"]
+    assert sorted(line.split(": ")[1] for line in lines) == sorted(expected)
+
+
+def test_statistics_of_the_env_itself_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+    save_drawn(env=f"{ENVS}:Stacked", frameskip=4, hold=4, length=3)
+
+    result = play(capsys, "--max_num_episodes=4", "--eval_env_frameskip=4")
+
+    assert result["true_objective_mean"] == 0.5
+    assert result["episode_extra_stats"] == {"frames": 12.0}
+
+
+def test_a_trained_run_with_a_memory_is_played_and_recorded_from_the_command_line(run_trainer: RunTrainer) -> None:
+    run = run_trainer(train_for_env_steps=2000, use_rnn=True, rnn_size=8)
+    assert run.wait() == 0
+    where = [f"--train_dir={run.run_dir.parent}", f"--experiment={run.run_dir.name}"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "sfactory.enjoy", *where, "--seed=1", "--max_num_episodes=2", "--save_video=True"],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    decoded = decode(run.run_dir / "replay.mp4")
+    assert result["checkpoint_env_steps"] >= 2000
+    assert decoded.fps == 50.0
+    assert decoded.pictures.shape == (2 + 2 * result["episode_length_mean"], 400, 600, 3)
