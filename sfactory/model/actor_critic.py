@@ -1,9 +1,7 @@
-"""Room: the actor-critic network: normalization, towers, heads.
+"""The actor-critic network: observation normalization, towers, policy head and value head.
 
-In: observations and states, one row per agent. Out: for acting, actions, values and new states; for learning,
-parameters of the action distribution and values over whole rollouts.
-
-Room: the value function's last layer. In: features. Out: values in units of its own, or in those of rewards.
+Acting takes observations and states, one row per agent, and gives actions, values and new states. Learning takes whole
+rollouts and gives parameters of the action distribution and values.
 """
 
 from __future__ import annotations
@@ -23,20 +21,21 @@ from sfactory.model.normalizer import ObsNormalizer, RunningNormalizer
 from sfactory.model.tower import Tower
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec
 
-_GAIN = 1.0
+_POLICY_GAIN = 0.01  # nearly uniform at the start (Andrychowicz et al. 2021, "What matters in on-policy RL?")
+_VALUE_GAIN = 1.0
 
 
 class ValueHead(nn.Module):
-    """One linear layer that predicts returns, normalized if there are running statistics of them.
+    """One linear layer that predicts returns, normalized if ``normalize_returns`` is set.
 
-    With statistics, what the layer gives is a normalized value, and losses compare it with normalized targets;
-    ``denormalize`` brings it to the unit of rewards, in which everything else is (see RunningNormalizer).
+    Losses compare the layer's normalized output with normalized targets; ``denormalize`` converts it to the unit of
+    rewards, which everything else uses (see RunningNormalizer).
     """
 
     def __init__(self, in_size: int, config: ModelConfig) -> None:
         super().__init__()
         self.linear = nn.Linear(in_size, 1)
-        initialize(self.linear, config.policy_initialization, _GAIN)
+        initialize(self.linear, config.policy_initialization, _VALUE_GAIN)
         self.returns = RunningNormalizer((), clip=None) if config.normalize_returns else None
 
     def forward(self, features: Tensor) -> Tensor:
@@ -44,16 +43,16 @@ class ValueHead(nn.Module):
         return F.linear(features, self.linear.weight, self.linear.bias).squeeze(-1)
 
     def denormalize(self, values: Tensor) -> Tensor:
-        """Values as ``forward`` gives them, in the unit of rewards; of any shape."""
+        """Outputs of ``forward``, of any shape, converted to the unit of rewards."""
         return values if self.returns is None else self.returns.denormalize(values)
 
     def normalize(self, values: Tensor) -> Tensor:
-        """Values in the unit of rewards as ``forward`` should give them; of any shape."""
+        """Values in the unit of rewards, of any shape, as ``forward`` should predict them."""
         return values if self.returns is None else self.returns.forward(values)
 
     @torch.no_grad()
     def observe(self, returns: Tensor, valid: Tensor) -> None:
-        """Take returns [T, B] into the statistics where ``valid``; denormalized values stay what they are.
+        """Add returns [T, B] to the statistics where ``valid``; denormalized values do not change.
 
         Source: van Hasselt et al. 2016, "Learning values across many orders of magnitude" (Pop-Art), eq. 9.
         """
@@ -67,11 +66,8 @@ class ValueHead(nn.Module):
         self.linear.bias.sub_(shift).mul_(factor).add_(self.returns.shift)
 
 
-_POLICY_GAIN = 0.01  # nearly uniform at the start (Andrychowicz et al. 2021, "What matters in on-policy RL?")
-
-
 class Output(NamedTuple):
-    """What one step gives.
+    """The result of one step.
 
     dist_params: [B, P] float32 - see ActionDistribution. value: [B] float32 - V(obs), in the unit of rewards.
     state: [B, S] float32 - after the step.
@@ -83,9 +79,9 @@ class Output(NamedTuple):
 
 
 class Unrolled(NamedTuple):
-    """What a rollout of T steps gives. dist_params: [T * B, P]. values: [T or T+1, B] - as ValueHead gives them.
+    """The result of a rollout of T steps. dist_params: [T * B, P]. values: [T or T+1, B] - outputs of ValueHead.
 
-    embeddings, memory: [T or T+1, B, ...] - what the actor's encoder and core gave on the way, see Stages.
+    embeddings, memory: [T or T+1, B, ...] - outputs of the actor's encoder and core, see Stages.
     """
 
     dist_params: Tensor
@@ -104,11 +100,11 @@ class Acted(NamedTuple):
     state: Tensor
 
     def on_host(self) -> Acted:
-        """The same once the device has computed it."""
+        """The same in host memory; waits for the device."""
         device = self.value.device
         if device.type == "cpu":
             return self
-        # Copies that are not waited for go to pinned memory, one after the other: the host waits once for all of them.
+        # Asynchronous copies to pinned memory, so that the host waits once for all of them.
         actions = {key: tensor.to("cpu", non_blocking=True) for key, tensor in self.actions.items()}
         rest = (tensor.to("cpu", non_blocking=True) for tensor in (self.log_prob, self.value, self.state))
         acted = Acted(actions, *rest)
@@ -117,8 +113,8 @@ class Acted(NamedTuple):
 
 
 class PolicyHead(nn.Module):
-    """Features to distribution parameters [B, P]. The standard deviation of Box heads comes from the network
-    (``adaptive_stddev``) or from parameters of its own, the same in every state."""
+    """Maps features to distribution parameters [B, P]. Standard deviations of Box heads come from the features
+    (``adaptive_stddev``) or are parameters, the same in every state."""
 
     def __init__(self, in_size: int, heads: tuple[ActionHead, ...], config: ModelConfig) -> None:
         super().__init__()
@@ -142,7 +138,7 @@ class PolicyHead(nn.Module):
         return outputs if self.log_stddev is None else self._with_stddev(outputs, self.log_stddev)
 
     def _with_stddev(self, outputs: Tensor, log_stddev: Tensor) -> Tensor:
-        """Squash each Box head's means, if wanted, and put its own log standard deviations behind them."""
+        """Squash each Box head's means, if configured, and append its log standard deviations."""
         bound = self._tanh_scale
         log_stddev = log_stddev.expand(outputs.shape[0], -1)
         pieces, column, box_column = [], 0, 0
@@ -175,7 +171,7 @@ class ActorCritic(nn.Module):
     """
 
     def __init__(self, spec: EnvSpec, config: ModelConfig, dtype: torch.dtype = torch.float32) -> None:
-        """``dtype``: what encoders and decoders compute in, see sfactory/model/precision.py; parameters are float32.
+        """``dtype``: of the computation in encoders and decoders, see precision.py; parameters are float32.
 
         Raises ValueError if ``normalize_input_keys`` names an observation that the spec does not have.
         """
@@ -190,11 +186,11 @@ class ActorCritic(nn.Module):
         self.policy_head = PolicyHead(self.tower.out_size, spec.actions, config)
         self.value_head = ValueHead(self.tower.out_size, config)
         self.state_size = self.tower.state_size * (1 if self.critic_tower is None else 2)
-        self._trunk = self.tower, self.policy_head, self.value_head  # as in Tower: looked up without a detour
+        self._trunk = self.tower, self.policy_head, self.value_head  # plain attributes, as in Tower
         self._spectral = tuple(module for module in self.modules() if isinstance(module, SpectralLinear))
 
     def critic_parameters(self) -> list[nn.Parameter]:
-        """Weights that serve the value function alone: its head and, if nothing is shared, its tower."""
+        """Weights of the value function alone: its head and, if nothing is shared, its tower."""
         tower = [] if self.critic_tower is None else list(self.critic_tower.parameters())
         return [*tower, *self.value_head.parameters()]
 
@@ -204,7 +200,7 @@ class ActorCritic(nn.Module):
         return [parameter for parameter in self.parameters() if parameter not in critic]
 
     def hidden_matrices(self) -> list[nn.Parameter]:
-        """Weights of the towers that are matrices or kernels: neither biases nor anything of a head."""
+        """Matrices and kernels of the towers; no biases and no head."""
         towers = [tower for tower in (self.tower, self.critic_tower) if tower is not None]
         return [parameter for tower in towers for parameter in tower.parameters() if parameter.ndim >= 2]
 
@@ -213,7 +209,7 @@ class ActorCritic(nn.Module):
         return torch.zeros(rows, self.state_size, device=self.value_head.linear.weight.device)
 
     def forward(self, obs: dict[str, Tensor], state: Tensor | None = None) -> Output:
-        """One step for obs {path: [B, *shape] any numeric dtype} and state [B, S] (None: all rows start anew)."""
+        """One step for obs {path: [B, *shape] any numeric dtype} and state [B, S] (None: zeros)."""
         # forward() instead of a call, here and below: see MLPEncoder on the cost of calling modules.
         if state is None:
             state = self.fresh_state(len(next(iter(obs.values()))))
@@ -232,7 +228,7 @@ class ActorCritic(nn.Module):
         return Output(policy_head.forward(features), value, state)
 
     def act(self, obs: dict[str, Tensor], state: Tensor | None = None, deterministic: bool = False) -> Acted:
-        """Actions for obs and state as in ``forward``: random, or the mode. Call it under torch.inference_mode()."""
+        """Random or most probable actions for obs and state as in ``forward``. Needs torch.inference_mode()."""
         params, value, state = self.forward(obs, state)
         distribution = self.distribution(params)
         if deterministic:
@@ -246,9 +242,9 @@ class ActorCritic(nn.Module):
     ) -> Unrolled:
         """Distribution parameters and values of a rollout of T = K x ``recurrence`` steps, with gradients.
 
-        obs: {path: [T, B, ...] or, for the value after it, too, [T+1, B, ...]}. is_first: [T or T+1, B] bool.
+        obs: {path: [T, B, ...] or, with the value after the rollout, [T+1, B, ...]}. is_first: [T or T+1, B] bool.
         states: [K, B, S] float32 - before the first step of each chunk that gradients flow through.
-        held: [T, B] bool - steps that were not acted in, and leave the memory as it is; None: none.
+        held: [T, B] bool - steps without action, which keep the memory unchanged; None: none.
         """
         steps = states.shape[0] * recurrence
         rows = is_first.shape[1]
@@ -261,7 +257,7 @@ class ActorCritic(nn.Module):
             actor_states, critic_states = states.chunk(2, dim=2)
             stages = self.tower.unroll(obs, actor_states, is_first, recurrence, held)
             critic_features = self.critic_tower.unroll(obs, critic_states, is_first, recurrence, held).features
-        # Cut after the head, not before: the gradient of a cut is as large as what is cut, and parameters are few.
+        # Cut after the head: the gradient of a cut is as large as its input, and parameters are smaller than features.
         params = self.policy_head.forward(stages.features)[: steps * rows]
         values = self.value_head.forward(critic_features).view(-1, rows)
         embeddings, memory = (stage.unflatten(0, (-1, rows)) for stage in (stages.embeddings, stages.memory))
@@ -272,7 +268,7 @@ class ActorCritic(nn.Module):
         return ActionDistribution(self.heads, params)
 
     def follow_update(self, taken: Tensor) -> None:
-        """After each update of the weights: let follow what is estimated from them, if it was ``taken`` (0-dim bool).
+        """Call after each update of the weights: spectral vectors follow if it was ``taken`` (0-dim bool).
 
         See NOTE [Spectral vectors].
         """
@@ -280,6 +276,6 @@ class ActorCritic(nn.Module):
             layer.follow(taken)
 
     def observe(self, obs: dict[str, Tensor], valid: Tensor) -> None:
-        """Take obs {path: [..., *shape]} into the statistics that normalize them, where ``valid`` [...] bool."""
+        """Add obs {path: [..., *shape]} to the statistics of their normalization, where ``valid`` [...] bool."""
         if self.obs_normalizer is not None:
             self.obs_normalizer.update(obs, valid)

@@ -1,17 +1,12 @@
-"""Room: contrastive predictive coding, given the actions. In: the trace of a rollout. Out: how badly futures are told
-from others.
+"""Auxiliary losses: contrastive predictive coding conditioned on actions (CPC|A).
 
-What the memory knows at step t, and what is done from there on, should suffice to tell the observation k steps later
-from observations of other times and rows. So memory and encoder learn of the world, rewarded or not.
+The memory at step t and the actions from there on should suffice to distinguish the observation k steps later from
+observations of other times and rows. So memory and encoder learn about the world, rewarded or not. The weights of an
+auxiliary loss belong to the learner: they are trained and saved with the network's, and acting does without them.
 
 Source: Guo et al. 2018, "Neural predictive belief representations" (CPC|Action), after van den Oord et al. 2018,
-"Representation learning with contrastive predictive coding". Of our own making: one classifier for all distances, 16
-negatives that together weigh as much as the positive, and a draw among predictions that are possible.
-
-Room: what a network can learn beside policy and value. In: what it made of a rollout. Out: one more loss.
-
-An auxiliary loss is a module of its own, with weights that only the learner has: they are trained and saved with the
-network's, and whoever acts does without them.
+"Representation learning with contrastive predictive coding". Our own choices: one classifier for all distances, 16
+negatives that together weigh as much as the positive, and a draw among possible predictions.
 """
 
 from __future__ import annotations
@@ -29,13 +24,13 @@ from sfactory.spec import ActionHead, BoxHead, DiscreteHead
 
 
 class Trace(NamedTuple):
-    """T steps of R rows, as the present weights see them.
+    """T steps of R rows under the present weights.
 
-    embeddings: [T, R, E] float of any format - the encoder's features of each observation alone; with gradients.
-    memory: [T, R, H] float32 - the core's output, which knows all observations up to this one; with gradients.
-    actions: {key: [T, R] int64 or [T, R, size] float32} - what was done at the step, unclipped.
+    embeddings: [T, R, E] float of any format - the encoder's features of each observation; with gradients.
+    memory: [T, R, H] float32 - the core's output after all observations up to this one; with gradients.
+    actions: {key: [T, R] int64 or [T, R, size] float32} - of the step, unclipped.
     is_first: [T, R] bool - the observation is the first of an episode.
-    valid: [T, R] bool - the step may teach. What stands in other cells is arbitrary, and must change nothing.
+    valid: [T, R] bool - the step may be learned from. Other cells are arbitrary, and must change nothing.
     """
 
     embeddings: Tensor
@@ -46,15 +41,14 @@ class Trace(NamedTuple):
 
 
 class Auxiliary(nn.Module, ABC):
-    """A loss over what encoder and memory made of a rollout. A second one is a second subclass of this."""
+    """An auxiliary loss over the encoder's and the memory's outputs for a rollout."""
 
     @abstractmethod
     def loss(self, trace: Trace, generator: torch.Generator) -> Tensor:
-        """0-dim, with gradients for embeddings, memory and the module's own weights: a mean, so that its size does
-        not depend on how many steps there are; 0 where nothing can be learned.
+        """0-dim mean loss, with gradients for embeddings, memory and the module's weights; 0 without valid steps.
 
-        ``generator``: on the device of the trace. All that is random is drawn from it, and how much is drawn follows
-        from shapes alone. Nothing here may wait for the device, see NOTE [No waiting for the device].
+        ``generator``: on the device of the trace; the source of all randomness. The number of draws depends on shapes
+        alone. Implementations must not wait for the device, see NOTE [No waiting for the device].
         """
 
 
@@ -63,10 +57,10 @@ _WIDTH = 128  # hidden units of the classifier
 
 
 class Predictions(NamedTuple):
-    """Which futures are predicted: F of them from each of S steps of each of R rows.
+    """The predicted futures: F of them from each of S steps of each of R rows.
 
-    starts: [R, S] int64 - the step t from which. ahead: [R, S, F] int64 - k - 1: how many steps beyond t + 1.
-    possible: [R, S, F] bool - whether steps t to t + k are valid ones of one episode. All others count for nothing.
+    starts: [R, S] int64 - the step t. ahead: [R, S, F] int64 - k - 1: steps beyond t + 1.
+    possible: [R, S, F] bool - steps t to t + k are valid and of one episode. Other predictions are ignored.
     """
 
     starts: Tensor
@@ -75,8 +69,8 @@ class Predictions(NamedTuple):
 
 
 class CpcAction(Auxiliary):
-    """CPC|A: a GRU goes on from the memory of a step, fed with the actions done, and a classifier tells the embedding
-    that followed from ``NEGATIVES`` others. The loss is the mean cross-entropy, ln 2 where nothing has been learned.
+    """CPC|A: a GRU continues from the memory of a step, fed with actions, and a classifier distinguishes the embedding
+    that followed from ``NEGATIVES`` others. The loss is the mean cross-entropy: ln 2 before anything is learned.
     """
 
     def __init__(
@@ -98,7 +92,7 @@ class CpcAction(Auxiliary):
         self.future = RecurrentCore(
             self._inputs.size, rnn_type="gru", rnn_size=memory_size, rnn_num_layers=1, initialization="orthogonal"
         )
-        # The classifier is an MLP over both side by side; each part of its first layer is applied once per vector.
+        # The classifier is an MLP over both, joined; each part of its first layer is applied once per vector.
         self.of_future = nn.Linear(memory_size, _WIDTH)
         self.of_embedding = nn.Linear(embedding_size, _WIDTH, bias=False)
         self.score = nn.Linear(_WIDTH, 1)
@@ -124,7 +118,7 @@ class CpcAction(Auxiliary):
         return torch.where(counts, 0.5 * (positive + negative), 0.0).sum() / counts.sum().clamp(min=1)
 
     def _futures(self, trace: Trace, chosen: Predictions) -> Tensor:
-        """[R, S, F, H]: what the GRU has arrived at k steps after each start."""
+        """[R, S, F, H] - the GRU's state k steps after each start."""
         steps, rows = trace.valid.shape
         starts_per_row, device = chosen.starts.shape[1], trace.valid.device
         row = torch.arange(rows, device=device).unsqueeze(1)
@@ -142,7 +136,7 @@ class CpcAction(Auxiliary):
 
 
 def can_predict(is_first: Tensor, valid: Tensor, forward_steps: int) -> Tensor:
-    """[R, T - 1, K] bool: whether all steps from t to t + k are valid and of one episode; k = 1 stands first.
+    """[R, T - 1, K] bool - all steps from t to t + k are valid and of one episode; k = 1 is first.
 
     is_first, valid: [T, R] bool. K = ``forward_steps``.
     """
@@ -155,8 +149,8 @@ def can_predict(is_first: Tensor, valid: Tensor, forward_steps: int) -> Tensor:
 
 
 def choose(can: Tensor, starts: int, distances: int, generator: torch.Generator) -> Predictions:
-    """Draw without replacement, for each row, ``starts`` steps from which something can be predicted, and for each of
-    them ``distances`` that are possible. Where there are fewer than that, the rest is not ``possible``.
+    """Draw without replacement, for each row, ``starts`` steps that allow a prediction, and for each of them
+    ``distances`` that are possible. If there are fewer, the rest is not ``possible``.
 
     can: [R, T - 1, K] bool, see can_predict.
     """
@@ -168,10 +162,10 @@ def choose(can: Tensor, starts: int, distances: int, generator: torch.Generator)
 
 
 def draw_others(valid: Tensor, targets: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """``count`` valid cells for each target, each drawn uniformly from all but the target; and whether there are any.
+    """``count`` valid cells for each target, drawn uniformly from all but the target; and whether there are any.
 
-    valid: [T, R] bool. targets: [...] int64 - cells t * R + r, valid ones. Returns [..., count] int64, cells, too, and
-    0-dim bool. Where a target is not valid, or there are no others, what is returned is some cell, valid or not.
+    valid: [T, R] bool. targets: [...] int64 - valid cells t * R + r. Returns cells [..., count] int64 and a 0-dim bool.
+    If a target is not valid, or there are no others, the result is an arbitrary cell.
     """
     up_to = valid.flatten().cumsum(0)
     total = up_to[-1]
@@ -185,24 +179,24 @@ def draw_others(valid: Tensor, targets: Tensor, count: int, generator: torch.Gen
 
 
 def _cells(chosen: Predictions, shape: torch.Size) -> Tensor:
-    """[R, S, F] int64: the cells t * R + r that are predicted; some other one where that is not possible."""
+    """[R, S, F] int64 - the predicted cells t * R + r; arbitrary where that is not possible."""
     steps, rows = shape
     row = torch.arange(rows, device=chosen.starts.device).view(-1, 1, 1)
     return (chosen.starts.unsqueeze(-1) + 1 + chosen.ahead).clamp(max=steps - 1) * rows + row
 
 
 def _draw(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """[..., count] int64: different places in the last dimension of ``allowed`` [..., N] bool, in random order.
+    """[..., count] int64 - different places in the last dimension of ``allowed`` [..., N] bool, in random order.
 
-    Allowed ones are drawn first. If N is less than ``count``, all places are.
+    Allowed places come first. If N is less than ``count``, all places are returned.
     """
     scores = torch.rand(allowed.shape, generator=generator, device=allowed.device) + ~allowed
     return scores.argsort(dim=-1)[..., :count]
 
 
 class ActionInputs(nn.Module):
-    """Actions as vectors of ``size`` numbers, head after head: a 1 in the place of a discrete choice; what the env gets
-    of a Box, which is within its bounds, scaled to [-1, 1] where both are finite."""
+    """Encodes actions as vectors of ``size`` numbers, head after head: discrete choices one-hot, Box actions clipped to
+    their bounds and scaled to [-1, 1] where both bounds are finite."""
 
     _bounds: Tensor  # [4, sizes of all Boxes]: low, high, center, scale
 
@@ -216,7 +210,7 @@ class ActionInputs(nn.Module):
         has_range = torch.isfinite(high - low) & (high > low)
         center = torch.where(has_range, 0.5 * (low + high), 0.0)
         scale = torch.where(has_range, 0.5 * (high - low), 1.0)
-        # They follow from the spec, so they are not saved.
+        # Not saved, since they follow from the spec.
         self.register_buffer("_bounds", torch.stack((low, high, center, scale)), persistent=False)
 
     def forward(self, actions: Actions) -> Tensor:

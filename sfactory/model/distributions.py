@@ -1,8 +1,6 @@
-"""Room: the policy's probability distribution over all action heads of an agent.
+"""Probability distributions over all action heads of an agent.
 
-In: the action heads of the spec and the network's raw parameters. Out: actions, log-probabilities,
-entropies and divergences per row. Heads are independent given the parameters, so all but the
-actions are sums over heads.
+Heads are independent given the network's outputs, so log-probabilities, entropies and divergences are sums over heads.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from sfactory.spec import ActionHead, BoxHead, DiscreteHead
 MIN_STDDEV = 1e-4
 MAX_STDDEV = 1e4
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
-FEW_CHOICES = 8  # up to so many, see _log_softmax
+FEW_CHOICES = 8  # see _log_softmax
 
 Actions = dict[str, Tensor]
 
@@ -33,7 +31,7 @@ def num_params(heads: tuple[ActionHead, ...]) -> int:
 
 
 def require_discrete(heads: tuple[ActionHead, ...]) -> None:
-    """Raise ValueError, naming them, if there are Box heads: there is no uniform distribution over the reals."""
+    """Raise ValueError if there are Box heads: there is no uniform distribution over the reals."""
     boxes = [head.key for head in heads if isinstance(head, BoxHead)]
     if boxes:
         raise ValueError(
@@ -53,7 +51,7 @@ class Categorical:
         return self._drawn().squeeze(-1)
 
     def sample_with_log_prob(self) -> tuple[Tensor, Tensor]:
-        """[B] int64 and [B] float - as ``sample``, and the ``log_prob`` of it."""
+        """[B] int64 and [B] float - a sample and its log-probability."""
         action = self._drawn()
         return action.squeeze(-1), self.log_probs.gather(-1, action).squeeze(-1)
 
@@ -92,7 +90,7 @@ class Categorical:
 class DiagonalGaussian:
     """Independent normals of one BoxHead, unclipped. params: [B, 2 * size] float. Actions are [B, size] float32.
 
-    Standard deviations are kept within [1e-4, 1e4]; beyond it their parameter gets no gradient.
+    Standard deviations are clamped to [1e-4, 1e4]; outside, their parameter gets no gradient.
     """
 
     def __init__(self, params: Tensor) -> None:
@@ -105,7 +103,7 @@ class DiagonalGaussian:
         return torch.addcmul(mean, self.log_std.detach().exp(), torch.randn_like(mean))
 
     def sample_with_log_prob(self) -> tuple[Tensor, Tensor]:
-        """[B, size] float and [B] float - as ``sample``, and the ``log_prob`` of it."""
+        """[B, size] float and [B] float - a sample and its log-probability."""
         action = self.sample()
         return action, self.log_prob(action)
 
@@ -130,10 +128,10 @@ class DiagonalGaussian:
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
-    """[B, n] - of each row of logits [B, n].
+    """[B, n] log-softmax of logits [B, n].
 
-    On a CPU a few choices fill no vector register, but rows do: so choices are laid one behind the other in memory, for
-    all that follows, too. Few choices then take half the time or less, many would take longer (docs/performance.md).
+    A few choices do not fill a CPU's vector register, but rows do. So with few choices the result is laid out choice
+    after choice, which halves the time of this and later operations (docs/performance.md).
     """
     if logits.is_cpu and logits.shape[-1] <= FEW_CHOICES:
         return torch.log_softmax(logits.t(), dim=0).t()
@@ -172,7 +170,7 @@ class ActionDistribution:
         return _total([part.log_prob(actions[head.key]) for head, part in zip(self.heads, self._parts, strict=True)])
 
     def sample_with_log_prob(self) -> tuple[Actions, Tensor]:
-        """``sample()`` and the log-probability [B] of just these actions, sharing the work."""
+        """A ``sample()`` and its log-probability [B]; cheaper than both calls."""
         actions, terms = {}, []
         for head, part in zip(self.heads, self._parts, strict=True):
             actions[head.key], term = part.sample_with_log_prob()

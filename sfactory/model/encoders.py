@@ -1,14 +1,8 @@
-"""Room: from observations to features.
+"""Encodes observations as one feature vector per row.
 
-In: a dict of observation leaves in their stored dtypes. Out: one feature vector per row. The
-forward pass is called for every step of every env, so it issues as few operations as it can.
-
-Room: from images to features.
-
-In: one observation leaf of three dimensions, in its stored dtype. Out: one feature vector per row: a stack of
-convolutions, flattened, and an MLP. The stacks are those of the flag ``encoder_conv_architecture``.
-
-Room: the encoder that suits an observation. In: the observation leaves of a spec. Out: one encoder of all.
+MLPEncoder reads plain numbers; ConvEncoder reads an image by one of the convolution stacks of the flag
+``encoder_conv_architecture``; MultiEncoder joins both; ``make_encoder`` picks the right one. The forward pass runs for
+every step of every env, so it issues as few operations as possible.
 """
 
 from __future__ import annotations
@@ -34,11 +28,10 @@ ObsSpec = tuple[tuple[str, TensorSpec], ...]
 
 
 class MLPEncoder(nn.Module):
-    """All leaves as float32, scaled, flattened and joined in the order of the spec, through an MLP.
+    """An MLP over all leaves as float32, scaled, flattened and joined in the order of the spec.
 
-    Every layer is followed by the activation. ``out_size`` is the number of features. An integer
-    observation is its number, not a one-hot vector: the spec does not know its range. Leaves in
-    ``normalized`` come normalized, and are not scaled again.
+    Every layer is followed by the activation. ``out_size`` is the number of features. Integers are read as numbers, not
+    as one-hot vectors, since the spec does not know their range. Leaves in ``normalized`` are not scaled.
     """
 
     def __init__(
@@ -48,7 +41,7 @@ class MLPEncoder(nn.Module):
         normalized: frozenset[str] = frozenset(),
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """``dtype``: what all layers but the first compute in, which sees numbers of any size."""
+        """``dtype``: of the computation in all layers but the first, which reads numbers of any size."""
         super().__init__()
         self._leaves = tuple((path, math.prod(spec.shape)) for path, spec in obs)
         self._subtract_mean = config.obs_subtract_mean
@@ -57,21 +50,21 @@ class MLPEncoder(nn.Module):
         self._scaled = frozenset(path for path, _ in obs if scales and path not in normalized)
         self._activation = ACTIVATIONS[config.nonlinearity]
         sizes = [sum(size for _, size in self._leaves), *config.encoder_mlp_layers]
-        # Calling a module costs as much as the smallest layers themselves: forward goes around it.
+        # Calling a module costs as much as the smallest layers: forward calls their forward() instead.
         self._wide = wide(dtype)
         self._linears = (*linear_layers(sizes[:2], config, self._wide), *linear_layers(sizes[1:], config, dtype))
         self.layers = nn.ModuleList(self._linears)
         self.out_size = sizes[-1]
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        """Features [B, out_size] of obs {path: [B, *shape] any numeric dtype}; ``obs`` is left as it is."""
+        """Features [B, out_size] of obs {path: [B, *shape] any numeric dtype}, which is not changed."""
         x = self._inputs(obs)
         for layer in self._linears:
             x = self._activation(layer.forward(x))
         return x
 
     def _inputs(self, obs: dict[str, Tensor]) -> Tensor:
-        """[B, sum of leaf sizes] as wide as the layers, scaled; not a copy where a single leaf needs no change."""
+        """[B, sum of leaf sizes] in the first layer's dtype, scaled; may be a view of a single leaf."""
         flat = [self._flat(obs[path], size) for path, size in self._leaves]
         if self._scaled:
             leaves = zip(flat, self._leaves, strict=True)
@@ -85,7 +78,7 @@ class MLPEncoder(nn.Module):
 
 
 def linear_layers(sizes: Sequence[int], config: ModelConfig, dtype: torch.dtype = torch.float32) -> tuple[Linear, ...]:
-    """A layer from each of ``sizes`` to the next, initialized to be followed by the activation."""
+    """A layer from each of ``sizes`` to the next, initialized for the activation."""
     kind = SpectralLinear if config.use_spectral_norm else Linear
     layers = tuple(kind(*pair, dtype) for pair in pairwise(sizes))
     for layer in layers:
@@ -96,10 +89,9 @@ def linear_layers(sizes: Sequence[int], config: ModelConfig, dtype: torch.dtype 
 
 
 def initialize(layer: nn.Linear | nn.Conv2d, how: Initialization, gain: float) -> None:
-    """Orthogonal (Saxe et al. 2014) or uniform (Glorot and Bengio 2010) weights of that gain, and zero bias.
+    """Draw orthogonal (Saxe et al. 2014) or uniform (Glorot and Bengio 2010) weights of that gain; set biases to 0.
 
-    ``torch_default`` leaves the layer as torch made it. A convolution is the linear map from one patch of its
-    input to its output channels.
+    ``torch_default`` changes nothing. A convolution counts as the linear map from an input patch to output channels.
     """
     if how == "torch_default":
         return
@@ -133,26 +125,27 @@ PLAIN_STACKS: Mapping[str, tuple[ConvShape, ...]] = MappingProxyType(
     }
 )
 _RESIDUAL_CHANNELS = (16, 32, 32)
+_IMAGE_DIMENSIONS = 3
 _BLOCKS_PER_STAGE = 2
 
 
 def is_channels_last(shape: tuple[int, ...]) -> bool:
-    """Whether an image of this shape is taken to be [height, width, channels] rather than [channels, height, width].
+    """Whether an image of this shape is read as [height, width, channels], not as [channels, height, width].
 
-    It is if its last dimension is smaller than both others. So (84, 84, 3) is, and (4, 84, 84) and the 17 planes
-    of a board, (17, 9, 9), are not.
+    True if the last dimension is smaller than both others: for (84, 84, 3), but not for (4, 84, 84) and the 17 planes
+    of a board, (17, 9, 9).
     """
     return shape[2] < shape[0] and shape[2] < shape[1]
 
 
 def image_shape(spec: TensorSpec) -> ImageShape:
-    """Channels, height and width of an image leaf, whichever way round it is stored."""
+    """Channels, height and width of an image leaf, stored channels first or last."""
     first, second, third = spec.shape
     return ImageShape(third, first, second) if is_channels_last(spec.shape) else ImageShape(first, second, third)
 
 
 class PlainStack(nn.Module):
-    """Convolutions, each followed by the activation. ``out_shape`` is what they make of ``shape``."""
+    """Convolutions, each followed by the activation. ``out_shape`` is the shape of the result."""
 
     def __init__(self, shape: ImageShape, config: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
@@ -166,7 +159,6 @@ class PlainStack(nn.Module):
             layers.append(_conv(channels, out_channels, kernel, stride, 0, config, gain, dtype))
             channels = out_channels
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-        # As in MLPEncoder: forward goes around the call of modules.
         self._convs = tuple(layers)
         self.convs = nn.ModuleList(layers)
         self.out_shape = ImageShape(channels, height, width)
@@ -245,7 +237,7 @@ class ConvEncoder(nn.Module):
         normalized: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """``normalized``: the images come normalized, and are not scaled again. ``dtype``: what layers compute in."""
+        """``normalized``: images come normalized and are not scaled. ``dtype``: of the computation."""
         super().__init__()
         self._path, self._dtype = path, dtype
         self._permute = is_channels_last(spec.shape)
@@ -267,34 +259,34 @@ class ConvEncoder(nn.Module):
         self.out_size = self._linears[-1].out_features if self._linears else math.prod(self.stack.out_shape)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        """Features [B, out_size] of obs {path: [B, *shape] any numeric dtype}; ``obs`` is left as it is."""
-        # The stack scales by its first weights, which are far fewer numbers than the images.
+        """Features [B, out_size] of obs {path: [B, *shape] any numeric dtype}, which is not changed."""
+        # The stack scales its first weights, which are far fewer numbers than the images.
         images, factor = self._images(obs[self._path]), self._factor
         if images.dtype is not self._dtype:
-            images, factor = images * factor, 1.0  # numbers of any size, before they become short ones
+            images, factor = images * factor, 1.0  # numbers of any size are scaled before they are cast
         x = self.stack.forward(images, factor).flatten(1)
         for layer in self._linears:
             x = self._activation(layer.forward(x))
         return x
 
     def _images(self, leaf: Tensor) -> Tensor:
-        """[B, C, H, W] of the dtype computed in, less the mean; not yet scaled."""
+        """[B, C, H, W] in the dtype of the computation (or float32), minus the mean, not yet scaled."""
         x = leaf.permute(0, 3, 1, 2) if self._permute else leaf
         if x.device.type == "cpu" and torch.is_grad_enabled():
-            # Training on a CPU gains 40 % and more by it, acting with one thread loses 8 %. uint8 is the
-            # cheaper dtype to rearrange, so this comes first.
+            # It makes training on a CPU 40 % and more faster, acting with one thread 8 % slower. uint8 is cheaper to
+            # rearrange, so this comes before the cast.
             x = x.contiguous(memory_format=torch.channels_last)
         if leaf.dtype is torch.uint8 and self._subtract_mean == 0.0:
-            return x.to(self._dtype)  # 256 values are told apart by any of the formats
+            return x.to(self._dtype)  # all formats represent 256 values exactly
         x = x.to(torch.float32)
         return x if self._subtract_mean == 0.0 else x - self._subtract_mean
 
 
 class _TooSmall(Exception):
-    """A kernel is larger than what is left of the image."""
+    """A kernel is larger than its input."""
 
     def __init__(self, layer: int, kernel: int, height: int, width: int) -> None:
-        super().__init__(f"convolution {layer} looks at {kernel}x{kernel} pixels and is given {height}x{width}")
+        super().__init__(f"convolution {layer} needs {kernel}x{kernel} pixels and gets {height}x{width}")
 
 
 def _conv(
@@ -310,9 +302,6 @@ def _conv(
     layer = Conv2d(in_channels, out_channels, kernel, stride, padding, dtype)
     initialize(layer, config.policy_initialization, gain)
     return layer
-
-
-_IMAGE_DIMENSIONS = 3
 
 
 class MultiEncoder(nn.Module):
@@ -337,7 +326,7 @@ class MultiEncoder(nn.Module):
         self.out_size = sum(part.out_size for part in parts)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        """Features [B, out_size] of obs {path: [B, *shape] any numeric dtype}; ``obs`` is left as it is."""
+        """Features [B, out_size] of obs {path: [B, *shape] any numeric dtype}, which is not changed."""
         return torch.cat([part.forward(obs) for part in self._parts], dim=1)
 
 
@@ -347,10 +336,10 @@ Encoder = MLPEncoder | ConvEncoder | MultiEncoder
 def make_encoder(
     obs: ObsSpec, config: ModelConfig, normalized: frozenset[str] = frozenset(), dtype: torch.dtype = torch.float32
 ) -> Encoder:
-    """The simplest encoder that can read ``obs``; a leaf of three dimensions is an image.
+    """The simplest encoder for ``obs``; leaves with three dimensions are images.
 
-    ``normalized``: paths of the leaves that come normalized. ``dtype``: what it computes in.
-    Raises EnvError if an image is too small for the convolutions.
+    ``normalized``: paths of the leaves that come normalized. ``dtype``: of the computation. Raises EnvError if an image
+    is too small for the convolutions.
     """
     if all(len(spec.shape) != _IMAGE_DIMENSIONS for _, spec in obs):
         return MLPEncoder(obs, config, normalized, dtype)

@@ -1,4 +1,4 @@
-"""Room: all parameters and buffers of a model as one block of bytes. In: a module. Out: its flat twin.
+"""Moves all parameters and buffers of a model into one block of bytes.
 
 The module's tensors become views of the block, so that publishing or adopting weights is one copy.
 """
@@ -37,7 +37,7 @@ def flat_bytes(module: nn.Module) -> int:
 
 
 class FlatState:
-    """Re-homes a module's parameters and buffers in one uint8 tensor on the module's device."""
+    """A module's parameters and buffers as one uint8 tensor, ``block``, on the module's device."""
 
     def __init__(self, module: nn.Module) -> None:
         device = next(module.parameters()).device
@@ -55,11 +55,11 @@ class FlatState:
 
     def is_finite(self) -> bool:
         """True if no floating-point value is NaN or infinite (one pass, one host sync)."""
-        # A finite sum proves it in one pass; only a sum that is not, as of huge weights, needs a second look.
+        # A finite sum proves it in one pass; the sum of huge finite weights may overflow and needs a second check.
         return all(math.isfinite(float(s.sum())) or bool(torch.isfinite(s).all()) for s in self._floats)
 
     def to_host(self) -> npt.NDArray[np.uint8]:
-        """[nbytes] uint8 of the block in host memory: a view of what the module, or the next call, overwrites."""
+        """[nbytes] uint8 - the block in host memory; a view that the module or the next call overwrites."""
         if self.block.device.type == "cpu":
             return self.block.numpy()
         if self._host is None:

@@ -1,15 +1,10 @@
-"""Room: the activation functions of the network, in the fastest form for where they run.
+"""Activation functions, and linear layers with spectral normalization.
 
-In: a tensor that nobody else needs (it may be overwritten). Out: the activation of it.
+Spectral normalization: Miyato et al. 2018, "Spectral normalization for generative adversarial networks", algorithm 1.
 
-Room: linear layers that cannot stretch what they are given. In: a layer's weights. Out: the same over their norm.
-
-Source: Miyato et al. 2018, "Spectral normalization for generative adversarial networks", algorithm 1.
-
-NOTE [Spectral vectors]: the largest singular value is estimated from two vectors, and these follow the weights by one
-power iteration after each update that was made, never within a forward pass. So whoever acts and whoever learns,
-whichever part of a batch and however often, computes with the same weights at the same version; and the vectors are
-published, saved and resumed with the weights.
+NOTE [Spectral vectors]: the largest singular value is estimated from two vectors. These follow the weights by one power
+iteration after each update, never within a forward pass. So actors and learner, on any part of a batch and however
+often, compute with the same weights at the same version. The vectors are published, saved and resumed with the weights.
 """
 
 from __future__ import annotations
@@ -51,7 +46,7 @@ def _numpy_tanh_(x: Tensor) -> Tensor:
 
 
 def tanh_(x: Tensor) -> Tensor:
-    """tanh of ``x``, in place. Equal to torch.tanh to 1e-7; on a CPU with few threads several times faster."""
+    """tanh of ``x``, in place; equal to torch.tanh to 1e-7. On a CPU with few threads it is several times faster."""
     if x.device.type != "cpu" or x.dtype != torch.float32 or torch.get_num_threads() > _NUMPY_PAYS_UP_TO_THREADS:
         return torch.tanh_(x)
     if x.requires_grad and torch.is_grad_enabled():
@@ -73,32 +68,32 @@ Activation = Callable[[Tensor], Tensor]
 
 ACTIVATIONS: dict[str, Activation] = {"elu": elu_, "relu": relu_, "tanh": tanh_}
 
-# Factors that keep the size of signals through an orthogonal layer followed by the activation (He et al.
-# 2015 for relu; torch.nn.init.calculate_gain for tanh; elu, having none there, behaves like relu).
+# Gains that preserve the size of signals through an orthogonal layer and the activation (He et al. 2015 for relu;
+# torch.nn.init.calculate_gain for tanh; elu behaves like relu).
 GAINS: dict[str, float] = {"elu": 2.0**0.5, "relu": 2.0**0.5, "tanh": 5.0 / 3.0}
 
 
-_FIRST_ITERATIONS = 30  # before the first pass; weights that have just been drawn need some
-_SMALLEST = 1e-12  # of a singular value: a layer of zeros stays one
+_FIRST_ITERATIONS = 30  # on fresh weights, before the first pass
+_SMALLEST = 1e-12  # singular value: a layer of zeros stays zero
 
 
 class SpectralLinear(Linear):
-    """A linear layer that multiplies with its weights divided by their largest singular value, and adds its bias.
+    """A linear layer that divides its weights by their largest singular value.
 
-    left: [out_size], right: [in_size] float32, of length 1 - near the singular vectors of that value.
+    left: [out_size], right: [in_size] float32, of length 1 - estimates of the singular vectors of that value.
     """
 
     left: Tensor
     right: Tensor
 
     def __init__(self, in_size: int, out_size: int, dtype: torch.dtype) -> None:
-        """Call ``settle`` once the weights have been drawn."""
+        """Call ``settle`` after drawing the weights."""
         super().__init__(in_size, out_size, dtype)
         self.register_buffer("left", F.normalize(torch.randn(out_size), dim=0))
         self.register_buffer("right", F.normalize(torch.randn(in_size), dim=0))
 
     def multiplied_with(self) -> Tensor:
-        """[out_size, in_size] float32: the weights over their largest singular value, with gradients through both."""
+        """[out_size, in_size] float32 - weights / largest singular value, with gradients through both."""
         if self.is_final:
             return self.weight
         norm = torch.dot(self.left, torch.mv(self.weight, self.right))
@@ -111,13 +106,13 @@ class SpectralLinear(Linear):
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Find the vectors of weights that have just been drawn."""
+        """Estimate the vectors of fresh weights."""
         for _ in range(_FIRST_ITERATIONS):
             self._keep(*self._iterated())
 
     @torch.no_grad()
     def follow(self, taken: Tensor) -> None:
-        """Let the vectors follow the weights after an update, if it was ``taken`` (0-dim bool)."""
+        """Update the vectors after an update of the weights, if it was ``taken`` (0-dim bool)."""
         left, right = self._iterated()
         self._keep(torch.where(taken, left, self.left), torch.where(taken, right, self.right))
 

@@ -1,8 +1,7 @@
-"""Room: running normalization of observations and returns.
+"""Running normalization of observations and returns to mean 0 and deviation 1.
 
-In: batches of values and which of them are valid. Out: the same shifted and scaled to mean 0 and deviation 1
-over all valid values ever seen. Statistics are buffers of the model: they are saved, published and adopted
-with the weights, so that acting and learning normalize alike at the same version.
+Statistics are buffers of the model: they are saved, published and adopted with the weights, so that acting and learning
+normalize alike at the same version.
 """
 
 from __future__ import annotations
@@ -18,31 +17,27 @@ from sfactory.spec import TensorSpec
 EPS = 1e-5  # added to the variance
 CLIP = 5.0
 
-# Statistics are taken in float64. On a CPU by blocks that fit its cache, which is several times as fast as by
-# one pass over a large batch; elsewhere by blocks that bound the memory of the conversion.
+# Rows per block of the float64 statistics. On a CPU a block fits the cache, which is several times as fast as one pass
+# over a large batch; elsewhere it bounds the memory of the conversion.
 _CPU_BLOCK = 2**18
 _DEVICE_BLOCK = 2**24
 
 
 class RunningNormalizer(nn.Module):
-    """Mean and variance of all valid rows seen, and normalization by them.
+    """Normalizes by mean and variance of all valid rows seen.
 
-    shape: of one row; every element has statistics of its own. clip: normalized values are kept within
-    [-clip, clip]; None is off. Before the first valid row, mean is 0 and variance 1.
+    shape: of one row; each element has its own statistics. clip: normalized values are clipped to [-clip, clip]; None
+    is off. Before the first valid row, mean is 0 and variance 1.
 
     mean, var: [*shape] float64, population variance. count: [] float64 - valid rows seen.
-    scale, shift: [*shape] float32 - what ``forward`` multiplies and adds; derived from mean and variance.
+    scale, shift: [*shape] float32 - factor and summand of ``forward``; derived from mean and variance.
 
-    For returns, use shape () without a clip: clipped targets would bias the values of rare, large returns.
-    The value head then predicts normalized returns, and:
-    1. When acting, and at the start of learning, values are ``denormalize(head's output)``. What is recorded as
-       the behavior value is the denormalized one: its meaning does not change as statistics do.
-    2. GAE or V-trace run on denormalized values, recorded and new ones alike, and unchanged rewards: r + d V' - V
-       makes sense only in the unit of the rewards.
-    3. ``update`` with the targets (vs, or returns) at valid rows, once per dataset.
-    4. The value loss compares the head's output with ``forward(targets)``; the recorded values that its clip is
-       centered on pass through ``forward``, too.
-    Advantages stay in the unit of the rewards (and are normalized by themselves, if at all).
+    Returns use shape () without a clip, since clipped targets would bias the values of rare, large returns:
+    1. Acting records ``denormalize(head's output)`` as behavior value, which keeps its meaning as statistics change.
+    2. GAE and V-trace use denormalized values and raw rewards: r + d V' - V needs the unit of rewards.
+    3. ``update`` gets the targets (vs, or returns) of valid rows, once per dataset.
+    4. The value loss compares the head's output with ``forward(targets)``, and clips around ``forward(recorded)``.
+    Advantages stay in the unit of rewards.
     """
 
     mean: Tensor
@@ -63,12 +58,9 @@ class RunningNormalizer(nn.Module):
         self.register_buffer("shift", torch.zeros(self._shape, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Clipped (x - mean) / sqrt(var + 1e-5) in float32: a new tensor; ``x`` is left as it is.
+        """Clipped (x - mean) / sqrt(var + 1e-5) in a new float32 tensor. x: [..., *shape] any numeric dtype; NaN stays.
 
-        x: [..., *shape] any numeric dtype. NaN stays NaN, to be noticed.
-
-        One multiplication and addition: its rounding is of the size of the rounding that large float32 inputs
-        of small variance carry already.
+        One multiplication and addition; its rounding is no larger than that of float32 inputs with small variance.
         """
         if x.dtype != torch.float32:
             x = x.to(torch.float32)
@@ -76,16 +68,16 @@ class RunningNormalizer(nn.Module):
         return y if self._clip is None else y.clamp_(-self._clip, self._clip)
 
     def denormalize(self, y: Tensor) -> Tensor:
-        """y * sqrt(var + 1e-5) + mean, the inverse of ``forward`` inside its clip. y: [..., *shape] float32."""
+        """y * sqrt(var + 1e-5) + mean: the inverse of ``forward`` within its clip. y: [..., *shape] float32."""
         return (y - self.shift) / self.scale
 
     @torch.no_grad()
     def update(self, x: Tensor, valid: Tensor) -> None:
-        """Take the rows of ``x`` where ``valid`` into the statistics, in place; equal to statistics of all at once.
+        """Add the rows of ``x`` where ``valid`` to the statistics, in place; equal to statistics of all rows at once.
 
-        x: [..., *shape] any numeric dtype; rows that are not valid may hold anything. valid: [...] bool.
-        A batch with a valid NaN or inf is left out as a whole, since statistics could never recover from it.
-        No host sync. Raises ValueError for wrong shapes.
+        x: [..., *shape] any numeric dtype; invalid rows may hold anything. valid: [...] bool. Ignores a batch with a
+        valid NaN or inf as a whole, since statistics could never recover from it. No host sync. Raises ValueError for
+        wrong shapes.
 
         Source: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm", with the sums taken
         about the present mean.
@@ -112,7 +104,7 @@ class RunningNormalizer(nn.Module):
         self.shift.copy_(-self.mean * scale)
 
     def _center(self, x: Tensor, valid: Tensor) -> Tensor:
-        """[row size] float64 to take sums about: the mean, or at first any valid row, so that squares stay small."""
+        """[row size] float64 - the center of sums: the mean, or at first any valid row, so that squares stay small."""
         first = x.index_select(0, valid.to(torch.uint8).argmax().unsqueeze(0)).squeeze(0).to(torch.float64)
         usable = (self.count == 0.0) & valid.any() & torch.isfinite(first).all()
         return torch.where(usable, first, self.mean.view(-1))
@@ -130,11 +122,11 @@ class RunningNormalizer(nn.Module):
 
 
 class UnknownKeys(ValueError):
-    """Observations are to be normalized that the spec does not have."""
+    """``normalize_input_keys`` names observations that the spec does not have."""
 
 
 class ObsNormalizer(nn.Module):
-    """A RunningNormalizer for each chosen leaf of the observation; other leaves pass as they are.
+    """A RunningNormalizer for each chosen leaf of the observation; other leaves pass unchanged.
 
     obs: as in ``EnvSpec.obs``. keys: paths of the leaves to normalize, None for all. Raises UnknownKeys for a
     path that the spec does not have.
@@ -147,15 +139,12 @@ class ObsNormalizer(nn.Module):
         if unknown:
             raise UnknownKeys(f"no observation {', '.join(map(repr, unknown))} to normalize: there are {list(shapes)}")
         self.keys = tuple(path for path in shapes if keys is None or path in keys)
-        # A list, in the order of the spec: paths may hold what names of modules may not.
+        # A list, in the order of the spec: paths may hold characters that names of modules may not.
         self._by_key = {path: RunningNormalizer(shapes[path]) for path in self.keys}
         self.normalizers = nn.ModuleList(self._by_key.values())
 
     def forward(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Observations {path: [..., *shape]} with the chosen leaves normalized, in float32.
-
-        ``obs`` and its tensors are left as they are.
-        """
+        """A copy of ``obs`` {path: [..., *shape]} with the chosen leaves normalized, in float32."""
         normalized = dict(obs)
         for path, normalizer in self._by_key.items():
             # forward() instead of a call: calling a module costs as much as a small operation.
@@ -163,6 +152,6 @@ class ObsNormalizer(nn.Module):
         return normalized
 
     def update(self, obs: dict[str, Tensor], valid: Tensor) -> None:
-        """Take observations {path: [..., *shape]} into the statistics where ``valid`` [...] bool."""
+        """Add observations {path: [..., *shape]} to the statistics where ``valid`` [...] bool."""
         for path, normalizer in self._by_key.items():
             normalizer.update(obs[path], valid)

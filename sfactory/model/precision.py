@@ -1,12 +1,8 @@
-"""Room: the precision of the network's large products. In: ``--amp``, a device. Out: layers that compute in it.
+"""Layers that compute in a short format (``--amp``), and the copy of a model that acts with cached weights.
 
-Encoders and decoders, where nearly all of the arithmetic is, compute in a short format where one is chosen. Their
-weights are kept, learned, saved and published in float32, and cast when they are used. What is sensitive stays in
-float32: the first layer over plain numbers, memory, heads, distributions, targets and losses. So do checkpoints.
-
-Room: numpy's names of dtypes in torch. In: a name, as TensorSpec has it. Out: a torch dtype.
-
-Room: how soon a module finds its parts. In: a module whose parts stay what they are. Out: the same, faster.
+Encoders and decoders, which do nearly all of the arithmetic, may compute in bfloat16 or float16. Their weights are
+kept, learned, saved and published in float32, and cast when they are used. Sensitive parts stay in float32: the first
+layer over plain numbers, memory, heads, distributions, targets and losses.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ _CPU_FLAGS = frozenset(("avx512_bf16", "amx_bf16", "bf16"))  # the last is ARM's
 
 @cache
 def cpu_has_bf16() -> bool:
-    """Whether the processor multiplies bfloat16 itself. Elsewhere it is emulated, slower than float32."""
+    """Whether the processor multiplies bfloat16. Others emulate it, slower than float32."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -43,7 +39,7 @@ def cpu_has_bf16() -> bool:
 
 
 def compute_dtype(amp: Amp, device: torch.device) -> torch.dtype:
-    """What encoders compute in on ``device``: ``auto`` is bfloat16 where the device has units for it."""
+    """The dtype of encoders' computation on ``device``: ``auto`` is bfloat16 if the device has units for it."""
     if amp != "auto":
         return _DTYPES[amp]
     if device.type == "cuda":
@@ -54,7 +50,7 @@ def compute_dtype(amp: Amp, device: torch.device) -> torch.dtype:
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """What is computed around layers that compute in ``dtype``: float32, or float64 where they do."""
+    """The dtype around layers that compute in ``dtype``: float32, or float64 if they use it."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -65,18 +61,15 @@ def warn_of_emulation(amp: Amp, device: str) -> None:
 
 
 def allow_tf32(amp: Amp, device: torch.device) -> None:
-    """Let matrices that stay float32 on a GPU be multiplied in its 19-bit format, unless ``amp`` is off.
-
-    Convolutions do so by torch's default, whatever ``amp`` is.
-    """
+    """Let a GPU multiply float32 matrices as TF32, unless ``amp`` is off. Convolutions do so by torch's default."""
     if amp != "off" and device.type == "cuda":
         torch.set_float32_matmul_precision("high")
 
 
 class Linear(nn.Linear):
-    """A linear layer that computes in ``dtype``, whatever it is given and whatever its weights are kept in.
+    """A linear layer that computes in ``dtype``, for inputs and weights of any dtype.
 
-    is_final: ``weight`` is what another such layer multiplies with, and nothing is to be done to it any more.
+    is_final: ``weight`` is another layer's ``multiplied_with()``, and is used unchanged.
     """
 
     def __init__(self, in_size: int, out_size: int, dtype: torch.dtype) -> None:
@@ -85,19 +78,19 @@ class Linear(nn.Linear):
         self.is_final = False
 
     def multiplied_with(self) -> Tensor:
-        """[out_size, in_size] float32: what inputs are multiplied with, before it is cast."""
+        """[out_size, in_size] float32 - the matrix that multiplies inputs, before the cast."""
         return self.weight
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, out_size] ``dtype`` of x: [B, in_size]."""
         dtype = self.compute_dtype
-        if dtype is torch.float32:  # the rest, though it would do nothing, costs as much as the smallest layers
+        if dtype is torch.float32:  # casts that do nothing cost as much as the smallest layers
             return F.linear(x, self.weight, self.bias)
         return F.linear(x.to(dtype), self.weight.to(dtype), self.bias.to(dtype))
 
 
 class Conv2d(nn.Conv2d):
-    """A convolution that computes in ``dtype``, whatever it is given and whatever its weights are kept in."""
+    """A convolution that computes in ``dtype``, for inputs and weights of any dtype."""
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel: int, stride: int, padding: int, dtype: torch.dtype
@@ -110,7 +103,7 @@ class Conv2d(nn.Conv2d):
         dtype, weight, bias = self.compute_dtype, self.weight, self.bias
         assert bias is not None
         if dtype is not torch.float32:
-            # Cast, then scaled, by learner and twin alike: the other way round, only one of them rounds twice.
+            # Cast, then scale, in learner and twin alike: the other way round, only one of them would round twice.
             x, weight, bias = x.to(dtype), weight.to(dtype), bias.to(dtype)
         if factor != 1.0:
             weight = weight * factor  # far fewer numbers than the images
@@ -125,13 +118,13 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 class ActingTwin(Generic[Model]):
-    """A model as it acts: what its layers would make of their weights at every step is kept, made once.
+    """A copy of a model for acting, ``model``: its layers' weights are cast (and normalized) once, not at every step.
 
-    ``model`` acts; it shares everything else with the model it was made of.
+    It shares all other tensors with the original model.
     """
 
     def __init__(self, model: Model) -> None:
-        self._kept: list[tuple[Tensor, Callable[[], Tensor]]] = []  # what is made, and what makes it, yet to be cast
+        self._kept: list[tuple[Tensor, Callable[[], Tensor]]] = []  # cached weight, its float32 source
         self.model = copy.deepcopy(model)
         for mine, theirs in zip(self.model.modules(), model.modules(), strict=True):
             self._adopt(mine, theirs)
@@ -152,7 +145,7 @@ class ActingTwin(Generic[Model]):
             mine.is_final = True
 
     def refresh(self) -> None:
-        """Take over the weights that the other model has by now."""
+        """Recompute the cached weights from the original model."""
         with torch.inference_mode():
             for mine, theirs in self._kept:
                 mine.copy_(theirs())
@@ -166,11 +159,10 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def attributes_at_hand(model: nn.Module) -> None:
-    """Let ``model`` and all modules in it find their parameters, buffers and modules as Python finds plain attributes.
+    """Make parameters, buffers and submodules of all modules in ``model`` plain Python attributes.
 
-    Otherwise a function of torch's, written in Python, looks them up in dictionaries of its own, each time they are
-    used, which takes a fifth of a small network's pass. The tensors are the same; their ``data`` may be exchanged. But
-    whoever calls this replaces none of them by another object afterwards, as moving buffers to another device does.
+    Otherwise torch's ``__getattr__``, written in Python, looks them up at every use, which takes a fifth of a small
+    network's pass. Afterwards the ``data`` of a tensor may be replaced, but not the tensor, as moving to a device does.
     """
     for module in model.modules():
         for parts in (module._parameters, module._buffers, module._modules):

@@ -1,15 +1,12 @@
-"""Room: the memory of the network, between encoder and heads.
+"""The network's memory between encoder and heads, and rollouts cut into chunks along time.
 
-In: features, and the state that the steps before left. Out: features of the same rows that know the past,
-and the new state. A state is one flat float32 vector per row, whatever the kind of core and the number of
-layers, so that shared memory keeps it as one array and zeros are a fresh start.
+The state is one flat float32 vector per row, for any core and number of layers, so that shared memory keeps it as one
+array, and zeros are a fresh start.
 
-Room: rollouts cut along time, so that gradients flow through fewer steps than a rollout has.
-
-In: time-major tensors [T, B, ...]. Out: K = T / R chunks of R steps side by side, [R, K * B, ...], and back.
-Column k * B + b holds steps [k * R, (k + 1) * R) of row b. The states [K, B, S] stored at the chunks' starts
-become [K * B, S] by ``flatten(0, 1)``, in the same order; the last B rows of the states after the chunks are
-those after the whole rollout.
+Chunks limit the steps that gradients flow through. ``to_chunks`` turns [T, B, ...] into K = T / R chunks of R steps
+side by side, [R, K * B, ...]: column k * B + b holds steps [k * R, (k + 1) * R) of row b. The states [K, B, S] at the
+chunks' starts become [K * B, S] by ``flatten(0, 1)``, in the same order; the last B rows of the states after the chunks
+are those after the whole rollout.
 """
 
 from __future__ import annotations
@@ -38,19 +35,19 @@ class IdentityCore(nn.Module):
         self.state_size = 0
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """``x`` [B, F] and ``state`` [B, 0], as they are."""
+        """``x`` [B, F] and ``state`` [B, 0], unchanged."""
         return x, state
 
     def sequence(self, x: Tensor, state: Tensor, is_first: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``x`` [T, B, F] and ``state`` [B, 0], as they are."""
+        """``x`` [T, B, F] and ``state`` [B, 0], unchanged."""
         return x, state
 
 
 class RecurrentCore(nn.Module):
-    """Layers of GRU or LSTM, each reading the one below. Weights have the layout of torch.nn.GRU and nn.LSTM.
+    """Stacked GRU or LSTM layers with weights as in torch.nn.GRU and nn.LSTM.
 
-    out_size: H = ``rnn_size``. state_size: S = layers * H for a GRU, 2 * layers * H for an LSTM; layer after
-    layer, and within an LSTM's layer the hidden before the cell state.
+    out_size: H = ``rnn_size``. state_size: S = layers * H for a GRU, 2 * layers * H for an LSTM; layer after layer, and
+    for each layer of an LSTM the hidden state before the cell state.
     """
 
     def __init__(
@@ -66,8 +63,8 @@ class RecurrentCore(nn.Module):
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step, for acting: features [B, H] and the state after it.
 
-        x: [B, F] float32. state: [B, S] float32 - the caller has zeroed the rows that start an episode, where
-        it gathers them: that touches a few rows of host memory and costs less than any operation here.
+        x: [B, F] float32. state: [B, S] float32 - the caller has zeroed the rows that start an episode, which is
+        cheaper where it gathers them.
         """
         parts = self._parts(state)
         after: list[Tensor] = []
@@ -84,12 +81,11 @@ class RecurrentCore(nn.Module):
     def sequence(self, x: Tensor, state: Tensor, is_first: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """All steps of a rollout, for learning: features [T, B, H] and the state [B, S] after the last step.
 
-        x: [T, B, F] float. state: [B, S] float - before step 0. is_first: [T, B] bool - the state is zeroed
-        before this step, whatever it held (NaN included at step 0). held: [T, B] bool - the step was not acted in, and
-        leaves the state as it is; None: all were.
+        x: [T, B, F] float. state: [B, S] float - before step 0. is_first: [T, B] bool - the state is zeroed before this
+        step (at step 0 it may hold NaN). held: [T, B] bool - a step without action, which keeps the state; None: none.
 
-        Equals ``step`` after ``step``. Gradients reach x, state and weights once (no double backward). Computes
-        in the dtype of the weights, under autocast too: a state that is rounded at every step drifts.
+        Equals ``step`` after ``step``. Gradients reach x, state and weights (no double backward). Computes in the dtype
+        of the weights, under autocast, too: a state that is rounded at every step would drift.
         """
         with torch.autocast(x.device.type, enabled=False):
             weights = self._weights()
@@ -120,7 +116,7 @@ Core = IdentityCore | RecurrentCore
 
 
 def make_core(in_size: int, config: ModelConfig) -> Core:
-    """The core over features [B, in_size]; without ``use_rnn`` it has no state and changes nothing."""
+    """The core over features [B, in_size]; IdentityCore without ``use_rnn``."""
     if not config.use_rnn:
         return IdentityCore(in_size)
     return RecurrentCore(
@@ -152,7 +148,7 @@ class _Layer(nn.Module):
                 for gate in weight.split(size):
                     init(gate)
             if rnn_type == "lstm":
-                # Open forget gates let gradients through from the start (Jozefowicz et al. 2015).
+                # Open forget gates pass gradients from the start (Jozefowicz et al. 2015).
                 self.input_bias[size : 2 * size] = 1.0
 
     def weights(self) -> LayerWeights:
@@ -167,7 +163,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 def to_chunks(x: Tensor, length: int) -> Tensor:
     """[R, K * B, ...] of x [T, B, ...] with R = ``length``; a view where one chunk is the whole.
 
-    Raises ValueError if T is no multiple of R: steps would be lost.
+    Raises ValueError if T is not a multiple of R.
     """
     steps, rows = x.shape[:2]
     if length < 1 or steps % length:
@@ -180,9 +176,9 @@ def to_chunks(x: Tensor, length: int) -> Tensor:
 
 
 def from_chunks(y: Tensor, rows: int) -> Tensor:
-    """[T, B, ...] of y [R, K * B, ...] with B = ``rows``: undoes ``to_chunks``.
+    """[T, B, ...] of y [R, K * B, ...] with B = ``rows``: the inverse of ``to_chunks``.
 
-    Raises ValueError if the columns are no multiple of B.
+    Raises ValueError if the columns are not a multiple of B.
     """
     length, columns = y.shape[:2]
     if rows < 1 or columns % rows:

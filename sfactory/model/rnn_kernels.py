@@ -1,10 +1,8 @@
-"""Room: one recurrent layer over a whole rollout, with resets inside it and hand-written gradients.
+"""GRU and LSTM layers over a whole rollout, with resets and hand-written gradients.
 
-In: inputs [T, B, F], the state before the first step, and which states survive into each step. Out:
-outputs [T, B, H]. Only what truly depends on the step before runs step by step; the projections of the
-inputs, the local derivatives and the gradients of the weights are a few operations over all of
-[T, B] at once, which autograd would do step by step. No step reads a device's memory, so that the whole can
-be recorded as a CUDA graph. Weights are laid out as in torch.nn.GRU and torch.nn.LSTM.
+Only what depends on the previous step runs step by step. Projections of the inputs, local derivatives and gradients of
+the weights are a few operations over all of [T, B] at once, which autograd would do step by step. No step reads a
+device's memory, so a CUDA graph can record everything. Weights have the layout of torch.nn.GRU and torch.nn.LSTM.
 
 Sources: Cho et al. 2014 for the GRU, in the variant of cuDNN (the reset gate acts after the product);
 Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000 for the LSTM.
@@ -39,7 +37,7 @@ def gru_layer(x: Tensor, state: Tensor, keep: Tensor, weights: LayerWeights, hel
 
     x: [T, B, F] float - inputs. state: [B, H] float - before the first step; finite.
     keep: [T, B, 1] float - 1, or 0 where the state is forgotten before the step.
-    held: [T, B, 1] bool - the step leaves the state as it is, whatever its input; None: none does.
+    held: [T, B, 1] bool - the step keeps the state, whatever its input; None: none does.
     """
     y: Tensor = _GRULayer.apply(x, state, keep, held, *weights)
     return y
@@ -68,12 +66,12 @@ def _steps(held: Tensor | None, steps: int) -> Sequence[Tensor | None]:
 
 
 def _before(first: Tensor, after: Tensor, keep: Tensor) -> Tensor:
-    """[T, B, H] that each step started from, given the state before the first step and those after each."""
+    """[T, B, H] - the state before each step, given that before the first and those after each."""
     return torch.cat((first.unsqueeze(0), after[:-1])).mul_(keep)
 
 
 def _slope(sigmoid: Tensor) -> Tensor:
-    """Derivative of the sigmoid by its value."""
+    """The derivative of the sigmoid, from its value."""
     return torch.addcmul(sigmoid, sigmoid, sigmoid, value=-1.0)
 
 
@@ -94,7 +92,7 @@ class _GRULayer(torch.autograd.Function):
     ) -> Tensor:
         size = state.shape[1]
         both = 2 * size
-        # In place from here on: what is projected becomes the gate. Every piece is contiguous, which pays.
+        # In place: projections become gates. Every piece is contiguous, which is faster.
         gates = _project(x, w_in[:both], b_in[:both] + b_hid[:both])  # [T, B, 2H] - reset, update
         new = _project(x, w_in[both:], b_in[both:])
         recalled, y = torch.empty_like(new), torch.empty_like(new)
@@ -105,7 +103,7 @@ class _GRULayer(torch.autograd.Function):
             torch.mul(h, keep_t, out=previous)
             gates_t.addmm_(previous, to_gates).sigmoid_()
             if held_t is not None:
-                gates_t[:, size:].masked_fill_(held_t, 1.0)  # then the new state is the one before, and gradients pass
+                gates_t[:, size:].masked_fill_(held_t, 1.0)  # keeps the state, and gradients pass
             torch.addmm(recalled_bias, previous, to_recalled, out=recalled_t)
             tanh_(new_t.addcmul_(gates_t[:, :size], recalled_t))
             h = torch.lerp(new_t, previous, gates_t[:, size:], out=y_t)
@@ -182,7 +180,7 @@ class _LSTMLayer(torch.autograd.Function):
             torch.mul(h, keep_t, out=previous)
             torch.mul(c, keep_t, out=previous_cell)
             gates_t.addmm_(previous, to_gates).sigmoid_()
-            if held_t is not None:  # then the new cell is the one before
+            if held_t is not None:  # keeps the cell
                 gates_t[:, :size].masked_fill_(held_t, 0.0)
                 gates_t[:, size : 2 * size].masked_fill_(held_t, 1.0)
             tanh_(new_t.addmm_(previous, to_new))

@@ -1,6 +1,6 @@
-"""Room: the way from observations to what a head reads. In: observations, states. Out: features, new states.
+"""A tower maps observations to features: encoder, core (the memory, if any), decoder.
 
-A tower is an encoder, a core (the memory, if any) and a decoder. Actor and critic share one, or have one each.
+Actor and critic share one tower, or have one each.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from sfactory.model.rnn import from_chunks, make_core, to_chunks
 
 
 class Stages(NamedTuple):
-    """A rollout on its way through a tower, one row per step: [T * B, ...], or [(T+1) * B, ...] with one step more.
+    """Outputs for a rollout, one row per step: [T * B, ...], or [(T+1) * B, ...] with one more step.
 
-    embeddings: [..., E] - of the encoder, in the dtype that it computes in. memory: [..., H] - of the core; without
-    memory the embeddings. features: [..., F] float32 (float64 if all is) - of the decoder.
+    embeddings: [..., E] - of the encoder, in its dtype. memory: [..., H] - of the core; without one, the embeddings.
+    features: [..., F] float32 (float64 if the tower computes in it) - of the decoder.
     """
 
     embeddings: Tensor
@@ -35,9 +35,8 @@ class Tower(nn.Module):
     def __init__(
         self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str], dtype: torch.dtype = torch.float32
     ) -> None:
-        """``normalized``: paths of the leaves that come normalized. ``dtype``: what encoder and decoder compute in.
-
-        What lies between and behind them is float32; with float64, which is for checking numbers, it is that, too.
+        """``normalized``: paths of the leaves that come normalized. ``dtype``: of the computation in encoder and
+        decoder. Core and heads use float32, or float64 with it, which is for checking numbers.
         """
         super().__init__()
         self.encoder = make_encoder(obs, config, normalized, dtype)
@@ -48,7 +47,7 @@ class Tower(nn.Module):
         self.decoder = nn.ModuleList(self._decoders)
         self.out_size = self._decoders[-1].out_features if self._decoders else self.core.out_size
         self.state_size = self.core.state_size
-        # Looking a module up by its attribute costs as much as a small operation: acting goes around it.
+        # Looking up a module by its attribute costs as much as a small operation, so acting reads this tuple.
         self._stages = self.encoder, self.core
 
     def step(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,12 +64,12 @@ class Tower(nn.Module):
     def unroll(
         self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None = None
     ) -> Stages:
-        """What a rollout of T = K x ``recurrence`` steps, or one more, goes through.
+        """All outputs for a rollout of T = K x ``recurrence`` steps, or one more.
 
         obs: {path: [T or T+1, B, ...]}. is_first: [T or T+1, B] bool - the state is zeroed before the step.
         states: [K, B, S] float32 - as recorded before each chunk of ``recurrence`` steps; gradients stop there.
-        held: [T, B] bool - steps that leave the state as it is; None: none does.
-        The step after the rollout starts from the state that the present weights arrive at.
+        held: [T, B] bool - steps that keep the state; None: none does.
+        The step after the rollout starts from the state that the present weights compute.
         """
         embeddings = memory = self.encoder.forward({path: leaf.flatten(0, 1) for path, leaf in obs.items()})
         if self.state_size:
@@ -89,7 +88,7 @@ class Tower(nn.Module):
         y = from_chunks(y, rows)
         if len(features) == steps:
             return y
-        with torch.no_grad():  # the value after the rollout is looked up to, not learned
+        with torch.no_grad():  # the value after the rollout is a bootstrap, not learned
             state = torch.where(is_first[-1].unsqueeze(-1), 0.0, after[-rows:])
             last, _ = self.core.step(features[-1], state)
         return torch.cat((y, last.unsqueeze(0)))
