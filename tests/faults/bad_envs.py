@@ -70,7 +70,7 @@ class Chatty(_Still):
 
 
 class ChattyInC(_Still):
-    """Writes to stdout with C's stdio, which keeps the last lines to itself until it is told to give them."""
+    """Writes to stdout with C's stdio, which keeps the last lines to itself until it is flushed."""
 
     def __init__(self) -> None:
         super().__init__(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
@@ -142,7 +142,7 @@ class FirstResets(_Still):
     def __init__(
         self,
         folder: str,
-        who: str = "nobody",
+        who: str = "",
         how: str = "raise",
         times: int = 1,
         in_constructor: bool = False,
@@ -173,7 +173,7 @@ class FirstResets(_Still):
             _FAULTS[self._how]()
 
     def _tell(self, event: str, **more: object) -> int:
-        """Write it down; returns how many different processes have told of this event."""
+        """Write it down; returns how many processes have had this event."""
         with self._path.open("a") as file:
             file.write(json.dumps({"event": event, "pid": os.getpid(), "at": time.monotonic(), **more}) + "\n")
         lines = [json.loads(line) for line in self._path.read_text().splitlines()]

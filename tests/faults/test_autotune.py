@@ -24,7 +24,7 @@ def test_ctrl_c_during_a_trial_ends_everything_at_once(run_trainer: RunTrainer, 
     run.signal_group(signal.SIGINT)
 
     run.assert_ended(ExitCode.SIGINT, END_S)
-    # Nothing was chosen, so whoever goes on wants to have it done.
+    # Nothing was chosen, so the resumed run has to tune.
     assert "--autotune=True" in run.last_stderr_line.partition("resume: ")[2]
     assert not (run.run_dir / "config.json").exists()
     assert "Traceback" not in run.stderr, run.report("a traceback")

@@ -56,8 +56,8 @@ def test_an_env_that_hangs_while_it_is_sampled_ends_a_benchmark_with_its_name_an
     )
 
     run.assert_ended(ExitCode.FAULTS, LONG_S)
-    told = f"sf-actor-1 was busy with one step of --env={env} for longer than --reset_timeout_seconds=5"
-    assert told in run.last_stderr_line, run.report("wrong last line")
+    error = f"sf-actor-1 was busy with one step of --env={env} for longer than --reset_timeout_seconds=5"
+    assert error in run.last_stderr_line, run.report("wrong last line")
     assert "telling_envs.py" in run.stderr
     assert run.stdout == ""
 

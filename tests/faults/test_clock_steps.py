@@ -1,8 +1,7 @@
-"""The wall clock jumps by an hour, forth and back: nobody's waits, rates or saves go by it.
+"""The wall clock jumps by an hour, forth and back: no wait, rate or save depends on it.
 
-Rings wait by the wall clock inside the C++ of faster-fifo. A wait that begins while the clock is told an hour ahead is
-set for an hour, as one that had begun before the clock went back by an hour; it has to end when a message comes, and
-must keep no run from ending.
+Rings wait by the wall clock inside the C++ of faster-fifo. A wait that begins while the clock is an hour ahead is set
+for an hour; it has to end when a message comes, and must not keep a run from ending.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SOURCE = Path(__file__).parents[1] / "support" / "stepped_clock.c"
 
 
 class WallClock:
-    """What all processes of a run are told of the wall clock: ``step`` it by seconds against the true one."""
+    """What all processes of a run see of the wall clock: ``step`` it by seconds against the true one."""
 
     def __init__(self, folder: Path) -> None:
         compiler = shutil.which("cc")
@@ -68,7 +67,7 @@ def test_run_survives_jumps_of_the_wall_clock(
         run.wait_until(lambda before=before: run.saved_env_steps() > before)  # type: ignore[misc]
     later = (time.localtime(time.time() + HOUR_S + seconds) for seconds in (0, 100))
     clock.step(HOUR_S)
-    # The run has really been told another time.
+    # The run has really seen another time.
     run.wait_until("|".join(re.escape(f"[{time.strftime('%Y-%m-%d %H', moment)}") for moment in later))
     clock.step(0)
 

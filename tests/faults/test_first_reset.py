@@ -1,7 +1,4 @@
-"""Envs that go wrong in their first reset: tried again in a new process, and told with their own words if in vain.
-
-Beside that, what else belongs to the start of actors: in stages, and with the GPUs they were given.
-"""
+"""Envs whose first reset fails get three tries, each in a new process; actors start in stages, with their GPUs."""
 
 from __future__ import annotations
 

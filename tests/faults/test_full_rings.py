@@ -1,4 +1,4 @@
-"""Rings that nobody reads: those that carry work fail loudly and lose nothing, those of reports hold nobody up."""
+"""Rings that are not read: those that carry work fail and lose nothing, those of reports block no process."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ SPAWN = multiprocessing.get_context("spawn")
 READER_S = 60.0  # bound on whatever one process does, its start included
 
 
-def stand_still_then_read(channel: Channel[ToLearner], told: Connection) -> None:
+def stand_still_then_read(channel: Channel[ToLearner], reports: Connection) -> None:
     """Once continued, tell of the slot of each message, as it comes, until none comes for a second."""
     os.kill(os.getpid(), signal.SIGSTOP)
     while messages := channel.get(1.0):
-        told.send([message.slot for message in messages])
-    told.close()
+        reports.send([message.slot for message in messages])
+    reports.close()
 
 
-def read_to_the_end(told: Connection) -> Iterator[int]:
+def read_to_the_end(reports: Connection) -> Iterator[int]:
     """All slots that the reader tells of."""
     with contextlib.suppress(EOFError):
-        while told.poll(READER_S):
-            yield from told.recv()
+        while reports.poll(READER_S):
+            yield from reports.recv()
         pytest.fail("the reader neither reads nor ends")
 
 
@@ -56,7 +56,7 @@ class StoppedReader(NamedTuple):
 
     ring: Channel[ToLearner]
     process: SpawnProcess
-    told: Connection
+    reports: Connection
 
     def go_on(self) -> None:
         """Read from now on."""
@@ -69,7 +69,7 @@ def reader() -> Iterator[StoppedReader]:
     """Somebody who stands still; ended after the test, whatever has become of it."""
     ring: Channel[ToLearner] = Channel("sf-learner-0", TO_LEARNER, capacity=50)
     ring.put(TrajectoryReady(0, 0))
-    told, telling = SPAWN.Pipe(duplex=False)
+    reports, telling = SPAWN.Pipe(duplex=False)
     process = SPAWN.Process(target=stand_still_then_read, args=(ring, telling))
     process.start()
     telling.close()
@@ -77,11 +77,11 @@ def reader() -> Iterator[StoppedReader]:
     assert pid is not None
     try:
         assert eventually(lambda: is_stopped(pid), READER_S), "it does not come to stand still"
-        yield StoppedReader(ring, process, told)
+        yield StoppedReader(ring, process, reports)
     finally:
         process.kill()
         process.join(READER_S)
-        told.close()
+        reports.close()
 
 
 def test_a_ring_whose_reader_is_stopped_fails_loudly_and_nothing_that_it_took_is_lost(reader: StoppedReader) -> None:
@@ -95,7 +95,7 @@ def test_a_ring_whose_reader_is_stopped_fails_loudly_and_nothing_that_it_took_is
     assert sent >= 50
     assert time.monotonic() - began < 5.0, "a full ring was waited for"
     reader.go_on()
-    assert list(read_to_the_end(reader.told)) == list(range(sent))
+    assert list(read_to_the_end(reader.reports)) == list(range(sent))
     reader.process.join(READER_S)
     assert reader.process.exitcode == 0
 

@@ -48,7 +48,6 @@ def test_a_thread_of_the_learner_that_dies_ends_the_run_with_its_traceback_and_t
     run.assert_ended(ExitCode.LEARNER, within(LOUD_S))
     assert "sf-learner-0 failed: IndexError" in run.last_stderr_line
     assert f"in {loop}\n" in run.stderr, run.report("no traceback of the thread")
-    # What it had learned since the last checkpoint is lost, and told to be.
     assert run.result()["env_steps"] >= run.saved_env_steps() > 0
     assert (
         f" saved={run.saved_env_steps()} " in run.last_stderr_line or run.result()["env_steps"] == run.saved_env_steps()
@@ -81,7 +80,7 @@ def test_a_full_ring_of_work_ends_the_run_by_the_name_of_its_reader_and_what_it_
     loud = eventually(lambda: not actors <= set(run.processes().values()), within(LOUD_S))
     still.unlink()
 
-    assert loud, run.report("nobody has met the full ring")
+    assert loud, run.report("no actor has met the full ring")
     run.assert_ended(ExitCode.FAULTS)
     assert re.search(r"sf-actor-\d failed: .*ChannelFull: the ring of sf-learner-0 is full", run.last_stderr_line)
     assert "its reader stopped reading" in run.last_stderr_line

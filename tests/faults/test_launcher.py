@@ -98,7 +98,7 @@ def test_of_six_runs_the_one_that_was_killed_is_resumed_and_the_others_are_left_
 def test_ctrl_c_saves_all_runs_and_the_same_command_goes_on(launch: Start) -> None:
     varied = "grid = {seed = [1, 2, 3]}"
     endless = description("many", {"train_for_env_steps": ENDLESS}, varied)
-    # Places for four, GPUs for two: which nobody here has, and each run is told of one.
+    # Places for four, GPUs for two, which this machine lacks; each run sees one.
     first = launch(endless, max_parallel=4, num_gpus=2, experiments_per_gpu=1)
     first.wait_until_saved("run_seed_1", "run_seed_2")
     gpus = set()
@@ -116,7 +116,6 @@ def test_ctrl_c_saves_all_runs_and_the_same_command_goes_on(launch: Start) -> No
     assert "to go on with what is not done: " in first.stderr
     first.assert_clean()
     saved = first.saved_env_steps("run_seed_1")
-    # What the run has told when it saved for the last time.
     assert f" saved={saved} " in (first.folder / "run_seed_1.log").read_text().splitlines()[-2]
 
     second = launch(description("many", {"train_for_env_steps": saved + 1}, varied))

@@ -24,18 +24,18 @@ KILLS, RESTARTS = 100, 200
 BATCH = 1024
 # What a learner may hold that it has not learned from: datasets that are filled, wait, or are open.
 MOST_UNLEARNED = 4 * BATCH
-NO_PROGRESS_S = 60.0  # all processes may have to start anew
+NO_PROGRESS_S = 60.0  # all processes may have to restart
 
 
 def generations(run: TrainerRun) -> list[dict[str, float]]:
-    """The last row of each generation of the run's processes: its counters begin anew with the next."""
+    """The last row of each generation of the run's processes: its counters restart with the next."""
     rows = run.metrics()
     last = [row for row, after in pairwise(rows) if after["perf/sampled_env_steps"] < row["perf/sampled_env_steps"]]
     return [*last, rows[-1]]
 
 
 def kill_one(run: TrainerRun, dice: random.Random) -> None:
-    """Kill a worker that lives; one may be about to be replaced, or all processes about to start anew."""
+    """Kill a worker that lives; one may be about to be replaced, or all processes about to restart."""
     victims: list[str] = []
 
     def are_there() -> bool:
@@ -84,14 +84,14 @@ def test_cartpole_is_solved_although_a_hundred_workers_are_killed(
 
     assert run.wait() == ExitCode.SIGINT, run.report("wrong exit code")
     assert run.last_stderr_line.startswith("RESULT interrupted "), run.report("wrong last line")
-    replaced, anew = run.stderr.count("; replaced ("), run.stderr.count("start anew")
-    # A kill while all processes are about to start anew is replaced by nobody else.
-    assert replaced + anew >= 0.8 * KILLS
+    replaced, restarted = run.stderr.count("; replaced ("), run.stderr.count("from the checkpoint at")
+    # A process that is killed while all are about to restart is not replaced.
+    assert replaced + restarted >= 0.8 * KILLS
     assert float(str(run.result()["best_episode_return_mean"])) >= SOLVED
     assert "were told of" not in run.stderr, run.report("an actor and its slots disagree about its steps")
     assert_accounts(run)
     run.assert_clean()
-    print(f"{KILLS} kills: {replaced} replaced, {anew} times all anew, learning again within {longest:.1f} s")
+    print(f"{KILLS} kills: {replaced} replaced, {restarted} times all, learning again within {longest:.1f} s")
 
 
 def assert_accounts(run: TrainerRun) -> None:
@@ -100,8 +100,8 @@ def assert_accounts(run: TrainerRun) -> None:
     It took none that was not received, held or discarded, and learned from what it received, each step once, but for
     what its learner had not come to.
     """
-    anew = re.findall(r"start anew from the checkpoint at (\d+) env steps", run.stderr)
-    began_at = [0, *map(int, anew)]
+    restarts = re.findall(r"from the checkpoint at (\d+) env steps", run.stderr)
+    began_at = [0, *map(int, restarts)]
     found = generations(run)
     assert len(began_at) == len(found)
     for start, row in zip(began_at, found, strict=True):
@@ -142,4 +142,4 @@ def test_nothing_that_was_saved_is_lost_although_all_processes_are_killed_two_hu
     # Otherwise most kills met processes that had only begun to start.
     assert went_on >= 0.35 * RESTARTS
     assert advanced >= 0.25 * RESTARTS
-    print(f"{RESTARTS} kills: {went_on} runs went on, {advanced} saved anew, {saved:,} env steps in the end")
+    print(f"{RESTARTS} kills: {went_on} runs went on, {advanced} saved more, {saved:,} env steps in the end")

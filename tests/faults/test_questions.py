@@ -24,7 +24,7 @@ def answers(run: TrainerRun) -> list[str]:
     return run.stderr.split(HEADING)[1:]
 
 
-def assert_told(answer: str, *names: str) -> None:
+def assert_described(answer: str, *names: str) -> None:
     lines = answer.splitlines()
     for name in names:
         (line,) = [line for line in lines if line.startswith(f"  {name}:")]
@@ -35,7 +35,7 @@ def assert_told(answer: str, *names: str) -> None:
 
 
 def assert_goes_on(run: TrainerRun) -> None:
-    """It trains on in the same processes, and ends as any other when it is told to."""
+    """It trains on in the same processes, and ends at a signal."""
     before = run.processes()
     for _ in range(2):  # a save may have been under way already
         saved = run.saved_env_steps()
@@ -62,7 +62,7 @@ def test_a_run_that_is_asked_tells_of_every_process_and_goes_on(run_trainer: Run
     assert run.processes() == before
     assert_goes_on(run)
     for answer in answers(run):
-        assert_told(answer, *NAMES)
+        assert_described(answer, *NAMES)
         assert ": running, " in answer
     assert HEADING in (run.run_dir / "sf_log.txt").read_text()
 
@@ -76,7 +76,7 @@ def test_a_run_in_one_process_tells_of_its_rooms_and_goes_on(run_trainer: RunTra
     run.wait_until(lambda: len(answers(run)) == 1)
     assert_goes_on(run)
     (answer,) = answers(run)
-    assert_told(answer, *NAMES)
+    assert_described(answer, *NAMES)
 
 
 def test_a_run_that_is_asked_while_it_starts_answers_once_it_can_and_trains_to_its_end(run_trainer: RunTrainer) -> None:
@@ -87,7 +87,7 @@ def test_a_run_that_is_asked_while_it_starts_answers_once_it_can_and_trains_to_i
 
     run.assert_ended(ExitCode.DONE, 120)
     (answer,) = answers(run)
-    assert_told(answer, *NAMES)
+    assert_described(answer, *NAMES)
 
 
 def test_a_run_whose_env_is_stuck_tells_who_is_busy(run_trainer: RunTrainer, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_run_whose_env_is_stuck_tells_who_is_busy(run_trainer: RunTrainer, tmp
     run.signal_main(signal.SIGUSR1)
 
     run.wait_until(lambda: len(answers(run)) == 1)
-    assert_told(answers(run)[0], *NAMES)
+    assert_described(answers(run)[0], *NAMES)
     assert "sf-actor-" in run.stderr
     run.signal_main(signal.SIGTERM)
     run.assert_ended(ExitCode.SIGTERM, 30)

@@ -1,4 +1,4 @@
-"""A run that begins anew under an old name leaves the old run whole, and every checkpoint can be gone on from."""
+"""A run that restarts under an old name leaves the old run whole, and every checkpoint can be resumed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read(path: Path, name: str) -> dict[str, Any]:
 
 
 def files(path: Path) -> dict[str, bytes]:
-    """Content of every file below a folder, its lock left out: that is written by whoever looks at it."""
+    """Content of every file below a folder, but its lock, which every start writes."""
     found = {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
     return {name: content for name, content in found.items() if name != ".lock"}
 
@@ -119,7 +119,6 @@ def test_a_start_that_is_refused_moves_nothing(over: Finished, run_trainer: RunT
     refused.assert_ended(ExitCode.REFUSED)
     assert files(over.run_dir) == before
     assert [path.name for path in over.run_dir.parent.iterdir()] == ["run"]
-    # Nothing was begun anew yet, so that the command still has to.
     assert "--restart_behavior=restart" in resume_words(refused)
 
 
@@ -137,7 +136,7 @@ def test_a_run_that_is_training_is_not_moved_from_under_its_feet(run_trainer: Ru
     running.wait_until(lambda: running.saved_env_steps() > saved)
     running.signal_group(signal.SIGINT)
     running.assert_ended(ExitCode.SIGINT)
-    second.assert_ended(ExitCode.REFUSED)  # only now does nobody write to the directory any more
+    second.assert_ended(ExitCode.REFUSED)  # now that no run writes to the directory
 
 
 def test_a_benchmark_moves_nothing(over: Finished, run_trainer: RunTrainer) -> None:

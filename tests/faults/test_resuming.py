@@ -92,10 +92,10 @@ def assert_left_as_it_was(run: TrainerRun, saved: int, episodes: int) -> None:
     assert int(line[1]) >= saved, run.report(f"{saved} were saved")
     result = run.result()
     assert result["status"] == "interrupted"
-    for told in (result, read(run, "summary.json")):
-        assert told["env_steps"] >= saved
-        assert told["episodes"] >= episodes > 0
-        assert told["updates"] > 0
+    for summary in (result, read(run, "summary.json")):
+        assert summary["env_steps"] >= saved
+        assert summary["episodes"] >= episodes > 0
+        assert summary["updates"] > 0
     assert read(run, "run.json")["status"] in ("interrupted", "done")
 
 

@@ -61,21 +61,21 @@ def test_a_second_ctrl_c_ends_a_run_whose_env_hangs(run_trainer: RunTrainer, tmp
     )
     run.wait_until(hanging.exists)
 
-    def told() -> bool:
+    def has_ended() -> bool:
         return "RESULT " in run.stderr
 
     # Two that come at once may count as one.
     for _ in range(10):
-        if not told():
+        if not has_ended():
             run.signal_main(signal.SIGINT)
-        if eventually(told, 1.0):
+        if eventually(has_ended, 1.0):
             break
 
     run.assert_ended(ExitCode.SIGINT)
 
 
 def test_ctrl_c_ends_a_dataset_that_would_take_hours_and_saves(run_trainer: RunTrainer, tmp_path: Path) -> None:
-    told = tmp_path / "sf-main"  # nothing else tells of a run in one process while it learns
+    steps = tmp_path / "sf-main"
     run = run_trainer(
         serial_mode=True,
         env="tests.support.steps_told:TellsOfStep",
@@ -86,7 +86,7 @@ def test_ctrl_c_ends_a_dataset_that_would_take_hours_and_saves(run_trainer: RunT
         early_stop_loss_change=0,
         save_every_sec=1000,
     )
-    run.wait_until(lambda: told.exists() and told.read_text().count("\n") == ENVS)
+    run.wait_until(lambda: steps.exists() and steps.read_text().count("\n") == ENVS)
 
     time.sleep(3.0)  # the dataset has come together, and one of its updates takes some thousandths of a second
     run.signal_group(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""A run ends when it is told to and where its limits say, however long one dataset or one env step takes."""
+"""A run ends at a signal and at its limits, however long one dataset or one env step takes."""
 
 from __future__ import annotations
 

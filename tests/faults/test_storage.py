@@ -233,7 +233,7 @@ def test_a_second_run_in_the_same_directory_is_refused_by_the_process_and_host_o
     first.wait_until(lambda: first.saved_env_steps() > saved)
     first.signal_group(signal.SIGINT)
     first.assert_ended(ExitCode.SIGINT)
-    second.assert_ended(ExitCode.REFUSED)  # only now does nobody write to the directory any more
+    second.assert_ended(ExitCode.REFUSED)  # now that no run writes to the directory
 
 
 def test_run_is_not_resumed_with_another_env_or_model(two_checkpoints: Finished, run_trainer: RunTrainer) -> None:
@@ -245,12 +245,12 @@ def test_run_is_not_resumed_with_another_env_or_model(two_checkpoints: Finished,
     run.assert_ended(ExitCode.REFUSED)
     errors = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 3, run.report("one line for each difference")
-    told = {
+    differences = {
         "--env=Acrobot-v1": "--env=CartPole-v1",
         "--encoder_mlp_layers 32": "--encoder_mlp_layers 16 16",
         "--use_rnn=True": "--use_rnn=False",
     }
-    for new, old in told.items():
+    for new, old in differences.items():
         assert any(line.startswith(f"error: {new}: ") and old in line for line in errors), run.report(
             f"nothing of {new}"
         )

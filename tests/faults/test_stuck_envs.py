@@ -1,4 +1,4 @@
-"""An env that is stuck keeps a run neither from ending nor from saving, and outlives nobody."""
+"""An env that is stuck does not prevent a run from saving and ending, and ends with it."""
 
 from __future__ import annotations
 

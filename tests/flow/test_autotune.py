@@ -31,7 +31,7 @@ def settings_tried(run: TrainerRun) -> list[str]:
 
 def words_of_the_command(run: TrainerRun) -> list[str]:
     command = re.search(r"autotune: the same without it: (.*)", run.stderr)
-    assert command is not None, run.report("no command is told")
+    assert command is not None, run.report("no command is printed")
     return shlex.split(command[1])[3:]
 
 
@@ -55,7 +55,7 @@ def test_a_run_is_tuned_once_and_keeps_what_was_chosen(run_trainer: RunTrainer) 
     }
     assert chosen[1] == " ".join(f"{name}={saved.values[name]}" for name in ("inference", "num_envs_per_worker"))
     assert saved.values["autotune"] is False
-    # The command that is told for another time means this very run.
+    # The command that is printed gives this very run.
     assert values_of(read_command_line(words_of_the_command(run), prog="p").config) == saved.values
 
     again = run_trainer(**{**run.flags, "train_for_env_steps": 2 * STEPS})

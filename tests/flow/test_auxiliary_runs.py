@@ -25,7 +25,7 @@ def finished(run: TrainerRun) -> TrainerRun:
     return run
 
 
-def told(run: TrainerRun, name: str) -> list[float]:
+def reported(run: TrainerRun, name: str) -> list[float]:
     """All numbers of that name in metrics.jsonl."""
     rows = run.metrics()
     return [row[name] for row in rows if row.get(name) is not None]
@@ -40,7 +40,7 @@ def payload(run: TrainerRun) -> dict[str, Any]:
 def test_a_serial_run_learns_from_cpc_and_reports_its_loss(run_trainer: RunTrainer) -> None:
     run = finished(run_trainer(serial_mode=True, **CPC))
 
-    losses = told(run, "train/aux_loss")
+    losses = reported(run, "train/aux_loss")
     assert losses
     assert all(math.isfinite(loss) and 0.05 < loss < 2.0 for loss in losses)
     assert {name.split(".")[0] for name in payload(run)["auxiliary"]} == {

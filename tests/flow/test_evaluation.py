@@ -76,8 +76,8 @@ def test_the_newest_policy_is_evaluated_every_second_by_processes_of_their_own(r
         # CartPole gives 1 for each step.
         assert row["eval/episode_return_mean"] == row["eval/episode_length_mean"]
         assert 1 <= row["eval/episode_return_min"] <= row["eval/episode_return_mean"] <= row["eval/episode_return_max"]
-    told = {name.removeprefix("eval/"): value for name, value in rows[-1].items() if name.startswith("eval/")}
-    assert run.result()["evaluation"] == {**told, "true_objective_mean": None}
+    last = {name.removeprefix("eval/"): value for name, value in rows[-1].items() if name.startswith("eval/")}
+    assert run.result()["evaluation"] == {**last, "true_objective_mean": None}
     assert run.stderr.count("evaluation of policy version") >= len(rows)
     assert f"evaluation of policy version {versions[0]}: return" in run.stderr
 
@@ -95,7 +95,7 @@ def test_without_an_interval_nothing_is_evaluated(run_trainer: RunTrainer) -> No
 def test_what_is_learned_is_the_same_bit_by_bit_with_and_without_evaluations(
     run_trainer: RunTrainer, inference: str
 ) -> None:
-    # One actor with one split whose slot is a dataset: nobody's turn depends on time.
+    # One actor with one split whose slot is a dataset: no turn depends on time.
     common = {
         "async_rl": False,
         "inference": inference,

@@ -1,4 +1,4 @@
-"""A step of a split pickles nothing, takes no lock, and leaves nothing in memory, whoever chooses its actions."""
+"""A step of a split pickles nothing, takes no lock, and leaves nothing in memory, with central and local inference."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_every_number_that_a_run_writes_stands_on_the_page(run_trainer: RunTrain
     assert last["perf/datasets"] * 256 >= 4000  # a dataset is one batch of 256 steps
     assert last["perf/publications"] == last["perf/datasets"] + 1
     assert last["perf/grad_ms"] > 0
-    if "serial_mode" not in flags:  # where one thread does everything, nobody waits for another
+    if "serial_mode" not in flags:
         assert last["perf/dequeue_ms"] > 0
         assert last["perf/load_wait_ms"] >= 0
         assert max(row["ring/datasets_count"] or 0 for row in rows) > 0

@@ -21,19 +21,19 @@ def test_an_observer_sees_a_run_from_its_beginning_to_its_end(run_trainer: RunTr
     )
 
     assert run.wait() == 0, run.report("failed")
-    told = lines(run.run_dir / FILE)
-    calls = [line["call"] for line in told]
+    diary = lines(run.run_dir / FILE)
+    calls = [line["call"] for line in diary]
     assert calls[:2] == ["on_init", "on_start"]
     assert calls[-1] == "on_stop"
     assert set(calls[2:-1]) == {"on_training_step"}
-    facts, steps, end = told[0], told[2:-1], told[-1]
+    facts, steps, end = diary[0], diary[2:-1], diary[-1]
     assert (facts["env"], facts["seed"], facts["obs"], facts["at"]) == ("CartPole-v1", 1, [[4]], 0)
     updates = [step["updates"] for step in steps]
     assert updates == sorted(set(updates))
     assert min(updates) > 0
     assert (end["status"], end["env_steps"]) == ("done", run.result()["env_steps"])
     # All in main, where stdout belongs to the result.
-    assert {line["pid"] for line in told} == {run.pid}
+    assert {line["pid"] for line in diary} == {run.pid}
     assert len(run.stdout.splitlines()) == 1
     assert "an observer says hello" in run.stderr
     rows = run.metrics()

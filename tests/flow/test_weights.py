@@ -57,7 +57,7 @@ def write_constants(weights: SharedWeights, findings: Findings, seconds: float) 
 
 
 def read_constants(weights: SharedWeights, findings: Findings, reader: int) -> None:
-    """Copy without pause until told to stop; count copies that hold two values, or an older one than the last."""
+    """Copy without pause until the stop; count copies that hold two values, or an older one than the last."""
     be_nice()
     arrays, target = findings.arrays, np.zeros(weights.nbytes // 4, np.uint32)
     arrays["ready"][reader] = 1

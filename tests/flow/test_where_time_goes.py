@@ -19,7 +19,7 @@ def test_run_reports_shares_of_time_depths_of_rings_and_the_bottleneck(run_train
 
     assert run.wait() == ExitCode.DONE, run.report("failed")
     advice = re.search(r"bound by (\w+): .*", run.stderr)
-    assert advice is not None, run.report("nobody is told to set the pace")
+    assert advice is not None, run.report("no bottleneck is reported")
     assert advice[1] in KINDS
     assert re.search(r"busy=actor:\d\.\d\d.* bound_by=\w+ ", run.stderr)
     kinds = ("actor", "policy", "learner") if inference == "central" else ("actor", "learner")
@@ -58,7 +58,7 @@ def test_each_stage_of_a_run_can_be_measured_alone(run_trainer: RunTrainer, stag
     if stage == "env":
         assert (result["bound_by"], result["busy"]) == ("actor", {"actor": 1.0})
     if stage == "learn":
-        # One dataset is learned from again and again; whoever samples is at rest.
+        # One dataset is learned from again and again; actors and policy workers are idle.
         assert result["busy"]["actor"] < 0.05
         assert result["busy"]["learner"] > 0.95
         assert result["bound_by"] in ("learner", "cores")

@@ -59,7 +59,7 @@ def test_shaping_weights_move_toward_the_true_objective(run_trainer: RunTrainer)
     assert statistics.median(paid) > 1.0
 
 
-# Takes a minute and a half, and tells of the env alone: that it tempts whoever is left to it.
+# Takes a minute and a half, and tells of the env alone: that it tempts a policy alone.
 @pytest.mark.long
 def test_without_a_population_policies_learn_what_tempts_them(run_trainer: RunTrainer) -> None:
     run = run_trainer(env=TEMPTING, **LEARNING)

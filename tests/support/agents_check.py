@@ -1,7 +1,6 @@
-"""Room: the proof that rows of an env of many agents are exactly what its script says. In: rows. Out: what they held.
+"""Checks that recorded rows of an env of many agents are what its script (``AgentsRules``) says.
 
-The script (``AgentsRules``) is read anew for every row, by the rules of NOTE [Agent life]; nothing of the code that
-made the rows is used. Anything that is not as it should be is an AssertionError that names env, agent and row.
+The rules are those of NOTE [Agent life], and no recording code is used. Errors name env, agent and row.
 """
 
 from __future__ import annotations
@@ -139,13 +138,13 @@ class _Checked:
     def _check_flags(self, row: int, agent: int, where: str, label: str, kind: str = "idle") -> None:
         self.tally.kinds[label] += 1
         rows, acted = self.rows, kind != "idle"
-        told = {name: bool(getattr(rows, name)[row, agent]) for name in ("valid", "terminated", "truncated")}
+        flags = {name: bool(getattr(rows, name)[row, agent]) for name in ("valid", "terminated", "truncated")}
         due = {
             "valid": acted and label != "lost",
             "terminated": kind == "terminated",
             "truncated": kind in ("truncated", "asleep"),
         }
-        assert told == due, f"{where}, agent {agent} ({label}): {told}, {due} was due"
+        assert flags == due, f"{where}, agent {agent} ({label}): {flags}, {due} was due"
         paid = self.rules.reward(self.position(agent), int(rows.action[row, agent])) if acted else 0.0
         reward = float(rows.reward[row, agent])
         assert reward == paid, f"{where}, agent {agent} ({label}): reward {reward}, {paid} was due"
@@ -155,8 +154,8 @@ class _Checked:
         self.tally.env_steps += bool(valid)
         if self.rows.counts is not None:
             due = [agent in valid[:1] for agent in range(self.rules.agents)]
-            told = self.rows.counts[row].tolist()
-            assert told == due, f"{where}: counts_env_step is {told}, {due} was due"
+            counts = self.rows.counts[row].tolist()
+            assert counts == due, f"{where}: counts_env_step is {counts}, {due} was due"
 
     def _earn(self, row: int, kinds: Sequence[str]) -> None:
         for agent, kind in enumerate(kinds):

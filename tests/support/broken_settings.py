@@ -1,4 +1,4 @@
-"""Room: what to set so that each rule is broken. In: nothing. Out: (the flag that is blamed, values by flag name)."""
+"""Settings that break one rule each: (the flag to be named, values by flag name)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: command lines as a run reads them. In: flags. Out: what they come to, or what is wrong with them."""
+"""Reads command lines as a run does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Room: the proof that one env's recorded rows are exactly what the Counting env did.
+"""Checks that the recorded rows of one env are exactly what the Counting env did.
 
-In: the rows of one column (one env) in time order, over as many slots as wanted. Out: nothing, or an AssertionError
-that names the row and what is wrong with it. The rules of rows are those of NOTE [Row life]; for envs that reset by
-themselves they depend on when they do (``Resets``).
+The rules are those of NOTE [Row life]; for envs that reset by themselves they depend on when they do (``Resets``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Room: a plain recorder that plays a Counting env and writes its rows by the rules of NOTE [Row life].
-
-In: an env, a seed, how many slots of which rollout. Out: the ``Column`` that a trainer's rows must be like.
-"""
+"""A plain recorder that plays a Counting env and writes its rows by the rules of NOTE [Row life]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: files as disks and kills leave them. In: a file. Out: the same, damaged."""
+"""Damages files as disks and kills do."""
 
 from __future__ import annotations
 

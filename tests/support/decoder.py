@@ -1,4 +1,4 @@
-"""Room: a video file as a player sees it. In: a path. Out: its pictures and their rate."""
+"""Reads video files with OpenCV."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Room: a keeper of checkpoints at its desk. In: a learner's weights, steps and time, as a test wants them.
-
-Out: checkpoints, and what they say of themselves.
-"""
+"""A Checkpointer with a small model, and what its checkpoints hold."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class Saved:
 
 
 class Desk:
-    """A keeper with what it saves to; its model's weights carry a number, so that it can be told which were saved."""
+    """A keeper with what it saves to; its model's weights carry a number, which shows which were saved."""
 
     def __init__(
         self,

@@ -1,7 +1,4 @@
-"""Room: what may befall a learner's disk. In: files by which a test says when. Out: hooks for --after_train_step.
-
-The folder of these files is named by the environment variable FOLDER.
-"""
+"""Hooks that fill a learner's disk or stop it within a save, when a file in FOLDER says so."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Room: the proof that what FaultyCounting envs did is recorded exactly, with what their faults spoilt masked.
-
-In: the rows of one place of a split in time order. Out: how many of them were what, or an AssertionError.
-"""
+"""Checks that rows of FaultyCounting envs are recorded exactly, and that rows of faults are masked."""
 
 from __future__ import annotations
 
@@ -83,7 +80,7 @@ def _arrive(tally: FaultyTally, found: Position, due: Position | None, where: st
 
 
 def _fault_of(position: Position, rules: CountingRules, every: int, faults: tuple[Fault, ...]) -> Fault | None:
-    """The fault that the trainer gets to see: nobody looks at the final observation of a terminated episode."""
+    """The fault that the trainer gets to see: the final observation of a terminated episode is not looked at."""
     fault = step_fault(position, every, faults)
     over = position.step + 1 == rules.length(position.identity, position.episode)
     unseen = over and rules.ending(position.identity, position.episode) != "truncated"
@@ -91,7 +88,7 @@ def _fault_of(position: Position, rules: CountingRules, every: int, faults: tupl
 
 
 def _check_lost(column: Column, row: int, fault: Fault) -> None:
-    told: dict[str, Any] = {name: bool(getattr(column, name)[row]) for name in ("valid", "terminated", "truncated")}
-    assert told == {"valid": False, "terminated": False, "truncated": False}, f"row {row} ({fault}): {told}"
+    flags: dict[str, Any] = {name: bool(getattr(column, name)[row]) for name in ("valid", "terminated", "truncated")}
+    assert flags == {"valid": False, "terminated": False, "truncated": False}, f"row {row} ({fault}): {flags}"
     assert column.reward[row] == 0, f"row {row} ({fault}): reward {column.reward[row]}"
     assert np.isfinite(column.obs[row]).all()

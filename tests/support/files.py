@@ -1,4 +1,4 @@
-"""Room: small trees of files for tests. In: names and texts. Out: the folder that holds them."""
+"""Writes small trees of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: a run that is over, trained once for all tests of a file. In: flags. Out: copies, one for each test."""
+"""Runs that are over, trained once for all tests of a file."""
 
 from __future__ import annotations
 

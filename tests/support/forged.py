@@ -1,4 +1,4 @@
-"""Room: damaged checkpoints whose sidecars vouch for the damage. In: a checkpoint, a seed. Out: what became of each."""
+"""Loads damaged checkpoints whose sidecars vouch for the damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: envs that fail as they were told, and a workshop that makes them. In: faults by place. Out: fragile envs."""
+"""Envs that fail at given steps and resets, and a workshop that makes them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Faults:
 
 
 class FragileEnv(ScriptedEnv):
-    """A ScriptedEnv with faults. What it shows and pays is ``base`` more. told: called with what is done to it."""
+    """A ScriptedEnv with faults. What it shows and pays is ``base`` more. on_call: called with each call."""
 
     def __init__(
         self, script: Sequence[Episode] = (), faults: Faults | None = None, base: float = 0.0, seed: int | None = None
@@ -46,11 +46,11 @@ class FragileEnv(ScriptedEnv):
         super().__init__(script)
         self._faults, self._base = faults or Faults(), base
         self.made_with = seed
-        self.told: Callable[[str], None] = lambda what: None
+        self.on_call: Callable[[str], None] = lambda what: None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """As ScriptedEnv."""
-        self.told("reset")
+        self.on_call("reset")
         obs, info = super().reset(seed=seed)
         number = len(self.seeds)
         if number in self._faults.resets:
@@ -78,16 +78,16 @@ class Workshop:
         self._stock = list(stock)
         self.made: list[FragileEnv] = []
         self.seeds: list[int] = []
-        self.told: Callable[[str], None] = lambda what: None
+        self.on_call: Callable[[str], None] = lambda what: None
 
     def make(self, seed: int) -> FragileEnv:
         """The next one."""
-        self.told("make")
+        self.on_call("make")
         self.seeds.append(seed)
         env = self._stock.pop(0) if self._stock else FragileEnv(base=1000.0 * (len(self.made) + 1))
         if isinstance(env, Exception):
             raise env
-        env.told = self.told
+        env.on_call = self.on_call
         self.made.append(env)
         return env
 
@@ -105,5 +105,5 @@ class Care:
         self.care = FaultHandling(restarter, BadDataCounter(ACTOR, most_bad_data, self.row), make)
 
     def counts(self) -> tuple[int, int]:
-        """Envs made anew, and steps whose data was none."""
+        """Envs that were recreated, and steps with invalid data."""
         return int(self.row.get("env_restarts")), int(self.row.get("bad_env_data"))

@@ -1,7 +1,4 @@
-"""Room: a launcher as a user starts it, observed from outside. In: a description, flags. Out: exit code, outputs, runs.
-
-Its processes, and those of its runs, are known by a mark in their environment.
-"""
+"""Starts a launcher as a user does; a mark in their environment finds its processes and those of its runs."""
 
 from __future__ import annotations
 
@@ -127,7 +124,7 @@ class Launch:
         assert gone, self.report(f"still alive: {processes.processes_of(self.mark)}")
 
     def report(self, problem: str) -> str:
-        """The problem, the command, and what it told: what a failed test shows."""
+        """The problem, the command, and its output: what a failed test shows."""
         logs = "\n".join(f"--- {path.name}\n{path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*.log")))
         return f"{problem}\n$ {' '.join(self.argv)}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}\n{logs}"
 

@@ -1,4 +1,4 @@
-"""Room: all that a run has learned, for comparison bit by bit. In: a run directory. Out: one row of numbers."""
+"""Everything that a run has learned as one row of numbers, for comparison bit by bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: a learner's loops, run to their end. In: a LearnerWorker. Out: nothing left to do."""
+"""Runs the loops of a learner to their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: less than this machine has. In: limits. Out: commands that set them and then become the one they are given."""
+"""Commands that limit what a run may have, and then become it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _mounted(mount: str) -> tuple[str, ...]:
     """In a namespace of its own, where an unprivileged user may mount; skips the test where that is forbidden."""
     command = _found("unshare", "-rm", "sh", "-c", f'{mount} && exec "$@"', "sh")
     if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets nobody mount in a namespace of their own")
+        pytest.skip("this machine forbids mounts in a namespace")
     return command
 
 

@@ -1,4 +1,4 @@
-"""Room: a learner as a run makes it, in the test's own hands. In: flags. Out: what it learned, published, and told."""
+"""A learner without a run around it, and what it learned, published and reported."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ class LoneLearner:
         """From ``area``, as if it were new."""
         self.learning.learn(self.area)
 
-    def told(self, kind: type[M]) -> list[M]:
+    def messages(self, kind: type[M]) -> list[M]:
         """Messages of that kind that have come to main and were not asked for before; the others are lost."""
         return [message for message in self.shared.learners_to_main[0].get(1) if isinstance(message, kind)]

@@ -1,4 +1,4 @@
-"""Room: the loss of one minibatch as tests look at it. In: a model, flags, a batch. Out: its total and what it saw."""
+"""The loss of one minibatch and its statistics."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def loss_of(
     minibatch, exploration, kl = Minibatch(batch, targets), config.exploration_loss_coeff, config.kl_loss_coeff
     parts = list(objective.parts(minibatch, microbatch_size, exploration=exploration, kl=kl))
     cells = LossTerms.joined([part.cells for part in parts])
-    told = statistics_of(cells, config.ppo_clip_ratio, torch.stack([part.auxiliary for part in parts]).sum())
+    statistics = statistics_of(cells, config.ppo_clip_ratio, torch.stack([part.auxiliary for part in parts]).sum())
     total = torch.stack([part.loss for part in parts]).sum()
-    return Loss(total, len(parts), dict(zip(NAMES, told.tolist(), strict=True)), cells.target)
+    return Loss(total, len(parts), dict(zip(NAMES, statistics.tolist(), strict=True)), cells.target)
 
 
 def loss_and_gradients(loss: Loss, model: ActorCritic) -> tuple[float, list[Tensor]]:

@@ -1,4 +1,4 @@
-"""Room: functions for --policy_mapping. In: an agent, its episode, its env. Out: a policy."""
+"""Functions for --policy_mapping."""
 
 from __future__ import annotations
 

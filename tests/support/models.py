@@ -1,4 +1,4 @@
-"""Room: small models for learners' tests. In: fields of ModelConfig. Out: actor-critics that tell states apart."""
+"""Small actor-critics whose policy differs from state to state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: damage to bytes. In: their number. Out: flips, cuts and insertions, drawn by hypothesis or a seed."""
+"""Damage to bytes, drawn by hypothesis or from a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: a hook that keeps a learner busy. In: a dataset that was learned from. Out: half a minute later."""
+"""A hook that keeps a learner busy."""
 
 from __future__ import annotations
 

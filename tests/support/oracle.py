@@ -1,7 +1,6 @@
-"""Room: the objective by hand. In: a model without memory, a batch, flags. Out: the loss, summed up cell by cell.
+"""The objective as the papers write it: direct sums over later steps instead of recursions, in numpy.
 
-As the papers write it: direct sums over later steps instead of recursions, ratios instead of their logs, numpy instead
-of torch. Returns must not be normalized.
+Returns must not be normalized.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Room: small real parts of a run, for tests of single rooms. In: numbers. Out: layouts, specs, batches, configs."""
+"""Small real parts of a run: layouts, specs, batches, configs."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from sfactory.model.actor_critic import Acted
 
 
 class PlainPass:
-    """A pass that is computed anew each time; for devices without graphs."""
+    """A pass that is computed again each time; for devices without graphs."""
 
     def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor) -> None:
         self.obs, self.state, self._act = obs, state, act

@@ -1,7 +1,4 @@
-"""Room: hooks that spoil what a learner learns. In: its model, after a dataset. Out: gradients or weights, not finite.
-
-Hooks may look and not touch; these stand for the defects that would touch.
-"""
+"""Hooks that make gradients or weights infinite or NaN."""
 
 from __future__ import annotations
 

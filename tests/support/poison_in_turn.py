@@ -1,7 +1,4 @@
-"""Room: a hook that spoils one policy once another has learned. In: datasets of both. Out: weights that are not finite.
-
-The folder through which their learners know of each other is named by the environment variable FOLDER.
-"""
+"""A hook that spoils one policy once another has learned, which they see in FOLDER."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Room: what of a run is left on this machine. In: a run id that all its processes carry in their environment.
-
-Out: processes, names in /dev/shm, open files. Read from /proc, so that it holds whatever became of a parent.
-"""
+"""Finds what is left of a run in /proc and /dev/shm: processes by a mark in their environment, names, open files."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ def shm_names() -> frozenset[str]:
 
 
 def shm_left_since(before: frozenset[str]) -> frozenset[str]:
-    """Names that came into /dev/shm since ``before`` and that no living process has mapped: nobody will remove them."""
+    """Names that came into /dev/shm since ``before`` and that no living process has mapped."""
     new = shm_names() - before
     return new - _mapped(new) if new else new
 

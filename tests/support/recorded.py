@@ -1,7 +1,4 @@
-"""Room: rollouts as actors record them. In: a model, and where episodes end. Out: the learner's batch of them.
-
-Made by the rooms of a run: a policy acts in a slot, staging copies it, and a batch is made of that.
-"""
+"""Rollouts as actors record them, and the learner's batch of them."""
 
 from __future__ import annotations
 

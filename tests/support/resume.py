@@ -1,4 +1,4 @@
-"""Room: the proof that a run goes on where it stopped. In: a run that ended. Out: nothing, or an AssertionError."""
+"""Checks that a run resumes where it stopped."""
 
 from __future__ import annotations
 

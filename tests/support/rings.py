@@ -17,7 +17,7 @@ _MUTEX_AT = 56
 def lock_for_ever(channel: Channel[Any]) -> None:
     """Take the lock of the ring and never give it back, as a process does that is killed within a put."""
     queue: Queue = channel._queues[channel.incarnation]
-    assert len(queue.queue_obj_buffer) == _QUEUE_BYTES, "another layout: find the mutex anew"
+    assert len(queue.queue_obj_buffer) == _QUEUE_BYTES, "another layout: find the mutex again"
     address = ctypes.addressof(ctypes.c_char.from_buffer(queue.queue_obj_buffer, _MUTEX_AT))
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.pthread_mutex_lock(ctypes.c_void_p(address)) == 0

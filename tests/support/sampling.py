@@ -1,7 +1,6 @@
-"""Room: the sampling half of a run, with the test as its learner. In: a config. Out: what real actors delivered.
+"""The sampling half of a run, with the test as its learner.
 
-Actors and policy workers are the real processes, started as a run starts them; or, in serial mode, the same rooms
-taking turns in the process of the test.
+Actors and policy workers are real processes, or in serial mode objects that take turns in the process of the test.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ END_S = 60.0  # bound on every wait for a process
 
 
 class Sampling:
-    """What sampling with ``config`` needs, whoever does it. ``shared``: what actors, policy workers and test share."""
+    """What sampling with ``config`` needs. ``shared``: what actors, policy workers and test share."""
 
     def __init__(self, config: Config, spec: EnvSpec, seed: int = 1) -> None:
         inference = config.sampling.inference
@@ -69,7 +68,7 @@ class Sampling:
         raise NotImplementedError
 
     def wait_until_held_back(self) -> None:
-        """Wait until every slot is READY: the actors are full of work that nobody takes."""
+        """Wait until every slot is READY: the actors cannot continue."""
         raise NotImplementedError
 
     @property
@@ -119,7 +118,7 @@ class SerialSampler(Sampling):
         raise AssertionError(f"no dataset came within {TURNS} turns")
 
     def wait_until_held_back(self) -> None:
-        """Let the rooms take turns until nobody can go on."""
+        """Let the rooms take turns until none can continue."""
         for _ in range(TURNS):
             if self.held_back:
                 return
@@ -173,7 +172,7 @@ class Sampler(Sampling):
             # Each look comes after at most half a second of waiting, or after something was copied.
             return waits > 2 * END_S + staging.rows or self.ended() != ""
 
-        assert self.assembler.fill(staging, give_up), f"no dataset came; ended: {self.ended() or 'nobody'}"
+        assert self.assembler.fill(staging, give_up), f"no dataset came; ended: {self.ended() or 'none'}"
 
     def ended(self) -> str:
         """Names and reasons of processes that have ended, or ''."""
@@ -181,10 +180,10 @@ class Sampler(Sampling):
         return "; ".join(f"{name}: {self.shared.failures.read(name)}" for name in dead)
 
     def wait_until_held_back(self) -> None:
-        """Wait until every slot is READY: the actors are full of work that nobody takes."""
+        """Wait until every slot is READY: the actors cannot continue."""
         states = [self.shared.table.state(slot).name for slot in range(self.layout.num_slots)]
         full = eventually(lambda: self.held_back, END_S)
-        assert full, f"slots are {states}; ended: {self.ended() or 'nobody'}"
+        assert full, f"slots are {states}; ended: {self.ended() or 'none'}"
 
 
 class WitnessStaging(Staging):

@@ -1,4 +1,4 @@
-"""Room: a run as training leaves it, and enjoy's answers. In: flags. Out: files in ./train_dir, results, refusals."""
+"""A run as training leaves it in ./train_dir, and calls of enjoy."""
 
 from __future__ import annotations
 

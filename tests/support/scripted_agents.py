@@ -1,4 +1,4 @@
-"""Room: an env of many agents that does what it was told, step by step. In: a script. Out: just that, and a diary."""
+"""An env of many agents that follows a script and records its actions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change
 NAMES = ("ann", "bob")
 
 
-class Told(NamedTuple):
+class Changes(NamedTuple):
     """What one step changes, for two agents; by place."""
 
     terminated: Sequence[int] = ()
@@ -35,7 +35,7 @@ class ScriptedAgents(AgentsEnv):
 
     def __init__(
         self,
-        script: Mapping[int, Told] | None = None,
+        script: Mapping[int, Changes] | None = None,
         *,
         fails: Sequence[int] = (),
         failing_resets: Sequence[int] = (),
@@ -72,10 +72,10 @@ class ScriptedAgents(AgentsEnv):
         rewards[1] = self._odd_rewards.get(self._number, rewards[1])
         self._step += 1
         shown = [self._obs(0), self._odd.get(self._number, self._obs(1))]
-        told = self._script.get(self._number, Told())
-        self._over |= {*told.terminated, *told.truncated}
-        active = [agent not in self._over and agent not in told.asleep for agent in range(2)]
-        ends = [[agent in ended for agent in range(2)] for ended in (told.terminated, told.truncated)]
+        changes = self._script.get(self._number, Changes())
+        self._over |= {*changes.terminated, *changes.truncated}
+        active = [agent not in self._over and agent not in changes.asleep for agent in range(2)]
+        ends = [[agent in ended for agent in range(2)] for ended in (changes.terminated, changes.truncated)]
         changed = active != self._active or any(map(any, ends))
         self._active = active
         return shown, rewards, Change(ends[0], ends[1], active, [{}, {}]) if changed else None

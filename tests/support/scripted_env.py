@@ -1,4 +1,4 @@
-"""Room: an env that does what it was told, step by step. In: a script of episodes. Out: just these, and a diary."""
+"""An env that follows a script of episodes and records its actions."""
 
 from __future__ import annotations
 

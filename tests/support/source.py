@@ -1,4 +1,4 @@
-"""Room: the project's own source, as the architecture tests read it. In: the checkout. Out: files, trees, texts."""
+"""The project's own source, as the architecture tests read it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Room: how a run stands, by its own account. In: SIGUSR1. Out: what each process is about; when one, or all, work.
+"""Asks a run for the state of its processes (SIGUSR1), and waits until one, or all, work.
 
-A process that was replaced counts as back when it acts itself: others train on meanwhile, whatever has become of it.
+A process that was replaced counts as back when it acts itself: the others train on meanwhile.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class Standing:
 
 def ask(run: TrainerRun) -> dict[str, Standing]:
     """Have the run tell how each of its processes stands."""
-    told = run.stderr.count(HEADING)
+    count = run.stderr.count(HEADING)
     run.signal_main(signal.SIGUSR1)
 
     def answered() -> bool:
-        return _END in (run.stderr.split(HEADING, told + 1)[told + 1 :] or [""])[0]
+        return _END in (run.stderr.split(HEADING, count + 1)[count + 1 :] or [""])[0]
 
     run.wait_until(answered)
-    answer = run.stderr.split(HEADING, told + 1)[told + 1]
+    answer = run.stderr.split(HEADING, count + 1)[count + 1]
     standings = {
         found["name"]: Standing(
             found["state"],
@@ -70,7 +70,7 @@ def ask(run: TrainerRun) -> dict[str, Standing]:
         )
         for found in _LINE.finditer(answer.partition(_END)[0])
     }
-    assert standings, run.report("no process is told of")
+    assert standings, run.report("no process is described")
     return standings
 
 

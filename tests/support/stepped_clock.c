@@ -1,4 +1,4 @@
-/* Preloaded into a process: the wall clock that it is told is off by as many seconds as stand in a file. */
+/* Preloaded into a process: the wall clock that it sees is off by the number of seconds in a file. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -24,28 +24,28 @@ __attribute__((constructor)) static void begin(void) {
     }
 }
 
-int clock_gettime(clockid_t clock, struct timespec *told) {
+int clock_gettime(clockid_t clock, struct timespec *result_time) {
     if (!real_clock_gettime) /* another library's constructor asks before ours has run */
         real_clock_gettime = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
-    int result = real_clock_gettime(clock, told);
+    int result = real_clock_gettime(clock, result_time);
     if (result == 0 && offset_s && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
-        told->tv_sec += *offset_s;
+        result_time->tv_sec += *offset_s;
     return result;
 }
 
-int gettimeofday(struct timeval *restrict told, void *restrict zone) {
+int gettimeofday(struct timeval *restrict result_time, void *restrict zone) {
     struct timespec now;
     (void)zone;
     int result = clock_gettime(CLOCK_REALTIME, &now);
-    told->tv_sec = now.tv_sec;
-    told->tv_usec = now.tv_nsec / 1000;
+    result_time->tv_sec = now.tv_sec;
+    result_time->tv_usec = now.tv_nsec / 1000;
     return result;
 }
 
-time_t time(time_t *told) {
+time_t time(time_t *result_time) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    if (told)
-        *told = now.tv_sec;
+    if (result_time)
+        *result_time = now.tv_sec;
     return now.tv_sec;
 }

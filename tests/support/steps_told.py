@@ -1,4 +1,4 @@
-"""Room: an env that tells how far it has come. In: steps. Out: a line in a file, once its first steps are done."""
+"""An env that writes a line to a file once its first steps are done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room: processes that stand still (SIGSTOP). In: a process id. Out: whether nothing of it moves. Read from /proc."""
+"""Tells whether a process is stopped."""
 
 from __future__ import annotations
 

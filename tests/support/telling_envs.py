@@ -1,4 +1,4 @@
-"""Room: envs that tell what a run does to them. In: steps. Out: known returns; what a process may use, in a file."""
+"""Envs with known returns, and envs that write down what their process may use."""
 
 from __future__ import annotations
 

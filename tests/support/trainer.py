@@ -1,8 +1,4 @@
-"""Room: a whole training run as a user starts it, observed from outside.
-
-In: flags. Out: exit code, stdout, stderr, files, processes, and the assertions that hold after every run,
-however it ended.
-"""
+"""Starts whole training runs, observes them from outside, and checks what must hold after every run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Room: observers and hooks that write down what they are told, or fail when they are told to.
+"""Observers and hooks that write down their calls, or fail.
 
-In: calls. Out: lines of JSON in the run's directory (observers), or in the file that DIARY names (hooks).
+Observers write lines of JSON to the run's directory, hooks to the file that DIARY names.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def _write(path: Path, **told: object) -> None:
+def _write(path: Path, **fields: object) -> None:
     with path.open("a") as file:
-        file.write(json.dumps({"pid": os.getpid(), **told}) + "\n")
+        file.write(json.dumps({"pid": os.getpid(), **fields}) + "\n")
 
 
 class Diary(Observer):

@@ -14,7 +14,7 @@ from sfactory.errors import EnvError
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from tests.support.fragile_env import Care
 from tests.support.parts import small_layout
-from tests.support.scripted_agents import ScriptedAgents, Told
+from tests.support.scripted_agents import Changes, ScriptedAgents
 
 T = 4
 
@@ -89,7 +89,7 @@ def test_what_is_no_data_of_one_agent_loses_the_step_of_its_env_and_is_counted_o
 
 
 def test_a_step_that_raises_while_an_agent_stands_aside_leaves_nobody_idle_afterwards() -> None:
-    made = Made(ScriptedAgents({1: Told(terminated=[1])}, fails=[2]), ScriptedAgents(base=1000.0))
+    made = Made(ScriptedAgents({1: Changes(terminated=[1])}, fails=[2]), ScriptedAgents(base=1000.0))
 
     made.play()
 
@@ -100,7 +100,7 @@ def test_a_step_that_raises_while_an_agent_stands_aside_leaves_nobody_idle_after
 
 
 def test_a_reset_that_raises_after_an_episode_loses_no_step() -> None:
-    ends = {2: Told(terminated=[0, 1])}
+    ends = {2: Changes(terminated=[0, 1])}
     made = Made(ScriptedAgents(ends, failing_resets=[2]), ScriptedAgents(base=1000.0))
 
     steps = made.play()
@@ -112,7 +112,7 @@ def test_a_reset_that_raises_after_an_episode_loses_no_step() -> None:
 
 
 def test_a_reset_that_raises_in_the_row_in_which_an_env_rests_is_made_good_in_it() -> None:
-    ends = {1: Told(truncated=[0], terminated=[1])}
+    ends = {1: Changes(truncated=[0], terminated=[1])}
     made = Made(ScriptedAgents(ends, failing_resets=[2]), ScriptedAgents(base=1000.0))
 
     made.play()
@@ -131,7 +131,9 @@ def test_too_many_restarts_end_the_actor() -> None:
 
 
 def test_episodes_of_a_lost_step_are_told_by_nobody() -> None:
-    made = Made(ScriptedAgents({3: Told(terminated=[0, 1])}, fails=[2]), ScriptedAgents({2: Told(terminated=[0, 1])}))
+    made = Made(
+        ScriptedAgents({3: Changes(terminated=[0, 1])}, fails=[2]), ScriptedAgents({2: Changes(terminated=[0, 1])})
+    )
 
     made.play()
 
@@ -162,7 +164,7 @@ def test_envs_of_a_split_have_the_same_agents() -> None:
 
 def test_a_last_observation_that_is_no_data_loses_the_end_of_the_episode_and_the_env_does_not_rest() -> None:
     nothing = {2: np.array([np.inf], np.float32)}
-    made = Made(ScriptedAgents({2: Told(truncated=[0, 1])}, odd=nothing), most_bad_data=1.0)
+    made = Made(ScriptedAgents({2: Changes(truncated=[0, 1])}, odd=nothing), most_bad_data=1.0)
 
     made.play()
 

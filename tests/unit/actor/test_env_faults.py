@@ -340,7 +340,7 @@ def test_the_making_and_the_reset_of_a_fresh_env_each_begin_a_time_of_their_own(
     workshop = Workshop()
     split, care, slots = make_split([FragileEnv([], Faults(steps=[1]))], workshop)
     stamps: list[tuple[str, float]] = []
-    workshop.told = lambda what: stamps.append((what, care.row.get("busy_since")))
+    workshop.on_call = lambda what: stamps.append((what, care.row.get("busy_since")))
 
     play(split, slots[:1])
 

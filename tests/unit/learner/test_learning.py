@@ -51,7 +51,7 @@ def test_how_long_datasets_took_is_told_with_their_statistics_and_what_was_done_
         learner.learn()
     learner.learning.report()
 
-    times = learner.told(LearnerTimes)
+    times = learner.messages(LearnerTimes)
     assert times
     for message in times:
         assert message.grad_ms == message.update_ms > 0  # a dataset is one minibatch, and is passed over once
@@ -96,7 +96,7 @@ def test_the_policy_lag_that_is_reported_covers_steps_that_are_too_old_to_learn_
     learner.learn()
     learner.learning.report()
 
-    (stats,) = learner.told(TrainStats)
+    (stats,) = learner.messages(TrainStats)
     assert stats.lag == PolicyLag(0.0, (0 + 1 + 3 + 7) / 4, 7.0)
     assert learner.learning.progress.env_steps == 2 * 4
 
@@ -111,7 +111,7 @@ def test_the_lag_of_replayed_steps_is_reported_apart() -> None:
     learner.learn()
     learner.learning.report()
 
-    (stats,) = learner.told(TrainStats)
+    (stats,) = learner.messages(TrainStats)
     assert stats.lag == PolicyLag(0.0, 0.5, 1.0)
     assert stats.replay_lag == PolicyLag(40.0, (5 * 40 + 3 * 70) / 8, 70.0)
 
@@ -121,5 +121,5 @@ def test_without_replay_no_lag_of_it_is_told() -> None:
     learner.learn()
     learner.learning.report()
 
-    (stats,) = learner.told(TrainStats)
+    (stats,) = learner.messages(TrainStats)
     assert stats.replay_lag == PolicyLag()

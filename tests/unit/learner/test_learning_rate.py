@@ -89,7 +89,7 @@ def test_a_learner_decays_its_rate_by_the_env_steps_it_has_learned_from(frameski
     for _ in range(5):
         learner.learn()
         learner.learning.report()
-        rates += [stats.learning_rate for stats in learner.told(TrainStats)]
+        rates += [stats.learning_rate for stats in learner.messages(TrainStats)]
 
     # 20 of 100 steps are learned from in each dataset; a rate is that of the steps before its update.
     assert rates == pytest.approx([0.5, 0.4, 0.3, 0.2, 0.1])

@@ -133,7 +133,7 @@ def test_loaders_tell_how_long_they_took() -> None:
     feed.learner.learning.report()
 
     # A report forgets what it told: which of them tells of the loads depends on when the last one was made.
-    assert any(times.load_ms > 0 for times in feed.learner.told(LearnerTimes))
+    assert any(times.load_ms > 0 for times in feed.learner.messages(LearnerTimes))
 
 
 def test_a_loader_that_fails_ends_the_learner_with_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from sfactory.errors import EnvError
 from sfactory.planning.env_probe import examine, probe_env
 from sfactory.process.spawn import Spawner
 from sfactory_envs.synthetic.counting_agents import CountingLists, CountingParallel
-from tests.support.scripted_agents import ScriptedAgents, Told
+from tests.support.scripted_agents import Changes, ScriptedAgents
 
 HERE = "tests.unit.planning.test_examine_agents"
 PARALLEL = "sfactory_envs.synthetic.counting_agents:CountingParallel"
@@ -162,7 +162,7 @@ class OddAgents(ScriptedAgents):
     """Tells of one agent too many: ``what`` says in what."""
 
     def __init__(self, what: str) -> None:
-        super().__init__({3: Told(terminated=[1])})
+        super().__init__({3: Changes(terminated=[1])})
         self._what = what
 
     def reset(self, *, seed: int | None = None) -> list[Any]:

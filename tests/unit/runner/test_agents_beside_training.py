@@ -33,7 +33,7 @@ from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory_envs.pettingzoo import FAMILY
 from sfactory_envs.synthetic.counting_agents import CountingParallel
 from tests.support.parts import TINY, small_layout
-from tests.support.scripted_agents import ScriptedAgents, Told
+from tests.support.scripted_agents import Changes, ScriptedAgents
 
 COUNTING = EnvFactory("sfactory_envs.synthetic.counting_agents:CountingParallel", {"agents": 3})
 
@@ -93,7 +93,7 @@ def fill(split: Split) -> Any:
 
 
 def test_random_steps_leave_an_env_where_they_end_with_whoever_takes_part_there() -> None:
-    split = warmed(ScriptedAgents({2: Told(terminated=[1]), 5: Told(terminated=[0])}), 3)
+    split = warmed(ScriptedAgents({2: Changes(terminated=[1]), 5: Changes(terminated=[0])}), 3)
 
     slot = fill(split)
 
@@ -106,7 +106,7 @@ def test_random_steps_leave_an_env_where_they_end_with_whoever_takes_part_there(
 
 
 def test_random_steps_over_the_end_of_an_episode_begin_another() -> None:
-    split = warmed(ScriptedAgents({2: Told(terminated=[0], truncated=[1])}), 2)
+    split = warmed(ScriptedAgents({2: Changes(terminated=[0], truncated=[1])}), 2)
 
     slot = fill(split)
 
@@ -171,7 +171,7 @@ def played(env: ScriptedAgents, episodes: int, steps: int = 100) -> tuple[list[E
 
 
 def test_a_play_is_over_once_all_agents_are_and_tells_of_each() -> None:
-    script = {1: Told(asleep=[1]), 2: Told(asleep=[1], truncated=[0]), 4: Told(terminated=[1])}
+    script = {1: Changes(asleep=[1]), 2: Changes(asleep=[1], truncated=[0]), 4: Changes(terminated=[1])}
     episodes, diary = played(ScriptedAgents(script), 1)
 
     ann, bob = 0.5 + 10.5 + 20.5 + 30.5, 1.5 + 11.5 + 21.5 + 31.5
