@@ -67,7 +67,7 @@ BOXES = (
     Box(20, 40, 260, 64, MAIN, ("main", "plans, starts, supervises, reports")),
     Box(500, 40, 300, 64, MEMORY, ("SharedWeights", "two buffers and their version")),
     Box(20, 170, 260, 84, PROCESS, ("actor (one per --num_workers)", "steps its envs, split by split", "records rows")),
-    Box(400, 170, 210, 84, PROCESS, ("policy worker", "one forward pass", "for all that asked")),
+    Box(400, 170, 210, 84, PROCESS, ("policy worker", "one forward pass", "for all requests")),
     Box(730, 170, 250, 84, PROCESS, ("learner", "copies rows into staging,", "trains on full datasets (9)")),
     Box(
         20, 400, 960, 84, MEMORY, ("TrajectoryBuffer and SlotTable", "a slot: one rollout of one split, [T+1, N, ...]")
@@ -92,7 +92,7 @@ ARROWS = (
 
 NOTES = (
     "Blue: processes. Yellow: shared memory. Solid: the path of one observation. Dashed: reports.",
-    "With --inference=local an actor has a policy of its own: 2 and 5 fall away, and 3, 4 and 11 happen in it.",
+    "With --inference=local the actor has its own policy: there is no 2 and 5, and 3, 4 and 11 happen in the actor.",
 )
 
 

@@ -1,7 +1,7 @@
 """Loads a policy that a run saved, and exports its weights as a safetensors file.
 
 Loading only reads and takes no lock, so a run that is still training can be looked at. An exported file holds no code,
-and reading it needs nothing of sfactory (docs/decisions/0029-weights-for-others.md).
+and reading it needs nothing of sfactory (docs/security.md).
 """
 
 from __future__ import annotations
