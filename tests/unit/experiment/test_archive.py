@@ -1,13 +1,12 @@
-"""A run that begins anew moves the old one out of its way, and deletes nothing but what an earlier one had moved."""
+"""A run that starts over moves the old one out of its way, and deletes only runs that an earlier one has moved."""
 
 from __future__ import annotations
 
 import json
 import logging
 import shutil
-import subprocess
-import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -15,35 +14,17 @@ import torch
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import write_config
-from sfactory.errors import RunDirError
 from sfactory.experiment.archive import archive_run
 from sfactory.experiment.run_dir import RunDir
 from tests.support.files import write_files
-from tests.support.source import ROOT
-
-HOLD = """
-import sys
-from sfactory.experiment.run_dir import RunDir
-with RunDir.open(sys.argv[1], sys.argv[2]):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 def fill(path: Path, mark: str, experiment: str = "exp") -> None:
-    """Everything that a run leaves in its folder; ``mark`` tells which run it was."""
+    """Everything that a run leaves in its folder; ``mark`` identifies the run."""
     path.mkdir(parents=True, exist_ok=True)
     write_config(path, config_of({"env": mark, "experiment": experiment}), {})
-    names = (
-        "metrics.jsonl",
-        "summary.json",
-        "sf_log.txt",
-        "git.diff",
-        "git_0123456789abcdef.diff",
-        "run.json",
-        "population.json",
-    )
-    write_files(path, dict.fromkeys(names, mark))
+    names = "metrics.jsonl summary.json sf_log.txt git.diff git_0123456789abcdef.diff run.json population.json"
+    write_files(path, dict.fromkeys(names.split(), mark))
     (path / "events.out.tfevents.1700000000.host.1").write_bytes(b"\0")
     (path / ".tmp-12-0123456789ab").write_bytes(b"half")
     directory = CheckpointDir(path / "checkpoint_p0", keep=2)
@@ -54,34 +35,23 @@ def fill(path: Path, mark: str, experiment: str = "exp") -> None:
     directory.save_milestone(payload, 1, 100)
 
 
-def mark_of(path: Path) -> str:
-    """Which run is in a folder."""
-    return str(json.loads((path / "config.json").read_text())["config"]["env"])
-
-
-def again(train_dir: Path, behavior: str, mark: str) -> Path | None:
+def again(train_dir: Path, behavior: Literal["restart", "overwrite"], mark: str) -> Path | None:
     """Start the run again with that behavior, and leave ``mark`` in its folder; returns where the old one went."""
-    assert behavior in ("restart", "overwrite")
     with RunDir.open(train_dir, "exp") as run:
-        moved = archive_run(run, behavior)  # type: ignore[arg-type]  # looked at above
+        moved = archive_run(run, behavior)
         fill(run.path, mark)
     return moved
 
 
 def folders(train_dir: Path) -> dict[str, str]:
     """Mark of the run in each folder, by its name."""
-    return {path.name: mark_of(path) for path in sorted(train_dir.iterdir()) if (path / "config.json").exists()}
-
-
-@pytest.mark.parametrize("behavior", ["restart", "overwrite"])
-def test_where_no_run_was_nothing_is_moved(tmp_path: Path, behavior: str) -> None:
-    assert again(tmp_path, behavior, "first") is None
-
-    assert [path.name for path in tmp_path.iterdir()] == ["exp"]
+    configs = {path.parent.name: path for path in sorted(train_dir.glob("*/config.json"))}
+    return {name: str(json.loads(path.read_text())["config"]["env"]) for name, path in configs.items()}
 
 
 def test_restarted_runs_are_kept_under_the_first_free_number(tmp_path: Path) -> None:
-    fill(tmp_path / "exp", "first")
+    assert again(tmp_path, "restart", "first") is None
+    assert [path.name for path in tmp_path.iterdir()] == ["exp"]
     (tmp_path / "exp_old0002").write_text("in the way")
 
     moved = [again(tmp_path, "restart", mark) for mark in ("second", "third")]
@@ -94,11 +64,9 @@ def test_restarted_runs_are_kept_under_the_first_free_number(tmp_path: Path) -> 
 
 
 def test_an_overwritten_run_replaces_the_one_that_was_overwritten_before(tmp_path: Path) -> None:
-    fill(tmp_path / "exp", "first")
+    moved = [again(tmp_path, "overwrite", mark) for mark in ("first", "second", "third")]
 
-    moved = [again(tmp_path, "overwrite", mark) for mark in ("second", "third")]
-
-    assert moved == [tmp_path / "exp_overwritten"] * 2
+    assert moved == [None, tmp_path / "exp_overwritten", tmp_path / "exp_overwritten"]
     assert folders(tmp_path) == {"exp": "third", "exp_overwritten": "second"}
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -150,7 +118,7 @@ def test_a_link_in_an_overwritten_run_is_not_followed(tmp_path: Path) -> None:
     assert again(train_dir, "overwrite", "fourth") == train_dir / "exp_overwritten0001"
 
     assert (precious / "checkpoint_000000001_100.pth").read_text() == "precious"
-    assert mark_of(train_dir / "moved") == "first"
+    assert folders(train_dir)["moved"] == "first"
 
 
 def test_a_run_of_the_users_that_only_has_the_name_is_kept(tmp_path: Path) -> None:
@@ -163,7 +131,7 @@ def test_a_run_of_the_users_that_only_has_the_name_is_kept(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["{half", "[]", '{"config": 3}'])
-def test_an_overwritten_run_that_cannot_be_told_is_kept(tmp_path: Path, text: str) -> None:
+def test_an_overwritten_run_that_cannot_be_identified_is_kept(tmp_path: Path, text: str) -> None:
     fill(tmp_path / "exp_overwritten", "unknown")
     (tmp_path / "exp_overwritten" / "config.json").write_text(text)
     fill(tmp_path / "exp", "first")
@@ -177,24 +145,15 @@ def test_an_overwritten_run_that_cannot_be_told_is_kept(tmp_path: Path, text: st
 def test_an_overwritten_run_that_is_in_use_is_kept(tmp_path: Path) -> None:
     fill(tmp_path / "exp_overwritten", "in use")
     fill(tmp_path / "exp", "first")
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path), "exp_overwritten"],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
 
-    moved = again(tmp_path, "overwrite", "second")
-    holder.communicate("")
+    with RunDir.open(tmp_path, "exp_overwritten"):
+        moved = again(tmp_path, "overwrite", "second")
 
     assert moved == tmp_path / "exp_overwritten0001"
     assert folders(tmp_path)["exp_overwritten"] == "in use"
 
 
-def test_a_removal_that_was_cut_short_is_taken_up_again(tmp_path: Path) -> None:
+def test_a_removal_that_was_cut_short_is_continued(tmp_path: Path) -> None:
     fill(tmp_path / "exp", "first")
     again(tmp_path, "overwrite", "second")
     half_gone = tmp_path / "exp_overwritten"
@@ -209,17 +168,3 @@ def test_a_removal_that_was_cut_short_is_taken_up_again(tmp_path: Path) -> None:
     assert again(tmp_path, "overwrite", "fourth") == half_gone
 
     assert folders(tmp_path) == {"exp": "fourth", "exp_overwritten": "third"}
-
-
-def test_the_new_folder_is_locked_as_the_old_one_was(tmp_path: Path) -> None:
-    fill(tmp_path / "exp", "first")
-
-    with RunDir.open(tmp_path, "exp") as run:
-        moved = archive_run(run, "restart")
-        assert moved is not None
-        with pytest.raises(RunDirError, match="is in use by process"):
-            RunDir.open(tmp_path, "exp")
-        # The old run is nobody's any more: it can be gone on with under its new name.
-        RunDir.open(tmp_path, moved.name).close()
-
-    RunDir.open(tmp_path, "exp").close()
