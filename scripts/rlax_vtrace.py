@@ -1,4 +1,4 @@
-"""V-trace by rlax, on random cases: what tests/unit/algo/test_vtrace_of_rlax.py compares ours with.
+"""V-trace by rlax, on random cases: what tests/unit/algo/test_vtrace.py compares ours with.
 
 Needs a Python of its own, so that sfactory does not depend on JAX:
 

@@ -80,38 +80,6 @@ def test_worked_numbers_come_out() -> None:
     np.testing.assert_allclose(constant([1.0, 1.0, 1.0]).returns[:, 0], [12.673, 11.791, 10.9], atol=1e-3)
 
 
-def test_reward_of_the_last_step_moves_every_return() -> None:
-    difference = constant([0.0, 0.0, 1.0]).returns - constant([0.0, 0.0, 0.0]).returns
-
-    np.testing.assert_allclose(difference[:, 0], [GAMMA**2, GAMMA, 1.0])
-
-
-def test_lambda_of_0_gives_one_step_errors() -> None:
-    inputs = random_inputs(4, 6, 3, all_valid=True)
-
-    advantages = gae(**inputs, lambda_=0.0).advantages
-
-    ahead = torch.cat([inputs["values"][1:], inputs["bootstrap_value"][None]])
-    torch.testing.assert_close(advantages, inputs["rewards"] + inputs["discounts"] * ahead - inputs["values"])
-
-
-def test_truncation_inside_the_batch_equals_the_two_pieces_apart() -> None:
-    inputs = random_inputs(6, 7, 4, all_valid=True)
-    inputs["valid"][3] = False  # row 2 is truncated, row 3 its truncation row
-
-    def piece(rows: slice, bootstrap_value: Tensor) -> GAE:
-        parts = {name: tensor[rows] for name, tensor in inputs.items() if name != "bootstrap_value"}
-        return gae(**parts, bootstrap_value=bootstrap_value, lambda_=0.9)
-
-    result = gae(**inputs, lambda_=0.9)
-    first, second = piece(slice(0, 3), inputs["values"][3]), piece(slice(4, 7), inputs["bootstrap_value"])
-
-    torch.testing.assert_close(result.advantages[:3], first.advantages)
-    torch.testing.assert_close(result.advantages[4:], second.advantages)
-    assert result.advantages[3].abs().max() == 0.0
-    assert torch.equal(result.returns[3], inputs["values"][3])
-
-
 @pytest.mark.parametrize("garbage", [np.nan, np.inf])
 def test_garbage_in_invalid_rows_reaches_nothing(garbage: float) -> None:
     inputs = random_inputs(9, 10, 6)

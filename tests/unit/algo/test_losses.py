@@ -1,4 +1,4 @@
-"""Each term of the objective equals its formula, and invalid cells touch neither losses nor gradients."""
+"""Each term of the loss equals its formula, and invalid cells touch neither losses, gradients nor masked means."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from sfactory.algo.losses import (
     impact_log_prob,
     kl_penalty,
     log_ratio,
+    masked_mean_std,
+    normalize,
     outside_clip,
     pg_loss,
     ppo_clip_loss,
@@ -111,12 +113,6 @@ def test_losses_equal_their_formulas_over_the_valid_cells(seed: int) -> None:
     assert results == pytest.approx(expected, rel=1e-12)
 
 
-def test_value_clip_of_0_is_off() -> None:
-    cells = random_cells(0)
-
-    assert torch.equal(clipped_value_loss(cells, 0.0), clipped_value_loss(cells, None))
-
-
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradient_reaches_the_network_alone(name: str) -> None:
     loss, trained = LOSSES[name]
@@ -155,20 +151,6 @@ def test_wholly_invalid_minibatch_gives_0_and_zero_gradients(name: str) -> None:
     assert result.item() == 0.0
     assert gradient is not None
     assert torch.equal(gradient, torch.zeros_like(gradient))
-
-
-def test_wholly_invalid_minibatch_leaves_a_network_as_it_was() -> None:
-    network = torch.nn.Linear(3, 4)
-    before = network.weight.detach().clone()
-    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
-    log_prob = network(torch.randn(8, 3)).log_softmax(-1)[:, 0].view(4, 2)
-    nothing, noise = torch.zeros(4, 2, dtype=torch.bool), torch.full((4, 2), math.nan)
-
-    ratios = log_ratio(log_prob, noise, nothing)
-    ppo_clip_loss(log_ratios=ratios, advantages=noise, valid=nothing, clip_ratio=CLIP_RATIO).sum().backward()
-    optimizer.step()
-
-    assert torch.equal(network.weight, before)
 
 
 def test_clip_range_is_symmetric_in_log_space() -> None:
@@ -283,7 +265,7 @@ def test_cells_outside_the_range_of_the_clip_are_marked() -> None:
     assert outside.tolist() == [[1.0, 0.0, 0.0, 1.0, 0.0]]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("worker_clip", [0.5, 1.0, 2.0])
 def test_the_ratio_of_impact_is_that_of_the_paper(seed: int, worker_clip: float) -> None:
     cells = random_cells(seed)
@@ -299,3 +281,46 @@ def test_the_ratio_of_impact_is_that_of_the_paper(seed: int, worker_clip: float)
     torch.testing.assert_close(ratio[cells["valid"]], expected[cells["valid"]], rtol=1e-12, atol=0.0)
     clipped = (mu / target > worker_clip).double().mean()
     assert 0.0 < float(clipped) < 1.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_mean_and_deviation_are_those_of_the_valid_cells(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(7, 5, generator=generator, dtype=torch.float64) * 3.0 + 4.0
+    valid = torch.rand(7, 5, generator=generator) > 0.4
+    chosen = x[valid].numpy()
+
+    mean, std = masked_mean_std(x.masked_fill(~valid, math.nan), valid)
+
+    np.testing.assert_allclose([mean, std], [chosen.mean(), chosen.std()], rtol=1e-12)
+    assert mean.dtype == torch.float64
+
+
+def test_normalized_valid_cells_have_mean_0_and_deviation_1_and_the_others_are_0() -> None:
+    torch.manual_seed(0)
+    advantages, valid = torch.randn(32, 8) * 5.0 + 100.0, torch.rand(32, 8) > 0.3
+    advantages[~valid] = math.inf
+
+    result = normalize(advantages, valid)
+
+    assert abs(result[valid].mean().item()) < 1e-4
+    assert abs(result[valid].std(correction=0).item() - 1.0) < 1e-4
+    assert result[~valid].abs().max() == 0.0
+
+
+@pytest.mark.parametrize("num_valid", [0, 1])
+def test_one_or_no_valid_cell_gives_zeros(num_valid: int) -> None:
+    advantages = torch.full((3, 2), math.nan)
+    valid = torch.zeros(3, 2, dtype=torch.bool)
+    advantages.view(-1)[:num_valid], valid.view(-1)[:num_valid] = 7.0, True
+
+    mean, std = masked_mean_std(advantages, valid)
+
+    assert (mean.item(), std.item()) == (7.0 * num_valid, 0.0)
+    assert torch.equal(normalize(advantages, valid), torch.zeros(3, 2))
+
+
+def test_constant_advantages_are_not_blown_up() -> None:
+    advantages = torch.full((64, 64), 0.1)
+
+    assert normalize(advantages, torch.ones(64, 64, dtype=torch.bool)).abs().max() < 0.1

@@ -1,7 +1,8 @@
-"""V-trace equals the sums of the IMPALA paper, whatever terminates, is truncated, or is invalid on the way."""
+"""V-trace equals the sums of the IMPALA paper, and 200 random cases of rlax (scripts/rlax_vtrace.py)."""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from sfactory.algo.gae import gae
 from sfactory.algo.vtrace import VTrace, vtrace
+from tests.support.source import ROOT
 
 Array = npt.NDArray[np.float64]
 GAMMA = 0.99
@@ -139,15 +141,6 @@ def test_worked_numbers_come_out(rewards: float | list[float], expected: list[fl
     np.testing.assert_allclose(vs[:, 0].numpy(), expected, atol=1e-3)
 
 
-def test_reward_of_the_last_step_moves_every_target() -> None:
-    batch = columns(3, rewards=0.0, values=10.0)
-    more = columns(3, rewards=[0.0, 0.0, 1.0], values=10.0)
-
-    difference = run_vtrace(more).vs - run_vtrace(batch).vs
-
-    np.testing.assert_allclose(difference[:, 0].numpy(), [GAMMA**2, GAMMA, 1.0])
-
-
 @pytest.mark.parametrize("lambda_", [0.0, 0.6, 0.95, 1.0])
 def test_on_policy_targets_are_those_of_gae(lambda_: float) -> None:
     batch = random_batch(3, 12, 5, on_policy=True)
@@ -166,53 +159,6 @@ def test_on_policy_targets_are_those_of_gae(lambda_: float) -> None:
     torch.testing.assert_close(result.pg_advantages, result.advantages)
     if lambda_ == 1.0:
         torch.testing.assert_close(result.advantages, reference.advantages)
-
-
-def test_truncation_inside_the_batch_equals_the_two_pieces_apart() -> None:
-    whole = random_batch(11, 7, 4, all_valid=True)
-    whole.valid[3], whole.log_rhos[3] = False, -np.inf  # row 2 is truncated, row 3 its truncation row
-
-    def piece(rows: slice, bootstrap_value: Array) -> VTrace:
-        return run_vtrace(
-            Batch(
-                log_rhos=whole.log_rhos[rows],
-                discounts=whole.discounts[rows],
-                rewards=whole.rewards[rows],
-                values=whole.values[rows],
-                bootstrap_value=bootstrap_value,
-                valid=whole.valid[rows],
-            )
-        )
-
-    result = run_vtrace(whole)
-    first, second = piece(slice(0, 3), whole.values[3]), piece(slice(4, 7), whole.bootstrap_value)
-
-    for joint, before, after in zip(result, first, second, strict=True):
-        torch.testing.assert_close(joint[:3], before)
-        torch.testing.assert_close(joint[4:], after)
-    np.testing.assert_array_equal(result.vs[3].numpy(), whole.values[3])
-    assert result.advantages[3].abs().max() == 0.0
-
-
-def test_without_clips_the_weights_are_the_full_products_of_ratios() -> None:
-    batch = random_batch(5, 4, 3, all_valid=True)
-    batch.discounts[:], batch.values[:], batch.bootstrap_value[:] = 1.0, 0.0, 0.0
-
-    result = run_vtrace(batch, rho_clip=None, c_clip=None, pg_rho_clip=None)
-
-    products = np.cumprod(np.exp(batch.log_rhos), axis=0)
-    np.testing.assert_allclose(result.vs[0].numpy(), (products * batch.rewards).sum(0))
-
-
-def test_constant_reward_at_its_fixed_point_is_left_alone() -> None:
-    value = 1.0 / (1.0 - GAMMA)
-    batch = columns(20, rewards=1.0, values=value)
-    batch.bootstrap_value[:] = value
-
-    result = run_vtrace(batch)
-
-    np.testing.assert_allclose(result.vs.numpy(), value)
-    np.testing.assert_allclose(result.advantages.numpy(), 0.0, atol=1e-10)
 
 
 @pytest.mark.parametrize("garbage", [np.nan, np.inf, -np.inf])
@@ -285,3 +231,43 @@ def test_wrong_shape_is_refused_by_name() -> None:
 
     with pytest.raises(ValueError, match=r"'rewards': \(4, 1\)"):
         run_vtrace(batch)
+
+
+MADE = json.loads((ROOT / "tests" / "data" / "rlax_vtrace.json").read_text())
+CASES: list[dict[str, Any]] = MADE["cases"]
+
+
+def column(numbers: list[float]) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float64).unsqueeze(1)
+
+
+def ours(case: dict[str, Any]) -> VTrace:
+    values = column(case["values"])
+    return vtrace(
+        log_rhos=column(case["log_rhos"]),
+        discounts=column(case["discounts"]),
+        rewards=column(case["rewards"]),
+        values=values[:-1],
+        bootstrap_value=values[-1],
+        rho_clip=case["rho_clip"],
+        c_clip=1.0,  # as rlax has it, always
+        pg_rho_clip=case["pg_rho_clip"],
+        lambda_=case["lambda"],
+    )
+
+
+def test_there_are_200_cases_of_all_kinds() -> None:
+    assert len(CASES) == 200
+    assert {len(case["rewards"]) for case in CASES} == set(range(1, 9))
+    assert {case["lambda"] for case in CASES} == {0.0, 0.3, 0.7, 0.95, 1.0}
+    assert {case["rho_clip"] for case in CASES} == {case["pg_rho_clip"] for case in CASES} == {0.5, 1.0, 2.2, 100.0}
+    assert sum(0.0 in case["discounts"] for case in CASES) > 50
+
+
+def test_targets_and_advantages_are_those_of_rlax() -> None:
+    for case in CASES:
+        result = ours(case)
+
+        torch.testing.assert_close(result.vs, column(case["vs"]), rtol=1e-10, atol=1e-10)
+        if case["lambda"] == 1.0:  # below it rlax mixes V into the value that an advantage looks ahead to
+            torch.testing.assert_close(result.pg_advantages, column(case["pg_advantages"]), rtol=1e-10, atol=1e-10)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import CheckpointError, DivergedError
-from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.learner.batch import Batch
 from sfactory.learner.checkpointing import Progress, payload_of, restore
 from sfactory.learner.loss import AuxiliaryTask, make_auxiliary
@@ -60,10 +58,6 @@ def batch_of(seed: int = 1) -> Batch:
 
 def weights(module: torch.nn.Module) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in module.parameters()]
-
-
-def test_without_its_flag_there_is_none() -> None:
-    assert make_auxiliary(model_of(**MEMORY), AlgoConfig()) is None
 
 
 def test_first_weights_of_the_network_are_the_same_with_and_without() -> None:
@@ -125,17 +119,6 @@ def test_the_auxiliary_loss_alone_moves_encoder_and_memory() -> None:
 
     moved = {name for name, p in trainer.model.named_parameters() if not torch.equal(p, before[name])}
     assert moved == {name for name in before if name.startswith(("tower.encoder", "tower.core"))}
-
-
-def test_training_lowers_the_auxiliary_loss_on_a_dataset_that_comes_again() -> None:
-    trainer, batch = trainer_of(dataclasses.replace(CPC, aux_loss_coeff=1.0)), batch_of()
-    found = []
-    for _ in range(40):
-        trainer.train(batch)
-        found.append(trainer.statistics()["aux_loss"])
-        trainer.stats.clear()
-
-    assert sum(found[-5:]) / 5 < 0.8 * sum(found[:5]) / 5
 
 
 def test_an_update_that_is_skipped_leaves_the_auxiliary_weights_as_they_are() -> None:
@@ -202,18 +185,6 @@ class Wired(LoneLearner):
         host = torch.zeros(flat_bytes(ActorCritic(VECTOR, self.config.model)), dtype=torch.uint8)
         self.shared.weights[0].read_into(host.numpy())
         return host
-
-
-def test_who_acts_needs_nothing_of_it(tmp_path: Path) -> None:
-    wired = Wired(use_cpc=True, cpc_forward_steps=3, cpc_time_subsample=4)
-    wired.learn()
-
-    policy = ActingPolicy(VECTOR, wired.config.model, wired.shared.weights[0], torch.device("cpu"))
-    policy.refresh()
-    acted = policy.act({"obs": torch.zeros(3, 3)}, policy.fresh_state(3))
-
-    assert policy.version == 1
-    assert bool(torch.isfinite(acted.value).all())
 
 
 def test_auxiliary_weights_that_are_not_finite_end_the_run_before_they_are_saved() -> None:

@@ -189,17 +189,6 @@ def test_slots_suffice_for_every_dataset_and_come_free_only_after_training(
     assert len(delivered) == 5 * dataset_rows
 
 
-def test_a_slot_is_free_after_its_copy_where_collection_goes_on() -> None:
-    hall = Hall(layout_of(config_with(1, 1, rows=3, dataset_rows=4, num_batches_to_accumulate=2)))
-    for slot in (0, 1):
-        hall.fill(slot)
-
-    assert hall.assembler.advance(hall.staging, 1)
-
-    # The second one has a row that is not copied yet.
-    assert hall.freed() == hall.free_slots() == [0]
-
-
 class Course:
     """A real learner, and actors that act with the newest weights whenever they have a free slot."""
 

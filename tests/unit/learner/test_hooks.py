@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ConfigError, ExitCode, HookFailed
@@ -69,27 +68,6 @@ def test_a_dataset_that_brings_no_update_is_none_to_a_hook(tmp_path: Path, diary
     learner.learn(valid=False)
 
     assert lines(diary) == []
-
-
-def test_statistics_are_those_of_the_last_dataset_alone() -> None:
-    model = tiny_model()
-    trainer = trainer_for(model)
-    told: list[Mapping[str, float]] = []
-
-    def hook(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
-        told.append(stats)
-
-    hooks = Hooks({"mine": hook})
-    means = []
-    for seed in (1, 2):
-        trainer.train(random_batch(model, seed=seed))
-        hooks.after_dataset(trainer, 0, 20)
-        means.append(trainer.statistics())
-
-    # Means since they were last cleared are over both, as many updates each.
-    assert told[0]["value_loss"] == means[0]["value_loss"]
-    assert told[0]["value_loss"] != told[1]["value_loss"]
-    torch.testing.assert_close(means[1]["value_loss"], (told[0]["value_loss"] + told[1]["value_loss"]) / 2)
 
 
 def test_hooks_cannot_change_what_other_hooks_are_told() -> None:

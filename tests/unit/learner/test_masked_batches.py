@@ -13,7 +13,6 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig
 from sfactory.learner.batch import Batch
-from sfactory.learner.loss import LossFunction
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.losses import loss_of
 from tests.support.models import model_of, tiny_config
@@ -100,57 +99,6 @@ def test_the_loss_of_a_batch_with_masked_steps_is_that_of_the_stretches_between_
     torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-5)
     for gradient, other in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(gradient, other, rtol=1e-3, atol=1e-4)
-
-
-def test_gae_around_a_masked_step_is_what_it_is_on_paper() -> None:
-    model = model_of()
-    config = dataclasses.replace(GAE, gae_lambda=0.5)
-    valid = torch.tensor([[True], [True], [False], [True], [True]])
-    batch = random_batch(
-        model,
-        rows=1,
-        rewards=torch.tensor([[1.0], [2.0], [torch.nan], [4.0], [8.0]]),
-        behavior_value=torch.tensor([[0.5], [1.0], [3.0], [2.0], [-1.0]]),
-        discounts=torch.full((5, 1), 0.5),
-        valid=valid,
-    )
-    with torch.no_grad():
-        last = float(model({"obs": batch.obs["obs"][-1]}).value)
-
-    targets = LossFunction(model, config).gae_targets(batch)
-
-    # delta[t] = r + 0.5 V' - V, and A[t] = delta[t] + 0.25 A[t + 1], from 0 after steps 1 and 4.
-    second = 2.0 + 0.5 * 3.0 - 1.0
-    fifth = 8.0 + 0.5 * last + 1.0
-    fourth = (4.0 + 0.5 * -1.0 - 2.0) + 0.25 * fifth
-    first = (1.0 + 0.5 * 1.0 - 0.5) + 0.25 * second
-    assert targets is not None
-    assert targets.advantages[:, 0].tolist() == pytest.approx([first, second, 0.0, fourth, fifth])
-    returns = [first + 0.5, second + 1.0, fourth + 2.0, fifth - 1.0]
-    assert targets.returns[valid].tolist() == pytest.approx(returns)
-
-
-def test_vtrace_around_a_masked_step_is_what_it_is_on_paper() -> None:
-    model = model_of()
-    valid = torch.tensor([[True], [True], [False], [True]])
-    batch = random_batch(model, steps=4, rows=1, valid=valid)
-    obs, actions = batch.obs["obs"][:, 0], batch.actions["action"][:, 0]
-    with torch.no_grad():
-        judged = evaluate(model, {"obs": obs[:-1]}, {"action": actions})
-        values = [*judged.value.tolist(), float(model({"obs": obs[-1:]}).value)]
-    # Importance weights of 2, 0.5 and 0.8 where steps are valid; the first is clipped to 1.
-    weights = torch.tensor([2.0, 0.5, 123.0, 0.8])
-    batch = masked(
-        dataclasses.replace(batch, behavior_log_prob=(judged.log_prob - weights.log()).unsqueeze(1)), valid, "rewards"
-    )
-    r = batch.rewards[:, 0].tolist()
-
-    returns = loss_of(model, VTRACE, batch).returns[:, 0].tolist()
-
-    second = values[1] + 0.5 * (r[1] + 0.9 * values[2] - values[1])
-    first = values[0] + (r[0] + 0.9 * values[1] - values[0]) + 0.9 * (second - values[1])
-    fourth = values[3] + 0.8 * (r[3] + 0.9 * values[4] - values[3])
-    assert [returns[0], returns[1], returns[3]] == pytest.approx([first, second, fourth], rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("fields", MEMORY, ids=["gru", "lstm", "separate"])

@@ -194,20 +194,6 @@ def test_what_is_kept_for_the_gradient_shrinks_with_the_parts() -> None:
     assert kept_for_gradients(5 * 64 // 16) < kept_for_gradients(0) / 8
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: a CPU counts no memory of tensors")
-def test_on_a_gpu_parts_take_less_memory() -> None:
-    def peak(size: int) -> int:
-        batch = random_batch(tiny_model(), rows=4096)._each(lambda tensor: tensor.to("cuda"))
-        trainer = trainer_for(tiny_model().to("cuda"), learner=LearnerConfig(microbatch_size=size))
-        trainer.train(batch)  # the optimizer's moments are made
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        trainer.train(batch)
-        return torch.cuda.max_memory_allocated() - before
-
-    assert peak(5 * 4096 // 16) < peak(0) / 2
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_the_divergence_of_parts_is_that_of_the_whole_over_fresh_steps(case: str) -> None:
     fields, flags = CASES[case]
@@ -253,18 +239,6 @@ def test_training_in_parts_takes_the_same_steps_and_tells_the_same(case: str, sh
     assert float((weights_of(whole) - before).abs().max()) > 1e-3
     assert float((weights_of(parts) - weights_of(whole)).abs().max()) < 1e-9
     assert parts.statistics() == pytest.approx(whole.statistics(), rel=1e-6, abs=1e-9, nan_ok=True)
-
-
-@pytest.mark.parametrize("schedule", ["kl_adaptive_minibatch", "kl_adaptive_epoch"])
-def test_an_adaptive_rate_sees_the_same_divergences_in_parts(schedule: str) -> None:
-    optim = OptimConfig(learning_rate=0.01, lr_schedule=schedule)
-    rates = []
-    for size in (0, STEPS):
-        trainer = trainer_of("appo", size, optim)
-        trainer.train(thin_batch(trainer.model, {}, torch.float64))
-        rates.append(trainer.coefficients.rates.policy)
-
-    assert rates[0] == rates[1] != 0.01
 
 
 def test_the_gradient_is_clipped_once_over_the_whole_minibatch() -> None:

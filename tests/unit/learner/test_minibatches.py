@@ -15,9 +15,7 @@ from sfactory.learner.batch import Batch
 from sfactory.learner.minibatches import Minibatch, Minibatches
 from sfactory.learner.targets import Targets
 from sfactory.learner.trainer import Trainer
-from tests.support.models import model_of, tiny_config
 from tests.support.parts import fields_of, random_batch, tiny_model, trainer_for
-from tests.support.recorded import record
 
 STEPS = 4
 GAE, VTRACE = AlgoConfig(with_vtrace=False), AlgoConfig()
@@ -118,15 +116,6 @@ def test_single_steps_are_drawn_with_gae_and_without_memory() -> None:
     assert all(len({mark // 100 for mark in part[0].tolist()}) > 2 for part in parts)
 
 
-def test_each_epoch_has_an_order_of_its_own() -> None:
-    batch, targets = marked(rows=6)
-    minibatches = Minibatches(batch, targets, count=3, generator=generator_of())
-
-    orders = [torch.cat(epoch_of(minibatches), dim=1)[0].tolist() for _ in range(5)]
-
-    assert len({tuple(order) for order in orders}) == 5
-
-
 def test_the_order_depends_on_the_generator_alone() -> None:
     batch, targets = marked(rows=6)
     orders = {
@@ -192,30 +181,3 @@ def test_a_trainer_shuffles_by_its_seed_its_policy_and_its_train_step(algo: Algo
     ordered = trainer_of(algo, shuffle=False)
     ordered.train(batch)
     assert not torch.equal(weights_of(ordered), same)
-
-
-@pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])
-def test_where_all_steps_are_in_one_minibatch_their_order_makes_no_difference(algo: AlgoConfig) -> None:
-    shuffled, ordered = trainer_of(algo, True, batches=1), trainer_of(algo, False, batches=1)
-    batch = random_batch(tiny_model(), rows=8)
-    valid = torch.rand(5, 8, generator=generator_of(2)) > 0.2
-    batch = dataclasses.replace(batch, taken=valid, valid=valid)
-
-    learned = [trainer.train(batch) for trainer in (shuffled, ordered)]
-
-    assert learned == [int(batch.valid.sum())] * 2
-    torch.testing.assert_close(weights_of(shuffled), weights_of(ordered), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])
-def test_shuffled_rows_with_memory_take_their_memory_along(algo: AlgoConfig) -> None:
-    model = model_of(use_rnn=True)
-    batch = record(model, tiny_config(use_rnn=True), recurrence=3)
-    learner = LearnerConfig(num_batches_per_epoch=3, shuffle_minibatches=True)
-    trainer = trainer_for(model, algo, OptimConfig(learning_rate=1e-30), learner, seed=5)
-
-    trainer.train(batch)
-
-    # With the memory of another row the ratio would not be 1.
-    assert trainer.train_step == 3
-    assert trainer.statistics()["kl"] < 1e-6

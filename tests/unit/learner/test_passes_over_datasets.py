@@ -41,22 +41,6 @@ def aged_by(batch: Batch, versions: list[int]) -> Batch:
     return dataclasses.replace(batch, policy_version=version)
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])
-def test_training_on_a_dataset_is_opening_it_passing_over_it_and_closing_it(algo: AlgoConfig, shuffle: bool) -> None:
-    at_once, by_hand = (trainer_of(algo, num_epochs=3, shuffle_minibatches=shuffle) for _ in range(2))
-
-    for batch in batches_of(2):
-        learned = at_once.train(batch)
-
-        dataset = by_hand.open(batch)
-        assert [by_hand.learn(dataset) for _ in range(3)] == [True] * 3
-        assert by_hand.close(dataset) == learned == 30
-
-    assert by_hand.train_step == at_once.train_step == 12
-    assert torch.equal(weights_of(by_hand), weights_of(at_once))
-
-
 def test_opening_draws_nothing_and_learns_nothing() -> None:
     trainer = trainer_of(shuffle_minibatches=True)
     trainer.train(batches_of(1)[0])
@@ -67,21 +51,6 @@ def test_opening_draws_nothing_and_learns_nothing() -> None:
     assert torch.equal(weights_of(trainer), before)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert [(dataset.passes, dataset.learned) for dataset in datasets] == [(0, Learned())] * 3
-
-
-@pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])
-def test_passes_over_two_datasets_may_take_turns(algo: AlgoConfig) -> None:
-    trainer = trainer_of(algo, shuffle_minibatches=True)
-    first, second = (trainer.open(batch) for batch in batches_of(2))
-    steps = []
-
-    for dataset in (first, second, first, second, second):
-        assert trainer.learn(dataset)
-        steps.append(trainer.train_step)
-
-    assert steps == [2, 4, 6, 8, 10]
-    assert (first.passes, second.passes) == (2, 3)
-    assert (trainer.close(first), trainer.close(second)) == (30, 30)
 
 
 def test_two_datasets_that_were_opened_at_the_same_step_are_not_shuffled_alike() -> None:
@@ -256,18 +225,6 @@ def test_the_weight_of_the_kl_penalty_follows_the_divergence_that_a_dataset_ends
 
     assert trainer.coefficients.kl == pytest.approx(0.25 * factor)
     assert trainer.statistics()["kl_coeff"] == trainer.coefficients.kl
-
-
-def test_that_weight_is_in_force_in_the_loss() -> None:
-    gradients = []
-    for coefficient in (0.0, 50.0):
-        algo = dataclasses.replace(VTRACE, kl_loss_coeff=0.25, kl_target=0.02)
-        trainer = trainer_for(tiny_model(), algo, STANDING_STILL, LearnerConfig())
-        trainer.coefficients.kl = coefficient
-        trainer.train(batch_with_divergence(trainer, 0.5))
-        gradients.append(trainer.statistics()["grad_norm"])
-
-    assert gradients[1] > 5.0 * gradients[0]
 
 
 def test_a_weight_of_exploration_that_has_a_schedule_is_in_force_in_the_loss() -> None:

@@ -13,8 +13,6 @@ from sfactory.learner.checkpointing import PAYLOAD_VERSION, Progress, payload_of
 from sfactory.learner.setup import Limits
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.flat_state import FlatState
-from tests.support.models import model_of
 from tests.support.parts import VECTOR, random_batch, tiny_model, trainer_for
 
 
@@ -63,31 +61,6 @@ def test_training_is_over_at_either_limit(limits: Limits, over: bool) -> None:
     assert progress.reached(limits) is over
 
 
-def test_a_resumed_trainer_does_the_same_updates_as_one_that_never_stopped() -> None:
-    first, resumed = trainer_of(seed=0), trainer_of(seed=7)
-    flat = FlatState(resumed.model)
-    batch = random_batch(first.model)
-    for _ in range(3):
-        first.train(batch)
-    payload = copy.deepcopy(payload_of(first, Progress(env_steps=60, best_objective=2.5, earlier_seconds=9.0)))
-
-    progress = Progress()
-    restore(payload, "here", resumed, progress)
-    for trainer in (first, resumed):
-        trainer.train(batch)
-
-    for mine, other in zip(first.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(mine, other)
-    assert (resumed.train_step, progress.env_steps, progress.best_objective) == (4, 60, 2.5)
-    assert progress.train_seconds == 9.0
-    # What is published from now on are the restored weights.
-    twin = tiny_model(seed=1)
-    FlatState(twin).adopt(torch.from_numpy(flat.to_host()))
-    assert torch.equal(
-        twin.state_dict()["value_head.linear.weight"], first.model.state_dict()["value_head.linear.weight"]
-    )
-
-
 def test_a_resumed_optimizer_keeps_its_moments_and_takes_the_new_settings() -> None:
     first = trainer_of(seed=0)
     first.train(random_batch(first.model))
@@ -104,20 +77,6 @@ def test_a_resumed_optimizer_keeps_its_moments_and_takes_the_new_settings() -> N
     assert {int(moment["step"]) for moment in moments.values()} == {1}
     for index, moment in first.updater.optimizer.state_dict()["state"].items():
         assert torch.equal(moments[index]["exp_avg"], moment["exp_avg"])
-
-
-def test_a_resumed_trainer_steps_at_the_new_rate() -> None:
-    first = trainer_of()
-    batch = random_batch(first.model)
-    first.train(batch)
-    resumed = trainer_for(tiny_model(seed=7), AlgoConfig(), OptimConfig(learning_rate=1e-12), LearnerConfig())
-
-    restore(copy.deepcopy(payload_of(first, Progress())), "here", resumed, Progress())
-    resumed.train(batch)
-
-    # At the saved rate of 0.01 every weight would have moved by about that much.
-    for before, after in zip(first.model.parameters(), resumed.model.parameters(), strict=True):
-        assert float((before - after).detach().abs().max()) < 1e-6
 
 
 def test_a_payload_holds_plain_numbers_and_tensors_only(tmp_path: object) -> None:
@@ -173,27 +132,6 @@ def test_a_payload_of_another_optimizer_is_refused(fields: dict[str, object], re
 
     with pytest.raises(CheckpointError, match=f"checkpoint_7 does not fit the optimizer .*{reason}"):
         restore(payload_of(trainer_of(), Progress()), "checkpoint_7", resumed, Progress())
-
-
-@pytest.mark.parametrize("kind", ["adamw", "rmsprop", "lamb", "muon"])
-def test_every_optimizer_resumes_from_a_file_as_if_it_had_not_stopped(kind: str, tmp_path: object) -> None:
-    optim = OptimConfig(optimizer=kind, learning_rate=0.01, separate_value_optimizer=True)  # type: ignore[arg-type]
-    first, resumed = (
-        trainer_for(model_of(seed=seed, actor_critic_share_weights=False), AlgoConfig(), optim, LearnerConfig())
-        for seed in (0, 7)
-    )
-    batch = random_batch(first.model)
-    for _ in range(2):
-        first.train(batch)
-    path = f"{tmp_path}/payload.pth"
-    torch.save(payload_of(first, Progress()), path)
-
-    restore(torch.load(path, weights_only=True), "here", resumed, Progress())
-    for trainer in (first, resumed):
-        trainer.train(batch)
-
-    for mine, other in zip(first.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(mine, other)
 
 
 def test_a_payload_of_another_model_is_refused() -> None:

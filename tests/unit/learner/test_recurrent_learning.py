@@ -36,22 +36,6 @@ def test_recurrence_is_the_whole_rollout_unless_it_is_given(flag: int, steps: in
     assert Layout.plan(sampling, learner, "central", state_size=7).recurrence == steps
 
 
-@pytest.mark.parametrize("recurrence", [1, 2, 3, 6])
-def test_a_batch_knows_its_recurrence_by_the_states_it_holds(recurrence: int) -> None:
-    batch = record(model_of(use_rnn=True), tiny_config(use_rnn=True), recurrence=recurrence)
-
-    assert batch.rnn_states.shape == (STEPS // recurrence + 1, STEPS, 6)
-    assert batch.recurrence == recurrence
-    assert batch.columns(slice(1, 3)).recurrence == recurrence
-
-
-def test_an_update_of_a_batch_without_memory_needs_no_states() -> None:
-    batch = record(model_of(), tiny_config())
-
-    assert batch.rnn_states.shape == (2, STEPS, 0)
-    assert batch.recurrence == STEPS
-
-
 @pytest.mark.parametrize("fields", CORES, ids=CORE_NAMES)
 @pytest.mark.parametrize("recurrence", [1, 3, 6])
 @pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])

@@ -11,7 +11,7 @@ from sfactory.learner.batcher import Batcher
 from sfactory.learner.replay import Replay
 from sfactory.learner.staging import REPLAYED, Staging
 from tests.support.parts import VECTOR, small_layout
-from tests.unit.learner.test_assembler import Bench
+from tests.unit.learner.test_batcher import Bench
 
 ROWS, DATASET = 3, 7
 

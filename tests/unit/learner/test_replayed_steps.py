@@ -70,17 +70,6 @@ def test_statistics_are_those_of_the_fresh_rows_alone_whatever_the_replayed_ones
     assert found["replay_kl"] > 5.0 > found["kl"]
 
 
-def test_replayed_steps_that_are_masked_count_nowhere() -> None:
-    model, batch = tiny_model(), mixed()
-    valid = batch.valid.clone()
-    valid[:, FRESH_ROWS + 1] = False
-
-    statistics = loss_of(model, PLAIN, dataclasses.replace(batch, valid=valid)).statistics
-
-    assert statistics["valid_fraction"] == pytest.approx(5 / 6)
-    assert statistics["replayed_fraction"] == pytest.approx(1 / 5)
-
-
 @pytest.mark.parametrize("with_vtrace", [True, False])
 def test_normalizers_of_observations_and_returns_do_not_see_replayed_steps_again(with_vtrace: bool) -> None:
     algo = dataclasses.replace(PLAIN, with_vtrace=with_vtrace)
@@ -103,12 +92,6 @@ def test_normalizers_of_observations_and_returns_do_not_see_replayed_steps_again
     assert counts == [2 * 5 * FRESH_ROWS] * 2
 
 
-def test_steps_trained_are_fresh_ones() -> None:
-    trainer = trainer_for(tiny_model(), PLAIN, STANDING_STILL, LearnerConfig())
-
-    assert trainer.train(mixed()) == 5 * FRESH_ROWS
-
-
 def only_replayed(batch: Batch) -> Batch:
     return dataclasses.replace(batch, replayed=torch.ones_like(batch.valid))
 
@@ -125,20 +108,6 @@ def test_a_minibatch_of_replayed_steps_alone_is_learned_from_and_tells_nothing_o
     assert all(math.isnan(statistics[name]) for name in ("policy_loss", "kl", "explained_variance"))
     assert statistics["replay_kl"] > 0.0
     assert statistics["replayed_fraction"] == 1.0
-
-
-def test_means_of_fresh_statistics_leave_out_updates_that_had_no_fresh_step() -> None:
-    trainer = trainer_for(tiny_model(), PLAIN, STANDING_STILL, LearnerConfig())
-    trainer.train(mixed())
-    alone = trainer.statistics()
-
-    trainer.train(only_replayed(mixed(seed=2)))
-
-    assert trainer.stats.updates == 2
-    both = trainer.statistics()
-    for name in ("policy_loss", "value_loss", "kl", "explained_variance"):
-        assert both[name] == pytest.approx(alone[name], rel=1e-6), name
-    assert both["replayed_fraction"] == pytest.approx((alone["replayed_fraction"] + 1.0) / 2)
 
 
 @pytest.mark.parametrize("schedule", ["kl_adaptive_minibatch", "kl_adaptive_epoch"])

@@ -67,20 +67,6 @@ def test_slots_are_joined_and_the_last_one_is_cut() -> None:
     assert_columns(staging, [(first, 0), (first, 1), (first, 2), (second, 0), (second, 1)])
 
 
-def test_the_rest_of_a_cut_slot_goes_into_the_next_dataset() -> None:
-    layout = small_layout(rows=3, dataset_rows=5)
-    first, second, *_ = filled_slots(layout)
-    staging = Staging(SPEC, layout, pin=False)
-    staging.take(first, 0)
-    staging.take(second, 0)
-
-    staging.clear()
-
-    assert staging.take(second, 2) == 1
-    assert staging.filled == 1
-    assert_columns(staging, [(second, 2)])
-
-
 def test_valid_steps_are_counted_over_the_columns_taken_and_start_anew() -> None:
     layout = small_layout(rows=3, dataset_rows=4)
     first, second, *_ = filled_slots(layout)
@@ -94,20 +80,6 @@ def test_valid_steps_are_counted_over_the_columns_taken_and_start_anew() -> None
     assert staging.valid_steps == first.valid.sum() + second.valid[:, 0].sum() == staging.scalars["valid"].sum()
     staging.clear()
     assert staging.valid_steps == 0
-
-
-def test_a_copy_does_not_follow_its_slot() -> None:
-    layout = small_layout(rows=3, dataset_rows=3)
-    first, *_ = filled_slots(layout)
-    staging = Staging(SPEC, layout, pin=False)
-    staging.take(first, 0)
-    reward = first.reward.copy()
-
-    first.reward.fill(-1)
-    first.obs["image"].fill(0)
-
-    assert np.array_equal(staging.scalars["reward"].numpy(), reward)
-    assert staging.obs["image"].any()
 
 
 def copy_threads() -> set[threading.Thread]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import CheckpointError
 from sfactory.learner.checkpointing import Progress, payload_of, restore
@@ -115,31 +113,6 @@ def test_weights_are_mixed_by_tau_and_buffers_are_taken_over_whole(tau: float) -
         assert torch.equal(buffer, new[name]), name
 
 
-def test_a_move_by_a_tau_of_1_is_an_exact_copy() -> None:
-    model = model_of()
-    target = TargetNetwork(model, interval=1, tau=1.0)
-    disturbed(model, 0.1)
-
-    target.after_update(YES)
-
-    assert is_same(target.model, state_of(model))
-
-
-def test_a_trainer_has_one_only_where_it_is_wanted() -> None:
-    assert trainer_of(AlgoConfig()).target is None
-    assert trainer_of().target is not None
-
-
-def test_training_moves_it_after_as_many_updates_as_were_asked_for() -> None:
-    trainer = trainer_of(num_batches_per_epoch=2, num_epochs=5)
-    batch = random_batch(trainer.model, rows=8)
-
-    trainer.train(batch)
-
-    assert trainer.train_step == 10
-    assert int(target_of(trainer).moves) == 3
-
-
 def test_updates_without_a_valid_step_and_skipped_ones_do_not_move_it() -> None:
     trainer = trainer_of(dataclasses.replace(IMPACT, target_update_interval=1))
     batch = random_batch(trainer.model)
@@ -166,19 +139,6 @@ def test_it_sees_the_first_observations_as_the_policy_does() -> None:
     assert not dataset.passes
 
 
-def test_between_moves_it_stays_as_it_is_whatever_the_policy_observes() -> None:
-    trainer = trainer_of(dataclasses.replace(IMPACT, target_update_interval=100))
-    batch = random_batch(trainer.model)
-    trainer.train(batch)
-    before = state_of(target_of(trainer).model)
-
-    for seed in range(3):
-        trainer.train(random_batch(trainer.model, seed=seed))
-
-    assert is_same(target_of(trainer).model, before)
-    assert not is_same(trainer.model, before)
-
-
 def test_the_clip_fraction_and_the_mean_ratio_are_those_of_the_ratio_to_the_target() -> None:
     # The policy that acted is far from both; the target has just become the policy: the ratio that is clipped is 1.
     algo = dataclasses.replace(IMPACT, target_worker_clip=1e6)
@@ -192,28 +152,6 @@ def test_the_clip_fraction_and_the_mean_ratio_are_those_of_the_ratio_to_the_targ
     assert statistics["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
     assert statistics["clip_fraction"] == 0.0
     assert statistics["kl"] > 0.05
-
-
-def test_a_resumed_run_with_a_target_network_ends_as_one_that_never_stopped(tmp_path: Path) -> None:
-    algo = dataclasses.replace(IMPACT, target_tau=0.5)
-    batches = [random_batch(model_of(seed=5), rows=6, seed=seed) for seed in range(8)]
-    unbroken, stopped, resumed = trainer_of(algo), trainer_of(algo), trainer_of(algo, seed=1)
-    for batch in batches:
-        unbroken.train(batch)
-    for batch in batches[:4]:  # one update after a move
-        stopped.train(batch)
-
-    CheckpointDir(tmp_path, keep=1).save(payload_of(stopped, Progress()), stopped.train_step, 0)
-    loaded = CheckpointDir(tmp_path, keep=1).load()
-    assert loaded is not None
-    restore(dict(loaded.payload), str(loaded.path), resumed, Progress())
-    for batch in batches[4:]:
-        resumed.train(batch)
-
-    assert int(target_of(resumed).moves) == 2
-    assert is_same(target_of(resumed).model, state_of(target_of(unbroken).model))
-    assert is_same(resumed.model, state_of(unbroken.model))
-    assert not is_same(target_of(resumed).model, state_of(resumed.model))
 
 
 def test_a_run_that_is_resumed_with_a_target_network_for_the_first_time_begins_with_a_copy() -> None:

@@ -70,19 +70,6 @@ def test_every_epoch_has_an_update_for_every_minibatch(batches: int, epochs: int
     }
 
 
-def test_minibatches_cut_a_dataset_into_columns_without_rest() -> None:
-    # Two trainers: one with minibatches, one that is given the same columns one by one.
-    together, one_by_one = trainer_of(batches=2), trainer_of(batches=1)
-    batch = random_batch(together.model, rows=6)
-
-    together.train(batch)
-    for start in (0, 3):
-        one_by_one.train(batch.columns(slice(start, start + 3)))
-
-    for mine, other in zip(together.model.parameters(), one_by_one.model.parameters(), strict=True):
-        assert torch.equal(mine, other)
-
-
 def test_a_minibatch_without_a_valid_step_changes_nothing_at_all() -> None:
     trainer = trainer_of()
     batch = random_batch(trainer.model)
@@ -149,13 +136,6 @@ def test_only_steps_that_were_learned_from_count_as_trained(caplog: pytest.LogCa
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [text.split(" skipped")[0] for text in warnings] == ["update 6", "update 7", "update 8"]
     assert all("not finite" in text for text in warnings)
-
-
-def test_steps_count_once_however_many_epochs_learn_from_them() -> None:
-    trainer = trainer_of(batches=2, epochs=3)
-
-    assert trainer.train(random_batch(trainer.model, rows=6)) == 30
-    assert trainer.train_step == 6
 
 
 @pytest.mark.parametrize(
@@ -236,79 +216,3 @@ def test_a_good_update_in_between_starts_the_count_anew() -> None:
             trainer.train(batch)
 
     assert (trainer.train_step, trainer.stats.skipped) == (30, 27)
-
-
-def test_a_bad_value_in_a_masked_row_is_none_of_the_trainers_business() -> None:
-    trainer = trainer_of()
-    batch = with_bad_reward(without_valid_steps(random_batch(trainer.model), slice(0, 1)), row=0)
-
-    trainer.train(batch)
-
-    assert (trainer.train_step, trainer.stats.skipped) == (1, 0)
-
-
-@pytest.mark.parametrize(("max_norm", "clipped"), [(1e-3, True), (1e9, False), (0.0, False)])
-def test_gradients_are_clipped_to_their_joint_norm(max_norm: float, clipped: bool) -> None:
-    trainer = trainer_of(optim=OptimConfig(learning_rate=1e-12, max_grad_norm=max_norm))
-
-    trainer.train(random_batch(trainer.model))
-
-    gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
-    norm = float(torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients])))
-    statistics = trainer.statistics()
-    # Reported is the norm before clipping.
-    assert statistics["grad_norm"] > 1e-2
-    assert norm == pytest.approx(max_norm if clipped else statistics["grad_norm"], rel=1e-3)
-
-
-def test_statistics_are_means_since_they_were_last_cleared() -> None:
-    trainer = trainer_of(batches=2)
-    batch = without_valid_steps(random_batch(trainer.model, rows=4), slice(0, 1))
-    assert trainer.stats.updates == 0
-
-    trainer.train(batch)
-
-    statistics = trainer.statistics()
-    # One minibatch is valid by half, the other wholly.
-    assert statistics["valid_fraction"] == pytest.approx(0.75)
-
-    trainer.stats.clear()
-
-    assert trainer.stats.updates == 0
-
-
-def test_the_learning_rate_is_in_force_from_the_next_step_on() -> None:
-    trainer = trainer_for(tiny_model(), optim=OptimConfig(lr_schedule="0:0.5,1000:0"))
-    before = state_of(trainer)[0]
-
-    trainer.coefficients.at(1000)
-    trainer.train(random_batch(trainer.model))
-
-    assert trainer.updater.optimizer.param_groups[0]["lr"] == 0.0
-    assert all(torch.equal(before[name], tensor) for name, tensor in trainer.model.state_dict().items())
-
-
-def test_adam_is_made_of_its_flags() -> None:
-    optim = OptimConfig(adam_eps=0.125, adam_beta1=0.5, adam_beta2=0.75)
-
-    group = trainer_of(optim=optim).updater.optimizer.param_groups[0]
-
-    assert (group["eps"], group["betas"]) == (0.125, (0.5, 0.75))
-
-
-def test_training_makes_the_value_loss_smaller() -> None:
-    algo = AlgoConfig(with_vtrace=False, ppo_clip_value=0.0)
-    trainer = trainer_of(epochs=60, algo=algo, optim=OptimConfig(learning_rate=0.01))
-    batch = random_batch(trainer.model, rows=8)
-
-    def value_error() -> float:
-        targets = batch.rewards  # under gamma 0 and lambda anything
-        with torch.no_grad():
-            values = trainer.model({"obs": batch.obs["obs"][:-1].flatten(0, 1)}).value.view_as(targets)
-        return float((values - targets).square().mean())
-
-    batch = dataclasses.replace(batch, discounts=torch.zeros_like(batch.discounts))
-    before = value_error()
-    trainer.train(batch)
-
-    assert value_error() < 0.7 * before

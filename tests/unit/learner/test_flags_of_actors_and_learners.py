@@ -134,15 +134,6 @@ def test_worker_i_of_n_waits_i_nths_of_the_time_and_nobody_in_benchmarks_and_ser
     assert [shared.actor(actor, config, 1, 0).first_wait_s for actor in range(len(waits))] == waits
 
 
-def test_a_worker_waits_its_share_after_its_first_trajectories(stages: list[Stage]) -> None:
-    config = config_with(decorrelate_experience_max_seconds=0.8)
-    stages.append(Stage(config, actor=3))
-
-    stages[0].collected()
-
-    assert stages[0].row.get("waiting_s") >= 0.6
-
-
 @pytest.mark.parametrize(
     ("flags", "lengths"),
     [
@@ -168,40 +159,6 @@ def test_env_i_of_a_worker_begins_i_rollouts_later_unless_a_benchmark_measures(
             terminated = [bool(done) for slot in own for done in slot.terminated[:, env]]
             first_ends.append(terminated.index(True) + 1)
     assert first_ends == [30 - steps for steps in lengths]
-
-
-def copy_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("copy_")}
-
-
-@pytest.mark.parametrize("cores", [1, 3])
-@pytest.mark.parametrize("background", [True, False])
-def test_the_learner_copies_trajectories_with_as_many_threads_as_it_is_given_cores(
-    stages: list[Stage], cores: int, background: bool
-) -> None:
-    config = config_with(
-        num_workers=1,
-        min_traj_buffers_per_worker=4,
-        batch_size=128,
-        learner_main_loop_num_cores=cores,
-        train_in_background_thread=background,
-        train_for_env_steps=128,
-    )
-    stages.append(Stage(config))
-    stage, shared = stages[0], stages[0].shared
-    stage.collected()
-    before = copy_threads()
-    setup, row = shared.learner(0, config, 1, "cpu", 1, None), shared.status.row("sf-learner-0")
-    learning = Learner(setup, row)
-    learning.begin()
-
-    run_to_the_end(LearnerWorker(setup, learning, row))
-
-    names = {int(thread.name.removeprefix("copy_")) for thread in copy_threads() - before}
-    assert learning.progress.env_steps == 128
-    assert names <= set(range(cores))
-    # One core is the learner's own thread. Of a pool at least one is started; each part of a copy may find it idle.
-    assert bool(names) == (cores > 1)
 
 
 class Slow:

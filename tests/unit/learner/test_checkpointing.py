@@ -1,4 +1,4 @@
-"""The best policy on disk is the one that earned the best mean return, whatever comes before and after it."""
+"""Which checkpoints are saved, and when: the latest, the best and milestones, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -7,19 +7,9 @@ from pathlib import Path
 import pytest
 
 from sfactory.checkpoint import CheckpointDir
-from sfactory.errors import CannotSaveError
-from sfactory.learner import checkpointing as keeper_module
+from sfactory.errors import CannotSaveError, DivergedError
+from sfactory.learner import checkpointing as checkpointing
 from tests.support.desk import LOWEST, NEVER, Desk, Saved
-
-
-def test_without_a_mean_return_there_is_no_best_policy(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-
-    desk.checkpointer.after_dataset()
-    desk.checkpointer.finish()
-
-    assert desk.best() is None
-    assert desk.progress.best_objective == LOWEST
 
 
 def test_a_policy_is_saved_as_the_best_when_its_mean_return_beats_the_best_saved(tmp_path: Path) -> None:
@@ -33,18 +23,6 @@ def test_a_policy_is_saved_as_the_best_when_its_mean_return_beats_the_best_saved
 
     first, second = Saved(1.0, 10.0), Saved(4.0, 11.0)
     assert found == [first, first, first, second, second]
-
-
-def test_a_peak_that_is_over_when_saving_is_allowed_again_does_not_store_the_collapsed_policy(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, save_best_every_sec=NEVER)
-    desk.learn(1.0, 50.0)
-    desk.checkpointer.after_dataset()  # too early: the first save may come only after the interval
-    desk.learn(2.0, 3.0)
-
-    desk.checkpointer.finish()
-
-    # What is stored, for want of a better one, is called what it is worth.
-    assert desk.best() == Saved(2.0, 3.0)
 
 
 def test_a_best_policy_at_the_very_end_is_saved_whatever_the_interval(tmp_path: Path) -> None:
@@ -97,7 +75,7 @@ def test_no_policy_is_the_best_before_its_time(tmp_path: Path, after: int, saved
 def test_a_best_policy_that_could_not_be_saved_is_tried_again_for_what_it_is_worth_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: float, mean_return: float, saved: Saved
 ) -> None:
-    monkeypatch.setattr(keeper_module, "_RETRY_S", 0.0)
+    monkeypatch.setattr(checkpointing, "_RETRY_S", 0.0)
     desk, folder, elsewhere = Desk(tmp_path / "here"), tmp_path / "here", tmp_path / "elsewhere"
     desk.learn(0.5, 5.0)
     desk.checkpointer.after_dataset()
@@ -134,21 +112,6 @@ def test_a_resumed_run_has_to_beat_the_best_policy_on_disk(tmp_path: Path) -> No
     assert found == [Saved(2.0, 50.0), Saved(4.0, 51.0)]
 
 
-def test_a_resumed_run_whose_best_policy_is_gone_saves_the_next_best(tmp_path: Path) -> None:
-    earlier = Desk(tmp_path)
-    earlier.learn(1.0, 50.0)
-    earlier.checkpointer.finish()
-    for path in tmp_path.glob("best_*"):
-        path.unlink()
-    resumed = Desk(tmp_path)
-
-    resumed.checkpointer.load()
-    resumed.learn(2.0, 10.0)
-    resumed.checkpointer.finish()
-
-    assert resumed.best() == Saved(2.0, 10.0)
-
-
 def test_a_milestone_is_saved_for_ever_at_each_multiple_of_its_interval(tmp_path: Path) -> None:
     desk = Desk(tmp_path, save_milestones_sec=10.0)
 
@@ -163,16 +126,6 @@ def test_a_milestone_is_saved_for_ever_at_each_multiple_of_its_interval(tmp_path
     # Time that was spent in one long dataset makes one milestone, not three.
     assert found[5] == found[6] == [10.0, 45.0]
     assert found[7] == [10.0, 45.0, 50.5]
-
-
-def test_no_milestone_is_saved_where_none_is_wanted(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-
-    desk.train_until(1e6)
-    desk.checkpointer.after_dataset()
-    desk.checkpointer.finish()
-
-    assert desk.milestones() == []
 
 
 def test_a_resumed_run_has_its_milestones_at_the_times_of_one_that_never_stopped(tmp_path: Path) -> None:
@@ -191,13 +144,20 @@ def test_a_resumed_run_has_its_milestones_at_the_times_of_one_that_never_stopped
     assert found == [[], [12.0]]
 
 
-def test_a_milestone_that_could_not_be_saved_stays_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper_module, "_RETRY_S", 0.0)
-    desk = Desk(tmp_path, save_milestones_sec=10.0)
+def test_a_milestone_that_cannot_be_saved_stays_due_and_the_others_are_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_RETRY_S", 0.0)
+    desk = Desk(tmp_path, save_every_sec=1e-9, save_milestones_sec=10.0)
     in_the_way = tmp_path / "milestones"
     in_the_way.write_text("a file where a folder should be")
     desk.train_until(11.0)
+    desk.control.tell_objective(0, 5.0)
     desk.checkpointer.after_dataset()
+    latest = CheckpointDir(tmp_path, keep=2).load()
+    assert latest is not None
+    assert latest.payload["train_seconds"] == 11.0
+    assert desk.best() == Saved(11.0, 5.0)
     in_the_way.unlink()
 
     desk.train_until(12.0)
@@ -285,22 +245,8 @@ def test_as_long_as_nothing_else_is_saved_the_best_policy_is_what_a_resumed_run_
     assert desk.row.get("saved_env_steps") == saved
 
 
-def test_a_milestone_that_cannot_be_saved_keeps_nothing_else_from_being_saved(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, save_every_sec=1e-9, save_milestones_sec=10.0)
-    (tmp_path / "milestones").write_text("no directory")
-    desk.train_until(11.0)
-    desk.control.tell_objective(0, 5.0)
-
-    desk.checkpointer.after_dataset()
-
-    latest = CheckpointDir(tmp_path, keep=2).load()
-    assert latest is not None
-    assert latest.payload["train_seconds"] == 11.0
-    assert desk.best() == Saved(11.0, 5.0)
-
-
 def test_a_checkpoint_that_failed_is_due_until_it_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper_module, "_RETRY_S", 0.0)
+    monkeypatch.setattr(checkpointing, "_RETRY_S", 0.0)
     desk = Desk(tmp_path, save_every_sec=0.0)
     desk.checkpointer._save_due.seconds = NEVER  # once it is saved
     with monkeypatch.context() as patch:
@@ -317,3 +263,25 @@ def test_a_checkpoint_that_failed_is_due_until_it_is_saved(tmp_path: Path, monke
     assert latest is not None
     assert latest.payload["train_step"] == 2
     assert desk.row.get("save_s") > 0
+
+
+@pytest.mark.parametrize("due", ["latest", "best", "milestone"])
+def test_weights_that_are_not_finite_are_saved_as_nothing(tmp_path: Path, due: str) -> None:
+    desk = Desk(
+        tmp_path,
+        save_every_sec=0.0 if due == "latest" else NEVER,
+        save_milestones_sec=10.0 if due == "milestone" else -1.0,
+    )
+    desk.learn(1.0, 10.0)
+    desk.checkpointer.save(10.0)
+    desk.checkpointer.after_dataset()
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    desk.train_until(20.0)
+    desk.learn(float("nan"), 20.0 if due == "best" else 0.0)
+
+    for save in (desk.checkpointer.after_dataset, desk.checkpointer.finish, desk.checkpointer.save):
+        with pytest.raises(DivergedError, match="not finite"):
+            save()
+
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before
+    assert desk.best() == Saved(1.0, 10.0)

@@ -1,4 +1,4 @@
-"""Loaders bring every dataset to the device's slots, from which it is learned once, beside batchers and training."""
+"""The loops of a learner: loaders copy every row once, slots are freed after the end, another batch size rebuilds."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.minibatches import Dataset
 from sfactory.learner.staging import Columns, DeviceSlot
 from sfactory.messages import LearnerTimes, TrajectoryReady
+from sfactory.shared.control import LearnerCommand
 from sfactory.shared.slots import SlotState
 from tests.support.learner_threads import run_to_the_end
 from tests.support.lone_learner import LoneLearner
@@ -144,3 +145,47 @@ def test_a_loader_that_fails_ends_the_learner_with_its_failure(monkeypatch: pyte
 
     with pytest.raises(RuntimeError, match="the device is lost"):
         Feed().run()
+
+
+@pytest.mark.parametrize("num_batchers", [1, 2])
+def test_what_comes_is_freed_although_no_batcher_is_there_any_more(num_batchers: int) -> None:
+    lone = LoneLearner(num_batchers=num_batchers, num_batches_to_accumulate=4, num_workers=2)
+    worker = LearnerWorker(lone.setup, lone.learning, lone.row)
+    table = lone.shared.table
+    table.begin(1)
+    table.publish(1, 0)
+    lone.shared.to_learners[0].put(TrajectoryReady(table.owner(1), 1))
+
+    worker.discard(1.0)
+
+    assert table.waiting_for(1) == []
+
+
+def test_a_dataset_that_was_begun_in_other_sizes_is_dropped_and_counted() -> None:
+    lone = LoneLearner(train_in_background_thread=False, num_workers=2, num_envs_per_worker=2)
+    worker = LearnerWorker(lone.setup, lone.learning, lone.row)
+
+    def fill(index: int) -> None:
+        """A slot of 2 rows of 5 steps."""
+        lone.shared.table.begin(index)
+        lone.shared.trajectories.slot(index).valid.fill(True)
+        lone.shared.table.publish(index, 0)
+        lone.shared.to_learners[0].put(TrajectoryReady(lone.shared.table.owner(index), index))
+
+    fill(0)
+    assert not worker.assemble(1.0)
+    lone.learning.commands.execute(LearnerCommand(hyperparameters={"batch_size": 40}))
+    for index in (1, 0, 2, 3):
+        fill(index)
+        assert worker.assemble(1.0) == (index == 3)
+        assert lone.row.get("dropped_steps") == 10
+    worker.learn()
+    assert (lone.row.get("dropped_steps"), lone.learning.progress.env_steps) == (10, 40)
+
+
+def test_the_longest_minibatch_is_told_so_that_a_stop_can_wait_for_one() -> None:
+    lone = LoneLearner()
+
+    lone.learn()
+
+    assert 0 < lone.row.get("update_s") < 60

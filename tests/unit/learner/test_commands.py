@@ -102,17 +102,6 @@ def test_after_the_last_words_no_order_is_carried_out() -> None:
     assert orders.answer(0) is None
 
 
-def test_with_a_rate_of_nothing_nothing_is_learned_any_more() -> None:
-    learner = LoneLearner(normalize_returns=False)
-    learner.learn()
-    before = weights_of(learner)
-
-    learner.learning.commands.execute(LearnerCommand(hyperparameters={"learning_rate": 0.0}))
-    learner.learn()
-
-    assert all(torch.equal(a, b) for a, b in zip(before, weights_of(learner), strict=True))
-
-
 def test_a_flag_that_no_learner_could_change_is_an_error() -> None:
     learner = LoneLearner()
     setup = learner.setup

@@ -114,12 +114,3 @@ def test_the_lag_of_replayed_steps_is_reported_apart() -> None:
     (stats,) = learner.messages(TrainStats)
     assert stats.lag == PolicyLag(0.0, 0.5, 1.0)
     assert stats.replay_lag == PolicyLag(40.0, (5 * 40 + 3 * 70) / 8, 70.0)
-
-
-def test_without_replay_no_lag_of_it_is_told() -> None:
-    learner = LoneLearner()
-    learner.learn()
-    learner.learning.report()
-
-    (stats,) = learner.messages(TrainStats)
-    assert stats.replay_lag == PolicyLag()

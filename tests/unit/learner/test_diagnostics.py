@@ -1,0 +1,238 @@
+"""The batch at which training fails is saved; a learner without datasets ends if none can come."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
+from sfactory.errors import DivergedError, ExitCode, Starved
+from sfactory.learner import diagnostics as room
+from sfactory.learner.batch import Batch
+from sfactory.learner.diagnostics import EVIDENCE_FILE, Starvation
+from sfactory.learner.trainer import Trainer
+from sfactory.shared.slots import SlotTable
+from sfactory.shared.status import State, StatusBoard
+from tests.support.parts import random_batch, tiny_model
+
+
+def trainer_of(evidence: Path | None, max_bad_steps: int = 2) -> Trainer:
+    return Trainer(
+        tiny_model(),
+        AlgoConfig(),
+        OptimConfig(learning_rate=0.01),
+        LearnerConfig(max_bad_steps=max_bad_steps),
+        seed=0,
+        policy=0,
+        total_env_steps=2**62,
+        evidence=evidence,
+    )
+
+
+def bad(batch: Batch) -> Batch:
+    rewards = batch.rewards.clone()
+    rewards[1, 2] = torch.nan
+    return dataclasses.replace(batch, rewards=rewards)
+
+
+def diverge(trainer: Trainer, batch: Batch) -> str:
+    """Train on ``batch`` until that is given up; what the error says."""
+    for _ in range(100):
+        try:
+            trainer.train(batch)
+        except DivergedError as error:
+            return str(error)
+    raise AssertionError("100 updates that were all skipped did not end training")
+
+
+def load(path: Path) -> Any:
+    return torch.load(path, weights_only=True)
+
+
+def test_a_batch_that_cannot_be_learned_from_is_saved_with_the_weights_of_then(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path / "checkpoint_p0")
+    good = random_batch(trainer.model)
+    trainer.train(good)
+    batch = bad(random_batch(trainer.model, seed=7))
+
+    text = diverge(trainer, batch)
+
+    path = tmp_path / "checkpoint_p0" / EVIDENCE_FILE
+    assert text.endswith(f"; the batch and the weights of then are in {path}")
+    kept = load(path)
+    assert kept["train_step"] == 3
+    assert kept["reason"].startswith("DivergedError: 2 updates in a row")
+    assert set(kept["batch"]) == {field.name for field in dataclasses.fields(Batch)}
+    assert torch.equal(kept["batch"]["obs"]["obs"], batch.obs["obs"])
+    torch.testing.assert_close(kept["batch"]["rewards"], batch.rewards, rtol=0.0, atol=0.0, equal_nan=True)
+    assert all(torch.equal(kept["model"][name], tensor) for name, tensor in trainer.model.state_dict().items())
+
+
+def test_a_failure_of_torch_keeps_its_type_and_names_the_file(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    batch = random_batch(trainer.model)
+    unfit = dataclasses.replace(batch, obs={"obs": batch.obs["obs"][:, :, :2]})
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as failed:
+        trainer.train(unfit)
+
+    assert str(tmp_path / EVIDENCE_FILE) in str(failed.value)
+    assert load(tmp_path / EVIDENCE_FILE)["reason"].startswith("RuntimeError: ")
+
+
+def test_a_part_of_a_larger_memory_is_saved_without_the_rest(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    large = random_batch(trainer.model, steps=50, rows=1000)
+
+    diverge(trainer, bad(large.columns(slice(0, 4))))
+
+    assert (tmp_path / EVIDENCE_FILE).stat().st_size < 100_000
+
+
+def test_later_evidence_takes_the_place_of_earlier_and_nothing_else_is_left(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        trainer = trainer_of(tmp_path)
+        batch = bad(random_batch(trainer.model, seed=seed))
+        diverge(trainer, batch)
+
+    assert [path.name for path in tmp_path.iterdir()] == [EVIDENCE_FILE]
+    assert torch.equal(load(tmp_path / EVIDENCE_FILE)["batch"]["obs"]["obs"], batch.obs["obs"])
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_hides_no_cause(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    trainer = trainer_of(tmp_path / "file")
+
+    text = diverge(trainer, bad(random_batch(trainer.model)))
+
+    assert text.startswith("2 updates in a row")
+    assert f"the batch could not be saved as {tmp_path / 'file' / EVIDENCE_FILE}: " in text
+
+
+NAMES = ["sf-learner-0", "sf-policy-0-0", "sf-actor-0", "sf-actor-1"]
+
+
+@pytest.fixture
+def board() -> StatusBoard:
+    status = StatusBoard(NAMES)
+    for name in NAMES:
+        row = status.row(name)
+        row.start()
+        row.set("state", State.RUNNING)
+    return status
+
+
+class Time:
+    """A clock that is moved by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at = 1000.0
+        monkeypatch.setattr(room, "Awake", lambda: HandAwake(self))
+
+
+class HandAwake:
+    """An Awake by that clock, which was never paused."""
+
+    def __init__(self, time: Time) -> None:
+        self._time, self._since = time, time.at
+
+    def look(self) -> float:
+        return self._time.at - self._since
+
+
+def starving(board: StatusBoard, timeout_s: float = 300.0) -> Starvation:
+    table = SlotTable(2, 1, 2, 1)
+    table.begin(0)
+    table.begin(3)
+    table.publish(3, 0)
+    return Starvation(timeout_s, board, table)
+
+
+def test_slow_environments_are_told_of_and_waited_for(
+    board: StatusBoard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    time = Time(monkeypatch)
+    starvation = starving(board)
+    for _ in range(3):
+        time.at += 301.0
+        board.row("sf-actor-1").count_env_steps(7)
+        with caplog.at_level(logging.WARNING):
+            starvation.look()
+
+    assert len(caplog.records) == 3
+    assert "no dataset to learn from for 300 s" in caplog.text
+    assert "actors have taken 7 steps meanwhile" in caplog.text
+
+
+def test_if_no_actor_has_moved_it_ends_and_names_every_process_and_slot(
+    board: StatusBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = Time(monkeypatch)
+    starvation = starving(board)
+    board.row("sf-actor-0").begin_work()
+    time.at += 299.0
+    starvation.look()
+    time.at += 2.0
+
+    with pytest.raises(Starved) as caught:
+        starvation.look()
+
+    text = str(caught.value)
+    assert "no actor has taken a step meanwhile" in text
+    assert all(name in text for name in NAMES)
+    assert "sf-actor-0: running, busy for" in text
+    assert "slots: 1 filling, 1 free" in text
+    assert "slots: 1 free, 1 ready" in text
+    assert "heard of last: sf-actor-0" in text
+    assert Starved.exit_code is ExitCode.LEARNER
+
+
+def test_actors_that_still_reset_their_envs_are_waited_for(
+    board: StatusBoard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    time = Time(monkeypatch)
+    starvation = starving(board)
+    board.row("sf-actor-1").set("state", State.RESETTING)
+    time.at += 301.0
+    with caplog.at_level(logging.WARNING):
+        starvation.look()
+    assert "actors still create or reset" in caplog.text
+
+    board.row("sf-actor-1").set("state", State.RUNNING)
+    time.at += 301.0
+    with pytest.raises(Starved):
+        starvation.look()
+
+
+def test_a_dataset_begins_the_time_anew_and_zero_never_looks(
+    board: StatusBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = Time(monkeypatch)
+    starvation, never = starving(board), starving(board, timeout_s=0.0)
+    time.at += 250.0
+    starvation.begin()
+    time.at += 250.0
+    starvation.look()
+    time.at += 1e9
+    never.look()
+
+
+def test_a_run_that_was_paused_has_not_waited_meanwhile(board: StatusBoard, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = 1000.0
+    monkeypatch.setattr("sfactory.clock.now", lambda: at)
+    starvation = starving(board)
+
+    at += 3600.0
+    starvation.look()
+    for _ in range(297):
+        at += 1.0
+        starvation.look()
+
+    at += 1.5
+    with pytest.raises(Starved, match="no actor has taken a step"):
+        starvation.look()
