@@ -22,7 +22,7 @@ disable_warnings = no-data-collected,module-not-measured,couldnt-parse,module-no
 show_missing = ${SHOW_MISSING:-false}
 skip_empty = true
 SETTINGS
-[ $# -gt 0 ] || set -- -m "not long and not faults_long" --ignore=tests/architecture
+[ $# -gt 0 ] || set -- -m "not long" --ignore=tests/architecture
 status=0
 $PY -m coverage run --rcfile="$DATA/coveragerc" -m pytest -q -p no:cacheprovider "$@" >&2 || status=$?
 $PY -m coverage combine --quiet --rcfile="$DATA/coveragerc" "$DATA" >&2

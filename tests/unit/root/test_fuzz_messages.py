@@ -133,7 +133,7 @@ def decoded(codec: Codec[Any], data: bytes, name: str) -> bool:
 
 @pytest.mark.parametrize(("name", "kind"), every_kind(), ids=lambda part: getattr(part, "__name__", part))
 @given(data=st.data(), mutation=mutations(MOST_BYTES))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_damaged_messages_are_a_message_or_an_error(
     name: str, kind: type, data: st.DataObject, mutation: Mutation
 ) -> None:
@@ -144,6 +144,6 @@ def test_damaged_messages_are_a_message_or_an_error(
 
 @pytest.mark.parametrize("name", CODECS)
 @given(tag=st.integers(0, 255), known=st.booleans(), rest=st.binary(max_size=MOST_BYTES))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_arbitrary_bytes_are_a_message_or_an_error(name: str, tag: int, known: bool, rest: bytes) -> None:
     decoded(CODECS[name], bytes([tag % len(types_of(name)) if known else tag]) + rest, name)
