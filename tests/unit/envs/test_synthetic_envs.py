@@ -90,15 +90,6 @@ def test_counting_takes_its_identity_from_its_first_seed() -> None:
     assert len(unseeded) == 2
 
 
-def test_counting_refuses_a_step_after_the_end() -> None:
-    env = Counting(env_id=1, min_length=1, max_length=1)
-    env.reset()
-    env.step(np.int64(0))
-
-    with pytest.raises(RuntimeError, match="after the end"):
-        env.step(np.int64(0))
-
-
 def test_counting_ends_fall_on_every_place_of_a_rollout() -> None:
     columns = [good_column(seed)[0] for seed in range(40)]
 
