@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import gymnasium  # noqa: F401 - here, so that each run of tests need not import it
+import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("sfactory", "envs", "tests", "scripts", "docs", "pyproject.toml", "setup.py", "README.md", "Makefile")
@@ -63,11 +68,11 @@ class Tree:
                 shutil.copytree(checkout / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
             elif (checkout / name).exists():
                 shutil.copy2(checkout / name, copy / name)
-        self._python = str(checkout / ".venv" / "bin" / "python")
         # Comes before the installed checkout, in children too. Compiled code is kept, see ``write``.
-        self._env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": ""}
+        os.environ |= {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": ""}
+        sys.dont_write_bytecode = False
         code = "import sfactory; print(sfactory.__file__)"
-        found = subprocess.run([self._python, "-c", code], env=self._env, cwd="/", capture_output=True, text=True)
+        found = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True)
         if not found.stdout.startswith(str(copy)):
             sys.exit(f"the copy is not what is imported, but {found.stdout or found.stderr}")
         self._sources = {path: path.read_text(encoding="utf-8") for path in sorted((copy / "sfactory").rglob("*.py"))}
@@ -104,20 +109,39 @@ class Tree:
 
     def failing(self, paths: Sequence[str], most_s: float) -> str | None:
         """The first test that fails, a text in its place if the tests did not come to an end, or None."""
-        command = [self._python, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", "-m", self._marks]
-        command += [f"--timeout={TEST_S}", "--ignore=tests/unit/scripts", *paths]
-        with subprocess.Popen(
-            command, cwd=self._copy, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process:
-            try:
-                output, _ = process.communicate(timeout=most_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", f"--timeout={TEST_S}", "-m", self._marks]
+        with tempfile.TemporaryFile("w+") as output:
+            pid = os.fork()  # this process has imported what takes long
+            if pid == 0:
+                _run_tests(self._copy, output.fileno(), [*options, "--ignore=tests/unit/scripts", *paths])
+            end = time.monotonic() + most_s
+            while (found := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+                time.sleep(0.05)
+            if found[0] == 0:
+                os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
                 return f"no end within {most_s:.0f} s"
-        if process.returncode in (0, 5):
+            output.seek(0)
+            text = output.read()
+        code = os.waitstatus_to_exitcode(found[1])
+        if code in (0, 5):
             return None
-        named = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
-        return named[0] if named else f"pytest ended with exit code {process.returncode}: {output[-300:]}"
+        named = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+        return named[0] if named else f"pytest ended with exit code {code}: {text[-300:]}"
+
+
+def _run_tests(copy: Path, output: int, arguments: list[str]) -> None:
+    """Run pytest in this process, which is a fork, and end it."""
+    os.setsid()
+    os.chdir(copy)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.path.insert(0, str(copy))
+    code = 70
+    try:
+        code = int(pytest.main(arguments))
+    finally:
+        os._exit(code)
 
 
 def look_for(tree: Tree, mutant: Mutant, deepest: str | None) -> dict[str, Any]:
@@ -154,6 +178,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     options = parse()
     mutants = [mutant for mutant in read_table() if options.only is None or mutant.name in options.only]
+    if options.checkout.resolve() != ROOT:  # its own Python finds its own sfactory_envs
+        python = options.checkout.resolve() / ".venv" / "bin" / "python"
+        if Path(sys.executable) != python:
+            os.execv(python, [str(python), *sys.argv])
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Tree(options.checkout.resolve(), Path(folder), options.suite)
         problems = [
@@ -162,7 +191,9 @@ def main() -> int:
         print("\n".join(problems) or f"{len(mutants)} mutants, each in one place", file=sys.stderr)
         if problems or options.list:
             return 2 if problems else 0
-        likely = tree.files(sorted({name for mutant in mutants for name in mutant.likely}))
+        likely = [
+            path for path in tree.files(sorted({n for mutant in mutants for n in mutant.likely})) if "unit" in path
+        ]
         if failing := tree.failing(likely, ALL_S):
             print(f"the tests fail without a defect: {failing}", file=sys.stderr)
             return 2
