@@ -1,9 +1,9 @@
-"""Room: files that are either whole or absent. In: bytes or JSON values. Out: files on disk.
+"""Writes files that are either whole or absent.
 
 A file is written under a temporary name in its own directory, flushed to the disk, and renamed over the
 final name; a crash at any moment leaves the old content or the new, never a mixture. Temporary files are
 called ``.tmp-<pid>-<random>`` and are locked by their writer while it lives, so that what a killed writer
-left behind can be told from work in progress even where process ids are reused (containers).
+left behind differs from work in progress even where process ids are reused (containers).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(fd)
-            # Renamed while still locked, so that nobody takes the finished file for a leftover.
+            # Renamed while still locked, so that no other process takes the finished file for a leftover.
             os.replace(tmp, path)
     except BaseException:
         with contextlib.suppress(OSError):

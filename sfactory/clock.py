@@ -1,4 +1,4 @@
-"""Room: time. In: the monotonic clock, never the wall's. Out: deadlines, cadences, time awake."""
+"""Deadlines, cadences and time awake, all by the monotonic clock."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Deadline:
 
 
 class Awake:
-    """Time in which whoever looks was awake: what passed between two looks counts as PAUSE_S at most.
+    """Time in which this process was awake: what passed between two looks counts as PAUSE_S at most.
 
-    All processes of a run may be stopped for a while, by Ctrl-Z or by whoever runs the machine, and then go on.
+    All processes of a run may be stopped for a while, by Ctrl-Z or with the whole machine, and then resume.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Room: every way sfactory can fail, the exit code each one ends the process with, and how exceptions are told."""
+"""Errors of sfactory with their exit codes, and texts for exceptions of others."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class LearnerDied(SFactoryError):
 
 
 class Starved(SFactoryError):
-    """A learner waits for datasets that nobody will ever fill; the text says who waits for whom."""
+    """A learner waits for datasets that will never be filled; the text says what each process is waiting for."""
 
     exit_code = ExitCode.LEARNER
 

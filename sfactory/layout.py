@@ -1,4 +1,4 @@
-"""Room: every size that follows from configuration and env. In: config sections. Out: ``Layout``.
+"""Computes every size that follows from configuration and env: ``Layout``.
 
 Derived sizes are computed here and nowhere else, and so are the names of processes.
 """
@@ -67,7 +67,7 @@ class Layout:
     NOTE [Collection waits]: with ``slots_until_trained`` the learner frees slots only once it has learned from them
     and published. Every split owns as many slots as a dataset takes of it, so that collection comes to rest while
     the learner trains. If a dataset takes all slots exactly (async_rl=False, see the rule _rounds_fit_datasets),
-    the policy lag is 0 by construction: nobody can act between the last row of a dataset and the weights made
+    the policy lag is 0 by construction: no action is chosen between the last row of a dataset and the weights made
     of it.
     """
 

@@ -1,4 +1,4 @@
-"""Room: every message that crosses a process border. In: ints and floats. Out: bytes, and back.
+"""Messages between processes, and how they are encoded as bytes.
 
 No pickle: each message is a tag byte and a fixed struct, which some follow up with arrays or text. The
 unions below name what each kind of process may receive.
@@ -143,7 +143,7 @@ class PolicyLag:
 class TrainStats(NamedTuple):
     """Learner -> main: means over the updates since the last report, and the coefficients in force.
 
-    This is the only list of what is told of training; TRAIN_STATISTICS and whoever makes or shows them follow it.
+    This is the only list of training statistics; TRAIN_STATISTICS and the code that makes or shows them follow it.
     ``updates``: how many there were. A number that none of them had is NaN.
     ``lag``, ``replay_lag``: of new steps and of replayed steps.
     """

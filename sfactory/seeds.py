@@ -1,4 +1,4 @@
-"""Room: the seed tree. In: the run's one seed, and a place in the run. Out: a seed of that place alone.
+"""Derives a seed for each place in a run from the run's one seed.
 
 Every source of randomness has a place: its branch and its coordinates. Seeds of different places are independent
 (numpy's SeedSequence), those of the same place are the same in every run with the same seed.

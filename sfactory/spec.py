@@ -1,6 +1,6 @@
-"""Room: what an environment's observations and actions look like, as flat, picklable facts.
+"""Describes observations and actions of an environment as flat, picklable facts.
 
-In: gymnasium spaces. Out: ``EnvSpec``, from which trajectory memory, models and action decoding are
+``EnvSpec`` is made of gymnasium spaces; from it trajectory memory, models and action decoding are
 all derived. Nested spaces become flat dicts keyed by path ("image", "goal/position"); a single,
 un-nested space has the key "obs" or "action".
 """
