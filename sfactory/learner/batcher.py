@@ -210,7 +210,7 @@ class Batcher:
     def _mix(self, replay: Replay, rest: SlotRemainder, staging: Staging) -> int:
         """Copy new rows, and replayed ones in their proportion; returns the number of new ones."""
         first = staging.filled
-        most = replay.new_rows(rest.width - rest.start, staging.room)
+        most = replay.new_rows(rest.width - rest.start, staging.rows_left)
         count = staging.take(rest.slot, rest.start, most, rest.columns)
         replay.mix(staging, first, count)
         return count

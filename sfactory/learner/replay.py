@@ -41,24 +41,24 @@ class Replay:
     def add_due(self, staging: Staging) -> None:
         """Replay the rows that are due, as far as there is room."""
         with self._lock:
-            count = min(self._due, staging.room)
+            count = min(self._due, staging.rows_left)
             if count:
                 staging.take_replayed(self._kept, self._generator.integers(0, self._rows, count))
                 self._due -= count
 
-    def new_rows(self, available: int, room: int) -> int:
-        """How many of ``available`` new rows a dataset with ``room`` rows left takes: one or more, if it can.
+    def new_rows(self, available: int, rows_left: int) -> int:
+        """How many of ``available`` new rows a dataset with ``rows_left`` empty rows takes: one or more, if it can.
 
         Draws how many replayed rows become due for them.
         """
         with self._lock:
-            most = min(available, room)
+            most = min(available, rows_left)
             if not most or not (self._rows or self._include_new):
                 return most
             draws = self._draws(most)
             # Row i has room if the rows before it and their replayed rows leave some; its own may have to wait.
             before = np.cumsum(draws + 1) - (draws + 1)
-            taken = int(np.count_nonzero(before < room))
+            taken = int(np.count_nonzero(before < rows_left))
             self._due += int(draws[:taken].sum())
             return taken
 

@@ -131,7 +131,7 @@ class Staging(Columns):
         return self.filled == self.rows
 
     @property
-    def room(self) -> int:
+    def rows_left(self) -> int:
         """Rows that are not filled yet."""
         return self.rows - self.filled
 
@@ -147,7 +147,7 @@ class Staging(Columns):
         Returns how many. Steps in which another policy acts become invalid.
         """
         width = slot.value.shape[1] if isinstance(columns, slice) else len(columns)
-        count: int = min(width - start, self.room if most is None else min(most, self.room))
+        count: int = min(width - start, self.rows_left if most is None else min(most, self.rows_left))
         part, target = slice(start, start + count), slice(self.filled, self.filled + count)
         source = part if isinstance(columns, slice) else columns[part]
         copies = [(view[:, target], slot.obs[key][:, source]) for key, view in self._obs_views.items()]

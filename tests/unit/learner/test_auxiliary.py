@@ -1,4 +1,4 @@
-"""The learner learns from an auxiliary loss, keeps its weights to itself, and goes on with them when it is resumed."""
+"""An auxiliary loss is trained along, its weights are not published, and they are restored."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_loss_grows_by_coefficient_times_the_auxiliary_loss(algo: AlgoConfig
     assert 0.4 < auxiliary < 1.0  # ln 2, and what weights that were never trained are off it
     assert without.statistics["aux_loss"] == 0.0
     assert loss.total.item() == pytest.approx(without.total.item() + coefficient * auxiliary, rel=1e-5)
-    # With sums it counts as often as there are valid steps, and is told as the mean that it is.
+    # With sums it counts as often as there are valid steps, and is reported as a mean.
     task.begin(0)
     summed = dataclasses.replace(algo, loss_reduction="sum")
     total = loss_of(model, summed, batch, auxiliary=task)

@@ -60,7 +60,7 @@ class Bench:
         return [m.slot for m in self.to_actors[actor].get(0) if isinstance(m, SlotFreed)]
 
 
-def test_slots_are_joined_in_the_order_they_were_announced_and_cut_where_a_dataset_is_full() -> None:
+def test_slots_are_joined_in_order_and_cut_where_a_dataset_is_full() -> None:
     bench = Bench(rows=3, dataset_rows=4)
     bench.send(4, 0, 1, 3)
 
@@ -69,7 +69,7 @@ def test_slots_are_joined_in_the_order_they_were_announced_and_cut_where_a_datas
     assert bench.dataset() == [1102, 1300, 1301, 1302]
 
 
-def test_a_slot_is_freed_once_its_last_row_is_copied_and_its_owner_is_told() -> None:
+def test_slot_is_freed_once_its_last_row_is_copied() -> None:
     bench = Bench(rows=3, dataset_rows=4)
     bench.send(4, 0)
 
@@ -83,7 +83,7 @@ def test_a_slot_is_freed_once_its_last_row_is_copied_and_its_owner_is_told() -> 
     assert (bench.freed(0), bench.freed(1)) == ([0], [])
 
 
-def test_giving_up_leaves_what_was_not_copied() -> None:
+def test_giving_up_keeps_uncopied_slots() -> None:
     bench = Bench(rows=3, dataset_rows=4)
     bench.send(0)
     looks = iter([False, True])
@@ -111,7 +111,7 @@ def test_a_dataset_wider_than_all_slots_is_filled_as_slots_come_again() -> None:
     bench = Bench(rows=1, dataset_rows=9)
 
     def refill() -> bool:
-        # Called before every wait: the actors go on with the slots that were freed.
+        # Called before every wait: the actors fill the slots that were freed.
         bench.send(*[slot for slot in range(6) if bench.table.state(slot) is FREE])
         return False
 
@@ -126,7 +126,7 @@ def test_a_slot_announced_twice_is_copied_once() -> None:
     bench.send(0)
     bench.inbox.put(TrajectoryReady(0, 0))
     assert bench.dataset() == [1000, 1001, 1002, 1003]
-    # By the time it is said again it is being filled anew, and then announced for that.
+    # A late second announcement comes while the slot is being filled again.
     bench.table.begin(0)
     bench.inbox.put(TrajectoryReady(0, 0))
     bench.rests.receive(0)
@@ -173,7 +173,7 @@ def test_every_row_is_delivered_once_whatever_the_sizes(rows: int, dataset_rows:
     assert waiting == -(-(len(sent) - len(delivered)) // rows)
 
 
-def test_slots_come_in_order_and_a_rest_comes_before_all_others() -> None:
+def test_slots_come_in_order_after_a_given_back_remainder() -> None:
     bench = Bench(rows=3)
     bench.send(4, 0, 2)
     inbox = bench.rests
@@ -191,7 +191,7 @@ def test_slots_come_in_order_and_a_rest_comes_before_all_others() -> None:
     assert inbox.take(0) is None
 
 
-def test_a_batcher_that_waits_gets_at_once_what_another_gives_back() -> None:
+def test_waiting_batcher_gets_a_given_back_remainder_at_once() -> None:
     bench = Bench(rows=3, shared=True)
     bench.send(4)
     bench.rests.receive(1.0)
@@ -243,7 +243,7 @@ def test_several_batchers_share_all_rows_between_them_each_exactly_once() -> Non
     assert len(sent) - len(marks) <= 3 * 3 + 6 * 3
 
 
-def test_as_long_as_one_is_there_the_stamp_is_that_of_the_first() -> None:
+def test_ring_time_is_that_of_the_first_thread() -> None:
     row = StatusBoard(["sf-learner-0"]).row("sf-learner-0")
     rings = RingUsage(row)
     rings.enter_ring()

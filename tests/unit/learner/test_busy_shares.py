@@ -1,4 +1,4 @@
-"""Whatever a room does for itself counts as busy, and whatever it waits for others as waiting."""
+"""Work counts as busy time, and waiting for other processes as waiting time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SlowStaging(Staging):
 
 
 class TimedEnv(ScriptedEnv):
-    """A step takes STEP_S. begun: since when its actor was busy, as the board told it at each step."""
+    """A step takes STEP_S. begun: ``busy_since`` of its actor at each step."""
 
     def __init__(self, clock: Clock, row: StatusRow) -> None:
         super().__init__([])

@@ -12,7 +12,7 @@ from sfactory.learner import checkpointing as checkpointing
 from tests.support.desk import LOWEST, NEVER, Desk, Saved
 
 
-def test_a_policy_is_saved_as_the_best_when_its_mean_return_beats_the_best_saved(tmp_path: Path) -> None:
+def test_better_policy_is_saved_as_the_best(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
 
     found = []
@@ -25,7 +25,7 @@ def test_a_policy_is_saved_as_the_best_when_its_mean_return_beats_the_best_saved
     assert found == [first, first, first, second, second]
 
 
-def test_a_best_policy_at_the_very_end_is_saved_whatever_the_interval(tmp_path: Path) -> None:
+def test_best_policy_at_the_end_is_saved_within_the_interval(tmp_path: Path) -> None:
     desk = Desk(tmp_path, save_best_every_sec=NEVER)
     desk.learn(1.0, 50.0)
     desk.checkpointer.after_dataset()
@@ -39,7 +39,7 @@ def test_a_best_policy_at_the_very_end_is_saved_whatever_the_interval(tmp_path: 
     assert latest.payload["best_objective"] == 50.0
 
 
-def test_a_best_policy_that_cannot_be_saved_at_the_end_does_not_keep_the_latest_from_being_saved(
+def test_latest_is_saved_although_the_best_cannot_be(
     tmp_path: Path,
 ) -> None:
     desk = Desk(tmp_path)
@@ -55,7 +55,7 @@ def test_a_best_policy_that_cannot_be_saved_at_the_end_does_not_keep_the_latest_
 
 
 @pytest.mark.parametrize(("after", "saved"), [(201, None), (200, Saved(1.0, 50.0))])
-def test_no_policy_is_the_best_before_its_time(tmp_path: Path, after: int, saved: Saved | None) -> None:
+def test_no_policy_is_the_best_before_save_best_after(tmp_path: Path, after: int, saved: Saved | None) -> None:
     desk = Desk(tmp_path, save_best_after=after)
     desk.learn(1.0, 50.0)  # at env step 200
 
@@ -72,7 +72,7 @@ def test_no_policy_is_the_best_before_its_time(tmp_path: Path, after: int, saved
         pytest.param(2.0, 4.0, Saved(0.5, 5.0), id="collapsed meanwhile"),
     ],
 )
-def test_a_best_policy_that_could_not_be_saved_is_tried_again_for_what_it_is_worth_then(
+def test_failed_save_of_the_best_policy_is_repeated_with_its_present_objective(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: float, mean_return: float, saved: Saved
 ) -> None:
     monkeypatch.setattr(checkpointing, "_RETRY_S", 0.0)
@@ -112,7 +112,7 @@ def test_a_resumed_run_has_to_beat_the_best_policy_on_disk(tmp_path: Path) -> No
     assert found == [Saved(2.0, 50.0), Saved(4.0, 51.0)]
 
 
-def test_a_milestone_is_saved_for_ever_at_each_multiple_of_its_interval(tmp_path: Path) -> None:
+def test_milestones_are_saved_at_multiples_of_their_interval(tmp_path: Path) -> None:
     desk = Desk(tmp_path, save_milestones_sec=10.0)
 
     found = []
@@ -166,7 +166,7 @@ def test_a_milestone_that_cannot_be_saved_stays_due_and_the_others_are_saved(
     assert desk.milestones() == [12.0]
 
 
-def test_a_run_goes_on_from_its_newest_milestone(tmp_path: Path) -> None:
+def test_run_resumes_from_its_newest_milestone(tmp_path: Path) -> None:
     earlier = Desk(tmp_path, save_milestones_sec=10.0)
     earlier.train_until(11.0)
     earlier.checkpointer.after_dataset()
@@ -185,7 +185,7 @@ def test_a_run_goes_on_from_its_newest_milestone(tmp_path: Path) -> None:
 
 
 def back_to_a_milestone(path: Path) -> Desk:
-    """A run whose best policy (worth 50) came after its only milestone, gone on from that milestone."""
+    """A run whose best policy (worth 50) came after its only milestone, resumed from that milestone."""
     earlier = Desk(path, save_milestones_sec=10.0)
     earlier.train_until(11.0)
     earlier.checkpointer.after_dataset()
@@ -196,7 +196,7 @@ def back_to_a_milestone(path: Path) -> Desk:
     return back
 
 
-def test_a_best_policy_that_was_left_behind_need_not_be_beaten_and_is_not_deleted(tmp_path: Path) -> None:
+def test_best_policy_from_after_the_milestone_is_set_aside(tmp_path: Path) -> None:
     back = back_to_a_milestone(tmp_path)
 
     bar = back.progress.best_objective
@@ -208,7 +208,7 @@ def test_a_best_policy_that_was_left_behind_need_not_be_beaten_and_is_not_delete
     assert len(list(tmp_path.glob("set_aside_best_*_50.000.pth"))) == 1
 
 
-def test_the_bar_of_a_run_that_goes_on_from_its_best_policy_is_that_one(tmp_path: Path) -> None:
+def test_run_resumed_from_its_best_policy_has_to_beat_it(tmp_path: Path) -> None:
     earlier = Desk(tmp_path, save_milestones_sec=10.0)
     earlier.learn(1.0, 50.0)
     earlier.checkpointer.after_dataset()
@@ -228,7 +228,7 @@ def test_the_bar_of_a_run_that_goes_on_from_its_best_policy_is_that_one(tmp_path
     assert len(list((tmp_path / "milestones").glob("set_aside_*.pth"))) == 1
 
 
-def test_as_long_as_nothing_else_is_saved_the_best_policy_is_what_a_resumed_run_goes_on_from(tmp_path: Path) -> None:
+def test_saved_steps_are_those_of_the_best_policy_without_a_latest_checkpoint(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     for mean_return in (1.0, 2.0):
         desk.learn(mean_return, mean_return=mean_return)
@@ -245,7 +245,7 @@ def test_as_long_as_nothing_else_is_saved_the_best_policy_is_what_a_resumed_run_
     assert desk.row.get("saved_env_steps") == saved
 
 
-def test_a_checkpoint_that_failed_is_due_until_it_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_checkpoint_stays_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpointing, "_RETRY_S", 0.0)
     desk = Desk(tmp_path, save_every_sec=0.0)
     desk.checkpointer._save_due.seconds = NEVER  # once it is saved

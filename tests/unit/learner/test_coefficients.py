@@ -124,7 +124,7 @@ def test_a_penalty_that_adapts_begins_within_its_bounds() -> None:
         ({"kl_loss_coeff": 0.2, "kl_target": 0.0}, {"kl_loss_coeff": 0.2, "kl_target": 0.01}, 0.2),
     ],
 )
-def test_a_resumed_penalty_goes_on_unless_another_start_is_wanted(
+def test_resumed_penalty_continues_unless_its_start_differs(
     before: dict[str, float], now: dict[str, float], expected: float
 ) -> None:
     first, resumed = coefficients_of(algo=before), coefficients_of(algo=now)

@@ -89,7 +89,7 @@ def test_without_async_rl_a_dataset_takes_all_slots_exactly(rounds: int) -> None
 
 
 @pytest.mark.parametrize(("accumulated", "background", "datasets"), [(1, True, 1), (3, True, 3), (3, False, 1)])
-def test_collection_goes_on_beside_training_with_as_many_datasets_as_may_wait(
+def test_asynchronous_collection_has_the_datasets_that_may_wait(
     accumulated: int, background: bool, datasets: int
 ) -> None:
     flags = {"num_batches_to_accumulate": accumulated, "train_in_background_thread": background}
@@ -146,7 +146,7 @@ class Hall:
         return self.staging.full
 
     def freed(self) -> list[int]:
-        """Slots whose actors were told since the last call."""
+        """Slots that actors got back, since the last call."""
         messages = [message for channel in self.to_actors for message in channel.get(0)]
         return [message.slot for message in messages if isinstance(message, SlotFreed)]
 

@@ -35,7 +35,7 @@ def weights_of(learner: LoneLearner) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in learner.learning.trainer.model.parameters()]
 
 
-def test_an_order_is_read_once_and_its_answer_comes_back() -> None:
+def test_command_is_read_once_and_answered() -> None:
     orders = LearnerCommands(2)
     order = LearnerCommand(
         save=True, parent="here/checkpoint_p0", hyperparameters={"gamma": 0.1 + 0.2, "batch_size": 2048}
@@ -52,7 +52,7 @@ def test_an_order_is_read_once_and_its_answer_comes_back() -> None:
     assert orders.answer(1) == "no"
 
 
-def test_new_values_are_in_force_in_the_optimiser_and_in_what_is_learned_from() -> None:
+def test_new_hyperparameters_reach_optimizer_loss_and_batch() -> None:
     learner = LoneLearner()
     learner.learn()
 
@@ -71,7 +71,7 @@ def test_new_values_are_in_force_in_the_optimiser_and_in_what_is_learned_from() 
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_an_order_is_carried_out_while_there_is_nothing_to_learn_from(background: bool) -> None:
+def test_command_is_executed_while_no_dataset_comes(background: bool) -> None:
     learner = LoneLearner(num_policies=2, train_in_background_thread=background)
     orders, threads = learner.shared.orders, Threads()
     assert orders is not None
@@ -90,7 +90,7 @@ def test_an_order_is_carried_out_while_there_is_nothing_to_learn_from(background
         threads.leave()
 
 
-def test_after_the_last_words_no_order_is_carried_out() -> None:
+def test_no_command_is_executed_after_finish() -> None:
     learner = LoneLearner(num_policies=2)
     orders = learner.shared.orders
     assert orders is not None
@@ -102,7 +102,7 @@ def test_after_the_last_words_no_order_is_carried_out() -> None:
     assert orders.answer(0) is None
 
 
-def test_a_flag_that_no_learner_could_change_is_an_error() -> None:
+def test_unknown_hyperparameter_is_an_error() -> None:
     learner = LoneLearner()
     setup = learner.setup
 
@@ -110,7 +110,7 @@ def test_a_flag_that_no_learner_could_change_is_an_error() -> None:
         with_values({"gamma": 0.5, "num_workers": 3}, setup.algo, setup.optim, setup.learner)
 
 
-def test_a_child_has_weights_and_moments_of_its_parent_and_steps_of_its_own(tmp_path: Path) -> None:
+def test_child_copies_weights_and_moments_but_not_steps(tmp_path: Path) -> None:
     parent, child = LoneLearner(tmp_path / "parent"), LoneLearner(tmp_path / "child", seed=7)
     for _ in range(3):
         parent.learn()
@@ -134,7 +134,7 @@ def test_a_child_has_weights_and_moments_of_its_parent_and_steps_of_its_own(tmp_
     assert all(torch.equal(saved.payload["model"][name], value) for name, value in theirs["model"].items())
 
 
-def test_what_the_child_had_sampled_before_is_not_learned_from(tmp_path: Path) -> None:
+def test_steps_sampled_before_a_takeover_are_masked(tmp_path: Path) -> None:
     parent, child = LoneLearner(tmp_path / "parent"), LoneLearner(tmp_path / "child")
     parent.learning.checkpointer.save()
     child.learn()
@@ -151,7 +151,7 @@ def test_what_the_child_had_sampled_before_is_not_learned_from(tmp_path: Path) -
     assert child.learning.progress.env_steps > steps
 
 
-def test_a_parent_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
+def test_unreadable_parent_changes_nothing(tmp_path: Path) -> None:
     parent, child = LoneLearner(tmp_path / "parent"), LoneLearner(tmp_path / "child")
     parent.learn()
     parent.learning.checkpointer.save()
@@ -167,7 +167,7 @@ def test_a_parent_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
         assert all(torch.equal(a, b) for a, b in zip(before, weights_of(child), strict=True))
 
 
-def test_a_parent_with_another_network_changes_nothing(tmp_path: Path) -> None:
+def test_parent_with_another_network_changes_nothing(tmp_path: Path) -> None:
     parent, child = LoneLearner(tmp_path / "parent", encoder_mlp_layers=(9,)), LoneLearner(tmp_path / "child")
     parent.learning.checkpointer.save()
     before = weights_of(child)

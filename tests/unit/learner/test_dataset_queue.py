@@ -1,4 +1,4 @@
-"""Datasets go round the belt, each in one place at a time; what is dropped is counted; slots are used again."""
+"""Datasets are in one place at a time; dropped steps are counted; slots are reused."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_oldest_dataset_that_waits_is_dropped_and_counted_instead_of_holding
     assert [mark_of(dataset_queue.dataset(0)) for _ in range(3)] == [3.0, 4.0, 5.0]
 
 
-def test_what_is_loaded_stays_and_the_oldest_that_waits_for_a_slot_is_dropped() -> None:
+def test_loaded_datasets_stay_and_the_oldest_full_area_is_dropped() -> None:
     dataset_queue = DatasetQueue(areas(2), slots(1), drop_oldest=True)
     fill(dataset_queue, 1.0)
     assert load(dataset_queue)
@@ -104,7 +104,7 @@ def test_what_is_loaded_stays_and_the_oldest_that_waits_for_a_slot_is_dropped() 
     assert seen == [1.0, 3.0, 4.0]
 
 
-def test_where_a_belt_ends_all_that_nobody_learns_from_any_more_is_counted() -> None:
+def test_unused_datasets_count_as_dropped_at_the_end() -> None:
     dataset_queue = DatasetQueue(areas(3), slots(2))
     for mark in (1.0, 2.0):
         fill(dataset_queue, mark)
@@ -135,7 +135,7 @@ def test_a_dataset_that_is_learned_from_is_never_dropped() -> None:
     assert mark_of(dataset_queue.dataset(0)) == 4.0
 
 
-def test_what_is_read_after_its_release_is_found_to_be_poisoned() -> None:
+def test_released_dataset_is_poisoned() -> None:
     dataset_queue = DatasetQueue(areas(1), slots(1), poison=True)
     fill(dataset_queue, 1.0)
     assert load(dataset_queue)

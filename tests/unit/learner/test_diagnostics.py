@@ -12,7 +12,7 @@ import torch
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import DivergedError, ExitCode, Starved
-from sfactory.learner import diagnostics as room
+from sfactory.learner import diagnostics
 from sfactory.learner.batch import Batch
 from sfactory.learner.diagnostics import EVIDENCE_FILE, Starvation
 from sfactory.learner.trainer import Trainer
@@ -104,7 +104,7 @@ def test_later_evidence_takes_the_place_of_earlier_and_nothing_else_is_left(tmp_
     assert torch.equal(load(tmp_path / EVIDENCE_FILE)["batch"]["obs"]["obs"], batch.obs["obs"])
 
 
-def test_a_folder_that_cannot_be_written_is_told_and_hides_no_cause(tmp_path: Path) -> None:
+def test_unwritable_folder_hides_no_cause(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     trainer = trainer_of(tmp_path / "file")
 
@@ -132,7 +132,7 @@ class Time:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at = 1000.0
-        monkeypatch.setattr(room, "Awake", lambda: HandAwake(self))
+        monkeypatch.setattr(diagnostics, "Awake", lambda: HandAwake(self))
 
 
 class HandAwake:
@@ -153,7 +153,7 @@ def starving(board: StatusBoard, timeout_s: float = 300.0) -> Starvation:
     return Starvation(timeout_s, board, table)
 
 
-def test_slow_environments_are_told_of_and_waited_for(
+def test_slow_envs_are_reported_and_waited_for(
     board: StatusBoard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     time = Time(monkeypatch)
@@ -169,7 +169,7 @@ def test_slow_environments_are_told_of_and_waited_for(
     assert "actors have taken 7 steps meanwhile" in caplog.text
 
 
-def test_if_no_actor_has_moved_it_ends_and_names_every_process_and_slot(
+def test_starved_learner_ends_with_the_state_of_every_process(
     board: StatusBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = Time(monkeypatch)
@@ -209,9 +209,7 @@ def test_actors_that_still_reset_their_envs_are_waited_for(
         starvation.look()
 
 
-def test_a_dataset_begins_the_time_anew_and_zero_never_looks(
-    board: StatusBoard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dataset_resets_the_timeout_and_0_disables_it(board: StatusBoard, monkeypatch: pytest.MonkeyPatch) -> None:
     time = Time(monkeypatch)
     starvation, never = starving(board), starving(board, timeout_s=0.0)
     time.at += 250.0
@@ -222,7 +220,7 @@ def test_a_dataset_begins_the_time_anew_and_zero_never_looks(
     never.look()
 
 
-def test_a_run_that_was_paused_has_not_waited_meanwhile(board: StatusBoard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paused_run_does_not_count_as_waiting(board: StatusBoard, monkeypatch: pytest.MonkeyPatch) -> None:
     at = 1000.0
     monkeypatch.setattr("sfactory.clock.now", lambda: at)
     starvation = starving(board)

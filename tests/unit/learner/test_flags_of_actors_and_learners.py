@@ -1,4 +1,4 @@
-"""Flags arrive, by way of Wiring, in the room that they are about, and do there what they say."""
+"""Flags of actors and learners have their effects."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_trajectory_that_is_given_back_makes_room_for_one_more(stages: list[St
         ({"decorrelate_experience_max_seconds": 10.0, "serial_mode": True}, [0.0] * 4),
     ],
 )
-def test_worker_i_of_n_waits_i_nths_of_the_time_and_nobody_in_benchmarks_and_serial_mode(
+def test_workers_wait_their_share_except_in_benchmarks_and_serial_mode(
     flags: dict[str, Any], waits: list[float]
 ) -> None:
     config = config_with(**flags)

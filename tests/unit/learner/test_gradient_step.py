@@ -210,7 +210,7 @@ def assert_same_state(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_one_optimizer_does_not_go_on_as_two_or_two_as_one(saved: bool) -> None:
+def test_one_optimizer_cannot_resume_as_two_or_two_as_one(saved: bool) -> None:
     state = updater_of(apart(), separate_value_optimizer=saved).state()
 
     with pytest.raises(ValueError, match=f"--separate_value_optimizer={saved}, which cannot become {not saved}"):

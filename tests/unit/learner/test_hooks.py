@@ -46,7 +46,7 @@ def diary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_hook_is_called_after_each_dataset_with_where_the_learner_stands(tmp_path: Path, diary: Path) -> None:
+def test_hook_is_called_after_each_dataset(tmp_path: Path, diary: Path) -> None:
     learner = Learner(tmp_path, NOTE)
 
     for _ in range(3):
@@ -62,7 +62,7 @@ def test_a_hook_is_called_after_each_dataset_with_where_the_learner_stands(tmp_p
     assert notes[0]["stats"]["valid_fraction"] == 1.0
 
 
-def test_a_dataset_that_brings_no_update_is_none_to_a_hook(tmp_path: Path, diary: Path) -> None:
+def test_dataset_without_an_update_calls_no_hook(tmp_path: Path, diary: Path) -> None:
     learner = Learner(tmp_path, NOTE)
 
     learner.learn(valid=False)
@@ -70,24 +70,24 @@ def test_a_dataset_that_brings_no_update_is_none_to_a_hook(tmp_path: Path, diary
     assert lines(diary) == []
 
 
-def test_hooks_cannot_change_what_other_hooks_are_told() -> None:
+def test_hooks_cannot_change_statistics_of_other_hooks() -> None:
     model = tiny_model()
     trainer = trainer_for(model)
     trainer.train(random_batch(model))
-    told: list[float] = []
+    found: list[float] = []
 
     def spoil(learner: LearnerFacts, stats: Any) -> None:
         stats.clear()
 
     def look(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
-        told.append(stats["grad_norm"])
+        found.append(stats["grad_norm"])
 
     Hooks({"a:spoil": spoil, "b:look": look}).after_dataset(trainer, 0, 20)
 
-    assert told == [trainer.statistics()["grad_norm"]]
+    assert found == [trainer.statistics()["grad_norm"]]
 
 
-def test_what_a_hook_raises_ends_the_learner_after_it_has_saved(tmp_path: Path, diary: Path) -> None:
+def test_failing_hook_ends_the_learner_after_a_save(tmp_path: Path, diary: Path) -> None:
     learner = Learner(tmp_path, FAIL, NOTE)
     datasets = 0
     while not learner.learning.over:
@@ -107,7 +107,7 @@ def test_what_a_hook_raises_ends_the_learner_after_it_has_saved(tmp_path: Path, 
     assert len(lines(diary)) == datasets - 1  # the next hook was not called any more
 
 
-def test_hooks_that_cannot_be_had_are_refused_by_name_all_at_once() -> None:
+def test_all_unresolved_hooks_are_reported() -> None:
     with pytest.raises(ConfigError) as caught:
         Hooks.of([NOTE, "tests.support.watchers:forget", "no_such_module_here:hook"])
 

@@ -16,9 +16,7 @@ from sfactory.messages import LearnerTimes, PolicyLag, TrainStats
 from tests.support.lone_learner import LoneLearner
 
 
-def test_what_fails_while_the_end_waits_for_it_is_raised_there_and_nothing_is_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finish_raises_the_failure_of_the_pass_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = LoneLearner(tmp_path)
     publishing, let_go = threading.Event(), threading.Event()
 
@@ -44,7 +42,7 @@ def test_what_fails_while_the_end_waits_for_it_is_raised_there_and_nothing_is_sa
     assert CheckpointDir(tmp_path / "checkpoint_p0", keep=2).load() is None
 
 
-def test_how_long_datasets_took_is_told_with_their_statistics_and_what_was_done_is_counted() -> None:
+def test_timings_are_reported_and_work_is_counted() -> None:
     learner = LoneLearner()
 
     for _ in range(3):
@@ -60,17 +58,17 @@ def test_how_long_datasets_took_is_told_with_their_statistics_and_what_was_done_
     assert (learner.row.get("datasets"), learner.row.get("publications")) == (3, 4)
 
 
-def test_when_steps_grew_is_told_beside_them_whatever_passes_follow() -> None:
+def test_time_of_the_last_counted_steps_is_reported() -> None:
     learner = LoneLearner(num_epochs=2)
     learning, row = learner.learning, learner.row
     learning.progress.start_clock(now() - 1.0)
 
     dataset = learning.open(learner.area)
     learning.one_pass(dataset)
-    counted_at, told_at = row.get("counted_at"), row.get("train_seconds")
+    counted_at, reported_at = row.get("counted_at"), row.get("train_seconds")
     learning.one_pass(dataset)
 
-    assert 1.0 <= counted_at <= told_at < row.get("train_seconds")
+    assert 1.0 <= counted_at <= reported_at < row.get("train_seconds")
     assert (row.get("run_env_steps"), row.get("counted_at")) == (20, counted_at)
 
 
@@ -86,7 +84,7 @@ def test_nothing_is_learned_after_the_end(tmp_path: Path) -> None:
     assert loaded.payload["env_steps"] == learner.learning.progress.env_steps == 20
 
 
-def test_the_policy_lag_that_is_reported_covers_steps_that_are_too_old_to_learn_from_and_no_others() -> None:
+def test_reported_lag_covers_steps_that_are_too_old() -> None:
     learner = LoneLearner(max_policy_lag=3)
     # The learner is at update 0: versions below 0 stand for steps that waited for so many updates.
     learner.area.scalars["policy_version"][:] = torch.tensor([0, -1, -3, -7], dtype=torch.int32)

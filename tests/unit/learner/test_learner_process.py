@@ -83,7 +83,7 @@ class Feed:
 @pytest.mark.parametrize(
     ("ring", "slots", "made", "advised"), [(1, 1, 1, None), (2, 3, 3, None), (2, 2, 2, 3), (3, 2, 3, 4)]
 )
-def test_a_ring_that_leaves_no_slot_to_load_into_is_told_of(
+def test_ring_without_a_slot_to_load_into_is_warned_of(
     ring: int, slots: int, made: int, advised: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     flags: dict[str, Any] = {
@@ -127,13 +127,13 @@ def test_every_row_comes_to_the_device_at_most_once_and_none_is_skipped(flags: d
     assert max(rows) < len(rows) + in_flight
 
 
-def test_loaders_tell_how_long_they_took() -> None:
+def test_load_times_are_reported() -> None:
     feed = Feed()
 
     feed.run()
     feed.learner.learning.report()
 
-    # A report forgets what it told: which of them tells of the loads depends on when the last one was made.
+    # Each report begins new means: which of them has the loads depends on when the last one was made.
     assert any(times.load_ms > 0 for times in feed.learner.messages(LearnerTimes))
 
 
@@ -148,7 +148,7 @@ def test_a_loader_that_fails_ends_the_learner_with_its_failure(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("num_batchers", [1, 2])
-def test_what_comes_is_freed_although_no_batcher_is_there_any_more(num_batchers: int) -> None:
+def test_slots_are_freed_without_a_batcher(num_batchers: int) -> None:
     lone = LoneLearner(num_batchers=num_batchers, num_batches_to_accumulate=4, num_workers=2)
     worker = LearnerWorker(lone.setup, lone.learning, lone.row)
     table = lone.shared.table
@@ -161,7 +161,7 @@ def test_what_comes_is_freed_although_no_batcher_is_there_any_more(num_batchers:
     assert table.waiting_for(1) == []
 
 
-def test_a_dataset_that_was_begun_in_other_sizes_is_dropped_and_counted() -> None:
+def test_dataset_of_another_batch_size_is_dropped_and_counted() -> None:
     lone = LoneLearner(train_in_background_thread=False, num_workers=2, num_envs_per_worker=2)
     worker = LearnerWorker(lone.setup, lone.learning, lone.row)
 
@@ -183,7 +183,7 @@ def test_a_dataset_that_was_begun_in_other_sizes_is_dropped_and_counted() -> Non
     assert (lone.row.get("dropped_steps"), lone.learning.progress.env_steps) == (10, 40)
 
 
-def test_the_longest_minibatch_is_told_so_that_a_stop_can_wait_for_one() -> None:
+def test_longest_update_is_reported() -> None:
     lone = LoneLearner()
 
     lone.learn()

@@ -189,7 +189,7 @@ def kept_for_gradients(size: int) -> int:
     return kept.most
 
 
-def test_what_is_kept_for_the_gradient_shrinks_with_the_parts() -> None:
+def test_parts_need_less_memory_for_gradients() -> None:
     # Weights are kept, too, however small the parts are.
     assert kept_for_gradients(5 * 64 // 16) < kept_for_gradients(0) / 8
 
@@ -226,7 +226,7 @@ def weights_of(trainer: Trainer) -> Tensor:
 
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("case", CASES)
-def test_training_in_parts_takes_the_same_steps_and_tells_the_same(case: str, shuffle: bool) -> None:
+def test_training_in_parts_takes_the_same_steps(case: str, shuffle: bool) -> None:
     # A minibatch has 3 rows of 6 steps; SGD would hide nothing, Adam's first step hides even less.
     whole, parts = (trainer_of(case, size, shuffle_minibatches=shuffle) for size in (0, STEPS))
     batch = thin_batch(whole.model, CASES[case][0], torch.float64)

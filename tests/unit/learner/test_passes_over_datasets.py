@@ -53,7 +53,7 @@ def test_opening_draws_nothing_and_learns_nothing() -> None:
     assert [(dataset.passes, dataset.learned) for dataset in datasets] == [(0, Learned())] * 3
 
 
-def test_two_datasets_that_were_opened_at_the_same_step_are_not_shuffled_alike() -> None:
+def test_datasets_opened_at_the_same_step_are_shuffled_differently() -> None:
     trainer = trainer_of(optim=STANDING_STILL, shuffle_minibatches=True, num_batches_per_epoch=6)
     batch = batches_of(1)[0]
     marked = dataclasses.replace(batch, rewards=torch.arange(6.0).expand(5, 6).clone())
@@ -68,7 +68,7 @@ def test_two_datasets_that_were_opened_at_the_same_step_are_not_shuffled_alike()
     assert orders[0] != orders[1]
 
 
-def test_steps_that_have_become_too_old_since_the_last_pass_are_masked_in_the_next() -> None:
+def test_steps_that_become_too_old_are_masked_in_the_next_pass() -> None:
     trainer = trainer_of(max_policy_lag=3, num_batches_per_epoch=1)
     dataset = trainer.open(aged_by(batches_of(1)[0], [0, 0, 0, -1, -1, -2]))
     fractions = []
@@ -103,7 +103,7 @@ def test_replayed_steps_become_too_old_by_a_limit_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])
-def test_however_many_passes_there_are_statistics_count_a_dataset_once(algo: AlgoConfig) -> None:
+def test_normalizers_count_a_dataset_once(algo: AlgoConfig) -> None:
     trainer = trainer_of(algo, STANDING_STILL)
     first, second = (trainer.open(batch) for batch in batches_of(2))
     normalizer, head = trainer.model.obs_normalizer, trainer.model.value_head.returns
@@ -129,7 +129,7 @@ def test_however_many_passes_there_are_statistics_count_a_dataset_once(algo: Alg
     assert counted() == (90, 90)
 
 
-def test_statistics_of_a_dataset_are_of_its_own_updates_however_others_lie_between() -> None:
+def test_dataset_statistics_are_of_its_own_updates() -> None:
     trainer = trainer_of(optim=STANDING_STILL)
     batch = batches_of(1)[0]
     half = batch.taken.clone()
@@ -137,19 +137,19 @@ def test_statistics_of_a_dataset_are_of_its_own_updates_however_others_lie_betwe
     whole, thin = trainer.open(batch), trainer.open(dataclasses.replace(batch, taken=half, valid=half))
     for dataset in (whole, thin, whole, thin):
         trainer.learn(dataset)
-    told = []
+    found = []
 
     for dataset in (thin, whole):
         trainer.close(dataset)
-        told.append(trainer.dataset_statistics()["valid_fraction"])
+        found.append(trainer.dataset_statistics()["valid_fraction"])
 
-    assert told == pytest.approx([0.5, 1.0])
+    assert found == pytest.approx([0.5, 1.0])
     assert trainer.statistics()["valid_fraction"] == pytest.approx(0.75)
     trainer.close(trainer.open(batch))
     assert trainer.dataset_statistics() == {}
 
 
-def test_a_pass_that_was_stopped_is_the_last_one_and_counts_what_it_has_done() -> None:
+def test_stopped_pass_is_the_last_and_counts_its_steps() -> None:
     trainer = trainer_of()
     dataset = trainer.open(batches_of(1)[0])
     answers = iter([False, True])
@@ -161,7 +161,7 @@ def test_a_pass_that_was_stopped_is_the_last_one_and_counts_what_it_has_done() -
     assert trainer.close(dataset) == 15
 
 
-def test_each_of_several_open_datasets_is_compared_with_its_own_last_loss() -> None:
+def test_early_stop_compares_with_the_dataset_own_last_loss() -> None:
     # Nothing moves: the second pass over a dataset has the loss of its first, and that of the other has nothing to say.
     trainer = trainer_of(optim=STANDING_STILL, early_stop_loss_change=1e-6)
     first, second = (trainer.open(batch) for batch in batches_of(2))
@@ -194,7 +194,7 @@ def test_passes_end_once_the_policy_has_diverged_too_far_from_the_one_that_acted
     assert trainer.train_step == 2 * passes
 
 
-def test_replayed_steps_do_not_end_passes_however_far_the_policy_has_come_from_theirs() -> None:
+def test_divergence_of_replayed_steps_does_not_end_passes() -> None:
     learner = LearnerConfig(num_epochs=3, early_stop_loss_change=0.0, early_stop_kl=0.01)
     trainer = trainer_for(tiny_model(), VTRACE, STANDING_STILL, learner)
     near, far = batch_with_divergence(trainer, 0.0), batch_with_divergence(trainer, 1.0)
@@ -215,9 +215,7 @@ def test_replayed_steps_do_not_end_passes_however_far_the_policy_has_come_from_t
 
 
 @pytest.mark.parametrize(("difference", "factor"), [(0.5, 1.5), (0.2, 1.0), (0.05, 0.5)])
-def test_the_weight_of_the_kl_penalty_follows_the_divergence_that_a_dataset_ends_with(
-    difference: float, factor: float
-) -> None:
+def test_kl_penalty_adapts_to_the_divergence_after_a_dataset(difference: float, factor: float) -> None:
     algo = dataclasses.replace(VTRACE, kl_loss_coeff=0.25, kl_target=0.02)
     trainer = trainer_for(tiny_model(), algo, STANDING_STILL, LearnerConfig(num_epochs=2, early_stop_loss_change=0.0))
 
@@ -227,7 +225,7 @@ def test_the_weight_of_the_kl_penalty_follows_the_divergence_that_a_dataset_ends
     assert trainer.statistics()["kl_coeff"] == trainer.coefficients.kl
 
 
-def test_a_weight_of_exploration_that_has_a_schedule_is_in_force_in_the_loss() -> None:
+def test_scheduled_exploration_coefficient_reaches_the_loss() -> None:
     algo = dataclasses.replace(VTRACE, exploration_loss_coeff_schedule="0:100,1000:0")
     norms = []
     for env_steps in (0, 500, 1000):

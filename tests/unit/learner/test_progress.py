@@ -1,4 +1,4 @@
-"""Training goes on from a checkpoint exactly where it stopped, and ends where its limits say."""
+"""Training resumes exactly from a checkpoint, and ends at its limits."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_payload_of_another_version_is_refused() -> None:
         restore(payload, "checkpoint_7", trainer_of(), Progress())
 
 
-def test_a_payload_from_before_there_was_a_choice_of_optimizers_is_gone_on_from() -> None:
+def test_payload_of_version_2_is_restored() -> None:
     optim = OptimConfig(learning_rate=1e-3, lr_schedule="kl_adaptive_epoch")
     first, resumed = (trainer_for(tiny_model(seed), AlgoConfig(), optim, LearnerConfig()) for seed in (0, 7))
     batch = random_batch(first.model)

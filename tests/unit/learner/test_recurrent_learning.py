@@ -100,7 +100,7 @@ def test_gae_values_what_comes_after_the_rollout_with_the_memory_stored_for_it(s
     fields: dict[str, Any] = {"use_rnn": True, "actor_critic_share_weights": share}
     model = model_of(**fields)
     batch = record(model, tiny_config(**fields), algo=GAE, terminated=(), truncated=())
-    # Rows 1 and 4 begin an episode at obs[T]; whoever looks there must not remember the one before.
+    # Rows 1 and 4 begin an episode at obs[T]; the RNN state must be zeroed there.
     is_first = batch.is_first.clone()
     is_first[-1, [1, 4]] = True
     batch = dataclasses.replace(batch, is_first=is_first)

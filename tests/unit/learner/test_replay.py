@@ -85,7 +85,7 @@ def test_a_row_is_not_replayed_at_once_unless_that_is_wanted(include_new: bool) 
     again = 0
     for number in range(100):
         staging.clear()
-        assert replay.new_rows(available=1, room=2) == 1
+        assert replay.new_rows(available=1, rows_left=2) == 1
         staging.scalars["reward"][:, 0] = number
         staging.filled = 1
         replay.mix(staging, 0, 1)

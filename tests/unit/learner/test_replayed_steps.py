@@ -66,7 +66,7 @@ def test_statistics_are_those_of_the_fresh_rows_alone_whatever_the_replayed_ones
         assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), name
     assert found["replayed_fraction"] == pytest.approx(2 / 6)
     assert (expected["replayed_fraction"], math.isnan(expected["replay_kl"])) == (0.0, True)
-    # What replayed steps diverge by is told apart: by their log-ratio of about 3.
+    # The divergence of replayed steps is separate: their log-ratio is about 3.
     assert found["replay_kl"] > 5.0 > found["kl"]
 
 
@@ -140,7 +140,7 @@ def as_acted(model: ActorCritic, batch: Batch) -> Batch:
     return dataclasses.replace(batch, behavior_log_prob=log_prob.view_as(batch.valid))
 
 
-def test_what_is_staged_as_replayed_is_replayed_and_has_a_limit_of_its_own() -> None:
+def test_staged_replayed_steps_have_an_own_lag_limit() -> None:
     staging = Staging(VECTOR, small_layout(), pin=False)
     staging.scalars["valid"].fill_(True)
     staging.scalars["policy_version"][:] = torch.tensor([10, 4, 4, 1], dtype=torch.int32)

@@ -67,7 +67,7 @@ def test_slots_are_joined_and_the_last_one_is_cut() -> None:
     assert_columns(staging, [(first, 0), (first, 1), (first, 2), (second, 0), (second, 1)])
 
 
-def test_valid_steps_are_counted_over_the_columns_taken_and_start_anew() -> None:
+def test_valid_steps_are_counted_until_clear() -> None:
     layout = small_layout(rows=3, dataset_rows=4)
     first, second, *_ = filled_slots(layout)
     staging = Staging(SPEC, layout, pin=False)

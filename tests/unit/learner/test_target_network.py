@@ -1,4 +1,4 @@
-"""A target network follows the policy by whole steps, changes its losses, and goes on exactly after a resume."""
+"""A target network follows the policy by whole steps, changes its losses, and is saved and restored."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_the_clip_fraction_and_the_mean_ratio_are_those_of_the_ratio_to_the_targ
     assert statistics["kl"] > 0.05
 
 
-def test_a_run_that_is_resumed_with_a_target_network_for_the_first_time_begins_with_a_copy() -> None:
+def test_new_target_network_of_a_resumed_run_is_a_copy() -> None:
     first, resumed = trainer_of(AlgoConfig()), trainer_of(seed=1)
     first.train(random_batch(first.model))
 
@@ -163,7 +163,7 @@ def test_a_run_that_is_resumed_with_a_target_network_for_the_first_time_begins_w
     assert is_same(target_of(resumed).model, state_of(first.model))
 
 
-def test_a_saved_target_network_is_left_aside_where_none_is_wanted_any_more() -> None:
+def test_saved_target_network_is_ignored_if_it_is_off() -> None:
     first, resumed = trainer_of(), trainer_of(AlgoConfig(), seed=1)
     first.train(random_batch(first.model))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from sfactory.clock import now
-from sfactory.learner import threads as rooms
+from sfactory.learner import threads as threads_module
 from sfactory.learner.threads import Threads
 
 BOUND_S = 30.0
@@ -86,7 +86,7 @@ def test_of_two_failures_the_first_is_raised(ring: threading.Event) -> None:
 def test_a_stuck_loop_is_left_behind_once_the_run_is_over(
     ring: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rooms, "_LEAVE_S", 0.1)
+    monkeypatch.setattr(threads_module, "_LEAVE_S", 0.1)
     threads = Threads()
     threads.start("stuck", lambda: hanging(ring))
     begun = now()
@@ -99,10 +99,8 @@ def test_a_stuck_loop_is_left_behind_once_the_run_is_over(
     assert "left a thread behind that waits for a ring" in caplog.text
 
 
-def test_what_is_raised_after_the_run_is_over_is_not_lost(
-    ring: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rooms, "_LEAVE_S", 0.1)
+def test_late_failure_is_raised_by_leave(ring: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads_module, "_LEAVE_S", 0.1)
 
     def fail_late() -> None:
         ring.wait(BOUND_S)

@@ -1,4 +1,4 @@
-"""Stretches of a learner's time are averaged over what was told, and none is lost between two messages."""
+"""Times are averaged between messages, and none is lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_means_are_of_the_stretches_since_they_were_cleared() -> None:
     assert all(math.isnan(second[name]) for name in STRETCHES if name != "grad")
 
 
-def test_what_ends_between_telling_and_clearing_is_in_the_next_means() -> None:
+def test_stretch_between_message_and_clear_is_in_the_next_means() -> None:
     timings = Timings()
     timings.add("load", 0.1)
     timings.means_ms()
@@ -40,7 +40,7 @@ def test_what_ends_between_telling_and_clearing_is_in_the_next_means() -> None:
     assert timings.means_ms()["load"] == pytest.approx(300.0)
 
 
-def test_what_is_done_inside_is_a_stretch_unless_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_stretch_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([10.0, 12.5, 20.0])
     monkeypatch.setattr(timings_module, "now", lambda: next(moments))
     timings = Timings()
@@ -53,12 +53,12 @@ def test_what_is_done_inside_is_a_stretch_unless_it_fails(monkeypatch: pytest.Mo
     assert timings.means_ms()["grad"] == 2500.0
 
 
-def test_a_message_tells_an_update_its_share_of_the_passes_also_after_one_that_could_not_be_sent() -> None:
+def test_update_time_survives_an_unsent_message() -> None:
     timings = Timings()
     timings.add("grad", 0.8)
     assert timings.message(0, updates=8).update_ms == pytest.approx(100.0)
 
-    timings.add("grad", 0.4)  # the message before found no room
+    timings.add("grad", 0.4)  # the message before could not be sent
     message = timings.message(3, updates=2)
     timings.clear()
 

@@ -1,4 +1,4 @@
-"""Statistics of an update are what their names say, under one list of names, and means leave out what is not there."""
+"""Statistics of an update match their definitions, and means leave out NaN."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def cells_of(seed: int = 0, *, garbage: float = 0.0) -> LossTerms:
     return LossTerms(**numbers, valid=valid, replayed=replayed)
 
 
-def told(cells: LossTerms, clip_ratio: float = 0.2) -> dict[str, float]:
+def statistics(cells: LossTerms, clip_ratio: float = 0.2) -> dict[str, float]:
     return dict(zip(NAMES, statistics_of(cells, clip_ratio, NOTHING).tolist(), strict=True))
 
 
-def test_there_is_one_list_of_names_and_everything_on_it_is_told() -> None:
+def test_every_statistic_of_the_list_is_reported() -> None:
     trainer = trainer_for(tiny_model())
     trainer.train(random_batch(trainer.model))
 
@@ -49,7 +49,7 @@ def test_each_statistic_is_that_of_the_fresh_cells(seed: int, garbage: float) ->
     again = clean.log_ratio[clean.valid & clean.replayed].double().numpy()
     ratio = np.exp(c["surrogate"])
 
-    found = told(cells)
+    found = statistics(cells)
 
     error = c["target"] - c["value"]
     assert found == pytest.approx(
@@ -82,19 +82,19 @@ def test_explained_variance_is_1_for_the_targets_themselves_and_0_for_a_constant
         target=5.0 + target, value=9.0 + (1.0 - noise) * target, valid=everything, replayed=~everything
     )
 
-    assert told(cells)["explained_variance"] == pytest.approx(expected, abs=1e-5)
+    assert statistics(cells)["explained_variance"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_explained_variance_of_targets_that_are_all_the_same_is_no_number() -> None:
     cells = cells_of()
-    assert math.isnan(told(cells._replace(target=torch.full(SHAPE, 3.0)))["explained_variance"])
+    assert math.isnan(statistics(cells._replace(target=torch.full(SHAPE, 3.0)))["explained_variance"])
 
 
-def test_a_minibatch_joined_of_its_parts_tells_the_same() -> None:
+def test_joined_parts_have_the_statistics_of_the_whole() -> None:
     whole = cells_of(3)
     parts = [LossTerms(*(cell[:, columns] for cell in whole)) for columns in (slice(0, 1), slice(1, 3), slice(3, 5))]
 
-    assert told(LossTerms.joined(parts)) == told(whole)
+    assert statistics(LossTerms.joined(parts)) == statistics(whole)
     assert LossTerms.joined(parts[:1]) is parts[0]
 
 

@@ -206,7 +206,7 @@ def test_ten_bad_updates_in_a_row_end_the_run_with_finite_weights() -> None:
     assert trainer.stats.skipped == 10
 
 
-def test_a_good_update_in_between_starts_the_count_anew() -> None:
+def test_good_update_resets_the_count_of_bad_ones() -> None:
     trainer = trainer_of()
     good = random_batch(trainer.model)
     bad = with_bad_reward(good, row=0)

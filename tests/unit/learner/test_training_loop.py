@@ -59,7 +59,7 @@ def test_golden_traces(size: int, passes: int, warmup: int, expected: str) -> No
 
 
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 120))
-def test_every_item_that_is_released_had_its_passes_and_was_released_once(size: int, passes: int, turns: int) -> None:
+def test_every_released_item_had_its_passes(size: int, passes: int, turns: int) -> None:
     words = [str(number) for number in range(200)]
     source = iter(words)
     ring: MinibatchRing[str] = MinibatchRing(size, passes, 0)
@@ -77,7 +77,7 @@ def test_every_item_that_is_released_had_its_passes_and_was_released_once(size: 
     assert len(ring.live) <= size
 
 
-def test_where_nothing_comes_the_turn_stays_and_others_go_on_only_if_it_is_skipped() -> None:
+def test_empty_place_keeps_the_turn_unless_it_is_skipped() -> None:
     ring: MinibatchRing[str] = MinibatchRing(2, 2, 0)
     assert ring.turn(lambda: "A") == "A"
     ring.passed()
@@ -92,7 +92,7 @@ def test_where_nothing_comes_the_turn_stays_and_others_go_on_only_if_it_is_skipp
     assert ring.turn(lambda: "B") == "B"
 
 
-def test_passes_that_are_cut_short_release_the_item_at_once() -> None:
+def test_item_cut_short_is_released_at_once() -> None:
     ring: MinibatchRing[str] = MinibatchRing(2, 3, 0)
     source = letters()
     ring.turn(lambda: next(source))
@@ -108,7 +108,7 @@ BOUND_S = 60.0
 
 
 class Bench:
-    """A real learner with its belt of two device slots, poisoned on release; datasets are made up, marked A, B, ...
+    """A real learner with a queue of two device slots, poisoned on release; datasets are made up, marked A, B, ...
 
     trace: what was learned from, in order. targets: those that each dataset had at each pass.
     """
@@ -209,7 +209,7 @@ def test_weights_are_published_every_so_many_updates_after_whole_passes(
     assert bench.shared.status.row("sf-learner-0").get("publications") == before + published
 
 
-def test_at_a_limit_of_steps_what_is_open_is_learned_from_whole_and_nothing_new_is_opened() -> None:
+def test_step_limit_completes_open_datasets_and_opens_no_other() -> None:
     bench = Bench(num_epochs=3, minibatch_ring_size=2, train_for_env_steps=2 * STEPS)
 
     # C is ready, too, but the limit is reached with the first passes over A and B.
@@ -218,7 +218,7 @@ def test_at_a_limit_of_steps_what_is_open_is_learned_from_whole_and_nothing_new_
     assert bench.learning.over
 
 
-def test_a_stop_breaks_passes_off_and_is_no_end_of_training() -> None:
+def test_stop_interrupts_passes_and_is_not_the_end_of_training() -> None:
     bench = Bench(num_epochs=10**6)
     threading.Timer(0.5, lambda: bench.shared.control.order_stop(Stop.SAVE)).start()
 
@@ -229,7 +229,7 @@ def test_a_stop_breaks_passes_off_and_is_no_end_of_training() -> None:
     assert not bench.learning.over  # a stop is no limit: the run was not done
 
 
-def test_a_nonblocking_ring_goes_on_with_what_it_has() -> None:
+def test_nonblocking_ring_continues_without_a_new_dataset() -> None:
     bench = Bench(num_epochs=4, minibatch_ring_size=2, ring_nonblocking=True)
 
     assert bench.run(1, 4) == "AAAA"
