@@ -21,17 +21,9 @@ from sfactory.shared.status import State, StatusBoard
 from tests.support.parts import random_batch, tiny_model
 
 
-def trainer_of(evidence: Path | None, max_bad_steps: int = 2) -> Trainer:
-    return Trainer(
-        tiny_model(),
-        AlgoConfig(),
-        OptimConfig(learning_rate=0.01),
-        LearnerConfig(max_bad_steps=max_bad_steps),
-        seed=0,
-        policy=0,
-        total_env_steps=2**62,
-        evidence=evidence,
-    )
+def trainer_of(evidence: Path) -> Trainer:
+    algo, optim, learner = AlgoConfig(), OptimConfig(learning_rate=0.01), LearnerConfig(max_bad_steps=2)
+    return Trainer(tiny_model(), algo, optim, learner, seed=0, policy=0, total_env_steps=2**62, evidence=evidence)
 
 
 def bad(batch: Batch) -> Batch:

@@ -135,25 +135,6 @@ def test_a_rate_of_0_freezes_exactly_its_part(kind: str, frozen_part: str) -> No
     assert changed(model, before) == {name for name in before if is_critics(name) != critic_frozen}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_at_one_rate_and_unclipped_two_optimizers_step_as_one_does(kind: str) -> None:
-    joint, separate = apart(), apart()
-    one = updater_of(joint, optimizer=kind)
-    two = updater_of(separate, optimizer=kind, separate_value_optimizer=True)
-
-    for seed in range(3):
-        both = (
-            one.apply(loss_of(joint, seed), Rates(0.01), YES),
-            two.apply(loss_of(separate, seed), Rates(0.01, 0.01), YES),
-        )
-        if kind != "muon":  # which takes its steps in the gradients' own memory
-            assert_equal(gradients(joint.actor_parameters()), gradients(separate.actor_parameters()))
-        assert float(both[0].norm) == pytest.approx(float(both[1].norm), rel=1e-5)
-
-    for mine, other in zip(joint.parameters(), separate.parameters(), strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7)
-
-
 def test_each_optimizer_clips_by_the_norm_of_its_own_gradients() -> None:
     model, unclipped = apart(), apart()
     loss_of(unclipped).backward()

@@ -14,7 +14,7 @@ from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
 from sfactory.learner.loss import LossFunction
 from sfactory.learner.minibatches import Minibatch
-from sfactory.learner.targets import TargetNetwork, Targets
+from sfactory.learner.targets import TargetNetwork
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.losses import loss_and_gradients, loss_of
@@ -43,7 +43,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "symmetric_kl": ({}, {"exploration_loss": "symmetric_kl", "exploration_loss_coeff": 0.3}),
     "plain_advantages": (MEMORY, {"normalize_advantages": False, "vtrace_lambda": 0.8, "vtrace_rho": None}),
 }
-EXACT = {torch.float64: 1e-12, torch.float32: 1e-6}
+EXACT = 1e-12
+DTYPE = torch.float64
 
 
 def objective_of(**fields: Any) -> AlgoConfig:
@@ -90,13 +91,12 @@ def greatest_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
     return float((one - other).abs().max() / other.abs().max())
 
 
-@pytest.mark.parametrize("dtype", EXACT, ids=["float64", "float32"])
-@pytest.mark.parametrize("size", [STEPS, 2 * STEPS, 3 * STEPS])
+@pytest.mark.parametrize("size", [STEPS, 3 * STEPS])
 @pytest.mark.parametrize("case", CASES)
-def test_gradients_of_parts_add_up_to_that_of_the_whole(case: str, size: int, dtype: torch.dtype) -> None:
+def test_gradients_of_parts_add_up_to_that_of_the_whole(case: str, size: int) -> None:
     fields, flags = CASES[case]
-    model, config = model_of(dtype=dtype, **fields), objective_of(**flags)
-    batch = thin_batch(model, fields, dtype)
+    model, config = model_of(dtype=DTYPE, **fields), objective_of(**flags)
+    batch = thin_batch(model, fields, DTYPE)
     target = moved_target(model, config)
 
     whole = loss_of(model, config, batch, target=target)
@@ -105,22 +105,19 @@ def test_gradients_of_parts_add_up_to_that_of_the_whole(case: str, size: int, dt
     sum_of_losses, sums = loss_and_gradients(parts, model)
 
     assert (whole.parts, parts.parts) == (1, ROWS * STEPS // size)
-    assert {gradient.dtype for gradient in gradients} == {dtype}
-    assert sum_of_losses == pytest.approx(loss, rel=10 * EXACT[dtype])
+    assert {gradient.dtype for gradient in gradients} == {DTYPE}
+    assert sum_of_losses == pytest.approx(loss, rel=10 * EXACT)
     assert float(max(gradient.abs().max() for gradient in gradients)) > 1e-3
-    assert greatest_difference(sums, gradients) < EXACT[dtype]
-    torch.testing.assert_close(parts.returns, whole.returns, rtol=0.0, atol=10 * EXACT[dtype])
-    assert parts.statistics == pytest.approx(whole.statistics, rel=100 * EXACT[dtype], abs=10 * EXACT[dtype])
+    assert greatest_difference(sums, gradients) < EXACT
+    torch.testing.assert_close(parts.returns, whole.returns, rtol=0.0, atol=10 * EXACT)
+    assert parts.statistics == pytest.approx(whole.statistics, rel=100 * EXACT, abs=10 * EXACT)
 
 
-@pytest.mark.parametrize("dtype", EXACT, ids=["float64", "float32"])
 @pytest.mark.parametrize("size", [1, 4, 9, 12])
 @pytest.mark.parametrize("flags", [GAE, {**GAE, "loss_reduction": "sum", "kl_loss_coeff": 0.5}], ids=["ppo", "sum"])
-def test_with_gae_and_without_memory_parts_may_cut_rollouts(
-    flags: dict[str, Any], size: int, dtype: torch.dtype
-) -> None:
-    model, config = model_of(dtype=dtype), objective_of(**flags)
-    batch = thin_batch(model, {}, dtype)
+def test_with_gae_and_without_memory_parts_may_cut_rollouts(flags: dict[str, Any], size: int) -> None:
+    model, config = model_of(dtype=DTYPE), objective_of(**flags)
+    batch = thin_batch(model, {}, DTYPE)
     targets = LossFunction(model, config).gae_targets(batch)
 
     _, gradients = loss_and_gradients(loss_of(model, config, batch, targets=targets), model)
@@ -128,38 +125,7 @@ def test_with_gae_and_without_memory_parts_may_cut_rollouts(
     _, sums = loss_and_gradients(parts, model)
 
     assert parts.parts == ROWS * STEPS // size
-    assert greatest_difference(sums, gradients) < EXACT[dtype]
-
-
-def test_a_part_of_single_steps_is_cut_from_single_steps() -> None:
-    model = model_of()
-    batch = random_batch(model, steps=4, rows=3)
-    targets = Targets(batch.rewards, batch.rewards)
-    steps = Minibatch(batch.steps(), targets.steps())
-
-    whole, columns = steps.cut(4)
-    same, one = Minibatch(batch, targets).cut(12)
-
-    assert whole is steps
-    assert columns == [slice(0, 4), slice(4, 8), slice(8, 12)]
-    assert same.batch is batch
-    assert one == [slice(0, 3)]
-
-
-def test_the_network_is_run_for_a_part_when_it_is_asked_for_and_not_before() -> None:
-    model, config = model_of(), objective_of(**GAE)
-    batch = random_batch(model, steps=4, rows=6)
-    objective = LossFunction(model, config)
-    targets = objective.gae_targets(batch)
-    parts = objective.parts(Minibatch(batch, targets), 8, exploration=0.0, kl=0.0)
-    means = []
-
-    for part in parts:
-        means.append(float(part.cells.value.mean()))
-        with torch.no_grad():
-            model.value_head.linear.bias.add_(1000.0)
-
-    assert [round(mean, -2) for mean in means] == [0.0, 1000.0, 2000.0]
+    assert greatest_difference(sums, gradients) < EXACT
 
 
 class Kept:
@@ -224,11 +190,10 @@ def weights_of(trainer: Trainer) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("case", CASES)
-def test_training_in_parts_takes_the_same_steps(case: str, shuffle: bool) -> None:
+def test_training_in_parts_takes_the_same_steps(case: str) -> None:
     # A minibatch has 3 rows of 6 steps; SGD would hide nothing, Adam's first step hides even less.
-    whole, parts = (trainer_of(case, size, shuffle_minibatches=shuffle) for size in (0, STEPS))
+    whole, parts = (trainer_of(case, size, shuffle_minibatches=True) for size in (0, STEPS))
     batch = thin_batch(whole.model, CASES[case][0], torch.float64)
     before = weights_of(whole)
 

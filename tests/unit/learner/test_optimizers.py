@@ -70,24 +70,6 @@ def same(one: list[Any], other: list[Any]) -> bool:
 
 
 @EVERY_KIND
-def test_a_refused_step_changes_neither_weights_nor_moments_nor_counts(fields: dict[str, Any]) -> None:
-    weights = weights_of()
-    optimizer = optimizer_of(weights, **fields)
-    for seed in range(2):
-        give_gradients(weights, seed)
-        optimizer.step(RATE, YES)
-    before = all_of(weights, optimizer)
-
-    give_bad_gradients(weights)
-    optimizer.step(RATE, NO)
-    give_gradients(weights, 2)
-    optimizer.step(RATE, NO)
-
-    assert sum(isinstance(value, Tensor) for value in before) > len(weights)
-    assert same(all_of(weights, optimizer), before)
-
-
-@EVERY_KIND
 @pytest.mark.parametrize("refused_at", [0, 2])
 def test_steps_after_a_refused_one_are_those_of_an_optimizer_that_never_saw_it(
     fields: dict[str, Any], refused_at: int

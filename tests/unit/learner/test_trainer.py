@@ -82,20 +82,6 @@ def test_a_minibatch_without_a_valid_step_changes_nothing_at_all() -> None:
     assert (trainer.train_step, trainer.stats.skipped) == (updates, 0)
 
 
-@pytest.mark.parametrize("with_vtrace", [True, False])
-def test_only_the_minibatches_with_valid_steps_are_trained_on(with_vtrace: bool) -> None:
-    algo = AlgoConfig(with_vtrace=with_vtrace)
-    whole, half = trainer_of(batches=2, algo=algo), trainer_of(batches=1, algo=algo)
-    batch = without_valid_steps(random_batch(whole.model, rows=6), slice(3, 6))
-
-    whole.train(batch)
-    half.train(batch.columns(slice(0, 3)))
-
-    assert whole.train_step == half.train_step == 1
-    for mine, other in zip(whole.model.parameters(), half.model.parameters(), strict=True):
-        assert torch.equal(mine, other)
-
-
 @pytest.mark.parametrize("bad", [NAN, math.inf, -math.inf])
 def test_a_loss_that_is_not_finite_skips_the_step_and_is_counted(bad: float) -> None:
     trainer = trainer_of()
