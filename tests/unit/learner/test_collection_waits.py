@@ -10,30 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfactory.actor.local_actor import SlotActing
 from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
 from sfactory.config.validation import check
-from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.layout import Layout
 from sfactory.learner.batcher import Batcher, Inbox
-from sfactory.learner.learner import Learner
-from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.staging import Staging
-from sfactory.messages import TO_ACTOR, TO_LEARNER, SlotFreed, ToActor, ToLearner, TrainStats, TrajectoryReady
-from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.flat_state import flat_bytes
+from sfactory.messages import TO_ACTOR, TO_LEARNER, SlotFreed, ToActor, ToLearner, TrajectoryReady
 from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotState, SlotTable
 from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
-from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR
-from tests.support.recorded import play
 
 ROLLOUT = 2
 
@@ -187,58 +178,3 @@ def test_slots_suffice_for_every_dataset_and_come_free_only_after_training(
         assert len(hall.free_slots()) == hall.layout.num_slots - (begun - whole)
     assert delivered == hall.sent[: len(delivered)]
     assert len(delivered) == 5 * dataset_rows
-
-
-class Course:
-    """A real learner, and actors that act with the newest weights whenever they have a free slot."""
-
-    def __init__(self, config: Config) -> None:
-        self._layout = layout = layout_of(config)
-        shared = self._shared = SharedObjects(VECTOR, layout, flat_bytes(ActorCritic(VECTOR, config.model)))
-        setup, row = shared.learner(0, config, 1, "cpu", 1, None), shared.status.row("sf-learner-0")
-        self._learning = Learner(setup, row)
-        self._learning.begin()
-        self._learner = LearnerWorker(setup, self._learning, row)
-        policy = ActingPolicy(VECTOR, config.model, shared.weights[0], torch.device("cpu"))
-        self._acting = SlotActing([policy], layout.recurrence)
-
-    def lags(self, turns: int, order: random.Random) -> set[float | None]:
-        """Extremes of the policy lag of every dataset, while one slot is filled between two looks of the learner."""
-        table, found = self._shared.table, set()
-        for turn in range(turns):
-            free = [slot for slot in range(self._layout.num_slots) if table.state(slot) is SlotState.FREE]
-            if free:
-                self._play(order.choice(free), turn)
-            while self._learner.assemble(0):
-                self._learner.learn()
-                self._learning.report()
-                stats = [
-                    message for message in self._shared.learners_to_main[0].get(0) if isinstance(message, TrainStats)
-                ]
-                found |= {lag for message in stats for lag in (message.lag.min, message.lag.max)}
-        return found
-
-    def _play(self, index: int, seed: int) -> None:
-        self._acting.policies[0].refresh()
-        self._shared.table.begin(index)
-        play(self._acting, self._shared.trajectories.slot(index), seed, terminated=(), truncated=())
-        self._shared.table.publish(index, 0)
-        self._shared.to_learners[0].put(TrajectoryReady(self._shared.table.owner(index), index))
-
-
-@pytest.mark.parametrize(
-    ("flags", "lags"),
-    [
-        ({"async_rl": False}, {0.0}),
-        ({"async_rl": False, "num_epochs": 2, "early_stop_loss_change": 0.0}, {0.0}),
-        # Rows of a slot that is cut over two datasets are of the weights before the first of them.
-        ({"async_rl": True, "dataset_rows": 3}, {0.0, 1.0}),
-    ],
-)
-def test_without_async_rl_every_step_is_learned_from_by_the_weights_that_took_it(
-    flags: dict[str, Any], lags: set[float | None]
-) -> None:
-    sizes: dict[str, Any] = {"actors": 2, "splits": 2, "rows": 2, "dataset_rows": 8, "encoder_mlp_layers": (8,)}
-    course = Course(config_with(**{**sizes, **flags}))
-
-    assert course.lags(turns=24, order=random.Random(1)) == lags

@@ -13,10 +13,11 @@ import torch
 
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.minibatches import Dataset
-from sfactory.learner.staging import Columns, DeviceSlot
+from sfactory.learner.staging import Columns, DeviceSlot, Staging
 from sfactory.messages import LearnerTimes, TrajectoryReady
 from sfactory.shared.control import LearnerCommand
 from sfactory.shared.slots import SlotState
+from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
 from tests.support.learner_threads import run_to_the_end
 from tests.support.lone_learner import LoneLearner
 from tests.support.parts import VECTOR
@@ -189,3 +190,28 @@ def test_longest_update_is_reported() -> None:
     lone.learn()
 
     assert 0 < lone.row.get("update_s") < 60
+
+
+class SlowStaging(Staging):
+    """Copying one slot takes 5 seconds of a clock that stands still otherwise."""
+
+    time = 100.0
+
+    def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
+        SlowStaging.time += 5.0
+        return super().take(slot, start, most, columns)
+
+
+def test_copying_slots_is_busy_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sfactory.shared.status.now", lambda: SlowStaging.time)
+    lone = LoneLearner(train_in_background_thread=False, num_workers=2, num_envs_per_worker=2)
+    worker = LearnerWorker(lone.setup, lone.learning, lone.row)
+    worker._own_area = SlowStaging(VECTOR, lone.layout, pin=False)
+    for slot in range(2):
+        lone.shared.table.begin(slot)
+        lone.shared.table.publish(slot, 0)
+        lone.shared.to_learners[0].put(TrajectoryReady(lone.shared.table.owner(slot), slot))
+
+    assert worker.assemble(0)
+
+    assert lone.row.times(SlowStaging.time) == (10.0, 0.0)

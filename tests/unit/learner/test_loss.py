@@ -15,6 +15,7 @@ from sfactory.config.schema import AlgoConfig
 from sfactory.errors import ConfigError
 from sfactory.learner.batch import Batch
 from sfactory.learner.loss import LossFunction
+from sfactory.learner.targets import TargetNetwork
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.planning.plan import plan_run
 from sfactory.spec import BoxHead, DiscreteHead, EnvSpec
@@ -46,6 +47,7 @@ def with_ends(batch: Batch) -> Batch:
         {"normalize_advantages": True, "value_loss_coeff": 3.0, "exploration_loss_coeff": 0.4},
         {"kl_loss_coeff": 4.0, "exploration_loss": "none", "exploration_loss_coeff": 100.0},
         {"loss_reduction": "sum", "ppo_clip_value": 0.0, "value_loss_coeff": 0.0},
+        {"use_target_net": True, "target_worker_clip": 0.9},
     ],
 )
 def test_loss_targets_and_statistics_are_those_of_the_papers(fields: dict[str, Any], with_vtrace: bool) -> None:
@@ -53,7 +55,10 @@ def test_loss_targets_and_statistics_are_those_of_the_papers(fields: dict[str, A
     model = tiny_model()
     batch = with_ends(random_batch(model))
 
-    loss, wanted = loss_of(model, config, batch), expected(model, batch, config)
+    target = TargetNetwork(tiny_model(seed=1), interval=1, tau=1.0) if config.use_target_net else None
+
+    loss = loss_of(model, config, batch, target=target)
+    wanted = expected(model, batch, config, None if target is None else target.model)
 
     valid = batch.valid.numpy()
     assert loss.total.item() == pytest.approx(wanted.loss, rel=1e-4)

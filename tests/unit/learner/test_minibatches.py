@@ -116,19 +116,6 @@ def test_single_steps_are_drawn_with_gae_and_without_memory() -> None:
     assert all(len({mark // 100 for mark in part[0].tolist()}) > 2 for part in parts)
 
 
-def test_the_order_depends_on_the_generator_alone() -> None:
-    batch, targets = marked(rows=6)
-    orders = {
-        seed: [sorted_marks([part]) for part in epoch_of(Minibatches(batch, targets, 3, generator_of(seed)))]
-        for seed in (0, 1)
-    }
-
-    again = [sorted_marks([part]) for part in epoch_of(Minibatches(batch, targets, 3, generator_of(0)))]
-
-    assert orders[0] == again
-    assert orders[0] != orders[1]
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     width=st.integers(1, 5),

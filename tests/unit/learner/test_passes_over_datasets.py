@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
-from sfactory.learner.train_stats import Learned
 from sfactory.learner.trainer import Trainer
 from tests.support.models import model_of
 from tests.support.parts import evaluate, random_batch, tiny_model, trainer_for
@@ -27,10 +25,6 @@ def trainer_of(algo: AlgoConfig = VTRACE, optim: OptimConfig | None = None, **le
     return trainer_for(model_of(**NORMALIZED), algo, optim or OptimConfig(learning_rate=0.01), settings, seed=3)
 
 
-def weights_of(trainer: Trainer) -> Tensor:
-    return torch.cat([tensor.double().flatten() for tensor in trainer.model.state_dict().values()])
-
-
 def batches_of(count: int) -> list[Batch]:
     return [random_batch(tiny_model(), rows=6, seed=seed) for seed in range(1, count + 1)]
 
@@ -39,18 +33,6 @@ def aged_by(batch: Batch, versions: list[int]) -> Batch:
     """``batch``, whose row r was taken by weights of version ``versions[r]``."""
     version = torch.tensor(versions, dtype=torch.int32).expand(batch.valid.shape).clone()
     return dataclasses.replace(batch, policy_version=version)
-
-
-def test_opening_draws_nothing_and_learns_nothing() -> None:
-    trainer = trainer_of(shuffle_minibatches=True)
-    trainer.train(batches_of(1)[0])
-    before, state = weights_of(trainer), torch.random.get_rng_state()
-
-    datasets = [trainer.open(batch) for batch in batches_of(3)]
-
-    assert torch.equal(weights_of(trainer), before)
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert [(dataset.passes, dataset.learned) for dataset in datasets] == [(0, Learned())] * 3
 
 
 def test_datasets_opened_at_the_same_step_are_shuffled_differently() -> None:
@@ -84,22 +66,6 @@ def test_steps_that_become_too_old_are_masked_in_the_next_pass() -> None:
     assert trainer.train_step == 3
     # Each step counts once, though not all of them were there in each pass.
     assert trainer.close(dataset) == 30
-
-
-def test_replayed_steps_become_too_old_by_a_limit_of_their_own() -> None:
-    trainer = trainer_of(max_policy_lag=2, max_replay_lag=4, num_batches_per_epoch=1)
-    batch = batches_of(1)[0]
-    replayed = torch.zeros_like(batch.valid)
-    replayed[:, 3:] = True
-    dataset = trainer.open(dataclasses.replace(batch, replayed=replayed))
-    fractions = []
-
-    for _ in range(4):
-        trainer.stats.clear()
-        trainer.learn(dataset)
-        fractions.append(trainer.statistics()["valid_fraction"])
-
-    assert fractions == pytest.approx([1.0, 1.0, 0.5, 0.5])
 
 
 @pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])

@@ -96,17 +96,6 @@ def test_a_row_is_not_replayed_at_once_unless_that_is_wanted(include_new: bool) 
     assert (again > 0) == include_new
 
 
-def test_what_came_with_an_earlier_slot_may_be_replayed_in_the_same_dataset() -> None:
-    for seed in range(20):
-        bench = ReplayBench(1.0, seed=seed)
-        bench.run(1)
-
-        # Nothing is kept when slot 0 comes; from slot 1 there is room for two rows, and one for each of them.
-        assert bench.new == [1000, 1001, 1002, 1100, 1101]
-        assert set(bench.old) <= {1000, 1001, 1002}
-        assert len(bench.old) == 2
-
-
 def test_all_that_was_recorded_comes_back_bit_by_bit() -> None:
     bench = ReplayBench(1.0)
     layout = small_layout(num_actors=2, slots_per_split=3, rows=ROWS, dataset_rows=DATASET)

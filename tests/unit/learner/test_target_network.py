@@ -139,21 +139,6 @@ def test_it_sees_the_first_observations_as_the_policy_does() -> None:
     assert not dataset.passes
 
 
-def test_the_clip_fraction_and_the_mean_ratio_are_those_of_the_ratio_to_the_target() -> None:
-    # The policy that acted is far from both; the target has just become the policy: the ratio that is clipped is 1.
-    algo = dataclasses.replace(IMPACT, target_worker_clip=1e6)
-    trainer = trainer_of(algo)
-    batch = random_batch(trainer.model, rows=16)
-    far = (batch.behavior_log_prob + torch.randn(5, 16, generator=torch.Generator().manual_seed(2))).clamp(max=-0.01)
-
-    trainer.train(dataclasses.replace(batch, behavior_log_prob=far))
-
-    statistics = trainer.statistics()
-    assert statistics["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
-    assert statistics["clip_fraction"] == 0.0
-    assert statistics["kl"] > 0.05
-
-
 def test_new_target_network_of_a_resumed_run_is_a_copy() -> None:
     first, resumed = trainer_of(AlgoConfig()), trainer_of(seed=1)
     first.train(random_batch(first.model))

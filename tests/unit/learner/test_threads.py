@@ -31,18 +31,6 @@ def fail() -> None:
     raise ValueError("an illegal transition")
 
 
-def test_loops_that_end_are_waited_for() -> None:
-    ended = [threading.Event() for _ in range(3)]
-    threads = Threads()
-    for number, event in enumerate(ended):
-        threads.start(f"loop-{number}", event.set)
-
-    threads.wait(lambda: False)
-
-    assert all(event.is_set() for event in ended)
-    threads.leave()
-
-
 def test_what_a_loop_raises_is_raised_where_it_is_waited_for_with_its_traceback() -> None:
     threads = Threads()
     threads.start("loop", fail)

@@ -72,19 +72,6 @@ def test_each_statistic_is_that_of_the_fresh_cells(seed: int, garbage: float) ->
     )
 
 
-@pytest.mark.parametrize(("noise", "expected"), [(0.0, 1.0), (0.5, 0.75), (1.0, 0.0)])
-def test_explained_variance_is_1_for_the_targets_themselves_and_0_for_a_constant(noise: float, expected: float) -> None:
-    cells = cells_of()
-    everything = torch.ones(SHAPE, dtype=torch.bool)
-    target = cells.target - cells.target.mean()
-    # What is left unexplained is a share ``noise`` of each deviation.
-    cells = cells._replace(
-        target=5.0 + target, value=9.0 + (1.0 - noise) * target, valid=everything, replayed=~everything
-    )
-
-    assert statistics(cells)["explained_variance"] == pytest.approx(expected, abs=1e-5)
-
-
 def test_explained_variance_of_targets_that_are_all_the_same_is_no_number() -> None:
     cells = cells_of()
     assert math.isnan(statistics(cells._replace(target=torch.full(SHAPE, 3.0)))["explained_variance"])

@@ -182,16 +182,6 @@ def test_passes_follow_the_ring_and_steps_count_once(flags: dict[str, Any], data
     assert bench.learning.trainer.train_step == len(trace)
 
 
-def test_targets_of_gae_are_made_once_and_kept_for_all_passes() -> None:
-    bench = Bench(num_epochs=2, minibatch_ring_size=2, with_vtrace=False)
-
-    bench.run(4, 8)
-
-    for kept in bench.targets.values():
-        assert len(kept) == 2
-        assert kept[0] is kept[1] is not None
-
-
 @pytest.mark.parametrize(
     ("interval", "minibatches", "published"),
     # Of two updates each, the pass in which it comes due is the second of two: every 4 updates instead of every 3.

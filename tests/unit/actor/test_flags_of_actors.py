@@ -1,9 +1,8 @@
-"""Flags of actors and learners have their effects."""
+"""Flags limit trajectories in flight and delay actors and envs."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,23 +11,16 @@ import torch
 from sfactory.actor.actor_process import make_actor
 from sfactory.actor.setup import close_envs, make_splits
 from sfactory.actor.split import Split
-from sfactory.clock import BLOCK_S
 from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.inference.policy_worker import PolicyWorker
 from sfactory.layout import Layout
-from sfactory.learner.learner import Learner
-from sfactory.learner.learner_process import LearnerWorker
-from sfactory.messages import TrajectoryReady
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState, flat_bytes
-from sfactory.shared.control import Stop
 from sfactory.shared.slots import SlotState
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
 from sfactory.supervise.shared_objects import SharedObjects
-from tests.support.learner_threads import run_to_the_end
-from tests.support.processes import eventually
 
 BANDIT = "sfactory_envs.synthetic.bandit:Bandit"
 SPEC = EnvSpec(obs=(("obs", TensorSpec((4,), "float32")),), actions=(DiscreteHead("action", 4),))
@@ -43,7 +35,6 @@ SIZES: dict[str, Any] = {
     "normalize_input": False,
 }
 TURNS = 500
-LONG_S = 20.0
 
 
 def config_with(**flags: Any) -> Config:
@@ -56,7 +47,7 @@ def shared_objects_of(config: Config) -> SharedObjects:
 
 
 class Stage:
-    """One actor and one policy worker of ``config`` that take turns. Nobody takes what the actor has collected."""
+    """One actor and one policy worker of ``config`` that take turns. No learner takes the trajectories."""
 
     def __init__(self, config: Config, actor: int = 0) -> None:
         shared = self.shared = shared_objects_of(config)
@@ -159,81 +150,3 @@ def test_env_i_of_a_worker_begins_i_rollouts_later_unless_a_benchmark_measures(
             terminated = [bool(done) for slot in own for done in slot.terminated[:, env]]
             first_ends.append(terminated.index(True) + 1)
     assert first_ends == [30 - steps for steps in lengths]
-
-
-class Slow:
-    """A real learner in a thread of its own whose first dataset takes hours, fed by hand with slots."""
-
-    def __init__(self, accumulated: int) -> None:
-        config = config_with(
-            num_workers=2,
-            worker_num_splits=1,
-            num_envs_per_worker=2,
-            batch_size=32,  # 2 slots of 2 rows
-            num_batches_to_accumulate=accumulated,
-            num_epochs=10**9,
-            early_stop_loss_change=0.0,
-        )
-        self.shared = shared_objects_of(config)
-        setup, row = (
-            self.shared.learner(0, config, 1, "cpu", 1, None),
-            self.shared.status.row("sf-learner-0"),
-        )
-        learning = Learner(setup, row)
-        learning.begin()
-        self.slots_of_a_dataset = self.shared.layout.dataset_rows // self.shared.layout.rows
-        self.failures: list[BaseException] = []
-        self._worker = LearnerWorker(setup, learning, row)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        try:
-            run_to_the_end(self._worker)
-        except BaseException as failure:
-            self.failures.append(failure)
-
-    def __enter__(self) -> Slow:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shared.control.order_stop(Stop.NOW)
-        self._thread.join(LONG_S)
-
-    def fill_free_slots(self) -> None:
-        """Do what actors do with every free slot."""
-        table = self.shared.table
-        for slot in range(self.shared.layout.num_slots):
-            if table.state(slot) is SlotState.FREE:
-                self.shared.trajectories.slot(slot).valid[...] = True
-                table.begin(slot)
-                table.publish(slot, 0)
-                self.shared.to_learners[0].put(TrajectoryReady(table.owner(slot), slot))
-
-    def taken(self) -> int:
-        """Slots that the learner has taken in and given back."""
-        table, slots = self.shared.table, range(self.shared.layout.num_slots)
-        ready = sum(table.state(slot) is SlotState.READY for slot in slots)
-        return sum(table.generation(slot) for slot in slots) - ready
-
-    def takes_more_than(self, count: int) -> Callable[[], bool]:
-        """Fills free slots whenever it is asked whether more than ``count`` were taken in."""
-
-        def look() -> bool:
-            self.fill_free_slots()
-            return self.taken() > count
-
-        return look
-
-
-@pytest.mark.parametrize("accumulated", [1, 2, 4])
-def test_the_learner_takes_in_as_many_datasets_as_may_accumulate_and_then_holds_collection_back(
-    accumulated: int,
-) -> None:
-    with Slow(accumulated) as learner:
-        due = accumulated * learner.slots_of_a_dataset
-
-        assert eventually(learner.takes_more_than(due - 1), LONG_S), f"{learner.taken()}; {learner.failures}"
-        # It is given more than it takes, and time to take it.
-        assert not eventually(learner.takes_more_than(due), 2 * BLOCK_S)
-    assert learner.failures == []
