@@ -22,18 +22,12 @@ T = TypeVar("T")
 class DatasetQueue:
     """Staging areas and device slots, each in one place at a time. Every method may be called from any thread."""
 
-    def __init__(
-        self,
-        areas: Sequence[Staging],
-        slots: Sequence[DeviceSlot] = (),
-        drop_oldest: bool = False,
-        poison: bool = False,
-    ) -> None:
-        """``slots``: empty on a CPU. ``poison``: see ``DeviceSlot.poison``.
+    def __init__(self, areas: Sequence[Staging], slots: Sequence[DeviceSlot] = (), drop_oldest: bool = False) -> None:
+        """``slots``: empty on a CPU.
 
         ``drop_oldest``: batchers never wait for an area: without an idle one they take back the oldest dataset.
         """
-        self._drop_oldest, self._poison = drop_oldest, poison
+        self._drop_oldest = drop_oldest
         self._idle_areas, self._full = _queue_of(areas), _queue_of(list[Staging]())
         self._begun = _queue_of(list[Staging]())
         self._idle_slots, self._loaded = _queue_of(slots), _queue_of(list[DeviceSlot]())
@@ -96,8 +90,6 @@ class DatasetQueue:
     def release(self, dataset: Columns) -> None:
         """From training, after its last read of the dataset."""
         if isinstance(dataset, DeviceSlot):
-            if self._poison:
-                dataset.poison()
             dataset.after_reading()
             self._idle_slots.put(dataset)
         else:

@@ -84,7 +84,7 @@ class LossScale:
 class GradientStep:
     """The optimizers of a model: one, or with ``separate_value_optimizer`` one for the critic and one for all else.
 
-    An update is ``begin``, ``backward`` for each part of its loss, and ``step``; or ``apply``, for a loss in one part.
+    An update is ``begin``, ``backward`` for each part of its loss, and ``step``.
     ``optimizer``: of all weights, or of all but the critic's. ``value_optimizer``: the critic's own, if any.
     """
 
@@ -157,12 +157,6 @@ class GradientStep:
             self.value_optimizer.step(rates.value, taken)
         excused = torch.zeros_like(taken) if scale is None else scale.after(finite)
         return Applied(norm, taken, excused)
-
-    def apply(self, loss: Tensor, rates: Rates, wanted: Tensor) -> Applied:
-        """``begin``, ``backward`` and ``step`` for a loss in one part."""
-        self.begin()
-        self.backward(loss)
-        return self.step(rates, wanted)
 
     def _clip(self) -> Tensor:
         """Clip each optimizer's gradients by their own norm; returns the norm of all, before clipping."""

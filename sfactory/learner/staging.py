@@ -207,7 +207,7 @@ class DeviceSlot(Columns):
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._loaded, self._read = (torch.cuda.Event() for _ in range(2))  # type: ignore[no-untyped-call]
-            # ``__init__`` and ``poison`` write on the caller's stream.
+            # ``__init__`` writes on the caller's stream.
             self._read.record(torch.cuda.current_stream(device))
 
     def load(self, staging: Staging) -> None:
@@ -229,14 +229,6 @@ class DeviceSlot(Columns):
         """Call after the last work that reads the present content was given to the present stream."""
         if self._stream is not None:
             self._read.record(torch.cuda.current_stream(self._device))
-
-    def poison(self) -> None:
-        """Fill with NaN, or the largest number, so that tests notice a read that comes too late."""
-        for tensor in self.tensors():
-            if tensor.dtype.is_floating_point:
-                tensor.fill_(torch.nan)
-            elif tensor.dtype is not torch.bool:
-                tensor.fill_(torch.iinfo(tensor.dtype).max)
 
     def _copying(self) -> AbstractContextManager[object]:
         if self._stream is None:

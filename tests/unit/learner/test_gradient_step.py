@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sfactory.config.schema import OptimConfig
-from sfactory.learner.gradient_step import GradientStep, Rates
+from sfactory.learner.gradient_step import Applied, GradientStep, Rates
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.models import model_of
 
@@ -28,6 +28,13 @@ def apart(seed: int = 0, **fields: Any) -> ActorCritic:
 
 def updater_of(model: ActorCritic, **fields: Any) -> GradientStep:
     return GradientStep(model, OptimConfig(**{"max_grad_norm": 0.0, **fields}))
+
+
+def apply(updater: GradientStep, loss: Tensor, rates: Rates, wanted: Tensor) -> Applied:
+    """An update with a loss in one part."""
+    updater.begin()
+    updater.backward(loss)
+    return updater.step(rates, wanted)
 
 
 def losses_of(model: ActorCritic, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -80,7 +87,7 @@ def test_a_loss_in_parts_gives_the_step_of_the_whole(kind: str, separate: bool) 
     )
 
     for seed in range(3):
-        at_once = whole.apply(loss_of(models[0], seed), RATES, YES)
+        at_once = apply(whole, loss_of(models[0], seed), RATES, YES)
         parts.begin()
         for share in (0.25, 0.75):
             parts.backward(share * loss_of(models[1], seed))
@@ -130,7 +137,7 @@ def test_a_rate_of_0_freezes_exactly_its_part(kind: str, frozen_part: str) -> No
     before, critic_frozen = frozen(model), frozen_part == "critic"
 
     for seed in range(2):
-        updater.apply(loss_of(model, seed), Rates(0.01, 0.0) if critic_frozen else Rates(0.0, 0.01), YES)
+        apply(updater, loss_of(model, seed), Rates(0.01, 0.0) if critic_frozen else Rates(0.0, 0.01), YES)
 
     assert changed(model, before) == {name for name in before if is_critics(name) != critic_frozen}
 
@@ -144,7 +151,7 @@ def test_each_optimizer_clips_by_the_norm_of_its_own_gradients() -> None:
     assert value_norm > 2 * limit
     updater = updater_of(model, separate_value_optimizer=True, max_grad_norm=limit)
 
-    applied = updater.apply(loss_of(model), RATES, YES)
+    applied = apply(updater, loss_of(model), RATES, YES)
 
     # The policy's are left alone, however large the critic's are; together they would have been cut down.
     assert_equal(gradients(model.actor_parameters()), gradients(unclipped.actor_parameters()))
@@ -158,7 +165,7 @@ def test_each_optimizer_clips_by_the_norm_of_its_own_gradients() -> None:
 def test_a_refused_step_changes_nothing_of_either_optimizer(kind: str, separate: bool, refused: str) -> None:
     model = apart()
     updater = updater_of(model, optimizer=kind, separate_value_optimizer=separate)
-    updater.apply(loss_of(model), RATES, YES)
+    apply(updater, loss_of(model), RATES, YES)
     before, state = frozen(model), copy.deepcopy(updater.state())
 
     policy, value = losses_of(model)
@@ -166,7 +173,7 @@ def test_a_refused_step_changes_nothing_of_either_optimizer(kind: str, separate:
         policy = policy * torch.nan
     elif refused == "critic's gradient":
         value = value * torch.nan
-    applied = updater.apply(policy + value, RATES, NO if refused == "not wanted" else YES)
+    applied = apply(updater, policy + value, RATES, NO if refused == "not wanted" else YES)
 
     assert not bool(applied.taken)
     assert not bool(applied.excused)

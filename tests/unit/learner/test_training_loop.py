@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from sfactory.config.flags import config_of
 from sfactory.layout import Layout
-from sfactory.learner.dataset_queue import DatasetQueue
 from sfactory.learner.diagnostics import Starvation
 from sfactory.learner.learner import Learner
 from sfactory.learner.minibatches import Dataset
@@ -26,6 +25,7 @@ from sfactory.shared.control import Stop
 from sfactory.shared.status import Stopwatch
 from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR
+from tests.unit.learner.test_dataset_queue import PoisoningQueue
 
 
 def letters() -> Iterator[str]:
@@ -125,7 +125,7 @@ class Bench:
         self.learning.progress.start_clock(1e-9)
         count = max(2, config.learner.minibatch_ring_size)
         slots = [DeviceSlot(VECTOR, layout, torch.device("cpu"), replay=False) for _ in range(count)]
-        self.dataset_queue = DatasetQueue([Staging(VECTOR, layout, pin=False)], slots, poison=True)
+        self.dataset_queue = PoisoningQueue([Staging(VECTOR, layout, pin=False)], slots)
         starvation = Starvation(0.0, self.shared.status, self.shared.table)
         self.passes = TrainingLoop(self.learning, self.dataset_queue, row, Stopwatch(row), starvation)
         self.trace = ""

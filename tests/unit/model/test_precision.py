@@ -216,7 +216,8 @@ def test_a_resumed_run_goes_on_with_the_scale_of_losses_that_it_had() -> None:
 
     before, after, exact = updater(torch.float16), updater(torch.float16), updater(torch.float32)
     infinite = before.optimizer.parameters[0].sum() * torch.inf
-    assert bool(before.apply(infinite, Rates(1e-3), torch.tensor(True)).excused)
+    before.backward(infinite)
+    assert bool(before.step(Rates(1e-3), torch.tensor(True)).excused)
 
     after.load(before.state())
     exact.load(before.state())  # another precision has none
