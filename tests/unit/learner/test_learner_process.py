@@ -5,22 +5,24 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from sfactory.learner.learner_process import LearnerWorker
+from sfactory.learner.learner_process import LearnerWorker, run_learner
 from sfactory.learner.minibatches import Dataset
 from sfactory.learner.staging import Columns, DeviceSlot, Staging
 from sfactory.messages import LearnerTimes, TrajectoryReady
-from sfactory.shared.control import LearnerCommand
+from sfactory.shared.control import LearnerCommand, Stop
 from sfactory.shared.slots import SlotState
 from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
 from tests.support.learner_threads import run_to_the_end
 from tests.support.lone_learner import LoneLearner
 from tests.support.parts import VECTOR
+from tests.support.processes import eventually
 
 STEPS = 20  # of a dataset: 4 rows of 5
 LIMIT = 60 * STEPS
@@ -215,3 +217,33 @@ def test_copying_slots_is_busy_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worker.assemble(0)
 
     assert lone.row.times(SlowStaging.time) == (10.0, 0.0)
+
+
+def test_batch_size_changes_while_the_loops_run() -> None:
+    lone = LoneLearner(num_policies=2, num_workers=2, num_envs_per_worker=2, num_epochs=2, early_stop_loss_change=0.0)
+    commands, table, row = lone.shared.orders, lone.shared.table, lone.row
+    assert commands is not None
+    loops = threading.Thread(target=run_learner, args=(lone.setup, row), daemon=True)
+    loops.start()
+
+    def fed(done: Callable[[], bool]) -> bool:
+        """Fill free slots of the policy, each with 10 steps; whether ``done()``."""
+        for index in table.slots_of(0):
+            if table.state(index) is SlotState.FREE:
+                table.begin(index)
+                lone.shared.trajectories.slot(index).valid.fill(True)
+                table.publish(index, 0)
+                lone.shared.to_learners[0].put(TrajectoryReady(0, index))
+        return done()
+
+    try:
+        assert eventually(lambda: fed(lambda: row.get("updates") >= 4), 60.0)
+        commands.give(0, LearnerCommand(hyperparameters={"batch_size": 40, "num_epochs": 1}))
+        assert eventually(lambda: fed(lambda: commands.answer(0) == ""), 60.0)
+        updates, steps = row.get("updates"), row.get("env_steps")
+        assert eventually(lambda: fed(lambda: row.get("updates") >= updates + 3), 60.0)
+    finally:
+        lone.shared.control.order_stop(Stop.SAVE)
+        loops.join(60.0)
+    assert not loops.is_alive()
+    assert row.get("env_steps") - steps == 40 * (row.get("updates") - updates)
