@@ -2,10 +2,9 @@
 
     python scripts/mutants.py --out docs/mutants.json [--suite long] [--only NAME ...] [--checkout PATH]
 
-The checkout is copied, and each defect of mutants.txt is written into the copy in turn. Tests run in steps until
-one fails: the files that most likely notice it, the unit tests of the package, all unit tests, then flow and faults.
-Before the first defect the likely tests must pass. Exit codes: 0, all defects noticed; 1, some were not; 2, nothing
-was measured (the table does not fit the checkout, or its tests fail).
+Each defect of mutants.txt is written into a copy of the checkout in turn. Tests run in steps until one fails: the
+files that most likely notice it, unit tests of the package, all unit tests, flow and faults. Exit codes: 0, all were
+noticed; 1, some were not; 2, the table does not fit the checkout, or the likely tests fail without a defect.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("sfactory", "envs", "tests", "scripts", "docs", "pyproject.toml", "setup.py", "README.md", "Makefile")
+NOT_COPIED = (".*", "__pycache__", "*.egg-info", "build", "dist", "train_dir")
 MARKS = {"test": "not long and not gpu", "long": "not gpu"}
 TEST_S = 200  # bound on one test; the project's own is longer
 TABLE = Path(__file__).with_suffix(".txt")
@@ -63,11 +62,7 @@ class Tree:
 
     def __init__(self, checkout: Path, copy: Path, suite: str) -> None:
         self._copy, self._marks = copy, MARKS[suite]
-        for name in COPIED:
-            if (checkout / name).is_dir():
-                shutil.copytree(checkout / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-            elif (checkout / name).exists():
-                shutil.copy2(checkout / name, copy / name)
+        shutil.copytree(checkout, copy, ignore=shutil.ignore_patterns(*NOT_COPIED), dirs_exist_ok=True)
         # Comes before the installed checkout, in children too. Compiled code is kept, see ``write``.
         os.environ |= {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": ""}
         sys.dont_write_bytecode = False
@@ -93,8 +88,12 @@ class Tree:
             compiled.unlink()
 
     def files(self, names: Sequence[str]) -> list[str]:
-        """Test files of these names, wherever they are."""
-        found = [sorted((self._copy / "tests").rglob(f"test_{name}.py")) for name in names]
+        """Test files of these names: unit tests, or others where there is no such unit test."""
+        found = [
+            sorted((self._copy / "tests/unit").rglob(f"test_{name}.py"))
+            or sorted((self._copy / "tests").rglob(f"test_{name}.py"))
+            for name in names
+        ]
         return [str(path.relative_to(self._copy)) for paths in found for path in paths]
 
     def steps(self, mutant: Mutant) -> Iterator[tuple[str, list[str], float]]:
@@ -137,11 +136,7 @@ def _run_tests(copy: Path, output: int, arguments: list[str]) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.path.insert(0, str(copy))
-    code = 70
-    try:
-        code = int(pytest.main(arguments))
-    finally:
-        os._exit(code)
+    os._exit(int(pytest.main(arguments)))
 
 
 def look_for(tree: Tree, mutant: Mutant, deepest: str | None) -> dict[str, Any]:
@@ -166,37 +161,32 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=None, metavar="NAME", help="names of mutants")
     parser.add_argument("--checkout", type=Path, default=ROOT, help="with its own .venv")
     parser.add_argument("--deepest", choices=("likely", "package", "unit"), default=None, help="the last step to run")
-    parser.add_argument("--list", action="store_true", help="only check that each mutant is found in the checkout")
     parser.add_argument("--out", type=Path, default=None, help="a JSON file, written after each mutant")
     options = parser.parse_args(arguments)
-    unknown = set(options.only or ()) - {mutant.name for mutant in read_table()}
-    if unknown:
+    if unknown := set(options.only or ()) - {mutant.name for mutant in read_table()}:
         parser.error(f"no such mutant: {', '.join(sorted(unknown))}")
     return options
+
+
+def _refuse(reason: str) -> int:
+    print(reason, file=sys.stderr)
+    return 2
 
 
 def main() -> int:
     options = parse()
     mutants = [mutant for mutant in read_table() if options.only is None or mutant.name in options.only]
-    if options.checkout.resolve() != ROOT:  # its own Python finds its own sfactory_envs
-        python = options.checkout.resolve() / ".venv" / "bin" / "python"
-        if Path(sys.executable) != python:
-            os.execv(python, [str(python), *sys.argv])
+    python = options.checkout.resolve() / ".venv" / "bin" / "python"
+    if Path(sys.executable) != python:  # the checkout's Python finds the checkout's sfactory_envs
+        os.execv(python, [str(python), *sys.argv])
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Tree(options.checkout.resolve(), Path(folder), options.suite)
-        problems = [
-            f"{mutant.name}: no text of it stands exactly once" for mutant in mutants if not tree.place_of(mutant)
-        ]
-        print("\n".join(problems) or f"{len(mutants)} mutants, each in one place", file=sys.stderr)
-        if problems or options.list:
-            return 2 if problems else 0
-        likely = [
-            path for path in tree.files(sorted({n for mutant in mutants for n in mutant.likely})) if "unit" in path
-        ]
-        if failing := tree.failing(likely, ALL_S):
-            print(f"the tests fail without a defect: {failing}", file=sys.stderr)
-            return 2
+        if lost := [mutant.name for mutant in mutants if tree.place_of(mutant) is None]:
+            return _refuse(f"none of their texts stands exactly once: {', '.join(lost)}")
+        likely = tree.files(sorted({name for mutant in mutants for name in mutant.likely}))
+        if failing := tree.failing([path for path in likely if "unit" in path], ALL_S):
+            return _refuse(f"the tests fail without a defect: {failing}")
         table = []
         for mutant in mutants:
             row = look_for(tree, mutant, options.deepest)
