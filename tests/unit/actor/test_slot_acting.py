@@ -7,6 +7,7 @@ import torch
 
 from sfactory.actor.local_actor import SlotActing
 from sfactory.inference.acting_policy import ActingPolicy
+from sfactory.model.actor_critic import Acted
 from sfactory.model.flat_state import FlatState
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.shared.weights import SharedWeights
@@ -35,3 +36,26 @@ def test_acting_in_a_slot_writes_one_row_of_it() -> None:
     for t in (0, 1, 3):
         assert not slot.log_prob[t].any()
         assert not slot.actions["action"][t].any()
+
+
+class _CountsItsSteps:
+    """A policy that adds 1 to its state in each step."""
+
+    state_size, version = 3, 0
+
+    def act(self, obs: dict[str, torch.Tensor], state: torch.Tensor) -> Acted:
+        nothing = torch.zeros(len(state))
+        return Acted({"action": nothing.long()}, nothing, nothing, state + 1.0)
+
+
+def test_memory_is_zeroed_where_an_episode_starts_and_recorded_where_a_chunk_begins() -> None:
+    slot = TrajectoryBuffer(VECTOR, small_layout(rows=3, rollout=4, recurrence=2, state_size=3)).slot(0)
+    slot.is_first[2] = [True, False, True]
+    acting = SlotActing([_CountsItsSteps()], recurrence=2)  # type: ignore[list-item]
+
+    state = torch.zeros(3, 3)
+    for t in range(4):
+        state = acting.act(slot, t, state)
+
+    assert state[:, 0].tolist() == [2.0, 4.0, 2.0]
+    assert slot.rnn_states[:, :, 0].tolist() == [[0.0, 0.0, 0.0], [0.0, 2.0, 0.0], [2.0, 4.0, 2.0]]
