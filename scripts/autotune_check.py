@@ -39,7 +39,7 @@ ENVS = ("CartPole-v1", "atari_breakout")
 WORKERS, SPLITS, INFERENCES = (1, 2, 4), (1, 2), ("local", "central")
 LEAST = 0.9  # of the best setting by hand
 AUTOTUNED, FIRST, SECOND = "autotuned", "best by hand", "second by hand"
-TOLD = re.compile(r"autotune: the same without it: (.*)")
+TUNED = re.compile(r"autotune: the same without it: (.*)")
 
 Rates = Mapping[str, Sequence[float]]  # env steps per second of each round, by whose settings
 
@@ -88,7 +88,7 @@ def grid(most: int) -> list[Setting]:
 
 def chosen(stderr: str, tuning: Sequence[str]) -> list[str]:
     """The flags that autotune has chosen: those of the command that it tells that the one ``tuning`` had not."""
-    command = TOLD.search(stderr)
+    command = TUNED.search(stderr)
     if command is None:
         raise SystemExit(f"error: autotune printed no command:\n{stderr[-2000:]}")
     flags = [word for word in shlex.split(command[1]) if word.startswith("--")]

@@ -27,7 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"runner"}),
     frozenset({"train", "enjoy", "export", "plot", "launcher", "api", "__main__"}),
 )
-HEIGHT = {room: height for height, rooms in enumerate(LAYERS) for room in rooms}
+HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
 ALGO_MAY_IMPORT = frozenset({"algo"})
 # What the package itself hands out, once it is asked for.
 PUBLIC = frozenset({"api", "launch", "report"})
