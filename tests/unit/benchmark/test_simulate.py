@@ -9,7 +9,7 @@ import gymnasium.spaces as spaces
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from sfactory.benchmark.pure_simulation import pure_simulation
+from sfactory.benchmark.pure_simulation import _Simulators, pure_simulation
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import WorkerDied
 from sfactory.planning import step_cost as random_steps
@@ -32,6 +32,14 @@ def spawner() -> Spawner:
     spawner = Spawner()
     spawner.open()
     return spawner
+
+
+def test_rates_of_all_processes_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([[], [100.0, 30.0]])
+    monkeypatch.setattr(_Simulators, "start", lambda *_: None)
+    monkeypatch.setattr(_Simulators, "answers", lambda _: next(answers))
+
+    assert pure_simulation(Spawner(), EnvFactory("CartPole-v1"), 2, 1, [None, None], 1.0) == 130.0
 
 
 @pytest.mark.parametrize("space", [spaces.Discrete(4, start=2), spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 3])])

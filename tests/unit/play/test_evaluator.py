@@ -363,9 +363,16 @@ def test_an_env_that_fails_is_made_anew_and_the_evaluation_begun_anew(caplog: py
 def test_an_env_that_fails_as_often_as_is_allowed_ends_the_evaluator() -> None:
     run = Run(max_env_restarts=2)
     run.publish(2)
-    evaluator = Evaluator(run.setup(), lambda seed: Failing(SCRIPT), run.shared.status.row("sf-eval-0"))
+    envs: list[ScriptedEnv] = []
+
+    def make(seed: int) -> ScriptedEnv:
+        envs.append(Failing(SCRIPT))
+        return envs[-1]
+
+    evaluator = Evaluator(run.setup(), make, run.shared.status.row("sf-eval-0"))
 
     with pytest.raises(EnvFailed, match="the simulator is gone"):
         evaluator.turn(0)
 
     assert run.parts() == []
+    assert len(envs) == 3  # the first, and two restarts
