@@ -142,6 +142,15 @@ def test_a_rate_of_0_freezes_exactly_its_part(kind: str, frozen_part: str) -> No
     assert changed(model, before) == {name for name in before if is_critics(name) != critic_frozen}
 
 
+def test_gradients_are_clipped_to_their_norm() -> None:
+    model = apart()
+
+    applied = apply(updater_of(model, max_grad_norm=1e-3), loss_of(model), RATES, YES)
+
+    assert norm_of(gradients(list(model.parameters()))) == pytest.approx(1e-3, rel=1e-3)
+    assert float(applied.norm) > 1e-2  # before clipping
+
+
 def test_each_optimizer_clips_by_the_norm_of_its_own_gradients() -> None:
     model, unclipped = apart(), apart()
     loss_of(unclipped).backward()
