@@ -31,8 +31,8 @@ class Bench:
         self.table = SlotTable(2, 1, 3, 1)
         self.inbox: Channel[ToLearner] = Channel("learner", TO_LEARNER, 20)
         self.to_actors: list[Channel[ToActor]] = [Channel(f"actor {i}", TO_ACTOR, 20) for i in range(2)]
-        row = StatusBoard(["sf-learner-0"]).row("sf-learner-0")
-        self.rests = Inbox(0, self.trajectories, self.table, self.inbox, self.to_actors, row, shared)
+        self.row = StatusBoard(["sf-learner-0"]).row("sf-learner-0")
+        self.rests = Inbox(0, self.trajectories, self.table, self.inbox, self.to_actors, self.row, shared)
         self.assembler = Batcher(self.rests, slots_until_trained=False)
         self.staging = Staging(VECTOR, layout, pin=False)
 
@@ -43,6 +43,7 @@ class Bench:
             slot = self.trajectories.slot(index)
             slot.reward[...] = 1000 * self.table.generation(index) + 100 * index + np.arange(self.rows)
             slot.valid.fill(True)
+            self.table.count_steps(index, 5)
             self.table.publish(index, 0)
             self.inbox.put(TrajectoryReady(self.table.owner(index), index))
 
@@ -81,6 +82,7 @@ def test_slot_is_freed_once_its_last_row_is_copied() -> None:
     bench.dataset()
     assert bench.states() == [FREE, FREE, FREE, FREE, FREE, READY]
     assert (bench.freed(0), bench.freed(1)) == ([0], [])
+    assert bench.row.get("received_steps") == 2 * 5
 
 
 def test_giving_up_keeps_uncopied_slots() -> None:
