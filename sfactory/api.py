@@ -74,7 +74,7 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
     # Imports torch, so a mistyped flag is reported before, and the environment variables are set. A signal that raises
     # while torch is imported may end the process without a message.
     with signals_held_back():
-        from sfactory.runner import session  # noqa: F401
+        from sfactory.runner.session import Session  # noqa: F401
 
     interrupts = Interrupts()
     try:
@@ -87,7 +87,7 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
 
 def _run(resolved: Resolved, arguments: list[str], on_report: OnReport | None, interrupts: Interrupts) -> RunResult:
     from sfactory.process.spawn import Spawner
-    from sfactory.runner import session
+    from sfactory.runner.session import Session, summary_of_unopened
 
     started_at, config = now(), resolved.config
     watching = {} if on_report is None else {"on_report": _observer(on_report)}
@@ -95,10 +95,10 @@ def _run(resolved: Resolved, arguments: list[str], on_report: OnReport | None, i
     try:
         spawner = Spawner()
         spawner.open()
-        outcome = session.trained(resolved, arguments, spawner, interrupts, started_at, watching)
-    except Interrupted:  # before the run's directory was read
+        outcome = Session(resolved, arguments, spawner, interrupts, started_at).train(watching)
+    except Interrupted:  # before the run's directory was looked at
         interrupts.raising = False
-        return RunResult("interrupted", interrupts.exit_code, session.not_begun(config), run_dir)
+        return RunResult("interrupted", interrupts.exit_code, summary_of_unopened(config), run_dir)
     if outcome.error is not None:
         raise outcome.error
     interrupted = outcome.status == "interrupted"

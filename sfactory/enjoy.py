@@ -1,6 +1,6 @@
-"""The command ``python -m sfactory.enjoy --experiment=NAME [flags]``: plays a saved policy.
+"""Plays episodes with a saved policy: ``python -m sfactory.enjoy --experiment=NAME [flags]``.
 
-stdout carries one JSON line with the result; progress, warnings and the env's own output go to stderr.
+stdout carries one JSON line; progress, warnings and what the env prints go to stderr.
 """
 
 from __future__ import annotations
@@ -13,32 +13,30 @@ from typing import TYPE_CHECKING
 
 from sfactory.clock import Every
 from sfactory.config.enjoy import EnjoyConfig, read_enjoy_line
-from sfactory.errors import ExitCode
-from sfactory.process.command import result_of, run_command
+from sfactory.process.command import Command
 from sfactory.process.signals import Interrupted, Interrupts, signals_held_back
 
 if TYPE_CHECKING:
     from sfactory.experiment.saved_policy import SavedPolicy
     from sfactory.play.player import Episode, Player
 
-_PROG = "sfactory.enjoy"
 _PROGRESS_S = 1.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Play as ``argv`` (default: the command line) says; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return run_command("sf-enjoy", lambda interrupts: _run(read_enjoy_line(arguments, prog=_PROG), interrupts))
+    with Command("sf-enjoy") as command:
+        config = read_enjoy_line(arguments, prog="sfactory.enjoy")
+        command.print_result(lambda: _enjoy(config, command.interrupts))
+        if command.interrupts.count:
+            command.exit_code = command.interrupts.exit_code
+    return command.exit_code
 
 
-def _run(config: EnjoyConfig, interrupts: Interrupts) -> int:
-    print(result_of(lambda: _result(config, interrupts)), flush=True)
-    return interrupts.exit_code if interrupts.count else int(ExitCode.DONE)
-
-
-def _result(config: EnjoyConfig, interrupts: Interrupts) -> str:
-    """Play as ``config`` says; returns the line for stdout after the env is closed."""
-    # Imported only now, so that a mistyped flag is reported at once. A signal that raises while torch is imported may
+def _enjoy(config: EnjoyConfig, interrupts: Interrupts) -> str:
+    """Play as ``config`` says, and close the env; returns the line for stdout."""
+    # Imported only now, so that a mistyped flag is reported at once. A signal that raises inside an import of torch may
     # end the process without a message.
     with signals_held_back():
         from sfactory.experiment.saved_policy import CheckpointChoice, SavedPolicy
@@ -66,7 +64,7 @@ def _result(config: EnjoyConfig, interrupts: Interrupts) -> str:
 def _play(player: Player, config: EnjoyConfig, saved: SavedPolicy, seed: int, interrupts: Interrupts) -> list[Episode]:
     """Play to the limits or until a signal comes; returns the finished episodes.
 
-    From then on the first signal is only counted, and the second one raises, so the first lets a video be finished.
+    Afterwards the first signal is only counted, so that the video is finished, and the second one raises.
     """
     episodes: list[Episode] = []
     due = Every(_PROGRESS_S)

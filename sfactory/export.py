@@ -1,4 +1,4 @@
-"""The command ``python -m sfactory.export --experiment=NAME --out=FILE.safetensors``: writes a policy's weights.
+"""Writes the weights of a run to a file: ``python -m sfactory.export --experiment=NAME --out=FILE.safetensors``.
 
 stdout carries one JSON line that describes the file; everything else goes to stderr.
 """
@@ -9,26 +9,21 @@ import sys
 from collections.abc import Sequence
 
 from sfactory.config.commands import ExportConfig, read_export_line
-from sfactory.errors import ExitCode
-from sfactory.process.command import result_of, run_command
+from sfactory.process.command import Command
 from sfactory.process.signals import signals_held_back
-
-_PROG = "sfactory.export"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Export as ``argv`` (default: the command line) says; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return run_command("sf-export", lambda interrupts: _run(read_export_line(arguments, prog=_PROG)))
+    with Command("sf-export") as command:
+        config = read_export_line(arguments, prog="sfactory.export")
+        command.print_result(lambda: _export(config))
+    return command.exit_code
 
 
-def _run(config: ExportConfig) -> int:
-    print(result_of(lambda: _result(config)), flush=True)
-    return int(ExitCode.DONE)
-
-
-def _result(config: ExportConfig) -> str:
-    # Imported only now, so that a mistyped flag is reported at once. A signal that raises while torch is imported may
+def _export(config: ExportConfig) -> str:
+    # Imported only now, so that a mistyped flag is reported at once. A signal that raises inside an import of torch may
     # end the process without a message.
     with signals_held_back():
         from sfactory.experiment.saved_policy import CheckpointChoice, SavedPolicy, export

@@ -1,4 +1,4 @@
-"""``python -m sfactory.launcher --run=WHAT [flags]`` starts many runs.
+"""Starts many runs: ``python -m sfactory.launcher --run=WHAT [flags]``.
 
 stdout gets one JSON line with the result; starts, ends and the table of runs go to stderr.
 """
@@ -10,9 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from sfactory.config.launcher import LauncherConfig, read_launcher_line
-from sfactory.errors import ExitCode
-from sfactory.process.command import result_of, run_command
-from sfactory.process.signals import Interrupts
+from sfactory.process.command import Command
 
 _PROG = "sfactory.launcher"
 
@@ -20,26 +18,20 @@ _PROG = "sfactory.launcher"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: ``sys.argv``); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    command = shlex.join([sys.executable, "-m", _PROG, *arguments])
-    return run_command(
-        "sf-launcher",
-        lambda interrupts: _run(read_launcher_line(arguments, prog=_PROG), command, interrupts),
-    )
+    with Command("sf-launcher") as command:
+        config = read_launcher_line(arguments, prog=_PROG)
+        to_repeat = shlex.join([sys.executable, "-m", _PROG, *arguments])
+        command.print_result(lambda: _launch(config, to_repeat, command))
+    return command.exit_code
 
 
-def _run(config: LauncherConfig, command: str, interrupts: Interrupts) -> int:
-    codes: list[ExitCode | int] = []
+def _launch(config: LauncherConfig, to_repeat: str, command: Command) -> str:
+    # Imported only now, so that a mistyped flag is reported at once.
+    from sfactory.launch.launch import Launcher
 
-    def launch() -> str:
-        # Imported here, so that errors in flags are reported quickly.
-        from sfactory.launch.launch import Launcher
-
-        line, code = Launcher(config, command, interrupts).run()
-        codes.append(code)
-        return line
-
-    print(result_of(launch), flush=True)
-    return int(codes[0])
+    line, code = Launcher(config, to_repeat, command.interrupts).run()
+    command.exit_code = int(code)
+    return line
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``python -m sfactory.plot population RUN`` draws the population of a run.
+"""Draws the history of a population: ``python -m sfactory.plot population RUN``.
 
 stdout gets one JSON line with the result; everything else goes to stderr.
 """
@@ -10,25 +10,20 @@ import sys
 from collections.abc import Sequence
 
 from sfactory.config.commands import Plot, read_plot_line
-from sfactory.errors import ExitCode
 from sfactory.pbt.plot import draw, read_history
-from sfactory.process.command import result_of, run_command
-
-_PROG = "sfactory.plot"
+from sfactory.process.command import Command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: ``sys.argv``); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return run_command("sf-plot", lambda interrupts: _run(read_plot_line(arguments, prog=_PROG)))
+    with Command("sf-plot") as command:
+        plot = read_plot_line(arguments, prog="sfactory.plot")
+        command.print_result(lambda: _draw(plot))
+    return command.exit_code
 
 
-def _run(plot: Plot) -> int:
-    print(result_of(lambda: _result(plot)), flush=True)
-    return int(ExitCode.DONE)
-
-
-def _result(plot: Plot) -> str:
+def _draw(plot: Plot) -> str:
     history = read_history(plot.run_dir)
     draw(history, plot.out)
     drawn = {

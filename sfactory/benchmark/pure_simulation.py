@@ -28,12 +28,12 @@ from sfactory.planning.step_cost import (
 )
 from sfactory.process.signals import signals_held_back
 from sfactory.process.spawn import Spawner, leave, prepare_process
-from sfactory.process.stack_dump import StackFile
+from sfactory.process.stack_dump import StackDump
 from sfactory.shared.memory import SharedEvent
 from sfactory.shared.status import StatusBoard, StatusRow
 
+_JOIN_S = 1.0
 _SETUP_S = 120.0  # of a process, before it begins with its first env
-_STACK_S = 1.0  # for the answer of a process that hangs
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class _Simulator:
     process: ForkServerProcess
     receiver: Any
     row: StatusRow
-    stack: StackFile
+    stack: StackDump
     started_at: float
 
 
@@ -71,8 +71,9 @@ class _Simulators:
         # A signal here would leave a process behind that nobody knows of.
         with signals_held_back():
             receiver, sender = spawner.pipe()
-            stack = StackFile()
-            process = spawner.start_plain(_simulate, *given, stack, sender)
+            stack = StackDump()
+            process = spawner.process(_simulate, *given, stack, sender)
+            process.start()
             sender.close()
             self._all.append(_Simulator(name, process, receiver, row, stack, now()))
 
@@ -104,7 +105,7 @@ class _Simulators:
         return answer
 
     def _ended(self, simulator: _Simulator) -> WorkerDied:
-        simulator.process.join(_STACK_S)
+        simulator.process.join(_JOIN_S)
         return WorkerDied(
             f"{simulator.name}, a process of the pure simulation ended before it could report (--env={self._env}, "
             f"exit code {simulator.process.exitcode})"
@@ -115,10 +116,9 @@ class _Simulators:
         limit_s = self._limit_s if since else max(self._limit_s, _SETUP_S)
         if now() - (since or simulator.started_at) <= limit_s:
             return
-        simulator.stack.ask(simulator.process)
-        connection.wait([simulator.process.sentinel], _STACK_S)
         raise WorkerDied(
-            f"{simulator.name} hung here:\n{simulator.stack.read().rstrip()}\n--env={self._env} hangs: a process "
+            f"{simulator.name} hung here:\n{simulator.stack.request(simulator.process).wait()}\n"
+            f"--env={self._env} hangs: a process "
             "of the pure simulation was busy with making one environment, with its reset, or with a few steps for "
             f"longer than --reset_timeout_seconds={self._limit_s:g}"
         )
@@ -158,7 +158,7 @@ def _simulate(
     gpus: tuple[int, ...],
     start_gate: SharedEvent,
     status: StatusBoard,
-    stack: StackFile,
+    stack: StackDump,
     sender: Any,
 ) -> None:
     name = f"sf-sim-{worker}"

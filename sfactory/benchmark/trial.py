@@ -18,8 +18,8 @@ from sfactory.process.spawn import Spawner
 from sfactory.report.bottleneck import Load, LoadMeter
 from sfactory.report.collector import ReportCollector
 from sfactory.shared.status import State, StatusBoard
-from sfactory.supervise.hang_detection import BenchmarkHangLimit
-from sfactory.supervise.process_group import ProcessGroup
+from sfactory.supervise.hang_detection import BenchmarkHangs
+from sfactory.supervise.process_group import ProcessGroup, Workload
 from sfactory.supervise.shared_objects import SharedObjects
 from sfactory.supervise.supervisor import Supervisor
 
@@ -164,11 +164,12 @@ class Trial:
         config, plan = self._config, self._plan
         shared = SharedObjects(plan.spec, plan.layout, plan.weight_bytes)
         reports = ReportCollector(config, shared.actors_to_main, shared.learners_to_main, shared.status)
-        process_group = ProcessGroup(spawner, shared)
+        workload = Workload(config, seed, 0, plan.device, plan.cores, [None] * plan.layout.num_policies)
+        process_group = ProcessGroup(spawner, shared, workload)
         limit_s = config.sampling.reset_timeout_seconds
         supervision = Supervisor(process_group, shared.control, shared.status, interrupts, limit_s, saves=False)
         measurement = Measurement(shared.status, plan.cores.count, of_learners, self._timing, on_warm_up)
-        hangs = BenchmarkHangLimit(process_group, config.run.env, limit_s)
+        hangs = BenchmarkHangs(process_group, config.run.env, limit_s)
         hung: SFactoryError | None = None
 
         def look() -> bool:
@@ -179,7 +180,8 @@ class Trial:
             return hung is not None
 
         try:
-            process_group.start(config, seed, 0, plan.device, plan.cores, [None] * plan.layout.num_policies)
+            process_group.start()
+            process_group.start_actors()
             reports.start()
             supervision.run(look)
         finally:

@@ -17,8 +17,6 @@ from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Summary
 from sfactory.learner.checkpointing import SavedState
 from sfactory.learner.setup import Limits
-from sfactory.model.actor_critic import ActorCritic
-from sfactory.spec import EnvSpec
 
 _SHOWN = 5  # weights that do not fit
 
@@ -45,13 +43,15 @@ class Resumed:
     policies_without_checkpoint: tuple[int, ...] = ()
 
     @staticmethod
-    def from_checkpoint(rundir: RunDir, config: Config, spec: EnvSpec | None = None) -> Resumed | None:
+    def from_checkpoint(
+        rundir: RunDir, config: Config, weight_shapes: Mapping[str, tuple[int, ...]] | None = None
+    ) -> Resumed | None:
         """Read the checkpoints that would be resumed; None for a fresh run.
 
         Raises CheckpointError if a policy has checkpoints and none can be loaded, if none is of the kind that was asked
-        for, or, where ``spec`` is given, if the weights do not fit a network for an env of ``spec``.
+        for, or if its weights are not of ``weight_shapes`` (see Plan), where these are given.
         """
-        policies = [_load(rundir, config, spec, policy) for policy in range(config.population.num_policies)]
+        policies = [_load(rundir, config, weight_shapes, policy) for policy in range(config.population.num_policies)]
         known = [saved for saved in policies if saved is not None]
         summary = Summary.read(rundir.summary_path)
         if not known:
@@ -82,7 +82,9 @@ class Resumed:
         return limits.reached(min(steps, default=self.env_steps), self.train_seconds)
 
 
-def _load(rundir: RunDir, config: Config, spec: EnvSpec | None, policy: int) -> SavedState | None:
+def _load(
+    rundir: RunDir, config: Config, weight_shapes: Mapping[str, tuple[int, ...]] | None, policy: int
+) -> SavedState | None:
     """The checkpoint of a policy that would be resumed."""
     directory = CheckpointDir(rundir.checkpoint_dir(policy), config.checkpoint.keep_checkpoints)
     kind = config.checkpoint.load_checkpoint_kind
@@ -95,18 +97,16 @@ def _load(rundir: RunDir, config: Config, spec: EnvSpec | None, policy: int) -> 
             )
         return None
     saved = SavedState.of(loaded.payload, loaded.path)
-    if spec is not None:
-        _require_fit(saved.model, loaded.path, spec, config)
+    if weight_shapes is not None:
+        _require_fit(saved.model, loaded.path, weight_shapes, config.run.env)
     return saved
 
 
-def _require_fit(saved: Mapping[str, object], path: Path, spec: EnvSpec, config: Config) -> None:
+def _require_fit(saved: Mapping[str, object], path: Path, here: Mapping[str, tuple[int, ...]], env: str) -> None:
     """Raise CheckpointError with each difference if these weights are of another network.
 
     The learner would notice too, but only after config.json was written and everything was started.
     """
-    with torch.device("meta"):  # without memory for its weights
-        here = {name: tuple(value.shape) for name, value in ActorCritic(spec, config.model).state_dict().items()}
     there = {name: tuple(value.shape) for name, value in saved.items() if isinstance(value, torch.Tensor)}
     differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
     if not differing:
@@ -116,7 +116,7 @@ def _require_fit(saved: Mapping[str, object], path: Path, spec: EnvSpec, config:
     ]
     more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
     raise CheckpointError(
-        f"{path} does not fit --env={config.run.env} as it is now: {'; '.join(lines[:_SHOWN])}{more}. Give the run the "
+        f"{path} does not fit --env={env} as it is now: {'; '.join(lines[:_SHOWN])}{more}. Give the run the "
         "env and --env_kwargs that it was trained with, or start a new one with another --experiment. Nothing was "
         "changed."
     )

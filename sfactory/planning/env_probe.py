@@ -11,7 +11,6 @@ import os
 import traceback
 from collections.abc import Sequence
 from multiprocessing import connection
-from multiprocessing.context import ForkServerProcess
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -25,12 +24,10 @@ from sfactory.errors import EnvError, SFactoryError
 from sfactory.planning.env_checker import NUM_VECTOR_ENVS, check_agents_env, check_env, check_vector_env
 from sfactory.planning.step_cost import agents_step_us, env_step_us
 from sfactory.process.spawn import Spawner, leave, prepare_process
-from sfactory.process.stack_dump import StackFile
+from sfactory.process.stack_dump import StackDump
 from sfactory.spec import EnvSpec
 
 log = logging.getLogger(__name__)
-
-_STACK_S = 0.5  # for a process that hangs to write its stack
 
 
 class Probed(NamedTuple):
@@ -56,8 +53,9 @@ def probe_env(
     for worker in range(len(gpus)):
         see_gpu_of(worker, gpus, dict(os.environ))  # refuses those that are not there
     receiver, sender = spawner.pipe()
-    stack = StackFile()
-    process = spawner.start_plain(_probe_child, factory, tuple(gpus), timed, stack, sender)
+    stack = StackDump()
+    process = spawner.process(_probe_child, factory, tuple(gpus), timed, stack, sender)
+    process.start()
     sender.close()
     deadline = Deadline(timeout_s)
     answer: Probed | str
@@ -66,7 +64,7 @@ def probe_env(
         if not receiver.poll():
             if not process.is_alive():
                 raise EOFError  # without an end of the pipe where a process that the env started still holds it
-            _log_stack(process, stack)
+            log.warning("sf-probe hung here:\n%s", stack.request(process).wait())
             raise EnvError(
                 f"--env={factory.name}: not made, reset and stepped within --reset_timeout_seconds={timeout_s:g}"
             )
@@ -86,13 +84,7 @@ def probe_env(
     return answer
 
 
-def _log_stack(process: ForkServerProcess, stack: StackFile) -> None:
-    stack.ask(process)
-    connection.wait([process.sentinel], _STACK_S)
-    log.warning("sf-probe hung here:\n%s", stack.read().rstrip())
-
-
-def _probe_child(factory: EnvFactory, gpus: tuple[int, ...], timed: bool, stack: StackFile, sender: Any) -> None:
+def _probe_child(factory: EnvFactory, gpus: tuple[int, ...], timed: bool, stack: StackDump, sender: Any) -> None:
     prepare_process("sf-probe", stack)
     try:
         see_gpu_of(0, gpus)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -40,8 +40,7 @@ from sfactory.system.resources import (
 class Plan:
     """Everything that is decided before processes start.
 
-    why_inference: the reason for the choice of ``--inference=auto``. reward_shaping: the env's scheme of reward
-    shaping, if it has one.
+    weight_shapes: of the model, by name of the weight. reward_shaping: that of the env, if it has one.
     """
 
     spec: EnvSpec
@@ -51,6 +50,7 @@ class Plan:
     weight_bytes: int
     why_inference: str = ""
     reward_shaping: Scheme | None = None
+    weight_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def is_shaped(self, config: Config) -> bool:
         """Whether envs get a reward shaping for each policy."""
@@ -132,9 +132,10 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
         config.sampling, config.learner, inference, model.state_size, evaluators, config.population, spec.num_agents
     )
     weight_bytes = flat_bytes(model)
+    weight_shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     cores = _cores(config)
     require_memory(_planned_bytes(spec, layout, weight_bytes, config.learner.replay_slots))
-    return Plan(spec, layout, device, cores, weight_bytes, why)
+    return Plan(spec, layout, device, cores, weight_bytes, why, weight_shapes=weight_shapes)
 
 
 def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:

@@ -1,7 +1,4 @@
-"""Room: how a command beside train ends. In: its work. Out: an exit code, and on stderr why there is no result.
-
-Room: the command lines that a run tells its user. In: the arguments of a session. Out: one line for a shell.
-"""
+"""Runs the main process of every command up to its exit code, and writes command lines that users can repeat."""
 
 from __future__ import annotations
 
@@ -11,6 +8,8 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from sfactory.config.flags import all_flags, assigned
 from sfactory.config.saved_config import OF_ONE_START, OF_TUNING
@@ -18,42 +17,73 @@ from sfactory.errors import ConfigError, ExitCode, SFactoryError, named
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
 
 
-def run_command(process_name: str, work: Callable[[Interrupts], int]) -> int:
-    """Do ``work`` under a name for ps; returns its exit code, or that of the error or signal that ended it."""
-    Path("/proc/self/comm").write_text(process_name)
-    with Interrupts() as interrupts:
+class Command:
+    """The main process of a command, as a context: handles signals, and turns errors into messages and an exit code.
+
+    interrupts: the signals that came. exit_code: what the process is to end with; set it where it is not 0.
+    """
+
+    def __init__(self, process_name: str) -> None:
+        """``process_name``: as ``ps`` shows it."""
+        self._process_name = process_name
+        self.interrupts = Interrupts()
+        self.exit_code = int(ExitCode.DONE)
+
+    def __enter__(self) -> Self:
+        Path("/proc/self/comm").write_text(self._process_name)
+        self.interrupts.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
         try:
-            return work(interrupts)
-        except Interrupted:
-            interrupts.raising = interrupts.raising_again = False
-            print("interrupted before there was a result", file=sys.stderr, flush=True)
-            return interrupts.exit_code
-        except ConfigError as error:
-            return _refuse(error.problems, error.exit_code)
-        except SFactoryError as error:
+            return self._handles(error)
+        finally:
+            self.interrupts.__exit__(kind, error, traceback)
+
+    def print_result(self, work: Callable[[], str]) -> None:
+        """Print the line that ``work`` returns on stdout; until then everything that is printed goes to stderr."""
+        logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(levelname)s: %(message)s", datefmt="%H:%M:%S")
+        try:
+            with stdout_to_stderr():  # modules print when they are imported, envs at any time
+                line = work()
+        except SystemExit as error:  # foreign code may call sys.exit; that must not look like a result
+            raise SFactoryError(
+                f"the env, or a library that it uses, raised {named(error)}: there is no result"
+            ) from error
+        print(line, flush=True)
+
+    def _handles(self, error: BaseException | None) -> bool:
+        """Report ``error`` and set the exit code; False for what Python itself is to handle, such as SystemExit."""
+        if isinstance(error, Interrupted):
+            self.interrupts.raising = self.interrupts.raising_again = False
+            self.exit_code = self.interrupts.exit_code
+            self.on_interrupt()
+        elif isinstance(error, SFactoryError):
             if error.exit_code is ExitCode.FAULTS and error.__cause__ is not None:
-                traceback.print_exception(error.__cause__)  # whatever the env raised
-            return _refuse([str(error)], error.exit_code)
-        except Exception as error:  # a defect: shown whole, and ended as every other fault is
-            traceback.print_exc()
-            return _refuse([named(error)], ExitCode.FAULTS)
+                traceback.print_exception(error.__cause__)  # the exception of the env
+            problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+            self._fail(problems, error.headline, error.exit_code)
+        elif isinstance(error, Exception):  # a defect: shown whole, and ended as every other fault is
+            traceback.print_exception(error)
+            self._fail([named(error)], named(error), ExitCode.FAULTS)
+        else:
+            return False
+        return True
 
+    def _fail(self, problems: Sequence[str], headline: str, code: ExitCode) -> None:
+        for problem in problems:
+            print(f"error: {problem}", file=sys.stderr, flush=True)
+        self.exit_code = int(code)
+        self.on_failure(headline)
 
-def result_of(work: Callable[[], str]) -> str:
-    """The line that ``work`` has for stdout; until it is there, all that is printed goes to stderr."""
-    logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(levelname)s: %(message)s", datefmt="%H:%M:%S")
-    try:
-        with stdout_to_stderr():  # modules print when they are imported, envs whenever they like
-            return work()
-    except SystemExit as error:  # foreign code may call sys.exit; that must not look like a result
-        raise SFactoryError(f"the env, or a library that it uses, raised {named(error)}: there is no result") from error
+    def on_interrupt(self) -> None:
+        """Called when a signal ended the work; prints the last line on stderr."""
+        print("interrupted before there was a result", file=sys.stderr, flush=True)
 
-
-def _refuse(problems: Sequence[str], code: ExitCode) -> int:
-    """Say why there is no result."""
-    for problem in problems:
-        print(f"error: {problem}", file=sys.stderr, flush=True)
-    return int(code)
+    def on_failure(self, cause: str) -> None:
+        """Called after an error was printed. ``cause``: one line of it."""
 
 
 def train_command(arguments: Sequence[str]) -> str:
@@ -62,21 +92,21 @@ def train_command(arguments: Sequence[str]) -> str:
 
 
 def resume_command(arguments: Sequence[str], from_file: Collection[str] = ()) -> str:
-    """The command that goes on with a run started with ``arguments``: from its latest checkpoint, always.
+    """The command that resumes a run that was started with ``arguments``, always from its latest checkpoint.
 
-    ``from_file``: names of the flags that the config file sets; what is said there of one start is countermanded.
+    ``from_file``: names of the flags that the config file sets; those that are for one start only are overridden.
     """
-    return train_command([*without(arguments, OF_ONE_START), *_countermanded(OF_ONE_START, from_file)])
+    return train_command([*without(arguments, OF_ONE_START), *_overrides(OF_ONE_START, from_file)])
 
 
 def tuned_command(arguments: Sequence[str], chosen: Mapping[str, object], from_file: Collection[str] = ()) -> str:
-    """The command that does what ``arguments`` ask for with the settings that autotune has ``chosen``, untuned.
+    """The command that does the same as ``arguments`` with the settings that autotune has ``chosen``, without tuning.
 
-    ``from_file`` is as for ``resume_command``.
+    ``from_file``: as for ``resume_command``.
     """
     kept = without(arguments, OF_TUNING | chosen.keys())
     settings = [assigned(name, value) for name, value in chosen.items()]
-    return train_command([*kept, *settings, *_countermanded(OF_TUNING, from_file)])
+    return train_command([*kept, *settings, *_overrides(OF_TUNING, from_file)])
 
 
 def without(arguments: Sequence[str], flags: Collection[str]) -> list[str]:
@@ -84,7 +114,7 @@ def without(arguments: Sequence[str], flags: Collection[str]) -> list[str]:
     kept: list[str] = []
     dropping = False
     for word in arguments:
-        # A flag's value may follow in words of their own, none of which begins with two dashes.
+        # The value of a flag may follow in words of its own, none of which begins with two dashes.
         if word.startswith("--"):
             dropping = word[2:].partition("=")[0].replace("-", "_") in flags
         if not dropping:
@@ -92,6 +122,6 @@ def without(arguments: Sequence[str], flags: Collection[str]) -> list[str]:
     return kept
 
 
-def _countermanded(flags: Collection[str], from_file: Collection[str]) -> list[str]:
-    """Flags that say the default where a config file says something else."""
+def _overrides(flags: Collection[str], from_file: Collection[str]) -> list[str]:
+    """Flags that set the default where the config file sets another value."""
     return [assigned(flag, all_flags()[flag].default) for flag in sorted(set(flags).intersection(from_file))]

@@ -32,7 +32,7 @@ from typing import Any
 
 from sfactory.errors import CannotSaveError, CheckpointError, DivergedError, ExitCode, SFactoryError, Starved
 from sfactory.process.signals import FOR_MAIN, signals_held_back
-from sfactory.process.stack_dump import StackFile
+from sfactory.process.stack_dump import StackDump
 from sfactory.shared.status import FailureBoard, StatusBoard
 from sfactory.system.resources import raise_file_limit
 
@@ -50,7 +50,7 @@ class ChildSpec:
     status: StatusBoard
     failures: FailureBoard
     niceness: int
-    stack: StackFile | None = None
+    stack: StackDump | None = None
     log_path: Path | None = None
 
 
@@ -84,7 +84,7 @@ def _told(error: BaseException) -> str:
     return "\n".join([*details, f"{type(error).__name__}: {error.headline}"])
 
 
-def prepare_process(name: str, stack: StackFile | None = None) -> None:
+def prepare_process(name: str, stack: StackDump | None = None) -> None:
     """Name the process, tie its life to main's, let main alone decide on signals, keep stdout for results.
 
     ``stack``: where the process writes its stacks when main asks where it hangs.
@@ -167,17 +167,9 @@ class Spawner:
             forkserver.ensure_running()
         del os.environ[_SOCKET_DIR]
 
-    def start(self, birth: ChildSpec, role: Callable[..., None], *given: Any) -> ForkServerProcess:
-        """Start a child that runs ``role(*given, row)``."""
-        process = self._context.Process(target=child_main, args=(birth, role, *given), name=birth.name)
-        process.start()
-        return process
-
-    def start_plain(self, target: Callable[..., None], *given: Any) -> ForkServerProcess:
-        """Start a child that runs ``target(*given)`` and has no place on the boards."""
-        process = self._context.Process(target=target, args=given)
-        process.start()
-        return process
+    def process(self, target: Callable[..., None], *given: Any, name: str | None = None) -> ForkServerProcess:
+        """A child that runs ``target(*given)`` once its ``start`` is called."""
+        return self._context.Process(target=target, args=given, name=name)
 
     def pipe(self) -> tuple[Any, Any]:
         """A one-way pipe: (read end, write end)."""

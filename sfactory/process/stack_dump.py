@@ -1,8 +1,8 @@
-"""Room: where in its code a child hangs. In: a signal from main. Out: the child's Python stacks, read by main.
+"""Asks a child process for its Python stacks, to show where it hangs.
 
-The stacks are written by a handler in C, so that they come even from a child in which C code holds the interpreter's
-lock, and into a nameless file that main has opened: the child needs no lock, no thread and no pipe that could be full.
-A child that has no handler yet would be killed by the signal, and so is not asked.
+A handler in C writes them, so that they come even from a child in which C code holds the interpreter's lock, and into a
+nameless file that main has opened: the child needs no lock, no thread and no pipe that could be full. A child without a
+handler would be killed by the signal, and is not asked.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ import faulthandler
 import os
 import signal
 import weakref
-from multiprocessing import reduction
+from multiprocessing import connection, reduction
 from multiprocessing.context import assert_spawning
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from sfactory.clock import Deadline
+
+STACK_S = 1.0  # seconds that a child has to answer
 _SIGNAL = signal.SIGUSR2
 _MAX_BYTES = 65_536
 
 
-class StackFile:
-    """Takes the stacks of one child. Travels to it while it is started, as SharedArrays do."""
+class StackDump:
+    """Holds the stacks of one child. Is passed to it while it is started, as SharedArrays are."""
 
     def __init__(self) -> None:
         self._hold(os.memfd_create("sfactory-stack", os.MFD_CLOEXEC))
@@ -33,26 +36,46 @@ class StackFile:
         weakref.finalize(self, os.close, fd)
 
     def answer(self) -> None:
-        """In the child: write the stacks of all threads here whenever main asks."""
+        """In the child: write the stacks of all threads whenever main asks."""
         faulthandler.register(_SIGNAL, file=self._fd, all_threads=True, chain=False)
 
-    def ask(self, process: BaseProcess) -> None:
-        """In main: have the child write; it takes a moment, or for ever if the child is stopped or too young."""
+    def request(self, process: BaseProcess) -> StackRequest:
+        """In main: ask the child for its stacks."""
         assert process.pid is not None, "it was started"
-        if not _catches(process.pid):
-            return
-        os.lseek(self._fd, 0, os.SEEK_SET)  # the child's descriptor shares the position: an earlier answer goes
-        os.ftruncate(self._fd, 0)
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
-            os.kill(process.pid, _SIGNAL)
+        if _catches(process.pid):
+            os.lseek(self._fd, 0, os.SEEK_SET)  # the child's descriptor shares the position: drop an earlier answer
+            os.ftruncate(self._fd, 0)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(process.pid, _SIGNAL)
+        return StackRequest(self, process)
 
     def read(self) -> str:
-        """In main: what the child has written so far, or ''."""
+        """In main: the stacks that the child has written so far, or ''."""
         return os.pread(self._fd, _MAX_BYTES, 0).decode(errors="replace")
 
     def __reduce__(self) -> tuple[Any, ...]:
         assert_spawning(self)  # see SharedArrays
         return (_attach, (reduction.DupFd(self._fd),))
+
+
+class StackRequest:
+    """A child that was asked for its stacks, and has STACK_S to answer.
+
+    An answer takes milliseconds, unless the machine is overloaded or the child is stopped or has no handler yet.
+    """
+
+    def __init__(self, dump: StackDump, process: BaseProcess) -> None:
+        self._dump, self._process, self._deadline = dump, process, Deadline(STACK_S)
+
+    @property
+    def over(self) -> bool:
+        """Whether the child has answered, or had its time to."""
+        return bool(self._dump.read()) or self._deadline.passed
+
+    def wait(self) -> str:
+        """The stacks, or '', once the time is over or the child has ended."""
+        connection.wait([self._process.sentinel], self._deadline.left)
+        return self._dump.read().rstrip()
 
 
 def _catches(pid: int) -> bool:
@@ -65,7 +88,7 @@ def _catches(pid: int) -> bool:
     return bool(int(caught.split()[1], 16) >> (_SIGNAL - 1) & 1)
 
 
-def _attach(handle: Any) -> StackFile:
-    file = StackFile.__new__(StackFile)
+def _attach(handle: Any) -> StackDump:
+    file = StackDump.__new__(StackDump)
     file._hold(handle.detach())
     return file

@@ -1,8 +1,7 @@
-"""Room: a training run in one process. In: a resolved configuration. Out: files, and an Outcome.
+"""Drives a run in one process: its workers take turns instead of running side by side.
 
-The rooms are those of a parallel run, and so are the shared objects between them; they take turns instead of
-running side by side. On a CPU two runs with the same seed are the same bit by bit: nothing that is learned from
-depends on time.
+Workers and shared objects are those of a parallel run. On a CPU, two runs with the same seed are equal bit by bit:
+nothing that is learned from depends on time.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 
@@ -18,20 +17,16 @@ from sfactory.actor.actor_process import Actor, make_actor
 from sfactory.actor.setup import close_envs, make_splits
 from sfactory.clock import Every
 from sfactory.config.population_rules import learning_policies
-from sfactory.config.schema import Config
 from sfactory.errors import ExitCode, SFactoryError
-from sfactory.experiment.resume import Resumed
-from sfactory.experiment.run_dir import RunDir
-from sfactory.experiment.summary import Outcome
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.inference.policy_worker import PolicyWorker
 from sfactory.learner.learner import Learner
 from sfactory.learner.learner_process import LearnerWorker
-from sfactory.planning.plan import Plan, device_of
-from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
-from sfactory.report.console import Console
-from sfactory.report.observers import Observers, RunFacts
+from sfactory.planning.plan import device_of
+from sfactory.process.signals import Interrupted, stdout_to_stderr
+from sfactory.report.collector import ReportCollector
 from sfactory.report.reporter import Reporter
+from sfactory.runner.context import Executor, RunContext
 from sfactory.runner.pbt_driver import PbtDriver
 from sfactory.seeds import Branch, seed_at, seed_libraries
 from sfactory.shared.control import Stop
@@ -43,193 +38,170 @@ from sfactory.supervise.supervisor import BEAT_S
 
 _log = logging.getLogger(__name__)
 
-_IDLE_BEATS = 120  # half a minute in which every room had its turns and none had anything to do
+_IDLE_BEATS = 120  # half a minute of turns in which no worker had anything to do
 
 
-class SerialRun:
-    """Makes every room, lets each take its turn until the end, and saves."""
+class SerialExecutor(Executor):
+    """Makes all workers, gives each its turn until the end, and saves."""
 
     def __init__(
-        self,
-        config: Config,
-        seed: int,
-        plan: Plan,
-        rundir: RunDir,
-        resumed: Resumed | None,
-        console: Console,
-        observers: Observers | None = None,
+        self, context: RunContext, shared: SharedObjects, reporter: Reporter, pbt_driver: PbtDriver | None
     ) -> None:
-        self._config, self._seed, self._plan, self._rundir, self._console = config, seed, plan, rundir, console
-        self._resumed = resumed or Resumed()
-        self._observers = Observers() if observers is None else observers
-        self._shared = SharedObjects(plan.spec, plan.layout, plan.weight_bytes, plan.is_shaped(config))
-        self._pbt_driver: PbtDriver | None = None
-        self._watch = SerialHangWatch(self._shared.status)
-        self._learnings: list[Learner] = []
+        super().__init__(context, shared, reporter, pbt_driver)
+        self._layout = context.plan.layout
+        self._watch = SerialHangWatch(shared.status)
+        self._envs = contextlib.ExitStack()
+        self._learners: list[Learner] = []
+        self._learner_workers: list[LearnerWorker] = []
+        self._policy_workers: list[PolicyWorker] = []
+        self._actors: list[Actor] = []
 
-    def run(self, interrupts: Interrupts, process_started_at: float) -> Outcome:
-        """Train until a limit, a signal or a fault."""
-        config, shared = self._config, self._shared
-        observers, resumed = self._observers, self._resumed
-        wanted = observers.begin(RunFacts(config, self._seed, self._rundir.path, self._plan.spec, resumed.env_steps))
-        reporting = Reporter(config, shared, self._rundir, resumed, self._console, process_started_at, observers)
-        self._pbt_driver = PbtDriver.of(
-            config, self._seed, resumed, reporting.reports, shared, self._rundir, self._plan.reward_shaping
-        )
-        with contextlib.closing(reporting):
-            error: SFactoryError | None = None
-            finished = False
-            try:
-                with self._watch, stdout_to_stderr(), contextlib.ExitStack() as closing:
-                    finished = wanted and self._train(interrupts, reporting, closing)
-            except Interrupted:
-                if interrupts.raising:
-                    raise  # nothing has happened yet
-                finished = False  # the second signal: nothing was saved
-            except SFactoryError as failure:
-                error = failure
-            finally:
-                interrupts.raising = interrupts.raising_again = False
-                interrupts.on_first = None
-            reporting.reports.poll()
-            return reporting.finish("failed" if error else "done" if finished else "interrupted", error)
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """See Executor."""
+        interrupts = self._context.interrupts
+        try:
+            with self._watch, stdout_to_stderr(), self._envs:
+                yield
+        except Interrupted:
+            if interrupts.raising:
+                raise  # nothing has happened yet
+            self.finished = False  # the second signal: nothing was saved
+        except SFactoryError as error:
+            self.failure = error
+        finally:
+            interrupts.raising = interrupts.raising_again = False
+            interrupts.on_first = None
+        self._reporter.reports.poll()
 
-    def _train(self, interrupts: Interrupts, reporting: Reporter, closing: contextlib.ExitStack) -> bool:
-        """From the making of the rooms to the last checkpoint; True if a limit was reached, or an observer had enough.
-
-        Signals raise Interrupted while rooms are made; then the first one ends the turns, and a second one raises.
-        """
-        layout = self._plan.layout
-        seed_libraries(seed_at(self._seed, Branch.LIBRARIES, 0, self._resumed.env_steps, 0))
-        learners = [self._make_learner(policy) for policy in range(layout.num_policies)]
-        # Actions are drawn from here on, other ones in each session.
-        torch.manual_seed(seed_at(self._seed, Branch.INFERENCE, 0, 0, self._resumed.env_steps))
-        policies = [
-            self._make_policy_worker(policy, worker)
-            for policy in range(layout.num_policies)
-            for worker in range(layout.policy_workers)
-        ]
-        actors = [self._make_actor(actor, closing) for actor in range(layout.num_actors)]
+    def start(self) -> None:
+        """Make all workers. Until then signals raise Interrupted; later the first ends the turns, the second raises."""
+        layout, seed, interrupts = self._layout, self._context.seed, self._context.interrupts
+        generation = self._context.resumed.env_steps
+        seed_libraries(seed_at(seed, Branch.LIBRARIES, 0, generation, 0))
+        self._learner_workers = [self._make_learner(policy) for policy in range(layout.num_policies)]
+        # Actions are drawn from here on, different ones in each session.
+        torch.manual_seed(seed_at(seed, Branch.INFERENCE, 0, 0, generation))
+        workers = range(layout.policy_workers)
+        self._policy_workers = [self._make_policy_worker(p, i) for p in range(layout.num_policies) for i in workers]
+        self._actors = [self._make_actor(actor) for actor in range(layout.num_actors)]
         interrupts.on_first = self._order_stop
         interrupts.raising_again = True
         interrupts.raising = False
-        self._observers.on_start()
+
+    def drive(self) -> None:
+        """See Executor."""
+        reporter, observers = self._reporter, self._context.observers
         try:
-            self._take_turns(learners, policies, actors, reporting, interrupts)
+            self._take_turns()
         except SFactoryError:
             try:
-                self._finish_learning()  # what was learned before, by whom it does not concern, is kept
+                self._save_all()  # the learners that have not failed keep what they have learned
             except SFactoryError as error:
                 _log.error("%s", error)  # the other fault came first, and is what the run ends with
             raise
-        reporting.reports.poll()
-        reporting.beat()  # so that the learner judges its last policy by the last episodes
-        self._finish_learning()
-        learned = all(self._learnings[policy].over for policy in learning_policies(self._config))
-        return learned or (self._observers.enough and not interrupts.count)
+        reporter.reports.poll()
+        reporter.beat()  # so that the learner judges its last policy by the last episodes
+        self._save_all()
+        learned = all(self._learners[policy].over for policy in learning_policies(self._context.config))
+        self.finished = learned or (observers.enough and not self._context.interrupts.count)
 
-    def _take_turns(
-        self,
-        learners: list[LearnerWorker],
-        policies: list[PolicyWorker],
-        actors: list[Actor],
-        reporting: Reporter,
-        interrupts: Interrupts,
-    ) -> None:
-        layout, status_dump = self._plan.layout, StatusDump(self._shared)
-        beat_due, idle = Every(BEAT_S), _IdleWatch(reporting)
-        while not self._all_over(learners):
-            for name, policy in zip(layout.policy_worker_names, policies, strict=True):
-                with _blaming(name):
-                    policy.turn(0)
-            for name, actor in zip(layout.actor_names, actors, strict=True):
-                with _blaming(name):
+    def _take_turns(self) -> None:
+        layout, reporter, context = self._layout, self._reporter, self._context
+        status_dump, beat, idle = StatusDump(self._shared), Every(BEAT_S), _IdleWatch(reporter.reports)
+        while not self._all_over():
+            for name, policy_worker in zip(layout.policy_worker_names, self._policy_workers, strict=True):
+                with _failing_as(name):
+                    policy_worker.turn(0)
+            for name, actor in zip(layout.actor_names, self._actors, strict=True):
+                with _failing_as(name):
                     actor.turn(0)
-            for name, learner, learning in zip(layout.learner_names, learners, self._learnings, strict=True):
-                with _blaming(name):
-                    self._have_learn(learner, learning)
-            self._breed(reporting)
-            if beat_due.due():
-                reporting.reports.poll()
-                reporting.beat()
-                status_dump.look(interrupts)
+            for name, worker, learner in zip(layout.learner_names, self._learner_workers, self._learners, strict=True):
+                with _failing_as(name):
+                    self._learn(worker, learner)
+            self._advance_pbt()
+            if beat.due():
+                reporter.reports.poll()
+                reporter.beat()
+                status_dump.look(context.interrupts)
                 idle.look()
-                if self._observers.over:
+                if context.observers.over:
                     self._order_stop()
 
-    def _breed(self, reporting: Reporter) -> None:
-        """Look after the population in every turn, so that nothing of it depends on time."""
+    def _advance_pbt(self) -> None:
+        """Advance PBT after every round of turns, so that nothing of it depends on time."""
         if self._pbt_driver is not None:
-            reporting.reports.poll()
+            self._reporter.reports.poll()
             self._pbt_driver.look()
             if self._pbt_driver.failure is not None:
                 raise self._pbt_driver.failure
 
-    def _all_over(self, learners: Sequence[LearnerWorker]) -> bool:
+    def _all_over(self) -> bool:
         """Whether every policy that learns has learned enough, or a stop was ordered."""
-        overs = [learners[policy].over() for policy in learning_policies(self._config)]  # each looks at the clock
+        # A list, since each of them looks at the clock.
+        overs = [self._learner_workers[policy].over() for policy in learning_policies(self._context.config)]
         return all(overs)
 
-    def _have_learn(self, learner: LearnerWorker, learning: Learner) -> None:
-        """One turn of a learner; one that has learned enough, or is not to learn, frees what comes."""
-        if not learner.trains or (len(self._learnings) > 1 and learner.over()):
-            if learner.trains and learning.over and not learning.finished:
-                learning.finish(save=True)  # others may take over from what is saved
-            learner.discard(0)
-        elif learner.assemble(0):
-            with self._watch.paused(), _threads(self._config.learner.learner_num_threads or 1):
-                learner.learn()
-        elif learning.commands.waiting is not None:
+    def _learn(self, worker: LearnerWorker, learner: Learner) -> None:
+        """One turn of a learner; one that has learned enough, or does not learn, frees the slots that it is sent."""
+        if not worker.trains or (len(self._learners) > 1 and worker.over()):
+            if worker.trains and learner.over and not learner.finished:
+                learner.finish(save=True)  # other policies may copy what is saved
+            worker.discard(0)
+        elif worker.assemble(0):
+            with self._watch.paused(), _threads(self._context.config.learner.learner_num_threads or 1):
+                worker.learn()
+        elif learner.commands.waiting is not None:
             with self._watch.paused():
-                learning.execute_command()
+                learner.execute_command()
 
     def _order_stop(self) -> None:
-        """Have every room come to an end, also within a long dataset."""
+        """End the turns, also within a long dataset."""
         self._shared.control.order_stop(Stop.SAVE)
 
     def _make_learner(self, policy: int) -> LearnerWorker:
-        config, plan, shared = self._config, self._plan, self._shared
-        name = plan.layout.learner_names[policy]
-        with _blaming(name):
-            torch.manual_seed(seed_at(self._seed, Branch.LEARNER, policy))
-            directory = str(self._rundir.checkpoint_dir(policy))
-            own = config if self._pbt_driver is None else self._pbt_driver.config_of(policy)
-            setup = shared.learner(policy, own, self._seed, device_of(policy, plan.device), 1, directory)
+        context, shared, name = self._context, self._shared, self._layout.learner_names[policy]
+        with _failing_as(name):
+            torch.manual_seed(seed_at(context.seed, Branch.LEARNER, policy))
+            config = context.config if self._pbt_driver is None else self._pbt_driver.config_of(policy)
+            directory = str(context.run_dir.checkpoint_dir(policy))
+            setup = shared.learner(policy, config, context.seed, device_of(policy, context.plan.device), 1, directory)
             row = shared.status.row(name)
-            learning = Learner(setup, row)
-            self._learnings.append(learning)
-            learning.begin()
+            learner = Learner(setup, row)
+            self._learners.append(learner)
+            learner.begin()
             if not setup.trains:
-                learning.checkpointer.save_first()
-            return LearnerWorker(setup, learning, row)
+                learner.checkpointer.save_first()
+            return LearnerWorker(setup, learner, row)
 
     def _make_policy_worker(self, policy: int, worker: int) -> PolicyWorker:
-        config, plan, shared = self._config, self._plan, self._shared
-        name = plan.layout.policy_worker_names[policy * plan.layout.policy_workers + worker]
-        with _blaming(name):
-            device = device_of(policy, plan.device)
-            setup = shared.policy_worker(policy, worker, config, self._seed, self._resumed.env_steps, device)
+        context, shared = self._context, self._shared
+        name = self._layout.policy_worker_names[policy * self._layout.policy_workers + worker]
+        with _failing_as(name):
+            device = device_of(policy, context.plan.device)
+            setup = shared.policy_worker(
+                policy, worker, context.config, context.seed, context.resumed.env_steps, device
+            )
             acting = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device(setup.device))
             return PolicyWorker(setup, acting, shared.status.row(name))
 
-    def _make_actor(self, actor: int, closing: contextlib.ExitStack) -> Actor:
-        config, shared = self._config, self._shared
-        name = self._plan.layout.actor_names[actor]
-        with _blaming(name):
-            setup = shared.actor(actor, config, self._seed, self._resumed.env_steps)
+    def _make_actor(self, actor: int) -> Actor:
+        context, shared, name = self._context, self._shared, self._layout.actor_names[actor]
+        with _failing_as(name):
+            setup = shared.actor(actor, context.config, context.seed, context.resumed.env_steps)
             row = shared.status.row(name)
             splits = make_splits(setup, row)
-            closing.callback(close_envs, splits)
-            return make_actor(setup, splits, config.model, row)
+            self._envs.callback(close_envs, splits)
+            return make_actor(setup, splits, context.config.model, row)
 
-    def _finish_learning(self) -> None:
-        """Have every learner save that has not failed; raises the first failure after all have had their turn."""
+    def _save_all(self) -> None:
+        """Have every learner save that has not failed; raises the first failure once all have tried."""
         failures: list[SFactoryError] = []
-        for name, learning in zip(self._plan.layout.learner_names, self._learnings, strict=True):
+        for name, learner in zip(self._layout.learner_names, self._learners, strict=True):
             try:
-                with _blaming(name):
-                    if not learning.finished and learning.failure is None:
-                        learning.finish(save=True)
+                with _failing_as(name):
+                    if not learner.finished and learner.failure is None:
+                        learner.finish(save=True)
             except SFactoryError as failure:
                 failures.append(failure)
         for other in failures[1:]:
@@ -239,10 +211,10 @@ class SerialRun:
 
 
 class _IdleWatch:
-    """Ends a run in which nothing happens although everybody has turns: a defect, and no reason to spin for ever."""
+    """Ends a run in which no worker has anything to do: a defect, and no reason to loop forever."""
 
-    def __init__(self, reporting: Reporter) -> None:
-        self._reports = reporting.reports
+    def __init__(self, reports: ReportCollector) -> None:
+        self._reports = reports
         self._last, self._beats = (-1, -1), 0
 
     def look(self) -> None:
@@ -255,18 +227,18 @@ class _IdleWatch:
 
 
 @contextlib.contextmanager
-def _blaming(name: str) -> Iterator[None]:
-    """What is raised inside becomes the error that the death of the process called ``name`` would be."""
+def _failing_as(name: str) -> Iterator[None]:
+    """Turn exceptions into the error that the death of the process ``name`` would be in a parallel run."""
     try:
         yield
-    except (Exception, SystemExit) as error:  # an env may call sys.exit, and that is no end of a run
+    except (Exception, SystemExit) as error:  # an env may call sys.exit, which must not end the run in silence
         code = error.exit_code if isinstance(error, SFactoryError) else ExitCode.FAULTS
         raise ProcessExit(name, int(code), traceback.format_exc()).as_error() from error
 
 
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Torch computes on ``count`` threads inside, and on one outside: small batches are slower on more."""
+    """Torch computes on ``count`` threads inside, and on one outside, where more would slow small batches down."""
     torch.set_num_threads(count)
     try:
         yield

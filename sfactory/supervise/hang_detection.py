@@ -1,19 +1,10 @@
-"""Room: workers that stand still. In: stamps of the status board. Out: their stacks, their end; an error.
+"""Finds processes that hang, asks them for their stacks, and ends them.
 
-Whoever works on one thing for too long is asked where, and killed; the death is noticed as any other. Whoever waits
-looks at the stop flag every BLOCK_S, and stamps its heartbeat: if it does not, it is stopped, or the lock of its ring
-died with another process (NOTE [Saving waits for no ring]). So it is with who writes to a ring, which takes no time.
-Of rings that several write to and nobody can exchange, all processes need new ones.
-
-Room: an end to what hangs while it is measured. In: a crew that works. Out: an error that names who, and where.
-
-In a run that trains whoever hangs is replaced (see Hangs), and the run goes on. A measurement would give a figure of
-those that do not hang, or none at all.
-
-Room: what halts a run in one process. In: its status board. Out: on stderr, the stacks of one that stands still.
-
-In a parallel run main sees it from outside. Here the same process does everything, so a C thread is set to write the
-stacks after STALL_S, which needs no lock of the interpreter, and is set anew as long as the board shows progress.
+NOTE [Hangs]: a process that works on one thing for too long is asked for its stack and killed; its death is handled as
+any other. A process that waits looks at the stop flag every BLOCK_S, and stamps its heartbeat: if it does not, it was
+stopped, or the lock of its queue died with another process (NOTE [Saving waits for no ring]). Writing to a queue must
+be instant, so a long write is treated the same way. If several processes write to the queue and it cannot be replaced,
+all processes need new ones.
 """
 
 from __future__ import annotations
@@ -21,24 +12,46 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
-from sfactory.clock import Awake, Deadline, now
+from sfactory.clock import Awake, now
 from sfactory.errors import RingsLost, WorkerDied
-from sfactory.layout import is_actor, is_learner, is_policy_worker
+from sfactory.layout import is_actor, is_policy_worker
+from sfactory.process.stack_dump import StackRequest
 from sfactory.shared.status import StatusBoard
 from sfactory.supervise.monitors import STALL_S
 from sfactory.supervise.process_group import ChildProcess, ProcessGroup
 from sfactory.timeouts import TIMEOUTS
 
 _RING_S = TIMEOUTS.ring
-_STACK_S = 1.0
 _LOCKED = "uses a ring that is locked by a process that was killed while it used it"
 
 
 class HangDetector:
-    """Asked at every beat. ``step_limit_s``: bound on one step of a worker; 0 is none."""
+    """Asks children that take too long for their stacks. ``is_late``: whether a child does."""
+
+    def __init__(self, is_late: Callable[[ChildProcess], bool]) -> None:
+        self._is_late = is_late
+        self._requests: dict[str, StackRequest] = {}
+
+    def hung(self, children: Iterable[ChildProcess]) -> Iterator[tuple[ChildProcess, str]]:
+        """Yield each child that is late, with its stack, once it has answered or had its time to."""
+        for child in children:
+            if not self._is_late(child):
+                self.forget(child.name)
+            elif child.name not in self._requests:
+                self._requests[child.name] = child.stack.request(child.process)
+            elif self._requests[child.name].over:
+                yield child, child.where()
+
+    def forget(self, name: str) -> None:
+        """Drop the request to a child that has ended or moved on."""
+        self._requests.pop(name, None)
+
+
+class WorkerHangs:
+    """Kills actors and policy workers that hang in a training run. See NOTE [Hangs]."""
 
     def __init__(
         self,
@@ -47,62 +60,49 @@ class HangDetector:
         reset_limit_s: float,
         reading_since: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``reset_limit_s``: bound on one reset, or one making anew, of an env.
+        """step_limit_s: bound on one step of a worker; 0 is none. reset_limit_s: on making or resetting one env.
 
-        ``reading_since``: since when main has been at the ring of its reports; 0 if it is not.
+        ``reading_since``: since when main has been reading the queue of its reports; 0 if it is not.
         """
         self._process_group, self._step_limit_s, self._reset_limit_s = process_group, step_limit_s, reset_limit_s
         self._reading_since = reading_since
-        self._asked: dict[str, Deadline] = {}
-        self._hung: dict[str, str] = {}
+        self._detector = HangDetector(lambda child: self._reason(child) is not None)
+        self._killed: dict[str, str] = {}  # stack and reason
         self._awake = Awake()
-        self._seen: dict[tuple[str, str], tuple[float, float]] = {}  # stamps, and when, by that time, they were new
+        self._seen: dict[tuple[str, str], tuple[float, float]] = {}  # stamps, and when they were new, in time awake
 
     def look(self) -> RingsLost | None:
-        """Ask who hangs, and kill who has been asked; the failure of this generation if a shared ring is locked."""
+        """Called at every beat; returns the failure of all processes if a queue is locked that they share."""
         self._awake.look()
-        for child in self._process_group.running():
-            if (lost := self._look_at(child)) is not None:
-                return lost
+        for child, stack in self._detector.hung(self._process_group.running()):
+            if child.name in self._killed:
+                continue
+            reason = f"{stack}\n{child.name} {self._reason(child)}"
+            if self._is_at_ring(child) and not is_policy_worker(child.name):
+                return RingsLost(reason)
+            self._killed[child.name] = reason
+            child.process.kill()
         if self._seconds("sf-main", "reading", self._reading_since()) > _RING_S:
             return RingsLost(f"sf-main {_LOCKED}")
         return None
 
     def where(self, name: str) -> str | None:
         """Where and why ``name`` hung, if it was killed for that; asked once, after its death."""
-        self._asked.pop(name, None)
-        return self._hung.pop(name, None)
+        self._detector.forget(name)
+        return self._killed.pop(name, None)
 
-    def _look_at(self, child: ChildProcess) -> RingsLost | None:
-        at_ring = self._seconds(child.name, "ring", child.row.get("in_ring_since")) > _RING_S
-        why = _LOCKED if at_ring else self._why(child)
-        if why is None:
-            self._asked.pop(child.name, None)
-            return None
-        stack = self._answer(child)
-        if stack is None or child.name in self._hung:
-            return None
-        if at_ring and not is_policy_worker(child.name):
-            return RingsLost(f"{stack}\n{child.name} {why}")
-        self._hung[child.name] = f"{stack}\n{child.name} {why}"
-        child.process.kill()
-        return None
+    def _is_at_ring(self, child: ChildProcess) -> bool:
+        return self._seconds(child.name, "ring", child.row.get("in_ring_since")) > _RING_S
 
-    def _answer(self, child: ChildProcess) -> str | None:
-        """Ask a child where it hangs, once; its stack, or that there is none, when it has had its time."""
-        if child.name not in self._asked:
-            child.stack.ask(child.process)
-            self._asked[child.name] = Deadline(_STACK_S)
-            return None
-        return child.where() if child.stack.read() or self._asked[child.name].passed else None
-
-    def _why(self, child: ChildProcess) -> str | None:
+    def _reason(self, child: ChildProcess) -> str | None:
         """What a worker does for too long; None if nothing. A learner may take as long as it wants for an update."""
         row = child.row
-        if is_learner(child.name) or not (is_actor(child.name) or is_policy_worker(child.name)):
+        if self._is_at_ring(child):
+            return _LOCKED
+        if not (is_actor(child.name) or is_policy_worker(child.name)):
             return None
         if not row.get("loop_since"):
-            return None  # it works, but has not come to its loop
+            return None  # it has not come to its loop yet
         busy_since = row.get("busy_since")
         seconds = self._seconds(child.name, "busy", busy_since)
         if busy_since and row.get("resetting"):
@@ -118,7 +118,7 @@ class HangDetector:
         )
 
     def _seconds(self, name: str, what: str, stamp: float) -> float:
-        """How long main, while it was awake, has seen this stamp of a process; 0 where there is none."""
+        """How long main, while it was awake, has seen this stamp of a process; 0 without a stamp."""
         if not stamp:
             return 0.0
         seen = self._seen.get((name, what))
@@ -127,36 +127,27 @@ class HangDetector:
         return self._awake.seconds - seen[1]
 
 
-_STACK_S = 1.0
-
-
-class BenchmarkHangLimit:
-    """Asked at every beat whether an actor that works has been busy with one thing for longer than ``limit_s``."""
+class BenchmarkHangs:
+    """Ends a measurement in which an actor hangs: its figure would be that of the others, or there would be none."""
 
     def __init__(self, process_group: ProcessGroup, env: str, limit_s: float) -> None:
-        """``env``: its name, for the error; ``limit_s`` is ``--reset_timeout_seconds``: a step may hold a reset."""
+        """``limit_s``: ``--reset_timeout_seconds``, as a step may include a reset. ``env``: for the error."""
         self._process_group, self._env, self._limit_s = process_group, env, limit_s
-        self._asked: dict[str, tuple[float, Deadline]] = {}  # since when it hangs, and how long its answer may take
+        self._detector = HangDetector(self._is_late)
 
     def look(self) -> WorkerDied | None:
-        """The failure of the measurement, once somebody hangs and has been asked where."""
-        for child in self._process_group.running():
-            since = child.row.get("busy_since")
-            if not is_actor(child.name) or not since or now() - since <= self._limit_s:
-                continue
-            asked = self._asked.get(child.name)
-            if asked is None or asked[0] != since:
-                child.stack.ask(child.process)
-                self._asked[child.name] = since, Deadline(_STACK_S)
-            elif child.stack.read() or asked[1].passed:
-                return self._failure(child)
+        """Called at every beat; returns the failure of the measurement, if any."""
+        for child, stack in self._detector.hung(self._process_group.running()):
+            return WorkerDied(
+                f"{stack}\n{child.name} was busy with one step of --env={self._env} for longer than "
+                f"--reset_timeout_seconds={self._limit_s:g}, so nothing was measured: the environment hangs, or is too "
+                "slow"
+            )
         return None
 
-    def _failure(self, child: ChildProcess) -> WorkerDied:
-        return WorkerDied(
-            f"{child.where()}\n{child.name} was busy with one step of --env={self._env} for longer than "
-            f"--reset_timeout_seconds={self._limit_s:g}, so nothing was measured: the environment hangs, or is too slow"
-        )
+    def _is_late(self, child: ChildProcess) -> bool:
+        since = child.row.get("busy_since")
+        return is_actor(child.name) and bool(since) and now() - since > self._limit_s
 
 
 _LOOK_S = STALL_S / 10
@@ -164,7 +155,11 @@ _JOIN_S = 5.0
 
 
 class SerialHangWatch:
-    """Context in which a halt of STALL_S has the stacks written; work begun, steps and heartbeats are progress."""
+    """Context of a serial run: writes all stacks to stderr after STALL_S without progress on the status board.
+
+    Steps, heartbeats and work that begins are progress. No other process could look from outside, so a C thread, which
+    needs no lock of the interpreter, writes the stacks; its timer is restarted at every progress.
+    """
 
     def __init__(self, status: StatusBoard) -> None:
         self._status = status
@@ -187,7 +182,7 @@ class SerialHangWatch:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """What is done inside may take long without any progress, such as an update."""
+        """Context of work that may take long without any progress, such as an update."""
         with self._lock:
             self._paused = True
             faulthandler.cancel_dump_traceback_later()

@@ -1,82 +1,72 @@
-"""Room: children that do not work yet. In: their states and deaths. Out: actors started or replaced, or an error.
+"""Replaces worker processes: while they start, and when they die later in the run.
 
-An actor that dies or hangs while its envs get their first reset is replaced: simulators fail then that would not a
-moment later (a port that is taken, a licence server that is asked by all at once). So is one that is killed before
-that. What raises earlier, while modules are imported and envs are made, would raise again, and ends the run.
+An actor that dies or hangs during the first reset of its envs is replaced: simulators may fail then for causes that
+pass (a port is taken, many ask a licence server at once). So is one that is killed before that. An exception while
+modules are imported and envs are made would be raised again, and ends the run.
 
-Room: how many faults a run survives. In: one fault after another. Out: whether one more is forgiven.
-
-Room: workers that die in mid-run. In: their deaths. Out: others in their place, or the error that ends the run.
-
-Only a process that was ended from outside, or that ended itself without a word, is replaced: a signal, a crash of an
-env's native code, a hang. One that raised has said why, and would raise again.
+Later, a process is replaced if it was ended from outside or ended itself without a message: by a signal, a crash of
+native code, a hang. A process that raised has said why, and would raise again.
 """
 
 from __future__ import annotations
 
 import logging
 
-from sfactory.clock import Deadline, now
+from sfactory.clock import now
 from sfactory.errors import RingsLost, SFactoryError, WorkerDied
 from sfactory.layout import is_actor, is_policy_worker
 from sfactory.shared.status import State, StatusBoard
+from sfactory.supervise.hang_detection import HangDetector
 from sfactory.supervise.process_group import ChildProcess, ProcessExit, ProcessGroup
 from sfactory.supervise.shared_objects import SharedObjects
 
 log = logging.getLogger(__name__)
 
 MAX_TRIES = 3
-_STACK_S = 1.0  # an answer takes milliseconds, unless the machine is overloaded or the process stopped
-_MIN_BOOT_S = 120.0  # before a child tells what it is doing: fork, imports, a checkpoint, the first weights
+_MIN_BOOT_S = 120.0  # before a child reports its state: fork, imports, a checkpoint, the first weights
 
 
 class StartupMonitor:
-    """Gets a crew from started to RUNNING. Asked at every beat and after every death, until a stop is ordered.
+    """Gets processes from started to RUNNING. Asked at every beat and after every death, until a stop is ordered.
 
-    ``limit_s``: bound on making one env, and on one env's first reset.
+    ``limit_s``: bound on making one env, and on the first reset of one env.
     """
 
     def __init__(self, process_group: ProcessGroup, status: StatusBoard, limit_s: float) -> None:
         self._process_group, self._status, self._limit_s = process_group, status, limit_s
-        self._asked: dict[str, Deadline] = {}  # children that were asked where they hang
+        self._detector = HangDetector(self._is_late)
         self._hung: dict[str, str] = {}  # stacks of actors that were killed because they hung
-        self._tries: dict[str, int] = {}  # of a first reset, since the actor is that of now or took over
+        self._tries: dict[str, int] = {}  # first resets of an actor that has not worked yet
 
     def look(self) -> SFactoryError | None:
-        """Start actors for which there is room, and deal with who takes too long; the failure of the run, if any."""
-        for child in self._process_group.booting():
-            if not self._is_late(child):
-                self._asked.pop(child.name, None)
-            elif child.name not in self._asked:
-                child.stack.ask(child.process)
-                self._asked[child.name] = Deadline(_STACK_S)
-            elif child.stack.read() or self._asked[child.name].passed:
-                failure = self._end(child)
-                if failure is not None:
-                    return failure
+        """Start actors that may start now, and end children that take too long; returns the failure, if any."""
+        for child, stack in self._detector.hung(self._process_group.booting()):
+            failure = self._end(child, stack)
+            if failure is not None:
+                return failure
         self._process_group.start_actors()
         return None
 
-    def _end(self, child: ChildProcess) -> WorkerDied | None:
-        """Kill a child that is late, unless it has got ready after all; the failure of the run if that is one."""
-        stack, state = child.where(), child.state  # the state last: whoever is RUNNING now is left alone
+    def _end(self, child: ChildProcess, stack: str) -> WorkerDied | None:
+        """Kill a child that is late; returns the failure of the run unless it can be replaced."""
+        state = child.state  # read after the stack: a child that is RUNNING by now is left alone
         if state >= State.RUNNING or child.name in self._hung:
             return None
-        child.process.kill()  # nobody waits for its end; the death of an actor in a reset is noticed as any other
+        child.process.kill()  # its end is not awaited; the death of an actor in a reset is noticed as any other
         if state is not State.RESETTING:
             return self._never_ready(child, stack)
         self._hung[child.name] = stack
         return None
 
     def may_be_tried_again(self, death: ProcessExit) -> bool:
-        """True if it was an actor that died while its envs got their first reset, or that was killed before that."""
+        """True for an actor that died during the first reset of its envs, or that was killed before that."""
         state = self._status.row(death.name).get("state")
         killed = death.exit_code < 0 and death.name not in self._hung
         return is_actor(death.name) and (state == State.RESETTING or (state < State.RESETTING and killed))
 
     def after(self, death: ProcessExit) -> SFactoryError | None:
-        """Replace an actor that died in a first reset; the failure of the run if it was no such death, or one more."""
-        self._asked.pop(death.name, None)
+        """Replace an actor that died in a first reset; returns the failure of the run if that is not possible."""
+        self._detector.forget(death.name)
         again = self.may_be_tried_again(death)
         stack = self._hung.pop(death.name, None)
         if not again:
@@ -92,13 +82,13 @@ class StartupMonitor:
         return WorkerDied(f"{traceback}{cause} (first reset, tried {tries} times)")
 
     def restart(self, name: str) -> None:
-        """An actor that had worked is replaced: its first resets are a matter of their own."""
+        """Forget the first resets of an actor that had worked and is replaced."""
         self._tries.pop(name, None)
-        self._asked.pop(name, None)
+        self._detector.forget(name)
         self._hung.pop(name, None)
 
     def _cause_of(self, death: ProcessExit, stack: str | None) -> str:
-        """How it ended, in the last line; before that, if it was killed because it hung, the ``stack`` of then."""
+        """How it ended, in the last line; before that its ``stack``, if it was killed because it hung."""
         if stack is None:
             return death.cause
         limit = f"--reset_timeout_seconds={self._limit_s:g}"
@@ -129,15 +119,15 @@ class StartupMonitor:
 
 
 class RestartBudget:
-    """Counts what was forgiven, up to ``most``; over all generations of a run, see ``RestartLoop``."""
+    """Counts replacements of a session up to ``most``, over all of its restarts."""
 
     def __init__(self, flag: str, most: int) -> None:
-        """``flag``: its name, for texts."""
+        """``flag``: the flag that sets ``most``, for messages."""
         self._flag, self.most = flag, most
         self.spent = 0
 
     def spend(self) -> bool:
-        """One more, if one is left; whether it was."""
+        """Count one more if one is left; returns whether it was."""
         if self.spent >= self.most:
             return False
         self.spent += 1
@@ -148,28 +138,28 @@ class RestartBudget:
 
 
 class WorkerReplacement:
-    """Has a new process take over from an actor or a policy worker that has died. See NOTE [Lives]."""
+    """Replaces actors and policy workers that have died by new processes. See NOTE [Lives]."""
 
     def __init__(self, process_group: ProcessGroup, shared: SharedObjects, budget: RestartBudget) -> None:
         self._process_group, self._shared, self._budget = process_group, shared, budget
 
     def is_for(self, death: ProcessExit) -> bool:
-        """Whether it was an actor that worked, or a policy worker, and did not say why it ended."""
+        """Whether it was a policy worker, or an actor that worked, and it left no traceback."""
         works = self._shared.status.row(death.name).get("state") == State.RUNNING
         return not death.text and (is_policy_worker(death.name) or (is_actor(death.name) and works))
 
     def after(self, death: ProcessExit, hung: str | None) -> SFactoryError | None:
-        """Replace who died; the failure of the run if that cannot be. ``hung``: where, if it was killed for it."""
+        """Replace the process; returns the failure of the run if it cannot be. ``hung``: where it hung, if so."""
         name, cause = death.name, hung or death.cause
         inbox = self._shared.inbox_of(name)
         if not inbox.has_another:
-            return RingsLost(f"{cause}, and no fresh ring is left for another process in its place")
+            return RingsLost(f"{cause}, and no unused ring is left for its replacement")
         if not self._budget.spend():
             allowed = "none is replaced: --max_worker_restarts=0"
             if self._budget.most:
                 allowed = f"{self._budget} were replaced before"
             return WorkerDied(f"{cause} ({allowed})")
-        lost = self._take_back(self._shared.layout.actor_names.index(name)) if is_actor(name) else 0
+        lost = self._reclaim(self._shared.layout.actor_names.index(name)) if is_actor(name) else 0
         row = self._shared.status.row(name)
         row.add("discarded_steps", lost)
         row.add("restarts", 1)
@@ -179,8 +169,8 @@ class WorkerReplacement:
         self._process_group.start_actors()
         return None
 
-    def _take_back(self, actor: int) -> int:
-        """What a dead actor was at is nobody's any more; returns the env steps that are lost so."""
+    def _reclaim(self, actor: int) -> int:
+        """Free the slots that a dead actor was filling; returns the env steps that are lost."""
         self._shared.settle_steps(actor)
         self._shared.forget(actor)
         return self._shared.table.reclaim(actor)

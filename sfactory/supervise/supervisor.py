@@ -1,7 +1,7 @@
-"""Room: the life of a run from started children to their end. In: deaths, signals, beats. Out: how it ended.
+"""Supervises the processes of a run until all of them have ended.
 
-One loop waits for all of them at once. A stop is ordered through Control; whoever has not ended when its
-grace is over is killed, so that the run always ends.
+One loop waits for deaths, signals and beats at once. A stop is ordered through Control; processes that have not ended
+when the grace period is over are killed, so that the run always ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sfactory.layout import LEARNERS, is_learner
 from sfactory.process.signals import Interrupts
 from sfactory.shared.control import Control, Stop
 from sfactory.shared.status import State, StatusBoard
-from sfactory.supervise.hang_detection import HangDetector
+from sfactory.supervise.hang_detection import WorkerHangs
 from sfactory.supervise.process_group import ProcessExit, ProcessGroup
 from sfactory.supervise.restarts import StartupMonitor, WorkerReplacement
 from sfactory.timeouts import TIMEOUTS
@@ -29,12 +29,10 @@ _STOP_GRACE_S = 3.0
 
 
 class Supervisor:
-    """Watches a crew until nobody is left.
+    """Watches a group of processes until none is left.
 
-    failure: the first fault, if any. done: every learner reached its limit, or a beat said that it was
-    enough.
-    ``boot_limit_s``: bound on making one env and on one env's first reset, see Boot.
-    ``saves``: whether there is anything to save at a stop; a measurement has nothing.
+    failure: the first fault, if any. done: every learner reached its limit, or a beat ended the run.
+    boot_limit_s: see StartupMonitor. saves: whether learners save at a stop; those of a measurement do not.
     """
 
     def __init__(
@@ -46,9 +44,9 @@ class Supervisor:
         boot_limit_s: float,
         saves: bool = True,
         replacement: WorkerReplacement | None = None,
-        hangs: HangDetector | None = None,
+        hangs: WorkerHangs | None = None,
     ) -> None:
-        """``replacement``: without one, whoever dies ends the run. ``hangs``: without one, nobody hangs."""
+        """``replacement``: without one, every death ends the run. ``hangs``: without one, hangs are not detected."""
         self._process_group, self._control, self._status, self._interrupts = process_group, control, status, interrupts
         self._stop = Stop.SAVE if saves else Stop.NOW
         self._boot = StartupMonitor(process_group, status, boot_limit_s)
@@ -88,13 +86,13 @@ class Supervisor:
         replaceable = self._replacement is not None and self._replacement.is_for(death)
         if self._control.stopping and (replaceable or self._boot.may_be_tried_again(death)):
             log.warning("%s, while the run was being stopped", death.cause)
-            return  # it would have been replaced
+            return  # without the stop it would have been replaced
         failure = death.as_error() if self._control.stopping else self._after(death)
         others_learn = any(is_learner(name) for name in self._process_group.alive)
         self._fail(failure, Stop.NOW if is_learner(death.name) and not others_learn else Stop.SAVE)
 
     def _after(self, death: ProcessExit) -> SFactoryError | None:
-        """Have the dead one replaced; the failure of the run if it is not."""
+        """Replace the process that died; returns the failure of the run if that is not possible."""
         if self._replacement is None or not self._replacement.is_for(death):
             return self._boot.after(death)
         self._boot.restart(death.name)
@@ -120,7 +118,7 @@ class Supervisor:
             self._fail(self._hangs.look(), Stop.SAVE)
 
     def _all_have_learned(self) -> bool:
-        """Whether every learner is done. One of several goes on to free what comes, so that the others go on."""
+        """Whether every learner is done. One of several keeps freeing slots, so that the others can continue."""
         learners = [name for name in self._status.names if is_learner(name)]
         return all(self._status.row(name).get("state") == State.DONE for name in learners)
 
@@ -136,7 +134,7 @@ class Supervisor:
         self._grace = Deadline(self._save_grace_s() if stop is Stop.SAVE else _STOP_GRACE_S)
 
     def _save_grace_s(self) -> float:
-        """Longer for a learner that has been seen to take long: it saves once its update is over, and often twice."""
+        """Longer where updates or saves have taken long: a learner saves once its update is over, and often twice."""
         updates, saves = (self._status.values(field, LEARNERS) for field in ("update_s", "save_s"))
         slowest = max((update + save for update, save in zip(updates, saves, strict=True)), default=0.0)
         return min(_SAVE_GRACE_S + 2 * slowest, _MOST_GRACE_S)

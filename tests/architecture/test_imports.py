@@ -134,7 +134,7 @@ def test_an_import_against_the_order_is_found(path: str, text: str) -> None:
     [
         ("sfactory/actor/x.py", "from sfactory.actor.recorder import Recorder\nfrom sfactory.shared import slots"),
         ("sfactory/runner/x.py", "from sfactory import __version__\nimport numpy"),
-        ("sfactory/train.py", "from sfactory.runner.parallel import ParallelRun"),
+        ("sfactory/train.py", "from sfactory.runner.session import Session"),
         ("sfactory/__init__.py", "from sfactory.api import run"),
     ],
 )

@@ -25,7 +25,7 @@ from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
-from sfactory.process.spawn import ChildSpec, Spawner
+from sfactory.process.spawn import ChildSpec, Spawner, child_main
 from sfactory.shared.control import Stop
 from sfactory.shared.slots import SlotState
 from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
@@ -139,10 +139,13 @@ class Sampler(Sampling):
         spawner.open()
         for worker, name in enumerate(self.layout.policy_worker_names):
             policy_setup = shared.policy_worker(0, worker, config, seed, 0, "cpu")
-            self._processes[name] = spawner.start(self._birth(name), run_policy_worker, policy_setup)
+            self._processes[name] = spawner.process(child_main, self._birth(name), run_policy_worker, policy_setup)
+            self._processes[name].start()
         for actor, name in enumerate(self.layout.actor_names):
             actor_setup = shared.actor(actor, config, seed, 0)
-            self._processes[name] = spawner.start(self._birth(name), run_actor, actor_setup, config.model, None)
+            given = self._birth(name), run_actor, actor_setup, config.model, None
+            self._processes[name] = spawner.process(child_main, *given)
+            self._processes[name].start()
         return self
 
     def __exit__(

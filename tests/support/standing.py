@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tests.support.processes import eventually
 from tests.support.trainer import START_S, TrainerRun, within
 
-HEADING = "who waits for whom (SIGUSR1):"
+HEADING = "what each process is waiting for (SIGUSR1):"
 LOCKED = re.compile("uses a ring that is locked|its ring is locked by a dead process")
 LOCKED_S = 30.0  # from a death that leaves a ring locked until all goes on, on an idle machine
 _END = "reports wait for it"

@@ -10,18 +10,18 @@ from multiprocessing.context import ForkServerProcess
 import pytest
 
 from sfactory.process.spawn import Spawner
-from sfactory.process.stack_dump import StackFile
+from sfactory.process.stack_dump import StackDump
 from tests.support.processes import catches_signal, eventually
 
 WITHIN_S = 60.0
 
 
-def sleep_without_answering(stack: StackFile) -> None:
+def sleep_without_answering(stack: StackDump) -> None:
     """As a child does until it is set up."""
     time.sleep(9999)
 
 
-def sleep_and_answer(stack: StackFile) -> None:
+def sleep_and_answer(stack: StackDump) -> None:
     """As a child does from then on."""
     stack.answer()
     time.sleep(9999)
@@ -46,10 +46,11 @@ def children() -> Iterator[list[ForkServerProcess]]:
 def test_a_child_that_has_no_handler_yet_survives_the_question(
     spawner: Spawner, children: list[ForkServerProcess]
 ) -> None:
-    stack = StackFile()
-    children.append(process := spawner.start_plain(sleep_without_answering, stack))
+    stack = StackDump()
+    children.append(process := spawner.process(sleep_without_answering, stack))
+    process.start()
 
-    stack.ask(process)
+    stack.request(process)
 
     process.join(0.5)
     assert process.exitcode is None
@@ -57,14 +58,15 @@ def test_a_child_that_has_no_handler_yet_survives_the_question(
 
 
 def test_a_child_tells_where_it_is_each_time_anew(spawner: Spawner, children: list[ForkServerProcess]) -> None:
-    stack = StackFile()
-    children.append(process := spawner.start_plain(sleep_and_answer, stack))
+    stack = StackDump()
+    children.append(process := spawner.process(sleep_and_answer, stack))
+    process.start()
     assert process.pid is not None
     pid = process.pid
     assert eventually(lambda: catches_signal(pid, signal.SIGUSR2), WITHIN_S)
 
     for _ in range(2):
-        stack.ask(process)
+        stack.request(process)
         assert eventually(lambda: "in sleep_and_answer" in stack.read(), WITHIN_S)
         assert stack.read().count("in sleep_and_answer") == 1
 
@@ -72,10 +74,11 @@ def test_a_child_tells_where_it_is_each_time_anew(spawner: Spawner, children: li
 
 
 def test_a_child_that_has_ended_is_not_asked(spawner: Spawner, children: list[ForkServerProcess]) -> None:
-    stack = StackFile()
-    children.append(process := spawner.start_plain(time.sleep, 0))
+    stack = StackDump()
+    children.append(process := spawner.process(time.sleep, 0))
+    process.start()
     process.join(WITHIN_S)
 
-    stack.ask(process)
+    stack.request(process)
 
     assert stack.read() == ""

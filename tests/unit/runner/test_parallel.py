@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from sfactory.config.flags import config_of
+from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.planning.plan import plan_run
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
 from sfactory.report.console import Console
 from sfactory.report.observers import Observers
-from sfactory.runner.parallel import ParallelRun
-from sfactory.supervise.restarts import RestartBudget
+from sfactory.runner.context import RunContext
+from sfactory.runner.run import run_once
 from tests.support.parts import VECTOR
 
 
@@ -24,17 +25,26 @@ def test_metrics_are_flushed_and_closed_if_children_cannot_be_started(
     config = config_of({"env": "any", "device": "cpu", "encoder_mlp_layers": (8,), "flush_summaries_interval": 9999})
     spawner = Spawner()
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError("no more processes")
 
-    monkeypatch.setattr(spawner, "start", fail)
-    with RunDir.open(tmp_path, "run") as rundir, Interrupts() as interrupts:
-        run = ParallelRun(
-            config, 1, plan_run(config, VECTOR), rundir, None, Console(None, None), Observers(), RestartBudget("any", 0)
+    monkeypatch.setattr(spawner, "process", fail)
+    with RunDir.open(tmp_path, "run") as run_dir, Interrupts() as interrupts:
+        context = RunContext(
+            config=config,
+            seed=1,
+            plan=plan_run(config, VECTOR),
+            run_dir=run_dir,
+            resumed=Resumed(),
+            console=Console(None, None),
+            observers=Observers(),
+            spawner=spawner,
+            interrupts=interrupts,
+            started_at=0.0,
         )
 
         with pytest.raises(OSError, match="no more processes"):
-            run.run(spawner, interrupts, 0.0)
+            run_once(context)
 
     (events,) = (tmp_path / "run").glob("events.out.tfevents.*")
     assert events.stat().st_size > 0

@@ -65,7 +65,7 @@ def words_of(command: str) -> list[str]:
 def test_an_unexpected_exception_is_shown_whole_and_ends_the_run_as_failed(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(session, "train", raising(RuntimeError("something is off")))
+    monkeypatch.setattr(session.Session, "train", raising(RuntimeError("something is off")))
     argv = ["--env=CartPole-v1", f"--train_dir={tmp_path}", "--experiment=e"]
 
     code = sfactory.train.main(argv)
@@ -84,13 +84,13 @@ def test_an_exception_in_a_run_that_had_begun_is_on_record(tmp_path: Path) -> No
     code = """
         import sys
         import sfactory.train
-        from sfactory.runner.parallel import ParallelRun
+        from sfactory.runner.parallel import ParallelExecutor
 
         def run(*_):
             raise RuntimeError("something is off")
 
         if __name__ == "__main__":
-            ParallelRun.run = run
+            ParallelExecutor.drive = run
             sys.exit(sfactory.train.main())
     """
     script = tmp_path / "begun.py"
@@ -131,7 +131,7 @@ def test_an_interrupted_start_leaves_the_earlier_summary_in_force() -> None:
     config = config_of({"env": "CartPole-v1", "env_frameskip": 4})
     resumed = Resumed(env_steps=1000, train_seconds=20.5, updates=30, best_return=9.0, summary=EARLIER)
 
-    standing = session._standing(config, resumed, "interrupted")
+    standing = session._summary_of(config, resumed, "interrupted")
 
     assert standing.status == "interrupted"
     assert {**standing.to_dict(), "status": "done"} == EARLIER.to_dict()
@@ -142,13 +142,13 @@ def test_an_interrupted_start_of_a_run_that_was_killed_tells_what_is_saved() -> 
     # The checkpoint is newer than the summary, which was never written again.
     resumed = Resumed(env_steps=1500, train_seconds=30.0, updates=45, best_return=9.5, summary=EARLIER)
 
-    standing = session._standing(config, resumed, "interrupted")
+    standing = session._summary_of(config, resumed, "interrupted")
 
     assert (standing.env_steps, standing.frames, standing.updates, standing.fps) == (1500, 6000, 45, 50.0)
     assert (standing.episodes, standing.best_episode_return_mean) == (70, 9.5)
 
 
 def test_a_fresh_run_that_is_interrupted_stands_at_nothing() -> None:
-    standing = session._standing(config_of({"env": "CartPole-v1"}), None, "interrupted")
+    standing = session._summary_of(config_of({"env": "CartPole-v1"}), None, "interrupted")
 
     assert (standing.env_steps, standing.episodes, standing.updates, standing.fps) == (0, 0, 0, None)

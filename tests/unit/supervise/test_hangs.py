@@ -7,7 +7,7 @@ import pytest
 from sfactory.errors import RingsLost
 from sfactory.shared.status import State, StatusBoard, StatusRow, Stopwatch
 from sfactory.supervise import hang_detection as room
-from sfactory.supervise.hang_detection import HangDetector
+from sfactory.supervise.hang_detection import WorkerHangs
 
 ACTOR, POLICY, LEARNER = "sf-actor-0", "sf-policy-0-0", "sf-learner-0"
 STEP_S, RESET_S = 60.0, 200.0
@@ -26,8 +26,11 @@ class Process:
 class Stack:
     """Stands for a file that a process writes its stack to."""
 
-    def ask(self, process: Process) -> None:
+    over = True
+
+    def request(self, process: Process) -> Stack:
         """It answers at once."""
+        return self
 
     def read(self) -> str:
         """Its answer."""
@@ -58,7 +61,7 @@ class Scene:
         for worker in self.workers.values():
             worker.row.set("state", State.RUNNING)
         self.reading_since = 0.0
-        self.hangs = HangDetector(self, STEP_S, RESET_S, lambda: self.reading_since)  # type: ignore[arg-type]
+        self.hangs = WorkerHangs(self, STEP_S, RESET_S, lambda: self.reading_since)  # type: ignore[arg-type]
 
     def running(self) -> list[Worker]:
         """As Crew.running."""

@@ -38,7 +38,7 @@ def test_each_question_is_answered_once_and_stops_nothing(
             assert len(caplog.records) == answers
 
         assert (interrupts.count, interrupts.signum) == (0, None)
-    assert caplog.text.count("who waits for whom (SIGUSR1)") == 2
+    assert caplog.text.count("what each process is waiting for (SIGUSR1)") == 2
 
 
 def test_every_process_is_told_with_the_messages_that_wait_for_it(shared: SharedObjects) -> None:

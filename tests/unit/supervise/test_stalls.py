@@ -32,14 +32,14 @@ def test_a_process_that_waits_is_no_stall() -> None:
 
 def test_stalls_are_told_with_who_waits_for_whom_once_for_all(caplog: pytest.LogCaptureFixture) -> None:
     board = StatusBoard(["sf-actor-0", "sf-actor-1"])
-    watch = StallWarnings(board, board.names, who_waits=lambda: "everybody for nobody")
+    watch = StallWarnings(board, board.names, waits=lambda: "everybody for nobody")
     for name in board.names:
         board.row(name).set("busy_since", now() - 31.0)
 
     assert watch.look() == board.names
     assert watch.look() == []
 
-    assert caplog.text.count("who waits for whom:\neverybody for nobody") == 1
+    assert caplog.text.count("what each process is waiting for:\neverybody for nobody") == 1
 
 
 @pytest.mark.parametrize(

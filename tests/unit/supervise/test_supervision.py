@@ -22,15 +22,16 @@ from sfactory.errors import ExitCode, LearnerDied, WorkerDied
 from sfactory.layout import Layout
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
+from sfactory.process import stack_dump
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
-from sfactory.process.stack_dump import StackFile
+from sfactory.process.stack_dump import StackDump
 from sfactory.shared.control import Stop
 from sfactory.shared.status import State
 from sfactory.spec import EnvSpec
 from sfactory.supervise import restarts as boot_module
 from sfactory.supervise import supervisor as supervision_module
-from sfactory.supervise.process_group import ProcessExit, ProcessGroup
+from sfactory.supervise.process_group import ProcessExit, ProcessGroup, Workload
 from sfactory.supervise.restarts import StartupMonitor
 from sfactory.supervise.shared_objects import SharedObjects
 from sfactory.supervise.supervisor import Supervisor
@@ -71,7 +72,8 @@ class SmallRun:
         self.checkpoints = CheckpointDir(folder / "checkpoint_p0", keep=2)
         spawner = Spawner()
         spawner.open()
-        self.process_group = ProcessGroup(spawner, self.shared)
+        workload = Workload(config, 1, 0, "cpu", Cores.available(), [str(folder / "checkpoint_p0")])
+        self.process_group = ProcessGroup(spawner, self.shared, workload)
         self.supervision = Supervisor(
             self.process_group,
             self.shared.control,
@@ -79,7 +81,8 @@ class SmallRun:
             interrupts,
             boot_limit_s=boot_limit_s,
         )
-        self.process_group.start(config, 1, 0, "cpu", Cores.available(), [str(folder / "checkpoint_p0")])
+        self.process_group.start()
+        self.process_group.start_actors()
 
     def trained(self) -> int:
         """Env steps trained so far."""
@@ -287,7 +290,7 @@ def test_who_is_late_before_it_can_answer_is_named_with_what_to_do(
     start: Start, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(boot_module, "_MIN_BOOT_S", 0.0)
-    monkeypatch.setattr(boot_module, "_STACK_S", 0.0)
+    monkeypatch.setattr(stack_dump, "STACK_S", 0.0)
     run = start(boot_limit_s=1e-6)
     boot = StartupMonitor(run.process_group, run.shared.status, 1e-6)
 
@@ -314,12 +317,12 @@ def test_an_actor_that_got_ready_while_it_was_asked_where_it_hangs_is_left_alone
     actor.row.set("busy_since", now() - 91.0)
     assert boot.look() is None
 
-    def answer_and_get_ready(stack: StackFile) -> str:
+    def answer_and_get_ready(stack: StackDump) -> str:
         if stack is actor.stack:
             actor.row.set("state", State.RUNNING)
         return "somewhere in reset"
 
-    monkeypatch.setattr(StackFile, "read", answer_and_get_ready)
+    monkeypatch.setattr(StackDump, "read", answer_and_get_ready)
     failure = boot.look()
 
     assert failure is None
@@ -361,7 +364,7 @@ def test_an_actor_whose_slots_were_not_taken_back_is_not_replaced(start: Start) 
             ExitCode.FAULTS,
             "SIGKILL; perhaps the machine ran out of memory",
         ),
-        (ProcessExit("sf-actor-0", 0, ""), WorkerDied, ExitCode.FAULTS, "ended with exit code 0 though nobody"),
+        (ProcessExit("sf-actor-0", 0, ""), WorkerDied, ExitCode.FAULTS, "ended with exit code 0 although"),
         (ProcessExit("sf-policy-0-0", 3, "T\nValueError: x"), WorkerDied, ExitCode.FAULTS, "failed: ValueError: x"),
         (ProcessExit("sf-learner-0", 3, "T\nValueError: x"), LearnerDied, ExitCode.LEARNER, "sf-learner-0 failed"),
         (ProcessExit("sf-learner-0", 71, "T\nDiverged"), LearnerDied, ExitCode.DIVERGED, "failed: Diverged"),
