@@ -51,7 +51,7 @@ def mixed_batch(model: ActorCritic, seed: int, *, steps: int = 6, rows: int = 5)
 
 
 def moved(model: ActorCritic, seed: int = 9) -> ActorCritic:
-    """A model whose policy and values are others, but not far off."""
+    """A model with slightly other policy and values."""
     other = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

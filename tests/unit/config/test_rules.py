@@ -43,7 +43,7 @@ def test_a_broken_rule_gives_one_problem_that_blames_its_first_flag(blamed: str,
     broken = [rule for rule in RULES if found[0].endswith(f": {rule.find(config)}")]
     assert broken
     if broken[0].idle:
-        assert check(config, chosen=values.keys() - {blamed}) == [], "nobody chose it"
+        assert check(config, chosen=values.keys() - {blamed}) == [], "the user did not choose it"
         assert "leave it out, or add --" in check(config, chosen={blamed})[0]
 
 

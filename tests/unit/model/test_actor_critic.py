@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import math
-
 import pytest
 import torch
 from torch import Tensor
@@ -171,53 +168,6 @@ def test_leaves_are_read_in_the_order_of_the_spec() -> None:
     shuffled = dict(reversed(obs.items()))
 
     assert torch.equal(model(obs).value, model(shuffled).value)
-
-
-def test_fresh_policy_is_nearly_uniform_with_the_configured_deviation() -> None:
-    model = make((FIRE, STEER), config=config(initial_stddev=0.5))
-
-    params = model(observations(VECTOR, 256)).dist_params
-
-    assert (params[:, :3].softmax(-1) - 1.0 / 3.0).abs().max() < 0.05
-    assert params[:, 3:5].abs().max() < 0.2
-    assert (params[:, 5:7] - math.log(0.5)).abs().max() < 0.2
-
-
-def test_state_independent_deviation_is_the_same_in_every_row() -> None:
-    model = make((STEER, FIRE, GAS), config=config(adaptive_stddev=False, initial_stddev=0.25))
-
-    params = model(observations(VECTOR, 16)).dist_params
-
-    torch.testing.assert_close(params[:, [2, 3, 8]], torch.full((16, 3), math.log(0.25)))
-
-
-def test_orthogonal_layers_are_orthogonal_with_gain_and_torch_default_is_not() -> None:
-    def second_layer(settings: ModelConfig) -> Tensor:
-        encoder = make(config=settings).tower.encoder
-        assert isinstance(encoder, MLPEncoder)
-        weight = encoder.layers[1].weight
-        assert isinstance(weight, Tensor)
-        return weight
-
-    orthogonal = second_layer(config(nonlinearity="relu", policy_init_gain=0.5))
-    default = second_layer(config(policy_initialization="torch_default"))
-
-    torch.testing.assert_close(orthogonal @ orthogonal.T, torch.eye(8) * 0.5**2 * 2.0, atol=1e-5, rtol=0.0)
-    assert (default @ default.T - torch.eye(8)).abs().max() > 0.1
-
-
-def test_same_seed_builds_the_same_network_and_a_copy_is_independent() -> None:
-    model, twin = make(), make()
-    obs = observations(VECTOR, 4)
-    expected = model(obs).value
-    copied = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-
-    assert torch.equal(twin(obs).value, expected)
-    assert torch.equal(copied(obs).value, expected)
-    assert model(obs).value.abs().max() == 0.0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A module whose attributes are at hand computes what it did, and follows its weights as it did."""
+"""``attributes_at_hand`` changes neither results nor names, and later weights are used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sfactory.model.precision import attributes_at_hand
 
 
 class Scaled(nn.Module):
-    """A layer, a buffer that scales what it gives, and a parameter that there is none of."""
+    """A layer, a buffer that scales its output, and a parameter that is None."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Scaled(nn.Module):
         return scaled
 
 
-def test_every_part_is_found_without_the_detour() -> None:
+def test_every_part_is_a_plain_attribute() -> None:
     model = Scaled()
     attributes_at_hand(model)
 
@@ -32,7 +32,7 @@ def test_every_part_is_found_without_the_detour() -> None:
     assert {"weight", "bias"} <= set(model.layer.__dict__)
 
 
-def test_what_is_written_into_its_tensors_is_used() -> None:
+def test_new_values_of_tensors_are_used() -> None:
     model, x = Scaled(), torch.randn(4, 3)
     attributes_at_hand(model)
 
@@ -44,7 +44,7 @@ def test_what_is_written_into_its_tensors_is_used() -> None:
     torch.testing.assert_close(model(x), 3.0 * x.sum(1, keepdim=True).expand(4, 2))
 
 
-def test_its_state_has_the_names_that_it_had() -> None:
+def test_state_keeps_its_names() -> None:
     model = Scaled()
     names = list(model.state_dict())
     attributes_at_hand(model)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,7 +11,6 @@ from sfactory.errors import EnvError, ExitCode
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.encoders import ConvEncoder, MLPEncoder, MultiEncoder, image_shape, is_channels_last, make_encoder
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
-from tests.support.parts import evaluate
 
 ARCHITECTURES = ("convnet_simple", "convnet_impala", "convnet_atari", "resnet_impala")
 ATARI = TensorSpec((4, 84, 84), "uint8")
@@ -225,15 +222,6 @@ def test_convolutions_are_orthogonal_with_the_gain_of_their_activation() -> None
     assert len(layers) == 3
 
 
-def test_torch_default_initialization_is_left_alone() -> None:
-    encoder = make(ATARI, config("convnet_atari", policy_initialization="torch_default"))
-    first = next(layer for layer in encoder.stack.modules() if isinstance(layer, nn.Conv2d))
-
-    assert float(first.weight.abs().max().detach()) <= 1.0 / math.sqrt(4 * 8 * 8)
-    assert first.bias is not None
-    assert bool(first.bias.any())
-
-
 def test_residual_blocks_keep_the_size_of_their_input() -> None:
     encoder = make(SMALL_IMAGE, config("resnet_impala", obs_scale=255.0, encoder_conv_mlp_layers=()))
 
@@ -242,20 +230,3 @@ def test_residual_blocks_keep_the_size_of_their_input() -> None:
 
     # Sums of six branches without scaled gains would be many times as large as the inputs, which lie in [0, 1].
     assert 0.05 < float(features.square().mean().sqrt()) < 2.0
-
-
-@pytest.mark.parametrize("share", [True, False])
-def test_actor_and_critic_read_images(share: bool) -> None:
-    spec = EnvSpec((("obs", ATARI),), (DiscreteHead("action", 6),))
-    torch.manual_seed(0)
-    model = ActorCritic(spec, config(obs_scale=255.0, actor_critic_share_weights=share))
-    obs = {"obs": images(ATARI, 5)}
-
-    with torch.inference_mode():
-        acted = model.act(obs)
-    evaluated = evaluate(model, obs, {"action": acted.actions["action"].clone()})
-    (evaluated.log_prob.sum() + evaluated.value.sum()).backward()
-
-    torch.testing.assert_close(evaluated.log_prob.detach(), acted.log_prob.clone(), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(evaluated.value.detach(), acted.value.clone(), rtol=1e-4, atol=1e-5)
-    assert all(parameter.grad is not None for parameter in model.parameters())

@@ -1,5 +1,4 @@
-"""CPC|A learns what can be predicted from memory and actions, and nothing else; invalid steps and ends are as if not
-there."""
+"""CPC|A learns what memory and actions predict; invalid steps and ends of episodes have no effect."""
 
 from __future__ import annotations
 
@@ -64,7 +63,7 @@ RING = EnvSpec(obs=(("obs", TensorSpec((2,), "float32")),), actions=(DiscreteHea
 
 
 def walks(kind: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Observations [T, R, 2] and the actions [T, R] that are told: of a walk, of another one, or beside noise."""
+    """Observations [T, R, 2] of a walk (or noise) and its actions [T, R] (or other ones)."""
     rows = 24
     actions = torch.randint(0, 2, (STEPS, rows), generator=generator)
     start = torch.randint(0, PLACES, (1, rows), generator=generator)
@@ -97,7 +96,7 @@ def learned_loss(kind: str, updates: int = 200, last: int = 50) -> tuple[float, 
 
 
 def trace_of(model: ActorCritic, obs: Tensor, actions: Tensor) -> Trace:
-    """What ``model`` makes of a rollout on RING that begins with an episode and stays in it."""
+    """The trace of a rollout on RING: one episode from its start."""
     steps, rows = actions.shape
     is_first = torch.zeros(steps, rows, dtype=torch.bool)
     is_first[0] = True
@@ -105,23 +104,15 @@ def trace_of(model: ActorCritic, obs: Tensor, actions: Tensor) -> Trace:
     return Trace(unrolled.embeddings, unrolled.memory, {"action": actions}, is_first, torch.ones_like(is_first))
 
 
-def test_what_follows_from_the_actions_is_learned_down_to_what_is_possible_at_all() -> None:
-    first, last = learned_loss("walk")
+@pytest.mark.parametrize(
+    ("kind", "least", "most"),
+    [("walk", 0.0, BEST + 0.03), ("other actions", WITHOUT_ACTIONS, 0.6), ("noise", CHANCE - 0.01, CHANCE + 0.01)],
+)
+def test_the_loss_falls_to_what_memory_and_actions_determine(kind: str, least: float, most: float) -> None:
+    first, last = learned_loss(kind)
 
     assert first == pytest.approx(CHANCE, abs=0.1)
-    assert last == pytest.approx(BEST, abs=0.03)
-
-
-def test_without_the_actions_done_the_loss_stays_above_what_they_would_tell() -> None:
-    _, last = learned_loss("other actions")
-
-    assert WITHOUT_ACTIONS < last < 0.6
-
-
-def test_noise_cannot_be_learned() -> None:
-    _, last = learned_loss("noise")
-
-    assert last == pytest.approx(CHANCE, abs=0.01)
+    assert least < last < most
 
 
 def test_the_gradient_reaches_encoder_and_memory_and_the_module_but_neither_head() -> None:
@@ -307,16 +298,6 @@ def test_nothing_is_predicted_from_the_last_step_of_an_episode() -> None:
     assert torch.equal(learns, expected)
 
 
-@pytest.mark.parametrize("time_subsample", [1, 3, 8])
-def test_predictions_begin_at_as_many_steps_of_each_row_as_is_said(time_subsample: int) -> None:
-    cpc, trace = cpc_of(time_subsample=time_subsample), random_trace()
-
-    torch.autograd.backward(cpc.loss(trace, seeded(0)))
-
-    assert trace.memory.grad is not None
-    assert trace.memory.grad.ne(0.0).any(dim=-1).sum(0).tolist() == [time_subsample] * ROWS
-
-
 def lengths_predicted(forward_steps: int, forward_subsample: int) -> set[int]:
     """Over many draws, how many actions the one prediction of a row takes into account, where nothing ends before."""
     cpc = cpc_of((ARM,), time_subsample=1, forward_steps=forward_steps, forward_subsample=forward_subsample)
@@ -336,18 +317,12 @@ def lengths_predicted(forward_steps: int, forward_subsample: int) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("forward_steps", [2, 5])
-def test_predictions_reach_as_far_as_is_said(forward_steps: int) -> None:
-    assert lengths_predicted(forward_steps, forward_subsample=1) == set(range(1, forward_steps + 1))
-
-
-def test_with_all_distances_drawn_the_farthest_always_is() -> None:
-    assert lengths_predicted(4, forward_subsample=4) == {4}
-
-
-def test_two_distances_of_four_are_drawn_for_each_start() -> None:
-    # The farther of two different ones is 2 at least.
-    assert lengths_predicted(4, forward_subsample=2) == {2, 3, 4}
+# The farther of two different distances is 2 at least.
+@pytest.mark.parametrize(
+    ("forward_steps", "drawn", "lengths"), [(2, 1, {1, 2}), (5, 1, {1, 2, 3, 4, 5}), (4, 4, {4}), (4, 2, {2, 3, 4})]
+)
+def test_predictions_reach_as_far_as_configured(forward_steps: int, drawn: int, lengths: set[int]) -> None:
+    assert lengths_predicted(forward_steps, forward_subsample=drawn) == lengths
 
 
 def test_actions_become_vectors_of_choices_and_of_what_the_env_gets() -> None:

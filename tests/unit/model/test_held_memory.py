@@ -1,4 +1,4 @@
-"""Steps in which nobody acts leave memory as it is, whatever they show; gradients pass over them."""
+"""Steps without an action keep the memory, whatever they observe; gradients pass over them."""
 
 from __future__ import annotations
 
@@ -81,17 +81,3 @@ def test_gradients_pass_over_held_steps(rnn_type: Literal["gru", "lstm"], layers
     for mine, due in zip(*gradients, strict=True):
         torch.testing.assert_close(mine, due, rtol=1e-9, atol=1e-9)
     assert (gradients[0][0][held] == 0).all(), "what a held step shows has no effect"
-
-
-@RNN
-def test_without_held_steps_nothing_is_another(rnn_type: Literal["gru", "lstm"]) -> None:
-    core = make(rnn_type, 1)
-    x, state, first, _ = draw(core, 2)
-
-    plain, none_held = (
-        core.sequence(x, state, first),
-        core.sequence(x, state, first, torch.zeros(T, B, dtype=torch.bool)),
-    )
-
-    assert torch.equal(plain[0], none_held[0])
-    assert torch.equal(plain[1], none_held[1])

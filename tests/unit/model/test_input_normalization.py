@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from typing import Any
 
@@ -20,7 +19,7 @@ from sfactory.model.normalizer import EPS, ObsNormalizer
 from sfactory.planning import plan as plan_module
 from sfactory.planning.plan import plan_run
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
-from tests.support.models import model_of, tiny_config
+from tests.support.models import model_of
 from tests.support.parts import random_batch, trainer_for
 
 ACTION = (DiscreteHead("action", 2),)
@@ -97,17 +96,6 @@ def test_acting_and_learning_see_the_same_normalized_observations() -> None:
     torch.testing.assert_close(unrolled.values[0], expected.value, rtol=1e-4, atol=1e-4)
 
 
-def test_without_normalization_observations_are_scaled_and_no_statistics_are_kept() -> None:
-    model = model_of(TWO, encoder_mlp_layers=(), **SCALING)
-    obs = observations(TWO, 9)
-
-    model.observe(obs, torch.ones(9, dtype=torch.bool))
-
-    assert model.obs_normalizer is None
-    features = model.tower.encoder(obs)
-    torch.testing.assert_close(features, (torch.cat([obs["near"], obs["far"]], dim=1) - 10.0) / 4.0)
-
-
 def test_of_two_observations_the_chosen_one_is_normalized_and_only_the_other_is_scaled() -> None:
     model = model_of(TWO, encoder_mlp_layers=(), normalize_input=True, normalize_input_keys=("far",), **SCALING)
     obs = observations(TWO, 50)
@@ -117,18 +105,6 @@ def test_of_two_observations_the_chosen_one_is_normalized_and_only_the_other_is_
 
     torch.testing.assert_close(features[:, :3], (obs["near"] - 10.0) / 4.0)
     torch.testing.assert_close(features[:, 3:], normalized_by_hand(obs["far"]), rtol=1e-4, atol=1e-4)
-
-
-def test_no_chosen_key_means_all_of_them() -> None:
-    model = model_of(TWO, encoder_mlp_layers=(), normalize_input=True, **SCALING)
-    obs = observations(TWO, 50)
-    model.observe(obs, torch.ones(50, dtype=torch.bool))
-
-    features = model.tower.encoder(normalizer_of(model)(obs))
-
-    assert normalizer_of(model).keys == ("near", "far")
-    by_hand = torch.cat([normalized_by_hand(obs["near"]), normalized_by_hand(obs["far"])], dim=1)
-    torch.testing.assert_close(features, by_hand, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("keys", [("image",), ("near",), ("near", "image"), ()])
@@ -151,18 +127,6 @@ def test_images_are_normalized_or_scaled_but_not_both(spec: EnvSpec, keys: tuple
     torch.testing.assert_close(ours.value, theirs.value, rtol=1e-3, atol=1e-3)
 
 
-def test_statistics_change_what_the_network_sees_and_not_its_weights() -> None:
-    model = model_of(normalize_input=True)
-    weights = copy.deepcopy(dict(model.named_parameters()))
-    obs = {"obs": 20.0 + 5.0 * torch.randn(50, 3)}
-    before = model(obs).value
-
-    model.observe(obs, torch.ones(50, dtype=torch.bool))
-
-    assert float((model(obs).value - before).detach().abs().mean()) > 0.1
-    assert all(torch.equal(weights[name], parameter) for name, parameter in model.named_parameters())
-
-
 def test_a_key_that_the_env_does_not_give_is_refused_before_the_run_with_those_it_gives() -> None:
     config = config_of({"env": "any", "device": "cpu", "normalize_input_keys": ("near", "fat")})
 
@@ -182,20 +146,3 @@ def test_what_else_is_wrong_with_a_network_is_not_blamed_on_the_keys(monkeypatch
 
     with pytest.raises(ValueError, match="another mistake"):
         plan_run(config_of({"env": "any", "device": "cpu"}), TWO)
-
-
-@pytest.mark.parametrize("keys", [(), ("far",), ("far", "near")])
-def test_keys_that_the_env_gives_are_planned_with(keys: tuple[str, ...]) -> None:
-    config = config_of({"env": "any", "device": "cpu", "encoder_mlp_layers": (8,), "normalize_input_keys": keys})
-
-    plan = plan_run(config, TWO)
-
-    assert plan.spec is TWO
-    assert plan.weight_bytes > 0
-    assert normalizer_of(ActorCritic(TWO, config.model)).keys == (("near", "far") if len(keys) != 1 else ("far",))
-
-
-def test_normalization_of_observations_is_on_unless_it_is_turned_off() -> None:
-    assert ModelConfig().normalize_input
-    assert ModelConfig().normalize_returns
-    assert ActorCritic(TWO, tiny_config(normalize_input=False)).obs_normalizer is None

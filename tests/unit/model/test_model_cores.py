@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
 from sfactory.model.encoders import Initialization
-from sfactory.model.flat_state import FlatState
 from sfactory.model.rnn import RecurrentCore, RnnType, from_chunks, make_core, to_chunks
 from sfactory.model.rnn_kernels import LayerWeights, gru_layer, lstm_layer
 
@@ -103,24 +102,18 @@ def layer_arguments(rnn_type: RnnType) -> list[Tensor]:
     return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
 
 
-def test_gru_gradients_are_the_differences_quotients() -> None:
+@pytest.mark.parametrize("rnn_type", TYPES)
+def test_gradients_equal_finite_differences(rnn_type: RnnType) -> None:
     torch.manual_seed(1)
     keep = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64).view(1, 3, 1).repeat(4, 1, 1)
 
-    def layer(x: Tensor, state: Tensor, *weights: Tensor) -> Tensor:
+    def gru(x: Tensor, state: Tensor, *weights: Tensor) -> Tensor:
         return gru_layer(x, state, keep, LayerWeights(*weights))
 
-    assert torch.autograd.gradcheck(layer, layer_arguments("gru"))
-
-
-def test_lstm_gradients_are_the_differences_quotients() -> None:
-    torch.manual_seed(2)
-    keep = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64).view(1, 3, 1).repeat(4, 1, 1)
-
-    def layer(x: Tensor, state: Tensor, cell: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
+    def lstm(x: Tensor, state: Tensor, cell: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
         return lstm_layer(x, state, cell, keep, LayerWeights(*weights))
 
-    assert torch.autograd.gradcheck(layer, layer_arguments("lstm"))
+    assert torch.autograd.gradcheck(gru if rnn_type == "gru" else lstm, layer_arguments(rnn_type))
 
 
 @pytest.mark.parametrize("rnn_type", TYPES)
@@ -157,74 +150,6 @@ def test_garbage_in_a_state_that_is_reset_reaches_neither_outputs_nor_gradients(
 
     for ours, expected in zip(of_garbage, of_clean, strict=True):
         assert torch.equal(ours, expected)
-
-
-@pytest.mark.parametrize("rnn_type", TYPES)
-def test_a_rollout_may_be_continued_from_its_last_state(rnn_type: RnnType) -> None:
-    torch.manual_seed(5)
-    core = recurrent(rnn_type, layers=2)
-    x, state, is_first = torch.randn(10, 3, FEATURES), torch.zeros(3, core.state_size), resets("scattered", 10, 3)
-
-    y, last = core.sequence(x, state, is_first)
-    early, middle = core.sequence(x[:4], state, is_first[:4])
-    late, end = core.sequence(x[4:], middle, is_first[4:])
-
-    torch.testing.assert_close(torch.cat((early, late)), y, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(end, last, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("rnn_type", "layers", "expected"), [("gru", 1, 8), ("gru", 3, 24), ("lstm", 1, 16), ("lstm", 2, 32)]
-)
-def test_state_is_one_flat_vector_per_row(rnn_type: RnnType, layers: int, expected: int) -> None:
-    core = recurrent(rnn_type, layers)
-
-    with torch.inference_mode():
-        y, state = core.step(torch.randn(7, FEATURES), torch.zeros(7, core.state_size))
-
-    assert core.state_size == expected
-    assert core.out_size == y.shape[1] == SIZE
-    assert state.shape == (7, expected)
-    assert state.dtype == torch.float32
-
-
-def test_core_without_memory_changes_nothing() -> None:
-    core = make_core(FEATURES, ModelConfig(use_rnn=False))
-    x = torch.randn(4, 3, FEATURES)
-    state = torch.empty(3, core.state_size)
-
-    assert (core.state_size, core.out_size) == (0, FEATURES)
-    assert torch.equal(core.step(x[0], state)[0], x[0])
-    assert core.sequence(x, state, resets("scattered", 4, 3))[0] is x
-
-
-@pytest.mark.parametrize("rnn_type", TYPES)
-def test_core_acts_and_learns_from_a_flat_block_of_weights(rnn_type: RnnType) -> None:
-    torch.manual_seed(6)
-    core = recurrent(rnn_type, layers=2)
-    x, state, is_first = torch.randn(5, 3, FEATURES), torch.zeros(3, core.state_size), resets("none", 5, 3)
-    before = core.sequence(x, state, is_first)[0]
-
-    flat = FlatState(core)
-    same = core.sequence(x, state, is_first)[0]
-    flat.block.zero_()
-    zeroed = core.sequence(x, state, is_first)[0]
-
-    assert torch.equal(same, before)
-    assert zeroed.abs().max() == 0.0
-
-
-@pytest.mark.parametrize("initialization", ["orthogonal", "xavier_uniform", "torch_default"])
-@pytest.mark.parametrize("rnn_type", TYPES)
-def test_every_initialization_sets_every_weight(rnn_type: RnnType, initialization: Initialization) -> None:
-    torch.manual_seed(7)
-    core = recurrent(rnn_type, 2, initialization)
-
-    for layer in core.layers:
-        for weight in (layer.input, layer.hidden):
-            assert isinstance(weight, Tensor)
-            assert bool((weight.detach() != 0.0).all())
-            assert weight.detach().abs().max() < 2.0
 
 
 def test_orthogonal_gates_keep_lengths_and_the_forget_gate_starts_open() -> None:

@@ -10,14 +10,12 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
-from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.learner.gradient_step import GradientStep, LossScale, Rates
 from sfactory.model import precision
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.encoders import ConvEncoder
 from sfactory.model.flat_state import FlatState, flat_bytes
 from sfactory.model.precision import ActingTwin, Amp, compute_dtype, warn_of_emulation
-from sfactory.shared.weights import SharedWeights
 from sfactory.spec import EnvSpec
 from tests.support.parts import random_batch, trainer_for
 
@@ -47,27 +45,25 @@ def model_in(dtype: torch.dtype, spec: EnvSpec = PIXELS, config: ModelConfig = S
     return ActorCritic(spec, config, dtype)
 
 
-@pytest.mark.parametrize(("amp", "dtype"), [("off", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)])
-def test_a_format_that_is_named_is_the_one_computed_in(amp: Amp, dtype: torch.dtype) -> None:
-    assert compute_dtype(amp, CPU) is dtype
-
-
-@pytest.mark.parametrize(("units", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
-def test_auto_is_bfloat16_where_the_processor_has_units_for_it(
-    units: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("amp", "device", "units", "dtype"),
+    [
+        ("off", "cpu", True, torch.float32),
+        ("bf16", "cpu", False, torch.bfloat16),
+        ("fp16", "cpu", False, torch.float16),
+        ("auto", "cpu", True, torch.bfloat16),
+        ("auto", "cpu", False, torch.float32),
+        ("auto", "cuda", True, torch.bfloat16),
+        ("auto", "cuda", False, torch.float32),
+    ],
+)
+def test_auto_is_bfloat16_where_the_device_has_units_for_it(
+    amp: Amp, device: str, units: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precision, "cpu_has_bf16", lambda: units)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0) if units else (7, 5))
 
-    assert compute_dtype("auto", CPU) is dtype
-
-
-@pytest.mark.parametrize(("capability", "dtype"), [((7, 5), torch.float32), ((8, 0), torch.bfloat16)])
-def test_auto_is_bfloat16_on_gpus_that_have_units_for_it(
-    capability: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-
-    assert compute_dtype("auto", torch.device("cuda")) is dtype
+    assert compute_dtype(amp, torch.device(device)) is dtype
 
 
 @pytest.mark.parametrize(("amp", "units", "warned"), [("off", False, 0), ("bf16", True, 0), ("bf16", False, 1)])
@@ -146,25 +142,6 @@ def test_a_twin_acts_as_its_model_with_weights_cast_once(dtype: torch.dtype, tol
     encoder = twin.model.tower.encoder
     assert isinstance(encoder, ConvEncoder)
     assert {parameter.dtype for parameter in encoder.parameters()} == {dtype}
-
-
-@pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
-def test_a_policy_acts_with_what_was_published_whatever_it_computes_in(amp: Amp) -> None:
-    learned = model_in(torch.float32)
-    flat = FlatState(learned)
-    weights = SharedWeights(flat.block.numel())
-    policy = ActingPolicy(PIXELS, dataclasses.replace(SMALL, amp=amp), weights, CPU)
-    no_memory = torch.zeros(6, 0)
-
-    for version in (1, 2):
-        with torch.no_grad():
-            learned.value_head.linear.bias.add_(1.0)
-            for parameter in learned.tower.parameters():
-                parameter.mul_(1.1)
-        weights.publish(flat.to_host(), version)
-        policy.refresh()
-        value = policy.act(images(), no_memory).value
-        torch.testing.assert_close(value, learned(images()).value, rtol=3e-2, atol=3e-2)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -1,4 +1,4 @@
-"""With --use_spectral_norm the layers of MLPs stretch nothing, whoever computes with them and in whatever format."""
+"""With --use_spectral_norm layers of MLPs have a largest singular value of 1, in actors and learner alike."""
 
 from __future__ import annotations
 
@@ -80,18 +80,6 @@ def test_layers_after_convolutions_are_normalized_and_heads_memory_and_convoluti
     config = ModelConfig(encoder_conv_mlp_layers=(16, 8), use_rnn=True, rnn_size=6, use_spectral_norm=True)
 
     assert list(spectral_layers(ActorCritic(spec, config))) == ["tower.encoder.layers.0", "tower.encoder.layers.1"]
-
-
-def test_a_stretch_is_taken_out_of_what_the_encoder_gives() -> None:
-    obs = {"obs": torch.randn(20, 3, generator=torch.Generator().manual_seed(1))}
-    for stretch in (0.01, 1.0, 100.0):
-        model = deep_model(dataclasses.replace(DEEP, nonlinearity="tanh"))
-        with torch.no_grad():
-            for layer in spectral_layers(model).values():
-                layer.weight.mul_(stretch)
-        features = model.tower.encoder(obs)
-        # tanh and every layer shrink distances or leave them.
-        assert bool((torch.cdist(features, features) <= torch.cdist(obs["obs"], obs["obs"]) + 1e-5).all())
 
 
 def test_weight_and_gradient_are_those_of_torchs_own_parametrization() -> None:

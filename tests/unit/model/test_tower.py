@@ -142,10 +142,3 @@ def test_the_size_of_the_state_follows_from_the_network(fields: dict[str, Any], 
     assert model.state_size == size
     assert model.fresh_state(4).shape == (4, size)
     assert not bool(model.fresh_state(4).any())
-
-
-def test_decoder_layers_stand_between_memory_and_heads() -> None:
-    model = model_of(use_rnn=True, decoder_mlp_layers=(12, 6))
-
-    assert [tuple(layer.weight.shape) for layer in model.tower._decoders] == [(12, 8), (6, 12)]
-    assert model.policy_head.linear.in_features == model.value_head.linear.in_features == 6

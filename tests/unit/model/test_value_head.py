@@ -1,4 +1,4 @@
-"""Returns are normalized by their own running statistics, and nobody outside the value loss notices."""
+"""Returns are normalized by their own running statistics, which only the value loss sees."""
 
 from __future__ import annotations
 
