@@ -1,17 +1,11 @@
-"""Room: the loop of an actor under central inference. In: replies. Out: requests, trajectories.
+"""The actor under central inference: receive replies, step the splits that have all of theirs, send requests.
 
-get replies -> step the splits that have all of theirs -> put requests. A split that has completed its slot goes on as
-soon as the actor owns a free one.
+A split asks every policy that acts in one of its rows, once, and is stepped when all of them have answered. When a
+policy worker is replaced, requests that its predecessor did not answer are sent again: see NOTE [Lives].
 
-Room: what an actor has asked of policies. In: splits with an observation. Out: requests; whether all have answered.
-
-A split asks every policy that plays one of its rows, once, and is stepped when all of them have answered. When a policy
-worker was replaced, what the one before has not answered is asked again: see NOTE [Lives].
-
-Room: the memory of agents that sleep. In: a row in which nobody acts for them. Out: the same states, one phase on.
-
-A state is written by whoever acts (NOTE [State phases]). For a row that nobody acts in the actor carries it on, so that
-an agent that wakes up remembers what it did when it fell asleep.
+The RNN state of a row is written by the policy worker that acts in it (NOTE [State phases]). For a row in which no
+policy acts the actor copies the state to the next phase, so that an agent that wakes up remembers what it knew when it
+fell asleep.
 """
 
 from __future__ import annotations
@@ -20,20 +14,20 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sfactory.actor.decorrelation import FirstWait
+from sfactory.actor.base_actor import Actor
+from sfactory.actor.env_restarts import StopOrdered
 from sfactory.actor.setup import ActorSetup
 from sfactory.actor.split import Split
-from sfactory.actor.trajectory_output import TrajectoryOutput
 from sfactory.errors import SFactoryError
 from sfactory.layout import Layout
-from sfactory.messages import ActReply, ActRequest, ToPolicy
+from sfactory.messages import ActReply, ToPolicy
 from sfactory.shared.channel import Channel
-from sfactory.shared.status import StatusRow, Stopwatch
+from sfactory.shared.status import StatusRow
 from sfactory.shared.trajectories import NOBODY, RnnStates
 
 
 class RequestTracker:
-    """Requests of one actor. ``to_policies``: of each policy, the ring of the worker that serves this actor."""
+    """Sends the requests of one actor, and knows which are not answered yet."""
 
     def __init__(
         self,
@@ -43,16 +37,16 @@ class RequestTracker:
         splits: Sequence[Split],
         row: StatusRow,
     ) -> None:
-        """``incarnation``: of the actor."""
+        """incarnation: of the actor. to_policies: for each policy, the ring of the worker that serves this actor."""
         self._actor, self._incarnation, self._to_policies, self._row = actor, incarnation, to_policies, row
         self._incarnations = [channel.incarnation for channel in to_policies]
-        # By split: which policies have not answered, and which life of each policy's worker was asked last.
+        # By split: policies that have not answered, and which incarnation of each policy's worker was asked last.
         self._awaited: list[set[int]] = [set() for _ in splits]
         self._asked = [[0] * len(to_policies) for _ in splits]
         self._splits = splits
 
     def ask(self, split: Split) -> bool:
-        """Ask for the split's present row; False if nobody acts in it, and it can be stepped at once."""
+        """Ask for actions for row ``t`` of the split; False if no policy acts in it, so that it can be stepped now."""
         for policy in split.policies:
             self._awaited[split.index].add(policy)
             self._ask(split, policy)
@@ -60,9 +54,8 @@ class RequestTracker:
 
     def answered(self, reply: ActReply) -> bool:
         """A policy has answered; whether all have."""
-        split = self._splits[reply.split]
-        awaited, recorder = self._awaited[reply.split], split.recorder
-        if reply.policy not in awaited or recorder.waiting_for_slot or recorder.t != reply.t:
+        split, awaited = self._splits[reply.split], self._awaited[reply.split]
+        if reply.policy not in awaited or split.needs_slot or split.t != reply.t:
             raise SFactoryError(
                 f"split {reply.split} got actions of policy {reply.policy} for step {reply.t}, which it does not "
                 "wait for"
@@ -71,11 +64,11 @@ class RequestTracker:
         return not awaited
 
     def incarnations(self) -> list[int]:
-        """Which life each policy's worker is in now."""
+        """The current incarnation of each policy's worker."""
         return [channel.incarnation for channel in self._to_policies]
 
     def ask_again(self, incarnations: list[int], receive: Callable[[float], bool]) -> None:
-        """Repeat to replaced policy workers the requests that their dead predecessors did not answer.
+        """Repeat to replaced policy workers the requests that their predecessors did not answer.
 
         incarnations: what ``incarnations()`` returned before the last wait. Answers of a dead worker have arrived by
         then; ``receive(0)`` reads them.
@@ -91,25 +84,25 @@ class RequestTracker:
                     self._ask(split, policy)
 
     def _ask(self, split: Split, policy: int) -> None:
-        recorder, channel = split.recorder, self._to_policies[policy]
+        channel = self._to_policies[policy]
         incarnation = channel.incarnation
         self._asked[split.index][policy] = incarnation
-        request = ActRequest(self._actor, split.index, recorder.slot.index, recorder.t, split.phase, self._incarnation)
+        request = split.request(self._actor, self._incarnation)
         self._row.enter_ring()
         channel.put(request, incarnation)
         self._row.leave_ring()
 
 
 class IdleAgentStates:
-    """Of one actor, under central inference."""
+    """Keeps the RNN states of rows in which no policy acts."""
 
     def __init__(self, actor: int, states: RnnStates, layout: Layout) -> None:
         self._actor, self._states = actor, states
         self._recurrence, self._rollout = layout.recurrence, layout.rollout
 
     def carry(self, split: Split) -> None:
-        """Before the split's step: what is remembered of the rows that nobody acts in stays what it is."""
-        slot, t = split.recorder.slot, split.recorder.t
+        """Before the split's step: copy the states of these rows to the next phase, and to the slot where it needs."""
+        slot, t = split.slot, split.t
         assert slot.policy_id is not None
         rows = np.flatnonzero(slot.policy_id[t] == NOBODY)
         if not len(rows):
@@ -123,57 +116,47 @@ class IdleAgentStates:
             slot.rnn_states[-1, rows] = states
 
 
-class ActorWorker:
-    """Steps splits as their actions arrive."""
+class CentralActor(Actor):
+    """Steps splits as their actions arrive from policy workers."""
 
-    def __init__(self, setup: ActorSetup, splits: list[Split], output: TrajectoryOutput, row: StatusRow) -> None:
+    def __init__(self, setup: ActorSetup, splits: list[Split], row: StatusRow) -> None:
+        super().__init__(setup, splits, row)
         assert setup.to_policies, "central inference needs policy workers to ask"
-        self._setup, self._splits, self._output, self._row = setup, splits, output, row
         self._requests = RequestTracker(setup.actor, setup.inbox.incarnation, setup.to_policies, splits, row)
-        layout, sleep = setup.layout, setup.spec.num_agents > 1 and setup.layout.state_size > 0
-        self._idle_agents = IdleAgentStates(setup.actor, setup.states, layout) if sleep else None
-        self._watch = Stopwatch(row)
-        self._first_wait = FirstWait(len(splits), setup.first_wait_s, setup.control, self._watch)
+        agents_sleep = setup.spec.num_agents > 1 and setup.layout.state_size > 0
+        self._idle_agents = IdleAgentStates(setup.actor, setup.states, setup.layout) if agents_sleep else None
 
     def turn(self, timeout: float) -> None:
-        """Begin what can be begun, then wait up to ``timeout`` seconds for messages, and do what they ask for."""
-        for split in self._splits:
-            if split.recorder.waiting_for_slot and self._output.begin(split):
-                self._go_on(split)
-        incarnations = self._requests.incarnations()
-        self._receive(timeout)
-        self._requests.ask_again(incarnations, self._receive)
+        """Start splits for which there is a slot, then wait up to ``timeout`` seconds for messages and handle them."""
+        try:
+            for split in self._splits:
+                if split.needs_slot and self._output.begin(split):
+                    self._ask(split)
+            incarnations = self._requests.incarnations()
+            self._receive(timeout)
+            self._requests.ask_again(incarnations, self._receive)
+        except StopOrdered:
+            return  # see NOTE [Stop during a restart]
 
     def _receive(self, timeout: float) -> bool:
-        """Wait for messages and do what they ask for; whether there were any."""
+        """Wait for messages and handle them; whether there were any."""
         self._watch.before_wait()
         messages = self._setup.inbox.get(timeout)
         self._watch.after_wait()
         self._row.count_depth(len(messages))
         for message in messages:
             if type(message) is ActReply and self._requests.answered(message):
-                self._watch.lap()  # each split's step is a piece of work of its own
+                self._watch.lap()  # the step of each split is timed on its own
                 split = self._splits[message.split]
+                if self._idle_agents is not None:
+                    self._idle_agents.carry(split)
                 self._step(split)
-                self._go_on(split)
+                self._ask(split)
         return bool(messages)
 
-    def _go_on(self, split: Split) -> None:
-        """Ask for the split's present row; where nobody acts in it, go on to the next, up to the end of the slot."""
-        while not split.recorder.waiting_for_slot and not self._requests.ask(split):
-            if self._setup.control.stopping:  # a step in which an env fails then records nothing, for ever
-                return
+    def _ask(self, split: Split) -> None:
+        """Ask for actions; where no policy acts, step on to the next row, up to the end of the slot."""
+        while not split.needs_slot and not self._requests.ask(split):
+            if self._idle_agents is not None:
+                self._idle_agents.carry(split)
             self._step(split)
-
-    def _step(self, split: Split) -> None:
-        """The actions for the split's present row are there: step, record; a complete slot goes to its learners."""
-        if self._idle_agents is not None:
-            self._idle_agents.carry(split)
-        steps = split.step()
-        self._output.count_steps(split, steps)
-        self._row.count_env_steps(steps)
-        if split.recorder.completed:
-            self._row.enter_ring()
-            self._output.finish(split)
-            self._row.leave_ring()
-            self._first_wait.completed(split.index)

@@ -1,7 +1,8 @@
-"""Room: what comes from envs and policies is looked at before it is used. In: rows of a split. Out: rows of numbers.
+"""Checks what envs and policies return before it is used.
 
-NaN, infinity, and observations of another shape or dtype than promised are no data. The step that gave them is lost
-like one that raised (``Group.broken``): nothing of it is learned from, counted, or enters statistics.
+NaN, infinity, and observations of another shape or dtype than the space promises are invalid. A step that returned
+invalid data is discarded like one that raised (``BaseBatch.broken``): it is not learned from, not counted, and not part
+of any statistics.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from sfactory.actor.env_batch import Group, reward_row
+from sfactory.actor.env_batch import BaseBatch, reward_row
 from sfactory.actor.env_restarts import EnvFaults
 from sfactory.env.conversion import NOT_FINITE, BadObservation, Flaw, Rows, Writer
 from sfactory.errors import SFactoryError
@@ -22,7 +23,7 @@ from sfactory.spec import BoxHead, EnvSpec
 
 _log = logging.getLogger(__name__)
 
-FEW = 20  # so many bad steps are borne, whatever their share
+FEW = 20  # so many bad steps are tolerated, whatever their share
 REWARD = "reward"
 
 
@@ -31,12 +32,12 @@ class BadActions(SFactoryError):
 
 
 class BadDataCounter:
-    """How often envs of one actor gave what is no data. The count stands in the actor's status row."""
+    """Counts how often envs of one actor returned invalid data. The count stands in the actor's status row."""
 
     def __init__(self, actor: str, most: float, row: StatusRow) -> None:
         """``most``: see --max_bad_env_data."""
         self._actor, self._most, self._row = actor, most, row
-        self._told: set[tuple[str, bool]] = set()
+        self._logged: set[tuple[str, bool]] = set()
 
     def add(self, flaws: Mapping[int, Flaw]) -> None:
         """Count one step of each env (by its number in the actor); raises EnvFaults if it is one too many."""
@@ -46,26 +47,26 @@ class BadDataCounter:
             steps = int(self._row.get("env_steps")) + count
             if count >= FEW and count > self._most * steps:
                 raise EnvFaults(
-                    f"env {env} of {self._actor} gave what is no data: {_said(flaw)}; so did {count} of {steps} env "
+                    f"env {env} of {self._actor} returned invalid data: {_text(flaw)}; so did {count} of {steps} env "
                     f"steps of the actor ({count / steps:.1%}), and --max_bad_env_data={self._most} allows no more"
                 )
             kind = flaw.key, flaw.text == NOT_FINITE
-            if kind not in self._told:
-                self._told.add(kind)
+            if kind not in self._logged:
+                self._logged.add(kind)
                 _log.warning(
-                    "env %d of %s gave what is no data: %s; the step is not learned from, its episode counts nowhere, "
-                    "and the env is reset (--max_bad_env_data=%s of the steps; others like it are only counted)",
-                    *(env, self._actor, _said(flaw), self._most),
+                    "env %d of %s returned invalid data: %s; the step and its episode are discarded, and the env is "
+                    "reset (--max_bad_env_data=%s of the steps; others like it are only counted)",
+                    *(env, self._actor, _text(flaw), self._most),
                 )
 
 
 class DataValidator:
-    """Looks at all that one split gives and takes."""
+    """Checks observations, rewards and actions of one split."""
 
     def __init__(self, spec: EnvSpec, writer: Writer, size: int, first: int, bad_data: BadDataCounter | None) -> None:
-        """``size``: rows. ``first``: number of the split's first env in its actor.
+        """size: rows. first: number of the split's first env in its actor.
 
-        Without ``bad_data`` what is no data is an error.
+        Without ``bad_data``, invalid data is an error.
         """
         self._writer, self._first, self._bad_data = writer, first, bad_data
         self._agents, self._num_agents = spec.agents, spec.num_agents
@@ -76,37 +77,37 @@ class DataValidator:
         ]
         self._real_actions = [head.key for head in spec.actions if isinstance(head, BoxHead)]
 
-    def record(self, group: Group, reward: Array, rows: Rows) -> npt.NDArray[np.float64]:
-        """Write rewards and observations of the group's last step into ``reward`` [N] and ``rows``; returns rewards.
+    def record(self, batch: BaseBatch, reward: Array, rows: Rows) -> npt.NDArray[np.float64]:
+        """Write rewards and observations of the batch's last step into ``reward`` [N] and ``rows``; returns rewards.
 
-        What is no data has been made good then, and is told in ``group.broken``.
+        Rows with invalid data are in ``batch.broken`` then, and show the start of a new episode.
         """
-        rewards = reward_row(group.rewards)
+        rewards = reward_row(batch.rewards)
         reward[:] = rewards
         if not all_true(np.isfinite(reward, out=self._finite)):
-            bad = [env for env in np.flatnonzero(~self._finite).tolist() if env not in group.resumed]
+            bad = [env for env in np.flatnonzero(~self._finite).tolist() if env not in batch.resumed]
             self._count({env: Flaw(REWARD, f"is {rewards[env]:g}") for env in bad})
             if bad:
-                group.lose(bad)
+                batch.discard(bad)
             rewards[~self._finite] = reward[~self._finite] = 0.0
-        if not self._write(group, rows):
-            flaws = self._flaws(group)
-            first = group.first
+        if not self._write(batch, rows):
+            flaws = self._flaws(batch)
+            first = batch.first
             if again := [env for env in flaws if env in first]:
-                group.show_reset(again)
-            if lost := [env for env in flaws if env not in group.first]:
-                group.lose(lost)
-            self._writer.write(group.observations, rows)
-        if group.broken:
-            rewards[group.broken] = reward[group.broken] = 0.0
+                batch.reset_again(again)
+            if lost := [env for env in flaws if env not in batch.first]:
+                batch.discard(lost)
+            self._writer.write(batch.observations, rows)
+        if batch.broken:
+            rewards[batch.broken] = reward[batch.broken] = 0.0
         return rewards
 
-    def begin(self, group: Group, rows: Rows) -> list[int]:
-        """Write the present observations into ``rows``; returns envs that had to be reset for it."""
-        if self._write(group, rows):
+    def begin(self, batch: BaseBatch, rows: Rows) -> list[int]:
+        """Write the current observations into ``rows``; returns rows reset because theirs were invalid."""
+        if self._write(batch, rows):
             return []
-        renewed = list(group.show_reset(list(self._flaws(group))))
-        self._writer.write(group.observations, rows)
+        renewed = list(batch.reset_again(list(self._flaws(batch))))
+        self._writer.write(batch.observations, rows)
         return renewed
 
     def check_actions(self, slot: Slot, t: int, actions: Rows) -> None:
@@ -121,10 +122,10 @@ class DataValidator:
                     "numbers that are too large; lower --learning_rate or --max_grad_norm, and resume from a checkpoint"
                 )
 
-    def _write(self, group: Group, rows: Rows) -> bool:
-        """Write the observations; whether all of them are data."""
+    def _write(self, batch: BaseBatch, rows: Rows) -> bool:
+        """Write the observations; whether all of them are valid."""
         try:
-            self._writer.write(group.observations, rows)
+            self._writer.write(batch.observations, rows)
         except BadObservation:
             if self._bad_data is None:
                 raise
@@ -134,8 +135,8 @@ class DataValidator:
             finite &= all_true(np.isfinite(rows[key], out=mask))
         return finite
 
-    def _flaws(self, group: Group) -> dict[int, Flaw]:
-        flaws = self._writer.flaws(group.observations, group.size)
+    def _flaws(self, batch: BaseBatch) -> dict[int, Flaw]:
+        flaws = self._writer.flaws(batch.observations, batch.size)
         self._count(flaws)
         return flaws
 
@@ -144,10 +145,9 @@ class DataValidator:
             return
         if self._bad_data is None:
             row, flaw = next(iter(flaws.items()))
-            raise BadObservation(f"env {self._env(row)}{self._agent(row)}: {_said(flaw)}")
-        # An env counts once, whatever number of its agents gave what is no data.
-        told = {self._env(row): flaw._replace(agent=self._agent(row)) for row, flaw in flaws.items()}
-        self._bad_data.add(told)
+            raise BadObservation(f"env {self._env(row)}{self._agent(row)}: {_text(flaw)}")
+        # An env counts once, however many of its agents returned invalid data.
+        self._bad_data.add({self._env(row): flaw._replace(agent=self._agent(row)) for row, flaw in flaws.items()})
 
     def _env(self, row: int) -> int:
         """Number in the actor of the env that ``row`` is of."""
@@ -158,6 +158,6 @@ class DataValidator:
         return f", agent {self._agents[row % self._num_agents]!r}" if self._agents else ""
 
 
-def _said(flaw: Flaw) -> str:
+def _text(flaw: Flaw) -> str:
     what = REWARD if flaw.key == REWARD else f"observation {flaw.key!r}"
     return f"{what} {flaw.text}{flaw.agent}"

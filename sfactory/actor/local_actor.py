@@ -1,11 +1,7 @@
-"""Room: the loop of an actor that owns a copy of each policy. In: weights, free slots. Out: trajectories.
+"""The actor under local inference: it owns a copy of each policy and waits only for free slots.
 
-No message per step: the actor reads its observation from the slot, acts, and writes beside it. Weights are
-refreshed at rollout borders, so that a rollout is one policy version's work.
-
-Room: acting on one row of a slot. In: the row's observations, states. Out: the rest of the row, states.
-
-For actors that own a copy of each policy; policy workers gather rows of many slots instead.
+No message is sent per step: the actor reads its observation from the slot, acts, and writes the action beside it.
+Weights are refreshed at rollout borders, so that a rollout is collected with one policy version.
 """
 
 from __future__ import annotations
@@ -15,17 +11,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sfactory.actor.decorrelation import FirstWait
+from sfactory.actor.base_actor import Actor
+from sfactory.actor.env_restarts import StopOrdered
 from sfactory.actor.setup import ActorSetup
 from sfactory.actor.split import Split
-from sfactory.actor.trajectory_output import TrajectoryOutput
 from sfactory.inference.acting_policy import ActingPolicy, ObsRows
-from sfactory.shared.status import StatusRow, Stopwatch
+from sfactory.shared.status import StatusRow
 from sfactory.shared.trajectories import Slot
 
 
 class SlotActing:
-    """Policies on the CPU that act in slots, and record states there where a learner will need them."""
+    """Acts with policies on the CPU in rows of slots, and records RNN states where the learner needs them."""
 
     def __init__(self, policies: Sequence[ActingPolicy], recurrence: int) -> None:
         """``recurrence``: steps between two states that are recorded."""
@@ -35,10 +31,10 @@ class SlotActing:
         self._rows = ObsRows()
 
     def act(self, slot: Slot, t: int, state: Tensor, present: Sequence[int] = (0,)) -> Tensor:
-        """Act on row ``t`` of ``slot``, and write what belongs there beside it.
+        """Act on row ``t`` of ``slot``, and write actions, log-probs, values and policy versions into it.
 
-        state: [N, S] - after row t - 1. present: the policies that act in the row. Returns the state after row t, which
-        is the one before where nobody acts.
+        state: [N, S] float32, after row t-1. present: the policies that act in the row. Returns the state after row t,
+        which is the one before it where no policy acts.
         """
         if self._remembers:
             state = self._remembered(slot, t, state)
@@ -77,33 +73,28 @@ class SlotActing:
         return state
 
 
-class LocalActor:
+class LocalActor(Actor):
     """Fills slot after slot, waiting only for a free one."""
 
-    def __init__(
-        self,
-        setup: ActorSetup,
-        splits: list[Split],
-        output: TrajectoryOutput,
-        row: StatusRow,
-        policies: list[ActingPolicy],
-    ) -> None:
-        self._setup, self._splits, self._output, self._row, self._policies = setup, splits, output, row, policies
+    def __init__(self, setup: ActorSetup, splits: list[Split], row: StatusRow, policies: list[ActingPolicy]) -> None:
+        super().__init__(setup, splits, row)
+        self._policies = policies
         self._acting = SlotActing(policies, setup.layout.recurrence)
-        self._watch = Stopwatch(row)
-        self._first_wait = FirstWait(len(splits), setup.first_wait_s, setup.control, self._watch)
         self._states = [policies[0].fresh_state(setup.layout.rows) for _ in splits]
 
     def turn(self, timeout: float) -> None:
         """Fill a slot for each split that gets one, waiting up to ``timeout`` seconds if none does."""
-        for split in self._begin(timeout):
-            for policy in split.may_play:
-                self._policies[policy].refresh()
-            self._fill(split)
+        try:
+            for split in self._begin(timeout):
+                for policy in split.may_play:
+                    self._policies[policy].refresh()
+                self._fill(split)
+        except StopOrdered:
+            return  # see NOTE [Stop during a restart]
 
     def _begin(self, timeout: float) -> list[Split]:
         """Give free slots to splits, waiting for one if there is none; returns the splits that got one."""
-        self._setup.inbox.get(0)  # wake-ups of slots that were freed while this actor was busy
+        self._setup.inbox.get(0)  # wake-ups for slots that were freed while this actor was busy
         begun = [split for split in self._splits if self._output.begin(split)]
         if begun:
             return begun
@@ -113,18 +104,8 @@ class LocalActor:
         return [split for split in self._splits if self._output.begin(split)]
 
     def _fill(self, split: Split) -> None:
-        recorder, acting, control = split.recorder, self._acting, self._setup.control
-        slot = recorder.slot
-        while not recorder.completed:
+        slot, states, act, control = split.slot, self._states, self._acting.act, self._setup.control
+        while not split.needs_slot and not control.stopping:
             self._watch.lap()  # a rollout may take long without a wait in it
-            states = self._states
-            states[split.index] = acting.act(slot, recorder.t, states[split.index], split.policies)
-            steps = split.step()
-            self._output.count_steps(split, steps)
-            self._row.count_env_steps(steps)
-            if control.stopping:
-                return
-        self._row.enter_ring()
-        self._output.finish(split)
-        self._row.leave_ring()
-        self._first_wait.completed(split.index)
+            states[split.index] = act(slot, split.t, states[split.index], split.policies)
+            self._step(split)

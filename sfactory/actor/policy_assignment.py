@@ -1,4 +1,4 @@
-"""Room: which policy plays each row of a split. In: rows that begin an episode. Out: policy ids, beside the rows.
+"""Decides which policy acts in each row of a split.
 
 A row keeps one policy from the first observation of an episode to the last. ``PolicyAssignment`` holds the current
 policy of each row and writes it into slots; an ``AssignmentRule`` chooses the next. Without a rule the whole split
@@ -22,7 +22,7 @@ Mapping = Callable[[str, int, int], int]  # (agent, episode of its env, env of t
 
 
 class AssignmentRule(Protocol):
-    """Says which policies play the episodes that begin."""
+    """Chooses the policies of the episodes that begin."""
 
     def draw(self, env: int, episode: int, before: Ids) -> Sequence[int]:
         """The policies of the agents of ``env`` (its number in the split) in its ``episode``, the first being 0.
@@ -32,10 +32,12 @@ class AssignmentRule(Protocol):
 
 
 class PolicyAssignment:
-    """Who plays each of the N rows of a split.
+    """The policies of the N rows of a split.
 
-    ids: [N] int16, of the present episodes. may_play: whoever may play in it, now or later. frozen: the policies that
-    do not learn. after_draw: called when it was drawn who plays next.
+    ids: [N] int16, of the current episodes
+    may_play: policies that may act in the split, now or later
+    frozen: policies that do not learn
+    after_draw: called when policies were chosen
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class PolicyAssignment:
         policies: int = 1,
         frozen: Sequence[int] = (),
     ) -> None:
-        """``policy``: whose the split is, if nobody draws; of ``policies`` otherwise."""
+        """``policy``: that of the whole split without ``draw``; else ``draw`` chooses among ``policies``."""
         self.frozen = frozen
         self.after_draw: Callable[[], None] | None = None
         self.ids: Ids = np.full(rows, policy, np.int16)
@@ -61,16 +63,16 @@ class PolicyAssignment:
 
     @property
     def present(self) -> tuple[int, ...]:
-        """The policies that are to act in the row that was written last, in order."""
+        """The policies that act in the row that was written last, in order."""
         return self._present
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the whole split is of one policy for ever."""
+        """Whether the whole split always belongs to one policy."""
         return self._draw is None
 
     def begin_episodes(self, rows: Sequence[int]) -> None:
-        """New episodes begin in ``rows``; an env is drawn for once, however many of its rows begin."""
+        """New episodes begin in ``rows``; policies are chosen once per env, however many of its rows begin."""
         if self._draw is None:
             return
         for env in dict.fromkeys(row // self._agents for row in rows):
@@ -82,14 +84,14 @@ class PolicyAssignment:
             self.after_draw()
 
     def begin(self, slot: Slot, absent: Sequence[int]) -> None:
-        """``slot`` begins; nobody acts for the rows ``absent`` in its first step."""
+        """``slot`` begins; no policy acts in the rows ``absent`` in its first step."""
         assert slot.policy_id is not None
         if self._draw is None:
             slot.policy_id.fill(self.ids[0])
         self.write(slot, 0, absent)
 
     def write(self, slot: Slot, t: int, absent: Sequence[int]) -> None:
-        """Write who acts in row ``t``: nobody for the rows ``absent``."""
+        """Write which policies act in row ``t``: none in the rows ``absent``."""
         assert slot.policy_id is not None
         if self._draw is None and not absent:
             if self._absent:
@@ -106,14 +108,14 @@ class PolicyAssignment:
 
 
 class RandomAssignment:
-    """A policy at random, anew every so many episodes of an env: for the whole env, or for each of its agents."""
+    """A random policy every so many episodes of an env: for the whole env, or for each of its agents."""
 
     def __init__(self, policies: int, episodes: int, each_agent: bool, seed: int) -> None:
         self._policies, self._episodes, self._each_agent = policies, episodes, each_agent
         self._generator = np.random.default_rng(seed)
 
     def draw(self, env: int, episode: int, before: Ids) -> Sequence[int]:
-        """See Draw."""
+        """See AssignmentRule."""
         if episode % self._episodes:
             return [int(policy) for policy in before]
         if self._each_agent:
@@ -122,7 +124,7 @@ class RandomAssignment:
 
 
 class CustomAssignment:
-    """What a user's function says."""
+    """Calls a user's function."""
 
     def __init__(self, name: str, function: Mapping, agents: Sequence[str], first_env: int, policies: int) -> None:
         """``name``: of the function, as module:function. ``first_env``: the split's first env, counted over the run."""
@@ -130,17 +132,17 @@ class CustomAssignment:
         self._first_env, self._policies = first_env, policies
 
     def draw(self, env: int, episode: int, before: Ids) -> Sequence[int]:
-        """See Draw; raises EnvError for what is no policy."""
+        """See AssignmentRule; raises EnvError if the function does not return a policy."""
         return [self._policy_of(agent, episode, self._first_env + env) for agent in self._agents]
 
     def _policy_of(self, agent: str, episode: int, env: int) -> int:
         policy = self._function(agent, episode, env)
-        # A numpy integer is one, too; True is none.
+        # A numpy integer is valid, too; True is not.
         if isinstance(policy, int | np.integer) and not isinstance(policy, bool) and 0 <= policy < self._policies:
             return int(policy)
         raise EnvError(
-            f"--policy_mapping={self._name} gave {policy!r} for agent {agent!r}, episode {episode}, env {env}; it must "
-            f"give a policy from 0 to {self._policies - 1} (--num_policies={self._policies})"
+            f"--policy_mapping={self._name} returned {policy!r} for agent {agent!r}, episode {episode}, env {env}; it "
+            f"must return a policy from 0 to {self._policies - 1} (--num_policies={self._policies})"
         )
 
 

@@ -1,41 +1,41 @@
-"""Room: one split of an actor: its envs, its recorder, and the two translators between arrays and env objects."""
+"""Steps the envs of one split and records the steps in its slot."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
+import numpy as np
+import numpy.typing as npt
 
 from sfactory.actor.data_validation import BadDataCounter, DataValidator
-from sfactory.actor.env_batch import BeforeEach, EnvBatch, Group
-from sfactory.actor.env_restarts import EnvRestarter, RestartPlan, StopOrdered
+from sfactory.actor.env_batch import BaseBatch, BeforeEach, EnvBatch
+from sfactory.actor.env_restarts import EnvRestarter, RestartPlan
 from sfactory.actor.episode_stats import EpisodeTracker
-from sfactory.actor.multi_agent_batch import MultiAgentBatch
 from sfactory.actor.policy_assignment import PolicyAssignment
-from sfactory.actor.recorder import AgentsRecorder, TrajectoryRecorder
 from sfactory.actor.vector_batch import VectorEnvBatch
 from sfactory.env.conversion import BadObservation, BlockWriter, ObsWriter, Rows, Writer, action_reader, block_reader
-from sfactory.env.multi_agent import AgentsEnv, AgentsWriter, require_agents
 from sfactory.env.vector import VectorEnv, single_spaces
-from sfactory.shared.trajectories import Slot
+from sfactory.messages import ActRequest
+from sfactory.shared.slots import SlotTable
+from sfactory.shared.trajectories import Array, Slot
 from sfactory.spec import EnvSpec
 
-_THE_ONE = (0,)  # policy there is
+_ONLY_POLICY = (0,)
 
 
 @dataclass(frozen=True)
 class FaultHandling:
-    """How an actor goes on when envs of a split fail. ``make`` makes what the split steps; see Remedy for the rest."""
+    """How an actor continues when envs fail. ``make`` makes what a split steps; see RestartPlan for the rest."""
 
     restarter: EnvRestarter
     bad_data: BadDataCounter
     make: Callable[[int], Any]
 
     def restart_plan(self, first: int, size: int, writer: Writer) -> RestartPlan:
-        """That of the split whose first env is number ``first`` of the actor; ``size``: of what ``check`` is given."""
+        """The plan of a split. first: number of its first env in the actor. size: rows that ``check`` is given."""
 
         def check(observations: Any) -> None:
             flaws = list(writer.flaws(observations, size).values())
@@ -46,36 +46,39 @@ class FaultHandling:
 
 
 class Split:
-    """A group of envs that is stepped together. ``step`` turns the actions of the current row into the next row.
+    """Envs that are stepped together, and the slot being filled with their steps.
 
-    before_slot: called before each slot begins.
+    ``begin`` starts a slot, each ``step`` turns the actions of row ``t`` into row t+1, and ``finish`` gives the
+    complete slot away. What is recorded in which case: docs/architecture.md and NOTE [Truncation row].
+
+    index: of the split in its actor
+    batch: the envs
+    episodes: returns and lengths of their episodes
+    assignment: which policy acts in which row; None if there is one policy, which always acts in all rows
+    t: the row of the slot that awaits actions
+    phase: which of the split's two RNN states the next step reads, see NOTE [State phases]
+    agent_steps: valid agent steps of the last step
+    before_slot: called before each slot begins
     """
 
     def __init__(
         self,
         index: int,
-        group: Group,
+        batch: BaseBatch,
         writer: Writer,
-        guard: DataValidator,
+        validator: DataValidator,
         read_actions: Callable[[Rows], Any],
         rollout: int,
         assignment: PolicyAssignment | None = None,
-        agents: tuple[str, ...] = (),
     ) -> None:
-        """``assignment``: who plays which row, if that is not the one policy there is, always."""
-        self.index = index
-        self.assignment = assignment
+        self.index, self.batch, self.assignment = index, batch, assignment
+        self.episodes = EpisodeTracker(batch.size, assignment)
+        batch.extras.assignment = assignment
         self.before_slot: Callable[[], None] | None = None
-        self.phase = 0  # which of the split's two states is the one before the next step, see NOTE [State phases]
-        self.group = group
-        self.tally = EpisodeTracker(group.size, assignment)
-        group.extras.assignment = assignment
-        self.writer = writer
-        if isinstance(group, MultiAgentBatch):
-            self.recorder: TrajectoryRecorder = AgentsRecorder(group, guard, self.tally, rollout, agents, assignment)
-        else:
-            self.recorder = TrajectoryRecorder(group, guard, self.tally, rollout, assignment)
-        self._guard, self._read_actions = guard, read_actions
+        self.phase = self.t = self.agent_steps = 0
+        self._writer, self._validator, self._read_actions, self._rollout = writer, validator, read_actions, rollout
+        self._first = list(range(batch.size))  # rows whose current observation is the first of an episode
+        self._slot: Slot | None = None
 
     @staticmethod
     def of_envs(
@@ -83,36 +86,14 @@ class Split:
         envs: Sequence[gymnasium.Env[Any, Any]],
         spec: EnvSpec,
         rollout: int,
-        care: FaultHandling | None = None,
+        faults: FaultHandling | None = None,
         assignment: PolicyAssignment | None = None,
     ) -> Split:
-        """A split of envs that are stepped one by one. Without ``care``, any fault of theirs is an error."""
-        writer, first = ObsWriter(spec, envs[0].observation_space), index * len(envs)
-        restart_plan = None if care is None else care.restart_plan(first, 1, writer)
-        guard = DataValidator(spec, writer, len(envs), first, None if care is None else care.bad_data)
-        read_actions = action_reader(envs[0].action_space)
-        return Split(index, EnvBatch(envs, restart_plan), writer, guard, read_actions, rollout, assignment)
-
-    @staticmethod
-    def of_agents(
-        index: int,
-        envs: Sequence[AgentsEnv],
-        spec: EnvSpec,
-        rollout: int,
-        care: FaultHandling | None = None,
-        assignment: PolicyAssignment | None = None,
-    ) -> Split:
-        """A split of envs with many agents, each of which is a row. Raises EnvError if they differ from ``spec``'s."""
-        for env in envs:
-            require_agents(env, spec.agents)
-        agents, first = spec.num_agents, index * len(envs)
-        writer = AgentsWriter(spec, envs[0].observation_space)
-        restart_plan = None if care is None else care.restart_plan(first, agents, writer)
-        guard = DataValidator(spec, writer, len(envs) * agents, first, None if care is None else care.bad_data)
-        reader = action_reader(envs[0].action_space)
-        return Split(
-            index, MultiAgentBatch(envs, restart_plan), writer, guard, reader, rollout, assignment, spec.agents
-        )
+        """A split of single-agent envs. Without ``faults``, any fault of theirs is an error."""
+        writer, size, first = ObsWriter(spec, envs[0].observation_space), len(envs), index * len(envs)
+        batch = EnvBatch(envs, None if faults is None else faults.restart_plan(first, 1, writer))
+        validator = DataValidator(spec, writer, size, first, None if faults is None else faults.bad_data)
+        return Split(index, batch, writer, validator, action_reader(envs[0].action_space), rollout, assignment)
 
     @staticmethod
     def of_vector(
@@ -120,58 +101,155 @@ class Split:
         env: VectorEnv,
         spec: EnvSpec,
         rollout: int,
-        care: FaultHandling | None = None,
+        faults: FaultHandling | None = None,
         assignment: PolicyAssignment | None = None,
     ) -> Split:
         """A split that is one vector env."""
         observations, actions = single_spaces(env)
-        writer, size = BlockWriter(spec, observations), env.num_envs
-        restart_plan = None if care is None else care.restart_plan(index * size, size, writer)
-        guard = DataValidator(spec, writer, size, index * size, None if care is None else care.bad_data)
-        return Split(
-            index, VectorEnvBatch(env, restart_plan), writer, guard, block_reader(actions), rollout, assignment
-        )
+        writer, size, first = BlockWriter(spec, observations), env.num_envs, index * env.num_envs
+        batch = VectorEnvBatch(env, None if faults is None else faults.restart_plan(first, size, writer))
+        validator = DataValidator(spec, writer, size, first, None if faults is None else faults.bad_data)
+        return Split(index, batch, writer, validator, block_reader(actions), rollout, assignment)
+
+    @property
+    def slot(self) -> Slot:
+        """The slot being filled; only between ``begin`` and ``finish``."""
+        assert self._slot is not None, "the split has no slot"
+        return self._slot
+
+    @property
+    def needs_slot(self) -> bool:
+        """True before the first slot and after each finished one."""
+        return self._slot is None
+
+    @property
+    def completed(self) -> bool:
+        """True when all T rows of the slot are written."""
+        return self.t == self._rollout
 
     @property
     def policies(self) -> tuple[int, ...]:
-        """The policies that act in the row that awaits actions."""
-        return _THE_ONE if self.assignment is None else self.assignment.present
+        """The policies that act in row ``t``."""
+        return _ONLY_POLICY if self.assignment is None else self.assignment.present
 
     @property
     def may_play(self) -> Sequence[int]:
-        """The policies that may act before its slot is complete."""
-        return _THE_ONE if self.assignment is None else self.assignment.may_play
+        """The policies that may act before the slot is complete."""
+        return _ONLY_POLICY if self.assignment is None else self.assignment.may_play
 
-    def players_of(self, slot: Slot) -> Sequence[int]:
-        """The policies whose learners are to have the complete ``slot``."""
-        return self.may_play if self.assignment is None or self.assignment.is_fixed else slot.policies()
+    def request(self, actor: int, incarnation: int) -> ActRequest:
+        """The request for actions for row ``t``, by this incarnation of the actor."""
+        return ActRequest(actor, self.index, self.slot.index, self.t, self.phase, incarnation)
 
     def reset(self, seeds: list[int], where: str, before_each: BeforeEach | None = None) -> None:
-        """First reset of all envs; raises BadObservation if one does not keep to its observation space."""
-        self.group.reset(seeds, before_each)
-        self.writer.check_all(self.group.observations, self.group.size, f"{where}, first reset of split {self.index}")
+        """First reset of all envs; raises BadObservation if one does not fit its observation space."""
+        self.batch.reset(seeds, before_each)
+        self.check_observations(f"{where}, first reset of split {self.index}")
 
-    def step(self) -> int:
-        """Step the envs with the actions in row ``t`` of the slot, and record; returns the valid env steps.
+    def check_observations(self, where: str) -> None:
+        """Raise BadObservation, which says ``where``, if a current observation does not fit its space."""
+        self._writer.check_all(self.batch.observations, self.batch.size, where)
 
-        Those of agents are then ``recorder.agent_steps``. If a stop is ordered while an env is made anew, nothing is
-        recorded: the slot will not be completed.
-        """
-        slot, t = self.recorder.slot, self.recorder.t
-        actions = {key: block[t] for key, block in slot.actions.items()}
-        self._guard.check_actions(slot, t, actions)
-        try:
-            self.group.step(self._read_actions(actions))
-            self.phase ^= 1
-            return self.recorder.record()
-        except StopOrdered:
-            self.recorder.agent_steps = 0
-            return 0
+    def resume_episodes(self, rows: Sequence[int], returns: Sequence[float], length: int) -> None:
+        """Before the first slot: the episodes of ``rows`` have earned ``returns`` in ``length`` steps already."""
+        for row, earned in zip(rows, returns, strict=True):
+            self.episodes.resume_episode(row, earned, length)
+            self._first.remove(row)
 
     def begin(self, slot: Slot) -> None:
-        """Start filling ``slot``."""
+        """Start ``slot`` with the current observations as its row 0."""
         if self.before_slot is not None:
             self.before_slot()
-        # A stop that is ordered meanwhile ends the split before its next step.
-        with contextlib.suppress(StopOrdered):
-            self.recorder.begin(slot)
+        self._slot, self.t = slot, 0
+        resumed = self.batch.reset_truncated()
+        resumed += self._validator.begin(self.batch, row_of(slot, 0))
+        if resumed:
+            self.episodes.start(resumed)
+        if self.assignment is not None:
+            self.assignment.begin_episodes(resumed)
+            self.assignment.begin(slot, self.batch.absent)
+        slot.terminated.fill(False)
+        slot.truncated.fill(False)
+        slot.valid.fill(True)
+        slot.is_first.fill(False)
+        slot.is_first[0, self._first + resumed] = True
+
+    def step(self) -> int:
+        """Step the envs with the actions in row ``t``, record the step and advance ``t``; returns its valid env steps.
+
+        Raises BadActions, EnvFaults, and StopOrdered: then no row was recorded.
+        """
+        slot, t = self.slot, self.t
+        actions = {key: block[t] for key, block in slot.actions.items()}
+        self._validator.check_actions(slot, t, actions)
+        self.batch.step(self._read_actions(actions))
+        self.phase ^= 1
+        rewards = self._validator.record(self.batch, slot.reward[t], row_of(slot, t + 1))
+        env_steps = self._record(slot, t, rewards)
+        self.t = t + 1
+        if self.assignment is not None:
+            self._assign(self.assignment, slot)
+        return env_steps
+
+    def count_steps(self, table: SlotTable) -> None:
+        """Add the valid agent steps of the last step to the counts of the slot in ``table``, by policy."""
+        slot, assignment = self.slot, self.assignment
+        if assignment is None or assignment.is_fixed:
+            table.count_steps(slot.index, self.agent_steps, self.may_play[0])
+            return
+        assert slot.policy_id is not None
+        t = self.t - 1
+        taken = slot.policy_id[t][slot.valid[t]]
+        for policy, count in enumerate(np.bincount(taken).tolist()):
+            if count:
+                table.count_steps(slot.index, count, policy)
+
+    def finish(self) -> tuple[Slot, Sequence[int]]:
+        """Give the complete slot away; returns it and the policies whose learners are to have it."""
+        slot, assignment = self.slot, self.assignment
+        self._first = self.batch.first  # an episode that starts with obs[T] starts the next slot, too
+        self._slot = None
+        return slot, self.may_play if assignment is None or assignment.is_fixed else slot.policies()
+
+    def _record(self, slot: Slot, t: int, rewards: npt.NDArray[np.float64]) -> int:
+        """Write ends and validity of the step just taken into row ``t``; returns its valid env steps."""
+        batch = self.batch
+        self.episodes.step(rewards)
+        if batch.terminated or batch.truncated or batch.resumed or batch.broken:
+            self._record_ends(slot, t)
+        self.agent_steps = batch.size - len(batch.resumed) - len(batch.lost) - len(batch.broken)
+        return self.agent_steps
+
+    def _record_ends(self, slot: Slot, t: int) -> None:
+        batch, episodes, first = self.batch, self.episodes, self.batch.first
+        # Indexing with a list makes an array of it, which takes longer than all else, even if the list is empty.
+        terminated = np.array(batch.terminated, np.intp)
+        slot.is_first[t + 1, terminated if first == batch.terminated else first] = True
+        if batch.resumed:
+            slot.valid[t, batch.resumed] = False
+            episodes.start(batch.resumed)
+        if batch.lost:
+            slot.valid[t, batch.lost] = False
+        if batch.broken:
+            slot.valid[t, batch.broken] = False
+            episodes.start(batch.broken)
+        if batch.terminated:
+            slot.terminated[t, terminated] = True
+            episodes.end(terminated)
+        if batch.truncated:
+            truncated = np.array(batch.truncated, np.intp)
+            slot.truncated[t, truncated] = True
+            episodes.end(truncated)
+
+    def _assign(self, assignment: PolicyAssignment, slot: Slot) -> None:
+        """Choose the policies of new episodes, and write which ones act in row ``t``."""
+        first = self.batch.first
+        if first:
+            assignment.begin_episodes(first)
+        if not self.completed:
+            assignment.write(slot, self.t, self.batch.absent)
+
+
+def row_of(slot: Slot, t: int) -> dict[str, Array]:
+    """Observations of row ``t``: {key: [N, ...]}."""
+    return {key: block[t] for key, block in slot.obs.items()}

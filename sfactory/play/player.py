@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sfactory.actor.episode_stats import ExtraStatsTracker
 from sfactory.actor.multi_agent_batch import AgentActivity
-from sfactory.actor.recorder import team_stats
+from sfactory.actor.multi_agent_split import team_stats
 from sfactory.env.conversion import ObsWriter, action_reader
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, AgentsWriter, Change, blank
 from sfactory.errors import SFactoryError, named
@@ -214,7 +214,7 @@ class Player:
     def _act(self, observations: Sequence[Any]) -> list[Any]:
         """One action per agent. An agent that shows nothing shows zeros to the policy, and keeps its state."""
         absent = self._activity.absent
-        self._activity.end_showing(of_the_asleep=True)
+        self._activity.end_showing(of_sleepers=True)
         shown = [self._blank if agent in absent else obs for agent, obs in enumerate(observations)]
         self._writer.write(shown, self._rows)
         with torch.inference_mode():

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import torch
 
-from sfactory.actor.actor_process import Actor, make_actor
+from sfactory.actor.actor_process import make_actor
+from sfactory.actor.base_actor import Actor
 from sfactory.actor.setup import close_envs, make_splits
 from sfactory.clock import Every
 from sfactory.config.population_rules import learning_policies

@@ -15,7 +15,7 @@ NOTE [Lives]: a reader that dies is replaced by a process with a ring of its own
 of a reader is the number of that ring. Main counts it up once the process before is dead and its slots are reclaimed,
 and starts the next one after that; writers look at it with every message, so that what they send reaches the reader
 that lives. What was under way to the dead one is lost, and harmless: whoever waits for an answer asks again when the
-life of who is to answer has changed (``ActorWorker``), and a request tells the life of who asked, so that nobody acts
+life of who is to answer has changed (``CentralActor``), and a request tells the life of who asked, so that nobody acts
 for the dead (``PolicyWorker``). Slots are announced again by the actor that takes over, and counted once (``Inbox``).
 """
 

@@ -108,7 +108,7 @@ LAYOUT = small_layout(splits=2, rows=3, rollout=4)
 def test_all_envs_are_made_before_the_first_is_reset(diary: Diary) -> None:
     splits = make_splits(*setup_of(LAYOUT, diary))
 
-    assert [split.group.size for split in splits] == [3, 3]
+    assert [split.batch.size for split in splits] == [3, 3]
     assert [what for what, _, _ in diary.events] == ["made"] * 6 + ["reset"] * 6
     assert diary.states("made") == {State.STARTING}
     assert diary.states("reset") == {State.RESETTING}
@@ -132,7 +132,7 @@ def test_env_i_of_an_actor_begins_i_rollouts_later(diary: Diary) -> None:
     splits = make_splits(*setup_of(LAYOUT, diary, decorrelate=True))
 
     assert [len(env.taken) for env in diary.envs] == [0, 4, 8, 12, 16, 20]
-    assert [float(obs[0]) for split in splits for obs in split.group.observations] == [0, 4, 8, 12, 16, 20]
+    assert [float(obs[0]) for split in splits for obs in split.batch.observations] == [0, 4, 8, 12, 16, 20]
     assert diary.states("stepped") == {State.RESETTING}
     assert len(set(diary.stamps("stepped"))) == sum([4, 8, 12, 16, 20])
 

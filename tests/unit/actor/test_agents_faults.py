@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from sfactory.actor.env_restarts import EnvFaults
-from sfactory.actor.split import Split
+from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.errors import EnvError
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
+from tests.support.episodes import finished_episodes
 from tests.support.fragile_env import Care
 from tests.support.parts import small_layout
 from tests.support.scripted_agents import Changes, ScriptedAgents
@@ -26,7 +27,7 @@ class Made:
         self.envs, self.spare = [env, ScriptedAgents(base=5.0)], list(spare)
         self.care = Care(lambda seed: self.spare.pop(0), **limits)
         spec = env.spec
-        self.split = Split.of_agents(0, self.envs, spec, T, self.care.care)
+        self.split = MultiAgentSplit(0, self.envs, spec, T, self.care.care)
         self.split.reset([1, 2], "actor 0")
         layout = small_layout(num_actors=1, rows=4, rollout=T, agents=2, slots_per_split=1)
         self.slot: Slot = TrajectoryBuffer(spec, layout).slot(0)
@@ -38,7 +39,7 @@ class Made:
         for t in range(steps):
             self.slot.actions["action"][t] = 0
             env_steps += self.split.step()
-            agent_steps += self.split.recorder.agent_steps
+            agent_steps += self.split.agent_steps
         return env_steps, agent_steps
 
     def column(self, row: int) -> list[float]:
@@ -96,7 +97,7 @@ def test_a_step_that_raises_while_an_agent_stands_aside_leaves_nobody_idle_after
     assert made.column(1) == [1, 0, 1001, 1011, 1021]
     assert made.slot.valid[:, :2].T.tolist() == [[True, False, True, True]] * 2
     assert made.slot.terminated[:, 1].tolist() == [True, False, False, False]
-    assert made.split.group.absent == []
+    assert made.split.batch.absent == []
 
 
 def test_a_reset_that_raises_after_an_episode_loses_no_step() -> None:
@@ -137,8 +138,7 @@ def test_episodes_of_a_lost_step_are_told_by_nobody() -> None:
 
     made.play()
 
-    returns, lengths = made.split.tally.take(10)
-    assert list(zip(returns.tolist(), lengths.tolist(), strict=True)) == [(0.5 + 10.5, 2), (1.5 + 11.5, 2)]
+    assert finished_episodes(made.split.episodes) == [(0.5 + 10.5, 2), (1.5 + 11.5, 2)]
 
 
 def test_an_env_that_is_made_anew_with_other_agents_is_no_env_of_the_split(caplog: pytest.LogCaptureFixture) -> None:
@@ -159,7 +159,7 @@ def test_envs_of_a_split_have_the_same_agents() -> None:
     other.agents = ("ann",)
 
     with pytest.raises(EnvError, match=r"made with the agents \['ann'\], and another with \['ann', 'bob'\]"):
-        Split.of_agents(0, [ScriptedAgents(), other], ScriptedAgents().spec, T)
+        MultiAgentSplit(0, [ScriptedAgents(), other], ScriptedAgents().spec, T)
 
 
 def test_a_last_observation_that_is_no_data_loses_the_end_of_the_episode_and_the_env_does_not_rest() -> None:
@@ -172,4 +172,4 @@ def test_a_last_observation_that_is_no_data_loses_the_end_of_the_episode_and_the
     assert made.slot.valid[:, :2].T.tolist() == [[True, False, True, True]] * 2
     assert not made.slot.truncated.any()
     assert made.slot.is_first[:, 1].tolist() == [True, False, True, False, False]
-    assert made.split.tally.finished == []
+    assert finished_episodes(made.split.episodes) == []

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfactory.actor.multi_agent_batch import MultiAgentBatch
+from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.actor.policy_assignment import CustomAssignment, PolicyAssignment
-from sfactory.actor.split import Split
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.env.multi_agent_adapters import agents_env_of
 from sfactory.messages import EpisodeExtras, ExtrasRefused
@@ -20,6 +20,7 @@ from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory_envs.synthetic.costfree_agents import CostFreeLists
 from sfactory_envs.synthetic.counting_agents import AgentsRules, CountingLists, CountingParallel
 from tests.support.agents_check import AgentRows, AgentsTally, check_rows
+from tests.support.episodes import finished_episodes
 from tests.support.parts import small_layout
 
 Form = Literal["parallel", "lists"]
@@ -41,7 +42,7 @@ class Played:
     def __init__(self, form: Form, rules: AgentsRules, rollout: int, slots: int, seed: int = 0) -> None:
         envs = [make_env(form, rules) for _ in range(ENVS)]
         self.rules, self.rollout = rules, rollout
-        self.split = Split.of_agents(0, envs, envs[0].spec, rollout)
+        self.split = MultiAgentSplit(0, envs, envs[0].spec, rollout)
         self.split.reset([1000 * seed + env for env in range(ENVS)], "actor 0")
         rows = ENVS * rules.agents
         layout = small_layout(num_actors=1, rows=rows, rollout=rollout, agents=rules.agents, slots_per_split=1)
@@ -58,11 +59,11 @@ class Played:
         soil(slot)
         self.split.begin(slot)
         for t in range(self.rollout):
-            self.absent += [(len(self._kept) * self.rollout + t, row) for row in self.split.group.absent]
+            self.absent += [(len(self._kept) * self.rollout + t, row) for row in self.split.batch.absent]
             slot.actions["action"][t] = self._rng.integers(0, self.rules.num_actions, slot.valid.shape[1])
             self.env_steps += self.split.step()
-            self.agent_steps += self.split.recorder.agent_steps
-        self.split.recorder.finish()
+            self.agent_steps += self.split.agent_steps
+        self.split.finish()
 
     def rows_of(self, env: int) -> AgentRows:
         """The rows of one env."""
@@ -86,13 +87,12 @@ class Played:
         tallies = [check_rows(self.rows_of(env), self.rules) for env in range(ENVS)]
         assert self.env_steps == sum(tally.env_steps for tally in tallies)
         assert self.agent_steps == sum(tally.agent_steps for tally in tallies)
-        returns, lengths = self.split.tally.take(10**6)
         due = Counter(episode for tally in tallies for episode in tally.episodes)
-        assert Counter(zip(returns.tolist(), lengths.tolist(), strict=True)) == due
+        assert Counter(finished_episodes(self.split.episodes)) == due
         told = self.extras()
         teams = [team for tally in tallies for team in tally.teams]
         assert Counter(told.get("team_return", [])) == Counter(sum(team) for team in teams)
-        for place, agent in enumerate(self.split.group.envs[0].agents):  # type: ignore[attr-defined]
+        for place, agent in enumerate(self.split.batch.envs[0].agents):
             assert Counter(told.get(f"return/{agent}", [])) == Counter(team[place] for team in teams)
         blank = {(row, column) for row, column in self.absent}
         obs = np.concatenate([slot["obs"][: self.rollout] for slot in self._kept])
@@ -108,7 +108,7 @@ class Played:
             told[message.name] = message.values.tolist()
             return True
 
-        self.split.group.extras.send(0, take)
+        self.split.batch.extras.send(0, take)
         return told
 
 
@@ -169,7 +169,7 @@ def test_of_one_agent_every_valid_row_is_an_env_step(form: Form) -> None:
 def test_no_list_of_the_last_step_is_left_when_nothing_happens() -> None:
     played = Played("parallel", AgentsRules(agents=2, max_length=3), 4, slots=50)
 
-    group = played.split.group
+    group = played.split.batch
     assert isinstance(group, MultiAgentBatch)
     assert all(row < group.size for row in (*group.idle, *group.absent, *group.first))
 
@@ -178,7 +178,7 @@ def test_no_list_of_the_last_step_is_left_when_nothing_happens() -> None:
 def test_a_crowd_is_told_of_by_its_team_alone(agents: int) -> None:
     env = agents_env_of(CostFreeLists(agents, length=2))
     assert env is not None
-    split = Split.of_agents(0, [env], env.spec, 3)
+    split = MultiAgentSplit(0, [env], env.spec, 3)
     split.reset([1], "actor 0")
     layout = small_layout(num_actors=1, rows=agents, rollout=3, agents=agents)
     split.begin(TrajectoryBuffer(env.spec, layout).slot(0))
@@ -186,7 +186,7 @@ def test_a_crowd_is_told_of_by_its_team_alone(agents: int) -> None:
     steps = [split.step() for _ in range(3)]
 
     told: dict[str, list[float]] = {}
-    split.group.extras.send(0, lambda message: told.update({message.name: message.values.tolist()}) is None)  # type: ignore[union-attr]
+    split.batch.extras.send(0, lambda message: told.update({message.name: message.values.tolist()}) is None)  # type: ignore[union-attr]
     assert steps == [1, 1, 0]
     assert told["team_return"] == [2.0 * agents]
     assert len(told) == (33 if agents == 32 else 1)
@@ -198,7 +198,7 @@ def test_an_env_step_counts_once_and_with_a_policy_that_learns_from_it(frozen: t
     env = make_env("lists", rules)
     draw = CustomAssignment("here:by_half", lambda agent, episode, env: int(agent[-1]) // 2, env.agents, 0, 2)
     assignment = PolicyAssignment(rules.agents, rules.agents, 0, draw, 2, frozen)
-    split = Split.of_agents(0, [env], env.spec, 6, assignment=assignment)
+    split = MultiAgentSplit(0, [env], env.spec, 6, assignment=assignment)
     split.reset([3], "actor 0")
     layout = small_layout(
         num_actors=1, rows=rules.agents, rollout=6, agents=rules.agents, slots_per_split=1, num_policies=2
@@ -212,7 +212,7 @@ def test_an_env_step_counts_once_and_with_a_policy_that_learns_from_it(frozen: t
         for t in range(6):
             slot.actions["action"][t] = rng.integers(0, rules.num_actions, rules.agents)
             split.step()
-        split.recorder.finish()
+        split.finish()
         assert slot.counts_env_step is not None
         assert slot.policy_id is not None
         learned = slot.valid & ~np.isin(slot.policy_id, frozen)

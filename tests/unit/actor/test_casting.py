@@ -114,7 +114,7 @@ def test_a_users_function_is_asked_for_each_agent_with_the_episode_and_the_env_o
 def test_what_is_no_policy_is_an_error_that_tells_who_said_it_of_whom(answer: object) -> None:
     draw = CustomAssignment("m:who", lambda agent, episode, env: answer, ("red",), 4, POLICIES)  # type: ignore[arg-type, return-value]
 
-    with pytest.raises(EnvError, match=re.escape(f"--policy_mapping=m:who gave {answer!r} for agent 'red'")):
+    with pytest.raises(EnvError, match=re.escape(f"--policy_mapping=m:who returned {answer!r} for agent 'red'")):
         draw.draw(0, 0, np.zeros(1, np.int16))
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.actor.policy_assignment import AssignmentRule, PolicyAssignment, RandomAssignment
-from sfactory.actor.split import Split
-from sfactory.actor.trajectory_output import TrajectoryOutput
 from sfactory.env.multi_agent_adapters import agents_env_of
-from sfactory.messages import MAX_REPORT_BYTES, TO_LEARNER, TO_MAIN, ToLearner, ToMain
-from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.trajectories import NOBODY, TrajectoryBuffer
 from sfactory_envs.synthetic.counting_agents import AgentsRules, CountingLists
@@ -29,16 +26,13 @@ def test_counted_are_the_valid_steps_of_agents_that_sleep_and_die_by_policy(is_d
     spec = made[0].spec
     draw: AssignmentRule | None = RandomAssignment(POLICIES, 1, True, seed=1) if is_drawn else None
     assignment = PolicyAssignment(ROWS, RULES.agents, OWN, draw, POLICIES)
-    split = Split.of_agents(0, made, spec, ROLLOUT, assignment=assignment)
+    split = MultiAgentSplit(0, made, spec, ROLLOUT, assignment=assignment)
     split.reset(list(range(ENVS)), "actor 0")
     layout = small_layout(
         num_actors=1, rows=ROWS, rollout=ROLLOUT, agents=RULES.agents, slots_per_split=1, num_policies=POLICIES
     )
     table = SlotTable(layout.num_actors, layout.splits, layout.slots_per_split, layout.num_policies)
     trajectories = TrajectoryBuffer(spec, layout)
-    to_learners: list[Channel[ToLearner]] = [Channel(f"learner {p}", TO_LEARNER, 16) for p in range(POLICIES)]
-    to_main: Channel[ToMain] = Channel("main", TO_MAIN, 64, MAX_REPORT_BYTES)
-    output = TrajectoryOutput(0, trajectories, table, to_learners, to_main)
     slot, invalid, nobodys = trajectories.slot(0), 0, 0
 
     for _ in range(SLOTS):
@@ -46,7 +40,8 @@ def test_counted_are_the_valid_steps_of_agents_that_sleep_and_die_by_policy(is_d
         split.begin(slot)
         for t in range(ROLLOUT):
             slot.actions["action"][t] = 0
-            output.count_steps(split, split.step())
+            split.step()
+            split.count_steps(table)
             assert slot.policy_id is not None
             valid, ids = slot.valid[: t + 1], slot.policy_id[: t + 1]
             counted = [table.steps(0, policy) for policy in range(POLICIES)]
@@ -54,7 +49,7 @@ def test_counted_are_the_valid_steps_of_agents_that_sleep_and_die_by_policy(is_d
             assert sum(counted) == np.count_nonzero(valid)
         invalid += int(np.count_nonzero(~slot.valid))
         nobodys += int(np.count_nonzero(slot.policy_id == NOBODY))
-        split.recorder.finish()
+        split.finish()
         table.publish(0, *range(POLICIES))
         for policy in range(POLICIES):
             table.release(0, policy)

@@ -11,6 +11,7 @@ from sfactory.clock import BLOCK_S
 from sfactory.shared.control import Control, Stop
 from sfactory.shared.status import StatusBoard, StatusRow, Stopwatch
 from sfactory.shared.trajectories import TrajectoryBuffer
+from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_env import Episode, ScriptedEnv, obs_at
 
@@ -31,13 +32,13 @@ def fresh_split(*scripts: list[Episode]) -> tuple[Split, list[ScriptedEnv]]:
 
 def play_one_slot(split: Split) -> np.ndarray:
     """Fill a slot; returns its is_first [T+1, N]."""
-    layout = small_layout(rows=split.group.size, rollout=T)
+    layout = small_layout(rows=split.batch.size, rollout=T)
     slot = TrajectoryBuffer(SCALAR, layout).slot(0)
     split.begin(slot)
     for t in range(T):
         slot.actions["action"][t] = 0
         split.step()
-    split.recorder.finish()
+    split.finish()
     return slot.is_first.copy()
 
 
@@ -46,7 +47,7 @@ def test_random_steps_move_one_env_on_and_leave_the_others(row: StatusRow) -> No
 
     warm_up(split, 1, 5, 7, Control(1), row)
 
-    assert [obs[0] for obs in split.group.observations] == [obs_at(0, 0), obs_at(0, 5)]
+    assert [obs[0] for obs in split.batch.observations] == [obs_at(0, 0), obs_at(0, 5)]
     assert [len(env.taken) for env in envs] == [0, 5]
     assert row.get("busy_since") > 0
 
@@ -58,10 +59,7 @@ def test_a_running_episode_is_told_whole_when_it_ends_and_its_first_row_is_no_fi
     warm_up(split, 0, 5, 7, Control(1), row)
     is_first = play_one_slot(split)
 
-    returns, lengths = split.tally.take(10)
-    # Env 1 ends after steps 2; env 0, too, and is told first.
-    assert lengths.tolist() == [7, 2]
-    assert returns.tolist() == [sum(range(7)) + 3.5, 0.5 + 1.5]
+    assert finished_episodes(split.episodes) == [(sum(range(7)) + 3.5, 7), (0.5 + 1.5, 2)]
     assert is_first[:, 0].tolist() == [False, False, True, False, False]
     assert is_first[:, 1].tolist() == [True, False, True, False, False]
 
@@ -73,10 +71,8 @@ def test_an_episode_that_ends_during_the_random_steps_is_not_told(ending: str, r
     warm_up(split, 0, 5, 7, Control(1), row)
     play_one_slot(split)
 
-    returns, lengths = split.tally.take(10)
     # 2 random steps and 2 recorded ones make up the second episode.
-    assert lengths.tolist() == [4]
-    assert returns.tolist() == [100.5 + 101.5 + 102.5 + 103.5]
+    assert finished_episodes(split.episodes) == [(100.5 + 101.5 + 102.5 + 103.5, 4)]
     assert envs[0].seeds == [0, None, None]
 
 

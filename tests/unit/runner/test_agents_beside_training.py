@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from sfactory.actor.decorrelation import warm_up_agents
+from sfactory.actor.decorrelation import warm_up
+from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.actor.split import Split
 from sfactory.benchmark.pure_simulation import pure_simulation
 from sfactory.config.schema import AlgoConfig, Config, LearnerConfig, RunConfig, SamplingConfig
@@ -32,6 +33,7 @@ from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory_envs.pettingzoo import FAMILY
 from sfactory_envs.synthetic.counting_agents import CountingParallel
+from tests.support.episodes import finished_episodes
 from tests.support.parts import TINY, small_layout
 from tests.support.scripted_agents import Changes, ScriptedAgents
 
@@ -75,10 +77,10 @@ def test_without_many_agents_slots_hold_no_counts_of_env_steps() -> None:
 
 
 def warmed(env: ScriptedAgents, steps: int, control: Control | None = None) -> Split:
-    split = Split.of_agents(0, [ScriptedAgents(base=5.0), env], env.spec, 4)
+    split = MultiAgentSplit(0, [ScriptedAgents(base=5.0), env], env.spec, 4)
     split.reset([1, 2], "actor 0")
     row = StatusBoard(["sf-actor-0"]).row("sf-actor-0")
-    warm_up_agents(split, 1, steps, 7, control or Control(1), row)
+    warm_up(split, 1, steps, 7, control or Control(1), row)
     return split
 
 
@@ -88,7 +90,7 @@ def fill(split: Split) -> Any:
     for t in range(4):
         slot.actions["action"][t] = 0
         split.step()
-    split.recorder.finish()
+    split.finish()
     return slot
 
 
@@ -101,8 +103,7 @@ def test_random_steps_leave_an_env_where_they_end_with_whoever_takes_part_there(
     assert slot.obs["obs"][:, 3, 0].tolist() == [0, 0, 101, 111, 121]
     assert slot.is_first[:, 2].tolist() == [False, False, True, False, False]
     assert slot.valid[:, 3].tolist() == [False, False, True, True]
-    returns, lengths = split.tally.take(9)
-    assert (returns.tolist(), lengths.tolist()) == ([0.5 + 10.5 + 20.5 + 30.5 + 40.5], [5])
+    assert finished_episodes(split.episodes) == [(0.5 + 10.5 + 20.5 + 30.5 + 40.5, 5)]
 
 
 def test_random_steps_over_the_end_of_an_episode_begin_another() -> None:

@@ -1,0 +1,145 @@
+"""Steps envs of many agents and records their steps.
+
+Beside what is recorded of single-agent envs, rows of inactive agents are marked, it is marked which row counts as the
+env step, and the returns of whole teams are reported. See NOTE [Agent life].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sfactory.actor.data_validation import DataValidator
+from sfactory.actor.episode_stats import EXTRA_STATS
+from sfactory.actor.multi_agent_batch import MultiAgentBatch
+from sfactory.actor.policy_assignment import PolicyAssignment
+from sfactory.actor.split import FaultHandling, Split
+from sfactory.env.conversion import action_reader
+from sfactory.env.multi_agent import AgentsEnv, AgentsWriter, require_agents
+from sfactory.shared.trajectories import Array, Slot
+from sfactory.spec import EnvSpec
+
+TEAM_RETURN = "team_return"
+RETURN_OF = "return/"
+MOST_NAMED = 32  # with more agents only the team's return is reported: there is no room for all names
+
+
+class MultiAgentSplit(Split):
+    """A Split of multi-agent envs. ``step`` returns valid env steps; ``agent_steps`` counts valid rows."""
+
+    def __init__(
+        self,
+        index: int,
+        envs: Sequence[AgentsEnv],
+        spec: EnvSpec,
+        rollout: int,
+        faults: FaultHandling | None = None,
+        assignment: PolicyAssignment | None = None,
+    ) -> None:
+        """Without ``faults``, any fault of an env is an error. Raises EnvError if agents differ from ``spec``'s."""
+        for env in envs:
+            require_agents(env, spec.agents)
+        agents, first = spec.num_agents, index * len(envs)
+        writer = AgentsWriter(spec, envs[0].observation_space)
+        self.batch: MultiAgentBatch
+        batch = MultiAgentBatch(envs, None if faults is None else faults.restart_plan(first, agents, writer))
+        bad_data = None if faults is None else faults.bad_data
+        validator = DataValidator(spec, writer, batch.size, first, bad_data)
+        super().__init__(index, batch, writer, validator, action_reader(envs[0].action_space), rollout, assignment)
+        self._names = spec.agents
+        self._returns = np.zeros(batch.size)  # of the running episodes of the envs, agent by agent
+        self._first_rows = np.arange(0, batch.size, agents)
+        self._some_are_frozen = assignment is not None and bool(assignment.frozen) and not assignment.is_fixed
+
+    def resume_episodes(self, rows: Sequence[int], returns: Sequence[float], length: int) -> None:
+        """See Split."""
+        super().resume_episodes(rows, returns, length)
+        self._returns[list(rows)] = returns
+
+    def begin(self, slot: Slot) -> None:
+        """See Split."""
+        super().begin(slot)
+        if slot.counts_env_step is not None:
+            slot.counts_env_step.fill(False)
+            slot.counts_env_step[:, :: self.batch.agents] = True
+
+    def _record(self, slot: Slot, t: int, rewards: npt.NDArray[np.float64]) -> int:
+        batch = self.batch
+        self.episodes.step(rewards)
+        self._returns += rewards
+        env_steps, self.agent_steps = len(self._first_rows), batch.size
+        ends = batch.idle or batch.terminated or batch.truncated or batch.paused or batch.resumed or batch.broken
+        if ends:
+            self._record_ends(slot, t)
+        if ends or self._some_are_frozen:
+            env_steps = self._count(slot, t)
+        if slot.counts_for_policy is not None:
+            self._count_for_policies(slot, t)
+        return env_steps
+
+    def _record_ends(self, slot: Slot, t: int) -> None:
+        batch = self.batch
+        super()._record_ends(slot, t)
+        if batch.idle:
+            slot.valid[t, batch.idle] = False
+            slot.reward[t, batch.idle] = 0.0
+        if batch.paused:
+            slot.truncated[t, batch.paused] = True
+        if batch.ended:
+            self.episodes.end(batch.ended)
+        if batch.broken:
+            self._returns[batch.broken] = 0.0
+        for env in batch.over:
+            self._report_team(env)
+        if started := batch.first:
+            self.episodes.start(started)
+
+    def _count(self, slot: Slot, t: int) -> int:
+        """Mark what counts as an env step in row ``t``; returns how many envs stepped. Sets ``agent_steps``."""
+        valid = slot.valid[t].reshape(len(self._first_rows), -1)
+        if slot.counts_env_step is not None:
+            counts, learned = slot.counts_env_step[t], self._learned(valid, slot, t)
+            counts.fill(False)
+            counts[self._first_rows + learned.argmax(axis=1)] = learned.any(axis=1)
+        self.agent_steps = int(np.count_nonzero(valid))
+        return int(np.count_nonzero(valid.any(axis=1)))
+
+    def _learned(self, valid: Array, slot: Slot, t: int) -> Array:
+        """Of the ``valid`` rows [envs, agents] of row ``t``, those of policies that learn."""
+        if self.assignment is None or not self._some_are_frozen:
+            return valid
+        assert slot.policy_id is not None
+        return valid & ~np.isin(slot.policy_id[t].reshape(valid.shape), self.assignment.frozen)
+
+    def _count_for_policies(self, slot: Slot, t: int) -> None:
+        """Mark, of the valid rows of each env, the first of every policy."""
+        assert slot.counts_for_policy is not None
+        assert slot.policy_id is not None
+        counts, shape = slot.counts_for_policy[t], (len(self._first_rows), self.batch.agents)
+        if self.assignment is not None and self.assignment.is_fixed:
+            counts[:] = slot.counts_env_step[t] if slot.counts_env_step is not None else slot.valid[t]
+            return
+        valid, ids = slot.valid[t].reshape(shape), slot.policy_id[t].reshape(shape)
+        marked = counts.reshape(shape)
+        for agent in range(self.batch.agents):
+            before = (ids[:, :agent] == ids[:, agent : agent + 1]) & valid[:, :agent]
+            marked[:, agent] = valid[:, agent] & ~before.any(axis=1)
+
+    def _report_team(self, env: int) -> None:
+        """The episode of ``env`` is over: report its returns once to each policy that has played in it."""
+        rows = slice(env * self.batch.agents, (env + 1) * self.batch.agents)
+        stats = {EXTRA_STATS: team_stats(self._names, self._returns[rows].tolist())}
+        first = [0] if self.assignment is None else np.unique(self.assignment.ids[rows], return_index=True)[1]
+        for agent in first:
+            self.batch.extras.add(stats, rows.start + int(agent))
+        self._returns[rows] = 0.0
+
+
+def team_stats(agents: Sequence[str], returns: Sequence[float]) -> dict[str, float]:
+    """The returns of an env's episode by name: the sum over its agents, and each of them unless they are too many."""
+    stats = {TEAM_RETURN: float(sum(returns))}
+    if len(agents) <= MOST_NAMED:
+        stats |= {f"{RETURN_OF}{agent}": float(earned) for agent, earned in zip(agents, returns, strict=True)}
+    return stats

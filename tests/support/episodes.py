@@ -1,0 +1,23 @@
+"""The finished episodes that a tracker would send to main."""
+
+from __future__ import annotations
+
+from sfactory.actor.episode_stats import EpisodeTracker
+from sfactory.messages import EpisodesDone
+
+
+def finished_episodes(tracker: EpisodeTracker, policy: int = 0) -> list[tuple[float, int]]:
+    """(return, length) of the episodes of ``policy`` in the order they ended; those of all policies are taken."""
+    sent: list[EpisodesDone] = []
+
+    def accept(message: EpisodesDone) -> bool:
+        sent.append(message)
+        return True
+
+    assert tracker.send(0, accept)
+    return [
+        (float(episode_return), int(length))
+        for message in sent
+        if message.policy == policy
+        for episode_return, length in zip(message.returns, message.lengths, strict=True)
+    ]
