@@ -32,12 +32,10 @@ class _Still(gymnasium.Env[Any, Any]):
         self.action_space = action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Any observation."""
         super().reset(seed=seed)
         return self.observation_space.sample(), {}
 
     def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """The same again."""
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
@@ -49,23 +47,9 @@ class Exiting(_Still):
         self._left = exit_at
 
     def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """The same again, until it is over."""
         self._left -= 1
         if self._left == 0:
             sys.exit(0)
-        return super().step(action)
-
-
-class Chatty(_Still):
-    """Writes to stdout, from Python and past it."""
-
-    def __init__(self) -> None:
-        super().__init__(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """As ever, and says so."""
-        print("a step was taken")
-        os.write(1, b"it was\n")
         return super().step(action)
 
 
@@ -77,7 +61,6 @@ class ChattyInC(_Still):
         self._puts = ctypes.CDLL(None).puts
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """As ever, and says so."""
         self._puts(b"a step was taken in C")
         return super().step(action)
 
@@ -89,7 +72,6 @@ class FailingReset(_Still):
         super().__init__(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(2))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Fails."""
         raise RuntimeError("the level file is missing")
 
 
@@ -160,7 +142,6 @@ class FirstResets(_Still):
             self._fail("constructor")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Any observation, or what was ordered."""
         if self._is_fresh:
             self._is_fresh = False
             time.sleep(self._reset_s)
@@ -188,7 +169,6 @@ class Unclosable(_Still):
         self._how = how
 
     def close(self) -> None:
-        """As ordered."""
         if Path("/proc/self/comm").read_text().startswith("sf-actor"):
             _FAULTS[self._how]()
 
@@ -209,7 +189,6 @@ class LateLibrary(_Still):
         ctypes.CDLL(str(self._library))
 
     def close(self) -> None:
-        """Write it down."""
         threads = [info["num_threads"] for info in threadpool_info() if info["filepath"] == str(self._library)]
         name = Path("/proc/self/comm").read_text().strip()
         (self._folder / name).write_text(json.dumps(threads))
@@ -223,7 +202,6 @@ class LocksRing(_Still):
         self._reader, self._left, self._fuse = reader, at, Fuse(fuse, 0, 1)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """As ever, taking a millisecond, until it is time."""
         time.sleep(1e-3)
         self._left -= 1
         if self._left == 0 and self._fuse.trip():
@@ -243,12 +221,10 @@ class _Brief(_Still):
         self._steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin the next one."""
         self._steps = 0
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """As ever, for 8 steps."""
         time.sleep(1e-3)
         self._steps += 1
         obs, reward, _, _, info = super().step(action)
@@ -263,7 +239,6 @@ class SlowReset(_Brief):
         self._left, self._slow_s, self._fuse = slow_reset, slow_s, Fuse(fuse, 0, 1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As ever, slowly once."""
         self._left -= 1
         if self._left == 0 and self._fuse.trip():
             time.sleep(self._slow_s)
@@ -278,7 +253,6 @@ class Unresettable(_Brief):
         self._order = Path(order)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As ever, until that is ordered."""
         if self._order.exists():
             raise RuntimeError("the level file is gone")
         return super().reset(seed=seed, options=options)
@@ -296,7 +270,6 @@ class SpoilsInbox(_Still):
         self._how, self._order, self._done = how, Path(order), Path(f"{order}.done")
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """As ever, taking a millisecond, until it is time."""
         time.sleep(1e-3)
         if self._order.exists() and not self._done.exists() and Fuse(str(self._done), 0, 1).trip():
             (ring,) = [

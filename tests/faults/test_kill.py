@@ -60,15 +60,6 @@ def test_a_killed_main_takes_its_children_along_and_the_run_can_be_resumed(run_t
     assert_resumes(run, run_trainer)
 
 
-def test_an_env_that_raises_ends_the_run_with_its_own_traceback(run_trainer: RunTrainer) -> None:
-    run = run_trainer(train_for_env_steps=ENDLESS, env=FAULTY, env_kwargs={"raise_at": 400}, max_env_restarts=0)
-
-    run.assert_ended(ExitCode.FAULTS)
-    assert "Traceback (most recent call last)" in run.stderr
-    assert "EnvFault: step 400 raises, as ordered" in run.stderr
-    assert_failed_run_says(run.last_stderr_line, "sf-actor-", "EnvFault: step 400", "--max_env_restarts=0")
-
-
 def test_an_env_that_cannot_be_made_is_refused_before_any_worker_starts(run_trainer: RunTrainer) -> None:
     run = run_trainer(env=FAULTY, env_kwargs={"raise_in_constructor": True})
 

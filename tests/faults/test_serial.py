@@ -96,14 +96,6 @@ def test_ctrl_c_ends_a_dataset_that_would_take_hours_and_saves(run_trainer: RunT
     assert run.result()["updates"] > 10
 
 
-def test_what_an_env_prints_does_not_spoil_the_result(run_trainer: RunTrainer) -> None:
-    run = run_trainer(serial_mode=True, env="tests.faults.bad_envs:Chatty", train_for_env_steps=2_000)
-
-    run.assert_ended(ExitCode.DONE)
-    assert len(run.stdout.strip().splitlines()) == 1
-    assert run.result()["status"] == "done"
-
-
 def test_what_an_env_prints_from_c_does_not_spoil_the_result(
     run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

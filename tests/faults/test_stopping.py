@@ -12,7 +12,7 @@ import pytest
 from sfactory.config.schema import LearnerConfig, SamplingConfig
 from sfactory.errors import ExitCode
 from sfactory.layout import Layout
-from tests.support.long import long
+from tests.support.long import LONG, long
 from tests.support.trainer import RunTrainer, within
 
 pytestmark = pytest.mark.faults
@@ -85,6 +85,7 @@ def test_a_limit_of_frames_counts_skipped_frames_and_a_finished_run_says_so(run_
     assert again.result() == summary
 
 
+@LONG
 def test_every_episode_of_one_step_is_counted(run_trainer: RunTrainer) -> None:
     # A slot holds 256 x 32 steps, each of them an episode: more than fit into one report.
     sampling = SamplingConfig(num_workers=2, num_envs_per_worker=512, worker_num_splits=2, rollout=32)

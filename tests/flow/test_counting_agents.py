@@ -41,7 +41,6 @@ class AgentsStaging(PlaceStaging):
         self.delivered = 0  # env steps
 
     def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
-        """As PlaceStaging."""
         first = self.filled
         count = super().take(slot, start, most, columns)
         assert slot.counts_env_step is not None
@@ -49,7 +48,6 @@ class AgentsStaging(PlaceStaging):
         return count
 
     def snapshot(self) -> dict[str, Array]:
-        """As WitnessStaging."""
         self.delivered += int(self.counts.sum())
         return {**super().snapshot(), "counts": self.counts.copy()}
 

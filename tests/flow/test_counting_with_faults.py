@@ -33,12 +33,10 @@ class PlaceStaging(WitnessStaging):
         self.places: list[tuple[int, int]] = []
 
     def clear(self) -> None:
-        """As Staging."""
         super().clear()
         self.places = []
 
     def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
-        """As WitnessStaging."""
         count = super().take(slot, start, most, columns)
         self.places += [(slot.index, start + row) for row in range(count)]
         return count

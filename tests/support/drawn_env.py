@@ -41,14 +41,12 @@ class Drawn(gymnasium.Env[Obs, np.int64]):
         self._frame = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Draw the contexts of an episode."""
         super().reset(seed=seed)
         self._contexts = self.np_random.integers(CONTEXTS, size=self._frames // self._hold + 1).tolist()
         self._frame = 0
         return self._obs(), {}
 
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Hold ``action`` for ``env_frameskip`` frames."""
         reward = 0.0
         for _ in range(self._skip):
             reward += (int(action) == self._context) / self._hold
@@ -58,7 +56,6 @@ class Drawn(gymnasium.Env[Obs, np.int64]):
         return self._obs(), reward, over, False, info
 
     def render(self) -> Any:
-        """One picture; None without ``render_mode="rgb_array"``."""
         if self.render_mode != "rgb_array":
             return None
         height = self._height + (self._frame if self._grows else 0)
@@ -85,7 +82,6 @@ class BadPainter(Drawn):
     """Its render() raises."""
 
     def render(self) -> Any:
-        """Raises RuntimeError."""
         raise RuntimeError("out of paint")
 
 
@@ -95,7 +91,6 @@ class Interrupter(Drawn):
     pictures = 0
 
     def render(self) -> Any:
-        """A picture, or the signal."""
         import os
         import signal
 

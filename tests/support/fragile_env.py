@@ -49,7 +49,6 @@ class FragileEnv(ScriptedEnv):
         self.on_call: Callable[[str], None] = lambda what: None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """As ScriptedEnv."""
         self.on_call("reset")
         obs, info = super().reset(seed=seed)
         number = len(self.seeds)
@@ -58,7 +57,6 @@ class FragileEnv(ScriptedEnv):
         return self._faults.reset_shown.get(number, obs + np.float32(self._base)), info
 
     def step(self, action: int) -> Any:
-        """As ScriptedEnv."""
         number = len(self.taken) + 1
         if number in self._faults.steps:
             self.taken.append(action)

@@ -108,7 +108,6 @@ class SerialSampler(Sampling):
             room.turn(0)
 
     def fill(self, staging: Staging) -> None:
-        """Let the rooms take turns until ``staging`` is full."""
         staging.clear()
         for _ in range(TURNS):
             for room in self._rooms:
@@ -118,7 +117,6 @@ class SerialSampler(Sampling):
         raise AssertionError(f"no dataset came within {TURNS} turns")
 
     def wait_until_held_back(self) -> None:
-        """Let the rooms take turns until none can continue."""
         for _ in range(TURNS):
             if self.held_back:
                 return
@@ -166,7 +164,6 @@ class Sampler(Sampling):
         return ChildSpec(name, self.shared.status, self.shared.failures, niceness=0)
 
     def fill(self, staging: Staging) -> None:
-        """Fill ``staging`` as a learner does; fails if a process ends or nothing comes for END_S."""
         waits = 0
 
         def give_up() -> bool:
@@ -183,7 +180,6 @@ class Sampler(Sampling):
         return "; ".join(f"{name}: {self.shared.failures.read(name)}" for name in dead)
 
     def wait_until_held_back(self) -> None:
-        """Wait until every slot is READY: the actors cannot continue."""
         states = [self.shared.table.state(slot).name for slot in range(self.layout.num_slots)]
         full = eventually(lambda: self.held_back, END_S)
         assert full, f"slots are {states}; ended: {self.ended() or 'none'}"
@@ -205,7 +201,6 @@ class WitnessStaging(Staging):
         self.taken: dict[tuple[int, int], int] = {}
 
     def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
-        """As in Staging; fails unless the slot is READY from the first to the last byte copied."""
         key = slot.index, self._table.generation(slot.index)
         assert self._table.state(slot.index) is SlotState.READY
         assert self.taken.get(key, 0) == start, f"slot {key} is taken from row {start} on, after {self.taken.get(key)}"
@@ -224,7 +219,6 @@ class WitnessStaging(Staging):
         return sum(int(slot.valid[:, start:].sum()) for slot, start in zip(slots, taken, strict=True))
 
     def snapshot(self) -> dict[str, Array]:
-        """Copies of all fields of the dataset: [T or T+1, R, ...] each."""
         fields: dict[str, Array] = {"obs": self.obs["obs"].numpy(), "action": self.actions["action"].numpy()}
         fields |= {name: tensor.numpy() for name, tensor in self.scalars.items()}
         fields |= {"truncated": self.truncated, "is_first": self.firsts, "rnn_states": self.rnn_states.numpy()}

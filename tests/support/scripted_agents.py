@@ -55,7 +55,6 @@ class ScriptedAgents(AgentsEnv):
         self.closed = 0
 
     def reset(self, *, seed: int | None = None) -> list[Any]:
-        """Begin the next episode."""
         self.seeds.append(seed)
         self._episode, self._step, self._over, self._active = self._episode + 1, 0, set(), [True, True]
         if len(self.seeds) in self._failing_resets:
@@ -63,7 +62,6 @@ class ScriptedAgents(AgentsEnv):
         return [self._obs(0), self._obs(1)]
 
     def step(self, actions: Sequence[Any]) -> AgentsStep:
-        """One step of the script."""
         self._number += 1
         self.taken.append(list(actions))
         if self._number in self._fails:
@@ -84,7 +82,6 @@ class ScriptedAgents(AgentsEnv):
         """There is nothing to be seen."""
 
     def close(self) -> None:
-        """Note that it was closed."""
         self.closed += 1
 
     def _obs(self, agent: int) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -35,13 +35,11 @@ class ScriptedEnv(gymnasium.Env[Obs, int]):
         self.closed = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Begin the next episode of the script."""
         self.seeds.append(seed)
         self._episode, self._step, self._running = self._episode + 1, 0, True
         return self._obs(), {}
 
     def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """One step of the script; refuses to step an episode that is over."""
         assert self._running, "stepped after the end of an episode"
         self.taken.append(action)
         reward = obs_at(self._episode, self._step) + 0.5
@@ -52,7 +50,6 @@ class ScriptedEnv(gymnasium.Env[Obs, int]):
         return self._obs(), reward, over and ending != "truncated", over and ending != "terminated", {}
 
     def close(self) -> None:
-        """Note that it was closed."""
         self.closed = True
 
     def _obs(self) -> Obs:

@@ -21,12 +21,10 @@ class TellsOfStep(gymnasium.Env[Obs, np.int64]):
         self._path, self._left = Path(folder) / Path("/proc/self/comm").read_text().strip(), step
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """The one observation."""
         super().reset(seed=seed)
         return np.zeros(1, np.float32), {}
 
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """The same again."""
         self._left -= 1
         if self._left == 0:
             with self._path.open("a") as file:

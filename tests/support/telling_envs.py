@@ -30,12 +30,10 @@ class Seesaw(gymnasium.Env[Obs, np.int64]):
         self._episode, self._step = -1, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Begin the next episode."""
         self._episode, self._step = self._episode + 1, 0
         return self._obs(), {}
 
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """All of the return comes with the last step."""
         self._step += 1
         if self._step < STEPS:
             return self._obs(), 0.0, False, False, {}
@@ -50,7 +48,6 @@ class Fading(Seesaw):
     """Each episode comes to less than the one before, whatever is done: who plays the first ones does best."""
 
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """All of the return comes with the last step."""
         obs, _, over, truncated, info = super().step(action)
         return obs, -float(self._episode) if over else 0.0, over, truncated, info
 
@@ -75,7 +72,6 @@ class Threaded(Seesaw):
         self._path: Path | None = Path(folder) / Path("/proc/self/comm").read_text().strip()
 
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """As Seesaw."""
         if self._path is not None:
             threads = {str(info["filepath"]): int(info["num_threads"]) for info in threadpool_info()}
             unfinished = self._path.with_suffix(".unfinished")
@@ -96,7 +92,6 @@ class Drawing(Seesaw):
         self._path: Path | None = Path(folder) / Path("/proc/self/comm").read_text().strip()
 
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """As Seesaw."""
         if self._path is not None:
             drawn = [random.random(), float(np.random.random()), float(torch.rand(()))]
             with self._path.open("a") as file:
@@ -115,7 +110,6 @@ class Hangs(Seesaw):
         self._steps = 0
 
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """As Seesaw, if at all."""
         self._steps += 1
         if self._steps == self.hangs_at and self._hangs():
             time.sleep(9999.0)

@@ -41,27 +41,22 @@ class Diary(Observer):
         self._path = Path(os.devnull)
 
     def on_init(self, facts: RunFacts) -> None:
-        """The facts."""
         self._path = facts.run_dir / FILE
         print("an observer says hello")
         sizes = [tensor.shape for _, tensor in facts.spec.obs]
         _write(self._path, call="on_init", env=facts.config.run.env, seed=facts.seed, obs=sizes, at=facts.env_steps)
 
     def on_start(self) -> None:
-        """That it was called."""
         _write(self._path, call="on_start")
 
     def on_training_step(self, progress: Progress) -> None:
-        """Counts."""
         _write(self._path, call="on_training_step", updates=progress.updates, env_steps=progress.env_steps)
 
     def extra_summaries(self) -> Mapping[str, float]:
-        """How often it was asked."""
         self._asked += 1
         return {"diary/asked": self._asked}
 
     def on_stop(self, outcome: Outcome) -> None:
-        """How it ended."""
         _write(self._path, call="on_stop", status=outcome.status, env_steps=outcome.summary.env_steps)
 
 
@@ -69,7 +64,6 @@ class FailsInInit(Observer):
     """Fails before anything is started."""
 
     def on_init(self, facts: RunFacts) -> None:
-        """Fails."""
         raise ValueError("no mail server")
 
 
@@ -77,7 +71,6 @@ class FailsInStart(Observer):
     """Fails when the processes have been started."""
 
     def on_start(self) -> None:
-        """Fails."""
         raise ValueError("no mail server")
 
 
@@ -85,7 +78,6 @@ class FailsInTraining(Observer):
     """Fails once there are some updates."""
 
     def on_training_step(self, progress: Progress) -> None:
-        """Fails."""
         if progress.updates >= FAIL_AT:
             raise ValueError("no mail server")
 
@@ -94,7 +86,6 @@ class FailsInSummaries(Observer):
     """Gives no numbers."""
 
     def extra_summaries(self) -> Mapping[str, float]:
-        """Fails."""
         raise ValueError("no mail server")
 
 
@@ -102,7 +93,6 @@ class FailsAtStop(Observer):
     """Fails when all is over."""
 
     def on_stop(self, outcome: Outcome) -> None:
-        """Fails."""
         raise ValueError("no mail server")
 
 
