@@ -1,4 +1,4 @@
-"""An env is looked at in a process of its own before anything starts, and what is wrong with it is named."""
+"""An env is checked in a process of its own before anything starts, and what is wrong with it is named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sfactory.planning.env_probe import examine, probe_env
 from sfactory.process.spawn import Spawner
 from tests.support.scripted_env import ScriptedEnv
 
-HERE = "tests.unit.planning.test_probe"
+HERE = "tests.unit.planning.test_env_probe"
 BOUND_S = 60.0
 
 
@@ -49,8 +49,12 @@ def raising() -> gymnasium.Env[Any, Any]:
     raise LookupError("no simulator at port 7")
 
 
+def unmakeable() -> gymnasium.Env[Any, Any]:
+    raise FileNotFoundError("levels/maze_9.txt is missing")
+
+
 def chatty() -> gymnasium.Env[Any, Any]:
-    print("hello from the simulator")  # must not reach stdout, which carries the result alone
+    print("hello from the simulator")
     return well_behaved()
 
 
@@ -93,10 +97,13 @@ def factory_of(name: str, **kwargs: object) -> EnvFactory:
     return EnvFactory(f"{HERE}:{name}", kwargs)
 
 
-def test_a_good_env_is_described(spawner: Spawner) -> None:
-    spec, step_us, _ = probe_env(spawner, factory_of("well_behaved"), BOUND_S)
+def test_a_good_env_is_described(spawner: Spawner, capfd: pytest.CaptureFixture[str]) -> None:
+    spec, step_us, _ = probe_env(spawner, factory_of("chatty"), BOUND_S)
 
+    assert capfd.readouterr().out == ""  # stdout carries the result of a run alone
     assert step_us is None  # measuring takes a moment, and is not asked for
+    agents = EnvFactory("sfactory_envs.synthetic.counting_agents:CountingParallel")
+    assert probe_env(spawner, agents, BOUND_S).spec.num_agents == 3
     assert [key for key, _ in spec.obs] == ["obs"]
     assert [(head.key, getattr(head, "start", None)) for head in spec.actions] == [("action", 2)]
 
@@ -106,16 +113,8 @@ def test_the_steps_of_an_env_are_timed_if_that_is_asked_for(spawner: Spawner) ->
 
     assert step_us is not None
     assert 0.1 < step_us < 10_000
-
-
-def test_the_steps_of_a_vector_env_are_not_timed_since_it_is_not_known_how_many_there_will_be() -> None:
+    # The cost of a vector env depends on the number of its envs, which is not known yet.
     assert examine(EnvFactory("vector:CartPole-v1"), timed=True).step_us is None
-
-
-def test_what_an_env_prints_does_not_reach_stdout(spawner: Spawner, capfd: pytest.CaptureFixture[str]) -> None:
-    probe_env(spawner, factory_of("chatty"), BOUND_S)
-
-    assert capfd.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
@@ -124,6 +123,7 @@ def test_what_an_env_prints_does_not_reach_stdout(spawner: Spawner, capfd: pytes
         ("suicidal", r"its process died while the env was made, reset or stepped \(.*-11\)"),
         ("raising", r"LookupError: no simulator at port 7"),
         ("absent", r"has no 'absent'"),
+        ("unmakeable", r"raised \w+: .* \(at .*test_env_probe\.py:\d+ in \w+\)"),
     ],
 )
 def test_an_env_that_cannot_be_made_is_refused_with_its_cause(spawner: Spawner, name: str, words: str) -> None:
@@ -137,7 +137,7 @@ def test_an_env_that_hangs_is_refused_when_its_time_is_up_and_the_place_is_shown
     with pytest.raises(EnvError, match=r"not made, reset and stepped within --reset_timeout_seconds=2$"):
         probe_env(spawner, factory_of("sleepy"), 2)
 
-    assert re.search(r"sf-probe hung here:\n.*test_probe\.py\", line \d+ in sleepy", caplog.text, re.DOTALL)
+    assert re.search(r"sf-probe hung here:\n.*test_env_probe\.py\", line \d+ in sleepy", caplog.text, re.DOTALL)
 
 
 @pytest.mark.parametrize(
@@ -167,17 +167,8 @@ def test_gpus_beyond_those_that_are_visible_are_refused_before_anything_starts(
         ("reward", "the reward 'much', which is no number"),
     ],
 )
-def test_an_env_that_does_not_keep_to_the_interface_is_told_how(what: str, words: str) -> None:
+def test_what_is_wrong_with_a_plain_env_is_named(what: str, words: str) -> None:
     with pytest.raises(SFactoryError, match=words) as refused:
         examine(factory_of("odd", what=what))
 
     assert f"--env={HERE}:odd" in str(refused.value)
-
-
-def test_an_env_whose_making_fails_is_told_with_its_place(spawner: Spawner) -> None:
-    with pytest.raises(EnvError, match=r"raised \w+: .* \(at .*test_probe\.py:\d+ in \w+\)"):
-        probe_env(spawner, factory_of("unmakeable"), BOUND_S)
-
-
-def unmakeable() -> gymnasium.Env[Any, Any]:
-    raise FileNotFoundError("levels/maze_9.txt is missing")

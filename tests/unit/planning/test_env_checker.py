@@ -1,4 +1,4 @@
-"""An env of many agents is looked at before anything starts, and what is wrong with it is named."""
+"""An env of many agents is checked before anything starts, and what is wrong with it is named."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pytest
 
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import EnvError
-from sfactory.planning.env_probe import examine, probe_env
-from sfactory.process.spawn import Spawner
+from sfactory.planning.env_probe import examine
 from sfactory_envs.synthetic.counting_agents import CountingLists, CountingParallel
 from tests.support.scripted_agents import Changes, ScriptedAgents
 
-HERE = "tests.unit.planning.test_examine_agents"
+HERE = "tests.unit.planning.test_env_checker"
 PARALLEL = "sfactory_envs.synthetic.counting_agents:CountingParallel"
 LISTS = "sfactory_envs.synthetic.counting_agents:CountingLists"
 NAN = np.full(8, np.nan, np.float32)
@@ -45,30 +44,29 @@ class OddParallel(CountingParallel):  # type: ignore[misc]
                 shown["counter_1"] = shown["counter_1"][:3]
             case "nan at reset":
                 shown["counter_1"] = NAN
-            case "nobody":
+            case "no agents":
                 self.agents: list[str] = []
         return shown, infos
 
     def step(self, actions: dict[str, Any]) -> Any:
         self._count += 1
-        told = list(super().step(actions))
-        shown, rewards = told[0], told[1]
+        shown, rewards, *rest = super().step(actions)
         match self._what:
             case "four":
-                return tuple(told[:4])
+                return shown, rewards, *rest[:2]
             case "lists":
-                return tuple(list(part) for part in told)
+                return tuple(list(part) for part in (shown, rewards, *rest))
             case "stranger in rewards":
                 rewards["stranger"] = 1.0
             case "stranger in agents" if self._count > 4:
                 self.agents = [*self.agents, "stranger"]
             case "late nan" if self._count > 4:
-                told[0] = dict.fromkeys(shown, NAN)
+                shown = dict.fromkeys(shown, NAN)
             case "text" if self._count > 4:
-                told[1] = dict.fromkeys(rewards, "much")
+                rewards = dict.fromkeys(rewards, "much")
             case "inf" if self._count > 4:
-                told[1] = dict.fromkeys(rewards, np.inf)
-        return tuple(told)
+                rewards = dict.fromkeys(rewards, np.inf)
+        return shown, rewards, *rest
 
 
 class OddLists(CountingLists):  # type: ignore[misc]
@@ -80,29 +78,50 @@ class OddLists(CountingLists):  # type: ignore[misc]
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         shown, infos = super().reset(seed=seed)
-        match self._what:
-            case "reset alone":
-                return shown
-            case "reset dict":
-                return dict(enumerate(shown)), infos
-            case "three":
-                return [*shown, shown[0]], infos
-            case "one info":
-                return shown, {}
-        return shown, infos
+        odd = {
+            "reset alone": shown,
+            "reset dict": (dict(enumerate(shown)), infos),
+            "three": ([*shown, shown[0]], infos),
+            "one info": (shown, {}),
+        }
+        return odd.get(self._what, (shown, infos))
 
     def step(self, actions: Any) -> Any:
-        told = super().step(actions)
+        step = super().step(actions)
+        odd = {
+            "four": step[:4],
+            "one reward": (step[0], 1.0, *step[2:]),
+            "three flags": (*step[:2], [False] * 3, *step[3:]),
+            "no infos": (*step[:4], [None, None]),
+        }
+        return odd.get(self._what, step)
+
+
+class OddAgents(ScriptedAgents):
+    """Returns one value too many in ``what``."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__({3: Changes(terminated=[1])})
+        self._what = what
+
+    def reset(self, *, seed: int | None = None) -> list[Any]:
+        shown = super().reset(seed=seed)
+        return [*shown, shown[0]] if self._what == "reset" else shown
+
+    def step(self, actions: Any) -> Any:
+        shown, rewards, change = super().step(actions)
         match self._what:
-            case "four":
-                return told[:4]
-            case "one reward":
-                return told[0], 1.0, *told[2:]
-            case "three flags":
-                return *told[:2], [False] * 3, *told[3:]
-            case "no infos":
-                return *told[:4], [None, None]
-        return told
+            case "observations":
+                shown = [*shown, shown[0]]
+            case "rewards":
+                rewards = [*rewards, 0.0]
+            case "active" if change is not None:
+                change = change._replace(active=[*change.active, True])
+        return shown, rewards, change
+
+
+def many_at_a_time(num_envs: int) -> CountingParallel:
+    return CountingParallel()
 
 
 PARALLEL_FLAWS = {
@@ -113,7 +132,7 @@ PARALLEL_FLAWS = {
     "missing at reset": "reset() gave no observation of agent 'counter_1', who is among the env's agents",
     "short at reset": "reset(), agent 'counter_1': observation 'obs' has shape (3,)",
     "nan at reset": "reset(), agent 'counter_1': observation 'obs' holds NaN or infinity; observations must be finite",
-    "nobody": "no agent is in the env's agents after reset()",
+    "no agents": "no agent is in the env's agents after reset()",
     "four": "step() must return dicts of observations, rewards, terminations, truncations and infos",
     "lists": "step() must return dicts of observations, rewards, terminations, truncations and infos",
     "stranger in rewards": "step() gave a reward of 'stranger', who is not among possible_agents",
@@ -146,67 +165,29 @@ def test_the_spec_names_all_agents(name: str) -> None:
     assert probed.step_us > 0
 
 
-@pytest.mark.parametrize("what", PARALLEL_FLAWS)
-def test_what_is_wrong_with_a_parallel_env_is_named(what: str) -> None:
-    with pytest.raises(EnvError, match=f"^--env={HERE}:OddParallel.*{re.escape(PARALLEL_FLAWS[what])}"):
-        examine(EnvFactory(f"{HERE}:OddParallel", {"what": what}))
+AGENT_FLAWS = {
+    "reset": "gave 3 observations for 2 agents",
+    **{what: f"gave 3 {what} for 2 agents" for what in ("observations", "rewards", "active")},
+}
 
 
-@pytest.mark.parametrize("what", LIST_FLAWS)
-def test_what_is_wrong_with_an_env_of_lists_is_named(what: str) -> None:
-    with pytest.raises(EnvError, match=f"^--env={HERE}:OddLists.*{re.escape(LIST_FLAWS[what])}"):
-        examine(EnvFactory(f"{HERE}:OddLists", {"what": what}))
+@pytest.mark.parametrize(
+    ("env", "what", "words"),
+    [
+        (env, what, words)
+        for env, flaws in {"OddParallel": PARALLEL_FLAWS, "OddLists": LIST_FLAWS, "OddAgents": AGENT_FLAWS}.items()
+        for what, words in flaws.items()
+    ],
+)
+def test_a_flaw_of_an_env_of_many_agents_is_named(env: str, what: str, words: str) -> None:
+    with pytest.raises(EnvError, match=f"^--env={HERE}:{env}.*{re.escape(words)}"):
+        examine(EnvFactory(f"{HERE}:{env}", {"what": what}))
 
 
-class OddAgents(ScriptedAgents):
-    """Tells of one agent too many: ``what`` says in what."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__({3: Changes(terminated=[1])})
-        self._what = what
-
-    def reset(self, *, seed: int | None = None) -> list[Any]:
-        shown = super().reset(seed=seed)
-        return [*shown, shown[0]] if self._what == "reset" else shown
-
-    def step(self, actions: Any) -> Any:
-        shown, rewards, change = super().step(actions)
-        match self._what:
-            case "observations":
-                shown = [*shown, shown[0]]
-            case "rewards":
-                rewards = [*rewards, 0.0]
-            case "active" if change is not None:
-                change = change._replace(active=[*change.active, True])
-        return shown, rewards, change
-
-
-@pytest.mark.parametrize("what", ["reset", "observations", "rewards", "active"])
-def test_an_own_env_of_many_agents_that_tells_of_too_many_is_refused(what: str) -> None:
-    told = "observations" if what == "reset" else what
-
-    with pytest.raises(EnvError, match=f"gave 3 {told} for 2 agents"):
-        examine(EnvFactory(f"{HERE}:OddAgents", {"what": what}))
-
-
-def many_at_a_time(num_envs: int) -> CountingParallel:
-    return CountingParallel()
-
-
-def test_envs_of_many_agents_come_one_by_one() -> None:
+def test_one_agent_many_agents_and_vectors_are_not_mixed_up() -> None:
     with pytest.raises(EnvError, match="takes num_envs, and returned an env of many agents"):
         examine(EnvFactory(f"{HERE}:many_at_a_time"))
-
-
-def test_where_one_agent_is_needed_many_are_refused() -> None:
     with pytest.raises(EnvError, match="has 3 agents, where one of one agent is needed"):
         EnvFactory(PARALLEL)()
     with pytest.raises(EnvError, match="made an env of one agent where it had made one of many"):
         EnvFactory("CartPole-v1").agents()
-
-
-def test_an_env_of_many_agents_is_probed_in_a_process_of_its_own() -> None:
-    spawner = Spawner()
-    spawner.open()
-
-    assert probe_env(spawner, EnvFactory(PARALLEL), 60.0).spec.num_agents == 3
