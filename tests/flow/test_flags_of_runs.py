@@ -19,7 +19,7 @@ from sfactory.errors import ExitCode
 from sfactory.system.cores import Cores
 from tests.support.standing import wait_until_all_work
 from tests.support.telling_envs import HIGH_RETURN, LOW_RETURN
-from tests.support.trainer import RunTrainer, TrainerRun
+from tests.support.trainer import REAL, RunTrainer, TrainerRun
 
 ENDLESS = 1_000_000_000
 NEVER_S = 100_000
@@ -156,6 +156,7 @@ def test_processes_are_as_nice_as_pinned_and_as_threaded_as_is_wanted(
         folders[name] = tmp_path / f"threads_of_{name}"
         folders[name].mkdir()
         runs[name] = run_trainer(
+            REAL,  # libraries choose their numbers of threads when they are loaded
             experiment=name,
             env="tests.support.telling_envs:Threaded",
             env_kwargs={"folder": str(folders[name]), "library": str(library)},
