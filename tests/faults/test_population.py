@@ -209,7 +209,7 @@ def test_mapping_to_a_missing_policy_is_refused(run_trainer: RunTrainer) -> None
     run = run_trainer(num_policies=2, policy_mapping="tests.support.mappings:unknown", train_for_env_steps=20_000)
 
     run.assert_ended(ExitCode.REFUSED, END_S)
-    assert "--policy_mapping=tests.support.mappings:unknown returned 7 for agent 'agent', episode 0, env 0" in run.stderr
+    assert "mappings:unknown returned 7 for agent 'agent', episode 0, env 0" in run.stderr
 
 
 def test_a_population_in_one_process_lives_through_the_same_again(run_trainer: RunTrainer) -> None:
