@@ -1,10 +1,7 @@
-"""Room: between env objects and arrays. In: observations of N envs, rows of actions. Out: rows, env actions.
+"""Converts between env objects and arrays: observations into rows, and action rows into env actions.
 
-Built once per split from the env's spaces, so that nothing is looked up or decided per env and step.
-
-Room: between a vector env and arrays. In: its batched observations, rows of actions. Out: rows, batched actions.
-
-As ``sfactory.env.conversion`` is for envs one by one: built once per split, so that nothing is decided per step.
+Readers and writers are built once per split from the env's spaces, so that no step looks anything up or decides per
+env. ``ObsWriter`` and ``action_reader`` are for single envs, ``BlockWriter`` and ``block_reader`` for vector envs.
 """
 
 from __future__ import annotations
@@ -26,13 +23,13 @@ Rows = Mapping[str, Array]
 
 
 class BadObservation(SFactoryError):
-    """An observation does not have the shape or dtype that the env's observation space promises."""
+    """An observation does not have the shape or dtype of the env's observation space."""
 
 
 class Flaw(NamedTuple):
-    """Why something that an env gave is no data.
+    """Why data from an env is invalid.
 
-    key: path of the observation, or "reward". text: what is wrong. agent: which agent gave it, if an env has many.
+    key: path of the observation, or "reward". text: the problem. agent: name of the agent in a multi-agent env.
     """
 
     key: str
@@ -53,16 +50,16 @@ def leaf_paths(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> list[tup
 
 
 class Writer(Protocol):
-    """Writes the observations of N envs, in the form that a group of envs gives them, into one row per key."""
+    """Writes the observations of a group of N envs into one row block per key."""
 
     def write(self, observations: Any, rows: Rows) -> None:
         """Copy ``observations`` into ``rows`` {key: [N, ...]}; raises BadObservation if they do not fit."""
 
     def check_all(self, observations: Any, size: int, where: str) -> None:
-        """Raise BadObservation unless ``observations`` of ``size`` envs have the promised shapes and dtypes."""
+        """Raise BadObservation unless ``observations`` of ``size`` envs match the space's shapes and dtypes."""
 
     def flaws(self, observations: Any, size: int) -> dict[int, Flaw]:
-        """Envs whose observation does not have the promised shape and dtype, or holds NaN or infinity. Slow."""
+        """Find envs with an observation of wrong shape or dtype, or with NaN or infinity. Slow."""
 
 
 class ObsWriter:
@@ -73,7 +70,7 @@ class ObsWriter:
         self._specs = dict(spec.obs)
 
     def write(self, observations: Sequence[Any], rows: Rows) -> None:
-        """Copy ``observations`` (N of the env's own structure) into ``rows`` {key: [N, ...]}.
+        """Copy ``observations`` (N, in the env's structure) into ``rows`` {key: [N, ...]}.
 
         Raises BadObservation naming the env if one does not fit.
         """
@@ -85,7 +82,7 @@ class ObsWriter:
             raise
 
     def named(self, row: int) -> str:
-        """What errors call the env of ``row``."""
+        """The name of the env of ``row`` in error messages."""
         return f"env {row}"
 
     def _write(self, observations: Sequence[Any], rows: Rows) -> None:
@@ -98,12 +95,12 @@ class ObsWriter:
                 np.concatenate(leaf, out=row.reshape(-1, *row.shape[2:]), casting="same_kind")
 
     def check_all(self, observations: Sequence[Any], size: int, where: str) -> None:
-        """``check`` for each of the ``size`` observations."""
+        """Call ``check`` on each of the ``size`` observations."""
         for env, obs in enumerate(observations):
             self.check(obs, f"{where}, {self.named(env)}")
 
     def check(self, obs: Any, where: str) -> None:
-        """Raise BadObservation unless ``obs`` has the promised shapes and castable dtypes."""
+        """Raise BadObservation unless ``obs`` has the space's shapes and castable dtypes."""
         for key, path in self._leaves:
             if misfit := self._misfit(obs, key, path):
                 raise BadObservation(f"{where}: observation {key!r} {misfit}")
@@ -121,7 +118,7 @@ class ObsWriter:
         return found
 
     def _misfit(self, obs: Any, key: str, path: tuple[Any, ...]) -> str:
-        """How a leaf of ``obs`` breaks the promise of the space; '' if it does not."""
+        """How a leaf of ``obs`` differs from the space; '' if it matches."""
         try:
             leaf = np.asarray(reduce(getitem, path, obs))
         except (LookupError, TypeError, ValueError) as error:
@@ -139,10 +136,10 @@ class ObsWriter:
 
 
 def is_finite(leaf: Any, dtype: str) -> Any:
-    """Whether all of ``leaf`` is finite, once it is of ``dtype``; what is not real is."""
+    """True if all of ``leaf`` is finite after a cast to ``dtype``, or if ``dtype`` is not a float type."""
     if np.dtype(dtype).kind != "f":
         return True
-    with np.errstate(over="ignore"):  # what is too large for the dtype becomes infinite
+    with np.errstate(over="ignore"):  # values too large for the dtype become infinite
         return bool(np.isfinite(np.asarray(leaf).astype(dtype)).all())
 
 
@@ -150,9 +147,9 @@ ActionReader = Callable[[Rows], list[Any]]
 
 
 def action_reader(space: spaces.Space[Any], prefix: str = "") -> ActionReader:
-    """A function from action rows {key: [N, ...]} to N actions as the env wants them.
+    """Return a function that converts action rows {key: [N, ...]} to N env actions.
 
-    Reals are clipped to the bounds of their Box; indices are shifted by the start of their Discrete.
+    Box actions are clipped to their bounds; Discrete actions are shifted by their start.
     """
     where = prefix or ACTION_KEY
     if isinstance(space, spaces.Discrete):
@@ -203,12 +200,12 @@ class BlockWriter:
     """Writes the observations of all N envs of a vector env into one row block per key."""
 
     def __init__(self, spec: EnvSpec, space: spaces.Space[Any]) -> None:
-        """``space``: that of one env."""
+        """``space``: observation space of one env."""
         self._leaves = list(zip((key for key, _ in spec.obs), leaf_paths(space), strict=True))
         self._specs = dict(spec.obs)
 
     def write(self, observations: Any, rows: Rows) -> None:
-        """Copy ``observations`` (batched in the env's own structure) into ``rows`` {key: [N, ...]}.
+        """Copy ``observations`` (batched, in the env's structure) into ``rows`` {key: [N, ...]}.
 
         Raises BadObservation if they do not fit.
         """
@@ -225,13 +222,13 @@ class BlockWriter:
             raise
 
     def check_all(self, observations: Any, size: int, where: str) -> None:
-        """Raise BadObservation unless ``observations`` of ``size`` envs have the promised shapes and dtypes."""
+        """Raise BadObservation unless ``observations`` of ``size`` envs match the space's shapes and dtypes."""
         for key, path in self._leaves:
             if misfit := self._misfit(observations, size, key, path):
                 raise BadObservation(f"{where}: observation {key!r} {misfit}")
 
     def flaws(self, observations: Any, size: int) -> dict[int, Flaw]:
-        """See Writer. What does not fit does so for all envs."""
+        """See Writer. A wrong shape or dtype is reported for all envs."""
         found: dict[int, Flaw] = {}
         for key, path in self._leaves:
             if misfit := self._misfit(observations, size, key, path):
@@ -243,7 +240,7 @@ class BlockWriter:
         return found
 
     def _misfit(self, observations: Any, size: int, key: str, path: tuple[Any, ...]) -> str:
-        """How a leaf of all envs breaks the promise of the space; '' if it does not."""
+        """How a leaf of all envs differs from the space; '' if it matches."""
         try:
             leaf = np.asarray(reduce(getitem, path, observations))
         except (LookupError, TypeError, ValueError) as error:
@@ -265,10 +262,10 @@ BlockReader = Callable[[Rows], Any]
 
 
 def block_reader(space: spaces.Space[Any], prefix: str = "") -> BlockReader:
-    """A function from action rows {key: [N, ...]} to the batch of N actions that a vector env takes.
+    """Return a function that converts action rows {key: [N, ...]} to the batch of N actions for a vector env.
 
-    ``space``: that of one env. Reals are clipped to the bounds of their Box; indices are shifted by the start of their
-    Discrete. What is returned is the env's to keep.
+    ``space``: action space of one env. Box actions are clipped to their bounds; Discrete actions are shifted by their
+    start. The env may keep the returned batch.
     """
     where = prefix or ACTION_KEY
     if isinstance(space, spaces.Discrete):

@@ -1,11 +1,7 @@
-"""Room: making environments from their name.
+"""Makes environments from ``--env``, ``--env_kwargs`` and ``--env_frameskip``.
 
-In: ``--env``, ``--env_kwargs`` and ``--env_frameskip``. Out: a ``gymnasium.Env``, or a ``gymnasium.vector.VectorEnv``
-of many, or an EnvError that says what to do.
-
-Room: what makes the environments of a name. In: ``--env``. Out: a ``Maker``: something to call, and what it takes.
-
-A name is looked up in this order: an env family, ``module:function``, a Gymnasium id.
+A name is looked up in this order: env family, ``module:function``, Gymnasium id. The result is a ``gymnasium.Env``, an
+``AgentsEnv`` with several agents, or a ``gymnasium.vector.VectorEnv``. EnvErrors say how to fix the problem.
 """
 
 from __future__ import annotations
@@ -38,8 +34,10 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 class Maker:
     """Makes the environments of one name.
 
-    title: what errors call it. parameters: what it can be passed by name. own_parameters: whether these tell everything
-    that it takes, ``render_mode`` included, as with a user's function; others pass on what they do not know.
+    title: its name in errors
+    parameters: parameters that can be passed by name
+    own_parameters: True if ``parameters`` is complete (including ``render_mode``), as for a user's function; False if
+        the maker passes unknown arguments on
     """
 
     title: str
@@ -62,11 +60,11 @@ def find_maker(env_name: str) -> Maker:
 
 
 def make_gymnasium_env(env_id: str, **kwargs: object) -> Env:
-    """``gymnasium.make`` without the two wrappers that only look for mistakes in the caller's code.
+    """``gymnasium.make`` without the two wrappers that only check the caller's code.
 
-    On CartPole-v1 PassiveEnvChecker takes 0.7 and OrderEnforcing 0.3 of 7.3 us a step; a run is checked before it
-    starts. TimeLimit stays: it is what truncates episodes. ``kwargs`` are gymnasium.make's, ``max_episode_steps``
-    among them. For use by env families too.
+    On CartPole-v1, PassiveEnvChecker takes 0.7 us and OrderEnforcing 0.3 us of a 7.3 us step; envs are checked before
+    the run starts. TimeLimit stays because it truncates episodes. ``kwargs`` are those of gymnasium.make, such as
+    ``max_episode_steps``. Env families may use this function too.
     """
     import gymnasium
 
@@ -82,7 +80,7 @@ def make_gymnasium_env(env_id: str, **kwargs: object) -> Env:
 
 
 def _with_version(env_id: str) -> str:
-    """The id with the highest registered version added where it names none, as gymnasium.make does."""
+    """Add the highest registered version to an id without a version, as gymnasium.make does."""
     from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
 
     namespace, bare, version = parse_env_id(env_id)
@@ -97,11 +95,11 @@ def _find_factory(name: str) -> Callable[..., object]:
 
 
 def _parameters(factory: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
-    """What can be passed to ``factory`` by name."""
+    """Parameters that can be passed to ``factory`` by name."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):
-        # Some builtins have no signature; then nothing tells what they take.
+        # Some builtins have no signature, so their parameters are unknown.
         return {}
     return {name: parameter for name, parameter in parameters.items() if parameter.kind in _BY_NAME}
 
@@ -119,13 +117,13 @@ __all__ = [
 ]
 
 _FRAMESKIP, _NUM_ENVS, _SEED = "env_frameskip", "num_envs", "seed"
-# Key of an env's metadata, True: what an observation shows depends on env_frameskip, as in a stack of frames.
+# Metadata key of an env; True if observations depend on env_frameskip, for example as stacked frames.
 SPANS_FRAMES = "observation_spans_frames"
 
 
 @dataclass(frozen=True)
 class EnvFactory:
-    """How to make the environments of a run: picklable, so that it can be sent to the processes that step them."""
+    """Makes the environments of a run. Picklable, so that it can be sent to actor processes."""
 
     name: str
     kwargs: Mapping[str, object] = field(default_factory=dict)
@@ -138,19 +136,19 @@ class EnvFactory:
 
     @property
     def makes_vectors(self) -> bool:
-        """Whether envs come many at a time, see ``make_vector_env``; raises EnvError if that cannot be found out."""
+        """True if the maker returns vector envs, see ``make_vector_env``; raises EnvError if it cannot be imported."""
         return takes_num_envs(self.name)
 
     def __call__(self, render_mode: str | None = None) -> Env:
-        """One new environment of one agent; raises EnvError."""
+        """Make one single-agent environment; raises EnvError."""
         return make_env(self.name, self.kwargs, render_mode, self.env_frameskip)
 
     def either(self, render_mode: str | None = None) -> Env | AgentsEnv:
-        """One new environment, of one agent or of many; raises EnvError."""
+        """Make one single-agent or multi-agent environment; raises EnvError."""
         return make_either_env(self.name, self.kwargs, render_mode, self.env_frameskip)
 
     def agents(self) -> AgentsEnv:
-        """One new environment of many agents; raises EnvError."""
+        """Make one multi-agent environment; raises EnvError."""
         from sfactory.env.multi_agent import AgentsEnv
 
         env = self.either()
@@ -159,21 +157,21 @@ class EnvFactory:
         return env
 
     def vector(self, num_envs: int, seed: int) -> VectorEnv:
-        """``num_envs`` new environments in one; raises EnvError."""
+        """Make one vector env of ``num_envs`` environments; raises EnvError."""
         return make_vector_env(self.name, self.kwargs, num_envs, seed, self.env_frameskip)
 
 
 def make_env(
     env_name: str, env_kwargs: Mapping[str, object], render_mode: str | None = None, env_frameskip: int = 1
 ) -> Env:
-    """One environment, made by its family, its ``module:function``, or Gymnasium.
+    """Make one single-agent environment with its family, its ``module:function``, or Gymnasium.
 
-    ``env_frameskip`` is passed on to a family's ``make`` or a function that has a parameter of this name, so that
-    one flag both makes the env skip and counts what it skipped. Gymnasium ids and all others are not told of it. An
-    env whose observations are made of several frames says so in its metadata, see SPANS_FRAMES. If envs of this name
-    come many at a time, it is a vector env of one.
+    ``env_frameskip`` is passed on if the family's ``make`` or the function has a parameter of this name, so that one
+    flag both sets frame skipping and counts the skipped frames. Other makers, such as Gymnasium, do not get it. An env
+    with several frames in one observation sets SPANS_FRAMES in its metadata. If the maker returns vector envs, the
+    result wraps a vector env of size 1.
 
-    Raises EnvError, with whatever the factory raised as its cause, if it cannot be made or is no gymnasium.Env.
+    Raises EnvError if the env cannot be made or is not a gymnasium.Env; its cause is the factory's exception.
     """
     import gymnasium
 
@@ -186,7 +184,7 @@ def make_env(
 def make_either_env(
     env_name: str, env_kwargs: Mapping[str, object], render_mode: str | None = None, env_frameskip: int = 1
 ) -> Env | AgentsEnv:
-    """As ``make_env``; what has many agents is an AgentsEnv, see ``agents_env_of``."""
+    """Like ``make_env``, but returns an AgentsEnv for a multi-agent env, see ``agents_env_of``."""
     import gymnasium
 
     maker = find_maker(env_name)
@@ -209,10 +207,10 @@ def make_either_env(
 def make_vector_env(
     env_name: str, env_kwargs: Mapping[str, object], num_envs: int, seed: int, env_frameskip: int = 1
 ) -> VectorEnv:
-    """``num_envs`` environments in one, made by a family's ``make`` or a function with a parameter ``num_envs``.
+    """Make a vector env of ``num_envs``, with a family's ``make`` or a function that has a parameter ``num_envs``.
 
-    One with a parameter ``seed`` is given ``seed``: some vector envs can be seeded at no other time.
-    Raises EnvError as ``make_env`` does, and if it is no gymnasium.vector.VectorEnv of so many.
+    A parameter ``seed`` gets ``seed``, because some vector envs can only be seeded here. Raises EnvError as
+    ``make_env`` does, and if the result is not a gymnasium.vector.VectorEnv of ``num_envs`` envs.
     """
     maker = find_maker(env_name)
     kwargs = _kwargs(maker, env_name, env_kwargs, None, env_frameskip) | {_NUM_ENVS: num_envs}
@@ -222,19 +220,19 @@ def make_vector_env(
 
 
 def takes_frameskip(env_name: str) -> bool:
-    """Whether what makes ``env_name`` is told ``--env_frameskip``; raises EnvError if it cannot be imported."""
+    """True if the maker of ``env_name`` gets ``--env_frameskip``; raises EnvError if it cannot be imported."""
     return _FRAMESKIP in find_maker(env_name).parameters
 
 
 def takes_num_envs(env_name: str) -> bool:
-    """Whether what makes ``env_name`` makes many at a time; raises EnvError if it cannot be imported."""
+    """True if the maker of ``env_name`` returns vector envs; raises EnvError if it cannot be imported."""
     return _NUM_ENVS in find_maker(env_name).parameters
 
 
 def _kwargs(
     maker: Maker, env_name: str, env_kwargs: Mapping[str, object], render_mode: str | None, env_frameskip: int
 ) -> dict[str, object]:
-    """What to call ``maker`` with."""
+    """Keyword arguments for ``maker``."""
     kwargs = dict(env_kwargs)
     if _FRAMESKIP in maker.parameters:
         kwargs[_FRAMESKIP] = _agreed_frameskip(env_name, env_kwargs, env_frameskip)
@@ -289,7 +287,7 @@ def _agreed_frameskip(env_name: str, env_kwargs: Mapping[str, object], env_frame
 
 
 def _guarded(maker: Maker, env_name: str, env_kwargs: Mapping[str, object], kwargs: Mapping[str, object]) -> object:
-    """What ``maker`` makes, with whatever it raises turned into an EnvError that names it."""
+    """Call ``maker``; turn any exception into an EnvError that names the maker."""
     try:
         return maker.make(**kwargs)
     except EnvError:

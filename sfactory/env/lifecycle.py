@@ -1,9 +1,7 @@
-"""Room: the end of an env. In: an env that has done its work. Out: nothing, whatever its close() does.
+"""Closes envs safely, and sets which GPU an env may use (``--actor_worker_gpus``).
 
-Room: which GPU an env may use. In: ``--actor_worker_gpus`` and the number of a worker. Out: environment variables.
-
-They must be set before an env loads CUDA or EGL. A process that was forked after torch was imported is in time, too:
-CUDA reads them when it is first used, and the fork server never uses it.
+The environment variables must be set before an env loads CUDA or EGL. Setting them after a fork from a process that
+imported torch works too: CUDA reads them at its first use, and the fork server never uses CUDA.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ class Closable(Protocol):
     """An env of any kind."""
 
     def close(self) -> object:
-        """Free what the env holds."""
+        """Free the resources of the env."""
 
 
 def close_env(env: Closable, name: str) -> None:
-    """Close ``env``, called ``name``. What it raises is only logged: its work is done, and that is not undone."""
+    """Close ``env``; exceptions are only logged, because the env is no longer needed. ``name``: for the log."""
     try:
         env.close()
     # Foreign code may raise anything, and may even call sys.exit.
@@ -39,13 +37,13 @@ EGL = ("EGL_DEVICE_ID", "MUJOCO_EGL_DEVICE_ID")
 
 
 def see_gpu_of(worker: int, gpus: Sequence[int], variables: MutableMapping[str, str] = os.environ) -> None:
-    """Let this process see GPU ``gpus[worker % len(gpus)]`` alone, or no GPU if there are none in ``gpus``.
+    """Make only GPU ``gpus[worker % len(gpus)]`` visible to this process, or no GPU if ``gpus`` is empty.
 
-    GPUs are numbered as torch numbers them: within CUDA_VISIBLE_DEVICES, where that is set. Raises EnvError if it
-    does not list as many.
+    GPUs are numbered as in torch: by their place in CUDA_VISIBLE_DEVICES if that is set. Raises EnvError if a number
+    is outside that list.
     """
     if not gpus:
-        # Without this, an env or a stray call could make a CUDA context in every actor, of some 500 MB each.
+        # Otherwise an env or a stray call could create a CUDA context of about 500 MB in every actor.
         variables[CUDA] = ""
         return
     gpu = gpus[worker % len(gpus)]
@@ -61,5 +59,5 @@ def see_gpu_of(worker: int, gpus: Sequence[int], variables: MutableMapping[str, 
         name = listed[gpu]
     variables[CUDA] = name
     for variable in EGL:
-        # EGL numbers devices and knows no UUIDs, which CUDA takes as well.
+        # EGL takes only device numbers; CUDA also takes UUIDs.
         variables[variable] = name if name.isdigit() else str(gpu)

@@ -1,10 +1,10 @@
-"""Room: what an environment of many agents is to sfactory. In: anybody's env of many. Out: an ``AgentsEnv``.
+"""Defines ``AgentsEnv``, the interface of an environment with several agents.
 
-Its agents have fixed names and places, 0 to A - 1, and all that is told of them comes as lists by place. Two foreign
-interfaces are understood (sfactory/env/multi_agent_adapters.py); whoever likes may derive from ``AgentsEnv`` itself.
+Agents have fixed names and fixed places 0 to A - 1; all per-agent data is passed as lists in this order.
+sfactory/env/multi_agent_adapters.py adapts two other interfaces; an env may also derive from ``AgentsEnv`` directly.
 
-An agent takes part in a step, or it does not: it may sleep, and wake up again, or its episode may be over while others
-play on. The env's own episode is over once those of all its agents are.
+An agent may sleep for some steps and wake up again, and its episode may end before those of the others. The episode of
+the env ends when the episodes of all its agents have ended.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from sfactory.spec import EnvSpec
 
 
 class BadAgents(SFactoryError):
-    """An env of many agents told something of them that cannot be; the text names the agent."""
+    """A multi-agent env returned inconsistent data about its agents; the text names the agent."""
 
 
 class Change(NamedTuple):
-    """What a step changed in who takes part; one entry per agent each.
+    """How a step changed the set of acting agents; each field has one entry per agent.
 
-    terminated, truncated: whose episode ended with this very step, asleep or not; terminated wins where both are set
-    active: who takes part in the next step; none of those whose episode is over
-    infos: what the env says of each, as mappings
+    terminated, truncated: True if the agent's episode ended in this step, even if it slept; terminated wins over
+        truncated
+    active: True if the agent acts in the next step; False once its episode has ended
+    infos: one mapping per agent
     """
 
     terminated: Sequence[bool]
@@ -39,15 +40,15 @@ class Change(NamedTuple):
     infos: Sequence[Any]
 
 
-# Observations and rewards by place, and what has changed in who takes part; None if nothing has.
+# Observations and rewards by place, and the Change of acting agents; None if nothing changed.
 AgentsStep = tuple[Sequence[Any], Sequence[Any], Change | None]
 
 
 class AgentsEnv(abc.ABC):
     """An env of A agents, all with the same spaces.
 
-    agents: their names, A of them, which never change
-    observation_space, action_space: of each of them
+    agents: A names, which never change
+    observation_space, action_space: the spaces of one agent
     metadata, render_mode: as in Gymnasium
     """
 
@@ -59,32 +60,32 @@ class AgentsEnv(abc.ABC):
 
     @abc.abstractmethod
     def reset(self, *, seed: int | None = None) -> list[Any]:
-        """Begin an episode. A observations; None of agents that begin it asleep."""
+        """Begin an episode. Returns A observations; None for agents that start asleep."""
 
     @abc.abstractmethod
     def step(self, actions: Sequence[Any]) -> AgentsStep:
-        """Take A actions; those of agents that take no part are ignored.
+        """Take A actions; actions of inactive agents are ignored.
 
-        Of agents that take no part in the next step, the last observation that they have is given, or None. Rewards of
-        agents that took no part may be other than 0.
+        For agents that are inactive in the next step, the observation is their last one or None. Inactive agents may
+        receive rewards other than 0.
         """
 
     @abc.abstractmethod
     def render(self) -> Any:
-        """The frame of the env."""
+        """Return a frame of the env."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Free what the env holds."""
+        """Free the resources of the env."""
 
     @property
     def spec(self) -> EnvSpec:
-        """What each agent sees and does, and who they are; raises EnvError if spaces are not supported."""
+        """Spaces of one agent and the agents' names; raises EnvError if spaces are not supported."""
         return EnvSpec.of_spaces(self.observation_space, self.action_space, self.agents)
 
 
 class _NoAgents(AgentsEnv):
-    """Stands where an env was closed and none could be made; it is only closed again."""
+    """Placeholder after an env was closed and could not be recreated; only ``close`` is called on it."""
 
     def reset(self, *, seed: int | None = None) -> list[Any]:
         raise NotImplementedError
@@ -96,14 +97,14 @@ class _NoAgents(AgentsEnv):
         raise NotImplementedError
 
     def close(self) -> None:
-        """There is nothing to be freed."""
+        """Do nothing."""
 
 
 NO_AGENTS: AgentsEnv = _NoAgents()
 
 
 def shared_space(what: str, agents: Sequence[str], space_of: Callable[[int], spaces.Space[Any]]) -> spaces.Space[Any]:
-    """The one space of all agents, of which ``space_of`` tells by place; raises EnvError if two of them differ."""
+    """The space that all agents share; ``space_of`` maps a place to a space. Raises EnvError if two differ."""
     first = space_of(0)
     for place in range(1, len(agents)):
         other = space_of(place)
@@ -126,7 +127,7 @@ def require_agents(env: AgentsEnv, agents: tuple[str, ...]) -> None:
 
 
 def blank(space: spaces.Space[Any]) -> Any:
-    """What stands for the observation of an agent that takes no part: zeros in the structure of ``space``."""
+    """Placeholder observation of an inactive agent: zeros in the structure of ``space``."""
     if isinstance(space, spaces.Dict):
         return {name: blank(child) for name, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -135,13 +136,13 @@ def blank(space: spaces.Space[Any]) -> Any:
 
 
 class AgentsWriter(ObsWriter):
-    """An ObsWriter that calls rows by env and agent."""
+    """An ObsWriter that names rows by env and agent."""
 
     def __init__(self, spec: EnvSpec, space: spaces.Space[Any]) -> None:
         super().__init__(spec, space)
         self._agents = spec.agents
 
     def named(self, row: int) -> str:
-        """What errors call ``row``."""
+        """The name of ``row`` in error messages."""
         env, place = divmod(row, len(self._agents))
         return f"env {env}, agent {self._agents[place]!r}"

@@ -1,11 +1,11 @@
-"""Room: envs of many agents as others write them. In: PettingZoo's parallel interface, or lists. Out: AgentsEnv.
+"""Adapts multi-agent envs with PettingZoo's parallel interface or with a list interface to ``AgentsEnv``.
 
-Neither needs a package: what an env is, is seen from what it has.
+The kind of an env is detected from its attributes, so no extra package is needed.
 
-Lists: an env with ``num_agents`` (and perhaps ``is_multiagent``), whose spaces are those of one agent, whose ``reset``
-gives a list of observations and one of infos, and whose ``step`` takes a list of actions and gives five lists. An info
-with ``"is_active": False`` says that its agent takes no part in the next step. The env is reset by sfactory, once all
-of its agents are terminated or truncated.
+List interface: the env has ``num_agents`` (and optionally ``is_multiagent``) and the spaces of one agent. ``reset``
+returns a list of observations and a list of infos; ``step`` takes a list of actions and returns five lists. An info
+with ``"is_active": False`` means that the agent does not act in the next step. sfactory resets the env after all its
+agents are terminated or truncated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IS_ACTIVE = "is_active"
 
 
 def agents_env_of(env: Any) -> AgentsEnv | None:
-    """``env`` as an AgentsEnv, or None if it has one agent. Raises EnvError if it has many and cannot be used."""
+    """Adapt ``env`` to AgentsEnv; None for a single-agent env. Raises EnvError for an unusable multi-agent env."""
     if isinstance(env, AgentsEnv):
         return env
     if hasattr(env, "possible_agents"):
@@ -42,7 +42,7 @@ def agents_env_of(env: Any) -> AgentsEnv | None:
 
 
 class ParallelAgents(AgentsEnv):
-    """An env with PettingZoo's parallel interface. Who is in its ``agents`` takes part in the next step."""
+    """An env with PettingZoo's parallel interface. Agents listed in its ``agents`` act in the next step."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -59,9 +59,9 @@ class ParallelAgents(AgentsEnv):
         self._zeros = [0.0] * self._size
         self._active = [True] * self._size
         self._over = [False] * self._size
-        self._everybody = True  # takes part
+        self._everybody = True  # all agents act
         self._acting: list[tuple[Hashable, int]] = []
-        self._live: list[Hashable] = []  # the env's agents, as they are while nothing changes
+        self._live: list[Hashable] = []  # the env's ``agents`` while nothing changes
         self._live_set: set[Hashable] = set()
 
     def reset(self, *, seed: int | None = None) -> list[Any]:
@@ -76,7 +76,7 @@ class ParallelAgents(AgentsEnv):
     def step(self, actions: Sequence[Any]) -> AgentsStep:
         """See AgentsEnv."""
         chosen = {}
-        for key, place in self._acting:  # takes half as long as dict(zip(...)) for few agents
+        for key, place in self._acting:  # for few agents twice as fast as dict(zip(...))
             chosen[key] = actions[place]
         told = self.env.step(chosen)
         if not self._everybody:
@@ -84,7 +84,7 @@ class ParallelAgents(AgentsEnv):
         observations, rewards, terminated, truncated, _ = told
         nothing = self._nothing
         if len(self.env.agents) != self._size or not (
-            # Dicts are compared faster than their values are gone through.
+            # Comparing dicts is faster than iterating over their values.
             (terminated == nothing or not any(terminated.values()))
             and (truncated == nothing or not any(truncated.values()))
         ):
@@ -103,7 +103,7 @@ class ParallelAgents(AgentsEnv):
         self.env.close()
 
     def _without_some(self, told: Any) -> AgentsStep:
-        """A step in which somebody takes no part. Most change nothing either, and are looked through as a whole."""
+        """Handle a step with inactive agents. Fast path: most such steps change nothing."""
         observations, rewards, terminated, truncated, _ = told
         if self.env.agents != self._live or any(terminated.values()) or any(truncated.values()):
             return self._change(told)
@@ -113,14 +113,14 @@ class ParallelAgents(AgentsEnv):
         return list(map(observations.get, self._keys)), list(map(rewards.get, self._keys, self._zeros)), None
 
     def _change(self, told: Any) -> AgentsStep:
-        """What ``told`` by a step comes to, where something has changed or not everybody takes part."""
+        """Handle a step that may change which agents act."""
         observations, rewards, terminated, truncated, infos = told
         active, was_over = self._in_agents(), self._over
         for place, agent in enumerate(self.agents):
             if was_over[place] and active[place]:
                 raise BadAgents(f"agent {agent!r} is over, and is among the env's agents all the same; take it out")
         died = [bool(terminated.get(key)) and not was_over[place] for place, key in enumerate(self._keys)]
-        # Nobody is left: whoever has not been told of was stopped from outside.
+        # No agents are left: those without a termination or truncation flag count as truncated.
         empty = True not in active
         cut = [
             (empty or bool(truncated.get(key))) and not was_over[place] and not died[place]
@@ -158,7 +158,7 @@ class ParallelAgents(AgentsEnv):
 
 
 class ListedAgents(AgentsEnv):
-    """An env that tells of its agents in lists; see this module's text."""
+    """An env with the list interface; see the module docstring."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -174,7 +174,7 @@ class ListedAgents(AgentsEnv):
         self._size = count
         self._active = [True] * count
         self._over = [False] * count
-        self._everybody = True  # takes part
+        self._everybody = True  # all agents act
 
     def reset(self, *, seed: int | None = None) -> list[Any]:
         """See AgentsEnv."""
@@ -243,7 +243,7 @@ def _space_of(env: Any, what: str, keys: Sequence[Hashable], agents: Sequence[st
 
 
 def _picker(keys: Sequence[Hashable]) -> Callable[[Mapping[Hashable, Any]], tuple[Any, ...]]:
-    """Of a mapping, the values of ``keys``; raises KeyError if one is missing."""
+    """Return a function that picks the values of ``keys`` from a mapping; it raises KeyError if one is missing."""
     if len(keys) == 1:
         return lambda values: (values[keys[0]],)
     return itemgetter(*keys)

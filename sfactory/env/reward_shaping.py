@@ -1,7 +1,7 @@
-"""Room: envs whose reward can be shaped from outside. In: an env. Out: its own scheme, and a way to give it another.
+"""Finds envs with configurable reward shaping, and reads their default scheme.
 
-A scheme is a nested mapping of names to numbers. An env that has one offers the two methods of ``ShapedEnv``, on itself
-or on what it wraps; they are the ancestor's.
+A scheme is a nested mapping from names to numbers. An env with reward shaping has the two methods of ``ShapedEnv``,
+directly or on an env that it wraps; the method names are those of Sample Factory.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ Scheme = Mapping[str, Any]
 
 
 class ShapedEnv(Protocol):
-    """What shapes its rewards by a scheme, which may differ from agent to agent."""
+    """An env that shapes rewards by a scheme, which may differ between agents."""
 
     def get_default_reward_shaping(self) -> Scheme | None:
-        """The scheme that it has by itself; None if there is nothing to shape."""
+        """The env's default scheme; None if it has no reward shaping."""
 
     def set_reward_shaping(self, reward_shaping: Scheme, agent_idx: int) -> None:
-        """From now on agent ``agent_idx`` (0 where there is one) is rewarded by this scheme."""
+        """Use this scheme for agent ``agent_idx`` (0 in a single-agent env) from now on."""
 
 
 def shaped(env: object) -> ShapedEnv | None:
-    """``env``, or what it wraps, as one whose reward can be shaped; None if it cannot."""
+    """Return ``env`` or an inner env that has reward shaping; None if there is none."""
     while True:
         if hasattr(env, _GET) and hasattr(env, _SET) and not isinstance(env, gymnasium.Wrapper):
             return cast(ShapedEnv, env)
@@ -41,6 +41,6 @@ def shaped(env: object) -> ShapedEnv | None:
 
 
 def default_scheme(env: object) -> Scheme | None:
-    """The scheme that ``env`` has by itself; None without one."""
+    """The default scheme of ``env``; None if it has no reward shaping."""
     found = shaped(env)
     return None if found is None else found.get_default_reward_shaping()

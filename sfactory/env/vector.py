@@ -1,4 +1,4 @@
-"""Room: facts about vector envs. In: a ``gymnasium.vector.VectorEnv``. Out: spaces, rules, infos of one of its envs."""
+"""Reads spaces, autoreset mode and infos of ``gymnasium.vector.VectorEnv``, and wraps a vector env of size 1."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ VectorEnv = gymnasium.vector.VectorEnv[Any, Any, Any]
 
 
 def single_spaces(env: VectorEnv) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-    """Observation and action space of one env. EnvPool's have no others than these, under the plain names."""
+    """Observation and action space of one env. EnvPool provides only these, under the plain names."""
     observations = getattr(env, "single_observation_space", None) or env.observation_space
     actions = getattr(env, "single_action_space", None) or env.action_space
     return observations, actions
 
 
 def autoreset_mode(env: VectorEnv) -> AutoresetMode:
-    """When ``env`` resets envs whose episode has ended; one that does not say so does it with the next step.
+    """When ``env`` resets envs after the end of an episode; NEXT_STEP if its metadata does not say.
 
-    Raises EnvError for a mode in which nobody but the caller resets.
+    Raises EnvError for DISABLED (the caller must reset) and for an unknown mode.
     """
     told = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     try:
@@ -40,7 +40,7 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
 
 
 def info_of(infos: Any, env: int) -> dict[str, Any]:
-    """What the infos of a vector env tell of ``env``: each key has a mask of the envs it is there for, as ``_key``."""
+    """Extract the info of ``env`` from a vector env's infos; the mask ``_key`` marks the envs that have ``key``."""
     if not isinstance(infos, Mapping):
         return {}
     info: dict[str, Any] = {}
@@ -55,20 +55,20 @@ def info_of(infos: Any, env: int) -> dict[str, Any]:
 
 
 def infos_of_ends(infos: Any) -> Mapping[str, Any]:
-    """What is told of the envs whose episode the step has ended; in SAME_STEP mode it stands apart."""
+    """Infos of the envs with an episode that ended in this step; in SAME_STEP mode under "final_info"."""
     told = infos.get("final_info", infos) if isinstance(infos, Mapping) else {}
     return told if isinstance(told, Mapping) else {}
 
 
 def info_of_end(infos: Any, env: int) -> dict[str, Any]:
-    """``infos_of_ends`` of ``env`` alone."""
+    """``infos_of_ends`` for one env."""
     return info_of(infos_of_ends(infos), env)
 
 
 class SoleEnv(gymnasium.Env[Any, Any]):
-    """A vector env of one as a plain env. It is reset by ``reset`` alone: what ends must be reset before it is stepped.
+    """A vector env of size 1 as a plain env. Call ``reset`` after each episode, before the next step.
 
-    In SAME_STEP mode the observation that a truncated or terminated step gives is that of the next episode.
+    In SAME_STEP mode the last step of an episode returns the first observation of the next episode.
     """
 
     def __init__(self, env: VectorEnv) -> None:
@@ -93,7 +93,7 @@ class SoleEnv(gymnasium.Env[Any, Any]):
         return self._only(observations), float(rewards[0]), *over, info
 
     def render(self) -> Any:
-        """The frame of the one env."""
+        """Return a frame of the one env."""
         frames = self._env.render()
         return None if frames is None else frames[0]
 

@@ -1,8 +1,7 @@
-"""Room: a policy that acts with published weights. In: SharedWeights, observations. Out: actions.
+"""Samples actions with the newest published weights.
 
-Used by policy workers on their device and by actors with local inference; neither knows the learner.
-
-Room: observations in slots as tensors. In: a slot, a step. Out: views, made once per slot and not once per step.
+Policy workers use ``ActingPolicy`` on their device, and actors use it for local inference. ``ObsRows`` provides the
+observations of slots as tensor views, which are created once per slot instead of once per step.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from sfactory.spec import EnvSpec
 
 
 class ActingPolicy:
-    """A model whose weights follow SharedWeights. ``version`` is the policy version it acts with."""
+    """A model that follows the weights in SharedWeights. ``version`` is the policy version of its weights."""
 
     def __init__(self, spec: EnvSpec, config: ModelConfig, weights: SharedWeights, device: torch.device) -> None:
         self.device = device
@@ -31,17 +30,17 @@ class ActingPolicy:
         allow_tf32(config.amp, device)
         self._model = ActorCritic(spec, config, dtype).to(device).eval()
         self._flat = FlatState(self._model)
-        plain = dtype is torch.float32 and not config.use_spectral_norm  # there is nothing to be made of weights
+        plain = dtype is torch.float32 and not config.use_spectral_norm  # acts with the weights as they are
         self._twin = None if plain else ActingTwin(self._model)
         if self._twin is not None:
             self._model = self._twin.model
         attributes_at_hand(self._model)
-        self._inference = torch.inference_mode()  # made once: making one takes longer than entering it
+        self._inference = torch.inference_mode()  # created once: creating it takes longer than entering it
         graphs = config.cuda_graphs and device.type == "cuda"
         self._act = FixedShapes(self._model.act).act if graphs else self._model.act
         self._weights = weights
         on_cpu = device.type == "cpu"
-        # On the CPU published bytes are copied straight into the model; a GPU takes them from pinned memory.
+        # On the CPU, published bytes are copied straight into the model; on a GPU, through pinned memory.
         self._host = self._flat.block if on_cpu else torch.empty_like(self._flat.block, device="cpu").pin_memory()
         self._host_view = self._host.numpy()
         self._publication = 0
@@ -50,7 +49,7 @@ class ActingPolicy:
     def wait_for_weights(self, control: Control) -> bool:
         """Wait for the learner's first publication; False if a stop was ordered first.
 
-        How long a learner may take for it is for main to say, which orders a stop when that is over.
+        There is no timeout here: main limits the wait and orders a stop.
         """
         while not self._weights.published.wait(BLOCK_S):
             if control.stopping:
@@ -59,20 +58,20 @@ class ActingPolicy:
         return True
 
     def refresh(self) -> None:
-        """Adopt the newest weights if there are newer ones; never call within a forward pass."""
+        """Load newer weights if there are any; never call this during a forward pass."""
         if self._weights.publications == self._publication:
             return
         self._publication, self.version = self._weights.read_into(self._host_view)
         if self._host is not self._flat.block:
             self._flat.adopt(self._host)
-            # The pinned block is overwritten by the next refresh, so the copy must be over by then.
+            # The next refresh overwrites the pinned block, so the copy must finish first.
             torch.cuda.current_stream(self.device).synchronize()
         if self._twin is not None:
             self._twin.refresh()
 
     @property
     def state_size(self) -> int:
-        """S: memory of one row; 0 without memory."""
+        """S: size of the recurrent state of one row; 0 without memory."""
         return self._model.state_size
 
     def fresh_state(self, rows: int) -> Tensor:
@@ -80,24 +79,24 @@ class ActingPolicy:
         return self._model.fresh_state(rows)
 
     def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Acted:
-        """Sample actions for obs {key: [B, ...]} and state [B, S] on this policy's device, or take the mode.
+        """Sample actions, or take the mode, for obs {key: [B, ...]} and state [B, S] on this policy's device.
 
-        With CUDA graphs, what is returned holds until the next call.
+        With CUDA graphs, results are valid until the next call.
         """
         with self._inference:
             if deterministic:
-                return self._model.act(obs, state, deterministic=True)  # none of those that a graph has recorded
+                return self._model.act(obs, state, deterministic=True)  # not captured in a graph
             return self._act(obs, state)
 
 
 class ObsRows:
-    """Views of the observations of every step of the slots that have been asked for."""
+    """Views of the observations of each step, created at the first request for a slot."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[dict[str, Tensor]]] = {}
 
     def row(self, slot: Slot, t: int) -> dict[str, Tensor]:
-        """{key: [N, ...]} - the observations that step ``t`` of ``slot`` acts on."""
+        """{key: [N, ...]} - the observations of step ``t`` of ``slot``."""
         rows = self._of.get(slot.index)
         if rows is None:
             rows = self._of[slot.index] = _rows_of(slot)

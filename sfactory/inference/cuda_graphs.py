@@ -1,7 +1,7 @@
-"""Room: acting in fixed shapes, so that a GPU can replay a recorded pass. In: obs and states of any number of rows.
+"""Runs forward passes as CUDA graphs, for batches of any size.
 
-Launching the small kernels of a forward pass takes longer than running them; a CUDA graph launches them at once, but
-always over the same memory. So batches are padded to a few sizes, each with memory and a recording of its own.
+Launching the small kernels of a forward pass takes longer than running them. A CUDA graph launches all of them at once,
+but always on the same memory. Batches are therefore padded to a few sizes; each size has its own memory and graph.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from sfactory.model.actor_critic import Acted
 
 Act = Callable[[dict[str, Tensor], Tensor], Acted]
 
-_WARM_UPS = 3  # passes before a recording: libraries choose their kernels and allocate workspaces in the first ones
+_WARM_UPS = 3  # passes before the capture: libraries choose kernels and allocate workspaces in the first passes
 
 
 class Pass(Protocol):
-    """A forward pass over memory of its own: ``obs`` and ``state`` are written before ``run``, which gives the same
-    tensors every time, overwritten."""
+    """A forward pass with its own memory. Write ``obs`` and ``state``, then call ``run``, which overwrites and returns
+    the same tensors each time."""
 
     obs: dict[str, Tensor]
     state: Tensor
 
     def run(self) -> Acted:
-        """Act on what is in ``obs`` and ``state``."""
+        """Run the pass on ``obs`` and ``state``."""
 
 
 class GraphPass:
-    """A pass that is recorded once and replayed. Random numbers are new ones in each replay."""
+    """A pass that is captured once and then replayed. Each replay draws new random numbers."""
 
     def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor) -> None:
         self.obs, self.state = obs, state
@@ -42,25 +42,25 @@ class GraphPass:
                 act(obs, state)
         torch.cuda.current_stream(state.device).wait_stream(aside)
         self._graph = torch.cuda.CUDAGraph()
-        # Other threads and processes go on using the device meanwhile.
+        # Other threads and processes keep using the device during the capture.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._acted = act(obs, state)
 
     def run(self) -> Acted:
-        """As Pass."""
+        """See Pass."""
         self._graph.replay()
         return self._acted
 
 
 def padded_rows(rows: int) -> int:
-    """The size that a batch of ``rows`` is padded to: the next power of two, or three quarters of it."""
+    """The padded size of a batch of ``rows``: the next power of two, or three quarters of it."""
     power = 1 << max(0, rows - 1).bit_length()
     less = 3 * power // 4
     return less if rows <= less else power
 
 
 class FixedShapes:
-    """Acts as ``act`` does, by passes of few sizes. What it returns holds until the next call."""
+    """Calls ``act`` with batches padded to a few sizes. Results are valid until the next call."""
 
     def __init__(self, act: Act, make_pass: Callable[[Act, dict[str, Tensor], Tensor], Pass] = GraphPass) -> None:
         self._act, self._make_pass = act, make_pass
@@ -86,7 +86,7 @@ class FixedShapes:
 
 
 def _zeros_like(obs: dict[str, Tensor], state: Tensor, rows: int) -> tuple[dict[str, Tensor], Tensor]:
-    """Memory for ``rows`` rows of such observations and states."""
+    """Allocate memory for ``rows`` rows of observations and states."""
     return {key: tensor.new_zeros(rows, *tensor.shape[1:]) for key, tensor in obs.items()}, state.new_zeros(
         rows, state.shape[1]
     )

@@ -1,14 +1,8 @@
-"""Room: central inference. In: requests of its actors. Out: actions in their slots, and a reply each.
+"""Runs central inference: answers the requests of all actors with batched forward passes.
 
-get requests -> refresh weights -> one forward pass over all of them -> put replies. Requests that arrive
-during a pass make up the next batch, so batches grow by themselves when the policy is the bottleneck. Nothing is done
-for an actor that has died: its slots are another's by now, see NOTE [Lives].
-
-Room: where a policy is to act. In: a request, its slot. Out: the rows that are this policy's.
-
-Room: requests of several splits as one batch. In: places. Out: obs on the device; replies in slots.
-
-Room: the memory of several splits as one batch. In: places. Out: states before the step; states after it, kept.
+Each turn: get requests, refresh weights, run one forward pass for all requests, write actions into the slots, send
+replies. Requests that arrive during a pass form the next batch, so batches grow when inference is the bottleneck.
+Requests of dead actors are ignored, because a replacement now uses their slots, see NOTE [Lives].
 """
 
 from __future__ import annotations
@@ -38,7 +32,7 @@ from sfactory.spec import EnvSpec
 
 
 class Place(NamedTuple):
-    """One step of one split. rows: those in which the policy acts, as a slice if these are all; width: how many."""
+    """One step of one split. rows: the rows in which the policy acts, a slice if all; width: their number."""
 
     request: ActRequest
     slot: Slot
@@ -47,13 +41,13 @@ class Place(NamedTuple):
 
     @staticmethod
     def of(request: ActRequest, slot: Slot, policy: int) -> Place:
-        """Where ``policy`` is asked to act."""
+        """Find the rows of ``request`` in which ``policy`` acts."""
         rows = slot.rows_of(policy, request.t)
         return Place(request, slot, rows, slot.value.shape[1] if isinstance(rows, slice) else len(rows))
 
 
 class Gather:
-    """Reusable host memory for up to ``max_rows`` observations, and the copies to and from slots."""
+    """Copies observations from slots and results to slots, with reusable host memory for ``max_rows`` rows."""
 
     def __init__(self, spec: EnvSpec, max_rows: int, device: torch.device) -> None:
         self._device, self._rows = device, ObsRows()
@@ -65,7 +59,7 @@ class Gather:
         self._views = {key: tensor.numpy() for key, tensor in self._staging.items()}
 
     def obs(self, places: Sequence[Place]) -> dict[str, Tensor]:
-        """{key: [B, ...]} on the device: the rows of all places, one after the other."""
+        """{key: [B, ...]} on the device: the rows of all places, concatenated."""
         if len(places) == 1 and self._device.type == "cpu" and isinstance(places[0].rows, slice):
             return self._rows.row(places[0].slot, places[0].request.t)
         end = 0
@@ -76,7 +70,7 @@ class Gather:
         return {key: staged[:end].to(self._device, non_blocking=True) for key, staged in self._staging.items()}
 
     def scatter(self, places: Sequence[Place], acted: Acted, version: int) -> None:
-        """Write actions, log-probs, values and the policy version into the rows. ``acted``: on the host."""
+        """Write actions, log-probs, values and policy version into the rows. ``acted`` must be on the host."""
         actions = {key: tensor.numpy() for key, tensor in acted.actions.items()}
         log_prob, value = acted.log_prob.numpy(), acted.value.numpy()
         end = 0
@@ -90,7 +84,7 @@ class Gather:
 
 
 class StateGather:
-    """States to and from RnnStates (NOTE [State phases]), recorded in slots where the learner will need them."""
+    """Copies states from and to RnnStates (see NOTE [State phases]), and into slots where the learner needs them."""
 
     def __init__(self, states: RnnStates, layout: Layout, device: torch.device) -> None:
         self._states, self._device = states, device
@@ -102,7 +96,7 @@ class StateGather:
         self._remembers = layout.state_size > 0
 
     def before(self, places: Sequence[Place]) -> Tensor:
-        """[B, S] on the device: the state before each row, zeros where it starts an episode."""
+        """[B, S] on the device: the state before the step of each row, zeros at the start of an episode."""
         if not self._remembers:
             return self._no_states[: sum(place.width for place in places)]
         end = 0
@@ -116,7 +110,7 @@ class StateGather:
         return self._staging[:end].to(self._device, non_blocking=True)
 
     def after(self, places: Sequence[Place], state: Tensor) -> None:
-        """Keep ``state`` [B, S] on the host, the one after each row."""
+        """Store ``state`` [B, S] (on the host), the state after the step of each row."""
         if not self._remembers:
             return
         after, end = state.numpy(), 0
@@ -129,7 +123,7 @@ class StateGather:
 
 @dataclass(frozen=True)
 class PolicySetup:
-    """Everything a policy worker works with. ``to_actors``: inboxes of all actors, by index."""
+    """All inputs of a policy worker. ``to_actors``: inboxes of all actors, by index."""
 
     policy: int
     worker: int
@@ -148,7 +142,7 @@ class PolicySetup:
 
 
 class PolicyWorker:
-    """Answers requests with one forward pass for all that are waiting."""
+    """Answers all waiting requests with one forward pass."""
 
     def __init__(self, setup: PolicySetup, policy: ActingPolicy, row: StatusRow) -> None:
         layout = setup.layout
@@ -165,7 +159,7 @@ class PolicyWorker:
             self.turn(BLOCK_S)
 
     def turn(self, timeout: float) -> None:
-        """Wait up to ``timeout`` seconds for requests, and answer all that are there."""
+        """Wait up to ``timeout`` seconds for requests, and answer all that have arrived."""
         setup, policy, gather, states = self._setup, self._policy, self._gather, self._states
         requests = self._requests(timeout)
         if not requests:
@@ -180,7 +174,7 @@ class PolicyWorker:
                 break
             if not living:
                 return
-            requests = living  # an actor has died meanwhile: choose again for the others
+            requests = living  # an actor died during the pass: run it again for the others
         gather.scatter(places, acted, policy.version)
         states.after(places, acted.state)
         self._row.enter_ring()
@@ -189,28 +183,28 @@ class PolicyWorker:
         self._row.leave_ring()
 
     def _requests(self, timeout: float) -> Sequence[ActRequest]:
-        """All that are waiting, once there is one."""
+        """Wait for a request; return all waiting requests."""
         inbox = self._setup.inbox
         self._watch.before_wait()
         requests = inbox.get(timeout)
         if requests:
-            # Where cores are scarce, whoever is about to ask waits for this one; a pass for two costs little more than
-            # a pass for one. Where nobody waits for the core, this returns at once.
+            # With few cores, an actor that is about to send a request may be waiting for this core. A pass for two
+            # requests costs little more than for one. If no process waits for the core, this returns at once.
             os.sched_yield()
             requests = self._of_the_living([*requests, *inbox.get(0)])
         self._watch.after_wait()
         return requests
 
     def _of_the_living(self, requests: Sequence[ActRequest]) -> list[ActRequest]:
-        """Those that were made in the present life of their actor."""
+        """Drop requests from an earlier life of their actor."""
         to_actors = self._setup.to_actors
         return [request for request in requests if request.incarnation == to_actors[request.actor].incarnation]
 
 
 def run_policy_worker(setup: PolicySetup, row: StatusRow) -> None:
-    """A policy worker's life, from birth to stop."""
+    """Run a policy worker from start to stop."""
     place = setup.policy, setup.worker, setup.generation
-    incarnation = setup.inbox.incarnation  # a later one draws other actions than the one before has drawn
+    incarnation = setup.inbox.incarnation  # a replacement must draw other random actions than its predecessor
     torch.manual_seed(seed_at(setup.seed, Branch.INFERENCE, *place, *([incarnation] if incarnation else [])))
     torch.set_num_threads(1)
     policy = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device(setup.device))

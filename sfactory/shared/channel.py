@@ -1,22 +1,21 @@
-"""Room: typed, bounded queues of small messages over faster-fifo. In: messages. Out: messages, in order.
+"""Sends small typed messages between processes through bounded faster-fifo queues.
 
-NOTE [Who may block]: readers block in ``get`` for at most BLOCK_S and then look at the stop flag; writers
-never block, because every ring is sized for the most messages that can be under way. A full ring is
-therefore a defect (or a reader that stopped reading) and fails loudly; nothing is ever dropped.
-None of this holds in a ring whose lock died with a process: see NOTE [Saving waits for no ring].
+NOTE [Who may block]: readers block in ``get`` for at most BLOCK_S and then check the stop flag. Writers never block,
+because every ring has room for the largest possible number of messages in flight. A full ring is therefore a bug (or
+its reader stopped reading) and raises an error; no message is dropped. This does not hold for a ring with a lock that
+died with a process: see NOTE [Saving waits for no ring].
 
-NOTE [Death and queues]: a ring has exactly one reader in its life. A reader killed inside ``get`` can
-leave the ring's condition variable in a state where a second reader makes the next writer hang, so a
-replacement for a dead reader is given a ring of its own: see NOTE [Lives].
+NOTE [Death and queues]: a ring has only one reader process. A reader killed inside ``get`` can leave the ring's
+condition variable in a state in which a second reader makes the next writer hang. The replacement of a dead reader
+therefore gets its own ring: see NOTE [Lives].
 
-Room: how often each reader of a ring was replaced. In: main's writes alone. Out: which of its rings is in use.
-
-NOTE [Lives]: a reader that dies is replaced by a process with a ring of its own (see NOTE [Death and queues]). The life
-of a reader is the number of that ring. Main counts it up once the process before is dead and its slots are reclaimed,
-and starts the next one after that; writers look at it with every message, so that what they send reaches the reader
-that lives. What was under way to the dead one is lost, and harmless: whoever waits for an answer asks again when the
-life of who is to answer has changed (``CentralActor``), and a request tells the life of who asked, so that nobody acts
-for the dead (``PolicyWorker``). Slots are announced again by the actor that takes over, and counted once (``Inbox``).
+NOTE [Lives]: a dead reader is replaced by a process with its own ring (see NOTE [Death and queues]). The life of a
+reader is the index of its current ring. Main increments it after the old process is dead and its slots are reclaimed,
+and then starts the new process. Writers read the life for every message, so messages reach the current reader. Messages
+in flight to the dead reader are lost, which is harmless: a process that waits for a reply repeats its request when the
+life of the replying process has changed (``CentralActor``). A request contains the life of its sender, so that requests
+of dead actors are ignored (``PolicyWorker``). A replacement actor announces slots again; each is counted once
+(``Inbox``).
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from sfactory.messages import Codec
 from sfactory.shared.memory import SharedArrays
 from sfactory.spec import TensorSpec
 
-RINGS = 8  # of each reader that can be replaced; a few KB each
+RINGS = 8  # per replaceable reader; a few KB each
 
 
 class Incarnations:
-    """One count for each reader, in the order of ``names``."""
+    """The life of each reader, in the order of ``names``; written only by main."""
 
     def __init__(self, names: list[str]) -> None:
         self._names = list(names)
@@ -48,14 +47,14 @@ class Incarnations:
 
 
 class Incarnation:
-    """Of one reader; 0 is the first."""
+    """The life of one reader; 0 is the first."""
 
     def __init__(self, shared: SharedArrays, index: int) -> None:
         self._shared, self._index = shared, index
         self._attach()
 
     def _attach(self) -> None:
-        self._incarnations = self._shared["life"].data  # one number is read at twice the speed of an array's
+        self._incarnations = self._shared["life"].data  # a memoryview reads one number twice as fast as an array
 
     def __getstate__(self) -> tuple[SharedArrays, int]:
         return self._shared, self._index
@@ -66,11 +65,11 @@ class Incarnation:
 
     @property
     def number(self) -> int:
-        """Which life it is now."""
+        """The current life."""
         return self._incarnations[self._index]
 
     def begin_next(self) -> None:
-        """By main, once the process of the present life is dead."""
+        """Start the next life; called by main after the current process is dead."""
         self._incarnations[self._index] += 1
 
 
@@ -81,9 +80,9 @@ _MIN_BYTES = 4096
 
 
 class Channel(Generic[M]):
-    """A ring with one reader and any number of writers; several, one for each life, of a reader that can be replaced.
+    """A ring with one reader and any number of writers. A replaceable reader has one ring per life.
 
-    ``capacity``: most messages under way at once. ``message_bytes``: size of the largest; by default the
+    ``capacity``: maximum number of messages in flight. ``message_bytes``: size of the largest message; by default the
     largest fixed message of the codec.
     """
 
@@ -95,7 +94,7 @@ class Channel(Generic[M]):
         message_bytes: int = 0,
         incarnation: Incarnation | None = None,
     ) -> None:
-        """``incarnation``: None if the reader lives but once."""
+        """``incarnation``: None if the reader is never replaced."""
         self.reader = reader
         self._codec = codec
         self._bytes = max(_MIN_BYTES, capacity * ((message_bytes or codec.max_fixed_bytes) + _MESSAGE_OVERHEAD))
@@ -105,21 +104,21 @@ class Channel(Generic[M]):
 
     @property
     def incarnation(self) -> int:
-        """Which life the reader is in."""
+        """The current life of the reader."""
         return 0 if self._of_reader is None else self._of_reader.number
 
     @property
     def waiting(self) -> int:
-        """How many messages its reader has not read yet. A counter is read, without the lock that may be lost."""
+        """Number of unread messages. Reads a counter without the lock, which may be lost."""
         return int(self._queues[self.incarnation].qsize())
 
     @property
     def has_another(self) -> bool:
-        """Whether there is a ring for one more life."""
+        """True if there is a ring for one more life."""
         return self.incarnation + 1 < len(self._queues)
 
     def begin_next_incarnation(self) -> None:
-        """By main, once the reader is dead: from now on messages go to the ring of the one that will replace it."""
+        """Send messages to the ring of the next reader from now on; called by main after the reader is dead."""
         assert self._of_reader is not None, f"{self.reader} lives but once"
         assert self.has_another, f"no ring is left for {self.reader}"
         self._of_reader.begin_next()
@@ -127,7 +126,7 @@ class Channel(Generic[M]):
     def put(self, message: M, incarnation: int | None = None) -> None:
         """Send; raises ChannelFull if the ring is full and MessageTooLarge if the message can never fit.
 
-        ``incarnation``: of the reader that is meant, if not whoever lives; a message for a dead one is lost.
+        ``incarnation``: life of the intended reader, by default the current one; a message to an earlier life is lost.
         """
         if not self.try_put(message, incarnation):
             size = len(self._codec.encode(message)) + _MESSAGE_OVERHEAD
@@ -136,7 +135,7 @@ class Channel(Generic[M]):
             raise ChannelFull(f"the ring of {self.reader} is full ({self._bytes} bytes): its reader stopped reading")
 
     def try_put(self, message: M, incarnation: int | None = None) -> bool:
-        """Send if the queue has room; return False if it is full. ``incarnation``: as for ``put``."""
+        """Send; return False if the ring is full. ``incarnation``: as for ``put``."""
         try:
             self._queues[self.incarnation if incarnation is None else incarnation].put(message, block=False)
         except Full:
@@ -144,7 +143,7 @@ class Channel(Generic[M]):
         return True
 
     def get(self, timeout: float) -> Sequence[M]:
-        """All messages that have arrived, in order; blocks up to ``timeout`` seconds for the first, () if none."""
+        """All messages that have arrived, in order; waits up to ``timeout`` seconds for the first; () if none."""
         try:
             queue = self._queues[self.incarnation]
             messages: list[M] = queue.get_many(block=timeout > 0, timeout=max(0.0, timeout))

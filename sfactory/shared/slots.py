@@ -1,13 +1,12 @@
-"""Room: who owns which trajectory slot, and in which state it is. In/out: one byte per slot and fact.
+"""Keeps the owner and the state of each trajectory slot in shared memory.
 
-NOTE [Slot life]: FREE -> FILLING -> READY -> FREE. Every slot belongs to one split of one actor for the whole run, so
-there is no free list to lose an index from. ``filling[slot]`` is written by the owning actor alone;
-``pending[slot, policy]`` is set by the actor and cleared by that policy's learner alone. FREE = not filling and nothing
-pending. A byte store is atomic, and the message that follows it through a channel (a mutex inside) orders it after the
-slot's contents.
+NOTE [Slot life]: FREE -> FILLING -> READY -> FREE. Each slot belongs to one split of one actor for the whole run, so no
+free list can lose an index. Only the owning actor writes ``filling[slot]``. The actor sets ``pending[slot, policy]``,
+and only the learner of that policy clears it. FREE means not filling and not pending. A byte store is atomic; the
+channel message that follows it (under a mutex) orders it after the contents of the slot.
 
-Of an actor that has died main takes back what it was filling, which no process writes any more; what it had published
-stays READY, and is announced again by the actor that takes over, in case it was not (see NOTE [Lives]).
+When an actor dies, main frees the slots that it was filling; no process writes them any more. Its published slots stay
+READY. The replacement actor announces them again, in case the first announcement was lost (see NOTE [Lives]).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from sfactory.spec import TensorSpec
 
 
 class SlotState(IntEnum):
-    """The state of a slot, derived from the bytes of the table."""
+    """The state of a slot, derived from the table."""
 
     FREE = 0
     FILLING = 1
@@ -30,11 +29,11 @@ class SlotState(IntEnum):
 
 
 class IllegalTransition(SFactoryError):
-    """A process moved a slot from a state it may not move it from: a defect."""
+    """A process made a forbidden state change of a slot; this is a bug."""
 
 
 class SlotTable:
-    """States of all slots. Actor a's slots follow those of actor a - 1, and split s's those of its split s - 1."""
+    """The states of all slots, ordered by actor, then by split."""
 
     def __init__(self, num_actors: int, splits: int, slots_per_split: int, num_policies: int) -> None:
         slots = num_actors * splits * slots_per_split
@@ -46,7 +45,7 @@ class SlotTable:
                 "filling": TensorSpec((slots,), "uint8"),
                 "pending": TensorSpec((slots, num_policies), "uint8"),
                 "generation": TensorSpec((slots,), "int64"),
-                # Valid agent steps that were ever counted in a slot, and those of them before its present filling.
+                # Valid agent steps ever counted in a slot, and their number before the current filling.
                 "counted": TensorSpec((slots, num_policies), "int64"),
                 "counted_before": TensorSpec((slots, num_policies), "int64"),
             },
@@ -66,7 +65,7 @@ class SlotTable:
         return slot // self._per_actor
 
     def state(self, slot: int) -> SlotState:
-        """The state of ``slot`` as its bytes stand now."""
+        """The current state of ``slot``."""
         if self._shared["filling"][slot]:
             return SlotState.FILLING
         return SlotState.READY if self._shared["pending"][slot].any() else SlotState.FREE
@@ -83,31 +82,31 @@ class SlotTable:
         self._shared["filling"][slot] = 1
 
     def count_steps(self, slot: int, steps: int, policy: int = 0) -> None:
-        """So many more valid agent steps of ``policy`` lie in ``slot``; by the owning actor, which is filling it.
+        """Add valid agent steps of ``policy`` to ``slot``; called by the owning actor while it fills the slot.
 
-        It is a single store: an actor that is killed has counted them or has not.
+        This is a single store: a killed actor has counted either all of the steps or none.
         """
         self._shared["counted"][slot, policy] += steps
 
     def steps(self, slot: int, policy: int = 0) -> int:
-        """Valid agent steps of ``policy`` that lie in ``slot``, of its present filling or the last one."""
+        """Valid agent steps of ``policy`` in ``slot``, from its current or last filling."""
         return int(self._shared["counted"][slot, policy] - self._shared["counted_before"][slot, policy])
 
     def steps_of(self, actor: int) -> int:
-        """Valid agent steps that ``actor`` has ever counted."""
+        """All valid agent steps that ``actor`` has counted."""
         return int(self._shared["counted"][self.slots_of(actor)].sum())
 
     def steps_held(self) -> int:
-        """Valid agent steps that are being recorded, or wait for the learner of their policy."""
+        """Valid agent steps in slots that are being filled or wait for a learner."""
         held = (self._shared["filling"][:, None] != 0) | (self._shared["pending"] != 0)
         return int((self._shared["counted"] - self._shared["counted_before"])[held].sum())
 
     def reclaim(self, actor: int) -> int:
-        """By main, once ``actor`` is dead: what it was filling is FREE again; returns the steps that are lost so."""
+        """Free the slots that a dead actor was filling; returns the number of lost steps. Called by main."""
         lost = 0
         for slot in self.slots_of(actor):
             if self._shared["filling"][slot]:
-                # It may have died within ``publish``: then the slot is complete, for whom it was published to by then.
+                # If it died inside ``publish``, the slot is complete for the policies that are already pending.
                 unpublished = self._shared["pending"][slot] == 0
                 counted, before = self._shared["counted"][slot], self._shared["counted_before"][slot]
                 lost += int((counted - before)[unpublished].sum())
@@ -115,22 +114,22 @@ class SlotTable:
         return lost
 
     def publish(self, slot: int, *policies: int) -> None:
-        """FILLING -> READY for the learners of these policies (FREE if there is none), by the owning actor."""
+        """FILLING -> READY for the learners of ``policies`` (FREE without policies), by the owning actor."""
         self._expect(slot, SlotState.FILLING)
         for policy in policies:
             self._shared["pending"][slot, policy] = 1
         self._shared["filling"][slot] = 0
 
     def is_ready_for(self, slot: int, policy: int) -> bool:
-        """Whether ``slot`` is READY, and ``policy``'s learner has not released it yet."""
+        """True if ``slot`` is READY and not yet released by the learner of ``policy``."""
         return not self._shared["filling"][slot] and bool(self._shared["pending"][slot, policy])
 
     def waiting_for(self, slot: int) -> list[int]:
-        """The policies whose learners have not released ``slot`` yet."""
+        """The policies that have not released ``slot`` yet."""
         return np.flatnonzero(self._shared["pending"][slot]).tolist()
 
     def release(self, slot: int, policy: int) -> None:
-        """READY -> FREE once the learners of all its policies have; by that of ``policy``, which has its rows."""
+        """Release ``slot``, by the learner of ``policy``; it becomes FREE after the learners of all its policies did."""
         if not self._shared["pending"][slot, policy]:
             raise IllegalTransition(f"slot {slot} is released by policy {policy}, for which it is not pending")
         self._shared["pending"][slot, policy] = 0
