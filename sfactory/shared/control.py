@@ -1,17 +1,16 @@
-"""Room: what main asks of its children. In: main's writes alone. Out: flags that children read between waits.
+"""Passes orders and settings from main to its children through shared memory.
 
-Main writes no queue: a ring whose lock died with some process could otherwise hang the one process that
-has to end the run. Children look here at least every BLOCK_S. See NOTE [Who may block].
+``Control`` holds stop orders, ``LearnerCommands`` orders to learners during a run, and ``SharedRewardShaping`` the
+reward-shaping scheme of each policy. Main writes to no queue: a ring with a lock that died with a process could hang
+main, which must end the run. Children read the flags at least every BLOCK_S. See NOTE [Who may block] and
+NOTE [Saving waits for no ring].
 
-Room: what main wants of a learner in mid-run. In: an order. Out: the same order, and whether it was carried out.
+Each policy has at most one learner order in progress: main writes the order and then its number; the learner carries it
+out and then writes the answer and the number.
 
-Plain shared memory and not a queue, see NOTE [Saving waits for no ring]. One order to a policy is under way at a
-time: main writes the order and then its number, the learner carries it out and then writes the answer and the number.
-
-Room: by which reward shaping each policy is trained. In: main's writes alone. Out: the newest scheme of a policy.
-
-NOTE [Schemes]: main writes a scheme and then counts its version up; an actor that sees another version than it applied
-reads the scheme. It may read one that is being written: then the version is another one afterwards, and it looks again.
+NOTE [Schemes]: main writes a scheme and then increments its version. An actor that sees a version other than the
+applied one reads the scheme. If main is writing the scheme at that time, the version differs afterwards, and the actor
+reads it again.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from sfactory.spec import TensorSpec
 
 
 class Stop(IntEnum):
-    """Whether to go on."""
+    """The stop order."""
 
     NO = 0
     SAVE = 1  # finish the step, save, exit
@@ -36,7 +35,7 @@ class Stop(IntEnum):
 
 
 class Control:
-    """Main's orders to all processes, and the objective per policy, by which learners know their best weights."""
+    """Stop orders to all processes, and the objective of each policy, by which learners find their best weights."""
 
     def __init__(self, num_policies: int) -> None:
         self._shared = SharedArrays(
@@ -61,24 +60,24 @@ class Control:
 
     @property
     def stop(self) -> Stop:
-        """The current order; see ``Stop``."""
+        """The current stop order."""
         return Stop(int(self._stop[0]))
 
     @property
     def stopping(self) -> bool:
-        """True once any stop was ordered."""
+        """True once a stop was ordered."""
         return bool(self._stop[0])
 
     def order_stop(self, stop: Stop) -> None:
-        """Order a stop; orders only ever get stricter."""
+        """Order a stop; an order can only become stricter."""
         self._stop[0] = max(int(self._stop[0]), int(stop))
 
     def tell_objective(self, policy: int, objective: float) -> None:
-        """Let ``policy``'s learner know the mean of ``save_best_metric`` over the last stats_avg episodes."""
+        """Send the mean of ``save_best_metric`` over the last stats_avg episodes to the learner of ``policy``."""
         self._shared["objective"][policy] = objective
 
     def objective(self, policy: int) -> float:
-        """The mean of ``save_best_metric`` over the last stats_avg episodes; -inf before there are as many."""
+        """The mean of ``save_best_metric`` over the last stats_avg episodes; -inf before that many episodes."""
         return float(self._shared["objective"][policy])
 
 
@@ -87,10 +86,11 @@ _TEXT_BYTES = 65_536
 
 @dataclass(frozen=True)
 class LearnerCommand:
-    """Save; or learn on with other values of flags; or do that with the weights and the optimiser of another policy.
+    """An order to save, to change hyperparameters, or to load the weights and optimizer of another policy.
 
-    parent: the folder of the checkpoints of the policy to take over from, None for one's own weights.
-    hyperparameters: by flag; {} leaves all as they are. save: save a checkpoint, before anything else.
+    save: save a checkpoint first
+    parent: checkpoint folder of the policy to copy, None to keep the own weights
+    hyperparameters: new values by flag; {} changes nothing
     """
 
     save: bool = False
@@ -99,7 +99,7 @@ class LearnerCommand:
 
 
 class LearnerCommands:
-    """One place for each policy."""
+    """One order and one answer per policy."""
 
     def __init__(self, num_policies: int) -> None:
         rows = TensorSpec((num_policies,), "int64")
@@ -108,25 +108,25 @@ class LearnerCommands:
         self._shared = SharedArrays("orders", {**fields, "order": texts, "answer": texts})
 
     def give(self, policy: int, order: LearnerCommand) -> None:
-        """By main: have the learner of ``policy`` do something; only once it has answered the order before."""
+        """Called by main: give ``policy``'s learner an order, only after it has answered the previous one."""
         assert self.answer(policy) is not None, f"policy {policy} has an order that it has not answered"
         self._write("order", policy, json.dumps(asdict(order)))
         self._shared["given"][policy] += 1
 
     def answer(self, policy: int) -> str | None:
-        """By main: why the last order could not be carried out, "" if it was; None as long as it is under way."""
+        """Called by main: why the last order failed, "" if it succeeded, None while it is in progress."""
         if self._shared["answered"][policy] != self._shared["given"][policy]:
             return None
         return self._read("answer", policy)
 
     def waiting(self, policy: int) -> LearnerCommand | None:
-        """By the learner: the order that is to be carried out now, if there is one."""
+        """Called by the learner: the order to carry out now, or None."""
         if self._shared["answered"][policy] == self._shared["given"][policy]:
             return None
         return LearnerCommand(**json.loads(self._read("order", policy)))
 
     def answered(self, policy: int, problem: str = "") -> None:
-        """By the learner: the order was carried out, or could not be, and why."""
+        """Called by the learner: report that the order is done, or why it failed."""
         self._write("answer", policy, problem)
         self._shared["answered"][policy] = self._shared["given"][policy]
 
@@ -145,15 +145,15 @@ _LONGEST = -1.2345678901234567e-100
 
 
 class SharedRewardShaping:
-    """One for each policy; version 0 is the env's own."""
+    """The reward-shaping scheme of each policy; version 0 is the env's default."""
 
     def __init__(self, num_policies: int) -> None:
         rows, texts = TensorSpec((num_policies,), "int64"), TensorSpec((num_policies, _SCHEME_BYTES), "uint8")
         self._shared = SharedArrays("schemes", {"begun": rows, "version": rows, "length": rows, "text": texts})
 
     def set(self, policy: int, scheme: Mapping[str, Any]) -> None:
-        """By main. Raises EnvError for a scheme of more text than there is room for."""
-        # What fits now is to fit when it was mutated.
+        """Set the scheme of ``policy``; called by main. Raises EnvError if its text is too long."""
+        # The scheme must still fit after mutations.
         if (most := len(json.dumps(_at_most(scheme)).encode())) > _SCHEME_BYTES:
             raise EnvError(
                 f"the env's reward shaping is too large: {most} characters of JSON, if every number has as many digits "
@@ -166,11 +166,11 @@ class SharedRewardShaping:
         self._shared["version"][policy] += 1
 
     def version(self, policy: int) -> int:
-        """How often the scheme of ``policy`` was set."""
+        """Number of times that the scheme of ``policy`` was set."""
         return int(self._shared["version"][policy])
 
     def read(self, policy: int) -> Mapping[str, Any] | None:
-        """The scheme of ``policy``; None while it is being written: look again later."""
+        """The scheme of ``policy``; None while main writes it (try again later)."""
         version = self._shared["version"][policy]
         length = int(self._shared["length"][policy])
         data = self._shared["text"][policy, :length].tobytes()
@@ -181,5 +181,5 @@ class SharedRewardShaping:
 
 
 def _at_most(tree: object) -> object:
-    """The same with every number as long as one can be."""
+    """Copy ``tree`` with the longest possible number in place of every number."""
     return {name: _at_most(part) for name, part in tree.items()} if isinstance(tree, Mapping) else _LONGEST

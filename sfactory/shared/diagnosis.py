@@ -1,6 +1,6 @@
-"""Room: who waits for whom. In: status rows, slot states. Out: a few lines for people to read.
+"""Describes what each process is doing and what it is waiting for.
 
-Reads shared counters alone, takes no lock, and asks no process anything: it works when everybody is stuck.
+Reads only shared counters, takes no locks and sends no messages, so it works even if all processes are stuck.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from sfactory.shared.status import State, StatusBoard
 
 
 def describe_processes(status: StatusBoard, table: SlotTable, waiting: Mapping[str, int] | None = None) -> str:
-    """A line for each process: its state, what it is doing and for how long; and for an actor, its slots by state.
+    """One line per process: its state, its activity and for how long; for an actor also its slots by state.
 
-    ``waiting``: by process, how many messages it has not read yet, if that is to be told. The process that was heard of
-    last is named at the end.
+    ``waiting``: unread messages per process; not shown if None. The last line names the process with the newest
+    heartbeat.
     """
     lines = [_line(status, name, table, (waiting or {}).get(name)) for name in status.names]
     heard = {name: status.row(name).get("heartbeat") for name in status.names}

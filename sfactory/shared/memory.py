@@ -1,12 +1,11 @@
-"""Room: memory that all processes of a run map. In: named shapes and dtypes. Out: numpy arrays.
+"""Allocates memory and events that all processes of a run share.
 
-NOTE [Nameless memory]: blocks are anonymous memory files (memfd). They have no name anywhere, so nothing
-is left behind when every process of a run is killed, and the size of /dev/shm does not matter. A block
-travels to a child only while that child is being started, as a duplicated file descriptor.
+``SharedArrays`` maps named numpy arrays; ``SharedEvent`` is an eventfd that stays readable once it is opened, so
+waiting needs no polling, no lock and no name.
 
-Room: waiting, once, for something another process does. In: ``open`` by one. Out: every waiter goes on.
-
-An eventfd that stays readable once opened: it blocks without polling, holds no lock, and has no name.
+NOTE [Nameless memory]: blocks are anonymous memory files (memfd). They have no name, so nothing is left behind when all
+processes of a run are killed, and the size of /dev/shm does not matter. A block is passed to a child only while the
+child starts, as a duplicated file descriptor.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ import numpy.typing as npt
 
 from sfactory.spec import TensorSpec
 
-_ALIGN = 64  # one cache line, so that arrays of different writers never share one
+_ALIGN = 64  # one cache line, so that arrays of different writers never share a cache line
 
 
 class SharedArrays:
-    """Several zero-initialised numpy arrays in one shared block, looked up by name."""
+    """Named, zero-initialised numpy arrays in one shared block."""
 
     def __init__(self, name: str, fields: Mapping[str, TensorSpec]) -> None:
         fd = os.memfd_create(f"sfactory-{name}", os.MFD_CLOEXEC)
@@ -45,7 +44,7 @@ class SharedArrays:
         offset = 0
         for key, spec in fields.items():
             count = math.prod(spec.shape)
-            # numpy refuses to see nothing in a buffer, as the states of a policy without memory.
+            # np.frombuffer rejects empty arrays, such as the states of a policy without memory.
             flat = np.frombuffer(self._mmap, spec.dtype, count, offset) if count else np.empty(0, spec.dtype)
             self._arrays[key] = flat.reshape(spec.shape)
             offset += _aligned(spec.nbytes)
@@ -61,11 +60,11 @@ class SharedArrays:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole block."""
+        """Size of the block in bytes."""
         return len(self._mmap)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Outside the start of a child, which is the only time this may travel, DupFd would start a thread.
+        # Pickling is allowed only while a child starts; at other times DupFd would start a thread.
         assert_spawning(self)
         return (_attach, (self._name, self._fields, reduction.DupFd(self._fd)))
 
@@ -75,7 +74,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def planned_bytes(fields: Mapping[str, TensorSpec]) -> int:
-    """Bytes that ``SharedArrays`` will take for these fields."""
+    """Bytes that ``SharedArrays`` needs for these fields."""
     return max(_ALIGN, sum(_aligned(spec.nbytes) for spec in fields.values()))
 
 
@@ -86,7 +85,7 @@ def _attach(name: str, fields: dict[str, TensorSpec], handle: Any) -> SharedArra
 
 
 class SharedEvent:
-    """Closed until ``open`` is called in any process; then open for ever."""
+    """Closed until any process calls ``open``; then open forever."""
 
     def __init__(self) -> None:
         self._hold(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
@@ -96,11 +95,11 @@ class SharedEvent:
         weakref.finalize(self, os.close, fd)
 
     def open(self) -> None:
-        """Let all present and future waiters pass."""
+        """Release all current and future waiters."""
         os.eventfd_write(self._fd, 1)
 
     def wait(self, timeout: float) -> bool:
-        """Block up to ``timeout`` seconds; True if the gate is open."""
+        """Block up to ``timeout`` seconds; True if the event is open."""
         readable, _, _ = select.select([self._fd], [], [], timeout)
         return bool(readable)
 

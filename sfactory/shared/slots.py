@@ -129,7 +129,7 @@ class SlotTable:
         return np.flatnonzero(self._shared["pending"][slot]).tolist()
 
     def release(self, slot: int, policy: int) -> None:
-        """Release ``slot``, by the learner of ``policy``; it becomes FREE after the learners of all its policies did."""
+        """Called by the learner of ``policy``: READY -> FREE after the learners of all its policies released it."""
         if not self._shared["pending"][slot, policy]:
             raise IllegalTransition(f"slot {slot} is released by policy {policy}, for which it is not pending")
         self._shared["pending"][slot, policy] = 0

@@ -1,8 +1,7 @@
-"""Room: what every process is doing. In: one row per process, written by it alone. Out: rows, read by main.
+"""Shares the status of every process, and the reason why a child failed.
 
-Room: how a child says why it died. In: one text per process. Out: that text, after the death.
-
-Plain shared memory and not a queue: it needs no lock, and survives the writer being killed a moment later.
+Each process writes only its own status row and failure text; main reads them. This is plain shared memory instead of a
+queue: it needs no lock and survives the death of the writer.
 """
 
 from __future__ import annotations
@@ -20,62 +19,62 @@ from sfactory.spec import TensorSpec
 
 
 class State(IntEnum):
-    """What a process is about."""
+    """The state of a process."""
 
     UNBORN = 0
-    STARTING = 1  # importing; an actor: making its envs
-    RESETTING = 2  # an actor whose envs get their first reset, and the random steps that may follow it
+    STARTING = 1  # importing; an actor: creating its envs
+    RESETTING = 2  # an actor during the first reset of its envs and the optional random steps after it
     RUNNING = 3
     DONE = 4  # a learner that has reached its limit
 
 
 _FLOATS = (
     *("heartbeat", "busy_since", "watched_since", "busy_s", "waiting_s", "first_step_at", "train_seconds"),
-    "counted_at",  # of a learner: its train_seconds when its run_env_steps last grew
-    "loop_since",  # since when a worker has been in its loop; 0 before
-    # Since when it has been at a ring: a worker to write, a thread of a learner's, but not the one that trains, in all.
+    "counted_at",  # learner: its train_seconds when its run_env_steps last grew
+    "loop_since",  # worker: when it entered its loop; 0 before
+    # When it started to use a ring: a worker for a write; a learner's thread other than the training one for any use.
     "in_ring_since",
-    *("update_s", "save_s"),  # of a learner: the longest that a minibatch took, the last checkpoint
+    *("update_s", "save_s"),  # learner: longest time of a minibatch, time of the last checkpoint
 )
 _INTS = (
     *("pid", "state", "env_steps", "agent_steps", "updates", "saved_env_steps"),
-    "run_env_steps",  # of a learner: of its env steps, those that no other learner counts
-    "resetting",  # of an actor: 1 while one of its envs is reset or made anew, which has a limit of its own
-    # Of a learner, in this session: datasets learned from, valid steps that were replayed, and that were dropped
-    # before they were learned from, publications of weights; in all sessions: updates of the target network.
+    "run_env_steps",  # learner: its env steps that no other learner counts
+    "resetting",  # actor: 1 while an env is reset or recreated, which has its own time limit
+    # Learner, in this session: datasets trained on, valid steps replayed, valid steps dropped before training,
+    # publications of weights; over all sessions: updates of the target network.
     *("datasets", "replayed_steps", "dropped_steps", "publications", "target_updates"),
-    # Of a learner: valid steps of the slots that it has taken over. Of whoever was replaced, and how
-    # often it was: steps that were lost with it.
+    # Learner: valid steps of the slots that it has received. Replaced process: steps that were lost with it, and the
+    # number of replacements.
     *("received_steps", "discarded_steps", "restarts"),
-    # Of an actor, in this session: envs that were made anew after they raised, steps whose data was none.
+    # Actor, in this session: envs recreated after an exception, steps with invalid data.
     *("env_restarts", "bad_env_data"),
 )
 _DEPTHS, _READY = "depths", "ready"
-MAX_DEPTH = 255  # what is deeper counts as this
+MAX_DEPTH = 255  # larger values count as this
 
 
 class Times(NamedTuple):
-    """Seconds that a process has been busy and has waited; together all the time since its Stopwatch was made."""
+    """Busy and waiting seconds of a process; their sum is the time since its Stopwatch was created."""
 
     busy: float
     waiting: float
 
 
 class StatusRow:
-    """One process's row. Writers: that process alone; main, once it is dead.
+    """The row of one process. Only that process writes it, and main after its death.
 
-    All times are monotonic seconds, comparable over processes.
+    All times are monotonic seconds, comparable between processes.
     """
 
     def __init__(self, board: SharedArrays, row: int) -> None:
-        # Single numbers are read and written through memoryviews in half the time that arrays take. One refuses to be
-        # written what is not of its kind.
+        # Memoryviews read and write single numbers twice as fast as arrays. A memoryview rejects values of another
+        # type.
         self._cells: dict[str, Any] = {name: board[name].data for name in (*_FLOATS, *_INTS)}
         self._depths, self._ready = board[_DEPTHS][row], board[_READY][row]
         self._row = row
 
     def get(self, name: str) -> float:
-        """A field of the row."""
+        """Read a field of the row."""
         return float(self._cells[name][self._row])
 
     def set(self, name: str, value: float) -> None:
@@ -87,52 +86,52 @@ class StatusRow:
         self._cells[name][self._row] += value
 
     def count_env_steps(self, steps: int) -> None:
-        """Add valid env steps; the first ones stamp ``first_step_at``, where training time begins."""
+        """Add valid env steps; the first call sets ``first_step_at``, the start of training time."""
         if not self._cells["first_step_at"][self._row]:
             self._cells["first_step_at"][self._row] = now()
         self._cells["env_steps"][self._row] += steps
 
     def count_depth(self, messages: int) -> None:
-        """The process found so many messages in its ring; no messages are no reading."""
+        """Count the number of messages found in the ring; 0 is not counted."""
         if messages:
             self._depths[min(messages, MAX_DEPTH)] += 1
 
     def count_ready(self, datasets: int) -> None:
-        """The process, a learner, wanted a dataset to learn from and found so many; of none it has to wait for one."""
+        """Count the number of datasets ready when the learner wanted one; with 0 it has to wait."""
         self._ready[min(datasets, MAX_DEPTH)] += 1
 
     def start(self) -> None:
-        """Write pid and state at the start of a process."""
+        """Write pid, state and heartbeat at the start of a process."""
         self.set("pid", os.getpid())
         self.set("state", State.STARTING)
         self.beat()
 
     def beat(self) -> None:
-        """Stamp the heartbeat."""
+        """Update the heartbeat."""
         self._cells["heartbeat"][self._row] = now()
 
     def begin_work(self) -> None:
-        """The process begins one thing that may take long, such as making an env: stamp since when it is busy."""
+        """Mark the start of work that may take long, such as creating an env."""
         self._cells["busy_since"][self._row] = self._cells["heartbeat"][self._row] = now()
 
     def begin_reset(self, resetting: bool) -> None:
-        """An actor begins one reset of an env, or is through with it: the time that it may take counts from here on."""
+        """Mark the start or end of one env reset in an actor; its time limit counts from here."""
         self._cells["busy_since"][self._row] = now()
         self._cells["resetting"][self._row] = resetting
 
     def enter_ring(self) -> None:
-        """The process is about to write to rings, which takes no time unless the lock of one died with a process."""
+        """Mark the start of writing to rings, which is slow only if a ring's lock died with a process."""
         self._cells["in_ring_since"][self._row] = now()
 
     def leave_ring(self) -> None:
-        """It has."""
+        """Mark the end of writing to rings."""
         self._cells["in_ring_since"][self._row] = 0.0
 
     def times(self, at: float) -> Times:
-        """How the process has spent its time up to ``at``, which is now: what it is at right now included.
+        """Busy and waiting time up to ``at`` (the current time), including the current activity.
 
-        Nothing keeps the process from going on while this looks. So what it is at is looked at first, and how long is
-        what the counts leave over: a stretch that ends meanwhile is counted once, as what it was.
+        The process keeps running while this reads. The current activity is therefore read first, and its duration is
+        the time that the counters do not cover: an activity that ends meanwhile is counted once, under its own kind.
         """
         is_busy, since = self.get("busy_since") > 0, self.get("watched_since")
         busy, waiting = self.get("busy_s"), self.get("waiting_s")
@@ -142,17 +141,16 @@ class StatusRow:
         return Times(busy + under_way, waiting) if is_busy else Times(busy, waiting + under_way)
 
     def clear(self) -> None:
-        """Back to before birth. Called by main, once the process is dead and another takes its place."""
+        """Reset the row before a replacement starts; called by main after the process is dead."""
         for name in ("pid", "state", "heartbeat", "busy_since", "loop_since", "in_ring_since", "resetting"):
             self.set(name, 0)
 
 
 class Stopwatch:
-    """Splits all time since it was made into busy and waiting, and keeps the heartbeat.
+    """Splits the time since its creation into busy and waiting, and updates the heartbeat.
 
-    It is told before and after each wait, and whatever is no wait for other processes is busy: a process that is ready
-    to run and is given no core, too. Of one thread only: of a learner with several, the one that trains (see
-    LearnerWorker).
+    The process calls it before and after each wait for other processes. All other time is busy, including time without
+    a free core. For one thread only: in a learner with several threads, the training thread (see LearnerWorker).
     """
 
     def __init__(self, row: StatusRow) -> None:
@@ -164,14 +162,14 @@ class Stopwatch:
         row.set("loop_since", self._mark)
 
     def before_wait(self) -> None:
-        """The process is about to block."""
+        """Call before the process blocks."""
         moment = now()
         self._row.add("busy_s", moment - self._mark)
         self._row.set("busy_since", 0.0)
         self._mark = moment
 
     def after_wait(self) -> None:
-        """The process woke up."""
+        """Call after the process wakes up."""
         moment = now()
         self._row.add("waiting_s", moment - self._mark)
         self._row.set("busy_since", moment)
@@ -179,7 +177,7 @@ class Stopwatch:
         self._mark = moment
 
     def lap(self) -> None:
-        """The process goes on without a wait, with a new piece of work: it does not hang, however long it is busy."""
+        """Mark the start of a new piece of work without a wait, so that long work does not look like a hang."""
         moment = now()
         self._row.add("busy_s", moment - self._mark)
         self._row.set("busy_since", moment)
@@ -203,26 +201,26 @@ class StatusBoard:
         return StatusRow(self._shared, self.names.index(name))
 
     def total(self, field: str, prefix: str) -> float:
-        """Sum of a field over all processes whose name starts with ``prefix``."""
+        """Sum of a field over all processes with a name that starts with ``prefix``."""
         values = self._shared[field]
         return float(sum(values[row] for row, name in enumerate(self.names) if name.startswith(prefix)))
 
     def values(self, field: str, prefix: str) -> list[float]:
-        """A field of all processes whose name starts with ``prefix``."""
+        """A field of all processes with a name that starts with ``prefix``."""
         values = self._shared[field]
         return [float(values[row]) for row, name in enumerate(self.names) if name.startswith(prefix)]
 
     def times(self, prefix: str, at: float) -> list[Times]:
-        """``StatusRow.times`` of all processes whose name starts with ``prefix``."""
+        """``StatusRow.times`` of all processes with a name that starts with ``prefix``."""
         rows = [row for row, name in enumerate(self.names) if name.startswith(prefix)]
         return [StatusRow(self._shared, row).times(at) for row in rows]
 
     def depths(self, prefix: str) -> npt.NDArray[np.int64]:
-        """[MAX_DEPTH + 1]: how often the rings of all processes whose name starts with ``prefix`` were that deep."""
+        """[MAX_DEPTH + 1]: histogram of messages found in the rings of processes with the name prefix ``prefix``."""
         return self._histogram(_DEPTHS, prefix)
 
     def ready(self, prefix: str) -> npt.NDArray[np.int64]:
-        """[MAX_DEPTH + 1]: how often these processes found so many datasets ready when they wanted one."""
+        """[MAX_DEPTH + 1]: histogram of datasets that these learners found ready when they wanted one."""
         return self._histogram(_READY, prefix)
 
     def _histogram(self, field: str, prefix: str) -> npt.NDArray[np.int64]:
@@ -248,14 +246,14 @@ class FailureBoard:
         )
 
     def write(self, name: str, text: str) -> None:
-        """Leave ``text`` (its last 16 KiB) as the reason of ``name``'s death."""
+        """Store ``text`` (its last 16 KiB) as the reason why ``name`` died."""
         row = self._names.index(name)
         data = text.encode(errors="replace")[-_TEXT_BYTES:]
         self._shared["text"][row, : len(data)] = memoryview(data)
         self._shared["length"][row] = len(data)
 
     def read(self, name: str) -> str:
-        """What ``name`` left, or ''."""
+        """The text of ``name``, or '' if there is none."""
         row = self._names.index(name)
         length = int(self._shared["length"][row])
         return self._shared["text"][row, :length].tobytes().decode(errors="replace")

@@ -1,15 +1,13 @@
-"""Room: the memory of all trajectories. In: env spec and layout. Out: time-major views of single slots.
+"""Stores all trajectories, and the recurrent states between steps, in shared memory.
 
-NOTE [Slot shape]: a slot is one rollout of one whole split: obs and is_first [T+1, N, ...], the rest
-[T, N, ...]. One step of a split is therefore one contiguous block, which policy workers gather and
-learners copy with single memcpys. Row life (truncation rows, invalid rows) is told in docs/architecture.md.
+NOTE [Slot shape]: a slot is one rollout of one whole split: obs and is_first are [T+1, N, ...], all other fields
+[T, N, ...]. One step of a split is therefore one contiguous block, which policy workers and learners copy with a single
+memcpy. docs/architecture.md describes truncation rows and invalid rows.
 
-Room: what the policy remembers of every env, between its steps. In: states after a step. Out: those before the next.
-
-NOTE [State phases]: every split has two states, and a step reads the one of its phase and writes the other, so that a
-request may be answered twice: the second answer reads what the first one read. The phase is the actor's: it flips with
-every step of the split and travels with the request. Who reads a state zeroes the rows whose observation is the first
-of an episode; doing so twice changes nothing.
+NOTE [State phases]: each split has two states; a step reads the state of its phase and writes the other one. A request
+can therefore be answered twice: the second answer reads the same state as the first. The actor owns the phase, flips it
+with every step of the split and sends it with the request. The reader of a state zeroes the rows that start an episode;
+doing this twice changes nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ from sfactory.shared.memory import SharedArrays, planned_bytes
 from sfactory.spec import EnvSpec, TensorSpec
 
 Array = npt.NDArray[Any]
-RowsOf = slice | npt.NDArray[np.int64]  # of a slot: ALL_ROWS, or which
+RowsOf = slice | npt.NDArray[np.int64]  # rows of a slot: ALL_ROWS, or row indices
 ALL_ROWS = slice(None)
-_FALSE = b"\0"  # in the bytes of a mask
-NOBODY = -1  # as a policy_id: no policy acts in this row
+_FALSE = b"\0"  # a False byte of a mask
+NOBODY = -1  # a policy_id: no policy acts in this row
 
 
 def trajectory_fields(spec: EnvSpec, layout: Layout) -> dict[str, TensorSpec]:
-    """Name -> [S, T+1 or T, N, ...] of every field; obs and actions are prefixed "obs:" and "action:"."""
+    """Spec [S, T+1 or T, N, ...] of each field by name; obs and actions have the prefix "obs:" or "action:"."""
     slots, steps, rows = layout.num_slots, layout.rollout, layout.rows
 
     def over(times: int, tensor: TensorSpec) -> TensorSpec:
@@ -61,7 +59,7 @@ def trajectory_fields(spec: EnvSpec, layout: Layout) -> dict[str, TensorSpec]:
 
 
 def has_policy_ids(spec: EnvSpec, layout: Layout) -> bool:
-    """Whether slots say who acts in each row: not where there is one policy, and one agent, which always acts."""
+    """True if slots need a policy id per row: with several policies, or with agents that may be inactive."""
     return layout.num_policies > 1 or spec.num_agents > 1
 
 
@@ -70,16 +68,16 @@ class Slot:
 
     obs: {key: [T+1, N, ...]} observation at each step, in the env's dtype
     actions: {key: [T, N, ...]} action taken at each step (int64 index or float32 vector)
-    log_prob, value: [T, N] float32 - behaviour log-probability (summed over heads) and value
+    log_prob, value: [T, N] float32 - behaviour log-probability (summed over heads) and value estimate
     reward: [T, N] float32 - raw env reward
-    terminated, truncated, valid: [T, N] bool - a step that did both counts as terminated alone
+    terminated, truncated, valid: [T, N] bool - a step with both flags counts only as terminated
     is_first: [T+1, N] bool - obs is the first of an episode
-    rnn_states: [K+1, N, S] float32 - memory before each of the K = T / recurrence chunks, and after the last step
-    policy_version: [T, N] int32 - learner updates behind the weights that chose the action
-    policy_id: [T, N] int16 - which policy chooses the action, or NOBODY; None without policy ids
-    counts_env_step: [T, N] bool - of the valid rows of one env's step, true for one, the first of a policy that learns;
-        None where each is one
-    counts_for_policy: the same of the valid rows of one env's step that are of one policy; None with one policy, too
+    rnn_states: [K+1, N, S] float32 - state before each of the K = T / recurrence chunks, and after the last step
+    policy_version: [T, N] int32 - number of learner updates in the weights that chose the action
+    policy_id: [T, N] int16 - the policy that chooses the action, or NOBODY; None without policy ids
+    counts_env_step: [T, N] bool - True for one valid row per env step, the first of a learning policy; None if each
+        valid row is one env step
+    counts_for_policy: [T, N] bool - True for one valid row per env step and policy; None also with a single policy
     """
 
     def __init__(self, arrays: SharedArrays, spec: EnvSpec, index: int) -> None:
@@ -103,16 +101,16 @@ class Slot:
         return arrays[name][self.index] if name in arrays else None
 
     def policies(self) -> list[int]:
-        """The policies that act in any of its rows, in order."""
+        """The policies that act in any row, in ascending order."""
         if self.policy_id is None:
             return [0]
-        # NOBODY is counted first.
+        # Bin 0 counts NOBODY.
         return [int(policy) for policy in np.flatnonzero(np.bincount(self.policy_id.ravel() + 1)[1:])]
 
     def columns_of(self, policy: int) -> RowsOf:
-        """The rows that concern ``policy``: not those in which others act and it never does. A slice if these are all.
+        """The rows of ``policy``: all except those in which only other policies act. A slice if these are all rows.
 
-        A row in which nobody acts counts as everybody's, so that a round of collection is as long as ever.
+        A row in which no policy ever acts belongs to all policies, so that the number of collected rows stays the same.
         """
         if self.policy_id is None:
             return ALL_ROWS
@@ -121,7 +119,7 @@ class Slot:
         return ALL_ROWS if own.all() else np.flatnonzero(own)
 
     def rows_of(self, policy: int, t: int) -> RowsOf:
-        """The rows in which ``policy`` acts in step ``t``; a slice if these are all."""
+        """The rows in which ``policy`` acts in step ``t``; a slice if these are all rows."""
         if self.policy_id is None:
             return ALL_ROWS
         own = self.policy_id[t] == policy
@@ -129,7 +127,7 @@ class Slot:
 
 
 def all_true(mask: npt.NDArray[np.bool_]) -> bool:
-    """Whether all of ``mask`` is true. For the few numbers of a row this is three times as fast as its all()."""
+    """True if all of ``mask`` is true; for short masks three times as fast as ``mask.all()``."""
     return _FALSE not in mask.tobytes()
 
 
@@ -142,12 +140,12 @@ class TrajectoryBuffer:
 
     @staticmethod
     def bytes_needed(spec: EnvSpec, layout: Layout) -> int:
-        """Bytes that a buffer of these sizes takes."""
+        """Bytes that the buffer needs."""
         return planned_bytes(trajectory_fields(spec, layout))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the block."""
+        """Size of the block in bytes."""
         return self._arrays.nbytes
 
     def slot(self, index: int) -> Slot:
@@ -160,7 +158,7 @@ class TrajectoryBuffer:
 
 
 class RnnStates:
-    """[2, actor x splits + split, N, S] float32 in shared memory. Used with central inference."""
+    """Recurrent states, [2, actor x splits + split, N, S] float32 in shared memory, for central inference."""
 
     def __init__(self, layout: Layout) -> None:
         self._splits = layout.splits
@@ -168,11 +166,11 @@ class RnnStates:
 
     @staticmethod
     def bytes_needed(layout: Layout) -> int:
-        """Bytes that the states of a layout take."""
+        """Bytes that the states of a layout need."""
         return _states(layout).nbytes
 
     def of(self, phase: int, actor: int, split: int) -> npt.NDArray[Any]:
-        """[N, S] of a split: before the step of ``phase``."""
+        """[N, S]: the state of a split before the step of ``phase``."""
         state: npt.NDArray[Any] = self._shared["states"][phase, actor * self._splits + split]
         return state
 

@@ -1,13 +1,11 @@
-"""Room: published weights. In: the learner's flat state as bytes. Out: whole copies of it, by version.
+"""Publishes policy weights from the learner to all readers, without locks between processes.
 
-NOTE [Weights seqlock]: two buffers; publication k is written to buffer k % 2. The writer announces k in
-``writing`` before it touches the buffer and in ``written`` after. A reader copies buffer ``written`` % 2 and
-is sure of its copy if by then no publication later than written + 1 has been announced (written + 1 goes to
-the other buffer). Nobody waits for a lock, and a dead reader or writer blocks nobody. Python offers no
-memory fence; an uncontended lock is taken and released where the order of stores and loads matters, which is a
-full fence on x86-64 and orders both sides on the other processors torch runs on.
-
-Room: the weights that are being evaluated. In: published weights. Out: one version of them, for all evaluators.
+NOTE [Weights seqlock]: there are two buffers; publication k is written to buffer k % 2. The writer stores k in
+``writing`` before it writes the buffer and in ``written`` afterwards. A reader copies buffer ``written`` % 2. The copy
+is valid if no publication later than written + 1 has started by then (written + 1 goes to the other buffer). No process
+waits for a lock, and a dead reader or writer blocks no other process. Python has no memory fence; where the order of
+stores and loads matters, an uncontended lock is taken and released. This is a full fence on x86-64, and it orders both
+sides on the other processors that torch supports.
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ _WRITING, _WRITTEN = 0, 1
 
 
 class TornWeights(SFactoryError):
-    """No whole copy could be read in time: the writer publishes faster than a copy takes, or it died within one."""
+    """No complete copy in time: the writer publishes faster than a copy takes, or it died during a write."""
 
 
 class SharedWeights:
-    """One policy's weights as ``nbytes`` bytes, with the policy version they belong to.
+    """The weights of one policy as ``nbytes`` bytes, with their policy version.
 
-    ``published`` is a gate that opens with the first publication.
+    ``published`` is an event that opens with the first publication.
     """
 
     def __init__(self, nbytes: int, policy: int = 0) -> None:
@@ -70,7 +68,7 @@ class SharedWeights:
 
     @property
     def publications(self) -> int:
-        """How often weights have been published; 0 before the first time. A reader compares it with its last."""
+        """Number of publications so far. Readers compare it with their last one to find new weights."""
         return int(self._sequence[_WRITTEN])
 
     def publish(self, source: Bytes, version: int) -> None:
@@ -88,7 +86,7 @@ class SharedWeights:
     def read_into(self, target: Bytes) -> tuple[int, int]:
         """Copy the current weights to ``target`` [nbytes] uint8; returns (publication, policy version).
 
-        Raises TornWeights if no whole copy could be had within 5 seconds.
+        Raises TornWeights if no complete copy succeeds within 5 seconds.
         """
         deadline = Deadline(_READ_LIMIT_S)
         while not deadline.passed:
@@ -107,14 +105,14 @@ class SharedWeights:
 
 
 class EvalWeights:
-    """The policy that evaluators play, and who is done with it.
+    """The candidate weights that evaluators play, and which evaluators have finished with them.
 
-    The first evaluator presents it, and the next one only when all are done with this one: so all episodes of an
-    evaluation are of one policy version, however slow an env is.
+    The first evaluator presents a new candidate only after all evaluators have finished the current one. So all
+    episodes of an evaluation use one policy version, even if an env is slow.
     """
 
     def __init__(self, nbytes: int, evaluators: int, policy: int = 0) -> None:
-        """``nbytes``: as of the SharedWeights that candidates are taken from."""
+        """``nbytes``: that of the SharedWeights that candidates are copied from."""
         self.weights = SharedWeights(nbytes, policy)
         self._shared = SharedArrays(
             "candidate", {"done": TensorSpec((evaluators,), "int64"), "version": TensorSpec((1,), "int64")}
@@ -122,21 +120,21 @@ class EvalWeights:
 
     @property
     def number(self) -> int:
-        """How many candidates there have been; 0 before the first."""
+        """Number of candidates so far; 0 before the first."""
         return self.weights.publications
 
     @property
     def version(self) -> int:
-        """The policy version of the present one."""
+        """Policy version of the current candidate."""
         return int(self._shared["version"][0])
 
     @property
     def done(self) -> bool:
-        """True if every evaluator is done with the present candidate, and before there is one."""
+        """True if all evaluators have finished the current candidate, or if there is none yet."""
         return bool((self._shared["done"] == self.number).all())
 
     def present(self, published: SharedWeights) -> None:
-        """Make the newest of ``published`` the candidate. For one process, once everybody is ``done``."""
+        """Make the newest weights of ``published`` the candidate; called by one process, only when ``done``."""
         assert self.done, f"candidate {self.number} is still being played"
         weights = np.empty(published.nbytes, np.uint8)
         _, version = published.read_into(weights)
@@ -144,5 +142,5 @@ class EvalWeights:
         self.weights.publish(weights, version)
 
     def mark_done(self, evaluator: int, number: int) -> None:
-        """``evaluator`` is done with candidate ``number``."""
+        """Record that ``evaluator`` has finished candidate ``number``."""
         self._shared["done"][evaluator] = number
