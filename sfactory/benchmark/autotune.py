@@ -1,7 +1,7 @@
-"""Room: tuning a run to its machine. In: a configuration, and who gave which flag. Out: the settings to run with.
+"""Tunes a configuration to the machine, within the flags that the user did not set.
 
-Decides what may be varied and what is out of bounds, measures with trials of the whole loop, and tells of it. Which
-settings are tried is the business of ``Search``.
+Decides which settings may vary and within which limits, measures them with trials of the whole loop, and prints the
+results. ``Search`` decides which settings are tried.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from sfactory.process.signals import Interrupted, Interrupts
 from sfactory.process.spawn import Spawner
 from sfactory.report.console import Console
 
-# One rollout of all envs at most: with more, steps wait for so many updates that they teach less, or nothing, which a
-# measurement of speed does not see. See docs/decisions/0019-autotune.md.
+# Maximum number of datasets in one rollout of all envs. With more, the policy lag makes steps less useful for training,
+# which a speed measurement does not show. See docs/decisions/0019-autotune.md.
 MOST_DATASETS_A_ROUND = 2.0
 _WARM_UP_S = 1.0
 _PATIENCE_S = 30.0
 _BOOT_S = 120.0
-_MOST_S = 900.0  # after which nothing new is tried
-_MOST_TIMES = 4.0  # and no sooner than after so many times what all trials measure
+_MOST_S = 900.0  # after this time no new settings are tried
+_MOST_TIMES = 4.0  # but not before this multiple of the measured time of all trials
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a run goes on with. chosen: values of the flags that were free, by name, those that stay included."""
+    """The tuned configuration and its plan. chosen: values of all free flags by name, also of unchanged ones."""
 
     config: Config
     plan: Plan
@@ -42,7 +42,7 @@ class Tuned:
 
 
 def free_flags(config: Config, given: Collection[str], device: str) -> frozenset[str]:
-    """What may be varied: what makes a difference, and was not ``given``. Names are fields of Settings."""
+    """Flags that may vary: those that affect speed and were not ``given``. Names are fields of Settings."""
     free = {"inference", "num_workers", "num_envs_per_worker", "worker_num_splits"}
     if config.benchmark.stage != "sample":
         if device == "cpu":
@@ -53,10 +53,10 @@ def free_flags(config: Config, given: Collection[str], device: str) -> frozenset
 
 
 class Autotune:
-    """Tunes one run, or one benchmark."""
+    """Tunes one run or one benchmark."""
 
     def __init__(self, config: Config, given: Collection[str], plan: Plan, seed: int, console: Console) -> None:
-        """``plan``: of ``config`` as it is. ``given``: flags that are to stay as they are."""
+        """``plan``: the plan of ``config``. ``given``: flags that must not change."""
         self._config, self._plan, self._seed, self._console = config, plan, seed, console
         self._free = free_flags(config, given, plan.device)
         sampling, learner = config.sampling, config.learner
@@ -73,11 +73,11 @@ class Autotune:
 
     @property
     def _most_seconds(self) -> float:
-        """After so long no new settings are tried: trials that wait for what never comes are not to go on for hours."""
+        """Time limit for new trials, so that trials that wait in vain do not take hours."""
         return max(_MOST_S, _MOST_TIMES * MOST_TRIALS * (_WARM_UP_S + self._config.tuning.autotune_seconds))
 
     def run(self, spawner: Spawner, interrupts: Interrupts) -> Tuned:
-        """Measure and choose. Raises the first error if no settings work, and Interrupted after a signal."""
+        """Measure and choose settings. Raises the first error if no settings work, or Interrupted after a signal."""
         if not self._free:
             self._console.message("autotune: every setting that it would vary was given, so there is nothing to tune")
             return self._tuned(self._start)
@@ -99,12 +99,12 @@ class Autotune:
     def _tuned(self, best: Settings) -> Tuned:
         chosen = {name: value for name, value in asdict(best).items() if name in self._free}
         config = _with(self._config, {**chosen, "autotune": False, "autotune_batch": False})
-        # Settings hold what --inference=auto has come to, so that a run uses what was measured.
+        # Settings contain the resolved value of --inference=auto, so the run uses the measured one.
         return Tuned(config, plan_sizes(_with(config, asdict(best)), self._plan.spec), chosen)
 
     def _measure(self, settings: Settings, spawner: Spawner, interrupts: Interrupts) -> float:
         config = _with(
-            replace(self._config, evaluation=EvaluationConfig()),  # nobody plays beside a measurement
+            replace(self._config, evaluation=EvaluationConfig()),  # no evaluation during a measurement
             {**asdict(settings), "benchmark": True, "autotune": False, "autotune_batch": False},
         )
         problems = check(config)
@@ -118,7 +118,7 @@ class Autotune:
         try:
             return Trial(config, plan, timing).run(spawner, interrupts, self._seed).rate
         finally:
-            interrupts.raising = True  # which a trial switches off
+            interrupts.raising = True  # a trial switches this off
             if interrupts.count:
                 raise Interrupted(interrupts.signum)
 
@@ -141,12 +141,12 @@ class Autotune:
 
 
 def datasets_a_round(layout: Layout) -> float:
-    """How many datasets the steps are that all envs, with all of their agents, make in one rollout."""
+    """Number of datasets in one rollout of all envs and agents."""
     return layout.num_splits * layout.rows / layout.dataset_rows
 
 
 def require_short_lag(layout: Layout, most_datasets: float) -> None:
-    """Raise ConfigError if all envs make more datasets than that in one rollout."""
+    """Raise ConfigError if one rollout of all envs has more than ``most_datasets`` datasets."""
     datasets = datasets_a_round(layout)
     many = f" x {layout.agents} agents" if layout.agents > 1 else ""
     if datasets > most_datasets:
@@ -160,7 +160,7 @@ def require_short_lag(layout: Layout, most_datasets: float) -> None:
 
 
 def verdict(found: Found) -> str:
-    """What the best settings are beside those of the start, in words."""
+    """Describe the best settings in comparison with the starting ones."""
     if found.gain is None:
         return "the starting settings do not work"
     if found.best == found.trials[0].settings:
@@ -177,7 +177,7 @@ def _result(tried: Tried, unit: str = " env steps/s") -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell, but for the last, which may be a sentence."""
+    """Format rows as aligned columns, except the last column, which may be a sentence."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     return "\n".join(
         "  ".join([*(cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=True)), row[-1]]) for row in rows

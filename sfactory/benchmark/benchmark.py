@@ -1,6 +1,6 @@
-"""Room: measuring throughput. In: a plan. Out: one result with rates, and where processes spend their time.
+"""Measures throughput, and where processes spend their time.
 
-Pure simulation first, with nothing else running; then the run itself: warm-up, measurement, stop.
+First measures pure simulation with nothing else running, then the run itself: warm-up, measurement, stop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sfactory.report.console import Console
 
 _MIN_WARM_UP_S = 2.0
 _MIN_PATIENCE_S = 30.0
-_BEATS_S = 5.0  # for who hangs to be asked where, after the limit on hanging
+_BEATS_S = 5.0  # time to get the stack of a hung process, after the time limit
 _MODES: Mapping[str, Literal["train", "sampler_only", "learn"]] = MappingProxyType(
     {"full": "train", "sample": "sampler_only", "learn": "learn"}
 )
@@ -31,7 +31,7 @@ _MODES: Mapping[str, Literal["train", "sampler_only", "learn"]] = MappingProxyTy
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """The last line on stdout; field names are its keys. Shares are of the measured time, mean per process kind."""
+    """The last line on stdout; field names are its keys. Shares of the measured time are means per process kind."""
 
     env: str
     mode: Literal["train", "sampler_only", "learn", "env"]
@@ -59,11 +59,11 @@ class Benchmark:
         self._advisor = Advisor(config, plan)
 
     def run(self, spawner: Spawner, interrupts: Interrupts, seed: int) -> BenchmarkResult:
-        """Measure; raises the fault that ended the run early, if one did, and Interrupted after a signal."""
+        """Measure. Raises the fault that ended the run early, or Interrupted after a signal."""
         simulated = self._simulate(spawner)
         if self._stage == "env":
             return self._env_result(simulated)
-        # Who hangs is named before patience is over.
+        # A hung process is reported before the patience ends.
         hangs_after = self._config.sampling.reset_timeout_seconds + _BEATS_S
         patience = max(_MIN_PATIENCE_S, self._seconds, hangs_after)
         timing = Timing(max(_MIN_WARM_UP_S, 0.1 * self._seconds), self._seconds, patience)
@@ -107,7 +107,7 @@ class Benchmark:
             self._console.message(advice)
 
     def _env_result(self, simulated: float) -> BenchmarkResult:
-        """Of processes that wait for nobody: each does nothing but step its envs."""
+        """The result of pure simulation, in which processes only step their envs and never wait."""
         rate, workers = round(simulated, 1), self._config.sampling.num_workers
         idle_cores = max(0.0, float(self._plan.cores.count - workers))
         load = Load({"actor": 1.0}, {"actor": 0.0}, {}, "actor", idle_cores)

@@ -1,7 +1,7 @@
-"""Room: which settings to try, and which to keep. In: starting settings, a way to measure. Out: trials and the best.
+"""Searches the best settings one setting at a time, independent of how they are measured.
 
-One setting at a time, in the order in which they usually matter, from the best so far: a ladder is climbed as long as
-each rung gains. Nothing here knows how settings are measured.
+The settings are varied in the order of their usual effect, starting from the best so far. The values of one setting
+form a ladder, which is climbed as long as each step is faster.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from sfactory.errors import ConfigError, ResourceError, SFactoryError
 from sfactory.layout import Inference
 
-GAIN = 0.03  # what a challenger must be faster by
-NOISE = 0.1  # differences up to this are looked at twice
+GAIN = 0.03  # minimum gain of a challenger
+NOISE = 0.1  # differences up to this are measured twice
 MOST_TRIALS = 20
-_DUEL = 2  # trials, kept for the end
-_LOOKS = 3  # trials that one challenger may take
-_HOPELESS = 3  # trials that fail before one has succeeded
+_DUEL = 2  # trials reserved for the final comparison
+_LOOKS = 3  # maximum trials per challenger
+_HOPELESS = 3  # give up after so many failed trials without a success
 _BATCH_RUNGS = 3
 _MOST_ENVS = 2**16  # per worker
 _SPLITS = (1, 2, 4)
 
-# What the machine may have no room for, or do wrong, with one setting and not with another.
+# Errors that may depend on the settings, such as too little memory.
 _PASSED_OVER = (SFactoryError, OSError, MemoryError)
 _REFUSALS = (ConfigError, ResourceError)
 
@@ -40,13 +40,13 @@ class Settings:
 
     @property
     def envs(self) -> int:
-        """Of all workers."""
+        """Number of envs of all workers."""
         return self.num_workers * self.num_envs_per_worker
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of settings that were tried. rate: env steps per second; None if there is none, and ``why``."""
+    """The result of one trial. rate: env steps per second; None if the trial failed, see ``why``."""
 
     settings: Settings
     rate: float | None
@@ -55,9 +55,10 @@ class Tried:
 
 @dataclass(frozen=True)
 class Found:
-    """The end of a search. gain: of ``best`` over the start, measured side by side; 1.0 if the start is best.
+    """The result of a search.
 
-    None if the start could not be measured.
+    gain: speed of ``best`` relative to the start, measured one after the other; 1.0 if the start is best, None if the
+        start could not be measured
     """
 
     best: Settings
@@ -74,10 +75,12 @@ class _Best:
 
 @dataclass
 class Search:
-    """A search of the settings named in ``free`` (fields of Settings) that starts at ``start``.
+    """Varies the settings named in ``free`` (fields of Settings), beginning with ``start``.
 
-    cores: of this machine. measure: env steps per second, or an SFactoryError, OSError or MemoryError for settings
-    that are to be passed over. tell: is shown each trial. out_of_time: once true, nothing new is tried.
+    cores: number of cores of this machine
+    measure: returns env steps per second; settings that raise SFactoryError, OSError or MemoryError are skipped
+    tell: called with each trial
+    out_of_time: once it returns True, no new settings are tried
     """
 
     start: Settings
@@ -90,15 +93,15 @@ class Search:
 
     def __post_init__(self) -> None:
         self._best: _Best | None = None
-        self._spent = 0  # trials that took time
+        self._spent = 0  # number of trials that took time
         self._first_error: BaseException | None = None
 
     def run(self) -> Found:
-        """Search; raises the first error if nothing could be measured."""
+        """Run the search; raises the first error if no settings could be measured."""
         self._wins(self.start)
         self._climb("batch_size", self._batches(1), self._batches(-1))
         self._climb("num_envs_per_worker", self._envs(1), self._envs(-1))
-        # No ladder, on which the next rung would show an error: always looked at twice.
+        # Not a ladder, in which the next step would reveal a wrong measurement: always measure twice.
         if "inference" in self.free and self._wins(self._with_other_inference(), twice=True):
             self._climb("num_envs_per_worker", self._envs(1), self._envs(-1))
         self._climb("num_workers", *self._up_and_down(self._worker_counts(), self._now.num_workers, self._with_workers))
@@ -117,7 +120,7 @@ class Search:
         return self.start if self._best is None else self._best.settings
 
     def _climb(self, name: str, *directions: Iterable[Settings]) -> None:
-        """Go on in the first direction that gains as long as it does, if the setting ``name`` is free."""
+        """If ``name`` is free, follow the first direction that is faster for as long as it is."""
         for direction in directions if name in self.free else ():
             before = self._best
             for challenger in direction:
@@ -127,9 +130,9 @@ class Search:
                 return
 
     def _wins(self, challenger: Settings, twice: bool = False) -> bool:
-        """Measure ``challenger``, which becomes the best if it gains enough. What does not fit any more loses.
+        """Measure ``challenger`` and make it the best if it gains enough; False also if no trials are left.
 
-        twice: whatever the first look says.
+        twice: always measure a second time.
         """
         if self._spent > MOST_TRIALS - _DUEL - _LOOKS or (self._best is not None and self.out_of_time()):
             return False
@@ -145,7 +148,7 @@ class Search:
         return True
 
     def _look_again(self, challenger: Settings, rate: float, best: _Best) -> float:
-        """Measure ``best`` anew, since the machine may have changed; and ``challenger``, if it owes its gain to that.
+        """Measure ``best`` again, because the machine may have changed, and ``challenger`` too if it still gains.
 
         Returns the rate of ``challenger``.
         """
@@ -159,7 +162,7 @@ class Search:
         try:
             rate = self.measure(settings)
         except _PASSED_OVER as error:
-            self._first_error = self._first_error or error.with_traceback(None)  # whose frames hold the trial's memory
+            self._first_error = self._first_error or error.with_traceback(None)  # frames hold the trial's memory
             why, spent = _in_one_line(error), 0 if isinstance(error, _REFUSALS) else 1
         self._spent += spent
         self.trials.append(Tried(settings, rate, why))
@@ -170,9 +173,9 @@ class Search:
         return rate
 
     def _duel(self) -> float | None:
-        """Measure the start and the best once more, one after the other: the start stays if it is no slower.
+        """Measure the start and the best again, one after the other; the start wins if it is not slower.
 
-        Returns the gain over the start; None if there is no such figure.
+        Returns the gain over the start; None if the start could not be measured.
         """
         best = self._best
         if best is None or best.settings == self.start:
@@ -191,7 +194,7 @@ class Search:
         self._best = _Best(self.start, rate)
         return 1.0
 
-    # Ladders. Each begins at what is best when it is asked for its first rung.
+    # Ladders. Each starts at the settings that are best when its first step is requested.
 
     def _batches(self, direction: int) -> Iterator[Settings]:
         origin = self._now
@@ -222,7 +225,7 @@ class Search:
         return [count for count in sorted(counts) if count]
 
     def _with_workers(self, origin: Settings, count: int) -> Settings:
-        """``count`` workers with as many envs in all, where their number is free."""
+        """``count`` workers with the same total number of envs, if num_envs_per_worker is free."""
         envs, splits = origin.num_envs_per_worker, origin.worker_num_splits
         if "num_envs_per_worker" in self.free:
             envs = max(splits, origin.envs // count // splits * splits)
@@ -248,7 +251,7 @@ class Search:
     def _up_and_down(
         self, values: Collection[int], now: int, with_value: Callable[[Settings, int], Settings]
     ) -> tuple[Iterable[Settings], Iterable[Settings]]:
-        """The ladders of ``values`` above ``now``, and below it."""
+        """The ladders of ``values`` above and below ``now``."""
         origin = self._now
         above = sorted(value for value in values if value > now)
         below = sorted((value for value in values if value < now), reverse=True)
@@ -256,14 +259,14 @@ class Search:
 
 
 def _doubled(value: int, times: int) -> int | None:
-    """``value`` x 2^times; None where that is no whole number."""
+    """``value`` x 2^times; None if that is not an integer."""
     if times >= 0:
         return value << times
     return value >> -times if value % (1 << -times) == 0 else None
 
 
 def _in_one_line(error: BaseException) -> str:
-    """What an error says first, or last, if it holds the traceback of another process."""
+    """A one-line summary: the first problem of a ConfigError, else the last line of the error text."""
     if isinstance(error, ConfigError):
         return error.problems[0]
     lines = [line for line in str(error).splitlines() if line.strip()]

@@ -1,6 +1,7 @@
-"""Room: pure simulation, the ceiling of any sampler. In: a factory, worker counts. Out: env steps per second.
+"""Measures pure simulation speed, the upper bound of any sampler, in env steps per second.
 
-The same envs in the same number of processes, random actions drawn beforehand, no policy, no shared memory.
+Uses the same envs and the same number of processes as a run, with random actions drawn beforehand, without a policy and
+without trajectories in shared memory.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from sfactory.shared.memory import SharedEvent
 from sfactory.shared.status import StatusBoard, StatusRow
 
 _JOIN_S = 1.0
-_SETUP_S = 120.0  # of a process, before it begins with its first env
+_SETUP_S = 120.0  # time limit of a process before it starts to create its first env
 
 
 @dataclass(frozen=True)
 class _Simulator:
-    """A process that steps envs. ``row`` tells since when it is at one thing."""
+    """A process that steps envs. ``row`` holds the start time of its current work."""
 
     name: str
     process: ForkServerProcess
@@ -49,10 +50,10 @@ class _Simulator:
 
 
 class _Simulators:
-    """All processes of one pure simulation. Context: none of them outlives it."""
+    """All processes of one pure simulation. A context manager that kills them at exit."""
 
     def __init__(self, env: str, limit_s: float) -> None:
-        """``limit_s``: bound on making one env, on its reset, and on one sweep of steps."""
+        """``limit_s``: time limit for creating one env, for its reset, and for one sweep of steps."""
         self._env, self._limit_s = env, limit_s
         self._all: list[_Simulator] = []
 
@@ -68,7 +69,7 @@ class _Simulators:
 
     def start(self, spawner: Spawner, name: str, row: StatusRow, *given: Any) -> None:
         """Start a process that runs ``_simulate(*given, ...)``."""
-        # A signal here would leave a process behind that nobody knows of.
+        # A signal between start and append would leave an untracked process behind.
         with signals_held_back():
             receiver, sender = spawner.pipe()
             stack = StackDump()
@@ -78,13 +79,13 @@ class _Simulators:
             self._all.append(_Simulator(name, process, receiver, row, stack, now()))
 
     def answers(self) -> list[float]:
-        """One number from each; raises WorkerDied for the first that ends or hangs instead."""
+        """Receive one number from each process; raises WorkerDied if one ends or hangs first."""
         answers: dict[str, float] = {}
         while len(answers) < len(self._all):
             missing = [simulator for simulator in self._all if simulator.name not in answers]
             connection.wait([end for one in missing for end in (one.receiver, one.process.sentinel)], BLOCK_S)
             for simulator in missing:
-                alive = simulator.process.is_alive()  # looked at first: whoever has ended sends nothing any more
+                alive = simulator.process.is_alive()  # read before poll(): a dead process sends nothing more
                 if simulator.receiver.poll():
                     answers[simulator.name] = self._answer(simulator)
                 elif not alive:
@@ -136,7 +137,8 @@ def pure_simulation(
 ) -> float:
     """Env steps per second of ``workers`` processes with ``envs`` environments each, over ``seconds``.
 
-    limit_s: bound on making one env, on its reset, and on a few steps. Raises WorkerDied if a process fails or hangs.
+    limit_s: time limit for creating one env, for its reset, and for a few steps. Raises WorkerDied if a process fails
+    or hangs.
     """
     names = [f"sf-sim-{worker}" for worker in range(workers)]
     status, start_gate = StatusBoard(names), SharedEvent()
@@ -144,7 +146,7 @@ def pure_simulation(
         for worker, name in enumerate(names):
             given = factory, worker, envs, cores[worker], seconds, tuple(gpus), start_gate, status
             simulators.start(spawner, name, status.row(name), *given)
-        simulators.answers()  # every process is ready: none may start while another still makes its envs
+        simulators.answers()  # wait until all processes have created their envs, then start together
         start_gate.open()
         return sum(simulators.answers())
 
@@ -171,19 +173,19 @@ def _simulate(
             os.sched_setaffinity(0, cores)
         measure = (_vector_env if factory.makes_vectors else _plain_envs)(factory, worker, count, row.begin_work)
         sender.send(0.0)
-        while not start_gate.wait(BLOCK_S):  # main bounds how long others may take, and kills whoever is left
+        while not start_gate.wait(BLOCK_S):  # main limits this wait and kills remaining processes
             row.begin_work()
         answer = measure(seconds)
     except BaseException:  # foreign code may raise anything
         answer = traceback.format_exc()
-    with contextlib.suppress(BrokenPipeError):  # main was interrupted, and asks no more
+    with contextlib.suppress(BrokenPipeError):  # main was interrupted and no longer reads
         sender.send(answer)
     sender.close()
     leave(0)
 
 
 def _plain_envs(factory: EnvFactory, worker: int, count: int, begin: Begin) -> Callable[[float], float]:
-    """Make and reset ``count`` envs; returns what measures them."""
+    """Create and reset ``count`` envs; returns a function that measures their speed."""
     envs = []
     for _ in range(count):
         begin()
@@ -202,7 +204,7 @@ def _plain_envs(factory: EnvFactory, worker: int, count: int, begin: Begin) -> C
 
 
 def _vector_env(factory: EnvFactory, worker: int, count: int, begin: Begin) -> Callable[[float], float]:
-    """Make and reset one vector env of ``count``; returns what measures it."""
+    """Create and reset one vector env of ``count`` envs; returns a function that measures its speed."""
     begin()
     env = factory.vector(count, seed=1000 * worker)
     begin()

@@ -1,6 +1,6 @@
-"""Room: one measurement of the processes of a run. In: a configuration and its plan. Out: a rate, and where time goes.
+"""Measures the speed of one configuration and where its processes spend their time.
 
-Children are started as for training, warmed up, measured and ended. Nothing is saved: there is no run directory.
+Children are started as for training, warmed up, measured and stopped. Nothing is saved; there is no run directory.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from sfactory.supervise.supervisor import Supervisor
 
 
 class Timing(NamedTuple):
-    """Seconds. warm_up: from the first steps that count to the measurement. measured: at least so long it lasts.
+    """Durations in seconds.
 
-    patience: so much longer it may last, until a dataset that was begun in it is learned from and every actor has
-    got on. boot: bound on what comes before the warm-up; first_steps: on that part of it in which all actors work.
-    What comes before that is for Boot to bound.
+    warm_up: from the first counted steps to the start of the measurement
+    measured: minimum length of the measurement
+    patience: maximum extra length, until a dataset begun in the measurement is trained on and every actor has advanced
+    boot: limit on the time before the warm-up
+    first_steps: limit on the part of it in which all actors already run
     """
 
     warm_up: float
@@ -40,7 +42,7 @@ class Timing(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """rate: env steps per second, learned from or, where sampling alone is measured, taken. seconds: over which."""
+    """rate: env steps per second, trained on or (for sampling alone) taken. seconds: measured time."""
 
     rate: float
     seconds: float
@@ -48,16 +50,16 @@ class Measured(NamedTuple):
 
 
 class _Mark(NamedTuple):
-    """A counter, and when it came to be what it is: of a learner, after the first pass over its last dataset."""
+    """A step counter and the time of its last change; for learners, after the first epoch on the last dataset."""
 
     at: float
     steps: float
 
 
 class Measurement:
-    """Watches the counters of a run that has just been started: warm-up, measurement, end. Asked a few times a second.
+    """Watches the counters of a new run: warm-up, measurement, end. Call ``look`` a few times per second.
 
-    measured: None until it is over.
+    measured: the result; None until the measurement ends.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Measurement:
         timing: Timing,
         on_warm_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """``of_learners``: count steps that are learned from, not those that actors take."""
+        """``of_learners``: count steps trained on instead of steps that actors take."""
         self._status, self._cores, self._of_learners, self._timing = status, cores, of_learners, timing
         self._on_warm_up = on_warm_up
         self._started_at = now()
@@ -80,9 +82,9 @@ class Measurement:
         self._meter: LoadMeter | None = None
 
     def look(self) -> bool:
-        """True once everything is measured, or will not be."""
+        """True once the measurement is finished or has failed."""
         if self.measured is not None:
-            return True  # what comes later is the end of the run
+            return True  # the run is ending
         if self._warm_until is None:
             return self._await_steps()
         if self._begin is None:
@@ -96,7 +98,7 @@ class Measurement:
         if now() - self._started_at > self._timing.boot:
             return True
         if min(self._status.values("state", ACTORS)) < State.RUNNING:
-            return False  # they are started in stages
+            return False  # actors start in stages
         if self._ready_at is None:
             self._ready_at = now()
         if self._mark().steps:
@@ -106,7 +108,7 @@ class Measurement:
         return now() - self._ready_at > self._timing.first_steps
 
     def _measure(self, begin: _Mark, end: _Mark) -> bool:
-        """End the measurement if it is long enough, or too long."""
+        """End the measurement if it is long enough or too long."""
         timing, seconds = self._timing, end.at - begin.at
         late = now() - self._begun_at > timing.measured + timing.patience
         if (seconds >= timing.measured and not self._someone_is_stuck()) or (late and seconds > 0):
@@ -115,20 +117,20 @@ class Measurement:
         return late or self.measured is not None
 
     def _someone_is_stuck(self) -> bool:
-        """Whether an actor has been busy with one thing since the measurement began: slow, or it hangs."""
+        """True if an actor has been busy with one task since the measurement began (it is slow or hangs)."""
         return any(0 < since <= self._begun_at for since in self._status.values("busy_since", ACTORS))
 
     def _mark(self) -> _Mark:
-        # Steps count a dataset at a time, which may take seconds, and that before the later passes over it: what counts
-        # is when they last grew. (Datasets that are turned over grow unevenly: --minibatch_ring_size.)
+        # Steps are counted per dataset, which may take seconds, and before the later epochs on it, so the time of the
+        # last increase is used. (With --minibatch_ring_size, datasets grow unevenly.)
         if self._of_learners:
-            seconds = max(self._status.values("counted_at", LEARNERS))  # of several learners, who learn side by side
+            seconds = max(self._status.values("counted_at", LEARNERS))  # several learners train in parallel
             return _Mark(seconds, self._status.total("run_env_steps", LEARNERS))
         return _Mark(now(), self._status.total("env_steps", ACTORS))
 
 
 class Trial:
-    """One measurement of one configuration, whose benchmark flags say that it is one, and of what."""
+    """One measurement of one configuration; its benchmark flags select the stage to measure."""
 
     def __init__(self, config: Config, plan: Plan, timing: Timing) -> None:
         self._config, self._plan, self._timing = config, plan, timing
@@ -136,9 +138,9 @@ class Trial:
     def run(
         self, spawner: Spawner, interrupts: Interrupts, seed: int, on_warm_up: Callable[[], None] = lambda: None
     ) -> Measured:
-        """Measure; raises the fault that ended it early, if one did, and Interrupted after a signal.
+        """Measure. Raises the fault that ended the run early, or Interrupted after a signal.
 
-        Signals are counted from here on, not raised. ``on_warm_up`` is called when the warm-up begins.
+        From here on signals are counted, not raised. ``on_warm_up`` is called when the warm-up begins.
         """
         interrupts.raising = False
         of_learners = self._config.benchmark.stage != "sample"
@@ -160,7 +162,7 @@ class Trial:
     def _measure(
         self, spawner: Spawner, interrupts: Interrupts, seed: int, of_learners: bool, on_warm_up: Callable[[], None]
     ) -> tuple[Measured | None, SFactoryError | None]:
-        """What was measured, or how it failed. A failure is not raised here: it would keep the slots of this trial."""
+        """Return the measurement or the failure. A failure raised here would keep this trial's memory alive."""
         config, plan = self._config, self._plan
         shared = SharedObjects(plan.spec, plan.layout, plan.weight_bytes)
         reports = ReportCollector(config, shared.actors_to_main, shared.learners_to_main, shared.status)

@@ -1,13 +1,8 @@
-"""Room: settings of native libraries, read when a process begins. In: a process. Out: the same for its children.
+"""Finds how many cores and how much memory a run may use, and sets the environment of native libraries.
 
-Benchmarks of a part of the work give them to the processes that they start, too.
-
-Room: limits of the container. In: the kernel's files about control groups. Out: numbers, or None without a limit.
-
-Both versions of control groups are read. A limit holds for everything below it, so a group's own and those of its
-ancestors are looked at. Inside a container its own group may be all there is to see, and then is the root.
-
-Room: how much CPU this run may use. In: affinity mask and cgroup quota. Out: cores and thread budgets.
+Cores come from the affinity mask and the cgroup's CPU quota. Both cgroup versions are read. A limit applies to all
+groups below it, so the own group and its ancestors are checked. Inside a container, only its own group may be visible;
+it then appears as the root. Benchmarks of single components give their child processes the same native settings.
 """
 
 from __future__ import annotations
@@ -20,23 +15,23 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 NATIVE = {
-    # One native thread per process; the learner raises its own number.
+    # One native thread per process; the learner raises its own limit.
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
-    # Memory of freed tensors stays in the heap (the highest threshold glibc takes): given back to the kernel, it
-    # would be faulted in again, page by page, with every minibatch. See docs/performance.md.
+    # Keep the memory of freed tensors in the heap (this is glibc's highest threshold). If it went back to the kernel,
+    # every minibatch would fault it in again page by page. See docs/performance.md.
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
-    # One heap for all threads: that of a thread lies in pieces of 64 MiB, each given back as soon as it is empty.
+    # One heap for all threads: per-thread heaps consist of 64 MiB pieces that are released as soon as they are empty.
     "MALLOC_ARENA_MAX": "1",
-    # In huge pages where the kernel and glibc (2.35 or later) know them: one fault for 2 MiB instead of one for 4 KiB.
+    # Huge pages, if kernel and glibc (2.35 or later) support them: one page fault per 2 MiB instead of per 4 KiB.
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
 
 
 def set_for_children() -> None:
-    """Children find them in their environment, before numpy and torch are imported. A user's own values win."""
+    """Set NATIVE for children, which read it before they import numpy and torch. Values set by the user win."""
     for variable, value in NATIVE.items():
         os.environ.setdefault(variable, value)
 
@@ -48,12 +43,12 @@ N = TypeVar("N", int, float)
 
 
 def cpu_quota(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
-    """CPUs' worth of time this process may use: the least of all limits."""
+    """CPU quota of this process in CPUs: the smallest of all limits; None without a limit."""
     return _least(_readings(root, membership, "cpu", _quota_v2, _quota_v1))
 
 
 def memory_left(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
-    """Bytes that this process and its children can still allocate: the least that any limit leaves."""
+    """Bytes that this process and its children can still allocate under all limits; None without a limit."""
     return _least(_readings(root, membership, "memory", _memory_v2, _memory_v1))
 
 
@@ -69,13 +64,13 @@ def _readings(
 
 
 def _folders(base: Path, group: PurePosixPath) -> Iterator[Path]:
-    """Those of a group and of its ancestors."""
+    """The folders of a group and of its ancestors."""
     for path in (group, *group.parents):
         yield base / path.relative_to("/")
 
 
 def _own_group(membership: Path, controller: str) -> PurePosixPath:
-    """Path of this process's group: lines are ``id:controllers:path``; the second version names no controllers."""
+    """Path of this process's group. Lines are ``id:controllers:path``; cgroup v2 names no controllers."""
     try:
         lines = [line.split(":", 2) for line in membership.read_text().splitlines()]
     except OSError:
@@ -113,7 +108,7 @@ def _memory(folder: Path, limit_name: str, used_name: str, cache_name: str) -> i
     limit, used = _number(folder / limit_name), _number(folder / used_name)
     if limit is None or used is None:
         return None
-    # Files that were read or written once count as used, and make way for whoever needs memory.
+    # The page cache counts as used, but the kernel frees its inactive part on demand.
     return max(0, limit - max(0, used - _field(folder / "memory.stat", cache_name)))
 
 
@@ -132,14 +127,15 @@ def _number(path: Path) -> int | None:
         return None
 
 
-_MIN_STARTING = 8  # making an env is often waiting: for a disk, or for a simulator of its own to start
+_MIN_STARTING = 8  # creating an env often waits for a disk or for the start of a simulator
 
 
 @dataclass(frozen=True)
 class Cores:
-    """The cores this process may run on, and the quota of time on them. kept: so many are kept free of actors.
+    """The cores that this process may use, and its CPU quota.
 
-    pins: whether processes can be pinned to cores here.
+    kept: number of cores reserved for the learner
+    pins: True if processes can be pinned to cores
     """
 
     ids: tuple[int, ...]
@@ -149,31 +145,31 @@ class Cores:
 
     @staticmethod
     def available() -> Cores:
-        """Read the affinity mask and the cgroup's quota of the calling process."""
+        """Read the affinity mask and the cgroup quota of the calling process."""
         return Cores(tuple(sorted(os.sched_getaffinity(0))), cpu_quota())
 
     def keeping(self, cores: int) -> Cores:
-        """The same with so many cores kept free of actors, fewer than there are."""
+        """A copy that keeps ``cores`` cores free of actors; must be fewer than ``count``."""
         assert cores < self.count
         return replace(self, kept=cores)
 
     @property
     def for_actors(self) -> tuple[int, ...]:
-        """The cores that actors may be on."""
+        """The cores that actors may use."""
         return self.ids[self.kept :]
 
     @property
     def count(self) -> int:
-        """Cores that can be kept busy: the mask's, or fewer if the quota is smaller."""
+        """Number of usable cores: those in the mask, or fewer if the quota is smaller."""
         if self.quota is None:
             return len(self.ids)
         return max(1, min(len(self.ids), math.ceil(self.quota)))
 
     def cores_of_actor(self, actor: int, num_actors: int) -> frozenset[int] | None:
-        """What to pin an actor to: a core of its own, or all that are not kept free of actors.
+        """The cores to pin an actor to: one core of its own, or all cores for actors.
 
-        That is where actors outnumber them, or a quota makes cores of their own harmful. None: nothing is kept free
-        then, or nobody can be pinned, and actors may be on any core.
+        All cores are used if there are more actors than cores, or with a CPU quota, under which own cores are harmful.
+        None (no pinning) if processes cannot be pinned, or if in these cases no cores are reserved.
         """
         if not self.pins:
             return None
@@ -183,9 +179,9 @@ class Cores:
         return frozenset(cores) if self.kept else None
 
     def learner_threads(self, num_actors: int) -> int:
-        """Threads for the learner's math: the cores that actors leave over, those that are kept free, at least one."""
+        """Number of math threads of the learner: cores not used by actors, at least ``kept`` and at least 1."""
         return max(1, self.kept, self.count - num_actors)
 
     def actors_starting(self, wanted: int) -> int:
-        """How many actors may make and reset their envs at once: ``wanted``, or 0 for what the cores can serve."""
+        """How many actors may create and reset envs at the same time: ``wanted``, or if 0, a number from the cores."""
         return wanted or max(_MIN_STARTING, 2 * self.count)

@@ -1,6 +1,7 @@
-"""Room: what the machine must have. In: planned sizes. Out: nothing, or a ResourceError with need and have.
+"""Checks that the machine has enough cores, memory and open files for a run.
 
-What a run can do without is warned about.
+Missing resources that a run needs raise a ResourceError with the needed and the available amount; missing optional ones
+are logged as warnings.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from sfactory.system.cores import Cores, memory_left
 
 _log = logging.getLogger(__name__)
 
-_SHARE = 0.9  # of the free memory that shared blocks may take
-# Open files of main, as counted in runs: what it has by itself, with headroom, and what each child adds.
+_SHARE = 0.9  # maximum share of free memory for shared blocks
+# Open files of main, measured in runs: its own number (with headroom), and the number that each child adds.
 _HANDLES, _HANDLES_PER_CHILD = 64, 4
 
 
@@ -33,13 +34,13 @@ def _meminfo_available() -> int | None:
 
 
 def available_memory() -> int | None:
-    """Bytes that can be allocated, as far as the machine and the container tell."""
+    """Bytes that can be allocated, by the limits of machine and container; None if unknown."""
     known = [number for number in (_meminfo_available(), memory_left()) if number is not None]
     return min(known, default=None)
 
 
 def require_cores(kept: int, have: int) -> None:
-    """Raise ResourceError if ``kept`` cores for the learner would leave none of those that there are to actors."""
+    """Raise ResourceError if reserving ``kept`` of ``have`` cores for the learner leaves none for actors."""
     if kept >= have:
         most = f"at most {have - 1}" if have > 1 else "leave it at 0"
         raise ResourceError(
@@ -49,7 +50,7 @@ def require_cores(kept: int, have: int) -> None:
 
 
 def require_memory(planned: int) -> None:
-    """Raise ResourceError if ``planned`` bytes of shared memory would take most of what is free."""
+    """Raise ResourceError if ``planned`` bytes of shared memory exceed 90% of the free memory."""
     have = available_memory()
     if have is not None and planned > _SHARE * have:
         raise ResourceError(
@@ -60,21 +61,21 @@ def require_memory(planned: int) -> None:
 
 
 def raise_file_limit() -> None:
-    """Raise the soft limit of open files to the hard one, for this process and those that it will start."""
+    """Raise the soft limit of open files to the hard limit, for this process and its future children."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        # Not where the kernel's own bound has been lowered below the hard limit; what is needed is checked later.
+        # Fails if the kernel's own limit is below the hard limit; require_handles checks the needed number later.
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def handles_needed(children: int) -> int:
-    """Files that main may have open in a run with so many child processes."""
+    """Number of files that main may open in a run with ``children`` child processes."""
     return _HANDLES + _HANDLES_PER_CHILD * children
 
 
 def require_handles(children: int) -> None:
-    """Raise ResourceError if main could not have the files open that a run with so many children takes."""
+    """Raise ResourceError if main may not open enough files for a run with ``children`` child processes."""
     need, (have, _) = handles_needed(children), resource.getrlimit(resource.RLIMIT_NOFILE)
     if have not in (resource.RLIM_INFINITY, -1) and need > have:
         raise ResourceError(
@@ -84,7 +85,7 @@ def require_handles(children: int) -> None:
 
 
 def warn_of_few_cores(cores: Cores, processes: int) -> None:
-    """Warn if processes that are made to work side by side can only take turns."""
+    """Warn if the processes of a parallel run have only one core."""
     if cores.count < 2:
         quota = "none" if cores.quota is None else f"{cores.quota:g} cores"
         _log.warning(
@@ -97,8 +98,8 @@ def warn_of_few_cores(cores: Cores, processes: int) -> None:
 
 
 def pinnable(cores: Cores) -> Cores:
-    """The same cores; if the kernel refuses to pin processes to them, with a warning, and nobody is pinned."""
-    # Linux gives each thread its own mask: this one's ends with it.
+    """Return ``cores``; if the kernel refuses to pin processes, log a warning and return them with pins=False."""
+    # On Linux each thread has its own affinity mask, so the test in this thread has no lasting effect.
     with ThreadPoolExecutor(1) as thread:
         try:
             thread.submit(os.sched_setaffinity, 0, cores.ids[:1]).result()
@@ -109,10 +110,10 @@ def pinnable(cores: Cores) -> Cores:
 
 
 def warn_of_niceness(niceness: int) -> None:
-    """Warn if processes are to have a ``niceness`` below main's and may not: they do without it."""
+    """Warn if the requested negative ``niceness`` is not permitted; the run then continues without it."""
     if niceness >= 0:
         return
-    # Linux gives each thread its own: this one's changes and ends with it.
+    # On Linux each thread has its own niceness, so the test in this thread has no lasting effect.
     with ThreadPoolExecutor(1) as thread:
         try:
             thread.submit(os.nice, niceness).result()
