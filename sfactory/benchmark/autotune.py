@@ -79,7 +79,7 @@ class Autotune:
     def run(self, spawner: Spawner, interrupts: Interrupts) -> Tuned:
         """Measure and choose settings. Raises the first error if no settings work, or Interrupted after a signal."""
         if not self._free:
-            self._console.message("autotune: every setting that it would vary was given, so there is nothing to tune")
+            self._console.message("autotune: all settings that it can vary were given, so there is nothing to tune")
             return self._tuned(self._start)
         names = ", ".join(name for name in asdict(self._start) if name in self._free)
         self._console.message(f"autotune: at most {MOST_TRIALS} trials, each a few seconds, vary {names}")

@@ -154,8 +154,8 @@ class Trial:
             raise SFactoryError(
                 f"nothing could be measured: too few steps were {'learned from' if of_learners else 'taken'} within "
                 f"{now() - started_at:.0f} s; --reset_timeout_seconds bounds the start of environments, "
-                "smaller datasets (--batch_size, --num_batches_per_epoch) are sooner learned from, and where "
-                "environments are slow a longer --benchmark_seconds sees more of their steps"
+                "smaller datasets (--batch_size, --num_batches_per_epoch) are trained on sooner, and with slow "
+                "environments a longer --benchmark_seconds covers more steps"
             )
         return measured
 

@@ -281,7 +281,7 @@ def _agreed_frameskip(env_name: str, env_kwargs: Mapping[str, object], env_frame
     if also != env_frameskip:
         raise EnvError(
             f"--env={env_name}: --env_frameskip={env_frameskip}, but --env_kwargs say env_frameskip={also!r}; "
-            "set it with --env_frameskip alone, which frames are counted by"
+            "set only --env_frameskip, which is also used to count frames"
         )
     return env_frameskip
 

@@ -121,8 +121,8 @@ def require_agents(env: AgentsEnv, agents: tuple[str, ...]) -> None:
     """Raise EnvError unless the agents of ``env`` are ``agents``."""
     if env.agents != agents:
         raise EnvError(
-            f"an env was made with the agents {list(env.agents)}, and another with {list(agents)}; they must be the "
-            "same whenever it is made"
+            f"an env was made with the agents {list(env.agents)}, and another with {list(agents)}; all copies of an "
+            "env must have the same agents"
         )
 
 

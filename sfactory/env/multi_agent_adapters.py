@@ -165,7 +165,7 @@ class ListedAgents(AgentsEnv):
         count = getattr(env, "num_agents", None)
         if not isinstance(count, int) or count < 1:
             raise EnvError(
-                f"{described(env)} has is_multiagent, but its num_agents is {count!r}; it must be their number"
+                f"{described(env)} has is_multiagent, but its num_agents is {count!r}; it must be the number of agents"
             )
         self.agents = tuple(f"agent_{place}" for place in range(count))
         self.observation_space, self.action_space = env.observation_space, env.action_space

@@ -32,10 +32,10 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
         mode = AutoresetMode(told)
     except ValueError:
         raise EnvError(
-            f'its metadata["autoreset_mode"] is {told!r}, which is no gymnasium.vector.AutoresetMode'
+            f'its metadata["autoreset_mode"] is {told!r}, which is not a gymnasium.vector.AutoresetMode'
         ) from None
     if mode is AutoresetMode.DISABLED:
-        raise EnvError("it does not reset its envs (AutoresetMode.DISABLED); let it do so, best with NEXT_STEP")
+        raise EnvError("it does not reset its envs (AutoresetMode.DISABLED); use another mode, preferably NEXT_STEP")
     return mode
 
 

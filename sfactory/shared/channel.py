@@ -119,7 +119,7 @@ class Channel(Generic[M]):
 
     def begin_next_incarnation(self) -> None:
         """Send messages to the ring of the next reader from now on; called by main after the reader is dead."""
-        assert self._of_reader is not None, f"{self.reader} lives but once"
+        assert self._of_reader is not None, f"{self.reader} cannot be replaced"
         assert self.has_another, f"no ring is left for {self.reader}"
         self._of_reader.begin_next()
 
