@@ -78,17 +78,17 @@ class ParallelAgents(AgentsEnv):
         chosen = {}
         for key, place in self._acting:  # for few agents twice as fast as dict(zip(...))
             chosen[key] = actions[place]
-        told = self.env.step(chosen)
+        result = self.env.step(chosen)
         if not self._everybody:
-            return self._without_some(told)
-        observations, rewards, terminated, truncated, _ = told
+            return self._without_some(result)
+        observations, rewards, terminated, truncated, _ = result
         nothing = self._nothing
         if len(self.env.agents) != self._size or not (
             # Comparing dicts is faster than iterating over their values.
             (terminated == nothing or not any(terminated.values()))
             and (truncated == nothing or not any(truncated.values()))
         ):
-            return self._change(told)
+            return self._change(result)
         try:
             return self._pick(observations), self._pick(rewards), None
         except KeyError as error:
@@ -102,19 +102,19 @@ class ParallelAgents(AgentsEnv):
         """See AgentsEnv."""
         self.env.close()
 
-    def _without_some(self, told: Any) -> AgentsStep:
+    def _without_some(self, result: Any) -> AgentsStep:
         """Handle a step with inactive agents. Fast path: most such steps change nothing."""
-        observations, rewards, terminated, truncated, _ = told
+        observations, rewards, terminated, truncated, _ = result
         if self.env.agents != self._live or any(terminated.values()) or any(truncated.values()):
-            return self._change(told)
+            return self._change(result)
         if not observations.keys() >= self._live_set:
             self._in_agents()
             self._shown(observations, self._active, "step()")
         return list(map(observations.get, self._keys)), list(map(rewards.get, self._keys, self._zeros)), None
 
-    def _change(self, told: Any) -> AgentsStep:
+    def _change(self, result: Any) -> AgentsStep:
         """Handle a step that may change which agents act."""
-        observations, rewards, terminated, truncated, infos = told
+        observations, rewards, terminated, truncated, infos = result
         active, was_over = self._in_agents(), self._over
         for place, agent in enumerate(self.agents):
             if was_over[place] and active[place]:

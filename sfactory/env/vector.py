@@ -27,12 +27,12 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
 
     Raises EnvError for DISABLED (the caller must reset) and for an unknown mode.
     """
-    told = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    value = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     try:
-        mode = AutoresetMode(told)
+        mode = AutoresetMode(value)
     except ValueError:
         raise EnvError(
-            f'its metadata["autoreset_mode"] is {told!r}, which is not a gymnasium.vector.AutoresetMode'
+            f'its metadata["autoreset_mode"] is {value!r}, which is not a gymnasium.vector.AutoresetMode'
         ) from None
     if mode is AutoresetMode.DISABLED:
         raise EnvError("it does not reset its envs (AutoresetMode.DISABLED); use another mode, preferably NEXT_STEP")
@@ -56,8 +56,8 @@ def info_of(infos: Any, env: int) -> dict[str, Any]:
 
 def infos_of_ends(infos: Any) -> Mapping[str, Any]:
     """Infos of the envs with an episode that ended in this step; in SAME_STEP mode under "final_info"."""
-    told = infos.get("final_info", infos) if isinstance(infos, Mapping) else {}
-    return told if isinstance(told, Mapping) else {}
+    value = infos.get("final_info", infos) if isinstance(infos, Mapping) else {}
+    return value if isinstance(value, Mapping) else {}
 
 
 def info_of_end(infos: Any, env: int) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""Room: Ctrl-C, SIGTERM and SIGHUP. In: signals. Out: a count, a wake-up, or ``Interrupted`` during start-up.
+"""Handles SIGINT, SIGTERM, SIGHUP and SIGUSR1 in main, and keeps stdout for results.
 
-The first signal saves and stops, the second ends the run at once. The same one again within ECHO_S is an echo, and no
-second one: ``timeout`` and others signal a process, and then its whole group. SIGUSR1 is a question and disturbs
-nothing: how does the run stand? Imports no torch, so that it can be in force before anything slow happens.
-
-Room: stdout while others' code runs. In: what that prints. Out: the same on stderr; stdout is for results.
+The first signal saves and stops, the second ends the run at once. The same signal again within ECHO_S counts as the
+first: ``timeout`` and others signal a process and then its whole group. SIGUSR1 logs the state of the run and changes
+nothing. Signals are counted; during start-up they raise ``Interrupted``. The module does not import torch, so signals
+are handled before anything slow happens. While foreign code runs, its prints go to stderr.
 """
 
 from __future__ import annotations
@@ -156,7 +155,7 @@ def stdout_to_stderr() -> Iterator[None]:
 
 def _divert() -> Callable[[], None]:
     """Make file descriptor 1 another name of 2; returns what undoes that."""
-    if sys.__stdout__ is None:  # Python was started without a stdout: the number 1 is some other file's, or nobody's
+    if sys.__stdout__ is None:  # Python was started without a stdout: descriptor 1 belongs to another file or to none
         return lambda: None
     try:
         kept = os.dup(1)
@@ -174,7 +173,7 @@ def _divert() -> Callable[[], None]:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.__stdout__):
-        # Foreign code may have closed or detached it, and a full disk is told of where the result is printed.
+        # Foreign code may have closed or detached it; a full disk is reported where the result is printed.
         with contextlib.suppress(OSError, ValueError):
             if stream is not None:
                 stream.flush()

@@ -1,13 +1,11 @@
-"""Room: starting child processes. In: roles. Out: processes that main can watch.
+"""Starts child processes and runs their first and last lines.
 
 Children are forked from a server process that has imported torch, numpy and gymnasium once (forkserver); see
 docs/decisions/0001-start-method.md for the measurement.
 
-Room: the first and last lines of every child process. In: a role and what it works with. Out: an exit code.
-
-NOTE [Death of main]: a child holds the read end of a pipe whose write end only main has. The kernel is asked
-to send SIGKILL to the child when that end is closed, so children die with main whatever they are doing, even
-inside C code that holds the interpreter's lock, and no thread has to watch.
+NOTE [Death of main]: a child holds the read end of a pipe, and only main has the write end. The kernel sends SIGKILL to
+the child when main's end is closed. So children die with main whatever they are doing, even inside C code that holds
+the interpreter's lock, and no thread has to watch main.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Room: the turns of a population, carried out. In: reports, a population's decisions. Out: orders to learners.
+"""Carries out the decisions of population-based training: sends commands to learners and records the results.
 
-A turn that changes anything takes a few beats: the parent saves, the child takes over what was saved, and then it is
-recorded. Learners carry orders out between datasets, and while none comes. Training does not wait for it, other turns
-do.
+A turn that changes something takes several iterations of main: the parent saves a checkpoint, the child loads it, and
+then the event is recorded. Learners execute commands between datasets and while they wait for one. Training and the
+turns of other policies continue meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Turn:
-    """An event on its way. waits_for_parent: it has been told to save, and has not answered yet."""
+    """An event in progress. waits_for_parent: the parent was asked to save and has not answered yet."""
 
     event: Event
     waits_for_parent: bool
@@ -56,7 +56,7 @@ class PbtDriver:
         self._num_policies = shared.layout.num_policies
         self._target = TargetObjective(options.pbt_target_objective, config.report.stats_avg)
         self._objective: str | None = None
-        self._orphans: set[int] = set()  # members whose weights are lost, and that have taken over from nobody yet
+        self._orphans: set[int] = set()  # members without weights that have no parent yet
         self._turns: dict[int, _Turn] = {}
         self._last = -1  # who had the last turn
         self.failure: EnvError | None = None
@@ -90,7 +90,7 @@ class PbtDriver:
         pbt_driver = PbtDriver(config, population, reports, shared, rundir)
         learning = {*learning_policies(config)}
         lost = learning & {*resumed.policies_without_checkpoint}
-        # If all are lost there is nobody to take over from.
+        # If all are lost there is no policy to copy.
         pbt_driver._orphans = lost if lost != learning else set()
         pbt_driver._shape_all(reward_shaping)
         return pbt_driver
@@ -122,7 +122,7 @@ class PbtDriver:
                 self._go_on(policy, turn)
 
     def _in_order(self) -> list[int]:
-        """All members: those without weights first, then round and round, so that short periods leave nobody out."""
+        """All members: those without weights first, then in rotation, so that short periods reach every member."""
         members = sorted(self._population.members, key=lambda policy: (policy <= self._last, policy))
         return sorted(members, key=lambda policy: policy not in self._orphans)
 

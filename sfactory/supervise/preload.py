@@ -1,4 +1,4 @@
-"""Room: what the fork server imports once for all children. In: nothing. Out: modules in memory, shared by all."""
+"""Imports, once in the fork server, the modules that all children share."""
 
 from __future__ import annotations
 

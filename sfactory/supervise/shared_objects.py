@@ -1,4 +1,4 @@
-"""Room: all shared objects of a run, and who gets which. In: config, spec, layout. Out: setups of the children."""
+"""Allocates all shared objects of a run and creates the setup of each child process from them."""
 
 from __future__ import annotations
 
@@ -77,15 +77,15 @@ class SharedObjects:
     def settle_steps(self, actor: int) -> None:
         """Once ``actor`` is dead: its steps are those that it counted in its slots, which it may have died after.
 
-        It can have died so within one step of one split; a larger difference is a defect, and told.
+        It can have died so within one step of one split; a larger difference is a defect and is logged.
         """
-        # Of envs with many agents the table counts agents' steps, and env steps are those that were told last.
+        # Of envs with many agents the table counts agents' steps, and env steps are those reported last.
         if self.layout.agents == 1:
             name, counted = self.layout.actor_names[actor], self.table.steps_of(actor)
             row = self.status.row(name)
-            told = int(row.get("env_steps"))
-            if not 0 <= counted - told <= self.layout.rows:
-                _log.error("%s: %d env steps lie in its slots, %d were told of", name, counted, told)
+            reported = int(row.get("env_steps"))
+            if not 0 <= counted - reported <= self.layout.rows:
+                _log.error("%s: %d env steps lie in its slots, %d were reported", name, counted, reported)
             row.set("env_steps", counted)
 
     def forget(self, actor: int) -> None:

@@ -88,7 +88,7 @@ def test_cartpole_is_solved_although_a_hundred_workers_are_killed(
     # A process that is killed while all are about to restart is not replaced.
     assert replaced + restarted >= 0.8 * KILLS
     assert float(str(run.result()["best_episode_return_mean"])) >= SOLVED
-    assert "were told of" not in run.stderr, run.report("an actor and its slots disagree about its steps")
+    assert "env steps lie in its slots" not in run.stderr, run.report("an actor and its slots disagree about its steps")
     assert_accounts(run)
     run.assert_clean()
     print(f"{KILLS} kills: {replaced} replaced, {restarted} times all, learning again within {longest:.1f} s")

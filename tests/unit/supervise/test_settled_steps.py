@@ -44,7 +44,7 @@ def test_a_difference_too_large_is_settled_and_told_with_both_counts(
 
     assert shared.status.row("sf-actor-1").get("env_steps") == COUNTED
     (record,) = caplog.records
-    assert record.getMessage() == f"sf-actor-1: {COUNTED} env steps lie in its slots, {told} were told of"
+    assert record.getMessage() == f"sf-actor-1: {COUNTED} env steps lie in its slots, {told} were reported"
     assert record.levelname == "ERROR"
 
 
