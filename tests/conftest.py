@@ -71,3 +71,13 @@ def signals_as_found() -> Iterator[None]:
         if handler is not None:  # one that was not set by Python cannot be set again
             signal.signal(signum, handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+@pytest.fixture(autouse=True)
+def environment_as_found(signals_as_found: None) -> Iterator[None]:
+    """Restore the variables of the environment after a test: workers that run in this process set some of them."""
+    found = dict(os.environ)
+    yield
+    for name in os.environ.keys() - found.keys() - {"PYTEST_CURRENT_TEST"}:
+        del os.environ[name]
+    os.environ.update({name: value for name, value in found.items() if name != "PYTEST_CURRENT_TEST"})

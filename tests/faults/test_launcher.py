@@ -95,6 +95,7 @@ def test_of_six_runs_the_one_that_was_killed_is_resumed_and_the_others_are_left_
     assert third.runs() == second.runs()
 
 
+@pytest.mark.long
 def test_ctrl_c_saves_all_runs_and_the_same_command_goes_on(launch: Start) -> None:
     varied = "grid = {seed = [1, 2, 3]}"
     endless = description("many", {"train_for_env_steps": ENDLESS}, varied)

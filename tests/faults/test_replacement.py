@@ -196,7 +196,7 @@ def test_a_policy_worker_that_is_stopped_is_replaced(run_trainer: RunTrainer) ->
     end_by_signal(run)
 
 
-@pytest.mark.parametrize("reader", ["sf-learner-0", long("sf-main"), "sf-policy-0-0"])
+@pytest.mark.parametrize("reader", ["sf-learner-0", long("sf-main"), long("sf-policy-0-0")])
 def test_a_ring_that_a_killed_actor_leaves_locked_does_not_end_the_run(
     run_trainer: RunTrainer, tmp_path: Path, reader: str
 ) -> None:

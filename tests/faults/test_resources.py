@@ -61,6 +61,7 @@ def test_too_few_open_files_are_refused_with_need_and_have(run_trainer: RunTrain
     assert_refused(run, f"needs {need} open files, and 64 are allowed", "ulimit -Hn")
 
 
+@pytest.mark.long
 def test_a_low_soft_limit_of_open_files_is_raised_for_all_processes_and_what_is_planned_suffices(
     run_trainer: RunTrainer,
 ) -> None:

@@ -111,6 +111,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_several_runs_in_one_process_end_when_a_report_says_so_and_leave_it_as_it_was(
     script: Script, flags: Flags, tmp_path: Path
 ) -> None:

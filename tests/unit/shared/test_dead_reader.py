@@ -75,6 +75,7 @@ def outcome(second_reader: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.long
 def test_a_writer_hangs_or_not_once_a_killed_reader_is_replaced_on_its_ring(
     record_property: Callable[[str, object], None],
 ) -> None:
