@@ -11,6 +11,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import pytest
+
 MESSAGES = 2000
 # A reader is killed while it waits. Then messages are written, to nobody or to another reader. A writer that hangs in
 # C cannot be woken by Python, but by the kernel's alarm.
