@@ -141,9 +141,8 @@ def _die_with_main() -> None:
 
 _PRELOAD = ["torch", "numpy", "gymnasium", "faster_fifo", "sfactory.supervise.preload"]
 
-_SOCKET_DIR = (
-    "SFACTORY_SOCKET_DIR"  # see sfactory.supervise.preload; not imported from there, which would import everything
-)
+# See sfactory.supervise.preload; not imported from there, which would import everything.
+_SOCKET_DIR = "SFACTORY_SOCKET_DIR"
 
 
 class Spawner:

@@ -7,6 +7,13 @@ import contextlib
 import os
 import stat
 
+# Children find these in memory: each process that imports them itself starts later and has a copy of its own.
+import sfactory.actor.actor_process
+import sfactory.actor.central_actor
+import sfactory.actor.local_actor
+import sfactory.inference.policy_worker
+import sfactory.learner.learner_process  # noqa: F401
+
 SOCKET_DIR_VARIABLE = "SFACTORY_SOCKET_DIR"
 
 

@@ -28,6 +28,17 @@ def test_importing_the_package_imports_nothing_slow(code: str, slow: tuple[str, 
     assert done.stdout == "[]\n"
 
 
+def test_the_fork_server_imports_the_code_of_every_kind_of_child() -> None:
+    roles = ("actor.actor_process", "actor.local_actor", "inference.policy_worker", "learner.learner_process")
+    program = (
+        f"import sys, sfactory.supervise.preload\nprint([x for x in {roles!r} if 'sfactory.' + x not in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+
+    assert done.stdout == "[]\n"
+
+
 def test_public_names_are_reachable_from_the_package() -> None:
     public = (sfactory.run, sfactory.RunResult, sfactory.Observer, sfactory.RunDescription, sfactory.ParamGrid)
 
