@@ -14,7 +14,6 @@ from typing import Any
 
 import gymnasium.spaces as spaces
 import numpy as np
-import numpy.typing as npt
 
 from sfactory.errors import EnvError
 
@@ -155,6 +154,3 @@ def _action_leaves(space: spaces.Space[Any], prefix: str) -> Iterator[ActionHead
             f"action space {where!r} is {space!r}; supported are Discrete, MultiDiscrete, Box of floats, "
             "and Dict or Tuple of these"
         )
-
-
-Arrays = dict[str, npt.NDArray[np.generic]]

@@ -84,25 +84,6 @@ class AgentsEnv(abc.ABC):
         return EnvSpec.of_spaces(self.observation_space, self.action_space, self.agents)
 
 
-class _NoAgents(AgentsEnv):
-    """Placeholder after an env was closed and could not be recreated; only ``close`` is called on it."""
-
-    def reset(self, *, seed: int | None = None) -> list[Any]:
-        raise NotImplementedError
-
-    def step(self, actions: Sequence[Any]) -> AgentsStep:
-        raise NotImplementedError
-
-    def render(self) -> Any:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-NO_AGENTS: AgentsEnv = _NoAgents()
-
-
 def shared_space(what: str, agents: Sequence[str], space_of: Callable[[int], spaces.Space[Any]]) -> spaces.Space[Any]:
     """The space that all agents share; ``space_of`` maps a place to a space. Raises EnvError if two differ."""
     first = space_of(0)

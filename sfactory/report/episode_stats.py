@@ -8,7 +8,6 @@ import numpy.typing as npt
 from sfactory.messages import MAX_STAT_NAMES, TRUE_OBJECTIVE
 
 FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 
 class Window:

@@ -8,13 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sfactory.config.flags import all_flags, coerce, config_of, is_of_type, parse_text, type_text, value_text, values_of
-from sfactory.config.rule import nearest_multiples
 from sfactory.config.schema import Config
-from sfactory.config.validation import check, check_env_name, find_problems
+from sfactory.config.validation import check, check_env_name
 
 INF = math.inf
 SPEC_FIELDS = [flag for flag in all_flags().values() if flag.info.ge is not None or flag.info.gt is not None]
@@ -99,20 +96,6 @@ def test_plain_experiment_names_pass(name: str) -> None:
 
 def test_linear_decay_passes_once_the_end_is_known() -> None:
     assert problems(lr_schedule="linear_decay", train_for_env_steps=1_000_000) == []
-
-
-def test_skipped_flags_take_their_rules_with_them() -> None:
-    config = config_of({"env": "CartPole-v1", "rollout": 0, "batch_size": 999})
-
-    assert [problem.flags for problem in find_problems(config)] == [("rollout",)]
-    assert find_problems(config, skip={"rollout"}) == []
-
-
-@given(value=st.integers(1, 10**6), of=st.integers(1, 10**4))
-def test_the_nearest_multiples_are_multiples_on_both_sides(value: int, of: int) -> None:
-    numbers = [int(word) for word in nearest_multiples(value, of).split() if word.isdigit()]
-
-    assert all(number > 0 and number % of == 0 and abs(number - value) <= of for number in numbers)
 
 
 @pytest.mark.parametrize("flag", all_flags().values(), ids=lambda flag: flag.name)
