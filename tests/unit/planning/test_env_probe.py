@@ -41,7 +41,7 @@ def suicidal() -> gymnasium.Env[Any, Any]:
 
 
 def sleepy() -> gymnasium.Env[Any, Any]:
-    time.sleep(600)
+    time.sleep(20)
     return well_behaved()
 
 

@@ -1,0 +1,41 @@
+"""A resumed run counts on from what all of its policies saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sfactory.checkpoint import CheckpointDir
+from sfactory.config.flags import config_of
+from sfactory.experiment.resume import Resumed
+from sfactory.experiment.run_dir import RunDir
+from sfactory.learner.checkpointing import PAYLOAD_VERSION
+
+
+def save(rundir: RunDir, policy: int, run_env_steps: int, seconds: float) -> None:
+    payload = {
+        "payload_version": PAYLOAD_VERSION,
+        "model": {},
+        "train_step": 3,
+        "env_steps": 2 * run_env_steps,
+        "agent_steps": 4 * run_env_steps,
+        "run_env_steps": run_env_steps,
+        "train_seconds": seconds,
+        "best_metric": "reward",
+        "best_objective": -float(policy),
+    }
+    CheckpointDir(rundir.checkpoint_dir(policy), keep=2).save(payload, train_step=3, env_steps=2 * run_env_steps)
+
+
+def test_steps_of_all_policies_are_added(tmp_path: Path) -> None:
+    config = config_of({"env": "any", "num_policies": 3, "train_for_env_steps": 300})
+    with RunDir.open(tmp_path, "run") as rundir:
+        save(rundir, 0, run_env_steps=100, seconds=7.0)
+        save(rundir, 2, run_env_steps=250, seconds=5.0)
+
+        resumed = Resumed.from_checkpoint(rundir, config)
+
+    assert resumed is not None
+    assert (resumed.env_steps, resumed.agent_steps, resumed.updates, resumed.train_seconds) == (350, 1400, 6, 7.0)
+    assert (resumed.steps_of_policies, resumed.policies_without_checkpoint) == ((200, 0, 500), (1,))
+    assert resumed.best_return == 0.0
+    assert not resumed.finished(config)
