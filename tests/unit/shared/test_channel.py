@@ -1,8 +1,9 @@
-"""A channel keeps order, holds what it was made for, and says loudly when it cannot take a message."""
+"""A channel keeps order and capacity, reports when it is full, and gives a replaced reader its own ring."""
 
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from sfactory.messages import (
     ToMain,
     TrajectoryReady,
 )
-from sfactory.shared.channel import Channel
+from sfactory.shared.channel import RINGS, Channel, Incarnations, M
 from tests.support.processes import shm_names
 
 
@@ -30,61 +31,49 @@ def report(episodes: int, actor: int = 0) -> EpisodesDone:
     return EpisodesDone(actor, np.arange(episodes, dtype=np.float64), np.ones(episodes, np.int64))
 
 
-def send_slots(channel: Channel[ToLearner], actor: int, count: int) -> None:
-    for slot in range(count):
-        channel.put(TrajectoryReady(actor, slot))
+def slots(actor: int, count: int) -> list[ToLearner]:
+    return [TrajectoryReady(actor, slot) for slot in range(count)]
 
 
-def drained(channel: Channel[ToLearner], count: int) -> list[ToLearner]:
-    """``count`` messages, or as many as have come when nothing more does for 30 seconds."""
-    messages: list[ToLearner] = []
+def send_all(channel: Channel[M], messages: Sequence[M]) -> None:
+    for message in messages:
+        channel.put(message)
+
+
+def drained(channel: Channel[M], count: int) -> list[M]:
+    """``count`` messages, or as many as arrive before 30 seconds without any."""
+    messages: list[M] = []
     while len(messages) < count and (more := list(channel.get(30))):
         messages += more
     return messages
 
 
-def test_messages_come_out_in_the_order_they_went_in() -> None:
+def channel_of(name: str, incarnations: Incarnations) -> Channel[ToActor]:
+    return Channel(name, TO_ACTOR, 8, incarnation=incarnations.of(name))
+
+
+def test_messages_keep_their_order() -> None:
     channel: Channel[ToActor] = Channel("reader", TO_ACTOR, capacity=100)
     sent: list[ToActor] = [ActReply(i, 2 * i) if i % 3 else SlotFreed(i) for i in range(100)]
 
-    for message in sent:
-        channel.put(message)
+    send_all(channel, sent)
 
     assert list(channel.get(0)) == sent
+    assert [tuple(channel.get(timeout)) for timeout in (0, 0.01, -1)] == [(), (), ()]
 
 
-def test_nothing_to_read_is_an_empty_answer() -> None:
-    channel: Channel[ToActor] = Channel("reader", TO_ACTOR, capacity=4)
+def test_channel_holds_its_capacity() -> None:
+    channel: Channel[ToLearner] = Channel("reader", TO_LEARNER, 5000)
+    send_all(channel, slots(3, 5000))
+    assert drained(channel, 5000) == slots(3, 5000)
 
-    assert tuple(channel.get(0)) == ()
-    assert tuple(channel.get(0.01)) == ()
-    assert tuple(channel.get(-1)) == ()
-
-
-@pytest.mark.parametrize("capacity", [1000, 5000])
-def test_a_channel_holds_its_capacity_of_fixed_messages(capacity: int) -> None:
-    channel: Channel[ToLearner] = Channel("reader", TO_LEARNER, capacity)
-
-    send_slots(channel, 3, capacity)
-
-    assert drained(channel, capacity) == [TrajectoryReady(3, slot) for slot in range(capacity)]
+    reports: Channel[ToMain] = Channel("main", TO_MAIN, capacity=5, message_bytes=MAX_REPORT_BYTES)
+    send_all(reports, [report(MAX_EPISODES_PER_REPORT, actor) for actor in range(5)])
+    received = [(m.actor, m.returns[-1]) for m in drained(reports, 5) if isinstance(m, EpisodesDone)]
+    assert received == [(actor, MAX_EPISODES_PER_REPORT - 1) for actor in range(5)]
 
 
-def test_a_channel_holds_its_capacity_of_the_largest_reports() -> None:
-    channel: Channel[ToMain] = Channel("main", TO_MAIN, capacity=5, message_bytes=MAX_REPORT_BYTES)
-
-    for actor in range(5):
-        channel.put(report(MAX_EPISODES_PER_REPORT, actor))
-
-    received: list[ToMain] = []
-    while len(received) < 5 and (more := list(channel.get(30))):
-        received += more
-    assert [(m.actor, len(m.returns), m.returns[-1]) for m in received if isinstance(m, EpisodesDone)] == [
-        (actor, 4096, 4095.0) for actor in range(5)
-    ]
-
-
-def test_a_full_channel_says_whose_it_is_and_loses_nothing() -> None:
+def test_full_channel_names_its_reader_and_loses_nothing() -> None:
     channel: Channel[ToLearner] = Channel("sf-learner-0", TO_LEARNER, capacity=10)
     sent = 0
     while channel.try_put(TrajectoryReady(0, sent)):
@@ -93,22 +82,12 @@ def test_a_full_channel_says_whose_it_is_and_loses_nothing() -> None:
     with pytest.raises(ChannelFull, match="the ring of sf-learner-0 is full"):
         channel.put(TrajectoryReady(0, sent))
 
-    assert drained(channel, sent) == [TrajectoryReady(0, slot) for slot in range(sent)]
-
-
-def test_a_full_channel_has_room_again_once_it_was_read() -> None:
-    channel: Channel[ToLearner] = Channel("reader", TO_LEARNER, capacity=10)
-    sent = 0
-    while channel.try_put(TrajectoryReady(0, sent)):
-        sent += 1
-    drained(channel, sent)
-
+    assert drained(channel, sent) == slots(0, sent)
     channel.put(TrajectoryReady(1, 1))
-
     assert list(channel.get(0)) == [TrajectoryReady(1, 1)]
 
 
-def test_a_message_that_can_never_fit_is_refused_at_once() -> None:
+def test_message_that_can_never_fit_is_refused() -> None:
     channel: Channel[ToMain] = Channel("main", TO_MAIN, capacity=1)
 
     with pytest.raises(MessageTooLarge, match="bytes for main; its ring holds 4096"):
@@ -119,7 +98,7 @@ def test_messages_of_several_processes_keep_the_order_of_each() -> None:
     context = multiprocessing.get_context("spawn")
     count, before = 300, shm_names()
     channel: Channel[ToLearner] = Channel("reader", TO_LEARNER, capacity=2 * count)
-    children = [context.Process(target=send_slots, args=(channel, actor, count)) for actor in range(2)]
+    children = [context.Process(target=send_all, args=(channel, slots(actor, count))) for actor in range(2)]
     for child in children:
         child.start()
 
@@ -129,5 +108,31 @@ def test_messages_of_several_processes_keep_the_order_of_each() -> None:
         child.join(60)
         assert child.exitcode == 0
     for actor in range(2):
-        assert [m.slot for m in received if m.actor == actor] == list(range(count))
+        assert [message for message in received if message.actor == actor] == slots(actor, count)
     assert shm_names() - before == frozenset()
+
+
+def test_replacement_does_not_read_messages_to_the_dead_reader() -> None:
+    incarnations = Incarnations(["a", "b"])
+    channel, other = channel_of("a", incarnations), channel_of("b", incarnations)
+    channel.put(SlotFreed(1))
+
+    channel.begin_next_incarnation()
+    channel.put(SlotFreed(2))
+    channel.put(ActReply(0, 3), incarnation=0)
+    channel.put(ActReply(0, 4), incarnation=1)
+
+    assert list(channel.get(1.0)) == [SlotFreed(2), ActReply(0, 4)]
+    assert (channel.incarnation, other.incarnation) == (1, 0)
+
+
+def test_rings_for_replacements_are_limited() -> None:
+    channel = channel_of("a", Incarnations(["a"]))
+    for _ in range(RINGS - 1):
+        assert channel.has_another
+        channel.begin_next_incarnation()
+
+    assert not channel.has_another
+    with pytest.raises(AssertionError, match="no ring is left for a"):
+        channel.begin_next_incarnation()
+    assert not Channel("a", TO_ACTOR, 8).has_another

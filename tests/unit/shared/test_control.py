@@ -1,37 +1,27 @@
-"""Orders get stricter, never milder, and reach every process."""
+"""Stop orders become only stricter; objectives and reward shaping reach each policy."""
 
 from __future__ import annotations
 
-import multiprocessing
+import pytest
 
-from sfactory.shared.control import Control, Stop
+from sfactory.errors import EnvError
+from sfactory.shared.control import Control, SharedRewardShaping, Stop
+
+MANY = {f"item_{number}": 1.0 for number in range(400)}
 
 
-def exit_with_orders(control: Control) -> None:
-    raise SystemExit(10 * int(control.stop) + int(control.objective(1)))
-
-
-def test_nothing_is_ordered_at_first() -> None:
+def test_stop_orders_only_become_stricter() -> None:
     control = Control(num_policies=1)
+    seen = [(control.stop, control.stopping)]
 
-    assert control.stop is Stop.NO
-    assert not control.stopping
-    assert control.objective(0) == float("-inf")
-
-
-def test_orders_only_get_stricter() -> None:
-    control = Control(num_policies=1)
-
-    seen = []
     for order in (Stop.SAVE, Stop.NO, Stop.NOW, Stop.SAVE):
         control.order_stop(order)
-        seen.append(control.stop)
+        seen.append((control.stop, control.stopping))
 
-    assert seen == [Stop.SAVE, Stop.SAVE, Stop.NOW, Stop.NOW]
-    assert control.stopping
+    assert seen == [(Stop.NO, False), *[(Stop.SAVE, True)] * 2, *[(Stop.NOW, True)] * 2]
 
 
-def test_each_policy_is_told_its_own_mean_return() -> None:
+def test_each_policy_has_its_own_objective() -> None:
     control = Control(num_policies=2)
 
     control.tell_objective(1, 3.5)
@@ -41,13 +31,14 @@ def test_each_policy_is_told_its_own_mean_return() -> None:
     assert control.objective(1) == 2.5
 
 
-def test_a_child_sees_what_was_ordered() -> None:
-    control = Control(num_policies=2)
-    control.order_stop(Stop.NOW)
-    control.tell_objective(1, 1.0)
+def test_reward_shaping_is_read_as_it_was_set() -> None:
+    shared = SharedRewardShaping(2)
+    for shaping in (MANY, dict.fromkeys(MANY, -1.2345678901234567e-100)):
+        shared.set(1, shaping)
+        assert shared.read(1) == shaping
+    assert (shared.version(0), shared.version(1)) == (0, 2)
 
-    child = multiprocessing.get_context("spawn").Process(target=exit_with_orders, args=(control,))
-    child.start()
-    child.join(60)
 
-    assert child.exitcode == 21
+def test_reward_shaping_that_may_become_too_long_is_refused() -> None:
+    with pytest.raises(EnvError, match=r"reward shaping is too large: \d+ characters of JSON.* 16384 are possible"):
+        SharedRewardShaping(1).set(0, {"a": MANY, "b": MANY})

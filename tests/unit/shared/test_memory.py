@@ -1,4 +1,4 @@
-"""Shared arrays are one memory in all processes, have no name, and go without a trace."""
+"""Shared memory and events are the same in all processes, have no name and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import gc
 import multiprocessing
 import os
 import pickle
-from multiprocessing.connection import Connection
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from sfactory.shared.memory import SharedArrays, planned_bytes
+from sfactory.shared.control import Control, Stop
+from sfactory.shared.memory import SharedArrays, SharedEvent, planned_bytes
+from sfactory.shared.status import FailureBoard
+from sfactory.shared.weights import SharedWeights
 from sfactory.spec import TensorSpec
 from tests.support.processes import shm_names
 
@@ -23,31 +26,23 @@ FIELDS = {
 }
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+def arrays() -> SharedArrays:
+    return SharedArrays("test", FIELDS)
 
 
-def add_and_answer(shared: SharedArrays, sender: Connection) -> None:
-    before = {name: shared[name].copy() for name in shared}
-    shared["image"][:] += 1
-    shared["flag"][1] = True
-    sender.send(before)
-
-
-def test_arrays_start_as_zeros_of_the_promised_shape_and_dtype() -> None:
-    shared = SharedArrays("test", FIELDS)
+def test_arrays_start_as_zeros_with_their_shape_and_dtype() -> None:
+    shared = arrays()
 
     for name, spec in FIELDS.items():
         assert shared[name].shape == spec.shape
         assert shared[name].dtype == spec.dtype
         assert not shared[name].any()
     assert set(shared) == set(FIELDS)
-    assert "image" in shared
     assert "other" not in shared
 
 
-def test_arrays_do_not_overlap_and_begin_on_cache_lines() -> None:
-    shared = SharedArrays("test", FIELDS)
+def test_arrays_do_not_overlap_and_start_on_cache_lines() -> None:
+    shared = arrays()
     shared["image"][:] = 255
 
     assert not shared["flag"].any()
@@ -57,54 +52,68 @@ def test_arrays_do_not_overlap_and_begin_on_cache_lines() -> None:
     assert shared.nbytes == planned_bytes(FIELDS) == 3 * 64
 
 
-def test_a_spawned_child_sees_and_writes_the_same_memory() -> None:
-    context = multiprocessing.get_context("spawn")
-    shared, (receiver, sender) = SharedArrays("test", FIELDS), context.Pipe(duplex=False)
-    shared["image"][:] = 7
+def use_in_child(
+    shared: SharedArrays, done: SharedEvent, control: Control, weights: SharedWeights, failures: FailureBoard
+) -> None:
+    assert weights.published.wait(60)
+    target = np.zeros(weights.nbytes, np.uint8)
+    assert weights.read_into(target) == (1, 2)
+    assert target.tolist() == [5] * 100
+    assert control.stop is Stop.NOW
+    assert control.objective(0) == 1.5
+    shared["image"][:] += 1
+    failures.write("b", "reason: ü")
+    done.open()
+    os._exit(9)
 
-    child = context.Process(target=add_and_answer, args=(shared, sender))
+
+def test_spawned_child_shares_memory_and_events_and_they_survive_its_death() -> None:
+    shared, done, control, weights = arrays(), SharedEvent(), Control(1), SharedWeights(100)
+    failures = FailureBoard(["a", "b"])
+    shared["image"][:] = 7
+    control.order_stop(Stop.NOW)
+    control.tell_objective(0, 1.5)
+    everything = (shared, done, control, weights, failures)
+    child = multiprocessing.get_context("spawn").Process(target=use_in_child, args=everything)
     child.start()
-    sender.close()
-    assert receiver.poll(60)
-    seen = receiver.recv()
+
+    weights.publish(np.full(100, 5, np.uint8), 2)
     child.join(60)
 
-    assert child.exitcode == 0
-    assert np.array_equal(seen["image"], np.full((2, 3, 5), 7, np.uint8))
-    assert shared["image"].tolist() == np.full((2, 3, 5), 8).tolist()
-    assert shared["flag"].tolist() == [False, True, False]
+    assert child.exitcode == 9
+    assert done.wait(0)
+    assert (shared["image"] == 8).all()
+    assert (failures.read("a"), failures.read("b")) == ("", "reason: ü")
 
 
-def test_nothing_appears_in_dev_shm() -> None:
-    before = shm_names()
+def test_event_is_closed_until_it_is_opened() -> None:
+    event = SharedEvent()
+    assert not event.wait(0.01)
 
-    shared = SharedArrays("test", FIELDS)
+    event.open()
+    event.open()
 
-    assert shared.nbytes > 0
-    assert shm_names() - before == frozenset()
+    assert [event.wait(0) for _ in range(3)] == [True] * 3
 
 
-def test_memory_travels_only_to_a_child_that_is_being_started() -> None:
-    shared = SharedArrays("test", FIELDS)
-
+@pytest.mark.parametrize("make", [arrays, SharedEvent])
+def test_memory_has_no_name_and_leaves_no_open_file(make: Callable[[], object]) -> None:
     with pytest.raises(RuntimeError, match="inheritance"):
-        pickle.dumps(shared)
-
-
-def test_arrays_leave_no_open_file_behind() -> None:
-    SharedArrays("test", FIELDS)
+        pickle.dumps(make())
     gc.collect()
-    before = open_files()
+    files, names = len(os.listdir("/proc/self/fd")), shm_names()
 
     for _ in range(20):
-        SharedArrays("test", FIELDS)
+        made = make()
+        assert shm_names() - names == frozenset()
+    del made
     gc.collect()
 
-    assert open_files() == before
+    assert len(os.listdir("/proc/self/fd")) == files
 
 
-def test_a_view_outlives_the_block_it_is_of() -> None:
-    shared = SharedArrays("test", FIELDS)
+def test_view_survives_its_block() -> None:
+    shared = arrays()
     view = shared["image"]
     view[:] = 3
 

@@ -1,6 +1,8 @@
-"""Slots go FREE -> FILLING -> READY -> FREE and no other way."""
+"""Slots go FREE -> FILLING -> READY -> FREE; refused moves are described and steps of dead actors are counted."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
@@ -9,133 +11,84 @@ from sfactory.shared.slots import IllegalTransition, SlotState, SlotTable
 FREE, FILLING, READY = SlotState.FREE, SlotState.FILLING, SlotState.READY
 
 
-def table_with(state: SlotState, policies: int = 1) -> SlotTable:
-    """Slot 0 is in ``state``, for policy 0 if it is READY."""
-    table = SlotTable(num_actors=2, splits=1, slots_per_split=3, num_policies=policies)
-    if state is not FREE:
-        table.begin(0)
-    if state is READY:
-        table.publish(0, 0)
-    return table
+def table_of(policies: int = 1) -> SlotTable:
+    return SlotTable(num_actors=2, splits=1, slots_per_split=3, num_policies=policies)
 
 
-def test_a_slot_lives_from_free_to_free() -> None:
-    table = SlotTable(num_actors=2, splits=1, slots_per_split=3, num_policies=1)
-    seen = [table.state(4)]
-
-    for move in (lambda: table.begin(4), lambda: table.publish(4, 0), lambda: table.release(4, 0)):
-        move()
-        seen.append(table.state(4))
-
-    assert seen == [FREE, FILLING, READY, FREE]
-    assert [table.state(slot) for slot in range(6)] == [FREE] * 6
+def begin(table: SlotTable) -> None:
+    table.begin(0)
 
 
-def test_every_filling_is_a_new_generation() -> None:
-    table = SlotTable(num_actors=1, splits=1, slots_per_split=2, num_policies=1)
-
-    for _ in range(3):
-        table.begin(1)
-        table.publish(1, 0)
-        table.release(1, 0)
-
-    assert (table.generation(0), table.generation(1)) == (0, 3)
+def publish(table: SlotTable) -> None:
+    table.publish(0, 0)
 
 
-@pytest.mark.parametrize("state", [FILLING, READY])
-def test_only_a_free_slot_is_begun(state: SlotState) -> None:
-    table = table_with(state)
-
-    with pytest.raises(IllegalTransition, match=f"slot 0 of actor 0 is {state.name}, not FREE"):
-        table.begin(0)
-
-    assert (table.state(0), table.generation(0)) == (state, 1)
+def release(table: SlotTable) -> None:
+    table.release(0, 0)
 
 
-@pytest.mark.parametrize("state", [FREE, READY])
-def test_only_a_filling_slot_is_published(state: SlotState) -> None:
-    table = table_with(state)
-
-    with pytest.raises(IllegalTransition, match=f"is {state.name}, not FILLING"):
-        table.publish(0, 0)
-
-    assert table.state(0) is state
+MOVES = (begin, publish, release)
 
 
-@pytest.mark.parametrize("state", [FREE, FILLING])
-def test_only_a_ready_slot_is_released(state: SlotState) -> None:
-    table = table_with(state)
+def test_slot_goes_from_free_to_free() -> None:
+    table = table_of()
+    seen = []
+    for move in 2 * MOVES:
+        move(table)
+        seen.append(table.state(0))
 
-    with pytest.raises(IllegalTransition, match="slot 0 is released by policy 0"):
-        table.release(0, 0)
-
-    assert table.state(0) is state
-
-
-def test_a_slot_is_released_by_the_policy_it_is_pending_for_alone() -> None:
-    table = table_with(READY, policies=2)
-
-    with pytest.raises(IllegalTransition, match="policy 1"):
-        table.release(0, 1)
-
-    assert table.state(0) is READY
+    assert seen == 2 * [FILLING, READY, FREE]
+    assert [table.generation(slot) for slot in range(6)] == [2, 0, 0, 0, 0, 0]
 
 
-def test_each_actor_owns_its_own_stretch_of_slots() -> None:
-    table = SlotTable(num_actors=3, splits=1, slots_per_split=2, num_policies=1)
+@pytest.mark.parametrize(
+    ("before", "move", "problem"),
+    [
+        (MOVES[:1], begin, "slot 0 of actor 0 is FILLING, not FREE"),
+        (MOVES[:2], begin, "slot 0 of actor 0 is READY, not FREE"),
+        ((), publish, "is FREE, not FILLING"),
+        (MOVES[:2], publish, "is READY, not FILLING"),
+        ((), release, "slot 0 is released by policy 0"),
+        (MOVES[:1], release, "slot 0 is released by policy 0"),
+        (MOVES[:2], lambda table: table.release(0, 1), "policy 1"),
+    ],
+)
+def test_illegal_move_is_refused_and_changes_nothing(
+    before: tuple[Callable[[SlotTable], None], ...], move: Callable[[SlotTable], None], problem: str
+) -> None:
+    table = table_of(policies=2)
+    for step in before:
+        step(table)
+    state, generation = table.state(0), table.generation(0)
 
-    assert [list(table.slots_of(actor)) for actor in range(3)] == [[0, 1], [2, 3], [4, 5]]
-    assert [table.owner(slot) for slot in range(6)] == [0, 0, 1, 1, 2, 2]
+    with pytest.raises(IllegalTransition, match=problem):
+        move(table)
+
+    assert (table.state(0), table.generation(0)) == (state, generation)
 
 
-def test_of_a_dead_actor_what_it_was_filling_is_free_again_and_its_steps_are_lost() -> None:
-    table = SlotTable(num_actors=2, splits=1, slots_per_split=3, num_policies=1)
+def test_slots_of_a_dead_actor_are_free_again_and_their_steps_are_lost() -> None:
+    table = table_of()
     for slot in (0, 1, 3):
         table.begin(slot)
         table.count_steps(slot, 5)
         table.count_steps(slot, 2)
     table.publish(1, 0)
 
-    lost = table.reclaim(0)
+    assert table.reclaim(0) == 7
 
-    assert lost == 7
     assert [table.state(slot) for slot in range(6)] == [FREE, READY, FREE, FILLING, FREE, FREE]
     assert table.steps_held() == 14
+    assert (table.steps_of(0), table.steps_of(1)) == (14, 7)
 
 
-def test_of_an_actor_that_died_within_publishing_the_slot_is_complete() -> None:
-    table = table_with(FILLING)
+def test_slot_of_an_actor_that_died_inside_publish_is_complete() -> None:
+    table = table_of()
+    table.begin(0)
     table.count_steps(0, 9)
-    table._shared["pending"][0, 0] = 1  # the first of the two bytes that publishing writes
+    table._shared["pending"][0, 0] = 1  # the first of the two bytes that ``publish`` writes
 
     assert table.reclaim(0) == 0
 
     assert table.state(0) is READY
     assert table.steps_held() == 9
-
-
-def test_steps_are_counted_anew_with_each_filling() -> None:
-    table = table_with(FILLING)
-    table.count_steps(0, 9)
-    table.publish(0, 0)
-    table.release(0, 0)
-    assert (table.steps(0), table.steps_held()) == (9, 0)
-
-    table.begin(0)
-
-    assert (table.steps(0), table.steps_held()) == (0, 0)
-
-
-def test_what_an_actor_has_ever_counted_stays_whatever_becomes_of_its_slots() -> None:
-    table = SlotTable(num_actors=2, splits=1, slots_per_split=3, num_policies=1)
-    for steps in (3, 4):
-        table.begin(0)
-        table.count_steps(0, steps)
-        table.publish(0, 0)
-        table.release(0, 0)
-    table.begin(1)
-    table.count_steps(1, 5)
-
-    assert table.reclaim(0) == 5
-
-    assert (table.steps_of(0), table.steps_of(1)) == (12, 0)

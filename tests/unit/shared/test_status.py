@@ -1,74 +1,48 @@
-"""Each process writes its own row, and main adds up the rows by kind of process."""
+"""Each process writes its own status row and failure text, and main reads them."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 
+import pytest
+
 from sfactory.clock import now
-from sfactory.shared.status import State, StatusBoard, Stopwatch
+from sfactory.shared.status import FailureBoard, State, StatusBoard, StatusRow, Stopwatch
 
 NAMES = ["sf-learner-0", "sf-actor-0", "sf-actor-1"]
 
 
-def live_a_little(board: StatusBoard) -> None:
-    row = board.row("sf-actor-1")
-    row.start()
-    row.add("env_steps", 40)
-    row.add("env_steps", 2)
+def actor_row() -> StatusRow:
+    return StatusBoard(NAMES).row("sf-actor-0")
 
 
-def test_rows_are_empty_before_birth() -> None:
+def test_fields_are_added_up_by_kind_of_process() -> None:
     board = StatusBoard(NAMES)
-
-    assert board.row("sf-actor-0").get("state") == State.UNBORN
-    assert board.values("pid", "sf-") == [0.0, 0.0, 0.0]
-
-
-def test_a_row_changes_no_other() -> None:
-    board = StatusBoard(NAMES)
-
-    board.row("sf-actor-0").add("env_steps", 5)
-
-    assert board.values("env_steps", "sf-") == [0.0, 5.0, 0.0]
-
-
-def test_totals_are_over_the_processes_of_one_kind() -> None:
-    board = StatusBoard(NAMES)
-    for name, steps in zip(NAMES, (100, 20, 3), strict=True):
+    for name, steps in zip(NAMES, (2**40, 20, 2), strict=True):
         board.row(name).set("env_steps", steps)
+    board.row(NAMES[2]).add("env_steps", 1)
+    board.row(NAMES[0]).add("env_steps", 1)
 
     assert board.total("env_steps", "sf-actor") == 23.0
-    assert board.values("env_steps", "sf-actor") == [20.0, 3.0]
+    assert board.values("env_steps", "sf-") == [2.0**40 + 1, 20.0, 3.0]
     assert board.total("env_steps", "sf-policy") == 0.0
 
 
-def test_counts_beyond_float32_and_32_bits_stay_exact() -> None:
-    row = StatusBoard(NAMES).row("sf-learner-0")
-    row.set("env_steps", 2**40)
+def test_row_is_reset_before_a_replacement_starts() -> None:
+    row = actor_row()
+    before = now()
+    row.start()
+    row.begin_work()
+    assert (row.get("pid"), row.get("state")) == (os.getpid(), State.STARTING)
+    assert before <= row.get("busy_since") == row.get("heartbeat") <= now()
 
-    row.add("env_steps", 1)
+    row.clear()
 
-    assert row.get("env_steps") == 2**40 + 1
-
-
-def test_a_child_writes_pid_state_and_counts() -> None:
-    board = StatusBoard(NAMES)
-    child = multiprocessing.get_context("spawn").Process(target=live_a_little, args=(board,))
-
-    child.start()
-    child.join(60)
-
-    row = board.row("sf-actor-1")
-    assert child.exitcode == 0
-    assert row.get("pid") == child.pid != os.getpid()
-    assert row.get("state") == State.STARTING
-    assert row.get("env_steps") == 42
-    assert 0 < row.get("heartbeat") <= now()
+    assert [row.get(name) for name in ("pid", "state", "busy_since", "heartbeat")] == [0, State.UNBORN, 0, 0]
 
 
-def test_a_stopwatch_splits_all_time_into_busy_and_waiting() -> None:
-    row = StatusBoard(NAMES).row("sf-actor-0")
+def test_stopwatch_splits_all_time_into_busy_and_waiting() -> None:
+    row = actor_row()
     before = now()
     watch = Stopwatch(row)
     after = now()
@@ -83,8 +57,8 @@ def test_a_stopwatch_splits_all_time_into_busy_and_waiting() -> None:
     assert row.get("heartbeat") - after - 1e-9 <= parts <= row.get("heartbeat") - before + 1e-9
 
 
-def test_who_goes_on_without_a_wait_is_busy_since_its_last_piece_of_work() -> None:
-    row = StatusBoard(NAMES).row("sf-actor-0")
+def test_work_without_a_wait_is_busy_since_its_last_lap() -> None:
+    row = actor_row()
     watch = Stopwatch(row)
     first = row.get("busy_since")
 
@@ -92,36 +66,44 @@ def test_who_goes_on_without_a_wait_is_busy_since_its_last_piece_of_work() -> No
     watch.lap()
 
     assert row.get("busy_since") == row.get("heartbeat") >= first > 0
-    assert abs(row.get("busy_s") - (row.get("busy_since") - first)) < 1e-9
+    assert row.get("busy_s") == pytest.approx(row.get("busy_since") - first, abs=1e-9)
     assert row.get("waiting_s") == 0.0
 
 
-def test_a_process_that_has_no_stopwatch_yet_is_neither_busy_nor_waiting() -> None:
+def test_process_without_a_stopwatch_is_neither_busy_nor_waiting() -> None:
     board = StatusBoard(NAMES)
     board.row("sf-actor-0").begin_work()
 
     assert board.times("sf-actor", now()) == [(0.0, 0.0), (0.0, 0.0)]
 
 
-def test_states_are_in_the_order_of_a_life() -> None:
+def test_states_are_in_order() -> None:
     assert sorted(State) == [State.UNBORN, State.STARTING, State.RESETTING, State.RUNNING, State.DONE]
 
 
-def test_the_beginning_of_a_long_piece_of_work_is_stamped() -> None:
-    row = StatusBoard(NAMES).row("sf-actor-0")
-    before = now()
+def test_each_process_has_its_own_failure_text() -> None:
+    board = FailureBoard(["a", "b"])
 
-    row.begin_work()
+    board.write("a", "first, and longer")
+    board.write("a", "first")
+    board.write("b", "second")
 
-    assert before <= row.get("busy_since") == row.get("heartbeat") <= now()
+    assert (board.read("a"), board.read("b")) == ("first", "second")
 
 
-def test_the_row_of_a_dead_process_is_as_before_birth_for_the_next_one() -> None:
-    row = StatusBoard(NAMES).row("sf-actor-0")
-    row.start()
-    row.begin_work()
-    row.set("state", State.RESETTING)
+# Cut at the end of 16 KiB, within a letter of two bytes, and with an unpaired surrogate.
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("x" * 20_000 + "ValueError", "x" * (16_384 - 10) + "ValueError"),
+        ("ü" * 8191 + "xü", "\ufffd" + "ü" * 8190 + "xü"),
+        ("\udcff is no letter", "? is no letter"),
+    ],
+    ids=["long", "letter", "surrogate"],
+)
+def test_end_of_any_failure_text_is_kept(text: str, read: str) -> None:
+    board = FailureBoard(["a"])
 
-    row.clear()
+    board.write("a", text)
 
-    assert [row.get(name) for name in ("pid", "state", "busy_since", "heartbeat")] == [0, State.UNBORN, 0, 0]
+    assert board.read("a") == read

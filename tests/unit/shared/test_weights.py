@@ -1,8 +1,7 @@
-"""Published weights are read back bit by bit, with the version they belong to."""
+"""Published weights are read back bit by bit with their version, and all evaluators play the same candidate."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from typing import Any
@@ -10,31 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfactory.shared.weights import SharedWeights, TornWeights
-
-
-def read_one(weights: SharedWeights) -> None:
-    target = np.zeros(weights.nbytes, np.uint8)
-    assert weights.published.wait(60)
-    publication, version = weights.read_into(target)
-    raise SystemExit(100 * publication + 10 * version + int(target[-1]))
+from sfactory.shared.weights import EvalWeights, SharedWeights, TornWeights
 
 
 def pattern(seed: int, nbytes: int = 1000) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8)
 
 
-def test_nothing_is_published_at_first() -> None:
-    weights = SharedWeights(1000)
-
-    assert weights.nbytes == 1000
-    assert weights.publications == 0
-    assert not weights.published.wait(0)
-
-
 @pytest.mark.parametrize("publications", [1, 2, 3, 8])
-def test_the_last_publication_is_read_with_its_version(publications: int) -> None:
+def test_newest_publication_is_copied_with_its_version(publications: int) -> None:
     weights, target = SharedWeights(1000), np.zeros(1000, np.uint8)
+    assert not weights.published.wait(0)
 
     for k in range(1, publications + 1):
         weights.publish(pattern(k), 7 * k)
@@ -42,44 +27,23 @@ def test_the_last_publication_is_read_with_its_version(publications: int) -> Non
     assert weights.published.wait(0)
     assert weights.publications == publications
     assert weights.read_into(target) == (publications, 7 * publications)
+    for later in (97, 98):
+        weights.publish(pattern(later), later)
     assert np.array_equal(target, pattern(publications))
 
 
-def test_a_copy_is_the_readers_own() -> None:
-    weights, target = SharedWeights(1000), np.zeros(1000, np.uint8)
-    weights.publish(pattern(1), 1)
-    weights.read_into(target)
-
-    weights.publish(pattern(2), 2)
-    weights.publish(pattern(3), 3)
-
-    assert np.array_equal(target, pattern(1))
-
-
-def test_a_child_reads_what_was_published_here() -> None:
-    weights = SharedWeights(1000)
-    child = multiprocessing.get_context("spawn").Process(target=read_one, args=(weights,))
-    child.start()
-
-    weights.publish(np.full(1000, 5, np.uint8), 2)
-    child.join(60)
-
-    assert child.exitcode == 100 + 20 + 5
-
-
 def test_weights_of_another_size_are_refused() -> None:
-    weights = SharedWeights(1000)
+    weights, target = SharedWeights(1000), np.zeros(1000, np.uint8)
     weights.publish(pattern(1), 1)
 
     with pytest.raises(ValueError, match="broadcast"):
         weights.publish(pattern(2, nbytes=999), 2)
 
-    target = np.zeros(1000, np.uint8)
     assert weights.read_into(target) == (1, 1)
     assert np.array_equal(target, pattern(1))
 
 
-def test_a_reader_that_is_never_left_alone_gives_up_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_that_is_always_overtaken_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sfactory.shared.weights._READ_LIMIT_S", 0.05)
     weights = SharedWeights(8)
     weights.publish(np.zeros(8, np.uint8), 0)
@@ -113,7 +77,7 @@ def publish_and_halt(weights: SharedWeights, source: np.ndarray, at: str, number
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("at", ["announced", "half copied", "copied and not confirmed"])
 @pytest.mark.parametrize("before", [1, 2])
-def test_of_a_writer_that_ends_or_stops_while_it_publishes_the_publication_before_is_read_whole(
+def test_previous_weights_are_read_if_the_writer_ends_or_stops_while_it_publishes(
     before: int, at: str, number: signal.Signals
 ) -> None:
     weights, target = SharedWeights(100_000), np.zeros(100_000, np.uint8)
@@ -132,8 +96,31 @@ def test_of_a_writer_that_ends_or_stops_while_it_publishes_the_publication_befor
     finally:
         if number == signal.SIGSTOP:
             os.kill(writer, signal.SIGCONT)
-            _, status = os.waitpid(writer, 0)
+            os.waitpid(writer, 0)
 
-    if number == signal.SIGSTOP:  # it has gone on, and finished
+    if number == signal.SIGSTOP:  # it has finished
         assert weights.read_into(target) == (before + 1, 99)
         assert np.array_equal(target, pattern(99, 100_000))
+
+
+def test_candidate_is_the_newest_publication_until_all_evaluators_are_done() -> None:
+    weights, candidate = SharedWeights(1000), EvalWeights(1000, evaluators=2)
+    target = np.zeros(1000, np.uint8)
+    assert (candidate.number, candidate.done) == (0, True)
+    for version in (10, 20):
+        weights.publish(pattern(version), version)
+
+    candidate.present(weights)
+    weights.publish(pattern(30), 30)
+
+    assert candidate.weights.read_into(target) == (1, 20)
+    assert (candidate.number, candidate.version) == (1, 20)
+    assert np.array_equal(target, pattern(20))
+    candidate.mark_done(1, 1)
+    with pytest.raises(AssertionError, match="candidate 1 is still being played"):
+        candidate.present(weights)
+
+    candidate.mark_done(0, 1)
+    assert candidate.done
+    candidate.present(weights)
+    assert (candidate.number, candidate.version, candidate.done) == (2, 30, False)

@@ -1,4 +1,4 @@
-"""The limits of a container are those of its control group and of all above it, in either version of them."""
+"""Limits of CPU and memory are read from the own control group and its ancestors, in both cgroup versions."""
 
 from __future__ import annotations
 
@@ -9,46 +9,40 @@ import pytest
 from sfactory.system.cores import cpu_quota, memory_left
 from tests.support.files import write_files
 
+OWN = "user.slice/run.scope"
+V1 = "4:memory:/user.slice/run.scope\n2:cpu,cpuacct:/user.slice/run.scope\n0::/\n"
+V2 = "0::/user.slice/run.scope\n"
+
 
 @pytest.mark.parametrize(
-    ("files", "quota"),
+    ("membership", "files", "quota"),
     [
-        ({}, None),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu.max": "nonsense"}, None),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4.0),
-        ({"cpu/cpu.cfs_quota_us": "400000\n"}, None),
+        ("", {}, None),
+        ("", {"cpu.max": "max 100000\n"}, None),
+        ("", {"cpu.max": "150000 100000\n"}, 1.5),
+        ("", {"cpu.max": "nonsense"}, None),
+        ("", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ("", {"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4.0),
+        ("", {"cpu/cpu.cfs_quota_us": "400000\n"}, None),
+        (V1, {f"cpu/{OWN}/cpu.cfs_quota_us": "250000\n", f"cpu/{OWN}/cpu.cfs_period_us": "100000\n"}, 2.5),
+        (
+            V2,
+            {
+                "user.slice/cpu.max": "300000 100000\n",
+                f"{OWN}/cpu.max": "max 100000\n",
+                "other.slice/cpu.max": "100000 100000\n",
+            },
+            3.0,
+        ),
     ],
 )
-def test_the_quota_is_read_from_either_version_of_cgroups(
-    tmp_path: Path, files: dict[str, str], quota: float | None
+def test_smallest_cpu_quota_of_the_own_group_and_its_ancestors_counts(
+    tmp_path: Path, membership: str, files: dict[str, str], quota: float | None
 ) -> None:
-    assert cpu_quota(write_files(tmp_path, files), tmp_path / "no membership file") == quota
+    if membership:
+        (tmp_path / "membership").write_text(membership)
 
-
-def test_the_least_quota_of_the_own_group_and_its_ancestors_holds(tmp_path: Path) -> None:
-    membership = tmp_path / "cgroup"
-    membership.write_text("0::/user.slice/run.scope\n")
-    root = write_files(
-        tmp_path / "v2",
-        {
-            "user.slice/cpu.max": "300000 100000\n",
-            "user.slice/run.scope/cpu.max": "max 100000\n",
-            "other.slice/cpu.max": "100000 100000\n",
-        },
-    )
-
-    assert cpu_quota(root, membership) == 3.0
-
-
-def test_the_first_version_of_cgroups_names_the_controller_of_the_group(tmp_path: Path) -> None:
-    membership = tmp_path / "cgroup"
-    membership.write_text("4:memory:/elsewhere\n2:cpu,cpuacct:/batch/job\n0::/\n")
-    files = {"cpu/batch/job/cpu.cfs_quota_us": "250000\n", "cpu/batch/job/cpu.cfs_period_us": "100000\n"}
-
-    assert cpu_quota(write_files(tmp_path / "v1", files), membership) == 2.5
+    assert cpu_quota(write_files(tmp_path / "root", files), tmp_path / "membership") == quota
 
 
 @pytest.mark.parametrize(
@@ -61,37 +55,32 @@ def test_the_first_version_of_cgroups_names_the_controller_of_the_group(tmp_path
         ({"memory/memory.limit_in_bytes": "50\n", "memory/memory.usage_in_bytes": "20\n"}, 30),
     ],
 )
-def test_the_memory_that_is_left_is_read_from_either_version_of_cgroups(
-    tmp_path: Path, files: dict[str, str], left: int | None
-) -> None:
+def test_memory_left_is_read_from_both_cgroup_versions(tmp_path: Path, files: dict[str, str], left: int | None) -> None:
     assert memory_left(write_files(tmp_path, files), tmp_path / "no membership file") == left
 
 
 @pytest.mark.parametrize(
-    ("line", "folder", "limit", "used", "cache"),
+    ("membership", "folder", "names"),
     [
-        ("0::/user.slice/run.scope\n", "", "memory.max", "memory.current", "inactive_file"),
-        (
-            *("4:memory:/user.slice/run.scope\n", "memory/", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-            "total_inactive_file",
-        ),
+        (V2, "", ("memory.max", "memory.current", "inactive_file")),
+        (V1, "memory/", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
     ],
     ids=["v2", "v1"],
 )
-def test_the_limit_of_memory_is_the_least_of_the_own_group_and_its_ancestors_and_files_make_way(
-    tmp_path: Path, line: str, folder: str, limit: str, used: str, cache: str
+def test_smallest_memory_limit_counts_and_inactive_page_cache_is_free(
+    tmp_path: Path, membership: str, folder: str, names: tuple[str, str, str]
 ) -> None:
-    membership = tmp_path / "cgroup"
-    membership.write_text(line)
+    limit, used, cache = names
+    (tmp_path / "membership").write_text(membership)
     files = {
-        f"{folder}user.slice/run.scope/{limit}": "1000\n",
-        f"{folder}user.slice/run.scope/{used}": "300\n",
-        f"{folder}user.slice/run.scope/memory.stat": f"anon 200\n{cache} 90\n",
+        f"{folder}{OWN}/{limit}": "1000\n",
+        f"{folder}{OWN}/{used}": "300\n",
+        f"{folder}{OWN}/memory.stat": f"anon 200\n{cache} 90\n",
         f"{folder}user.slice/{limit}": "900\n",
         f"{folder}user.slice/{used}": "400\n",
     }
 
-    assert memory_left(write_files(tmp_path / "group", files), membership) == 500
+    assert memory_left(write_files(tmp_path / "group", files), tmp_path / "membership") == 500
 
-    files[f"{folder}user.slice/run.scope/{limit}"] = "700\n"
-    assert memory_left(write_files(tmp_path / "smaller", files), membership) == 700 - (300 - 90)
+    files[f"{folder}{OWN}/{limit}"] = "700\n"
+    assert memory_left(write_files(tmp_path / "smaller", files), tmp_path / "membership") == 700 - (300 - 90)

@@ -1,4 +1,4 @@
-"""The cores a run may use are those of its mask, or fewer under a container's quota."""
+"""A run uses the cores of its affinity mask, or fewer with a CPU quota, and divides them among its processes."""
 
 from __future__ import annotations
 
@@ -9,53 +9,41 @@ import pytest
 from sfactory.system.cores import Cores
 
 
-@pytest.mark.parametrize(("quota", "count"), [(None, 4), (0.5, 1), (1.5, 2), (3.0, 3), (64.0, 4)])
-def test_a_quota_below_the_mask_lowers_the_count(quota: float | None, count: int) -> None:
-    assert Cores((0, 1, 2, 5), quota).count == count
-
-
-def test_actors_are_pinned_to_the_masks_own_cores() -> None:
-    cores = Cores((2, 3, 7), None)
-
-    assert [cores.cores_of_actor(actor, 3) for actor in range(3)] == [frozenset({core}) for core in (2, 3, 7)]
-
-
-def test_nobody_is_pinned_where_actors_outnumber_cores_or_there_is_a_quota() -> None:
-    assert Cores((2, 3), None).cores_of_actor(0, num_actors=3) is None
-    assert Cores((2, 3), 1.5).cores_of_actor(0, num_actors=1) is None
-
-
-@pytest.mark.parametrize(
-    ("quota", "actors", "due"),
-    [
-        (None, 2, [{5}, {7}]),
-        (None, 1, [{5}]),
-        (None, 3, [{5, 7}] * 3),  # more actors than cores are left to them: all on those
-        (3.0, 2, [{5, 7}] * 2),
-    ],
-)
-def test_cores_that_are_kept_for_the_learner_are_no_actors(
-    quota: float | None, actors: int, due: list[set[int]]
-) -> None:
-    cores = Cores((1, 3, 5, 7), quota).keeping(2)
-
-    assert [set(cores.cores_of_actor(actor, actors) or ()) for actor in range(actors)] == due
-    assert cores.learner_threads(actors) >= 2
-
-
-def test_nobody_is_pinned_where_the_kernel_refuses_it() -> None:
-    assert Cores((2, 3), None, kept=1, pins=False).cores_of_actor(0, num_actors=1) is None
-
-
-@pytest.mark.parametrize(("actors", "threads"), [(1, 7), (6, 2), (7, 1), (8, 1), (100, 1)])
-def test_the_learner_gets_the_cores_that_actors_leave_over(actors: int, threads: int) -> None:
-    assert Cores(tuple(range(8)), None).learner_threads(actors) == threads
-
-
-def test_the_present_mask_is_used() -> None:
+def test_mask_of_the_process_is_read() -> None:
     assert Cores.available().ids == tuple(sorted(os.sched_getaffinity(0)))
 
 
+@pytest.mark.parametrize(("quota", "count"), [(None, 4), (0.5, 1), (1.5, 2), (3.0, 3), (64.0, 4)])
+def test_quota_lowers_the_number_of_cores(quota: float | None, count: int) -> None:
+    assert Cores((0, 1, 2, 5), quota).count == count
+
+
+@pytest.mark.parametrize(
+    ("cores", "actors", "pinned_to"),
+    [
+        (Cores((2, 3, 7), None), 3, [{2}, {3}, {7}]),
+        (Cores((2, 3), None), 3, [None] * 3),
+        (Cores((2, 3), 1.5), 1, [None]),
+        (Cores((2, 3), None, kept=1, pins=False), 1, [None]),
+        (Cores((1, 3, 5, 7), None).keeping(2), 2, [{5}, {7}]),
+        (Cores((1, 3, 5, 7), None).keeping(2), 1, [{5}]),
+        (Cores((1, 3, 5, 7), None).keeping(2), 3, [{5, 7}] * 3),
+        (Cores((1, 3, 5, 7), 3.0).keeping(2), 2, [{5, 7}] * 2),
+    ],
+)
+def test_actors_are_pinned_to_cores_that_are_not_reserved(
+    cores: Cores, actors: int, pinned_to: list[set[int] | None]
+) -> None:
+    assert [cores.cores_of_actor(actor, actors) for actor in range(actors)] == pinned_to
+
+
+@pytest.mark.parametrize(
+    ("kept", "actors", "threads"), [(0, 1, 7), (0, 6, 2), (0, 7, 1), (0, 8, 1), (0, 100, 1), (2, 7, 2)]
+)
+def test_learner_gets_the_cores_without_actors(kept: int, actors: int, threads: int) -> None:
+    assert Cores(tuple(range(8)), None).keeping(kept).learner_threads(actors) == threads
+
+
 @pytest.mark.parametrize(("cores", "wanted", "starting"), [(2, 0, 8), (16, 0, 32), (16, 1, 1), (2, 100, 100)])
-def test_actors_start_in_twice_the_cores_or_as_many_as_are_wanted(cores: int, wanted: int, starting: int) -> None:
+def test_number_of_actors_starting_at_once_follows_the_cores(cores: int, wanted: int, starting: int) -> None:
     assert Cores(tuple(range(cores)), None).actors_starting(wanted) == starting

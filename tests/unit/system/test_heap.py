@@ -1,4 +1,4 @@
-"""Freed memory stays with the processes of a run: a minibatch faults in none of what the one before it has freed."""
+"""Freed memory stays in the processes of a run: a minibatch does not fault in what the previous one freed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 from sfactory.system.cores import NATIVE
 
-# In a thread, as the learner learns. Each round takes the memory of some layers and frees it in the order it came.
+# In a thread, as in the learner. Each round allocates the memory of some layers and frees it in the same order.
 ROUNDS, TENSORS = 10, 30
 PAGES = ROUNDS * TENSORS * 8 * 2**20 // 4096
 PROGRAM = f"""
@@ -32,22 +32,13 @@ faults({ROUNDS})
 """
 
 
-def faults_of_later_rounds(settings: dict[str, str]) -> int:
+def faults_of_later_rounds(variables: dict[str, str]) -> int:
     clean = {name: value for name, value in os.environ.items() if name not in NATIVE}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**clean, **settings},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    command, env = [sys.executable, "-c", PROGRAM], {**clean, **variables}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
     return int(done.stdout.split()[-1])
 
 
-def test_what_was_freed_is_used_again_without_a_fault() -> None:
+def test_freed_memory_is_reused_without_page_faults_only_with_the_settings_of_a_run() -> None:
     assert faults_of_later_rounds(NATIVE) < PAGES // 1000
-
-
-def test_without_the_settings_of_a_run_much_of_it_is_faulted_in_each_time() -> None:
     assert faults_of_later_rounds({}) > PAGES // 10

@@ -1,4 +1,4 @@
-"""A run that cannot have its memory is refused with need and have, before anything starts."""
+"""A run without enough memory, cores or open files is refused before it starts; missing permissions are warnings."""
 
 from __future__ import annotations
 
@@ -27,86 +27,96 @@ from sfactory.system.resources import (
 from tests.support.parts import VECTOR
 
 GIB = 2**30
+FLAGS = {"env": "any", "device": "cpu", "encoder_mlp_layers": (8,)}
 
 
-def test_this_machine_has_memory() -> None:
+def plan_with(**flags: object) -> Cores:
+    return plan_run(config_of({**FLAGS, **flags}), VECTOR).cores
+
+
+def refuse(*_: object) -> int:
+    raise PermissionError(1, "Operation not permitted")
+
+
+def test_memory_of_this_machine_is_known() -> None:
     have = available_memory()
 
     assert have is not None
     assert 0 < have < 2**50
 
 
-def test_what_fits_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "available_memory", lambda: 10 * GIB)
+@pytest.mark.parametrize(
+    ("have", "planned", "problem"),
+    [
+        (10 * GIB, 9 * GIB, None),
+        (10 * GIB, 9 * GIB + GIB // 2, r"9,728 MiB of memory, and 10,240 MiB are free; lower --num_workers"),
+        (None, 2**60, None),
+    ],
+)
+def test_plan_above_the_free_memory_is_refused(
+    have: int | None, planned: int, problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "available_memory", lambda: have)
 
-    require_memory(9 * GIB)
+    if problem is None:
+        require_memory(planned)
+    else:
+        with pytest.raises(ResourceError, match=problem):
+            require_memory(planned)
 
 
-def test_what_would_take_most_of_it_is_refused_with_need_and_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "available_memory", lambda: 10 * GIB)
+def test_memory_of_replayed_trajectories_is_planned() -> None:
+    flags = {**FLAGS, "num_workers": 1, "inference": "local", "replay_proportion": 1.0}
+    fits, exceeds = (config_of({**flags, "replay_slots": slots}) for slots in (100, 10**12))
 
-    with pytest.raises(ResourceError, match=r"9,728 MiB of memory, and 10,240 MiB are free; lower --num_workers"):
-        require_memory(9 * GIB + GIB // 2)
+    plan_sizes(fits, VECTOR)
+    with pytest.raises(ResourceError, match="--replay_slots"):
+        plan_sizes(exceeds, VECTOR)
 
 
 @pytest.mark.parametrize(
-    ("kept", "have", "words"),
-    [(4, 4, "needs 5 cores"), (9, 4, "needs 10 cores"), (4, 4, "this run has 4 "), (4, 4, "at most 3"), (1, 1, "at 0")],
+    ("kept", "have", "problem"),
+    [
+        (4, 4, "needs 5 cores, .* this run has 4 .*: at most 3"),
+        (9, 4, "needs 10 cores"),
+        (1, 1, "leave it at 0"),
+    ],
 )
-def test_cores_for_the_learner_that_leave_none_to_actors_are_refused_with_need_and_have(
-    kept: int, have: int, words: str
-) -> None:
-    with pytest.raises(ResourceError, match=words):
+def test_reserved_cores_that_leave_none_for_actors_are_refused(kept: int, have: int, problem: str) -> None:
+    require_cores(have - 1, have)
+    with pytest.raises(ResourceError, match=problem):
         require_cores(kept, have)
 
 
-@pytest.mark.parametrize(("kept", "have"), [(0, 1), (3, 4)])
-def test_cores_for_the_learner_that_leave_some_pass(kept: int, have: int) -> None:
-    require_cores(kept, have)
-
-
-def test_a_plan_keeps_cores_for_the_learner_or_refuses() -> None:
+def test_plan_reserves_cores_for_the_learner_or_is_refused() -> None:
     have = Cores.available().count
-    flags = {"env": "any", "device": "cpu", "encoder_mlp_layers": (8,)}
 
     with pytest.raises(ResourceError, match=f"--learner_cores={have} needs {have + 1} cores"):
-        plan_run(config_of({**flags, "learner_cores": have}), VECTOR)
+        plan_with(learner_cores=have)
 
-    for flag in ("serial_mode", "set_workers_cpu_affinity"):  # where nobody is pinned nothing is kept
-        assert (
-            plan_run(config_of({**flags, "learner_cores": have, flag: flag == "serial_mode"}), VECTOR).cores.kept == 0
-        )
-    assert plan_run(config_of({**flags, "learner_cores": have - 1}), VECTOR).cores.kept == have - 1
-
-
-def test_where_nothing_is_known_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "available_memory", lambda: None)
-
-    require_memory(2**60)
+    assert plan_with(learner_cores=have, serial_mode=True).kept == 0
+    assert plan_with(learner_cores=have, set_workers_cpu_affinity=False).kept == 0
+    assert plan_with(learner_cores=have - 1).kept == have - 1
 
 
 @pytest.fixture
-def file_limits() -> Iterator[None]:
-    """Puts the limits of open files back as they were. Only the soft one can be: a test must not lower the other."""
+def hard_limit() -> Iterator[int]:
+    """The hard limit of open files; restores the soft one."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield
+    yield before[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-@pytest.mark.usefixtures("file_limits")
-def test_the_limit_of_open_files_is_raised_to_the_hard_one() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+def test_limit_of_open_files_is_raised_to_the_hard_limit(hard_limit: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard_limit), hard_limit))
 
     raise_file_limit()
 
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard_limit, hard_limit)
 
 
-@pytest.mark.usefixtures("file_limits")
-def test_more_children_than_files_can_be_had_for_are_refused_with_need_and_have() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+def test_too_few_open_files_are_refused(hard_limit: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard_limit))
 
     require_handles(34)
     with pytest.raises(ResourceError, match="35 child processes needs 204 open files, and 200 are allowed"):
@@ -114,34 +124,26 @@ def test_more_children_than_files_can_be_had_for_are_refused_with_need_and_have(
     plan_with(num_workers=2)
     with pytest.raises(ResourceError, match=f"needs {handles_needed(202)} open files, and 200 are allowed"):
         plan_with(num_workers=200)
-    plan_with(num_workers=200, serial_mode=True)  # which starts none
+    plan_with(num_workers=200, serial_mode=True)  # without child processes
 
 
-@pytest.mark.parametrize(("quota", "told"), [(None, "quota: none"), (0.5, "quota: 0.5 cores")])
-def test_processes_that_can_only_take_turns_are_warned_about(
-    quota: float | None, told: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    warn_of_few_cores(Cores((3,) if quota is None else (3, 5), quota), 4)
+@pytest.mark.parametrize(
+    ("cores", "warnings"),
+    [
+        (Cores((3,), None), ["(affinity mask: 3; quota: none), on which its 4 processes take turns"]),
+        (Cores((3, 5), 0.5), ["(affinity mask: 3,5; quota: 0.5 cores), on which its 4 processes take turns"]),
+        (Cores((3, 5), 1.5), []),
+    ],
+)
+def test_run_on_one_core_is_a_warning(cores: Cores, warnings: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_few_cores(cores, 4)
 
-    (record,) = caplog.records
-    assert "this run has one core (affinity mask: 3" in record.getMessage()
-    assert told in record.getMessage()
-    assert "its 4 processes take turns" in record.getMessage()
-
-
-def test_two_cores_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
-    warn_of_few_cores(Cores((3, 5), 1.5), 40)
-
-    assert caplog.records == []
+    for record, warning in zip(caplog.records, warnings, strict=True):
+        assert warning in record.getMessage()
 
 
-def test_a_kernel_that_pins_nobody_is_warned_about_once_and_nobody_is_pinned(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse_to_pin(pid: int, mask: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "sched_setaffinity", refuse_to_pin)
+def test_refused_pinning_is_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
 
     cores = pinnable(Cores((0, 1), None))
 
@@ -150,25 +152,11 @@ def test_a_kernel_that_pins_nobody_is_warned_about_once_and_nobody_is_pinned(
     assert record.getMessage() == "--set_workers_cpu_affinity is left out: [Errno 1] Operation not permitted"
 
 
-def test_looking_whether_processes_can_be_pinned_does_not_pin_main() -> None:
-    before = os.sched_getaffinity(0)
-
-    assert pinnable(Cores.available()) == Cores.available()
-    assert os.sched_getaffinity(0) == before
-
-
-def refuse(_: int) -> int:
-    raise PermissionError(1, "Operation not permitted")
-
-
-def plan_with(**flags: object) -> None:
-    plan_run(config_of({"env": "any", "device": "cpu", "encoder_mlp_layers": (8,), **flags}), VECTOR)
-
-
-def test_a_niceness_that_may_not_be_had_is_warned_about_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refused_niceness_is_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(os, "nice", refuse)
+    plan_with(default_niceness=0)
+    plan_with(default_niceness=-5, serial_mode=True)
+    assert "niceness" not in caplog.text
 
     plan_with(default_niceness=-5)
 
@@ -177,29 +165,11 @@ def test_a_niceness_that_may_not_be_had_is_warned_about_once(
     assert "Operation not permitted" in warning
 
 
-@pytest.mark.parametrize("flags", [{"default_niceness": 0}, {"default_niceness": -5, "serial_mode": True}])
-def test_where_no_process_is_to_be_less_nice_than_main_nothing_is_warned_about(
-    flags: dict[str, object], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(os, "nice", refuse)
+def test_checks_of_permissions_do_not_change_main() -> None:
+    mask, niceness = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
 
-    plan_with(**flags)
-
-    assert "niceness" not in caplog.text
-
-
-def test_looking_for_the_right_to_niceness_does_not_change_that_of_main() -> None:
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-
+    assert pinnable(Cores.available()) == Cores.available()
     warn_of_niceness(-3)
 
-    assert os.getpriority(os.PRIO_PROCESS, 0) == before
-
-
-def test_trajectories_kept_for_replay_are_planned_for() -> None:
-    flags = {"env": "any", "num_workers": 1, "inference": "local", "device": "cpu", "replay_proportion": 1.0}
-    fits, exceeds = (config_of({**flags, "replay_slots": slots}) for slots in (100, 10**12))
-
-    plan_sizes(fits, VECTOR)
-    with pytest.raises(ResourceError, match="--replay_slots"):
-        plan_sizes(exceeds, VECTOR)
+    assert os.sched_getaffinity(0) == mask
+    assert os.getpriority(os.PRIO_PROCESS, 0) == niceness

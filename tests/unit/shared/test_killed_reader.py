@@ -1,7 +1,7 @@
-"""Why a ring has one reader in its life: what becomes of a writer after a reader was killed while it waited.
+"""Shows why a queue has only one reader in its lifetime: how a writer fares after its reader was killed.
 
-NOTE [Death and queues] in sfactory/shared/channel.py rests on this. It is the C library's condition variable, so that
-it depends on its version and on chance: the test passes with either outcome, says which it was, and knows no third.
+NOTE [Death and queues] in sfactory/shared/channel.py rests on this. The outcome depends on the condition variable of
+the C library, its version and chance, so the test accepts a writer that finishes or hangs, and records which it was.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable
 import pytest
 
 MESSAGES = 2000
-# A reader is killed while it waits. Then messages are written, to nobody or to another reader. A writer that hangs in
-# C cannot be woken by Python, but by the kernel's alarm.
+# A reader is killed while it waits. Then messages are written without a reader or to another reader. A writer that
+# hangs in C can be interrupted only by the kernel's alarm.
 PROGRAM = f"""
 import os, signal, sys, time
 from queue import Empty, Full
@@ -31,7 +31,7 @@ def forked(act):
         os._exit(0)
     return child
 
-def wait_for_ever():
+def wait_forever():
     queue.get_many(timeout=1000)
 
 def read_all():
@@ -51,7 +51,7 @@ def write_all():
         except Full:
             time.sleep(0.001)
 
-reader = forked(wait_for_ever)
+reader = forked(wait_forever)
 time.sleep(0.5)  # it waits in C by now
 os.kill(reader, signal.SIGKILL)
 os.waitpid(reader, 0)
@@ -78,14 +78,12 @@ def outcome(second_reader: str) -> str:
 
 
 @pytest.mark.long
-def test_a_writer_hangs_or_not_once_a_killed_reader_is_replaced_on_its_ring(
-    record_property: Callable[[str, object], None],
-) -> None:
+def test_writer_may_hang_after_a_killed_reader_is_replaced(record_property: Callable[[str, object], None]) -> None:
     found = outcome("replaced")
 
     record_property(f"writer after a replaced reader, {' '.join(platform.libc_ver())}", found)
     assert found in ("written", "hung")
 
 
-def test_a_writer_whose_only_reader_was_killed_goes_on_until_the_ring_is_full() -> None:
+def test_writer_continues_after_its_only_reader_was_killed() -> None:
     assert outcome("not replaced") == "written"

@@ -1,0 +1,128 @@
+"""The slot table agrees with a model in plain Python after any sequence of moves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from sfactory.shared.slots import IllegalTransition, SlotState, SlotTable
+
+MOST = 3  # actors, splits, slots of a split, policies
+NUMBER, POLICY = st.integers(0, MOST**3), st.integers(0, MOST - 1)
+
+
+@dataclass
+class ModelSlot:
+    """waiting: the policies that have not released the slot. steps: by policy, of the current or last filling."""
+
+    filling: bool = False
+    waiting: set[int] = field(default_factory=set)
+    fillings: int = 0
+    steps: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def state(self) -> SlotState:
+        if self.filling:
+            return SlotState.FILLING
+        return SlotState.READY if self.waiting else SlotState.FREE
+
+
+class SlotMachine(RuleBasedStateMachine):
+    """Any move on any slot, legal or not. Moves that the model forbids are refused and change nothing."""
+
+    @initialize(sizes=st.tuples(*[st.integers(1, MOST)] * 4))
+    def make(self, sizes: tuple[int, int, int, int]) -> None:
+        self.actors, self.splits, self.per_split, self.policies = sizes
+        self.table = SlotTable(*sizes)
+        self.model = [ModelSlot() for _ in range(self.actors * self.splits * self.per_split)]
+
+    def try_move(self, legal: bool, move: Any, *arguments: int) -> None:
+        if legal:
+            move(*arguments)
+        else:
+            with pytest.raises(IllegalTransition):
+                move(*arguments)
+
+    @rule(number=NUMBER)
+    def begin(self, number: int) -> None:
+        slot = number % len(self.model)
+        modelled = self.model[slot]
+        legal = modelled.state is SlotState.FREE
+        self.try_move(legal, self.table.begin, slot)
+        if legal:
+            modelled.filling = True
+            modelled.fillings += 1
+            modelled.steps = Counter()
+
+    @rule(number=NUMBER, policies=st.sets(POLICY))
+    def publish(self, number: int, policies: set[int]) -> None:
+        slot, these = number % len(self.model), {policy % self.policies for policy in policies}
+        modelled = self.model[slot]
+        legal = modelled.state is SlotState.FILLING
+        self.try_move(legal, self.table.publish, slot, *sorted(these))
+        if legal:
+            modelled.filling = False
+            modelled.waiting |= these
+
+    @rule(number=NUMBER, policy=POLICY)
+    def release(self, number: int, policy: int) -> None:
+        slot, policy = number % len(self.model), policy % self.policies
+        modelled = self.model[slot]
+        self.try_move(policy in modelled.waiting, self.table.release, slot, policy)
+        modelled.waiting.discard(policy)
+
+    @rule(number=NUMBER, steps=st.integers(0, 100), policy=POLICY)
+    def count(self, number: int, steps: int, policy: int) -> None:
+        slot, policy = number % len(self.model), policy % self.policies
+        if self.model[slot].filling:
+            self.table.count_steps(slot, steps, policy)
+            self.model[slot].steps[policy] += steps
+
+    @rule(actor=st.integers(0, MOST - 1))
+    def reclaim(self, actor: int) -> None:
+        actor %= self.actors
+        filling = [self.model[slot] for slot in self.table.slots_of(actor) if self.model[slot].filling]
+        assert self.table.reclaim(actor) == sum(modelled.steps.total() for modelled in filling)
+        for modelled in filling:
+            modelled.filling = False
+
+    @invariant()
+    def table_equals_the_model(self) -> None:
+        if not hasattr(self, "table"):
+            return
+        found = [(self.table.state(slot), self.table.generation(slot)) for slot in range(len(self.model))]
+        assert found == [(modelled.state, modelled.fillings) for modelled in self.model]
+        for slot, modelled in enumerate(self.model):
+            waiting = {policy for policy in range(self.policies) if self.table.is_ready_for(slot, policy)}
+            assert waiting == modelled.waiting
+            assert self.table.waiting_for(slot) == sorted(waiting)
+            steps = [self.table.steps(slot, policy) for policy in range(self.policies)]
+            assert steps == [modelled.steps[policy] for policy in range(self.policies)]
+        filling = [modelled.steps.total() for modelled in self.model if modelled.filling]
+        waiting_steps = [modelled.steps[policy] for modelled in self.model for policy in modelled.waiting]
+        assert self.table.steps_held() == sum(filling) + sum(waiting_steps)
+
+    @invariant()
+    def every_slot_has_one_owner(self) -> None:
+        if not hasattr(self, "table"):
+            return
+        splits = [
+            (actor, list(self.table.slots_of_split(actor, split)))
+            for actor in range(self.actors)
+            for split in range(self.splits)
+        ]
+        assert [slot for _, slots in splits for slot in slots] == list(range(len(self.model)))
+        assert all(self.table.owner(slot) == actor for actor, slots in splits for slot in slots)
+        assert all(slot in self.table.slots_of(actor) for actor, slots in splits for slot in slots)
+
+
+def test_table_agrees_with_the_model_after_any_moves() -> None:
+    run_state_machine_as_test(
+        SlotMachine, settings=settings(max_examples=100, stateful_step_count=40, deadline=None, database=None)
+    )
