@@ -50,7 +50,7 @@ FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
 def test_an_env_that_hangs_while_it_is_sampled_ends_a_benchmark_with_its_name_and_place(
     run_trainer: RunTrainer, inference: str
 ) -> None:
-    env = "tests.support.telling_envs:HangsInActor1"
+    env = "tests.support.envs:HangsInActor1"
     run = run_trainer(
         env=env, inference=inference, benchmark=True, sampler_only=True, benchmark_seconds=2, reset_timeout_seconds=5
     )
@@ -58,7 +58,7 @@ def test_an_env_that_hangs_while_it_is_sampled_ends_a_benchmark_with_its_name_an
     run.assert_ended(ExitCode.FAULTS, LONG_S)
     error = f"sf-actor-1 was busy with one step of --env={env} for longer than --reset_timeout_seconds=5"
     assert error in run.last_stderr_line, run.report("wrong last line")
-    assert "telling_envs.py" in run.stderr
+    assert "envs.py" in run.stderr
     assert run.stdout == ""
 
 

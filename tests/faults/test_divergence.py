@@ -11,9 +11,9 @@ import torch
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
 from sfactory.learner.diagnostics import EVIDENCE_FILE
-from tests.support import poison_in_turn
+from tests.support import hooks
+from tests.support.hooks import SPOIL_AT
 from tests.support.long import long
-from tests.support.poison import SPOIL_AT
 from tests.support.trainer import RunTrainer, TrainerRun
 
 pytestmark = pytest.mark.faults
@@ -31,7 +31,7 @@ def assert_saved_weights_are_finite(run: TrainerRun) -> None:
 
 
 def test_one_gradient_that_is_not_finite_is_skipped_and_counted_and_the_run_ends_well(run_trainer: RunTrainer) -> None:
-    run = run_trainer(train_for_env_steps=30_000, after_train_step=("tests.support.poison:gradient_once",))
+    run = run_trainer(train_for_env_steps=30_000, after_train_step=("tests.support.hooks:spoil_gradient_once",))
 
     assert run.wait(120) == ExitCode.DONE, run.report("wrong exit code")
     assert run.last_stderr_line.startswith("RESULT done "), run.report("wrong last line")
@@ -48,7 +48,7 @@ def test_gradients_that_are_not_finite_for_ever_end_the_run_with_the_batch_saved
 ) -> None:
     run = run_trainer(
         train_for_env_steps=ENDLESS,
-        after_train_step=("tests.support.poison:gradients_for_ever",),
+        after_train_step=("tests.support.hooks:spoil_gradients",),
         serial_mode=serial,
         save_every_sec=0.2,
     )
@@ -66,7 +66,7 @@ def test_gradients_that_are_not_finite_for_ever_end_the_run_with_the_batch_saved
 def test_a_weight_that_is_not_finite_is_neither_published_nor_saved(run_trainer: RunTrainer) -> None:
     run = run_trainer(
         train_for_env_steps=ENDLESS,
-        after_train_step=("tests.support.poison:a_weight",),
+        after_train_step=("tests.support.hooks:spoil_weight",),
         save_every_sec=0.01,  # so that it is due in the moment in which the weight is spoiled
     )
 
@@ -81,11 +81,11 @@ def test_a_weight_that_is_not_finite_is_neither_published_nor_saved(run_trainer:
 def test_a_policy_whose_weights_are_not_finite_costs_the_others_nothing(
     run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serial: bool
 ) -> None:
-    monkeypatch.setenv(poison_in_turn.FOLDER, str(tmp_path))
+    monkeypatch.setenv(hooks.FOLDER, str(tmp_path))
     run = run_trainer(
         train_for_env_steps=ENDLESS,
         num_policies=2,
-        after_train_step=("tests.support.poison_in_turn:a_weight_once_another_policy_has_learned",),
+        after_train_step=("tests.support.hooks:spoil_first_policy",),
         serial_mode=serial,
         save_every_sec=1000,  # so that nothing but the end saves
     )

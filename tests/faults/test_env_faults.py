@@ -13,7 +13,7 @@ import torch
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
 from tests.support.long import long
-from tests.support.standing import wait_until_all_work
+from tests.support.process_states import wait_until_all_work
 from tests.support.trainer import RunTrainer, TrainerRun, within
 
 pytestmark = pytest.mark.faults

@@ -21,8 +21,7 @@ from sfactory.layout import Layout
 from sfactory.messages import MAX_REPORT_BYTES, TO_LEARNER, TO_MAIN, EpisodesDone, ToLearner, ToMain, TrajectoryReady
 from sfactory.shared.channel import Channel
 from tests.support.long import LONG
-from tests.support.processes import eventually
-from tests.support.stopped import is_stopped
+from tests.support.processes import eventually, is_stopped
 from tests.support.trainer import RunTrainer
 
 pytestmark = pytest.mark.faults

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from sfactory.errors import ExitCode
+from tests.support.hooks import MOMENT
 from tests.support.long import LONG, long
+from tests.support.process_states import wait_until_all_work
 from tests.support.processes import eventually
 from tests.support.resume import assert_resumes
-from tests.support.standing import wait_until_all_work
 from tests.support.trainer import RunTrainer, within
-from tests.support.watchers import MOMENT
 
 pytestmark = pytest.mark.faults
 
@@ -67,7 +67,7 @@ def test_a_full_ring_of_work_ends_the_run_by_the_name_of_its_reader_and_what_it_
     run = run_trainer(
         env=SPOILS,
         env_kwargs={"how": "flood", "order": str(order)},
-        after_train_step="tests.support.watchers:stand_still",
+        after_train_step="tests.support.hooks:stand_still",
         train_in_background_thread=False,
         min_traj_buffers_per_worker=64,
         train_for_env_steps=ENDLESS,

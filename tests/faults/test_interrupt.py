@@ -12,8 +12,8 @@ import pytest
 from sfactory.errors import ExitCode
 from sfactory.process.signals import ECHO_S
 from tests.support import processes
+from tests.support.hooks import SLEEPING
 from tests.support.long import long
-from tests.support.naps import NAPPING
 from tests.support.resume import assert_resumes
 from tests.support.trainer import REAL, RunTrainer, TrainerRun, within
 
@@ -136,9 +136,9 @@ def test_a_second_ctrl_c_ends_the_run_at_once_without_saving(run_trainer: RunTra
     run = run_trainer(
         train_for_env_steps=ENDLESS,
         save_every_sec=1000,  # so that nothing but a stop would save
-        after_train_step=("tests.support.naps:a_long_nap",),
+        after_train_step=("tests.support.hooks:sleep_long",),
     )
-    run.wait_until(NAPPING)
+    run.wait_until(SLEEPING)
     run.signal_group(signal.SIGINT)
     run.wait_until("a second signal ends the run at once")
     time.sleep(ECHO_S)

@@ -8,8 +8,8 @@ import pytest
 
 from sfactory.errors import ExitCode
 from tests.support.long import long
+from tests.support.process_states import wait_until_all_work
 from tests.support.resume import assert_resumes
-from tests.support.standing import wait_until_all_work
 from tests.support.trainer import RunTrainer
 
 pytestmark = pytest.mark.faults

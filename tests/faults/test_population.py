@@ -17,8 +17,7 @@ from sfactory.errors import ExitCode
 from sfactory.pbt.population import Population
 from sfactory.pbt.state import load_state
 from tests.support.long import long
-from tests.support.processes import eventually
-from tests.support.stopped import is_stopped
+from tests.support.processes import eventually, is_stopped
 from tests.support.trainer import END_S, RunTrainer, TrainerRun, within
 
 pytestmark = pytest.mark.faults
@@ -181,7 +180,7 @@ def test_policy_that_is_rarely_chosen_does_not_block_the_others(run_trainer: Run
     run = run_trainer(
         num_policies=2,
         train_policies=(0,),
-        policy_mapping="tests.support.mappings:mostly_the_first",
+        policy_mapping="tests.support.envs:mostly_the_first",
         train_for_env_steps=20_000,
     )
 
@@ -191,8 +190,8 @@ def test_policy_that_is_rarely_chosen_does_not_block_the_others(run_trainer: Run
 
 @pytest.mark.parametrize("serial", [long(False), True])
 def test_member_that_plays_no_more_does_not_block_turns(run_trainer: RunTrainer, serial: bool) -> None:
-    players = {"num_policies": 3, "policy_mapping": "tests.support.mappings:soon_without_the_third"}
-    envs = {"env": "tests.support.telling_envs:Fading", "num_workers": 1, "num_envs_per_worker": 6}
+    players = {"num_policies": 3, "policy_mapping": "tests.support.envs:soon_without_the_third"}
+    envs = {"env": "tests.support.envs:Fading", "num_workers": 1, "num_envs_per_worker": 6}
     ranking = {"pbt_target_objective": "reward", "stats_avg": 3, "pbt_replace_fraction": 0.3}
     run = run_trainer(**{**POPULATION, **players, **envs, **ranking, "serial_mode": serial})
 
@@ -206,10 +205,10 @@ def test_member_that_plays_no_more_does_not_block_turns(run_trainer: RunTrainer,
 
 
 def test_mapping_to_a_missing_policy_is_refused(run_trainer: RunTrainer) -> None:
-    run = run_trainer(num_policies=2, policy_mapping="tests.support.mappings:unknown", train_for_env_steps=20_000)
+    run = run_trainer(num_policies=2, policy_mapping="tests.support.envs:unknown", train_for_env_steps=20_000)
 
     run.assert_ended(ExitCode.REFUSED, END_S)
-    assert "mappings:unknown returned 7 for agent 'agent', episode 0, env 0" in run.stderr
+    assert "envs:unknown returned 7 for agent 'agent', episode 0, env 0" in run.stderr
 
 
 def test_a_population_in_one_process_lives_through_the_same_again(run_trainer: RunTrainer) -> None:

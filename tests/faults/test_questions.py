@@ -10,7 +10,7 @@ import pytest
 from sfactory.errors import ExitCode
 from tests.support import processes
 from tests.support.long import long
-from tests.support.standing import HEADING
+from tests.support.process_states import HEADING
 from tests.support.trainer import RunTrainer, TrainerRun
 
 pytestmark = pytest.mark.faults

@@ -14,7 +14,7 @@ import pytest
 
 from sfactory.errors import ExitCode
 from tests.support.long import long
-from tests.support.standing import LOCKED, LOCKED_S, assert_back, wait_until_all_work, wait_until_it_waits
+from tests.support.process_states import LOCKED, LOCKED_S, assert_back, wait_until_all_work, wait_until_it_waits
 from tests.support.trainer import REAL, RunTrainer, TrainerRun, within
 
 pytestmark = pytest.mark.faults
@@ -239,7 +239,7 @@ def test_failed_learner_restarts_from_its_checkpoint_as_often_as_is_allowed(
     run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raises: bool
 ) -> None:
     monkeypatch.setenv("SFACTORY_TEST_FUSE", str(tmp_path / "fuse"))
-    hook = {"after_train_step": "tests.support.watchers:fail_once"} if raises else {}
+    hook = {"after_train_step": "tests.support.hooks:fail_once"} if raises else {}
     run = run_trainer(train_for_env_steps=60_000, max_restarts=1, **hook)
     if raises:
         run.wait_until((tmp_path / "fuse").exists)

@@ -14,7 +14,7 @@ from sfactory.system.resources import handles_needed
 from tests.support import limits
 from tests.support.files import write_files
 from tests.support.long import long
-from tests.support.standing import wait_until_all_work
+from tests.support.process_states import wait_until_all_work
 from tests.support.trainer import RunTrainer, TrainerRun
 
 pytestmark = pytest.mark.faults

@@ -17,8 +17,8 @@ import torch
 
 from sfactory.checkpoint_file import read, sidecar_of
 from sfactory.errors import ExitCode
-from tests.support import disk_faults
-from tests.support.damage import empty, flip_a_bit, truncate
+from tests.support import hooks
+from tests.support.files import empty, flip_a_bit, truncate
 from tests.support.finished import Finished, InFiles, trained
 from tests.support.processes import eventually
 from tests.support.resume import assert_resumes
@@ -36,7 +36,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder by which a test has something befall the learner's disk."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    monkeypatch.setenv(disk_faults.FOLDER, str(folder))
+    monkeypatch.setenv(hooks.FOLDER, str(folder))
     return folder
 
 
@@ -78,31 +78,31 @@ def env_steps(path: Path) -> int:
 def test_a_kill_between_writing_and_naming_a_checkpoint_costs_that_one_alone(
     run_trainer: RunTrainer, disk: Path
 ) -> None:
-    hook = "tests.support.disk_faults:stop_before_naming"
+    hook = "tests.support.hooks:stop_before_naming"
     run = run_trainer(train_for_env_steps=ENDLESS, after_train_step=hook)
     run.wait_until_training()
 
-    (disk / disk_faults.STOP).touch()
-    run.wait_until((disk / disk_faults.STOPPED).exists)
-    unnamed, name = map(Path, (disk / disk_faults.STOPPED).read_text().split("\n"))
+    (disk / hooks.STOP).touch()
+    run.wait_until((disk / hooks.STOPPED).exists)
+    unnamed, name = map(Path, (disk / hooks.STOPPED).read_text().split("\n"))
     run.kill("sf-main", signal.SIGKILL)
 
     assert run.wait() == -signal.SIGKILL
     assert unnamed.stat().st_size > 0
     assert not name.exists()
     run.assert_clean()
-    (disk / disk_faults.STOP).unlink()  # the hook is a setting of the run, which goes on with it
+    (disk / hooks.STOP).unlink()  # the hook is a setting of the run, which goes on with it
     assert_resumes(run, run_trainer)
     assert not list(run.run_dir.rglob(".tmp-*")), "what was never named is still there"
 
 
 def test_full_disk_is_reported_and_a_later_save_succeeds(run_trainer: RunTrainer, disk: Path) -> None:
     # Weights and moments of 4 MB: more than a full disk takes, while the learner's log is less.
-    hook = "tests.support.disk_faults:fill_disk"
+    hook = "tests.support.hooks:fill_disk"
     run = run_trainer(train_for_env_steps=ENDLESS, encoder_mlp_layers=(512, 512), after_train_step=hook)
     run.wait_until_training()
 
-    (disk / disk_faults.FULL).touch()
+    (disk / hooks.FULL).touch()
     run.wait_until("could not be written.*training (goes on|continues)")
     saved = run.saved_env_steps()
     before = last_trained(run)
@@ -114,7 +114,7 @@ def test_full_disk_is_reported_and_a_later_save_succeeds(run_trainer: RunTrainer
     for path in checkpoints(run):
         read(path)
 
-    (disk / disk_faults.FULL).unlink()
+    (disk / hooks.FULL).unlink()
     run.wait_until(lambda: run.saved_env_steps() > saved)
     run.signal_group(signal.SIGINT)
 
@@ -132,18 +132,18 @@ def last_trained(run: TrainerRun) -> int:
 
 
 def test_a_disk_that_is_still_full_at_the_end_is_an_error_that_says_so(run_trainer: RunTrainer, disk: Path) -> None:
-    hook = "tests.support.disk_faults:fill_disk"
+    hook = "tests.support.hooks:fill_disk"
     run = run_trainer(train_for_env_steps=ENDLESS, encoder_mlp_layers=(512, 512), after_train_step=hook)
     run.wait_until_training()
 
-    (disk / disk_faults.FULL).touch()
+    (disk / hooks.FULL).touch()
     run.wait_until("could not be written")
     saved = run.saved_env_steps()
     run.signal_group(signal.SIGINT)
 
     run.assert_ended(ExitCode.CANNOT_SAVE)
     assert run.saved_env_steps() == saved
-    (disk / disk_faults.FULL).unlink()
+    (disk / hooks.FULL).unlink()
     assert_resumes(run, run_trainer)
 
 

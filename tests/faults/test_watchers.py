@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from sfactory.errors import ExitCode
+from tests.support.hooks import FAIL_AT, MOMENT
 from tests.support.long import long
+from tests.support.process_states import wait_until_all_work
 from tests.support.resume import assert_resumes
-from tests.support.standing import wait_until_all_work
 from tests.support.trainer import RunTrainer, within
-from tests.support.watchers import FAIL_AT, MOMENT
 
 pytestmark = pytest.mark.faults
 
 ENDLESS = 1_000_000_000
-WATCHERS = "tests.support.watchers"
+WATCHERS = "tests.support.hooks"
 NO_MAIL = 'raise ValueError("no mail server")'
 
 

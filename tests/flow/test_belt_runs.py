@@ -5,7 +5,7 @@ from __future__ import annotations
 from sfactory.errors import ExitCode
 from tests.support.trainer import RunTrainer
 
-SEESAW = "tests.support.telling_envs:Seesaw"
+SEESAW = "tests.support.envs:Seesaw"
 DATASET = 256
 
 
@@ -54,7 +54,7 @@ def test_a_ring_of_two_learns_from_each_dataset_twice(run_trainer: RunTrainer) -
 
 
 def test_starving_learner_reports_what_each_process_waits_for_and_ends(run_trainer: RunTrainer) -> None:
-    run = run_trainer(env="tests.support.telling_envs:Hangs", learner_starvation_timeout_sec=3.0)
+    run = run_trainer(env="tests.support.envs:Hangs", learner_starvation_timeout_sec=3.0)
 
     assert run.wait() == ExitCode.LEARNER, run.report("another end")
     assert "no dataset to learn from for 3 s (--learner_starvation_timeout_sec)" in run.stderr

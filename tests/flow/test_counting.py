@@ -11,7 +11,7 @@ import torch
 from sfactory.config.schema import Config, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.counting import FIELD_LIMIT, Counting, CountingRules, decode
-from tests.support.counting_check import Column, Resets, Tally, check_columns
+from tests.support.counting_check import Column, Resets, check_columns
 from tests.support.long import long
 from tests.support.parts import evaluate
 from tests.support.sampling import Array, Sampler, Sampling, SerialSampler, WitnessStaging, columns_by_env
@@ -152,9 +152,9 @@ def check_layout(
 
     by_env = columns_by_env(datasets, lambda obs: decode(obs).identity)
     columns = [as_column(rollouts, rollout) for rollouts in by_env.values()]
-    tallies: list[Tally] = check_columns(columns, rules, resets)
-    delivered = sum(tally.transitions for tally in tallies)
-    assert len(tallies) == ACTORS * ENVS
+    counts = check_columns(columns, rules, resets)
+    delivered = sum(each.rows["valid"] for each in counts)
+    assert len(counts) == ACTORS * ENVS
     assert delivered >= transitions
     assert sampled == delivered + waiting
     check_places(columns, rollout, rules.ends)

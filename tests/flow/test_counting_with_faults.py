@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
 from sfactory.config.schema import Config
 from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
 from sfactory_envs.synthetic.counting import CountingRules
-from sfactory_envs.synthetic.faulty_counting import FAULTS, Fault
+from sfactory_envs.synthetic.faulty_counting import FAULTS
 from tests.flow.test_counting import ACTORS, ENVS, SPEC, as_column, counting_config, publish
-from tests.support.faulty_check import FaultyTally, check_faulty_column
+from tests.support.counting_check import check_column
 from tests.support.long import long
 from tests.support.sampling import Array, Sampler, SerialSampler, WitnessStaging
 
@@ -86,21 +86,17 @@ def test_faults_spoil_their_own_steps_and_no_others(inference: Inference, rollou
         counted = {name: int(status.total(name, "sf-actor")) for name in ("env_steps", "env_restarts", "bad_env_data")}
 
     rules = CountingRules(max_length=2 * rollout + 1, ends="mixed")
-    tallies = [check_faulty_column(as_column(rollouts, rollout), rules, EVERY, FAULTS) for rollouts in columns.values()]
-    assert len(tallies) == ACTORS * ENVS
+    counts = [
+        check_column(as_column(rollouts, rollout), rules, every=EVERY, faults=FAULTS) for rollouts in columns.values()
+    ]
+    assert len(counts) == ACTORS * ENVS
     assert counted["env_steps"] == arrived
-    check_tallies(tallies, FAULTS)
-    rows = sum((tally.rows for tally in tallies), Counter[str]())
-    fresh = sum(len(tally.identities) - 1 for tally in tallies)
+    rows = sum((each.rows for each in counts), Counter[str]())
+    assert all(rows[fault] > 0 for fault in FAULTS), rows
+    identities = [identity for each in counts for identity in each.identities]
+    assert len(set(identities)) == len(identities), "an env stood in two places"
+    fresh = len(identities) - len(counts)
     # What was sampled and did not arrive had faults, too.
     assert rows["raise"] <= fresh <= counted["env_restarts"] < 3 * fresh
     bad = rows["nan reward"] + rows["inf obs"] + rows["short obs"]
     assert bad <= counted["bad_env_data"] < 3 * bad
-
-
-def check_tallies(tallies: list[FaultyTally], faults: tuple[Fault, ...]) -> None:
-    """Every fault happened, and no env stood in two places."""
-    rows: Counter[str] = sum((tally.rows for tally in tallies), Counter())
-    assert all(rows[fault] > 0 for fault in faults), rows
-    identities: list[Any] = [identity for tally in tallies for identity in tally.identities]
-    assert len(set(identities)) == len(identities)

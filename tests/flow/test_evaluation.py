@@ -14,7 +14,7 @@ import torch
 from sfactory.errors import ExitCode
 from tests.support.learned import what_was_learned
 from tests.support.long import LONG, long
-from tests.support.standing import HEADING, ask
+from tests.support.process_states import HEADING, ask
 from tests.support.trainer import RunTrainer, TrainerRun
 
 ENDLESS = 1_000_000_000

@@ -17,13 +17,13 @@ import pytest
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
 from sfactory.system.cores import Cores
-from tests.support.standing import wait_until_all_work
-from tests.support.telling_envs import HIGH_RETURN, LOW_RETURN
+from tests.support.envs import HIGH_RETURN, LOW_RETURN
+from tests.support.process_states import wait_until_all_work
 from tests.support.trainer import REAL, RunTrainer, TrainerRun
 
 ENDLESS = 1_000_000_000
 NEVER_S = 100_000
-SEESAW = "tests.support.telling_envs:Seesaw"
+SEESAW = "tests.support.envs:Seesaw"
 ACTORS = ["sf-actor-0", "sf-actor-1"]
 
 
@@ -158,7 +158,7 @@ def test_processes_are_as_nice_as_pinned_and_as_threaded_as_is_wanted(
         runs[name] = run_trainer(
             REAL,  # libraries choose their numbers of threads when they are loaded
             experiment=name,
-            env="tests.support.telling_envs:Threaded",
+            env="tests.support.envs:Threaded",
             env_kwargs={"folder": str(folders[name]), "library": str(library)},
             train_for_env_steps=ENDLESS,
             **given,
@@ -201,7 +201,7 @@ def drawn(run_trainer: RunTrainer, folder: Path, actors: list[str], **flags: obj
     """What the first env of each actor drew from the generators of its process, in a run with these flags."""
     folder.mkdir()
     run = run_trainer(
-        env="tests.support.telling_envs:Drawing",
+        env="tests.support.envs:Drawing",
         env_kwargs={"folder": str(folder)},
         experiment=folder.name,
         train_for_env_steps=512,

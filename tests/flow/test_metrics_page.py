@@ -23,7 +23,7 @@ def documented() -> list[re.Pattern[str]]:
 
 @pytest.mark.parametrize("flags", [{"inference": "central"}, long({"inference": "local"}), {"serial_mode": True}])
 def test_every_number_that_a_run_writes_stands_on_the_page(run_trainer: RunTrainer, flags: dict[str, object]) -> None:
-    run = run_trainer(env="tests.support.telling_envs:Unhurried", train_for_env_steps=4000, **flags)
+    run = run_trainer(env="tests.support.envs:Unhurried", train_for_env_steps=4000, **flags)
 
     assert run.wait() == ExitCode.DONE, run.report("failed")
     rows = run.metrics()
@@ -42,9 +42,7 @@ def test_every_number_that_a_run_writes_stands_on_the_page(run_trainer: RunTrain
 
 
 def test_steps_that_are_trained_and_replayed_add_up_to_what_was_learned_from(run_trainer: RunTrainer) -> None:
-    run = run_trainer(
-        env="tests.support.telling_envs:Seesaw", train_for_env_steps=6000, replay_proportion=1.0, replay_slots=64
-    )
+    run = run_trainer(env="tests.support.envs:Seesaw", train_for_env_steps=6000, replay_proportion=1.0, replay_slots=64)
 
     assert run.wait() == ExitCode.DONE, run.report("failed")
     last = run.metrics()[-1]
@@ -56,7 +54,7 @@ def test_steps_that_are_trained_and_replayed_add_up_to_what_was_learned_from(run
 
 
 def test_the_page_names_nothing_that_is_never_written(run_trainer: RunTrainer) -> None:
-    run = run_trainer(env="tests.support.telling_envs:Seesaw", train_for_env_steps=4000)
+    run = run_trainer(env="tests.support.envs:Seesaw", train_for_env_steps=4000)
 
     assert run.wait() == ExitCode.DONE, run.report("failed")
     rows = run.metrics()

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from sfactory.messages import TRAIN_STATISTICS
+from tests.support.hooks import DIARY, FILE, lines
 from tests.support.long import LONG, long
 from tests.support.trainer import RunTrainer
-from tests.support.watchers import DIARY, FILE, lines
 
-WATCHERS = "tests.support.watchers"
+WATCHERS = "tests.support.hooks"
 
 
 @pytest.mark.parametrize("serial", [False, long(True)])

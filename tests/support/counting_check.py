@@ -1,21 +1,25 @@
-"""Checks that the recorded rows of one env are exactly what the Counting env did.
+"""Plays Counting envs, and checks that the recorded rows of one env are exactly what it did.
 
-The rules are those of NOTE [Row life]; for envs that reset by themselves they depend on when they do (``Resets``).
+The rules are those of NOTE [Row life]; for envs that reset by themselves they depend on when they do (``Resets``). Of
+FaultyCounting envs the rows of faults must be masked.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import numpy.typing as npt
 
-from sfactory_envs.synthetic.counting import CountingRules, Position, decode
+from sfactory_envs.synthetic.counting import Counting, CountingRules, Position, decode
+from sfactory_envs.synthetic.faulty_counting import Fault, step_fault
 
 Array = npt.NDArray[Any]
 
-# Who resets an env whose episode has ended: the trainer, or the vector env itself, with the next or the same step.
+# What resets an env at the end of an episode: the trainer, or the vector env itself, with the next or the same step.
 Resets = Literal["trainer", "NextStep", "SameStep"]
 
 
@@ -44,73 +48,155 @@ class Column:
     slot_end_is_first: Array | None = None
 
 
-@dataclass(frozen=True)
-class Tally:
-    """What a checked column held; ``ends`` counts episodes that ended in it.
+@dataclass
+class Counts:
+    """What a checked column held.
 
-    invalid_rows: truncation rows or, where an env resets in the same step, steps that were truncated.
+    identities: of the envs that stood in the place, in turn. rows: how many were "valid", "invalid" or of a fault.
+    ends: episodes that ended in it.
     """
 
-    identity: int
-    transitions: int
-    invalid_rows: int
-    ends: int
-    last: Position
+    identities: list[int] = field(default_factory=list)
+    rows: Counter[str] = field(default_factory=Counter)
+    ends: int = 0
+
+
+def check_columns(columns: Sequence[Column], rules: CountingRules, resets: Resets = "trainer") -> list[Counts]:
+    """``check_column`` for every column of a run from its start; identities must be distinct."""
+    counts = [check_column(column, rules, start=(0, 0), resets=resets) for column in columns]
+    identities = [each.identities[0] for each in counts]
+    assert len(set(identities)) == len(identities), f"two columns are of the same env: identities {identities}"
+    return counts
 
 
 def check_column(
-    column: Column, rules: CountingRules, *, start: tuple[int, int] | None = None, resets: Resets = "trainer"
-) -> Tally:
+    column: Column,
+    rules: CountingRules,
+    *,
+    start: tuple[int, int] | None = None,
+    resets: Resets = "trainer",
+    every: int = 0,
+    faults: tuple[Fault, ...] = (),
+) -> Counts:
     """Assert that every transition is there once, in order, whole, with its own action, flags and reward.
 
-    ``start``: the (episode, step) the first row must have; None takes what it finds.
+    The step of a fault (``every`` and ``faults`` as of FaultyCounting) is invalid, has no reward and no flags, and is
+    followed by the start of another episode: a later one of the same env, or the first of a new env. ``start``: the
+    (episode, step) the first row must have; None takes what it finds.
     """
     _check_shapes(column)
-    first = _decode(column.obs[0], 0, "obs")
-    assert bool(column.valid[0]) or resets == "SameStep", "row 0: a column cannot begin with a truncation row"
-    if start is not None:
-        assert (first.episode, first.step) == start, f"row 0: is at {first}, not at (episode, step) {start}"
-    expected = first
-    reset_row_due = False
-    invalid_rows = 0
-    ends = 0
-    for row in range(len(column.obs)):
-        _check_obs(column, row, expected)
-        if reset_row_due:
-            check_row_of_reset(column, row)
-            invalid_rows += 1
-            reset_row_due = False
-            expected = _next_episode(expected)
+    return _Check(column, rules, start, resets, every, faults).counts
+
+
+class _Check:
+    """due: the position that the next row must have; its step is -1 for the start of any later episode."""
+
+    def __init__(
+        self,
+        column: Column,
+        rules: CountingRules,
+        start: tuple[int, int] | None,
+        resets: Resets,
+        every: int,
+        faults: tuple[Fault, ...],
+    ) -> None:
+        self.column, self.rules, self.resets, self.every, self.faults = column, rules, resets, every, faults
+        self.counts = Counts()
+        first = self._decode(column.obs[0], "row 0: obs")
+        assert bool(column.valid[0]) or resets == "SameStep" or faults, "row 0: a column cannot begin with a reset"
+        assert start in (None, (first.episode, first.step)), f"row 0: is at {first}, not at (episode, step) {start}"
+        assert not faults or first.step == 0, f"row 0: {first} is no start of an episode"
+        self.counts.identities.append(first.identity)
+        self.due, self.reset_due = first, False
+        for row in range(len(column.obs)):
+            self._check_row(row)
+            if column.rollout is not None and (row + 1) % column.rollout == 0:
+                self._end_slot(row, row // column.rollout)
+
+    def _check_row(self, row: int) -> None:
+        column = self.column
+        at = self._arrive(column.obs[row], column.is_first[row], f"row {row}: obs")
+        fault = self._fault_of(at)
+        if self.reset_due:
+            self._check_reset(row)
+            kind, self.due, self.reset_due = "invalid", self._next_episode(at), False
+        elif fault is not None:
+            self._check_reset(row)
+            assert column.reward[row] == 0, f"row {row} ({fault}): reward {column.reward[row]}"
+            assert np.isfinite(column.obs[row]).all()
+            kind, self.due = fault, self._next_episode(at)
         else:
-            check_row_of_step(column, row, expected, rules, resets)
+            self._check_step(row, at)
             terminated, truncated = bool(column.terminated[row]), bool(column.truncated[row])
-            ends += terminated or truncated
-            invalid_rows += not column.valid[row]
+            kind = "valid" if column.valid[row] else "invalid"
+            self.counts.ends += terminated or truncated
             # Rows in which nothing is stepped follow a truncation or, where the vector env gives them, every end.
-            reset_row_due = resets != "SameStep" and (truncated or (terminated and resets == "NextStep"))
-            if (terminated or truncated) and not reset_row_due:
-                expected = _next_episode(expected)
+            self.reset_due = self.resets != "SameStep" and (truncated or (terminated and self.resets == "NextStep"))
+            ends = (terminated or truncated) and not self.reset_due
+            self.due = self._next_episode(at) if ends else Position(at.identity, at.episode, at.step + 1)
+        self.counts.rows[kind] += 1
+
+    def _end_slot(self, row: int, slot: int) -> None:
+        if self.column.slot_end_obs is not None and self.column.slot_end_is_first is not None:
+            obs, is_first = self.column.slot_end_obs[slot], self.column.slot_end_is_first[slot]
+            self.due = self._arrive(obs, is_first, f"row {row}: obs[T] of slot {slot}")
+        if self.reset_due and self.resets == "trainer":
+            # The final observation stands in obs[T]; the next slot starts with the truncation over.
+            self.due, self.reset_due = self._next_episode(self.due), False
+
+    def _next_episode(self, at: Position) -> Position:
+        return Position(at.identity, at.episode, -1) if self.faults else Position(at.identity, at.episode + 1, 0)
+
+    def _arrive(self, obs: Array, is_first: bool, where: str) -> Position:
+        """The position found, if it is the one that is due."""
+        found, due, identities = self._decode(obs, where), self.due, self.counts.identities
+        if due.step >= 0:
+            assert found == due, f"{where} is {found}, but {due} was due"
+        else:
+            assert found.step == 0, f"{where}: {found} is no start of an episode"
+            if found.identity == due.identity:
+                assert found.episode > due.episode, f"{where}: episode {found.episode} again"
             else:
-                expected = Position(expected.identity, expected.episode, expected.step + 1)
-        if _is_slot_end(column, row):
-            _check_slot_end(column, row, expected)
-            if reset_row_due and resets == "trainer":
-                # The final observation stands in obs[T]; the next slot starts with the truncation over.
-                reset_row_due = False
-                expected = _next_episode(expected)
-    return Tally(first.identity, len(column.obs) - invalid_rows, invalid_rows, ends, expected)
+                assert found.identity not in identities, f"{where}: env {found.identity} came back"
+                identities.append(found.identity)
+        assert bool(is_first) == (found.step == 0), f"{where} is at step {found.step}, but is_first is {is_first}"
+        return found
 
+    @staticmethod
+    def _decode(obs: Array, where: str) -> Position:
+        try:
+            return decode(obs)
+        except ValueError as error:
+            raise AssertionError(f"{where}: {error}") from error
 
-def _next_episode(position: Position) -> Position:
-    return Position(position.identity, position.episode + 1, 0)
+    def _fault_of(self, at: Position) -> Fault | None:
+        """The fault that the trainer sees: it does not look at the final observation of a terminated episode."""
+        fault = step_fault(at, self.every, self.faults) if self.faults else None
+        over = at.step + 1 == self.rules.length(at.identity, at.episode)
+        unseen = over and self.rules.ending(at.identity, at.episode) != "truncated"
+        return None if unseen and fault in ("inf obs", "short obs") else fault
 
+    def _check_reset(self, row: int) -> None:
+        """Assert that nothing was stepped in ``row``."""
+        for name in ("valid", "terminated", "truncated"):
+            assert not bool(getattr(self.column, name)[row]), f"row {row}: nothing was stepped, but it is marked {name}"
 
-def check_columns(columns: Sequence[Column], rules: CountingRules, resets: Resets = "trainer") -> list[Tally]:
-    """``check_column`` for every column of a run from its start; identities must be distinct."""
-    tallies = [check_column(column, rules, start=(0, 0), resets=resets) for column in columns]
-    identities = [tally.identity for tally in tallies]
-    assert len(set(identities)) == len(identities), f"two columns are of the same env: identities {identities}"
-    return tallies
+    def _check_step(self, row: int, at: Position) -> None:
+        """Assert that ``row`` is the transition at ``at``: valid, with its own action, flags and reward."""
+        column, rules = self.column, self.rules
+        # Where the same step resets, the value after a truncation is not to be had, and the step teaches nothing.
+        learned = not (self.resets == "SameStep" and bool(column.truncated[row]))
+        assert bool(column.valid[row]) == learned, f"row {row}: valid is {not learned} for the transition at {at}"
+        action, reward = int(column.action[row]), float(column.reward[row])
+        assert 0 <= action < rules.num_actions, f"row {row}: action {action} is not in [0, {rules.num_actions})"
+        paid = rules.reward(at, action)
+        assert reward == paid, f"row {row}: reward is {reward}, but action {action} at {at} earns {paid}"
+        ends = at.step + 1 == rules.length(at.identity, at.episode)
+        truncates = rules.ending(at.identity, at.episode) == "truncated"
+        # Terminated wins where both are set, so that a recorded truncation always means that there is a value after it.
+        for name, due in (("terminated", ends and not truncates), ("truncated", ends and truncates)):
+            flag = bool(getattr(column, name)[row])
+            assert flag == due, f"row {row}: {name} is {flag} at {at}"
 
 
 def _check_shapes(column: Column) -> None:
@@ -120,68 +206,42 @@ def _check_shapes(column: Column) -> None:
         assert getattr(column, name).shape == (rows,), f"{name} is {getattr(column, name).shape}, obs has {rows} rows"
     if column.rollout is not None:
         assert rows % column.rollout == 0, f"{rows} rows are not whole slots of {column.rollout}"
-        slots = rows // column.rollout
         for name in ("slot_end_obs", "slot_end_is_first"):
             values = getattr(column, name)
-            assert values is None or len(values) == slots, f"{name} has {len(values)} entries for {slots} slots"
+            assert values is None or len(values) == rows // column.rollout, f"{name} has {len(values)} entries"
 
 
-def _decode(obs: Array, row: int, name: str) -> Position:
-    try:
-        return decode(obs)
-    except ValueError as error:
-        raise AssertionError(f"row {row}, {name}: {error}") from error
-
-
-def _check_obs(column: Column, row: int, expected: Position) -> None:
-    found = _decode(column.obs[row], row, "obs")
-    assert found == expected, f"row {row}: obs is {found}, but {expected} was due"
-    first = bool(column.is_first[row])
-    assert first == (expected.step == 0), f"row {row}: is_first is {first} at step {expected.step}"
-
-
-def check_row_of_reset(column: Column, row: int) -> None:
-    """Assert that nothing was stepped in ``row``."""
-    assert not bool(column.valid[row]), f"row {row}: nothing was stepped in it, but it is marked valid"
-    for name in ("terminated", "truncated"):
-        assert not bool(getattr(column, name)[row]), f"row {row}: a row in which nothing was stepped is marked {name}"
-
-
-def check_row_of_step(
-    column: Column, row: int, position: Position, rules: CountingRules, resets: Resets = "trainer"
-) -> None:
-    """Assert that ``row`` is the transition at ``position``: valid, with its own action, flags and reward."""
-    # Where the same step resets, the value after a truncation is not to be had, and the step teaches nothing.
-    learned = not (resets == "SameStep" and bool(column.truncated[row]))
-    assert bool(column.valid[row]) == learned, f"row {row}: valid is {not learned} for the transition at {position}"
-    action = int(column.action[row])
-    assert 0 <= action < rules.num_actions, f"row {row}: action {action} is not in [0, {rules.num_actions})"
-    due = rules.reward(position, action)
-    reward = float(column.reward[row])
-    assert reward == due, f"row {row}: reward is {reward}, but action {action} at {position} earns {due}"
-    ends = position.step + 1 == rules.length(position.identity, position.episode)
-    ending = rules.ending(position.identity, position.episode)
-    # Terminated wins where both are set, so that a recorded truncation always means that there is a value after it.
-    for name, due_here in (
-        ("terminated", ends and ending != "truncated"),
-        ("truncated", ends and ending == "truncated"),
-    ):
-        flag = bool(getattr(column, name)[row])
-        assert flag == due_here, f"row {row}: {name} is {flag} at {position}"
-
-
-def _is_slot_end(column: Column, row: int) -> bool:
-    return column.rollout is not None and (row + 1) % column.rollout == 0
-
-
-def _check_slot_end(column: Column, row: int, expected: Position) -> None:
-    assert column.rollout is not None
-    slot = row // column.rollout
-    if column.slot_end_obs is not None:
-        found = _decode(column.slot_end_obs[slot], row, f"obs[T] of slot {slot}")
-        assert found == expected, f"row {row}: obs[T] of slot {slot} is {found}, but {expected} was due"
-    if column.slot_end_is_first is not None:
-        first = bool(column.slot_end_is_first[slot])
-        assert first == (expected.step == 0), (
-            f"row {row}: is_first[T] of slot {slot} is {first} at step {expected.step}"
-        )
+def play_column(env: Counting, *, seed: int, slots: int, rollout: int) -> Column:
+    """The rows of ``slots`` consecutive slots, recorded plainly, with actions drawn from ``seed``."""
+    rng = np.random.default_rng(seed)
+    obs, _ = env.reset(seed=seed)
+    rows: list[tuple[object, ...]] = []
+    slot_end_obs, slot_end_is_first = [], []
+    is_first, truncation_row_due = True, False
+    for row in range(slots * rollout):
+        action = np.int64(rng.integers(env.rules.num_actions))
+        if truncation_row_due:
+            rows.append((obs, action, 0.0, False, False, False, is_first))
+            obs, _ = env.reset()
+            is_first, truncation_row_due = True, False
+        else:
+            after, reward, terminated, truncated, _ = env.step(action)
+            truncation_row_due = truncated and not terminated
+            rows.append((obs, action, reward, terminated, truncation_row_due, True, is_first))
+            obs, is_first = after, False
+            if terminated:
+                obs, _ = env.reset()
+                is_first = True
+        if (row + 1) % rollout == 0:
+            slot_end_obs.append(obs)
+            slot_end_is_first.append(is_first)
+            if truncation_row_due:
+                obs, _ = env.reset()
+                is_first, truncation_row_due = True, False
+    names = ("obs", "action", "reward", "terminated", "truncated", "valid", "is_first")
+    types = (np.float32, np.int64, np.float32, bool, bool, bool, bool)
+    fields: dict[str, Any] = {
+        name: np.array(values, kind) for name, values, kind in zip(names, zip(*rows, strict=True), types, strict=True)
+    }
+    ends: dict[str, Any] = {"slot_end_obs": np.array(slot_end_obs), "slot_end_is_first": np.array(slot_end_is_first)}
+    return Column(rollout=rollout, **fields, **ends)

@@ -1,22 +1,31 @@
-"""A learner without a run around it, and what it learned, published and reported."""
+"""A learner and its parts without a run around them, and what they learned, saved, published and reported."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from sfactory.checkpoint import CheckpointDir
 from sfactory.config.flags import config_of
+from sfactory.config.schema import CheckpointConfig, Config
 from sfactory.layout import Layout
-from sfactory.learner.learner import Learner
+from sfactory.learner.checkpointing import Checkpointer, Progress
+from sfactory.learner.learner import Learner, Publisher
+from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.staging import Staging
+from sfactory.learner.threads import Threads
+from sfactory.learner.train_stats import Learned
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.flat_state import flat_bytes
+from sfactory.model.flat_state import FlatState, flat_bytes
 from sfactory.supervise.shared_objects import SharedObjects
-from tests.support.parts import VECTOR
+from tests.support.parts import VECTOR, small_layout, tiny_model, trainer_for
 
 M = TypeVar("M")
+NEVER = 1e9
+LOWEST = float("-inf")
 # A dataset of one minibatch: 4 rows of 5 steps.
 FLAGS: dict[str, Any] = {
     "env": "any",
@@ -56,3 +65,65 @@ class LoneLearner:
     def messages(self, kind: type[M]) -> list[M]:
         """Messages of that kind that have come to main and were not asked for before; the others are lost."""
         return [message for message in self.shared.learners_to_main[0].get(1) if isinstance(message, kind)]
+
+
+def run_to_the_end(worker: LearnerWorker) -> None:
+    """Run the loops of a learner as its main thread does, but for the saving."""
+    threads = Threads()
+    worker.start(threads)
+    threads.wait(worker.over)
+    threads.leave()
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint says of itself, and the number that its weights carry."""
+
+    mark: float
+    best_return: float
+
+
+class LoneCheckpointer:
+    """A ``Checkpointer`` with what it saves; its model's weights carry a number, which shows which were saved."""
+
+    def __init__(self, path: Path, **fields: Any) -> None:
+        checkpoint = CheckpointConfig(
+            **{"save_every_sec": NEVER, "save_best_every_sec": 0, "save_best_after": 0, **fields}
+        )
+        shared = SharedObjects(VECTOR, small_layout(), weight_bytes=8)
+        self.path = path
+        self.control = shared.control
+        self.trainer = trainer_for(tiny_model())
+        self.progress = Progress(env_steps=100, agent_steps=100, run_env_steps=100)
+        setup = shared.learner(0, Config(checkpoint=checkpoint), 1, "cpu", 1, str(path))
+        self.row = shared.status.row("sf-learner-0")
+        publisher = Publisher(FlatState(self.trainer.model), setup.weights, 1)
+        self.checkpointer = Checkpointer(setup, self.trainer, self.progress, self.row, publisher.check)
+
+    def learn(self, mark: float, mean_return: float) -> None:
+        """One dataset later: the weights carry ``mark``, and main reports the mean return ``mean_return``."""
+        self.trainer.train_step += 1
+        self.progress.add(Learned(100, 0, 100, 100), Learned())
+        with torch.no_grad():
+            self.trainer.model.value_head.linear.weight.fill_(mark)
+        self.control.tell_objective(0, mean_return)
+
+    def train_until(self, seconds: float) -> None:
+        """One dataset later, ``seconds`` of training have passed over all sessions."""
+        self.learn(seconds, LOWEST)
+        self.progress.earlier_seconds = seconds
+
+    def milestones(self) -> list[float]:
+        """The training time of each milestone on disk."""
+        directory, paths = CheckpointDir(self.path, keep=2), sorted((self.path / "milestones").glob("*.pth"))
+        found = [directory.load_at(int(path.stem.split("_")[2]), "milestone") for path in paths]
+        return [loaded.payload["train_seconds"] for loaded in found]
+
+    def best(self) -> Saved | None:
+        """The best policy on disk."""
+        loaded = CheckpointDir(self.path, keep=2).load("best")
+        if loaded is None:
+            return None
+        marks = {float(mark) for mark in loaded.payload["model"]["value_head.linear.weight"].flatten()}
+        assert len(marks) == 1
+        return Saved(marks.pop(), loaded.payload["best_objective"])

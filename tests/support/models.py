@@ -6,9 +6,11 @@ import dataclasses
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sfactory.config.schema import ModelConfig
-from sfactory.model.actor_critic import ActorCritic
+from sfactory.inference.cuda_graphs import Act
+from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.spec import EnvSpec
 from tests.support.parts import TINY, VECTOR
 
@@ -27,3 +29,14 @@ def model_of(spec: EnvSpec = VECTOR, seed: int = 0, dtype: torch.dtype = torch.f
     with torch.no_grad():
         model.policy_head.linear.weight.mul_(100.0)
     return model
+
+
+class PlainPass:
+    """A forward pass over memory of its own that is computed again each time; for devices without graphs."""
+
+    def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor) -> None:
+        self.obs, self.state, self._act = obs, state, act
+
+    def run(self) -> Acted:
+        """As GraphPass.run."""
+        return self._act(self.obs, self.state)

@@ -1,16 +1,24 @@
-"""Damage to bytes, drawn by hypothesis or from a seed."""
+"""Damage to bytes, drawn by hypothesis or from a seed, and loads of checkpoints damaged in this way."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
+import resource
+from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from hypothesis import strategies as st
 
+from sfactory.checkpoint_file import Unusable, read, sidecar_of
+
 Kind = Literal["flip", "cut off", "cut out", "insert", "overwrite", "zero", "repeat"]
 KINDS: tuple[Kind, ...] = ("flip", "cut off", "cut out", "insert", "overwrite", "zero", "repeat")
 MOST = 64  # bytes that one damage touches, a cut off end apart
+_MEMORY = 16 << 30  # of addresses, most of which a process with torch only reserves
 
 
 @dataclass(frozen=True)
@@ -76,3 +84,25 @@ def drawn(source: random.Random, size: int) -> Mutation:
         return Damage(source.choice(KINDS), source.randint(0, size), source.randrange(8), data)
 
     return Mutation(tuple(damage() for _ in range(source.randint(1, 3))))
+
+
+def load_forged(path: Path, seed: int, count: int) -> str:
+    """Load ``count`` mutants of the checkpoint at ``path``, each with a sidecar that vouches for it.
+
+    Returns how many were loaded and refused. Raises whatever else happens.
+    """
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    content, source = path.read_bytes(), random.Random(seed)
+    record = json.loads(sidecar_of(path).read_text())
+    outcomes: Counter[str] = Counter()
+    for _ in range(count):
+        mutant = drawn(source, len(content)).applied(content)
+        path.write_bytes(mutant)
+        forged = {**record, "size": len(mutant), "sha256": hashlib.sha256(mutant).hexdigest()}
+        sidecar_of(path).write_text(json.dumps(forged))
+        try:
+            read(path)
+            outcomes["loaded"] += 1
+        except Unusable:
+            outcomes["refused"] += 1
+    return f"loaded={outcomes['loaded']} refused={outcomes['refused']}"

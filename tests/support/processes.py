@@ -75,3 +75,9 @@ def catches_signal(pid: int, number: int) -> bool:
 def maps_library(pid: int, part_of_name: str) -> bool:
     """Whether the process has loaded a file of which the path contains that text."""
     return part_of_name in Path(f"/proc/{pid}/maps").read_text(errors="replace")
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process lives, and all its threads are stopped: some may be sooner than others."""
+    lines = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return bool(lines) and all(line.rpartition(")")[2].split()[0] == "T" for line in lines)

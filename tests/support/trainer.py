@@ -191,7 +191,7 @@ class TrainerRun:
     def wait_until_training(self) -> None:
         """Wait until env steps were trained and saved.
 
-        An actor may still be starting: one alone can fill the first dataset. See ``standing.wait_until_all_work``.
+        One actor alone can fill the first dataset: see ``process_states.wait_until_all_work``.
         """
         self.wait_until(lambda: self.saved_env_steps() > 0)
 

@@ -22,8 +22,7 @@ from sfactory_envs.synthetic.costfree import CostFree
 from sfactory_envs.synthetic.counting import FIELD_LIMIT, IDENTITY_LIMIT, Counting, Position, decode, encode
 from sfactory_envs.synthetic.faulty import EnvFault, Faulty, Fuse
 from sfactory_envs.synthetic.poles import Pole, Poles
-from tests.support.counting_check import Column, check_column, check_columns
-from tests.support.counting_play import play_column
+from tests.support.counting_check import Column, check_column, check_columns, play_column
 
 ROLLOUT = 8
 
@@ -104,14 +103,12 @@ def test_rows_recorded_by_the_rules_pass(ends: Any, rollout: int) -> None:
     envs = [Counting(ends=ends, max_length=9) for _ in range(5)]
     columns = [play_column(env, seed=seed, slots=70, rollout=rollout) for seed, env in enumerate(envs)]
 
-    tallies = check_columns(columns, envs[0].rules)
-
-    for tally in tallies:
-        assert tally.transitions + tally.invalid_rows == 70 * rollout
-        assert tally.ends > 70 * rollout // 20
+    for counts in check_columns(columns, envs[0].rules):
+        assert counts.rows["valid"] + counts.rows["invalid"] == 70 * rollout
+        assert counts.ends > 70 * rollout // 20
         # With one-step slots every truncation falls on a slot's end, and none needs a row of its own.
         has_rows = ends in ("mixed", "truncated") and rollout > 1
-        assert (tally.invalid_rows > 0) == has_rows
+        assert (counts.rows["invalid"] > 0) == has_rows
 
 
 def test_columns_of_the_same_env_and_those_without_their_beginning_are_refused() -> None:
@@ -185,7 +182,7 @@ def corruptions() -> list[Callable[[Column], Column]]:
 
 def test_every_corruption_is_caught() -> None:
     column, env = one_slot()
-    assert check_column(column, env.rules, start=(0, 0)).transitions == int(column.valid.sum())
+    assert check_column(column, env.rules, start=(0, 0)).rows["valid"] == int(column.valid.sum())
 
     for corrupt in corruptions():
         with pytest.raises(AssertionError, match=r"^row \d+"):

@@ -17,17 +17,17 @@ from sfactory.learner.checkpointing import PAYLOAD_VERSION, Progress, payload_of
 from sfactory.learner.setup import Limits
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
-from tests.support.desk import LOWEST, NEVER, Desk, Saved
+from tests.support.lone_learner import LOWEST, NEVER, LoneCheckpointer, Saved
 from tests.support.parts import VECTOR, random_batch, tiny_model, trainer_for
 
 
-def dataset(desk: Desk, mark: float, mean_return: float) -> None:
+def dataset(desk: LoneCheckpointer, mark: float, mean_return: float) -> None:
     """Learn from a dataset and save what is due."""
     desk.learn(mark, mean_return)
     desk.checkpointer.after_dataset()
 
 
-def train_until(desk: Desk, seconds: float) -> None:
+def train_until(desk: LoneCheckpointer, seconds: float) -> None:
     """The same at ``seconds`` of training time."""
     desk.train_until(seconds)
     desk.checkpointer.after_dataset()
@@ -41,7 +41,7 @@ def latest(path: Path) -> Any:
 
 
 def test_better_policy_is_saved_as_the_best(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = LoneCheckpointer(tmp_path)
 
     found = []
     for mark, mean_return in [(1.0, 10.0), (2.0, 9.0), (3.0, 10.0), (4.0, 11.0), (5.0, -3.0)]:
@@ -53,7 +53,7 @@ def test_better_policy_is_saved_as_the_best(tmp_path: Path) -> None:
 
 
 def test_best_policy_at_the_end_is_saved_within_the_interval(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, save_best_every_sec=NEVER)
+    desk = LoneCheckpointer(tmp_path, save_best_every_sec=NEVER)
     dataset(desk, 1.0, 50.0)
     assert desk.best() is None
 
@@ -66,7 +66,7 @@ def test_best_policy_at_the_end_is_saved_within_the_interval(tmp_path: Path) -> 
 def test_latest_is_saved_although_the_best_cannot_be(
     tmp_path: Path,
 ) -> None:
-    desk = Desk(tmp_path)
+    desk = LoneCheckpointer(tmp_path)
     (tmp_path / "best_000000001_200_50.000.pth").mkdir()  # where the best policy is to be saved
     desk.learn(1.0, 50.0)
 
@@ -78,7 +78,7 @@ def test_latest_is_saved_although_the_best_cannot_be(
 
 @pytest.mark.parametrize(("after", "saved"), [(201, None), (200, Saved(1.0, 50.0))])
 def test_no_policy_is_the_best_before_save_best_after(tmp_path: Path, after: int, saved: Saved | None) -> None:
-    desk = Desk(tmp_path, save_best_after=after)
+    desk = LoneCheckpointer(tmp_path, save_best_after=after)
     desk.learn(1.0, 50.0)  # at env step 200
 
     desk.checkpointer.after_dataset()
@@ -98,7 +98,7 @@ def test_failed_save_of_the_best_policy_is_repeated_with_its_present_objective(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: float, mean_return: float, saved: Saved
 ) -> None:
     monkeypatch.setattr(checkpointing, "_RETRY_S", 0.0)
-    desk, folder, elsewhere = Desk(tmp_path / "here"), tmp_path / "here", tmp_path / "elsewhere"
+    desk, folder, elsewhere = LoneCheckpointer(tmp_path / "here"), tmp_path / "here", tmp_path / "elsewhere"
     dataset(desk, 0.5, 5.0)
     folder.rename(elsewhere)
     folder.write_text("a file where a folder should be")
@@ -112,12 +112,12 @@ def test_failed_save_of_the_best_policy_is_repeated_with_its_present_objective(
 
 
 def test_a_resumed_run_has_to_beat_the_best_policy_on_disk(tmp_path: Path) -> None:
-    killed = Desk(tmp_path)
+    killed = LoneCheckpointer(tmp_path)
     killed.learn(1.0, 5.0)
     killed.checkpointer.save()
     # Then killed: the latest checkpoint has not heard of the best one.
     dataset(killed, 2.0, 50.0)
-    resumed = Desk(tmp_path)
+    resumed = LoneCheckpointer(tmp_path)
 
     resumed.checkpointer.load()
     found = []
@@ -129,7 +129,7 @@ def test_a_resumed_run_has_to_beat_the_best_policy_on_disk(tmp_path: Path) -> No
 
 
 def test_milestones_are_saved_at_multiples_of_their_interval(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, save_milestones_sec=10.0)
+    desk = LoneCheckpointer(tmp_path, save_milestones_sec=10.0)
 
     found = []
     for seconds in (0.0, 9.0, 10.0, 11.0, 19.0, 45.0, 49.0, 50.5):
@@ -144,10 +144,10 @@ def test_milestones_are_saved_at_multiples_of_their_interval(tmp_path: Path) -> 
 
 
 def test_a_resumed_run_has_its_milestones_at_the_times_of_one_that_never_stopped(tmp_path: Path) -> None:
-    earlier = Desk(tmp_path, save_milestones_sec=10.0)
+    earlier = LoneCheckpointer(tmp_path, save_milestones_sec=10.0)
     earlier.train_until(8.0)
     earlier.checkpointer.finish()
-    resumed = Desk(tmp_path, save_milestones_sec=10.0)
+    resumed = LoneCheckpointer(tmp_path, save_milestones_sec=10.0)
 
     resumed.checkpointer.load()
     found = []
@@ -162,7 +162,7 @@ def test_a_milestone_that_cannot_be_saved_stays_due_and_the_others_are_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpointing, "_RETRY_S", 0.0)
-    desk = Desk(tmp_path, save_every_sec=1e-9, save_milestones_sec=10.0)
+    desk = LoneCheckpointer(tmp_path, save_every_sec=1e-9, save_milestones_sec=10.0)
     in_the_way = tmp_path / "milestones"
     in_the_way.write_text("a file where a folder should be")
     desk.train_until(11.0)
@@ -178,11 +178,11 @@ def test_a_milestone_that_cannot_be_saved_stays_due_and_the_others_are_saved(
 
 
 def test_run_resumes_from_its_newest_milestone(tmp_path: Path) -> None:
-    earlier = Desk(tmp_path, save_milestones_sec=10.0)
+    earlier = LoneCheckpointer(tmp_path, save_milestones_sec=10.0)
     train_until(earlier, 11.0)
     earlier.train_until(15.0)
     earlier.checkpointer.finish()
-    back = Desk(tmp_path, save_milestones_sec=10.0, load_checkpoint_kind="milestone")
+    back = LoneCheckpointer(tmp_path, save_milestones_sec=10.0, load_checkpoint_kind="milestone")
 
     back.checkpointer.load()
     assert (back.progress.env_steps, back.progress.train_seconds, back.trainer.train_step) == (200, 11.0, 1)
@@ -192,13 +192,13 @@ def test_run_resumes_from_its_newest_milestone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("set_aside_*.pth")] == ["set_aside_checkpoint_000000002_300.pth"]
 
 
-def back_to_a_milestone(path: Path) -> Desk:
+def back_to_a_milestone(path: Path) -> LoneCheckpointer:
     """A run whose best policy (worth 50) came after its only milestone, resumed from that milestone."""
-    earlier = Desk(path, save_milestones_sec=10.0)
+    earlier = LoneCheckpointer(path, save_milestones_sec=10.0)
     train_until(earlier, 11.0)
     earlier.learn(2.0, 50.0)
     earlier.checkpointer.finish()
-    back = Desk(path, save_milestones_sec=10.0, load_checkpoint_kind="milestone")
+    back = LoneCheckpointer(path, save_milestones_sec=10.0, load_checkpoint_kind="milestone")
     back.checkpointer.load()
     return back
 
@@ -215,11 +215,11 @@ def test_best_policy_from_after_the_milestone_is_set_aside(tmp_path: Path) -> No
 
 
 def test_run_resumed_from_its_best_policy_has_to_beat_it(tmp_path: Path) -> None:
-    earlier = Desk(tmp_path, save_milestones_sec=10.0)
+    earlier = LoneCheckpointer(tmp_path, save_milestones_sec=10.0)
     dataset(earlier, 1.0, 50.0)
     train_until(earlier, 11.0)
     earlier.checkpointer.finish()
-    back = Desk(tmp_path, save_milestones_sec=10.0, load_checkpoint_kind="best")
+    back = LoneCheckpointer(tmp_path, save_milestones_sec=10.0, load_checkpoint_kind="best")
 
     back.checkpointer.load()
     bar = back.progress.best_objective
@@ -233,7 +233,7 @@ def test_run_resumed_from_its_best_policy_has_to_beat_it(tmp_path: Path) -> None
 
 
 def test_saved_steps_are_those_of_the_best_policy_without_a_latest_checkpoint(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+    desk = LoneCheckpointer(tmp_path)
     for mean_return in (1.0, 2.0):
         dataset(desk, mean_return, mean_return=mean_return)
 
@@ -249,7 +249,7 @@ def test_saved_steps_are_those_of_the_best_policy_without_a_latest_checkpoint(tm
 
 def test_failed_checkpoint_stays_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpointing, "_RETRY_S", 0.0)
-    desk = Desk(tmp_path, save_every_sec=0.0)
+    desk = LoneCheckpointer(tmp_path, save_every_sec=0.0)
     desk.checkpointer._save_due.seconds = NEVER  # once it is saved
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointDir, "save", lambda *_: (_ for _ in ()).throw(CannotSaveError("no room")))
@@ -265,7 +265,7 @@ def test_failed_checkpoint_stays_due(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("due", ["latest", "best", "milestone"])
 def test_weights_that_are_not_finite_are_saved_as_nothing(tmp_path: Path, due: str) -> None:
-    desk = Desk(
+    desk = LoneCheckpointer(
         tmp_path,
         save_every_sec=0.0 if due == "latest" else NEVER,
         save_milestones_sec=10.0 if due == "milestone" else -1.0,

@@ -14,7 +14,7 @@ from sfactory.learner.commands import with_values
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.threads import Threads
 from sfactory.shared.control import LearnerCommand, LearnerCommands, Stop
-from tests.support.damage import truncate
+from tests.support.files import truncate
 from tests.support.lone_learner import LoneLearner
 from tests.support.processes import eventually
 

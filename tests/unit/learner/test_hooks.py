@@ -15,11 +15,11 @@ from sfactory.learner.hooks import Hooks, LearnerFacts
 from sfactory.messages import TRAIN_STATISTICS
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.shared.status import State
+from tests.support.hooks import DIARY, FAIL_AT, lines
 from tests.support.lone_learner import LoneLearner
 from tests.support.parts import VECTOR, random_batch, tiny_model, trainer_for
-from tests.support.watchers import DIARY, FAIL_AT, lines
 
-NOTE, FAIL = "tests.support.watchers:note", "tests.support.watchers:fail"
+NOTE, FAIL = "tests.support.hooks:note", "tests.support.hooks:fail"
 
 
 class Learner(LoneLearner):
@@ -109,10 +109,10 @@ def test_failing_hook_ends_the_learner_after_a_save(tmp_path: Path, diary: Path)
 
 def test_all_unresolved_hooks_are_reported() -> None:
     with pytest.raises(ConfigError) as caught:
-        Hooks.of([NOTE, "tests.support.watchers:forget", "no_such_module_here:hook"])
+        Hooks.of([NOTE, "tests.support.hooks:forget", "no_such_module_here:hook"])
 
     assert [problem.split(": ")[0] for problem in caught.value.problems] == [
-        "--after_train_step=tests.support.watchers:forget",
+        "--after_train_step=tests.support.hooks:forget",
         "--after_train_step=no_such_module_here:hook",
     ]
 

@@ -19,8 +19,7 @@ from sfactory.messages import LearnerTimes, TrajectoryReady
 from sfactory.shared.control import LearnerCommand, Stop
 from sfactory.shared.slots import SlotState
 from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
-from tests.support.learner_threads import run_to_the_end
-from tests.support.lone_learner import LoneLearner
+from tests.support.lone_learner import LoneLearner, run_to_the_end
 from tests.support.parts import VECTOR
 from tests.support.processes import eventually
 

@@ -19,7 +19,7 @@ import torch
 
 from sfactory.checkpoint import FORMAT_VERSION, CheckpointDir, Kind, is_checkpoint
 from sfactory.errors import CannotSaveError, CheckpointError
-from tests.support.damage import empty, flip_a_bit, truncate
+from tests.support.files import empty, flip_a_bit, truncate
 
 REPO = Path(__file__).resolve().parents[3]
 

@@ -126,7 +126,7 @@ def test_unreadable_sidecar_is_damage_like_any_other(two_checkpoints: Path, tmp_
 FORGED_RUN = """
     import sys
     from pathlib import Path
-    from tests.support.forged import load_forged
+    from tests.support.mutations import load_forged
     print(load_forged(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
 """
 

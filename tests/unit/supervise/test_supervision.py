@@ -233,7 +233,7 @@ def test_a_killed_learner_is_the_failure_and_nobody_waits_for_a_save(start: Star
 def test_what_a_learner_raises_reaches_main_within_a_second_with_its_traceback(start: Start) -> None:
     # A machine that does other things, too, may hold up any one run.
     for _ in range(3):
-        run = start(hook="tests.support.watchers:fail_telling_when")
+        run = start(hook="tests.support.hooks:fail_with_time")
         noticed = run_to_failure(run.supervision)
         text = str(run.supervision.failure)
         assert isinstance(run.supervision.failure, LearnerDied)

@@ -26,8 +26,8 @@ _LINE = re.compile(
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What a run tells of one of its processes.
+class ProcessState:
+    """What a run reports of one of its processes.
 
     pid: 0 while there is none. messages: that wait for it. env_steps: of an actor, those of its forerunners included;
     of others None.
@@ -44,14 +44,14 @@ class Standing:
         """Whether it runs; an actor must have taken steps, or its forerunners."""
         return self.state == "running" and self.pid != 0 and self.env_steps != 0
 
-    def went_on_since(self, before: Standing) -> bool:
+    def continued_since(self, before: ProcessState) -> bool:
         """Whether it works and is the process of ``before``; an actor must have taken steps of its own since."""
         taken = self.env_steps is None or before.env_steps is None or self.env_steps > before.env_steps
         return self.works and self.pid == before.pid and taken
 
 
-def ask(run: TrainerRun) -> dict[str, Standing]:
-    """Have the run tell how each of its processes stands."""
+def ask(run: TrainerRun) -> dict[str, ProcessState]:
+    """Have the run report the state of each of its processes."""
     count = run.stderr.count(HEADING)
     run.signal_main(signal.SIGUSR1)
 
@@ -60,8 +60,8 @@ def ask(run: TrainerRun) -> dict[str, Standing]:
 
     run.wait_until(answered)
     answer = run.stderr.split(HEADING, count + 1)[count + 1]
-    standings = {
-        found["name"]: Standing(
+    states = {
+        found["name"]: ProcessState(
             found["state"],
             found["doing"] == "waits",
             int(found["pid"] or 0),
@@ -70,15 +70,15 @@ def ask(run: TrainerRun) -> dict[str, Standing]:
         )
         for found in _LINE.finditer(answer.partition(_END)[0])
     }
-    assert standings, run.report("no process is described")
-    return standings
+    assert states, run.report("no process is described")
+    return states
 
 
 def wait_until_all_work(run: TrainerRun) -> None:
     """Wait until env steps were trained and saved, every process runs, and every actor has taken steps.
 
     The first checkpoint is there once one actor has filled a dataset, while another may still be starting. A serial run
-    has no processes that could tell.
+    has no other processes.
     """
     run.wait_until_training()
     all_work = eventually(lambda: all(one.works for one in ask(run).values()), START_S, _EVERY_S)
@@ -108,12 +108,12 @@ def _wait_until_it_works(run: TrainerRun, name: str) -> None:
     """Wait until two answers in a row are of one process of that name, which works."""
     before = ask(run)[name]
 
-    def goes_on() -> bool:
+    def continues() -> bool:
         nonlocal before
         earlier, before = before, ask(run)[name]
-        return before.went_on_since(earlier)
+        return before.continued_since(earlier)
 
-    assert eventually(goes_on, START_S, _EVERY_S), run.report(f"{name} does not work")
+    assert eventually(continues, START_S, _EVERY_S), run.report(f"{name} does not work")
 
 
 def wait_until_it_waits(run: TrainerRun, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Envs with known returns, and envs that write down what their process may use."""
+"""Envs with known returns, envs that write down what their process may use, and functions for --policy_mapping."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = 4  # of an episode
 
 
 class Seesaw(gymnasium.Env[Obs, np.int64]):
-    """Whatever is done, returns are LOW_RETURN and HIGH_RETURN in turns, and ``score`` is 1000 times as much."""
+    """Returns are LOW_RETURN and HIGH_RETURN in turns, whatever is done, and ``score`` is 1000 times as much."""
 
     def __init__(self) -> None:
         self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
@@ -45,7 +45,7 @@ class Seesaw(gymnasium.Env[Obs, np.int64]):
 
 
 class Fading(Seesaw):
-    """Each episode comes to less than the one before, whatever is done: who plays the first ones does best."""
+    """Each episode returns less than the one before: the policy that plays the first ones is the best."""
 
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         obs, _, over, truncated, info = super().step(action)
@@ -53,7 +53,7 @@ class Fading(Seesaw):
 
 
 class Unhurried(Seesaw):
-    """A step takes a millisecond, so that main looks at a run of some thousand steps while it goes on."""
+    """A step takes a millisecond, so that main sees a run of some thousand steps in progress."""
 
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         time.sleep(1e-3)
@@ -61,7 +61,7 @@ class Unhurried(Seesaw):
 
 
 class Threaded(Seesaw):
-    """Brings a native library along, and writes to ``folder``, at its first step, how many threads each one has.
+    """Loads a native library, and writes to ``folder``, at its first step, how many threads each one has.
 
     The file is called like the process and holds the threads by path of the library.
     """
@@ -101,7 +101,7 @@ class Drawing(Seesaw):
 
 
 class Hangs(Seesaw):
-    """Its 40th step never comes to an end."""
+    """Its 40th step never ends."""
 
     hangs_at = 40
 
@@ -120,9 +120,24 @@ class Hangs(Seesaw):
 
 
 class HangsInActor1(Hangs):
-    """It hangs in the process sf-actor-1, as soon as it can, and is like others everywhere else."""
+    """Hangs in its first step in the process sf-actor-1, and is like others everywhere else."""
 
     hangs_at = 1
 
     def _hangs(self) -> bool:
         return Path("/proc/self/comm").read_text().strip() == "sf-actor-1"
+
+
+def mostly_the_first(agent: str, episode: int, env: int) -> int:
+    """Policy 1 in every 20th episode of one env, policy 0 otherwise."""
+    return int(env == 0 and episode % 20 == 19)
+
+
+def unknown(agent: str, episode: int, env: int) -> int:
+    """A policy that is not there."""
+    return 7
+
+
+def soon_without_the_third(agent: str, episode: int, env: int) -> int:
+    """Policy 2 plays the first episodes of every env, and never again."""
+    return env % 3 if episode < 5 else env % 2

@@ -1,0 +1,226 @@
+"""Observers and hooks that write down their calls, fail, stand still, or spoil what a learner has.
+
+Observers write lines of JSON to the run's directory, hooks to the file that DIARY names. FOLDER names a folder in which
+tests and hooks see each other's files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfactory.experiment.summary import Outcome
+from sfactory.learner.hooks import LearnerFacts
+from sfactory.report.console import Progress
+from sfactory.report.observers import Observer, RunFacts
+
+DIARY = "SFACTORY_TEST_DIARY"
+FILE = "diary.jsonl"
+MOMENT = "SFACTORY_TEST_MOMENT"
+FUSE = "SFACTORY_TEST_FUSE"
+FOLDER = "SFACTORY_TEST_FOLDER"
+FAIL_AT = 5  # updates
+SPOIL_AT = 20  # updates
+SLEEPING = "the learner sleeps"
+FULL = "full"  # as long as it is in FOLDER, no file of the learner grows beyond LARGEST bytes
+STOP = "stop"  # once it is in FOLDER, the next checkpoint is written and stays without its name
+STOPPED = "stopped"  # holds which one
+LARGEST = 500_000
+_SPOILED = "spoiled"
+_replace = os.replace
+
+Stats = Mapping[str, float]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """What was written down."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _write(path: Path, **fields: object) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps({"pid": os.getpid(), **fields}) + "\n")
+
+
+class Diary(Observer):
+    """Writes all calls to ``diary.jsonl``, and prints to stdout, where it must not arrive."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._path = Path(os.devnull)
+
+    def on_init(self, facts: RunFacts) -> None:
+        self._path = facts.run_dir / FILE
+        print("an observer says hello")
+        sizes = [tensor.shape for _, tensor in facts.spec.obs]
+        _write(self._path, call="on_init", env=facts.config.run.env, seed=facts.seed, obs=sizes, at=facts.env_steps)
+
+    def on_start(self) -> None:
+        _write(self._path, call="on_start")
+
+    def on_training_step(self, progress: Progress) -> None:
+        _write(self._path, call="on_training_step", updates=progress.updates, env_steps=progress.env_steps)
+
+    def extra_summaries(self) -> Mapping[str, float]:
+        self._asked += 1
+        return {"diary/asked": self._asked}
+
+    def on_stop(self, outcome: Outcome) -> None:
+        _write(self._path, call="on_stop", status=outcome.status, env_steps=outcome.summary.env_steps)
+
+
+class FailsInInit(Observer):
+    """Fails before anything is started."""
+
+    def on_init(self, facts: RunFacts) -> None:
+        raise ValueError("no mail server")
+
+
+class FailsInStart(Observer):
+    """Fails when the processes have been started."""
+
+    def on_start(self) -> None:
+        raise ValueError("no mail server")
+
+
+class FailsInTraining(Observer):
+    """Fails once there are some updates."""
+
+    def on_training_step(self, progress: Progress) -> None:
+        if progress.updates >= FAIL_AT:
+            raise ValueError("no mail server")
+
+
+class FailsInSummaries(Observer):
+    """Returns no numbers."""
+
+    def extra_summaries(self) -> Mapping[str, float]:
+        raise ValueError("no mail server")
+
+
+class FailsAtStop(Observer):
+    """Fails when all is over."""
+
+    def on_stop(self, outcome: Outcome) -> None:
+        raise ValueError("no mail server")
+
+
+def note(learner: LearnerFacts, stats: Stats) -> None:
+    """Writes down where the learner stands, and its statistics."""
+    _write(
+        Path(os.environ[DIARY]),
+        train_step=learner.train_step,
+        env_steps=learner.env_steps,
+        parameters=sum(parameter.numel() for parameter in learner.model.parameters()),
+        stats=dict(stats),
+    )
+
+
+def fail(learner: LearnerFacts, stats: Stats) -> None:
+    """Fails once there are some updates; the file that MOMENT names, if any, is there from then on."""
+    if learner.train_step >= FAIL_AT:
+        Path(os.environ.get(MOMENT, os.devnull)).touch()
+        raise ValueError("the loss is not to my liking")
+
+
+def fail_with_time(learner: LearnerFacts, stats: Stats) -> None:
+    """Fails with the time on the clock of the machine."""
+    raise ValueError(f"failed at {time.monotonic()}")
+
+
+def fail_once(learner: LearnerFacts, stats: Stats) -> None:
+    """Fails at its tenth update or later, unless the file that FUSE names is there."""
+    fuse = Path(os.environ[FUSE])
+    if learner.train_step >= 10 and not fuse.exists():
+        fuse.touch()
+        raise ValueError("the loss is not to my liking")
+
+
+def stand_still(learner: LearnerFacts, stats: Stats) -> None:
+    """Does not return as long as there is a file called as MOMENT says, with .still behind it.
+
+    While it stands still, the file that MOMENT names is there.
+    """
+    moment = Path(os.environ[MOMENT])
+    while Path(f"{moment}.still").exists():
+        moment.touch()
+        time.sleep(0.01)
+
+
+def sleep_long(learner: LearnerFacts, stats: Stats) -> None:
+    """Takes longer than any stop waits for a last checkpoint."""
+    print(SLEEPING, file=sys.stderr, flush=True)
+    time.sleep(30)
+
+
+def spoil_gradient_once(learner: LearnerFacts, stats: Stats) -> None:
+    """One gradient is infinite."""
+    parameter = _to_be_spoiled(learner)
+    if parameter is not None:
+        handle = parameter.register_hook(lambda gradient: _last(gradient))
+
+        def _last(gradient: Tensor) -> Tensor:
+            handle.remove()
+            return gradient * torch.inf
+
+
+def spoil_gradients(learner: LearnerFacts, stats: Stats) -> None:
+    """All gradients are infinite from some update on."""
+    parameter = _to_be_spoiled(learner)
+    if parameter is not None:
+        parameter.register_hook(lambda gradient: gradient * torch.inf)
+
+
+def spoil_weight(learner: LearnerFacts, stats: Stats) -> None:
+    """A weight is NaN, as if a gradient had spoiled it."""
+    parameter = _to_be_spoiled(learner)
+    if parameter is not None:
+        with torch.no_grad():
+            parameter.view(-1)[0] = torch.nan
+
+
+def spoil_first_policy(learner: LearnerFacts, stats: Stats) -> None:
+    """As ``spoil_weight`` for policy 0, once another policy has learned from a dataset."""
+    learned = Path(os.environ[FOLDER]) / "another_has_learned"
+    if learner.policy != 0:
+        learned.touch()
+    elif learned.exists():
+        spoil_weight(learner, stats)
+
+
+def _to_be_spoiled(learner: LearnerFacts) -> nn.Parameter | None:
+    """The first parameter of the model, the first time that there have been enough updates."""
+    parameter = next(learner.model.parameters())
+    if learner.train_step < SPOIL_AT or hasattr(parameter, _SPOILED):
+        return None
+    setattr(parameter, _SPOILED, True)
+    return parameter
+
+
+def fill_disk(learner: LearnerFacts, stats: Stats) -> None:
+    """A disk is full as long as there is the file FULL: writing fails with OSError, as it does there."""
+    limit = LARGEST if (Path(os.environ[FOLDER]) / FULL).exists() else resource.RLIM_INFINITY
+    if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+
+def stop_before_naming(learner: LearnerFacts, stats: Stats) -> None:
+    """Once there is the file STOP, a learner stands still between writing a checkpoint and naming it."""
+    if (Path(os.environ[FOLDER]) / STOP).exists():
+        os.replace = _stand_still  # type: ignore[assignment]  # as much of it as is called
+
+
+def _stand_still(source: Path, target: Path) -> None:
+    if Path(target).suffix == ".pth":
+        (Path(os.environ[FOLDER]) / STOPPED).write_text(f"{source}\n{target}")
+        time.sleep(600)
+    _replace(source, target)
