@@ -1,21 +1,21 @@
-"""Holds what all parts of a training run work with, and the interface of what drives its workers."""
+"""Holds what all parts of a training run work with, and the base class of parallel and serial runs."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from sfactory.config.schema import Config
 from sfactory.errors import SFactoryError
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
-from sfactory.experiment.summary import Result
+from sfactory.experiment.summary import Outcome, Result
 from sfactory.planning.plan import Plan
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
+from sfactory.report.bottleneck import Advisor
 from sfactory.report.console import Console
-from sfactory.report.observers import Observers
+from sfactory.report.observers import Observers, RunFacts
 from sfactory.report.reporter import Reporter
 from sfactory.runner.pbt_driver import PbtDriver
 from sfactory.supervise.restarts import RestartBudget
@@ -24,10 +24,10 @@ from sfactory.supervise.shared_objects import SharedObjects
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run works with. A restart of all processes gets a context of its own, with the same budgets.
+    """What a run works with. A restart of all processes gets its own context, with the same budgets.
 
     started_at: when the process or, after autotune, the training started, for the time to the first step.
-    worker_restarts, run_restarts: what may still be replaced; shared by all restarts of a session.
+    worker_restarts, run_restarts: how many restarts are allowed; shared by all restarts of a session.
     is_restart: all processes of this session ran before, and failed.
     """
 
@@ -47,31 +47,33 @@ class RunContext:
 
 
 class Executor(ABC):
-    """Drives the learners, policy workers and actors of a run: as processes, or in turns in this process.
+    """Runs the learners, policy workers and actors of one run: as processes, or in turns in this process."""
 
-    failure: what ended the run, if it failed. finished: a limit was reached, or an observer ended the run.
-    """
-
-    def __init__(
-        self, context: RunContext, shared: SharedObjects, reporter: Reporter, pbt_driver: PbtDriver | None
-    ) -> None:
-        self._context, self._shared, self._reporter, self._pbt_driver = context, shared, reporter, pbt_driver
-        self.failure: SFactoryError | None = None
-        self.finished = False
-
-    @abstractmethod
-    def open(self) -> AbstractContextManager[None]:
-        """Context of the work; at its end no worker is left, and ``failure`` and ``finished`` are known."""
-
-    @abstractmethod
-    def start(self) -> None:
-        """Start all workers."""
+    def __init__(self, context: RunContext) -> None:
+        """Allocate what both kinds of run need; calls ``on_init`` of the observers."""
+        config, plan, resumed, run_dir = context.config, context.plan, context.resumed, context.run_dir
+        self._context = context
+        self._shared = SharedObjects(plan.spec, plan.layout, plan.weight_bytes, plan.is_shaped(config))
+        if not context.is_restart:
+            context.observers.begin(RunFacts(config, context.seed, run_dir.path, plan.spec, resumed.env_steps))
+        advisor = None if config.run.serial_mode else Advisor(config, plan)
+        self._reporter = Reporter(
+            config, self._shared, run_dir, resumed, context.console, context.started_at, context.observers, advisor
+        )
+        self._reports = self._reporter.reports
+        self._pbt_driver = PbtDriver.of(
+            config, context.seed, resumed, self._reports, self._shared, run_dir, plan.reward_shaping
+        )
 
     @abstractmethod
-    def drive(self) -> None:
-        """Train until a limit, a signal or a fault."""
+    def run(self) -> Outcome:
+        """Start all workers, train until a limit, a signal or a fault, and leave no worker behind."""
 
-    @property
-    def status(self) -> Result:
-        """How the run ended."""
-        return "failed" if self.failure else "done" if self.finished else "interrupted"
+    def _announce_start(self) -> None:
+        if not self._context.is_restart:
+            self._context.observers.on_start()
+
+    def _finish(self, failure: SFactoryError | None, done: bool) -> Outcome:
+        """Write the last report. ``done``: a limit was reached, or an observer ended the run."""
+        status: Result = "failed" if failure else "done" if done else "interrupted"
+        return self._reporter.finish(status, failure)

@@ -1,30 +1,25 @@
-"""Drives a run whose learners, policy workers, actors and evaluators are processes."""
+"""Runs learners, policy workers, actors and evaluators as processes."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 from sfactory.config.population_rules import learning_policies
-from sfactory.report.reporter import Reporter
+from sfactory.experiment.summary import Outcome
 from sfactory.runner.context import Executor, RunContext
-from sfactory.runner.pbt_driver import PbtDriver
 from sfactory.supervise.hang_detection import WorkerHangs
 from sfactory.supervise.monitors import IdlePolicyWarning, StallWarnings, StatusDump
 from sfactory.supervise.process_group import ProcessGroup, Workload
 from sfactory.supervise.restarts import WorkerReplacement
-from sfactory.supervise.shared_objects import SharedObjects
 from sfactory.supervise.supervisor import Supervisor
 
 
 class ParallelExecutor(Executor):
     """Starts all processes, supervises them, and leaves none behind."""
 
-    def __init__(
-        self, context: RunContext, shared: SharedObjects, reporter: Reporter, pbt_driver: PbtDriver | None
-    ) -> None:
-        super().__init__(context, shared, reporter, pbt_driver)
-        config, plan, run_dir = context.config, context.plan, context.run_dir
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        config, plan, run_dir, shared = context.config, context.plan, context.run_dir, self._shared
         workload = Workload(
             config=config,
             seed=context.seed,
@@ -32,7 +27,7 @@ class ParallelExecutor(Executor):
             device=plan.device,
             cores=plan.cores,
             checkpoint_dirs=[str(run_dir.checkpoint_dir(policy)) for policy in range(plan.layout.num_policies)],
-            config_of=None if pbt_driver is None else pbt_driver.config_of,
+            config_of=None if self._pbt_driver is None else self._pbt_driver.config_of,
             log_path=run_dir.log_path if config.report.log_to_file else None,
         )
         self._group = ProcessGroup(context.spawner, shared, workload)
@@ -44,43 +39,32 @@ class ParallelExecutor(Executor):
             context.interrupts,
             reset_s,
             replacement=WorkerReplacement(self._group, shared, context.worker_restarts),
-            hangs=WorkerHangs(self._group, step_s, reset_s, reporter.reports.reading_since),
+            hangs=WorkerHangs(self._group, step_s, reset_s, self._reports.reading_since),
         )
         self._status_dump = StatusDump(shared)
         watched = plan.layout.actor_names + plan.layout.policy_worker_names + plan.layout.evaluator_names
         self._stalls = StallWarnings(shared.status, watched, waits=self._status_dump.text)
         self._idle_policies = IdlePolicyWarning(
-            learning_policies(config), reporter.reports.env_steps_of, shared.has_learned_enough
+            learning_policies(config), self._reports.env_steps_of, shared.has_learned_enough
         )
 
-    @contextlib.contextmanager
-    def open(self) -> Iterator[None]:
+    def run(self) -> Outcome:
         """See Executor."""
-        pbt_driver, supervisor, interrupts = self._pbt_driver, self._supervisor, self._context.interrupts
-        # From here on signals are counted, not raised: a half-started child must not escape the group.
-        interrupts.raising = False
-        try:
-            yield
-        finally:
-            self._group.kill()
-            if pbt_driver is not None:
-                pbt_driver.settle()
-            for actor, name in enumerate(self._shared.layout.actor_names):
-                if self._group.was_cut_off(name):  # the counts of actors that ended in order agree anyway
-                    self._shared.settle_steps(actor)
-            self._reporter.reports.stop()
-        self.failure = supervisor.failure or (None if pbt_driver is None else pbt_driver.failure)
-        self.finished = supervisor.done or not interrupts.count
-
-    def start(self) -> None:
-        """See Executor."""
-        self._group.start()
-        self._group.start_actors()
-        self._reporter.reports.start()
-
-    def drive(self) -> None:
-        """See Executor."""
-        self._supervisor.run(self._beat)
+        interrupts, supervisor, pbt_driver = self._context.interrupts, self._supervisor, self._pbt_driver
+        with contextlib.closing(self._reporter):
+            # From here on signals are counted, not raised: a half-started child must not escape the group.
+            interrupts.raising = False
+            try:
+                if not self._context.observers.over:
+                    self._group.start()
+                    self._group.start_actors()
+                    self._reports.start()
+                    self._announce_start()
+                    supervisor.run(self._beat)
+            finally:
+                self._clean_up()
+            failure = supervisor.failure or (None if pbt_driver is None else pbt_driver.failure)
+            return self._finish(failure, done=supervisor.done or not interrupts.count)
 
     def _beat(self) -> bool:
         """Report, warn and advance PBT; True ends the run."""
@@ -91,3 +75,13 @@ class ParallelExecutor(Executor):
         if self._pbt_driver is not None:
             self._pbt_driver.look()
         return self._context.observers.over or (self._pbt_driver is not None and self._pbt_driver.failure is not None)
+
+    def _clean_up(self) -> None:
+        """Kill what is left, and count the last steps and PBT events."""
+        self._group.kill()
+        if self._pbt_driver is not None:
+            self._pbt_driver.settle()
+        for actor, name in enumerate(self._shared.layout.actor_names):
+            if self._group.was_cut_off(name):  # the counts of actors that ended in order agree anyway
+                self._shared.settle_steps(actor)
+        self._reports.stop()

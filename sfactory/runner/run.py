@@ -1,36 +1,33 @@
-"""Runs a training run from its first process to its summary, and restarts it from its newest checkpoint.
+"""Trains, and restarts all processes from the newest checkpoint where no single one can be replaced.
 
-All processes are restarted where no single one can be replaced: after a learner's failure if ``--max_restarts`` allows
-it, where one of several learners was killed, and where a worker that died left a queue that is locked forever. The
-restart resumes from the newest checkpoint, as a second command would.
+That is so after a learner's failure if ``--max_restarts`` allows it, where one of several learners was killed, and
+where a worker that died left a queue that is locked forever. The restart resumes as a second command would.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 
 from sfactory.errors import CannotSaveError, CheckpointError, ExitCode, LearnerDied, RingsLost
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.summary import Outcome
-from sfactory.report.bottleneck import Advisor
-from sfactory.report.observers import RunFacts
-from sfactory.report.reporter import Reporter
 from sfactory.runner.context import Executor, RunContext
 from sfactory.runner.parallel import ParallelExecutor
-from sfactory.runner.pbt_driver import PbtDriver
 from sfactory.runner.serial import SerialExecutor
 from sfactory.supervise.restarts import RestartBudget
-from sfactory.supervise.shared_objects import SharedObjects
 
 _log = logging.getLogger(__name__)
 
 
 def run_with_restarts(context: RunContext) -> Outcome:
     """Train until a limit, a signal, or a fault for which no restart is left."""
-    outcome = run_once(context)
-    while (budget := _restart_budget(context, outcome)) is not None:
+    executor: type[Executor] = SerialExecutor if context.config.run.serial_mode else ParallelExecutor
+    while True:
+        outcome = executor(context).run()
+        budget = _restart_budget(context, outcome)
+        if budget is None:
+            return outcome
         if context.interrupts.count:
             # After lost queues the learner has saved, so this is an interruption. A learner's own failure stays one.
             return _interrupted(outcome) if isinstance(outcome.error, RingsLost) else outcome
@@ -45,33 +42,6 @@ def run_with_restarts(context: RunContext) -> Outcome:
             "%s\nall processes are restarted from the checkpoint at %d env steps (%s)",
             *(outcome.error, context.resumed.env_steps, budget),
         )
-        outcome = run_once(context)
-    return outcome
-
-
-def run_once(context: RunContext) -> Outcome:
-    """Start the workers, train until a limit, a signal or a fault, and report how it ended."""
-    config, plan, observers, resumed = context.config, context.plan, context.observers, context.resumed
-    shared = SharedObjects(plan.spec, plan.layout, plan.weight_bytes, plan.is_shaped(config))
-    if not context.is_restart:
-        observers.begin(RunFacts(config, context.seed, context.run_dir.path, plan.spec, resumed.env_steps))
-    advisor = None if config.run.serial_mode else Advisor(config, plan)
-    reporter = Reporter(
-        config, shared, context.run_dir, resumed, context.console, context.started_at, observers, advisor
-    )
-    pbt_driver = PbtDriver.of(
-        config, context.seed, resumed, reporter.reports, shared, context.run_dir, plan.reward_shaping
-    )
-    make: type[Executor] = SerialExecutor if config.run.serial_mode else ParallelExecutor
-    executor = make(context, shared, reporter, pbt_driver)
-    with contextlib.closing(reporter):
-        with executor.open():
-            if not observers.over:
-                executor.start()
-                if not context.is_restart:
-                    observers.on_start()
-                executor.drive()
-        return reporter.finish(executor.status, executor.failure)
 
 
 def _restart_budget(context: RunContext, outcome: Outcome) -> RestartBudget | None:
@@ -97,7 +67,7 @@ def _resumed(context: RunContext, outcome: Outcome) -> RunContext:
         checkpoint = dataclasses.replace(config.checkpoint, load_checkpoint_kind="latest")
         config = dataclasses.replace(config, checkpoint=checkpoint)
     try:
-        outcome.summary.write(context.run_dir.summary_path)  # whose counts the restart continues
+        outcome.summary.write(context.run_dir.summary_path)  # the restart continues its counts
     except CannotSaveError as error:
         _log.error("%s", error)
     resumed = Resumed.from_checkpoint(context.run_dir, config) or Resumed()

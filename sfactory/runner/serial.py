@@ -1,4 +1,4 @@
-"""Drives a run in one process: its workers take turns instead of running side by side.
+"""Runs learners, policy workers and actors in one process, where they take turns.
 
 Workers and shared objects are those of a parallel run. On a CPU, two runs with the same seed are equal bit by bit:
 nothing that is learned from depends on time.
@@ -19,6 +19,7 @@ from sfactory.actor.setup import close_envs, make_splits
 from sfactory.clock import Every
 from sfactory.config.population_rules import learning_policies
 from sfactory.errors import ExitCode, SFactoryError
+from sfactory.experiment.summary import Outcome
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.inference.policy_worker import PolicyWorker
 from sfactory.learner.learner import Learner
@@ -26,15 +27,12 @@ from sfactory.learner.learner_process import LearnerWorker
 from sfactory.planning.plan import device_of
 from sfactory.process.signals import Interrupted, stdout_to_stderr
 from sfactory.report.collector import ReportCollector
-from sfactory.report.reporter import Reporter
 from sfactory.runner.context import Executor, RunContext
-from sfactory.runner.pbt_driver import PbtDriver
 from sfactory.seeds import Branch, seed_at, seed_libraries
 from sfactory.shared.control import Stop
 from sfactory.supervise.hang_detection import SerialHangWatch
 from sfactory.supervise.monitors import StatusDump
 from sfactory.supervise.process_group import ProcessExit
-from sfactory.supervise.shared_objects import SharedObjects
 from sfactory.supervise.supervisor import BEAT_S
 
 _log = logging.getLogger(__name__)
@@ -43,39 +41,43 @@ _IDLE_BEATS = 120  # half a minute of turns in which no worker had anything to d
 
 
 class SerialExecutor(Executor):
-    """Makes all workers, gives each its turn until the end, and saves."""
+    """Creates all workers, gives each its turn until the end, and saves."""
 
-    def __init__(
-        self, context: RunContext, shared: SharedObjects, reporter: Reporter, pbt_driver: PbtDriver | None
-    ) -> None:
-        super().__init__(context, shared, reporter, pbt_driver)
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
         self._layout = context.plan.layout
-        self._watch = SerialHangWatch(shared.status)
+        self._watch = SerialHangWatch(self._shared.status)
         self._envs = contextlib.ExitStack()
         self._learners: list[Learner] = []
         self._learner_workers: list[LearnerWorker] = []
         self._policy_workers: list[PolicyWorker] = []
         self._actors: list[Actor] = []
 
-    @contextlib.contextmanager
-    def open(self) -> Iterator[None]:
+    def run(self) -> Outcome:
         """See Executor."""
         interrupts = self._context.interrupts
-        try:
-            with self._watch, stdout_to_stderr(), self._envs:
-                yield
-        except Interrupted:
-            if interrupts.raising:
-                raise  # nothing has happened yet
-            self.finished = False  # the second signal: nothing was saved
-        except SFactoryError as error:
-            self.failure = error
-        finally:
-            interrupts.raising = interrupts.raising_again = False
-            interrupts.on_first = None
-        self._reporter.reports.poll()
+        failure: SFactoryError | None = None
+        done = False
+        with contextlib.closing(self._reporter):
+            try:
+                with self._watch, stdout_to_stderr(), self._envs:
+                    if not self._context.observers.over:
+                        self._make_workers()
+                        self._announce_start()
+                        done = self._train()
+            except Interrupted:
+                if interrupts.raising:
+                    raise  # nothing has happened yet
+                # The second signal: nothing was saved.
+            except SFactoryError as error:
+                failure = error
+            finally:
+                interrupts.raising = interrupts.raising_again = False
+                interrupts.on_first = None
+            self._reports.poll()
+            return self._finish(failure, done)
 
-    def start(self) -> None:
+    def _make_workers(self) -> None:
         """Make all workers. Until then signals raise Interrupted; later the first ends the turns, the second raises."""
         layout, seed, interrupts = self._layout, self._context.seed, self._context.interrupts
         generation = self._context.resumed.env_steps
@@ -90,26 +92,25 @@ class SerialExecutor(Executor):
         interrupts.raising_again = True
         interrupts.raising = False
 
-    def drive(self) -> None:
-        """See Executor."""
-        reporter, observers = self._reporter, self._context.observers
+    def _train(self) -> bool:
+        """Take turns to the end, and save; returns whether a limit was reached or an observer ended the run."""
         try:
             self._take_turns()
         except SFactoryError:
             try:
                 self._save_all()  # the learners that have not failed keep what they have learned
             except SFactoryError as error:
-                _log.error("%s", error)  # the other fault came first, and is what the run ends with
+                _log.error("%s", error)  # the other fault came first, and the run ends with it
             raise
-        reporter.reports.poll()
-        reporter.beat()  # so that the learner judges its last policy by the last episodes
+        self._reports.poll()
+        self._reporter.beat()  # so that the learner judges its last policy by the last episodes
         self._save_all()
         learned = all(self._learners[policy].over for policy in learning_policies(self._context.config))
-        self.finished = learned or (observers.enough and not self._context.interrupts.count)
+        return learned or (self._context.observers.enough and not self._context.interrupts.count)
 
     def _take_turns(self) -> None:
-        layout, reporter, context = self._layout, self._reporter, self._context
-        status_dump, beat, idle = StatusDump(self._shared), Every(BEAT_S), _IdleWatch(reporter.reports)
+        layout, context = self._layout, self._context
+        status_dump, beat, idle = StatusDump(self._shared), Every(BEAT_S), _IdleWatch(self._reports)
         while not self._all_over():
             for name, policy_worker in zip(layout.policy_worker_names, self._policy_workers, strict=True):
                 with _failing_as(name):
@@ -122,8 +123,8 @@ class SerialExecutor(Executor):
                     self._learn(worker, learner)
             self._advance_pbt()
             if beat.due():
-                reporter.reports.poll()
-                reporter.beat()
+                self._reports.poll()
+                self._reporter.beat()
                 status_dump.look(context.interrupts)
                 idle.look()
                 if context.observers.over:
@@ -132,7 +133,7 @@ class SerialExecutor(Executor):
     def _advance_pbt(self) -> None:
         """Advance PBT after every round of turns, so that nothing of it depends on time."""
         if self._pbt_driver is not None:
-            self._reporter.reports.poll()
+            self._reports.poll()
             self._pbt_driver.look()
             if self._pbt_driver.failure is not None:
                 raise self._pbt_driver.failure
@@ -239,7 +240,7 @@ def _failing_as(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Torch computes on ``count`` threads inside, and on one outside, where more would slow small batches down."""
+    """Torch computes on ``count`` threads inside, and on one outside: more would slow small batches down."""
     torch.set_num_threads(count)
     try:
         yield

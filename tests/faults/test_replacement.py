@@ -189,9 +189,14 @@ def test_a_policy_worker_that_is_stopped_is_replaced(run_trainer: RunTrainer) ->
 
     run.kill("sf-policy-0-0", signal.SIGSTOP)
 
-    assert_back(
-        run, r"(sf-policy-0-0) (took longer than|did not come back|uses a ring).*; replaced", stopped, 3 + BACK_S
-    )
+    replaced = r"(sf-policy-0-0) (took longer than|did not come back|uses a ring).*; replaced"
+    # A signal often meets a writer before it unlocks, on a busy machine above all. Then actors or the learner are stuck
+    # at that ring, which main may notice before the time is over that a stopped process has to show its stack.
+    run.wait_until(f"{replaced}|{RESTARTED}", within(LOCKED_S))
+    if re.search(replaced, run.stderr):
+        assert_back(run, replaced, stopped, 3 + BACK_S)
+    else:
+        assert LOCKED.search(run.stderr)
     train_on(run)
     end_by_signal(run)
 

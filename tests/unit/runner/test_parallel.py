@@ -15,7 +15,7 @@ from sfactory.process.spawn import Spawner
 from sfactory.report.console import Console
 from sfactory.report.observers import Observers
 from sfactory.runner.context import RunContext
-from sfactory.runner.run import run_once
+from sfactory.runner.parallel import ParallelExecutor
 from tests.support.parts import VECTOR
 
 
@@ -44,7 +44,7 @@ def test_metrics_are_flushed_and_closed_if_children_cannot_be_started(
         )
 
         with pytest.raises(OSError, match="no more processes"):
-            run_once(context)
+            ParallelExecutor(context).run()
 
     (events,) = (tmp_path / "run").glob("events.out.tfevents.*")
     assert events.stat().st_size > 0

@@ -84,13 +84,13 @@ def test_an_exception_in_a_run_that_had_begun_is_on_record(tmp_path: Path) -> No
     code = """
         import sys
         import sfactory.train
-        from sfactory.runner.parallel import ParallelExecutor
+        from sfactory.supervise.supervisor import Supervisor
 
         def run(*_):
             raise RuntimeError("something is off")
 
         if __name__ == "__main__":
-            ParallelExecutor.drive = run
+            Supervisor.run = run
             sys.exit(sfactory.train.main())
     """
     script = tmp_path / "begun.py"
