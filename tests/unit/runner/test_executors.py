@@ -1,0 +1,78 @@
+"""A run leaves nothing open if it cannot start, and a run in one process draws other actions in each session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from sfactory.config.flags import config_of
+from sfactory.experiment.resume import Resumed
+from sfactory.experiment.run_dir import RunDir
+from sfactory.planning.plan import plan_run
+from sfactory.process.signals import Interrupts
+from sfactory.process.spawn import Spawner
+from sfactory.report.console import Console
+from sfactory.report.observers import Observers
+from sfactory.runner.context import RunContext
+from sfactory.runner.parallel import ParallelExecutor
+from sfactory.runner.serial import SerialExecutor
+from tests.support.parts import VECTOR
+
+
+@pytest.fixture
+def interrupts() -> Iterator[Interrupts]:
+    with Interrupts() as interrupts:
+        yield interrupts
+
+
+def context_of(folder: Path, interrupts: Interrupts, env_steps: int = 0, **flags: object) -> RunContext:
+    """Of a run that resumes at ``env_steps``."""
+    config = config_of({"env": "any", "device": "cpu", "encoder_mlp_layers": (8,), "num_workers": 1, **flags})
+    with RunDir.open(folder, f"run{env_steps}") as run_dir:
+        return RunContext(
+            config=config,
+            seed=1,
+            plan=plan_run(config, VECTOR),
+            run_dir=run_dir,
+            resumed=Resumed(env_steps),
+            console=Console(None, None),
+            observers=Observers(),
+            spawner=Spawner(),
+            interrupts=interrupts,
+            started_at=0.0,
+        )
+
+
+def test_metrics_are_written_even_if_children_cannot_be_started(
+    tmp_path: Path, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(Spawner, "process", fail)
+    executor = ParallelExecutor(context_of(tmp_path, interrupts, flush_summaries_interval=9999))
+
+    with pytest.raises(OSError, match="no more processes"):
+        executor.run()
+
+    (events,) = tmp_path.glob("*/events.out.tfevents.*")
+    assert events.stat().st_size > 0
+
+
+def test_actions_are_drawn_from_another_seed_after_a_resume(
+    tmp_path: Path, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+    for name in ("_make_learner", "_make_actor"):
+        monkeypatch.setattr(SerialExecutor, name, lambda *_: None)
+    monkeypatch.setattr(SerialExecutor, "_make_policy_worker", lambda *_: seeds.append(torch.initial_seed()))
+
+    for env_steps in (0, 0, 1000, 2000):
+        with torch.random.fork_rng():
+            SerialExecutor(context_of(tmp_path, interrupts, env_steps))._make_workers()
+
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds)) == 3
