@@ -1,11 +1,10 @@
-"""Whatever is typed, and whatever a file holds: a Config, or ConfigError with one line for each problem."""
+"""Any command line and any file give a Config, or a ConfigError with one line for each problem."""
 
 from __future__ import annotations
 
 import json
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -122,19 +121,13 @@ def from_file(name: str, content: bytes) -> Resolved | None:
     return answered(["--env=CartPole-v1", f"--config={name}"])
 
 
-@fuzz(400)
+@pytest.mark.parametrize("name", ["flags.json", "flags.yaml"])
+@fuzz(300)
 @given(mapping=MAPPINGS)
 @example(mapping={"train_dir": "\ud800"})
-def test_any_json_is_a_config_or_refused_line_by_line(mapping: dict[str, Any]) -> None:
-    from_file("flags.json", json.dumps(mapping).encode())
-
-
-@fuzz(200)
-@given(mapping=MAPPINGS)
-@example(mapping={"train_dir": "\ud800"})
-def test_any_mapping_in_yaml_is_a_config_or_refused_line_by_line(mapping: dict[str, Any]) -> None:
+def test_any_mapping_in_a_file_is_a_config_or_refused_line_by_line(name: str, mapping: dict[str, Any]) -> None:
     # JSON is YAML but for its escapes of lone surrogates.
-    from_file("flags.yaml", json.dumps(mapping).encode())
+    from_file(name, json.dumps(mapping).encode())
 
 
 @fuzz(300)
@@ -147,7 +140,6 @@ def test_any_bytes_are_a_config_or_refused(name: str, content: bytes) -> None:
 YAML = {
     "a word as a boolean": "gamma: !!bool maybe",
     "a word as a date": "gamma: !!timestamp soon",
-    "nothing as a number": 'gamma: !!int ""',
     "a number of any length": "num_workers: 0x" + "f" * 8000,
     "a number in a list": "encoder_mlp_layers: [0x" + "f" * 8000 + "]",
     "a python object": "gamma: !!python/object/apply:os.system ['touch marker']",
@@ -159,19 +151,15 @@ YAML = {
     + "gamma: *a40",
     "a merge of nothing": "<<: 1",
     "a key that is a list": "[1, 2]: 3",
-    "a key that is a mapping": "{a: 1}: 3",
     "two documents": "gamma: 0.9\n---\ngamma: 0.8",
     "deep": "[" * 3000,
     "deep mapping": "{a: " * 3000,
     "a date": "gamma: 2001-01-01",
     "a date that is none": "gamma: 2001-99-99",
     "binary": "gamma: !!binary aGk=",
-    "a set": "gamma: !!set {a, b}",
-    "pairs": "gamma: !!omap [a: 1]",
     "base sixty": "num_workers: 1:99:99",
     "not a number": "gamma: .nan",
     "control characters": "gamma: \x01",
-    "a tab": "gamma:\t\t- 1",
     "only an alias": "*nothing",
     "equals": "=: =",
 }
@@ -185,29 +173,25 @@ def test_yaml_that_readers_stumble_over_is_refused_in_seconds(name: str, tmp_pat
     assert not (tmp_path / "marker").exists()
 
 
-def json_of_a_run() -> bytes:
-    folder = Path("train_dir/run")
-    folder.mkdir(parents=True, exist_ok=True)
-    config = config_of({"env": "CartPole-v1", "train_dir": "train_dir", "experiment": "run", "gamma": 0.9})
-    return write_config(folder, config, {"gamma": "command line"}).read_bytes()
-
-
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bytes]:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The config.json of a run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("saved"))
-        yield json_of_a_run()
+    config = config_of({"env": "CartPole-v1", "train_dir": "train_dir", "experiment": "run", "gamma": 0.9})
+    return write_config(tmp_path_factory.mktemp("saved"), config, {"gamma": "command line"}).read_bytes()
+
+
+def answered_beside(content: bytes) -> None:
+    """Resume a run that has this config.json."""
+    path = Path("train_dir/run") / CONFIG_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    answered(["--env=CartPole-v1", "--train_dir=train_dir", "--experiment=run"])
 
 
 @fuzz(300)
 @given(mutation=mutations(8000))
 def test_a_damaged_config_of_a_run_is_read_or_refused_by_its_path(saved: bytes, mutation: Mutation) -> None:
-    path = Path("train_dir/run") / CONFIG_NAME
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(mutation.applied(saved))
-
-    answered(["--env=CartPole-v1", "--train_dir=train_dir", "--experiment=run"])
+    answered_beside(mutation.applied(saved))
 
 
 @fuzz(300)
@@ -215,17 +199,4 @@ def test_a_damaged_config_of_a_run_is_read_or_refused_by_its_path(saved: bytes, 
 def test_any_json_as_the_config_of_a_run_is_read_or_refused(
     mapping: dict[str, Any], sources: object, version: object
 ) -> None:
-    path = Path("train_dir/run") / CONFIG_NAME
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"format_version": version, "config": mapping, "sources": sources}))
-
-    answered(["--env=CartPole-v1", "--train_dir=train_dir", "--experiment=run"])
-
-
-def test_several_problems_are_one_line_each() -> None:
-    with pytest.raises(ConfigError) as caught:
-        read_command_line(["--gamma=x", "--num_workers=0", "--nothing=1", "--env=a\nb"], prog="sfactory.train")
-
-    assert len(caught.value.problems) == 4
-    named = [re.match(r"--(\w+)", line) for line in caught.value.problems]
-    assert {match[1] for match in named if match} == {"gamma", "num_workers", "nothing", "env"}
+    answered_beside(json.dumps({"format_version": version, "config": mapping, "sources": sources}).encode())

@@ -1,4 +1,4 @@
-"""Every combination of targets, policy loss, clips, weighting and reduction is the one that is written down."""
+"""Every combination of targets, policy loss, clips, weighting and reduction agrees with a reference in numpy."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def moved(model: ActorCritic, seed: int = 9) -> ActorCritic:
     return other
 
 
-def assert_as_written(
+def assert_as_reference(
     model: ActorCritic, batch: Batch, config: AlgoConfig, target: TargetNetwork | None = None
 ) -> None:
     found = loss_of(model, config, batch, target=target)
@@ -75,7 +75,7 @@ def assert_as_written(
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize(("with_vtrace", "policy_loss"), FOUR)
-def test_all_four_combinations_of_targets_and_policy_loss_are_what_is_written_down(
+def test_targets_and_policy_loss_combine_as_the_reference_computes(
     with_vtrace: bool, policy_loss: str, normalize: bool, reduction: str, seed: int
 ) -> None:
     model = model_of()
@@ -86,7 +86,7 @@ def test_all_four_combinations_of_targets_and_policy_loss_are_what_is_written_do
         loss_reduction=reduction,
     )
 
-    assert_as_written(model, mixed_batch(model, seed), config)
+    assert_as_reference(model, mixed_batch(model, seed), config)
 
 
 @pytest.mark.parametrize("fields", [{}, {"policy_loss": "pg"}], ids=["ppo_clip", "pg"])
@@ -112,41 +112,7 @@ def test_all_four_combinations_of_targets_and_policy_loss_are_what_is_written_do
 def test_each_flag_of_vtrace_reaches_the_loss(flags: dict[str, Any], fields: dict[str, Any]) -> None:
     model = model_of()
 
-    assert_as_written(model, mixed_batch(model, seed=4), of(**fields, **flags))
-
-
-@pytest.mark.parametrize(
-    ("flags", "changes_returns"),
-    [
-        ({"vtrace_rho": 0.5}, True),
-        ({"vtrace_c": 0.5}, True),
-        ({"vtrace_lambda": 0.5}, True),
-        ({"vtrace_pg_rho": 0.5}, False),
-        ({"vtrace_adv_weighting": "none"}, False),
-    ],
-    ids=str,
-)
-def test_a_flag_of_vtrace_changes_the_loss_and_those_of_targets_the_targets(
-    flags: dict[str, Any], changes_returns: bool
-) -> None:
-    model = model_of()
-    batch = mixed_batch(model, seed=4)
-
-    one, other = (loss_of(model, of(policy_loss="pg", **more), batch) for more in ({}, flags))
-
-    assert abs(one.total.item() - other.total.item()) > 1e-3
-    assert torch.equal(one.returns, other.returns) is not changes_returns
-
-
-def test_automatic_weighting_is_rho_for_the_plain_gradient_and_none_for_the_surrogate() -> None:
-    model = model_of()
-    batch = mixed_batch(model, seed=4)
-
-    def total(policy_loss: str, weighting: str) -> float:
-        return loss_of(model, of(policy_loss=policy_loss, vtrace_adv_weighting=weighting), batch).total.item()
-
-    assert total("pg", "auto") == total("pg", "rho") != total("pg", "none")
-    assert total("ppo_clip", "auto") == total("ppo_clip", "none") != total("ppo_clip", "rho")
+    assert_as_reference(model, mixed_batch(model, seed=4), of(**fields, **flags))
 
 
 @pytest.mark.parametrize(("with_vtrace", "policy_loss"), FOUR)
@@ -170,19 +136,6 @@ def test_a_sum_is_the_mean_times_the_number_of_valid_steps_in_value_and_gradient
         torch.testing.assert_close(other, steps * one, rtol=1e-4, atol=1e-5)
 
 
-def test_a_batch_of_twice_as_many_steps_has_the_same_mean_gradient_and_twice_the_sum() -> None:
-    model = model_of()
-    batch = mixed_batch(model, seed=2)
-    twice = batch.columns(torch.arange(batch.rows).repeat(2))
-
-    def norm(one: Batch, reduction: str) -> float:
-        _, gradients = loss_and_gradients(loss_of(model, of(loss_reduction=reduction), one), model)
-        return float(torch.cat([gradient.flatten() for gradient in gradients]).norm())
-
-    assert norm(twice, "mean") == pytest.approx(norm(batch, "mean"), rel=1e-4)
-    assert norm(twice, "sum") == pytest.approx(2.0 * norm(batch, "sum"), rel=1e-4)
-
-
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_a_minibatch_without_a_valid_step_has_a_loss_of_0_in_either_reduction(reduction: str) -> None:
     model = model_of()
@@ -204,28 +157,7 @@ def test_with_a_target_network_weights_are_its_own_and_the_ratio_is_that_of_impa
     target = TargetNetwork(moved(model), interval=1, tau=1.0)
     config = of(use_target_net=True, target_worker_clip=worker_clip, **fields)
 
-    assert_as_written(model, mixed_batch(model, seed), config, target)
-
-
-def test_with_a_target_network_that_equals_the_policy_that_acted_impact_is_appo() -> None:
-    model = model_of()
-    acted = moved(model)
-    batch = random_batch(acted, rows=6)
-    with torch.no_grad():
-        flat = acted({"obs": batch.obs["obs"][:-1].flatten(0, 1)})
-        log_prob = acted.distribution(flat.dist_params).log_prob({"action": batch.actions["action"].flatten()})
-    batch = dataclasses.replace(batch, behavior_log_prob=log_prob.view_as(batch.valid))
-    target = TargetNetwork(acted, interval=1, tau=1.0)
-
-    # With weights of 1 V-trace looks at rewards and values alone.
-    impact = loss_of(model, of(use_target_net=True), batch, target=target)
-    ratios_alone = of(vtrace_rho=1e-9, vtrace_c=1e-9, value_loss_coeff=0.0, normalize_advantages=False)
-    one = loss_of(model, dataclasses.replace(ratios_alone, use_target_net=True), batch, target=target)
-    other = loss_of(model, ratios_alone, batch)
-
-    for name in ("clip_fraction", "ratio_mean", "kl"):
-        assert impact.statistics[name] == pytest.approx(other.statistics[name], rel=1e-4), name
-    assert one.total.item() == pytest.approx(other.total.item(), rel=1e-4)
+    assert_as_reference(model, mixed_batch(model, seed), config, target)
 
 
 def test_no_gradient_reaches_the_target_network() -> None:
@@ -262,22 +194,6 @@ def test_a_dropped_last_step_lends_its_value_and_is_otherwise_not_there(policy_l
     assert found == pytest.approx(wanted, rel=1e-5)
     for one, other in zip(gradients, wanted_gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-
-
-def test_a_reward_of_the_last_step_moves_every_target_unless_that_step_is_dropped() -> None:
-    model = model_of()
-    returns = {}
-    for drop in (False, True):
-        config = of(vtrace_drop_last_ts=drop)
-        batch = record(model, tiny_config(), algo=config, terminated=(), truncated=())
-        rewards = batch.rewards.clone()
-        rewards[-1] += 100.0
-        changed = dataclasses.replace(batch, rewards=rewards)
-        difference = loss_of(model, config, changed).returns - loss_of(model, config, batch).returns
-        returns[drop] = difference[:-1].abs().min(), difference[:-1].abs().max()
-
-    assert float(returns[False][0]) > 1.0
-    assert float(returns[True][1]) == 0.0
 
 
 @pytest.mark.parametrize("with_vtrace", [True, False])

@@ -1,4 +1,4 @@
-"""Classes and functions of the user's are found by their names, and where there is none it is said why."""
+"""Classes and functions of the user are found by their names, and an error says why there is none."""
 
 from __future__ import annotations
 

@@ -7,12 +7,8 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sfactory.config.flags import config_of
-from sfactory.config.resolve import read_command_line
-from sfactory.config.rule import nearest_multiples
 from sfactory.config.rules import RULES
 from sfactory.config.validation import check, find_problems, warnings_of
 from tests.support.broken_settings import BROKEN, CPC, OWN_CRITIC, REPLAY, SYNCHRONOUS
@@ -21,6 +17,7 @@ RING = {"minibatch_ring_size": 2, "num_epochs": 2}
 TARGET = {"use_target_net": True, "target_update_interval": 8, "target_tau": 0.5, "target_worker_clip": 1.5}
 SMALL = {"rollout": 16, "batch_size": 64}
 GAE = {"with_vtrace": False}
+BATCHERS = {"num_batchers": 2, "num_workers": 2, "num_batches_to_accumulate": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +33,11 @@ def problems(**values: Any) -> list[str]:
 def test_a_broken_rule_gives_one_problem_that_blames_its_first_flag(blamed: str, values: dict[str, Any]) -> None:
     config = config_of({"env": "CartPole-v1", **values})
 
-    found = check(config, chosen=values)
+    (found,) = check(config, chosen=values)
 
-    assert len(found) == 1, found
-    assert re.match(rf"--{blamed}[= :]", found[0]), found[0]
-    broken = [rule for rule in RULES if found[0].endswith(f": {rule.find(config)}")]
-    assert broken
-    if broken[0].idle:
+    assert re.match(rf"--{blamed}[= :]", found), found
+    rule = next(rule for rule in RULES if found.endswith(f": {rule.find(config)}"))
+    if rule.idle:
         assert check(config, chosen=values.keys() - {blamed}) == [], "the user did not choose it"
         assert "leave it out, or add --" in check(config, chosen={blamed})[0]
 
@@ -56,7 +51,13 @@ def test_every_rule_is_broken_by_a_row_of_the_table() -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({"num_envs_per_worker": 7}, "nearest are 6 and 8"),
+        ({"gamma": 1.5}, "--gamma=1.5: must be at most 1.0"),
+        ({"encoder_mlp_layers": (64, 0)}, "--encoder_mlp_layers 64 0: every element must be at least 1"),
+        ({"nonlinearity": "selu"}, "must be one of elu, relu, tanh"),
+        ({"rollout": "32"}, "must be of type int"),
+        ({"num_workers": True}, "must be of type int"),
+        ({"rollout": 2**63}, "must be at most 2^63 - 1"),
+        ({"num_envs_per_worker": 7}, "multiple of worker_num_splits (2): nearest are 6 and 8"),
         ({"num_envs_per_worker": 1}, "nearest is 2"),
         ({"batch_size": 1000}, "rollout (32): nearest are 992 and 1024"),
         ({"batch_size": 8}, "nearest is 32"),
@@ -67,29 +68,15 @@ def test_every_rule_is_broken_by_a_row_of_the_table() -> None:
         ({"save_milestones_sec": -0.5}, "-1"),
         ({**SMALL, "recurrence": 0}, "divisor"),
         ({**SMALL, "recurrence": 5}, "4 and 8"),
-        ({**SMALL, "recurrence": 3}, "2 and 4"),
-        ({**SMALL, "recurrence": 13}, "8 and 16"),
         # A dataset of 432 steps is no multiple of 256; 3 x 256 is.
         ({**SYNCHRONOUS, "batch_size": 144, "num_batches_per_epoch": 3}, "batch_size 256"),
-        ({**SYNCHRONOUS, "batch_size": 144}, "batch_size 256"),
         ({**SYNCHRONOUS, "batch_size": 400}, "batch_size 256 or 512"),
         ({**SYNCHRONOUS, "batch_size": 192, "num_batches_per_epoch": 2}, "batch_size 128 or 256"),
         (RING, "--num_batches_to_accumulate=3"),
-        (
-            {**RING, "minibatch_ring_size": 4, "num_batchers": 2, "num_workers": 2, "num_batches_to_accumulate": 5},
-            "--num_batches_to_accumulate=6",
-        ),
+        ({**RING, **BATCHERS, "minibatch_ring_size": 4}, "--num_batches_to_accumulate=6"),
         ({**RING, **SYNCHRONOUS, "train_in_background_thread": False}, "async_rl=False and train_in_background"),
         ({"num_batchers": 2, "num_workers": 2, "serial_mode": True}, "serial_mode=True"),
-        (
-            {
-                "learner_queue_policy": "drop_oldest",
-                "num_batchers": 2,
-                "num_workers": 2,
-                "num_batches_to_accumulate": 3,
-            },
-            "--num_batches_to_accumulate=4",
-        ),
+        ({"learner_queue_policy": "drop_oldest", **BATCHERS}, "--num_batches_to_accumulate=4"),
         ({**REPLAY, "replay_proportion": 3.5, "batch_size": 64, "num_batches_per_epoch": 2}, "has 4 rows"),
         ({"microbatch_size": 1024}, "nearest is 512"),
         ({"microbatch_size": 8, **GAE, "use_rnn": True}, "nearest is 32"),
@@ -107,10 +94,9 @@ def test_every_rule_is_broken_by_a_row_of_the_table() -> None:
     ],
 )
 def test_a_refusal_names_what_would_be_right(values: dict[str, Any], expected: str) -> None:
-    found = problems(**values)
+    (found,) = problems(**values)
 
-    assert len(found) == 1, found
-    assert expected in found[0]
+    assert expected in found
 
 
 @pytest.mark.parametrize(
@@ -122,39 +108,26 @@ def test_a_refusal_names_what_would_be_right(values: dict[str, Any], expected: s
         {"normalize_input_keys": ("speed",)},
         {"save_milestones_sec": 0.001},
         {"save_milestones_sec": -1.0},
-        {"serial_mode": True},
-        {"benchmark": True},
         {"lr_schedule": "linear_decay", "train_for_frames": 1_000_000},
         {"lr_schedule": "linear_decay", "train_for_env_steps": 1_000_000},
         {**SMALL, "recurrence": 16},
-        {**SMALL, "recurrence": 4},
         SYNCHRONOUS,
         {**SYNCHRONOUS, "batch_size": 128, "num_batches_per_epoch": 2},
         {**SYNCHRONOUS, "batch_size": 64, "num_batches_per_epoch": 4},
-        {**SYNCHRONOUS, "batch_size": 512},
         {**SYNCHRONOUS, "async_rl": True, "batch_size": 144, "num_batches_per_epoch": 3},
         {**RING, "num_batches_to_accumulate": 3, "ring_warmup": 1, "ring_nonblocking": True},
-        {**RING, "num_batchers": 2, "num_workers": 2, "num_batches_to_accumulate": 4},
-        {"num_batchers": 2, "num_workers": 2, "num_batches_to_accumulate": 3},
-        {"learner_queue_policy": "drop_oldest", "num_batches_to_accumulate": 3},
+        {**RING, **BATCHERS, "num_batches_to_accumulate": 4},
+        BATCHERS,
         {**REPLAY, "replay_include_new": True, "max_replay_lag": 5},
         {**REPLAY, "serial_mode": True},
         {**REPLAY, "replay_proportion": 3.0, "batch_size": 64, "num_batches_per_epoch": 2},
-        {"num_batches_to_accumulate": 1},
         {"microbatch_size": 512},
-        {"microbatch_size": 32},
         {"microbatch_size": 1, **GAE},
-        {"early_stop_kl": 0.1, "num_epochs": 2},
-        {"vtrace_rho": None, "vtrace_pg_rho": None, "vtrace_c": None, "vtrace_lambda": 0.0},
-        {"vtrace_adv_weighting": "none", "policy_loss": "pg"},
         {"vtrace_drop_last_ts": True, "rollout": 2},
         {"kl_target": 0.01, "kl_loss_coeff": 0.2},
         TARGET,
         {"exploration_loss_coeff_schedule": "0:0.01, 1e6:0", "exploration_loss": "symmetric_kl"},
-        {"lr_schedule": "0:5e-4,20e6:1e-6"},
         {**OWN_CRITIC, "value_lr": 0.0},
-        {**OWN_CRITIC, "value_lr_schedule": "0:1e-3"},
-        {"optimizer": "adamw", "weight_decay": 0.1, "adam_beta1": 0.8},
         {"optimizer": "rmsprop", "rmsprop_alpha": 0.9, "rmsprop_momentum": 0.5, "rmsprop_tf_style": True},
         {**CPC, "cpc_forward_steps": 31, "cpc_forward_subsample": 31, "aux_loss_coeff": 1.0},
         {"eval_interval_sec": 60.0, "eval_workers": 2, "eval_episodes": 20, "eval_deterministic": False},
@@ -197,13 +170,6 @@ def test_a_flag_that_is_wrong_by_itself_suspends_its_rules() -> None:
     assert find_problems(config, skip={"rollout"}) == []
 
 
-@given(value=st.integers(1, 10**6), of=st.integers(1, 10**4))
-def test_the_nearest_multiples_are_multiples_on_both_sides(value: int, of: int) -> None:
-    numbers = [int(word) for word in nearest_multiples(value, of).split() if word.isdigit()]
-
-    assert all(number > 0 and number % of == 0 and abs(number - value) <= of for number in numbers)
-
-
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
@@ -214,10 +180,8 @@ def test_the_nearest_multiples_are_multiples_on_both_sides(value: int, of: int) 
         ({"minibatch_ring_size": 2, "num_batches_to_accumulate": 3}, "--num_epochs=1"),
         ({}, None),
         ({"publish_interval": 1000, "num_epochs": 2}, None),
-        ({"vtrace_rho": None, "vtrace_c": None}, None),
         ({"vtrace_rho": 0.5, "vtrace_c": 0.5}, None),
         ({"vtrace_rho": 0.5, **GAE}, None),
-        ({"num_workers": 1}, None),
         ({"num_batchers": 2, "num_workers": 4}, None),
         ({"minibatch_ring_size": 2, "num_epochs": 2}, None),
     ],
@@ -228,9 +192,3 @@ def test_unusual_settings_give_one_warning_and_others_none(values: dict[str, Any
     assert len(warnings) == (expected is not None)
     assert all(expected in line for line in warnings if expected)
     assert expected is None or problems(**values) == []
-
-
-def test_the_command_line_returns_the_warnings() -> None:
-    [warning] = read_command_line(["--env=Taxi-v4", "--vtrace_c=2"], prog="sfactory.train").warnings
-
-    assert warning.startswith("--vtrace_rho=1.0: ")

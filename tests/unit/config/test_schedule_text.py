@@ -16,7 +16,6 @@ from sfactory.config.schedule_text import parse_points
     [
         ("0:5e-4,20e6:1e-6", ((0.0, 5e-4), (2e7, 1e-6))),
         ("0:0.01, 1_000_000:0", ((0.0, 0.01), (1e6, 0.0))),
-        ("0:1", ((0.0, 1.0),)),
         (" 0 : 1 , 2.5 : 3 ", ((0.0, 1.0), (2.5, 3.0))),
     ],
 )
@@ -28,25 +27,19 @@ def test_points_are_steps_and_values(text: str, points: tuple[tuple[float, float
     ("text", "reason"),
     [
         ("", "holds no points"),
-        ("  ", "holds no points"),
         ("5e-4", "'5e-4' is not a point STEPS:VALUE"),
         ("0:", "'0:' is not a point STEPS:VALUE"),
         ("0:1,", "'' is not a point STEPS:VALUE"),
         ("0:1:2", "'0:1:2' is not a point STEPS:VALUE"),
         ("0:a", "'0:a' is not a point STEPS:VALUE"),
         ("10:1", "the first point must be at step 0, and is at 10"),
-        ("-5:1", "the first point must be at step 0, and is at -5"),
         ("0:1,20:1,10:1", "steps must rise, and 10 follows 20"),
-        ("0:1,-1:1", "steps must rise, and -1 follows 0"),
         ("0:1,10:1,10:2", "step 10 stands twice"),
-        ("0:1,0:2", "step 0 stands twice"),
-        ("0:-1", "the value of '0:-1' must be at least 0"),
         ("0:1,5:-1e-9", "the value of '5:-1e-9' must be at least 0"),
         ("0:nan", "both numbers of '0:nan' must be finite"),
-        ("0:1,inf:1", "both numbers of 'inf:1' must be finite"),
     ],
 )
-def test_what_is_wrong_with_points_is_said(text: str, reason: str) -> None:
+def test_wrong_points_are_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(reason)}$"):
         parse_points(text)
 

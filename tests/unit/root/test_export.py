@@ -30,13 +30,13 @@ def exported(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     code = export.main(["--experiment=run", f"--out={OUT}", *argv])
     captured = capsys.readouterr()
     assert code == ExitCode.DONE, captured.err
-    assert len(captured.out.splitlines()) == 1
-    result: dict[str, Any] = json.loads(captured.out)
+    (line,) = captured.out.splitlines()
+    result: dict[str, Any] = json.loads(line)
     return result
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
-    """What an export that is refused says; it leaves no file."""
+    """The errors of an export that is refused."""
     code = export.main(argv)
     captured = capsys.readouterr()
     assert code == ExitCode.REFUSED
@@ -44,35 +44,22 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
     return [line for line in captured.err.splitlines() if line.startswith("error: ")]
 
 
-def metadata() -> dict[str, str]:
-    with safe_open(OUT, "pt") as file:
-        return dict(file.metadata())
-
-
-def test_exported_weights_are_those_of_the_checkpoint_bit_by_bit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exported_weights_are_those_of_the_checkpoint_and_are_described(capsys: pytest.CaptureFixture[str]) -> None:
     save_run(certainty=3.0)
-    saved = payload(3.0)["model"]
 
     result = exported(capsys)
 
-    loaded = load_file(OUT)
     of_checkpoint = checkpoints().load()
     assert of_checkpoint is not None
-    assert loaded.keys() == of_checkpoint.payload["model"].keys() == saved.keys()
-    for name, tensor in of_checkpoint.payload["model"].items():
-        assert loaded[name].dtype == tensor.dtype
-        assert torch.equal(loaded[name], tensor)
+    loaded, saved = load_file(OUT), of_checkpoint.payload["model"]
+    assert loaded.keys() == saved.keys()
+    assert all(loaded[name].dtype == saved[name].dtype for name in saved)
+    assert all(torch.equal(loaded[name], saved[name]) for name in saved)
     assert result["tensors"] == len(loaded)
     assert result["bytes"] == Path(OUT).stat().st_size
     assert result["checkpoint_env_steps"] == 70
-
-
-def test_the_file_describes_its_weights(capsys: pytest.CaptureFixture[str]) -> None:
-    save_run()
-
-    exported(capsys)
-
-    facts = metadata()
+    with safe_open(OUT, "pt") as file:
+        facts = dict(file.metadata())
     assert (facts["env"], facts["env_steps"], facts["policy"]) == (BANDIT, "70", "0")
     assert facts["sfactory_version"] == __version__
     assert facts["checkpoint"] == "checkpoint_000000007_70.pth"
@@ -104,14 +91,12 @@ def test_the_best_checkpoint_one_of_an_env_step_and_another_policy_are_exported(
     save_run(certainty=1.0)
     checkpoints().save_best(payload(2.0), train_step=3, env_steps=30, metric=5.0)
     checkpoints(policy=1).save(payload(4.0), train_step=7, env_steps=70)
-    found = {}
+    expected = {"--load_checkpoint_kind=best": 2.0, "--checkpoint_env_steps=70": 1.0, "--policy_index=1": 4.0}
 
-    for flag in ("--load_checkpoint_kind=best", "--checkpoint_env_steps=70", "--policy_index=1"):
+    for flag, certainty in expected.items():
         exported(capsys, flag)
-        found[flag] = float(load_file(OUT)["policy_head.linear.weight"].max())
+        assert float(load_file(OUT)["policy_head.linear.weight"].max()) == certainty
         Path(OUT).unlink()
-
-    assert found == {"--load_checkpoint_kind=best": 2.0, "--checkpoint_env_steps=70": 1.0, "--policy_index=1": 4.0}
 
 
 @pytest.mark.parametrize(

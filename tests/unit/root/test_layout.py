@@ -40,15 +40,11 @@ def test_processes_are_named_as_the_kernel_can_keep_them() -> None:
     layout = Layout.plan(SAMPLING, LEARNER, "central", evaluators=2)
 
     assert layout.process_names == [
-        "sf-learner-0",
-        "sf-policy-0-0",
-        "sf-policy-0-1",
-        "sf-actor-0",
-        "sf-actor-1",
-        "sf-actor-2",
-        "sf-eval-0",
-        "sf-eval-1",
+        *("sf-learner-0", "sf-policy-0-0", "sf-policy-0-1"),
+        *("sf-actor-0", "sf-actor-1", "sf-actor-2", "sf-eval-0", "sf-eval-1"),
     ]
+    assert [name for name in layout.process_names if is_actor(name)] == layout.actor_names
+    assert [name for name in layout.process_names if is_learner(name)] == layout.learner_names
     assert max(len(name) for name in small_layout(num_actors=4096, evaluators=64).process_names) <= 15
 
 
@@ -82,10 +78,3 @@ def test_auto_chooses_the_gpu_only_if_acting_in_actors_costs_much(
     assert choose_inference("auto", on_gpu, cost).inference == chosen
     assert choose_inference("local", on_gpu, cost).inference == "local"
     assert choose_inference("central", on_gpu, cost).inference == "central"
-
-
-def test_the_name_of_a_process_names_its_kind() -> None:
-    names = Layout.plan(SAMPLING, LEARNER, "central").process_names
-
-    assert [name for name in names if is_actor(name)] == ["sf-actor-0", "sf-actor-1", "sf-actor-2"]
-    assert [name for name in names if is_learner(name)] == ["sf-learner-0"]

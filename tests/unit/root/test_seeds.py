@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -37,12 +37,3 @@ def test_a_seed_has_as_many_bits_as_were_asked_for(bits: int) -> None:
     assert max(seeds) < 2**bits
     # The highest bit is used, and both its values are about as frequent.
     assert 120 < sum(seed >> (bits - 1) for seed in seeds) < 280
-
-
-def test_neighboring_places_have_unrelated_seeds() -> None:
-    seeds = [seed_at(1, Branch.LEARNER, place) for place in range(256)]
-
-    # Each bit of the seed changes with about half of all steps to the next place.
-    for bit in range(63):
-        changes = sum(((a ^ b) >> bit) & 1 for a, b in pairwise(seeds))
-        assert 80 < changes < 176, bit
