@@ -33,26 +33,45 @@ FLAGS: dict[str, Any] = {
 }
 SHAPING = {"win": 1.0, "delta": {"health": -0.01, "on": True, "speeds": [0.5, 2]}}
 NO_STEPS: dict[int, int] = {}
+LAST_IS_WORST: dict[int, float | None] = {0: 100.0, 1: 10.0, 2: 90.0, 3: 5.0}
+
+
+def begun(
+    path: Path, seed: int = 5, shaping: Any = SHAPING, env_steps: Mapping[int, int] = NO_STEPS, **flags: Any
+) -> Population:
+    path.mkdir(exist_ok=True)
+    return Population.begin(path, config(**flags), seed, env_steps, shaping)
+
+
+def restored(path: Path, env_steps: Mapping[int, int] = NO_STEPS, **flags: Any) -> Population:
+    population = Population.restore(path, config(**flags), env_steps)
+    assert population is not None
+    return population
 
 
 def config(**flags: Any) -> Config:
     return config_of({**FLAGS, **flags})
 
 
-def begun(path: Path, settings: Config | None = None, seed: int = 5) -> Population:
-    path.mkdir(exist_ok=True)
-    return Population.begin(path, settings or config(), seed, NO_STEPS, SHAPING)
+def given(name: str) -> float:
+    """The value that the flags give a hyperparameter."""
+    return {each.name: each.default for each in hyperparameters(config())}[name]
 
 
-def restored(path: Path, settings: Config | None = None, env_steps: Mapping[int, int] = NO_STEPS) -> Population:
-    population = Population.restore(path, settings or config(), env_steps)
-    assert population is not None
-    return population
+def values(population: Population, name: str) -> list[float]:
+    """A hyperparameter of each member."""
+    return [member.hyperparameters[name] for member in population.members.values()]
 
 
 def objectives(policy: int, env_steps: int) -> dict[int, float | None]:
     """Objectives in a different order at each step."""
     return {other: float((17 * (other + 1) * (env_steps // 7 + policy + 1)) % 23) - 11 for other in range(4)}
+
+
+def take_turn(population: Population, policy: int, env_steps: int, known: Mapping[int, float | None]) -> Event:
+    event = population.turn(policy, env_steps, known)
+    population.record(event)
+    return event
 
 
 def play(population: Population, steps: range) -> list[Event]:
@@ -63,61 +82,47 @@ def play(population: Population, steps: range) -> list[Event]:
             known = objectives(policy, env_steps)
             population.look_at(known)
             if population.due(policy, env_steps):
-                events.append(population.turn(policy, env_steps, known))
-                population.record(events[-1])
+                events.append(take_turn(population, policy, env_steps, known))
     return events
 
 
 def test_first_policy_starts_with_the_flags_and_others_with_mutated_values(tmp_path: Path) -> None:
     population = begun(tmp_path)
-    given = {each.name: each.default for each in hyperparameters(config())}
 
     members = [population.members[policy] for policy in range(4)]
 
-    assert members[0].hyperparameters == given
+    assert members[0].hyperparameters == {name: given(name) for name in members[0].hyperparameters}
     assert members[0].reward_shaping == SHAPING
-    assert all(member.hyperparameters != given for member in members[1:])
     assert len({json.dumps(dict(member.hyperparameters)) for member in members}) == 4
     assert [(member.parent, member.next_turn, member.turns) for member in members] == [(None, START, 1)] * 4
     assert [event.kind for event in read_events(tmp_path)] == [Kind.BEGIN] * 4
 
 
 def test_turns_start_at_pbt_start_mutation_and_come_once_per_period(tmp_path: Path) -> None:
-    population = begun(tmp_path)
-
-    events = play(population, range(0, START + 3 * PERIOD, 300))
+    events = play(begun(tmp_path), range(0, START + 3 * PERIOD, 300))
 
     by_policy = {policy: [event.env_steps for event in events if event.policy == policy] for policy in range(4)}
     # The first multiple of 300 from 4,000 on, and then the first one 1,000 or more later.
     assert by_policy == {policy: [4200, 5400, 6600] for policy in range(4)}
 
 
-def test_a_policy_has_one_turn_at_a_time(tmp_path: Path) -> None:
+def test_a_policy_has_one_turn_at_a_time_and_a_cancelled_one_comes_again(tmp_path: Path) -> None:
     population = begun(tmp_path)
 
-    event = population.turn(2, START, {})
-
+    event = population.turn(2, START, LAST_IS_WORST)
     assert not population.due(2, START + 10 * PERIOD)
     assert population.due(1, START)
-    population.record(event)
-    assert not population.due(2, START + PERIOD - 1)
-    assert population.due(2, START + PERIOD)
 
-
-def test_cancelled_turn_comes_again(tmp_path: Path) -> None:
-    population = begun(tmp_path)
-    event = population.turn(3, START, objectives(3, START))
-
-    population.call_off(3)
-
-    assert population.due(3, START)
-    assert population.turn(3, START, objectives(3, START)) == event
+    population.call_off(2)
+    assert population.due(2, START)
+    assert take_turn(population, 2, START, LAST_IS_WORST) == event
+    assert [population.due(2, START + PERIOD - 1), population.due(2, START + PERIOD)] == [False, True]
 
 
 def test_worst_policy_copies_one_of_the_best_with_mutated_values(tmp_path: Path) -> None:
-    population = begun(tmp_path, config(pbt_mutation_rate=1.0))
+    population = begun(tmp_path, pbt_mutation_rate=1.0)
 
-    event = population.turn(3, START, {0: 100.0, 1: 10.0, 2: 90.0, 3: 5.0})
+    event = population.turn(3, START, LAST_IS_WORST)
     parent = population.members[event.parent or 0]
     population.record(event)
 
@@ -126,105 +131,80 @@ def test_worst_policy_copies_one_of_the_best_with_mutated_values(tmp_path: Path)
     assert event.hyperparameters.keys() == parent.hyperparameters.keys()
     # One mutation in a hundred resets a value to the default.
     assert all(
-        0.6 < event.hyperparameters[name] / value < 1.6 or event.hyperparameters[name] == _default(name)
+        0.6 < event.hyperparameters[name] / value < 1.6 or event.hyperparameters[name] == given(name)
         for name, value in parent.hyperparameters.items()
     )
     child = population.members[3]
     assert (child.parent, child.next_turn, child.turns) == (event.parent, START + PERIOD, 2)
     assert (child.hyperparameters, child.reward_shaping) == (event.hyperparameters, event.reward_shaping)
+    shapings = [member.reward_shaping for member in population.members.values()]
+    assert shapings[0] == SHAPING
+    for shaping in shapings[1:]:
+        assert shaping is not None
+        assert (shaping != SHAPING, shaping["delta"]["on"], shaping["delta"]["health"] < 0) == (True, True, True)
 
 
-def _default(name: str) -> float:
-    (found,) = [each.default for each in hyperparameters(config()) if each.name == name]
-    return found
+@pytest.mark.parametrize(
+    ("policy", "known", "kind", "reason"),
+    [
+        (0, {0: 100.0, 1: 50.0, 2: 20.0, 3: 99.0}, Kind.KEEP, "among the best"),
+        (1, {0: 100.0, 1: 50.0, 2: 20.0, 3: 99.0}, Kind.MUTATE, "in the middle"),
+        (0, {0: 50.0, 1: 100.0, 2: 40.0, 3: 45.0}, Kind.MUTATE, "in the middle"),
+        (0, {0: 1.0, 1: 100.0, 2: 40.0, 3: 45.0}, Kind.REPLACE, "among the worst, by more than the gaps"),
+        (3, {0: -100.0, 1: -101.0, 2: -102.0, 3: -103.0}, Kind.MUTATE, "among the worst, by less than the gaps"),
+        (1, {0: 5.0, 1: None, 2: 3.0, 3: float("nan")}, Kind.KEEP, "too few episodes to be ranked"),
+    ],
+)
+def test_kind_of_a_turn_follows_from_the_rank(
+    tmp_path: Path, policy: int, known: dict[int, float | None], kind: Kind, reason: str
+) -> None:
+    population = begun(tmp_path, pbt_replace_fraction=0.25, pbt_mutation_rate=1.0)
+    before = population.members[policy].hyperparameters
 
+    event = take_turn(population, policy, START, known)
 
-def test_best_policies_are_kept_and_middle_ones_mutated(tmp_path: Path) -> None:
-    population = begun(tmp_path, config(pbt_replace_fraction=0.25, pbt_mutation_rate=1.0))
-    values: dict[int, float | None] = {0: 100.0, 1: 50.0, 2: 20.0, 3: 99.0}
-
-    best, middle, near = (population.turn(policy, START, values) for policy in (0, 1, 3))
-    first = population.members[1]
-    population.record(middle)
-
-    assert (best.kind, best.parent, best.reason) == (Kind.KEEP, None, "among the best")
-    assert best.hyperparameters == population.members[0].hyperparameters
-    assert (middle.kind, middle.parent) == (Kind.MUTATE, None)
-    assert near.kind is Kind.MUTATE
-    assert middle.hyperparameters != first.hyperparameters
-    assert population.members[1].parent is None
-    assert population.members[1].hyperparameters == middle.hyperparameters
-
-
-def test_first_policy_is_mutated_and_replaced_like_all_others(tmp_path: Path) -> None:
-    population = begun(tmp_path, config(pbt_replace_fraction=0.25, pbt_mutation_rate=1.0))
-
-    middle = population.turn(0, START, {0: 50.0, 1: 100.0, 2: 40.0, 3: 45.0})
-    population.record(middle)
-    worst = population.turn(0, START + PERIOD, {0: 1.0, 1: 100.0, 2: 40.0, 3: 45.0})
-
-    assert middle.kind is Kind.MUTATE
-    assert (worst.kind, worst.parent) == (Kind.REPLACE, 1)
+    assert (event.kind, event.reason) == (kind, reason)
+    assert event.parent == (1 if kind is Kind.REPLACE else None)
+    assert event.objectives == {other: None if value != value else value for other, value in known.items()}
+    member = population.members[policy]
+    assert (member.hyperparameters == before) is (kind is Kind.KEEP)
+    assert (member.hyperparameters, member.parent) == (event.hyperparameters, event.parent)
+    assert member.next_turn == START + PERIOD
 
 
 def test_each_turn_draws_new_factors(tmp_path: Path) -> None:
-    population = begun(tmp_path, config(pbt_replace_fraction=0.25, pbt_mutation_rate=1.0))
-    rates = [population.members[1].hyperparameters["learning_rate"]]
+    population = begun(tmp_path, pbt_replace_fraction=0.25, pbt_mutation_rate=1.0)
+    rates = values(population, "learning_rate")[1:2]
 
     for turn in range(5):
-        event = population.turn(1, START + turn * PERIOD, {0: 9.0, 1: 8.0, 2: 7.0, 3: 6.0})
-        population.record(event)
+        event = take_turn(population, 1, START + turn * PERIOD, {0: 9.0, 1: 8.0, 2: 7.0, 3: 6.0})
         rates.append(event.hyperparameters["learning_rate"])
 
     assert len({round(new / old, 9) for old, new in itertools.pairwise(rates)}) == 5
 
 
-def test_worst_policy_within_the_gaps_is_mutated(tmp_path: Path) -> None:
-    population = begun(tmp_path, config(pbt_mutation_rate=1.0))
-
-    event = population.turn(3, START, {0: -100.0, 1: -101.0, 2: -102.0, 3: -103.0})
-
-    assert (event.kind, event.parent) == (Kind.MUTATE, None)
-    assert event.reason == "among the worst, by less than the gaps"
-
-
-def test_policy_without_enough_episodes_is_kept(tmp_path: Path) -> None:
-    population = begun(tmp_path)
-
-    event = population.turn(1, START, {0: 5.0, 1: None, 2: 3.0, 3: float("nan")})
-    population.record(event)
-
-    assert (event.kind, event.reason) == (Kind.KEEP, "too few episodes to be ranked")
-    assert event.objectives == {0: 5.0, 1: None, 2: 3.0, 3: None}
-    assert population.members[1].next_turn == START + PERIOD
-
-
 def test_policies_that_do_not_learn_are_no_members(tmp_path: Path) -> None:
-    population = begun(tmp_path, config(train_policies=(1, 3), pbt_replace_fraction=0.5))
+    flags: dict[str, Any] = {"train_policies": (1, 3), "pbt_replace_fraction": 0.5}
+    population = begun(tmp_path, **flags)
 
     event = population.turn(3, START, {0: 1000.0, 1: 10.0, 2: 900.0, 3: 1.0})
 
     assert sorted(population.members) == [1, 3]
     assert (event.kind, event.parent, sorted(event.objectives)) == (Kind.REPLACE, 1, [1, 3])
     assert not population.due(0, 10 * START)
-    assert population.config_for(0) == config(train_policies=(1, 3), pbt_replace_fraction=0.5)
+    assert population.config_for(0) == config(**flags)
 
 
 def test_skipped_event_leaves_the_member_unchanged(tmp_path: Path) -> None:
     population = begun(tmp_path)
     before = population.members[3]
 
-    event = population.turn(3, START, {0: 100.0, 1: 10.0, 2: 90.0, 3: 5.0})
+    event = population.turn(3, START, LAST_IS_WORST)
     population.record(event.skipped("checkpoint_p0 cannot be read"))
 
-    after = population.members[3]
-    assert (after.hyperparameters, after.reward_shaping, after.parent) == (
-        before.hyperparameters,
-        before.reward_shaping,
-        None,
-    )
-    assert after.next_turn == START + PERIOD
-    last = read_events(tmp_path)[-1]
+    after, last = population.members[3], read_events(tmp_path)[-1]
+    assert (after.hyperparameters, after.reward_shaping) == (before.hyperparameters, before.reward_shaping)
+    assert (after.parent, after.next_turn) == (None, START + PERIOD)
     assert (last.kind, last.parent, last.reason) == (Kind.SKIP, event.parent, "checkpoint_p0 cannot be read")
     assert last.hyperparameters == before.hyperparameters
 
@@ -239,142 +219,118 @@ def test_member_without_weights_copies_one_of_the_best_with_weights(tmp_path: Pa
     assert (event.kind, event.parent, event.reason) == (Kind.REPLACE, 2, "its weights are lost")
     assert population.members[0].parent == 2
     assert population.members[0].next_turn == START  # no turn is before the first one
+    with pytest.raises(ValueError, match="no member other than policy 0"):
+        population.reseed(0, 0, {}, {0, 1, 2, 3}, "lost")
 
 
 def test_member_without_weights_waits_at_most_a_period_for_a_ranking(tmp_path: Path) -> None:
     begun(tmp_path)
-    again = restored(tmp_path, env_steps={0: 0, 1: 5000, 2: 5000, 3: 5000})
+    again = restored(tmp_path, {0: 0, 1: 5000, 2: 5000, 3: 5000})
     some: dict[int, float | None] = {0: None, 1: 2.0, 2: None, 3: 4.0}
 
-    early = again.reseed(0, PERIOD - 1, some, {0}, "lost")
-    ranked = again.reseed(0, PERIOD - 1, {**some, 2: 3.0}, {0}, "lost")
-    late = again.reseed(0, PERIOD, {}, {0}, "lost")
-
-    assert early is None
-    assert ranked is not None
-    assert ranked.parent in (2, 3)
-    assert late is not None
-    assert late.parent in (1, 2, 3)
-
-
-def test_without_any_weights_there_is_no_parent(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no member other than policy 0"):
-        begun(tmp_path).reseed(0, 0, {}, {0, 1, 2, 3}, "lost")
+    assert again.reseed(0, PERIOD - 1, some, {0}, "lost") is None
+    for env_steps, known, parents in ((PERIOD - 1, {**some, 2: 3.0}, (2, 3)), (PERIOD, {}, (1, 2, 3))):
+        event = again.reseed(0, env_steps, known, {0}, "lost")
+        assert event is not None
+        assert event.parent in parents
 
 
 def test_config_of_a_member_has_its_values_and_is_valid(tmp_path: Path) -> None:
-    settings = config(pbt_optimize_batch_size=True, pbt_optimize_gamma=True, pbt_mutation_rate=1.0, batch_size=1056)
-    population = begun(tmp_path, settings)
+    flags = {"pbt_optimize_batch_size": True, "pbt_optimize_gamma": True, "pbt_mutation_rate": 1.0, "batch_size": 1056}
+    population = begun(tmp_path, **flags)
     events = play(population, range(START, START + 20 * PERIOD, PERIOD))
 
     for policy, member in population.members.items():
         own = population.config_for(policy)
         assert own.optim.learning_rate == member.hyperparameters["learning_rate"]
         assert own.learner.batch_size == member.hyperparameters["batch_size"]
-        assert own.learner.batch_size % settings.sampling.rollout == 0
-        assert own.run == settings.run
+        assert own.run == config(**flags).run
         assert check(own) == []
     # 33 rollouts can be doubled, and halved again; half of them are no whole rollouts.
     assert {event.hyperparameters["batch_size"] for event in events} == {1056, 2112, 4224}
-
-
-def test_restored_population_equals_the_saved_one(tmp_path: Path) -> None:
-    population = begun(tmp_path)
-    events = play(population, range(0, 10 * PERIOD, 300))
-
-    again = restored(tmp_path, env_steps=dict.fromkeys(range(4), 10 * PERIOD))
-
-    assert again.members == population.members
-    assert (again.state.seed, again.state.reward_shaping) == (5, SHAPING)
-    assert load_state(tmp_path) == again.state
-    kinds = [event.kind for event in read_events(tmp_path)]
-    assert kinds == [Kind.BEGIN] * 4 + [event.kind for event in events] + [Kind.RESTORE] * 4
-    assert {Kind.REPLACE, Kind.MUTATE, Kind.KEEP} <= {*kinds}
 
 
 @pytest.mark.parametrize("pause", [START + 100, START + 1300, START + 5200])
 def test_interrupted_population_has_the_same_turns(tmp_path: Path, pause: int) -> None:
     whole = begun(tmp_path / "whole")
     expected = play(whole, range(0, START + 12 * PERIOD, 100))
+    parts = tmp_path / "parts"
+    population = begun(parts)
 
-    begun_part = begun(tmp_path / "parts")
-    events = play(begun_part, range(0, pause, 100))
-    again = restored(tmp_path / "parts", env_steps=dict.fromkeys(range(4), pause))
+    events = play(population, range(0, pause, 100))
+    again = restored(parts, dict.fromkeys(range(4), pause))
+
+    assert again.members == population.members
+    kinds = [event.kind for event in read_events(parts)]
+    assert kinds == [Kind.BEGIN] * 4 + [event.kind for event in events] + [Kind.RESTORE] * 4
     events += play(again, range(pause, START + 12 * PERIOD, 100))
-
     assert events == expected
+    assert {Kind.REPLACE, Kind.MUTATE, Kind.KEEP} == {event.kind for event in events}
     assert again.members == whole.members
+    assert load_state(parts) == again.state
 
 
 def test_after_a_resume_turns_wait_at_most_a_period_for_a_ranking(tmp_path: Path) -> None:
     begun(tmp_path)
     pause = START + 100
-    again = restored(tmp_path, env_steps=dict.fromkeys(range(4), pause))
+    again = restored(tmp_path, dict.fromkeys(range(4), pause))
     some: dict[int, float | None] = {0: 1.0, 1: 2.0, 2: None, 3: 4.0}
 
     again.look_at(some)
 
-    assert not again.due(0, pause)
-    assert not again.due(0, pause + PERIOD - 1)
-    assert again.due(0, pause + PERIOD)
+    assert [again.due(0, env_steps) for env_steps in (pause, pause + PERIOD - 1, pause + PERIOD)] == [
+        False,
+        False,
+        True,
+    ]
     again.look_at({**some, 2: 3.0})
     assert again.due(0, pause + 1)
     again.look_at({**some, 2: None})  # policy 2 was replaced, and its episodes are forgotten
     assert again.due(0, pause + 1)
 
 
-def test_new_population_does_not_wait_for_a_ranking(tmp_path: Path) -> None:
-    population = begun(tmp_path)
+def test_new_population_waits_for_a_ranking_only_in_a_trained_run(tmp_path: Path) -> None:
+    new = begun(tmp_path / "new")
+    new.look_at({0: 1.0, 1: None, 2: None, 3: None})
+    assert new.due(0, START)
 
-    population.look_at({0: 1.0, 1: None, 2: None, 3: None})
-
-    assert population.due(0, START)
-
-
-def test_new_population_of_a_trained_run_waits_for_a_ranking(tmp_path: Path) -> None:
-    population = Population.begin(tmp_path, config(), 5, dict.fromkeys(range(4), 3 * START), None)
-
-    assert not population.due(0, 3 * START)
-    population.look_at({0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0})
-    assert population.due(0, 3 * START)
+    trained = begun(tmp_path / "trained", env_steps=dict.fromkeys(range(4), 3 * START))
+    assert not trained.due(0, 3 * START)
+    trained.look_at({0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0})
+    assert trained.due(0, 3 * START)
 
 
 def test_member_restored_from_before_its_last_turn_waits_a_period(tmp_path: Path) -> None:
     play(begun(tmp_path), range(START, START + 10 * PERIOD, PERIOD))
 
-    again = restored(tmp_path, env_steps={0: 20, 1: START + 1, 2: START + 9 * PERIOD, 3: 30 * PERIOD})
+    again = restored(tmp_path, {0: 20, 1: START + 1, 2: START + 9 * PERIOD, 3: 30 * PERIOD})
 
     next_turns = [member.next_turn for member in again.members.values()]
     assert next_turns == [START, START + 1 + PERIOD, START + 10 * PERIOD, START + 10 * PERIOD]
 
 
-def test_turn_that_was_not_recorded_is_repeated_after_a_kill(tmp_path: Path) -> None:
-    lost = begun(tmp_path).turn(3, START, objectives(3, START))
+@pytest.mark.parametrize("logged", [False, True])
+def test_turn_that_was_not_saved_is_repeated_after_a_kill(
+    tmp_path: Path, logged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(path: Path, value: object) -> None:
+        raise KeyboardInterrupt
+
+    population = begun(tmp_path)
+    event = population.turn(3, START, objectives(3, START))
+    if logged:
+        with monkeypatch.context() as patch:
+            patch.setattr(atomic, "write_json", killed)
+            with pytest.raises(KeyboardInterrupt):
+                population.record(event)
+        assert read_events(tmp_path)[-1] == event
 
     again = restored(tmp_path)
 
     assert again.due(3, START)
-    assert again.turn(3, START, objectives(3, START)) == lost
-
-
-def test_kill_between_log_and_state_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    population = begun(tmp_path)
-    event = population.turn(3, START, objectives(3, START))
-
-    def killed(path: Path, value: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(atomic, "write_json", killed)
-        with pytest.raises(KeyboardInterrupt):
-            population.record(event)
-    torn = read_events(tmp_path)
-    again = restored(tmp_path)
-    second = again.turn(3, START, objectives(3, START))
-    again.record(second)
-
-    assert torn[-1] == event == second
-    assert [each for each in read_events(tmp_path) if each.kind is not Kind.RESTORE] == torn
+    assert take_turn(again, 3, START, objectives(3, START)) == event
+    kinds = [each.kind for each in read_events(tmp_path)]
+    assert kinds == [Kind.BEGIN] * 4 + [Kind.RESTORE] * 4 + [event.kind]
 
 
 def test_full_disk_is_a_warning_and_the_next_turn_saves_everything(
@@ -387,10 +343,10 @@ def test_full_disk_is_a_warning_and_the_next_turn_saves_everything(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        population.record(population.turn(1, START, objectives(1, START)))
+        take_turn(population, 1, START, objectives(1, START))
     assert "cannot be saved" in caplog.text
     assert len(read_events(tmp_path)) == 4
-    population.record(population.turn(2, START, objectives(2, START)))
+    take_turn(population, 2, START, objectives(2, START))
 
     assert load_state(tmp_path) == population.state
     assert [event.policy for event in read_events(tmp_path)] == [0, 1, 2, 3, 2]
@@ -399,55 +355,45 @@ def test_full_disk_is_a_warning_and_the_next_turn_saves_everything(
 def test_mutable_flags_may_change_between_sessions(tmp_path: Path) -> None:
     population = begun(tmp_path)
 
-    flags = {"pbt_optimize_gamma": True, "gamma": 0.95, "pbt_hyperparameters": {"learning_rate": None}}
-    again = restored(tmp_path, config(**flags))
+    again = restored(tmp_path, pbt_optimize_gamma=True, gamma=0.95, pbt_hyperparameters={"learning_rate": None})
 
-    assert [member.hyperparameters["gamma"] for member in again.members.values()] == [0.95] * 4
+    assert values(again, "gamma") == [0.95] * 4
     assert all("learning_rate" not in member.hyperparameters for member in again.members.values())
-    assert [member.hyperparameters["ppo_clip_ratio"] for member in again.members.values()] == [
-        member.hyperparameters["ppo_clip_ratio"] for member in population.members.values()
-    ]
+    assert values(again, "ppo_clip_ratio") == values(population, "ppo_clip_ratio")
 
 
 def test_values_that_are_not_valid_any_more_are_replaced_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    flags = {"pbt_optimize_batch_size": True, "batch_size": 1024, "pbt_mutation_rate": 1.0}
-    population = begun(tmp_path, config(**flags))
-    was = population.members[1].hyperparameters["batch_size"]
+    population = begun(tmp_path, pbt_optimize_batch_size=True, batch_size=1024, pbt_mutation_rate=1.0)
+    was, rates = values(population, "batch_size")[1], values(population, "learning_rate")
     assert was in (512, 2048)
-    rates = [member.hyperparameters["learning_rate"] for member in population.members.values()]
 
-    narrow = {"learning_rate": {"min": 0.9 * rates[0], "max": 1.1 * rates[0]}}
-    settings = config(**{**flags, "batch_size": 1056, "rollout": 33, "pbt_hyperparameters": narrow})
-    again = restored(tmp_path, settings)
+    low, high = 0.9 * rates[0], 1.1 * rates[0]
+    narrow = {"learning_rate": {"min": low, "max": high}}
+    again = restored(tmp_path, pbt_optimize_batch_size=True, batch_size=1056, rollout=33, pbt_hyperparameters=narrow)
 
-    assert [member.hyperparameters["batch_size"] for member in again.members.values()] == [1056] * 4
-    bounded = [min(max(rate, 0.9 * rates[0]), 1.1 * rates[0]) for rate in rates]
-    assert [member.hyperparameters["learning_rate"] for member in again.members.values()] == pytest.approx(bounded)
+    assert values(again, "batch_size") == [1056] * 4
+    bounded = [min(max(rate, low), high) for rate in rates]
+    assert values(again, "learning_rate") == pytest.approx(bounded)
     assert bounded != rates
     assert check(again.config_for(1)) == []
     assert f"batch_size={was:g} is not valid" in caplog.text
 
 
 def test_policy_that_starts_to_learn_becomes_a_member(tmp_path: Path) -> None:
-    begun(tmp_path, config(train_policies=(0, 1)))
+    begun(tmp_path, train_policies=(0, 1))
 
-    again = restored(tmp_path, env_steps={0: 50, 1: 60, 2: 0, 3: 0})
+    again = restored(tmp_path, {0: 50, 1: 60, 2: 0, 3: 0})
 
     assert sorted(again.members) == [0, 1, 2, 3]
     assert again.members[2].hyperparameters != again.members[3].hyperparameters
-    assert [(event.kind, event.policy) for event in read_events(tmp_path)[2:]] == [
-        (Kind.RESTORE, 0),
-        (Kind.RESTORE, 1),
-        (Kind.BEGIN, 2),
-        (Kind.BEGIN, 3),
-    ]
+    kinds = [(event.kind, event.policy) for event in read_events(tmp_path)[2:]]
+    assert kinds == [(Kind.RESTORE, 0), (Kind.RESTORE, 1), (Kind.BEGIN, 2), (Kind.BEGIN, 3)]
 
 
 def test_missing_population_is_none_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
     assert Population.restore(tmp_path, config(), NO_STEPS) is None
-    begun(tmp_path)
     (tmp_path / STATE_NAME).write_text("{")
 
     with pytest.raises(RunDirError, match="restore a copy"):
@@ -457,41 +403,24 @@ def test_missing_population_is_none_and_a_damaged_one_is_refused(tmp_path: Path)
 def test_new_population_keeps_the_event_log(tmp_path: Path) -> None:
     play(begun(tmp_path), range(START, START + PERIOD, 100))
     before = read_events(tmp_path)
-    (tmp_path / STATE_NAME).rename(tmp_path / "old.json")
 
     again = begun(tmp_path, seed=6)
 
-    assert read_events(tmp_path)[: len(before)] == before
-    assert [event.kind for event in read_events(tmp_path)[len(before) :]] == [Kind.BEGIN] * 4
+    events = read_events(tmp_path)
+    assert events[: len(before)] == before
+    assert [event.kind for event in events[len(before) :]] == [Kind.BEGIN] * 4
     assert load_state(tmp_path) == again.state
     assert [member.turns for member in again.members.values()] == [1] * 4
+    # The seed determines the values.
+    assert begun(tmp_path / "same", seed=6).members == again.members != begun(tmp_path / "other").members
 
 
-def test_invalid_reward_shaping_is_refused(tmp_path: Path) -> None:
+def test_reward_shaping_is_checked_and_tuples_in_it_become_lists(tmp_path: Path) -> None:
     with pytest.raises(EnvError, match="holds nan at win"):
-        Population.begin(tmp_path, config(), 5, NO_STEPS, {"win": float("nan")})
+        begun(tmp_path, shaping={"win": float("nan")})
     assert not (tmp_path / EVENT_LOG_NAME).exists()
 
-
-def test_reward_shaping_is_mutated_and_copied_with_the_weights(tmp_path: Path) -> None:
-    population = begun(tmp_path, config(pbt_mutation_rate=1.0))
-    population.record(population.turn(3, START, {0: 100.0, 1: 10.0, 2: 90.0, 3: 5.0}))
-
-    shapings = [member.reward_shaping for member in population.members.values()]
-
-    assert shapings[0] == SHAPING
-    assert all(shaping is not None and shaping != SHAPING for shaping in shapings[1:])
-    assert all(shaping is not None and shaping["delta"]["on"] is True for shaping in shapings)
-    assert all(shaping is not None and shaping["delta"]["health"] < 0 for shaping in shapings)
-
-
-def test_tuples_in_reward_shaping_become_lists(tmp_path: Path) -> None:
-    population = Population.begin(tmp_path, config(), 5, NO_STEPS, {"speeds": (1.0, 2.0)})
+    population = begun(tmp_path, shaping={"speeds": (1.0, 2.0)})
 
     assert population.state.reward_shaping == {"speeds": [1.0, 2.0]}
     assert load_state(tmp_path) == population.state
-
-
-def test_seed_determines_the_population(tmp_path: Path) -> None:
-    assert begun(tmp_path / "a", seed=1).members == begun(tmp_path / "b", seed=1).members
-    assert begun(tmp_path / "c", seed=1).members != begun(tmp_path / "d", seed=2).members

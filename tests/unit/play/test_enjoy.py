@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from sfactory.errors import ExitCode
 from tests.support.saved_run import BANDIT, CONTEXTS, LENGTH, checkpoints, payload, play, refused, save_run
 
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
+LATEST = "checkpoint_p0/checkpoint_000000007_70.pth"
+GREEDY = "--eval_deterministic=True"
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +29,12 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_result_names_env_checkpoint_and_what_was_played(capsys: pytest.CaptureFixture[str]) -> None:
     save_run(certainty=50.0)
 
-    result = play(capsys, "--max_num_episodes=6", "--eval_deterministic=True", "--seed=11")
+    result = play(capsys, "--max_num_episodes=6", GREEDY, "--seed=11")
 
     assert result == {
         "env": BANDIT,
         "policy": 0,
-        "checkpoint": "train_dir/run/checkpoint_p0/checkpoint_000000007_70.pth",
+        "checkpoint": f"train_dir/run/{LATEST}",
         "checkpoint_env_steps": 70,
         "deterministic": True,
         "seed": 11,
@@ -46,36 +49,31 @@ def test_the_result_names_env_checkpoint_and_what_was_played(capsys: pytest.Capt
     }
 
 
-def test_greedy_play_takes_the_mode_and_sampled_play_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_greedy_play_takes_the_mode_and_a_seed_given_or_drawn_plays_the_same_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     save_run(certainty=0.5)  # the right choice has probability 0.35
+    many = "--max_num_episodes=40"
 
-    greedy = play(capsys, "--max_num_episodes=40", "--eval_deterministic=True", "--seed=1")
-    sampled = play(capsys, "--max_num_episodes=40", "--eval_deterministic=False", "--seed=1")
+    greedy = play(capsys, many, GREEDY, "--seed=1")
+    sampled, again, other = (play(capsys, many, "--eval_deterministic=False", f"--seed={seed}") for seed in (5, 5, 6))
+    drawn = play(capsys)
 
     assert greedy["episode_return_mean"] == 5.0
     assert 1.0 < sampled["episode_return_mean"] < 2.6
-
-
-def test_a_seed_given_or_drawn_plays_the_same_episodes_again(capsys: pytest.CaptureFixture[str]) -> None:
-    save_run()
-
-    first, again, other = (play(capsys, "--max_num_episodes=40", f"--seed={seed}") for seed in (5, 5, 6))
-    drawn = play(capsys)
-    drawn_again = play(capsys, f"--seed={drawn['seed']}")
-
-    assert first == again
-    assert {**first, "seed": 6} != other
-    assert drawn == drawn_again
+    assert sampled == again
+    assert {**sampled, "seed": 6} != other
+    assert drawn == play(capsys, f"--seed={drawn['seed']}")
     assert (drawn["episodes"], drawn["deterministic"]) == (20, False)  # the defaults
 
 
 @pytest.mark.parametrize(
     ("flags", "checkpoint", "mean"),
     [
-        ([], "checkpoint_p0/checkpoint_000000007_70.pth", 0.0),
+        ([], LATEST, 0.0),
         (["--load_checkpoint_kind=best"], "checkpoint_p0/best_000000003_50_5.000.pth", 5.0),
         (["--load_checkpoint_kind=milestone"], "checkpoint_p0/milestones/checkpoint_000000005_50.pth", 5.0),
-        (["--checkpoint_env_steps=70"], "checkpoint_p0/checkpoint_000000007_70.pth", 0.0),
+        (["--checkpoint_env_steps=70"], LATEST, 0.0),
         (["--checkpoint_env_steps=20"], "checkpoint_p0/milestones/checkpoint_000000002_20.pth", 0.0),
         (
             ["--checkpoint_env_steps=50", "--load_checkpoint_kind=milestone"],
@@ -123,13 +121,9 @@ def test_what_is_missing_or_does_not_fit_is_refused(
     Path("train_dir/damaged/config.json").write_text('{"format_version": 1, ')
     save_run("other", env_kwargs={"num_contexts": CONTEXTS + 1, "length": LENGTH})
 
-    if not flags[0].startswith("--experiment"):
-        flags = ["--experiment=run", *flags]
+    (line,) = refused(capsys, *([] if "--experiment" in flags[0] else ["--experiment=run"]), *flags)
 
-    (line,) = refused(capsys, *flags)
-
-    for word in words.split(".*"):
-        assert word in line
+    assert [word for word in words.split(".*") if word not in line] == []
 
 
 @pytest.mark.parametrize(
@@ -142,16 +136,34 @@ def test_frames_end_the_play_and_only_whole_episodes_count(
 
     result = play(capsys, f"--max_num_frames={frames}")
 
-    assert result["episodes"] == episodes
-    assert result["episode_length_mean"] == (5.0 if episodes else None)
+    assert (result["episodes"], result["episode_length_mean"]) == (episodes, 5.0 if episodes else None)
 
 
-def run_enjoy(*argv: str, redirection: str = "") -> subprocess.CompletedProcess[str]:
-    """enjoy as a user starts it here with its outputs in pipes; ``redirection`` is the shell's."""
+CHATTY_ENV = """
+import ctypes
+from sfactory_envs.synthetic.bandit import Bandit
+print('hello from the module')
+class Chatty(Bandit):
+    def step(self, action):
+        for _ in range(8):
+            # 16 characters, so that no line is cut in two where C's buffer is full.
+            ctypes.CDLL(None).puts(b'hello from C...')
+        return super().step(action)
+    def __del__(self):
+        print('goodbye')
+"""
+
+
+@pytest.mark.parametrize("redirection", ["", ">&-"])
+def test_what_an_env_prints_stays_out_of_the_result_and_stdout_may_be_closed(tmp_path: Path, redirection: str) -> None:
+    (tmp_path / "chatty_bandit.py").write_text(CHATTY_ENV)
+    save_run(env="chatty_bandit:Chatty")
+
     # PYTHONUNBUFFERED would hold for C's stdout, too.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    return subprocess.run(
-        ["/bin/sh", "-c", f'exec "$0" "$@" {redirection}', sys.executable, "-m", "sfactory.enjoy", *argv],
+    command = f'exec "$0" -m sfactory.enjoy --experiment=run {redirection}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", command, sys.executable],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -160,38 +172,12 @@ def run_enjoy(*argv: str, redirection: str = "") -> subprocess.CompletedProcess[
         timeout=120,
     )
 
-
-def test_what_an_env_prints_stays_out_of_the_result(tmp_path: Path) -> None:
-    # A line of 16 characters, so that none is cut in two where C's buffer is full.
-    (tmp_path / "chatty_bandit.py").write_text(
-        "import ctypes\n"
-        "from sfactory_envs.synthetic.bandit import Bandit\n"
-        "print('hello from the module')\n"
-        "class Chatty(Bandit):\n"
-        "    def step(self, action):\n"
-        "        for _ in range(8):\n"
-        "            ctypes.CDLL(None).puts(b'hello from C...')\n"
-        "        return super().step(action)\n"
-        "    def __del__(self):\n"
-        "        print('goodbye')\n"
-    )
-    save_run(env="chatty_bandit:Chatty")
-
-    done = run_enjoy("--experiment=run")
-
     assert done.returncode == 0, done.stderr
-    assert [json.loads(line)["episodes"] for line in done.stdout.splitlines()] == [20]
-    assert done.stderr.count("hello from C...\n") == 20 * LENGTH * 8
-    assert {"hello from the module", "goodbye"} <= {*done.stderr.splitlines()}
-
-
-def test_without_a_stdout_it_plays_all_the_same() -> None:
-    save_run()
-
-    done = run_enjoy("--experiment=run", redirection=">&-")
-
-    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["episodes"] for line in done.stdout.splitlines()] == ([] if redirection else [20])
     assert "20 of 20 episodes" in done.stderr
+    if not redirection:
+        assert done.stderr.count("hello from C...\n") == 20 * LENGTH * 8
+        assert {"hello from the module", "goodbye"} <= {*done.stderr.splitlines()}
 
 
 def test_damaged_checkpoints_are_skipped_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,8 +203,7 @@ def test_a_policy_of_an_older_readable_version_is_played_and_others_are_refused(
     checkpoints().save(payload(50.0) | {"payload_version": version}, train_step=7, env_steps=70)
 
     if version == 2:  # from before there was a choice of optimizers
-        result = play(capsys, "--max_num_episodes=3", "--eval_deterministic=True")
-        assert (result["checkpoint_env_steps"], result["episode_return_mean"]) == (70, 5.0)
+        assert play(capsys, GREEDY)["episode_return_mean"] == 5.0
     else:
         (error,) = refused(capsys, "--experiment=run")
         assert "another version of sfactory" in error
@@ -260,27 +245,27 @@ class Leaving(Bandit):
 
 
 @pytest.mark.parametrize(
-    ("env", "kwargs", "text"),
+    ("env", "kwargs", "flags", "text"),
     [
-        (FAULTY, {"length": LENGTH, "raise_at": 7}, "step 2 of episode 2 raised EnvFault: step 7 raises"),
-        ("odd_bandit:Odd", {"num_contexts": CONTEXTS}, "error: LookupError: no metadata today"),
-        ("odd_bandit:Leaving", {"num_contexts": CONTEXTS}, "SystemExit"),
+        (FAULTY, {"length": LENGTH, "raise_at": 7}, [], "step 2 of episode 2 raised EnvFault: step 7 raises"),
+        ("odd_bandit:Odd", {"num_contexts": CONTEXTS}, ["--save_video=True"], "error: LookupError: no metadata today"),
+        ("odd_bandit:Leaving", {"num_contexts": CONTEXTS}, [], "SystemExit"),
     ],
 )
 def test_faults_of_an_env_are_shown_with_a_traceback(
-    env: str, kwargs: dict[str, object], text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    env: str, kwargs: dict[str, Any], flags: list[str], text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "odd_bandit.py").write_text(ODD_ENVS)
     save_run(env=env, env_kwargs=kwargs)
 
-    code = enjoy.main(["--experiment=run", *(["--save_video=True"] if "Odd" in env else [])])
+    code = enjoy.main(["--experiment=run", *flags])
 
     captured = capsys.readouterr()
-    assert code == ExitCode.FAULTS
-    assert captured.out == ""
+    assert (code, captured.out) == (ExitCode.FAULTS, "")
     assert "Traceback" in captured.err
-    assert captured.err.splitlines()[-1].startswith("error: ")
-    assert text in captured.err.splitlines()[-1]
+    last = captured.err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert text in last
 
 
 def test_ctrl_c_sums_up_the_episodes_that_were_finished(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import random
 from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
@@ -44,11 +44,12 @@ FLAGS: dict[str, Any] = {
 }
 # Episodes of 2, 3 and 4 steps: an episode's return is the sum of what the env shows, and half of its length.
 SCRIPT: list[Any] = [(2, "terminated"), (3, "truncated"), (4, "terminated")]
+MEANS = ("return_mean", "return_min", "return_max", "length_mean")
 RETURNS = [0.5 + 1.5, 100.5 + 101.5 + 102.5, 200.5 + 201.5 + 202.5 + 203.5]
 
 
 class Run:
-    """What evaluators share, and what they tell."""
+    """What evaluators share, and what they report."""
 
     def __init__(self, **flags: Any) -> None:
         self.config: Config = config_of({**FLAGS, **flags})
@@ -89,16 +90,14 @@ def test_an_evaluation_is_of_whole_episodes_of_the_newest_version() -> None:
 
     (part,) = run.parts()
     assert (part.evaluator, part.number, part.policy_version) == (0, 1, 5)
-    assert (part.totals.episodes, part.totals.finite, part.totals.length_sum, part.totals.objectives) == (3, 3, 9, 0)
-    assert (part.totals.return_sum, part.totals.return_min, part.totals.return_max) == (
-        sum(RETURNS),
-        min(RETURNS),
-        max(RETURNS),
-    )
+    assert part.totals == EpisodeTotals(3, 3, sum(RETURNS), min(RETURNS), max(RETURNS), 9, 0, 0.0)
 
 
-def test_nothing_is_evaluated_before_there_are_weights() -> None:
-    run, env = Run(), ScriptedEnv([])
+@pytest.mark.parametrize(("interval", "published"), [(1e-6, False), (1e6, True)])
+def test_an_evaluation_waits_for_weights_and_for_its_time(interval: float, published: bool) -> None:
+    run, env = Run(eval_interval_sec=interval), ScriptedEnv([])
+    if published:
+        run.publish(0)
     evaluator = run.evaluator(env)
 
     for _ in range(3):
@@ -106,17 +105,6 @@ def test_nothing_is_evaluated_before_there_are_weights() -> None:
 
     assert run.parts() == []
     assert env.seeds == []
-
-
-def test_the_next_evaluation_waits_for_its_time() -> None:
-    run = Run(eval_interval_sec=1e6)
-    run.publish(0)
-    evaluator = run.evaluator(ScriptedEnv(SCRIPT))
-
-    for _ in range(3):
-        evaluator.turn(0)
-
-    assert run.parts() == []
 
 
 def test_all_evaluators_play_the_same_version_though_newer_ones_are_published() -> None:
@@ -129,14 +117,8 @@ def test_all_evaluators_play_the_same_version_though_newer_ones_are_published() 
     evaluators[0].turn(0)
     evaluators[1].turn(0)
 
-    parts = run.parts()
-    assert [(part.evaluator, part.number, part.policy_version) for part in parts] == [
-        (0, 1, 0),
-        (1, 1, 0),
-        (0, 2, 3),
-        (1, 2, 3),
-    ]
-    assert [part.totals.episodes for part in parts] == [2, 1, 2, 1]
+    parts = [(part.evaluator, part.number, part.policy_version, part.totals.episodes) for part in run.parts()]
+    assert parts == [(0, 1, 0, 2), (1, 1, 0, 1), (0, 2, 3, 2), (1, 2, 3, 1)]
 
 
 def test_what_is_published_and_what_actors_have_stay_as_they_were() -> None:
@@ -153,15 +135,16 @@ def test_what_is_published_and_what_actors_have_stay_as_they_were() -> None:
     after = np.empty_like(before)
     assert run.shared.weights[0].read_into(after) == (1, 7)
     assert after.tobytes() == before.tobytes()
-    slots = run.shared.trajectories
-    assert all(
-        not tensor.any() for slot in range(run.shared.layout.num_slots) for tensor in slots.slot(slot).obs.values()
+    assert not any(
+        tensor.any()
+        for slot in range(run.shared.layout.num_slots)
+        for tensor in run.shared.trajectories.slot(slot).obs.values()
     )
     assert run.shared.status.total("env_steps", "sf-actor") == 0
     assert len(run.parts()) == 3
 
 
-def test_seeds_of_evaluations_are_nobody_elses() -> None:
+def test_seeds_of_evaluations_are_used_for_nothing_else() -> None:
     run = Run(eval_workers=2, eval_episodes=4)
     setups = [
         run.setup(evaluator, seed, generation) for evaluator in (0, 1) for seed in (1, 2) for generation in (0, 9)
@@ -171,7 +154,6 @@ def test_seeds_of_evaluations_are_nobody_elses() -> None:
     seeds = [setup.seed_of(number) for setup in setups for number in (0, 1, 2)]
 
     assert len({*seeds, actor.env_seed(0), actor.acting_seed(), actor.libraries_seed()}) == len(seeds) + 3
-    assert setups[0].seed_of(1) == run.setup().seed_of(1)
 
 
 def played_actions(deterministic: bool, seed: int) -> list[int]:
@@ -234,31 +216,23 @@ def test_what_is_under_way_at_a_stop_is_finished_if_it_does_not_take_long() -> N
     assert [(part.evaluator, part.policy_version) for part in run.parts()] == [(0, 4), (1, 4)]
 
 
-class Telling(gymnasium.Env[npt.NDArray[np.float32], np.int64]):
-    """Episodes of one step with these returns and infos."""
+def test_objectives_are_reported_and_what_is_not_finite_is_in_no_mean(caplog: pytest.LogCaptureFixture) -> None:
+    bad: dict[str, Any] = {"episode_extra_stats": 3}
+    endings = [(1.0, {"true_objective": 10.0}), (float("nan"), bad), (float("inf"), bad), (4.0, {"true_objective": 5})]
 
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(10)
+    class Scored(ScriptedEnv):
+        """Episodes of one step with these returns and infos."""
 
-    def __init__(self, episodes: list[tuple[float, dict[str, Any]]]) -> None:
-        self._episodes = list(episodes)
+        def step(self, action: int) -> Any:
+            obs, _, terminated, truncated, _ = super().step(action)
+            reward, info = endings.pop(0)
+            return obs, reward, terminated, truncated, info
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: np.int64) -> Any:
-        value, info = self._episodes.pop(0)
-        return np.zeros(1, np.float32), value, True, False, info
-
-
-def test_objectives_are_told_and_what_is_not_finite_is_in_no_mean(caplog: pytest.LogCaptureFixture) -> None:
     run = Run(eval_episodes=4)
     run.publish(0)
-    bad: dict[str, Any] = {"episode_extra_stats": 3}
-    episodes = [(1.0, {"true_objective": 10.0}), (float("nan"), bad), (float("inf"), bad), (4.0, {"true_objective": 5})]
 
     with caplog.at_level(logging.WARNING):
-        run.evaluator(Telling(episodes)).turn(0)
+        run.evaluator(Scored([(1, "terminated")] * 4)).turn(0)
 
     (part,) = run.parts()
     report = EvaluationReport.of([part])
@@ -268,7 +242,7 @@ def test_objectives_are_told_and_what_is_not_finite_is_in_no_mean(caplog: pytest
     assert caplog.text.count("a statistic of an episode is left out") == 1
 
 
-def test_the_life_of_an_evaluator_ends_with_its_env_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluator_closes_its_env_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[ScriptedEnv] = []
 
     class Scripted(EnvFactory):
@@ -288,12 +262,11 @@ def test_the_life_of_an_evaluator_ends_with_its_env_closed(monkeypatch: pytest.M
     assert row.get("state") == State.RUNNING
 
 
-def part(evaluator: int, number: int = 1, version: int = 8, **changes: Any) -> EvaluationPart:
-    totals = EpisodeTotals(2, 2, 10.0, 4.0, 6.0, 30, 0, 0.0)
-    return EvaluationPart(evaluator, number, version, totals._replace(**changes))
+def part(evaluator: int, **changes: Any) -> EvaluationPart:
+    return EvaluationPart(evaluator, 1, 8, EpisodeTotals(2, 2, 10.0, 4.0, 6.0, 30, 0, 0.0)._replace(**changes))
 
 
-def test_an_evaluation_is_complete_when_all_parts_are_there() -> None:
+def test_an_evaluation_is_complete_when_all_parts_have_arrived() -> None:
     reports = EvaluationReports(2)
     reports.add(part(1, return_sum=1.0, return_min=-2.0, return_max=3.0, episodes=3, length_sum=5))
     assert reports.take() == []
@@ -304,35 +277,21 @@ def test_an_evaluation_is_complete_when_all_parts_are_there() -> None:
     (report,) = reports.take()
     assert reports.take() == []
     assert reports.last == report
-    assert reports.is_complete(1)
-    assert not reports.is_complete(2)
+    assert [reports.is_complete(number) for number in (1, 2)] == [True, False]
     assert report == EvaluationReport(8, 5, 11.0 / 4, -2.0, 6.0, 7.0, None)
-    assert report.scalars() == {
-        "eval/policy_version": 8,
-        "eval/episodes": 5,
-        "eval/episode_return_mean": 11.0 / 4,
-        "eval/episode_return_min": -2.0,
-        "eval/episode_return_max": 6.0,
-        "eval/episode_length_mean": 7.0,
-    }
-    assert str(report) == ("evaluation of policy version 8: return 2.750 (-2.000 to 6.000), length 7.0, 5 episodes")
+    names = ("policy_version", "episodes", *(f"episode_{each}" for each in MEANS))
+    assert report.scalars() == dict(zip((f"eval/{name}" for name in names), dataclasses.astuple(report), strict=False))
+    assert str(report) == "evaluation of policy version 8: return 2.750 (-2.000 to 6.000), length 7.0, 5 episodes"
 
 
-def test_an_evaluation_without_a_finite_return_has_no_mean() -> None:
-    nothing = part(0, finite=0, return_sum=0.0, return_min=float("inf"), return_max=-float("inf"))
+def test_means_are_reported_only_of_what_episodes_report() -> None:
+    nothing = EvaluationReport.of([part(0, finite=0, return_sum=0.0, return_min=math.inf, return_max=-math.inf)])
+    scored = EvaluationReport.of([part(0, objectives=1, objective_sum=4.0), part(1, objectives=3, objective_sum=8.0)])
 
-    report = EvaluationReport.of([nothing])
-
-    assert (report.episode_return_mean, report.episode_return_min, report.episode_return_max) == (None, None, None)
-    assert "return - (- to -)" in str(report)
-
-
-def test_true_objectives_are_reported_where_they_are_told() -> None:
-    report = EvaluationReport.of([part(0, objectives=1, objective_sum=4.0), part(1, objectives=3, objective_sum=8.0)])
-
-    assert report.true_objective_mean == 3.0
-    assert report.scalars()["eval/true_objective_mean"] == 3.0
-    assert ", true objective 3.000, length" in str(report)
+    assert (nothing.episode_return_mean, nothing.episode_return_min, nothing.episode_return_max) == (None, None, None)
+    assert "return - (- to -)" in str(nothing)
+    assert scored.true_objective_mean == scored.scalars()["eval/true_objective_mean"] == 3.0
+    assert ", true objective 3.000, length" in str(scored)
 
 
 class Failing(ScriptedEnv):
@@ -344,7 +303,7 @@ class Failing(ScriptedEnv):
         return super().reset(seed=seed, options=options)
 
 
-def test_an_env_that_fails_is_made_anew_and_the_evaluation_begun_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_env_that_fails_is_recreated_and_the_evaluation_starts_over(caplog: pytest.LogCaptureFixture) -> None:
     run = Run(max_env_restarts=1)
     run.publish(2)
     envs: list[ScriptedEnv] = [Failing(SCRIPT), ScriptedEnv(SCRIPT)]

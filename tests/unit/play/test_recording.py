@@ -6,7 +6,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ import pytest
 from sfactory import enjoy
 from tests.support.decoder import decode
 from tests.support.saved_run import BANDIT, play, refused, save_run
-from tests.support.source import ROOT
-from tests.support.trainer import RunTrainer
 
 ENVS = "tests.support.drawn_env"
 DRAWN = f"{ENVS}:Drawn"
@@ -74,52 +71,45 @@ def test_a_seed_plays_the_same_with_a_video_with_a_window_and_without(
     assert 0.0 < plain["episode_return_mean"] < 5.0
 
 
-def test_ctrl_c_leaves_a_whole_video_of_what_was_played(capsys: pytest.CaptureFixture[str]) -> None:
-    save_drawn(env=f"{ENVS}:Interrupter")
-
-    code = enjoy.main(["--experiment=run", "--save_video=True"])
-
-    result = json.loads(capsys.readouterr().out)
-    assert (code, result["episodes"], result["video"]) == (130, 2, str(REPLAY))
-    assert len(decode(REPLAY).pictures) == 12
-
-
 class CtrlCAfterThePlay(io.StringIO):
     """A stderr on which Ctrl-C follows the message that the play is over."""
 
     def write(self, text: str) -> int:
-        """Take ``text``."""
         written = super().write(text)
         if text.startswith("stopped after"):
             signal.raise_signal(signal.SIGINT)
         return written
 
 
-def test_ctrl_c_just_after_the_play_leaves_the_whole_video(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("env", "flags", "frames"), [("Interrupter", [], 2 * 6), ("Drawn", ["--max_num_frames=12"], 2 * 6 + 3)]
+)
+def test_ctrl_c_in_or_after_the_play_leaves_a_whole_video(
+    env: str, flags: list[str], frames: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_drawn()
-    monkeypatch.setattr(sys, "stderr", CtrlCAfterThePlay())
+    save_drawn(env=f"{ENVS}:{env}")
+    if flags:
+        monkeypatch.setattr(sys, "stderr", CtrlCAfterThePlay())
 
-    code = enjoy.main(["--experiment=run", "--save_video=True", "--max_num_frames=12"])
+    code = enjoy.main(["--experiment=run", "--save_video=True", *flags])
 
     result = json.loads(capsys.readouterr().out)
     assert (code, result["episodes"], result["video"]) == (130, 2, str(REPLAY))
-    assert len(decode(REPLAY).pictures) == 6 + 6 + 3
+    assert len(decode(REPLAY).pictures) == frames
 
 
 def test_a_smaller_frameskip_shows_the_frames_between_and_plays_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     save_drawn(frameskip=4, hold=4)
     argv = ("--save_video=True", "--max_num_episodes=2", "--seed=1", "--eval_deterministic=True")
 
-    usual = play(capsys, *argv)
-    usual_frames = len(decode(REPLAY).pictures)
-    finer = play(capsys, *argv, "--eval_env_frameskip=2")
-    finer_frames = len(decode(REPLAY).pictures)
+    results, frames = [], []
+    for flags in ([], ["--eval_env_frameskip=2"]):
+        results.append(play(capsys, *argv, *flags))
+        frames.append(len(decode(REPLAY).pictures))
 
-    assert finer == usual
-    assert (finer["episode_return_mean"], finer["episode_length_mean"]) == (5.0, 5.0)
-    assert (usual_frames, finer_frames) == (2 * (1 + 5), 2 * (1 + 10))
+    assert results[0] == results[1]
+    assert (results[0]["episode_return_mean"], results[0]["episode_length_mean"]) == (5.0, 5.0)
+    assert frames == [2 * (1 + 5), 2 * (1 + 10)]
 
 
 @pytest.mark.parametrize(
@@ -130,31 +120,28 @@ def test_a_smaller_frameskip_shows_the_frames_between_and_plays_the_same(capsys:
         (BANDIT, {"num_contexts": 4}, ["--save_video=True"], "render() raised NotImplementedError"),
         (DRAWN, {"grows": True}, ["--save_video=True"], "frame 2 is 64 x 49 pixels"),
         (DRAWN, {}, ["--render=window"], "no display"),
+        (BANDIT, {"num_contexts": 4}, ["--render=window", "DISPLAY"], "the env draws nothing"),
         (DRAWN, {"hold": 4}, ["--eval_env_frameskip=3"], "must be a divisor of the run's env_frameskip, 4"),
         (BANDIT, {"num_contexts": 4}, ["--eval_env_frameskip=2"], "does not take env_frameskip"),
         (f"{ENVS}:Stacked", {"hold": 4}, ["--eval_env_frameskip=2"], "each observation of several frames"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(
-    env: str, kwargs: dict[str, object], flags: list[str], text: str, capsys: pytest.CaptureFixture[str]
+    env: str,
+    kwargs: dict[str, object],
+    flags: list[str],
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     save_run(env=env, env_kwargs=kwargs, env_frameskip=4 if "frameskip" in flags[0] else 1)
+    if "DISPLAY" in flags:
+        monkeypatch.setenv("DISPLAY", ":0")
 
-    (line,) = refused(capsys, "--experiment=run", *flags)
+    (line,) = refused(capsys, "--experiment=run", flags[0])
 
     assert text in line
     assert sorted(os.listdir("train_dir/run")) == ["checkpoint_p0", "config.json"]
-
-
-def test_a_window_of_an_env_that_draws_nothing_is_refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_run()
-    monkeypatch.setenv("DISPLAY", ":0")
-
-    (line,) = refused(capsys, "--experiment=run", "--render=window")
-
-    assert "the env draws nothing" in line
 
 
 def test_flags_that_contradict_each_other_are_refused_together(capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,33 +153,10 @@ def test_flags_that_contradict_each_other_are_refused_together(capsys: pytest.Ca
     assert sorted(line.split(": ")[1] for line in lines) == sorted(expected)
 
 
-def test_statistics_of_the_env_itself_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_statistics_of_the_env_are_in_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     save_drawn(env=f"{ENVS}:Stacked", frameskip=4, hold=4, length=3)
 
     result = play(capsys, "--max_num_episodes=4", "--eval_env_frameskip=4")
 
     assert result["true_objective_mean"] == 0.5
     assert result["episode_extra_stats"] == {"frames": 12.0}
-
-
-def test_a_trained_run_with_a_memory_is_played_and_recorded_from_the_command_line(run_trainer: RunTrainer) -> None:
-    run = run_trainer(train_for_env_steps=2000, use_rnn=True, rnn_size=8)
-    assert run.wait() == 0
-    where = [f"--train_dir={run.run_dir.parent}", f"--experiment={run.run_dir.name}"]
-
-    done = subprocess.run(
-        [sys.executable, "-m", "sfactory.enjoy", *where, "--seed=1", "--max_num_episodes=2", "--save_video=True"],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
-    decoded = decode(run.run_dir / "replay.mp4")
-    assert result["checkpoint_env_steps"] >= 2000
-    assert decoded.fps == 50.0
-    assert decoded.pictures.shape == (2 + 2 * result["episode_length_mean"], 400, 600, 3)

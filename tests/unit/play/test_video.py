@@ -41,13 +41,12 @@ def test_every_frame_is_in_the_file_in_order(tmp_path: Path) -> None:
 
 
 def test_colors_are_red_green_and_blue_and_rows_go_down(tmp_path: Path) -> None:
-    path = tmp_path / "x.mp4"
     red = frame(0)
     red[:, :, 0] = 200
 
-    write(path, [np.concatenate([red, frame(0)])[::-1]] * 3)  # not one block of memory
+    write(tmp_path / "x.mp4", [np.concatenate([red, frame(0)])[::-1]] * 3)  # not one block of memory
 
-    pictures = decode(path).pictures
+    pictures = decode(tmp_path / "x.mp4").pictures
     blue, green, red_again = pictures[:, 36:].mean(axis=(0, 1, 2))
     assert red_again > 180
     assert max(blue, green, pictures[:, :28].mean()) < 20
@@ -55,17 +54,9 @@ def test_colors_are_red_green_and_blue_and_rows_go_down(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(33, 47), (1, 1), (32, 47)])
 def test_an_odd_size_gets_a_black_edge(tmp_path: Path, height: int, width: int) -> None:
-    path = tmp_path / "x.mp4"
+    write(tmp_path / "x.mp4", [frame(100, height, width)] * 2)
 
-    write(path, [frame(100, height, width)] * 2)
-
-    assert decode(path).pictures.shape == (2, height + height % 2, width + width % 2, 3)
-
-
-def test_no_frame_makes_no_file(tmp_path: Path) -> None:
-    write(tmp_path / "x.mp4", [])
-
-    assert os.listdir(tmp_path) == []
+    assert decode(tmp_path / "x.mp4").pictures.shape == (2, height + height % 2, width + width % 2, 3)
 
 
 def test_a_frame_cut_off_at_the_end_is_dropped(tmp_path: Path) -> None:
@@ -80,7 +71,8 @@ def test_a_frame_cut_off_at_the_end_is_dropped(tmp_path: Path) -> None:
     assert len(decode(path).pictures) == 4
 
 
-def test_a_frame_of_another_size_is_refused_with_both_sizes(tmp_path: Path) -> None:
+def test_no_frame_or_a_frame_of_another_size_makes_no_file(tmp_path: Path) -> None:
+    write(tmp_path / "x.mp4", [])
     with pytest.raises(EnvError, match=r"frame 2 is 48 x 33 pixels .* 48 x 32"):
         write(tmp_path / "x.mp4", [frame(0), frame(0, height=33)])
 
@@ -122,14 +114,10 @@ def test_an_ffmpeg_that_fails_or_hangs_ends_and_leaves_the_earlier_video(
     assert sorted(os.listdir(tmp_path)) == ["ffmpeg", "x.mp4"]
 
 
-def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_directory_and_package_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CannotSaveError, match=r"nowhere/x\.mp4"):
         write(tmp_path / "nowhere" / "x.mp4", [frame(0)])
-
-
-def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-
     with pytest.raises(ResourceError, match=r"pip install -e '\.\[video\]'"):
         find_ffmpeg()
 
