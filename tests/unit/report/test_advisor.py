@@ -120,15 +120,13 @@ def test_advice_suggests_flags_that_help_this_run(monkeypatch: pytest.MonkeyPatc
         assert named(advice(verdict, flags, **machine)) == expected, (verdict, flags, machine)
 
 
-def test_reduced_precision_is_suggested_only_if_the_processor_supports_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advice_depends_on_the_processor_and_on_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bottleneck, "cpu_has_bf16", lambda: False)
 
     assert named(advice("learner", spec=IMAGES)) == {BATCH}
-
-
-def test_threads_of_a_busy_learner_occupy_cores() -> None:
     # 2 actors leave the learner 2 of 4 cores, and it keeps both busy although it is one process.
     assert named(advice("learner", idle=1.0)) == {BATCH}
+    assert advice(None) is None
 
 
 @pytest.mark.parametrize(
@@ -149,7 +147,3 @@ def test_values_fit_the_machine_and_required_flags_are_suggested_together(
     verdict: str, flags: dict[str, Any], idle: float, words: str
 ) -> None:
     assert words in str(advice(verdict, flags, idle=idle))
-
-
-def test_without_a_bottleneck_there_is_no_advice() -> None:
-    assert advice(None) is None

@@ -97,8 +97,8 @@ def test_a_process_that_has_not_started_is_not_counted(monkeypatch: pytest.Monke
 
     load = meter.take()
 
-    assert (load.busy["actor"], load.waiting["actor"]) == (0.25, 0.75)
-    assert (load.busy["learner"], load.waiting["learner"]) == (0.0, 0.0)
+    assert load.busy == {"actor": 0.25, "learner": 0.0}
+    assert load.waiting == {"actor": 0.75, "learner": 0.0}
 
 
 def test_a_process_that_stops_working_during_the_reading_loses_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,24 +118,24 @@ def test_a_process_that_stops_working_during_the_reading_loses_no_time(monkeypat
     assert row.times(processes.time) == (10.0, 0.0)
 
 
-def test_ring_depths_cover_the_last_window_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_depths_of_rings_and_datasets_cover_the_last_window_only(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = Processes(CENTRAL, 8, monkeypatch)
-    policy, actors = (
-        processes.board.row("sf-policy-0-0"),
-        [processes.board.row(f"sf-actor-{actor}") for actor in range(2)],
-    )
+    learner, policy, *actors = (processes.board.row(name) for name in CENTRAL)
     policy.count_depth(7)
+    learner.count_ready(5)
     processes.meter.take()
 
     for messages in (1, 3, 3, 0, 1000):
         policy.count_depth(messages)
-    actors[0].count_depth(1)
-    actors[1].count_depth(2)
+    for messages, actor in enumerate(actors, 1):
+        actor.count_depth(messages)
+    for datasets in (0, 2, 0, 2):  # here 0 counts
+        learner.count_ready(datasets)
     scalars = processes.meter.take().scalars()
 
-    assert (scalars["ring/requests_count"], scalars["ring/requests_p50"]) == (4, 3)
-    assert (scalars["ring/requests_min"], scalars["ring/requests_max"]) == (1, MAX_DEPTH)
+    assert [scalars[f"ring/requests_{name}"] for name in ("count", "p50", "min", "max")] == [4, 3, 1, MAX_DEPTH]
     assert (scalars["ring/replies_count"], scalars["ring/replies_mean"]) == (2, 1.5)
+    assert [scalars[f"ring/datasets_{name}"] for name in ("count", "mean", "min", "max")] == [4, 1.0, 0, 2]
     assert scalars["ring/trajectories_count"] is None
     # The next window is empty and has the same columns.
     empty = processes.meter.take().scalars()
@@ -143,30 +143,11 @@ def test_ring_depths_cover_the_last_window_only(monkeypatch: pytest.MonkeyPatch)
     assert empty.keys() == scalars.keys()
 
 
-def test_ready_datasets_are_counted_with_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes = Processes(CENTRAL, 8, monkeypatch)
-    learner = processes.board.row("sf-learner-0")
-    learner.count_ready(5)
-    processes.meter.take()
-
-    for datasets in (0, 2, 0, 2):
-        learner.count_ready(datasets)
-    scalars = processes.meter.take().scalars()
-
-    assert (scalars["ring/datasets_count"], scalars["ring/datasets_mean"]) == (4, 1.0)
-    assert (scalars["ring/datasets_min"], scalars["ring/datasets_max"]) == (0, 2)
-    assert scalars["ring/trajectories_count"] is None
-
-
 def test_with_local_inference_there_are_no_request_and_reply_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     scalars = Processes(LOCAL, 8, monkeypatch).meter.take().scalars()
 
-    assert {name.partition("_")[0] for name in scalars} == {
-        "load/actor",
-        "load/learner",
-        "ring/trajectories",
-        "ring/datasets",
-    }
+    names = {name.partition("_")[0] for name in scalars}
+    assert names == {"load/actor", "load/learner", "ring/trajectories", "ring/datasets"}
 
 
 @pytest.mark.parametrize(
@@ -178,16 +159,13 @@ def test_with_local_inference_there_are_no_request_and_reply_rings(monkeypatch: 
         (8, {"actor": 0.5, "policy": 0.5, "learner": 0.5}, "nobody"),
         (2, {"actor": 0.6, "policy": 0.5, "learner": 0.5}, "cores"),
         (2, {"actor": 0.99, "policy": 0.3, "learner": 0.3}, "actor"),
+        (8, {"actor": 0.0, "policy": 0.0, "learner": 0.0}, None),
     ],
 )
 def test_bottleneck_is_named(
-    monkeypatch: pytest.MonkeyPatch, cores: int, shares: dict[str, float], bound_by: str
+    monkeypatch: pytest.MonkeyPatch, cores: int, shares: dict[str, float], bound_by: str | None
 ) -> None:
     processes = Processes(CENTRAL, cores, monkeypatch)
     processes.work(2.0, **shares)
 
     assert processes.meter.take().bound_by == bound_by
-
-
-def test_without_any_work_there_is_no_bottleneck(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Processes(CENTRAL, 8, monkeypatch).meter.take().bound_by is None

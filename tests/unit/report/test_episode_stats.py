@@ -31,14 +31,7 @@ def test_mean_and_best_of_returns(
         stats.add(np.array(batch), np.arange(len(batch)) + 1)
 
     assert (stats.episodes, stats.returns.mean, stats.best_return_mean) == (episodes, mean, best)
-
-
-def test_lengths_have_their_own_window() -> None:
-    stats = EpisodeStats(2)
-
-    stats.add([1.0, 2.0, 3.0], [100, 20, 30])
-
-    assert (stats.lengths.mean, stats.lengths.min, stats.lengths.max) == (25.0, 20.0, 30.0)
+    assert stats.lengths.values.size == stats.returns.values.size
 
 
 @settings(deadline=None)
@@ -58,9 +51,6 @@ def test_best_and_mean_do_not_depend_on_the_cut_into_batches(
     assert stats.episodes == len(returns)
     assert stats.returns.mean == pytest.approx(np.mean(returns[-stats_avg:]), abs=1e-6)
     assert stats.best_return_mean == pytest.approx(max(np.mean(window) for window in windows), abs=1e-6)
-    assert stats.best_return_mean is not None
-    assert stats.returns.mean is not None
-    assert stats.best_return_mean >= stats.returns.mean
 
 
 def test_window_has_the_last_finite_numbers() -> None:
@@ -74,31 +64,17 @@ def test_window_has_the_last_finite_numbers() -> None:
     assert (window.mean, window.min, window.max, window.full) == (6.0, 5.0, 7.0, True)
 
 
-def test_each_extra_statistic_has_its_own_window() -> None:
+def test_each_extra_statistic_has_its_own_window_and_names_are_limited() -> None:
     extras = ExtraStats(2)
     assert extras.window(TRUE_OBJECTIVE) is None
 
-    extras.add("kills", [1.0, 2.0])
-    extras.add("coins", [7.0])
-    extras.add("kills", [4.0])
-    extras.add(TRUE_OBJECTIVE, [0.5])
-
-    assert [(name, window.mean) for name, window in extras.windows().items()] == [("coins", 7.0), ("kills", 3.0)]
-    assert extras.names == ["coins", "kills", "true_objective"]
-    objective = extras.window(TRUE_OBJECTIVE)
-    assert objective is not None
-    assert objective.mean == 0.5
-
-
-def test_number_of_names_is_limited_without_the_true_objective() -> None:
-    extras = ExtraStats(2)
-
-    added = [extras.add(f"name {number}", [1.0]) for number in range(MAX_STAT_NAMES + 5)]
+    added = [extras.add(f"name {number:02}", [1.0]) for number in range(MAX_STAT_NAMES + 5)]
+    extras.add("name 00", [2.0, 4.0])
 
     assert added == [True] * 64 + [False] * 5
-    assert extras.add(TRUE_OBJECTIVE, [2.0])
-    assert extras.add("name 0", [3.0])
-    assert (len(extras.windows()), len(extras.names)) == (64, 65)
+    assert extras.add(TRUE_OBJECTIVE, [0.5])  # it does not count
+    assert [window.mean for window in extras.windows().values()] == [3.0] + [1.0] * 63
+    assert (len(extras.names), extras.names[-1]) == (65, "true_objective")
 
 
 def throughput(*samples: tuple[float, float]) -> Throughput:
@@ -134,14 +110,6 @@ def test_rates_of_few_samples(samples: list[tuple[float, float]], rate: float | 
     rates = throughput(*samples)
 
     assert (rates.rate(10), rates.overall) == (rate, overall)
-
-
-def test_rates_stay_precise_over_many_samples() -> None:
-    rates = throughput(*((tick * 0.02, tick * 2) for tick in range(50_000)))
-
-    assert rates.rate(10) == pytest.approx(100, rel=0.03)
-    assert rates.rate(300) == pytest.approx(100, rel=0.01)
-    assert rates.overall == pytest.approx(100)
 
 
 def test_peak_is_the_highest_rate_over_ten_seconds() -> None:

@@ -15,21 +15,15 @@ from sfactory.report.scalars import memory_scalars, private_mb
 MB = 2**20
 
 
-def own_mb() -> float:
-    megabytes = private_mb(os.getpid())
-    assert megabytes is not None
-    return megabytes
-
-
 def test_private_memory_counts_and_shared_memory_does_not() -> None:
-    before = own_mb()
-
+    measured = [private_mb(os.getpid()) or 0.0]
     private = np.ones(256 * MB, np.uint8)
-    with_private = own_mb()
+    measured.append(private_mb(os.getpid()) or 0.0)
     shared = mmap.mmap(-1, 256 * MB)
     np.frombuffer(shared, np.uint8)[:] = 1
-    with_shared = own_mb()
+    measured.append(private_mb(os.getpid()) or 0.0)
 
+    before, with_private, with_shared = measured
     assert len(private) == 256 * MB
     assert 224 < with_private - before < 288
     assert abs(with_shared - with_private) < 32
@@ -47,17 +41,11 @@ def test_an_ended_process_has_no_memory(waited_for: bool) -> None:
     child.communicate()
 
 
-def test_total_is_the_sum_over_running_processes() -> None:
+def test_total_is_the_sum_over_running_processes_each_counted_once() -> None:
+    own = os.getpid()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        scalars = memory_scalars({"sf-main": os.getpid(), "sf-actor-0": child.pid, "sf-actor-1": 0})
+        scalars = memory_scalars({"sf-main": own, "sf-actor-0": child.pid, "sf-actor-1": 0, "sf-learner-0": own})
 
     assert list(scalars) == ["memory/sf-main_mb", "memory/sf-actor-0_mb", "memory/total_mb"]
     assert scalars["memory/total_mb"] == scalars["memory/sf-main_mb"] + scalars["memory/sf-actor-0_mb"]
     assert scalars["memory/sf-main_mb"] > 5
-
-
-def test_names_with_the_same_pid_are_counted_once() -> None:
-    scalars = memory_scalars({"sf-main": os.getpid(), "sf-actor-0": os.getpid(), "sf-learner-0": os.getpid()})
-
-    assert list(scalars) == ["memory/sf-main_mb", "memory/total_mb"]
-    assert scalars["memory/total_mb"] == scalars["memory/sf-main_mb"]

@@ -17,8 +17,7 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 
 from sfactory.report.writers import MetricsWriter, Writers
-
-REPO = Path(__file__).resolve().parents[3]
+from tests.support.source import ROOT
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -53,8 +52,7 @@ def test_rows_are_readable_at_once_and_a_resumed_run_appends(tmp_path: Path) -> 
     assert datetime.fromisoformat(str(row.pop("time"))).tzinfo is not None
     assert row == {"env_steps": 1000, "perf/fps": 123.5, "train/updates": 7, "train/loss": 0.5}
     writer.write(2000, {"nan": float("nan"), "inf": float("-inf"), "none": None})
-    row = rows(path)[1]
-    assert {key: row[key] for key in ("nan", "inf", "none")} == {"nan": None, "inf": None, "none": None}
+    assert {**rows(path)[1], "time": None} == {"time": None, "env_steps": 2000, "nan": None, "inf": None, "none": None}
     writer.close()
 
     writers = Writers(tmp_path, with_tensorboard=False, flush_secs=30)
@@ -85,31 +83,21 @@ def test_a_torn_row_is_removed(tmp_path: Path, whole_rows: int, torn_row: str) -
     assert [row["env_steps"] for row in rows(path)] == list(range(whole_rows + 1))
 
 
-def test_tensorboard_has_the_same_scalars(tmp_path: Path) -> None:
-    writers = Writers(tmp_path, with_tensorboard=True, flush_secs=30)
-    writers.write(100, {"train/episode_return_mean": 20.5, "policy_lag/mean": 1})
-    writers.write(200, {"train/episode_return_mean": float("nan"), "perf/fps": 4.0, "x": None})
-    writers.close()
+def test_tensorboard_has_the_same_scalars_at_the_flush_interval(tmp_path: Path) -> None:
+    directories = [tmp_path / "now", tmp_path / "later"]
+    for directory in directories:
+        directory.mkdir()
+    now, later = (Writers(path, True, flush_secs=seconds) for path, seconds in zip(directories, (0, 3600), strict=True))
 
-    assert events(tmp_path) == [
-        (100, {"train/episode_return_mean": 20.5, "policy_lag/mean": 1.0}),
-        (200, {"perf/fps": 4.0}),
-    ]
+    for writers in (now, later):
+        writers.write(100, {"train/episode_return_mean": 20.5, "policy_lag/mean": 1})
+        writers.write(200, {"train/episode_return_mean": float("nan"), "perf/fps": 4.0, "x": None})
 
-
-def test_tensorboard_is_written_at_the_flush_interval(tmp_path: Path) -> None:
-    (tmp_path / "now").mkdir()
-    (tmp_path / "later").mkdir()
-    now, later = Writers(tmp_path / "now", True, flush_secs=0), Writers(tmp_path / "later", True, flush_secs=3600)
-
-    now.write(1, {"a": 1.0})
-    later.write(1, {"a": 1.0})
-
-    assert events(tmp_path / "now") == [(1, {"a": 1.0})]
-    assert events(tmp_path / "later") == []
-    later.close()
-    assert events(tmp_path / "later") == [(1, {"a": 1.0})]
+    written = [(100, {"train/episode_return_mean": 20.5, "policy_lag/mean": 1.0}), (200, {"perf/fps": 4.0})]
+    assert [events(directory) for directory in directories] == [written, []]
     now.close()
+    later.close()
+    assert [events(directory) for directory in directories] == [written, written]
 
 
 FULL_DISK = """
@@ -132,7 +120,7 @@ FULL_DISK = """
 def test_a_full_disk_warns_once_per_file_and_writing_resumes(tmp_path: Path) -> None:
     child = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path)],
-        cwd=REPO,
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -144,7 +132,5 @@ def test_a_full_disk_warns_once_per_file_and_writing_resumes(tmp_path: Path) -> 
     assert child.stdout.count("WARNING") == 2, child.stdout
     assert child.stdout.count("metrics.jsonl: rows are lost") == 1
     steps = [row["env_steps"] for row in rows(tmp_path / "metrics.jsonl")]
-    assert steps[0] == 1
-    assert steps[-1] == 40
-    assert len(steps) < 10
+    assert (steps[0], steps[-1], len(steps) < 10) == (1, 40, True)
     assert events(tmp_path)[-1] == (40, {"a": 1.0})
