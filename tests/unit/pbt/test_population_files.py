@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +41,11 @@ STATE = PopulationState(7, 3, {"win": 1.0}, {0: Member(0, {"gamma": 0.99}, {"win
 @settings(max_examples=100, deadline=None)
 @given(STATES, EVENTS)
 def test_states_and_events_are_read_back(state: PopulationState, event: Event) -> None:
-    assert PopulationState.from_json(json.loads(json.dumps(state.to_json()))) == state
+    with tempfile.TemporaryDirectory() as folder:
+        assert load_state(Path(folder)) is None
+        save_state(Path(folder), state)
+        assert load_state(Path(folder)) == state
     assert Event.from_json(json.loads(json.dumps(event.to_json()))) == event
-
-
-def test_saved_state_is_loaded_exactly(tmp_path: Path) -> None:
-    assert load_state(tmp_path) is None
-    member = Member(1, {"learning_rate": 0.1 + 0.2, "batch_size": 2048}, {"a": {"b": [1e-300]}}, 0, 5_000_017, 12)
-    state = STATE.with_member(member)
-
-    save_state(tmp_path, state)
-
-    assert load_state(tmp_path) == state
-    assert state.events == STATE.events + 1
-    assert isinstance(state.members[1].hyperparameters["batch_size"], int)
 
 
 def damaged(**changes: Any) -> str:

@@ -59,8 +59,10 @@ def declarations(draw: st.DrawFn) -> Hyperparameter:
 
 
 @settings(max_examples=60, deadline=None)
-@given(declared=declarations(), by=PERTURBATIONS, seed=SEEDS)
-def test_a_thousand_mutations_stay_in_range(declared: Hyperparameter, by: Perturbation, seed: int) -> None:
+@given(declared=declarations(), by=PERTURBATIONS, seed=SEEDS, value=ANY)
+def test_a_thousand_mutations_stay_in_range(
+    declared: Hyperparameter, by: Perturbation, seed: int, value: float
+) -> None:
     rng = np.random.default_rng(seed)
     values: Values = {"x": declared.default, "other": 7.0}
 
@@ -70,18 +72,9 @@ def test_a_thousand_mutations_stay_in_range(declared: Hyperparameter, by: Pertur
         assert declared.low <= values["x"] <= declared.high
         assert isinstance(values["x"], int) if declared.whole else math.isfinite(values["x"])
     assert values["other"] == 7.0
-
-
-@settings(max_examples=60, deadline=None)
-@given(declared=declarations(), by=PERTURBATIONS, seed=SEEDS, value=ANY)
-def test_value_out_of_range_returns_into_it(
-    declared: Hyperparameter, by: Perturbation, seed: int, value: float
-) -> None:
-    # As after a session with another range.
-    outside = int(value) if declared.whole else value
-
-    if declared.how is not How.DOUBLE:
-        assert declared.low <= new_value(outside, declared, by, np.random.default_rng(seed)) <= declared.high
+    if declared.how is not How.DOUBLE:  # a value out of range, as after a session with another range, returns into it
+        outside = int(value) if declared.whole else value
+        assert declared.low <= new_value(outside, declared, by, rng) <= declared.high
 
 
 def draws(how: How, value: float, low: float, high: float, whole: bool = False, default: float = -1) -> list[float]:

@@ -149,11 +149,3 @@ def test_missing_matplotlib_and_unwritable_file_are_reported(
 
     pytest.importorskip("matplotlib")
     assert "no/such/dir.svg cannot be written" in refused(capsys, "population", "run", "--out=no/such/dir.svg")
-
-
-def test_help_shows_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        plot.main(["--help"])
-
-    assert ended.value.code == 0
-    assert "python -m sfactory.plot population RUN" in capsys.readouterr().out

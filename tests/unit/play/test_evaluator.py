@@ -121,29 +121,6 @@ def test_all_evaluators_play_the_same_version_though_newer_ones_are_published() 
     assert parts == [(0, 1, 0, 2), (1, 1, 0, 1), (0, 2, 3, 2), (1, 2, 3, 1)]
 
 
-def test_what_is_published_and_what_actors_have_stay_as_they_were() -> None:
-    run = Run()
-    run.publish(7)
-    run.shared.table.begin(0)
-    before = np.empty(run.shared.weights[0].nbytes, np.uint8)
-    run.shared.weights[0].read_into(before)
-    evaluator = run.evaluator(ScriptedEnv(SCRIPT * 9))
-
-    for _ in range(3):
-        evaluator.turn(0)
-
-    after = np.empty_like(before)
-    assert run.shared.weights[0].read_into(after) == (1, 7)
-    assert after.tobytes() == before.tobytes()
-    assert not any(
-        tensor.any()
-        for slot in range(run.shared.layout.num_slots)
-        for tensor in run.shared.trajectories.slot(slot).obs.values()
-    )
-    assert run.shared.status.total("env_steps", "sf-actor") == 0
-    assert len(run.parts()) == 3
-
-
 def test_seeds_of_evaluations_are_used_for_nothing_else() -> None:
     run = Run(eval_workers=2, eval_episodes=4)
     setups = [

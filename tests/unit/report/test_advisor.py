@@ -104,12 +104,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
     ("nobody", {"num_batches_to_accumulate": 0}, {}, {"--num_batches_to_accumulate"}),
     ("nobody", {"num_batches_to_accumulate": 1}, {}, {"--num_batches_to_accumulate"}),
     ("nobody", {"train_in_background_thread": False}, {}, {"--train_in_background_thread"}),
-    (
-        "nobody",
-        {"max_sample_requests_in_flight_per_worker": 1},
-        {},
-        {"--max_sample_requests_in_flight_per_worker"},
-    ),
+    ("nobody", {"max_sample_requests_in_flight_per_worker": 1}, {}, {"--max_sample_requests_in_flight_per_worker"}),
 ]
 
 
@@ -135,12 +130,7 @@ def test_advice_depends_on_the_processor_and_on_idle_cores(monkeypatch: pytest.M
         ("learner", {"learner_num_threads": 1}, 2.2, "--learner_num_threads=3 "),
         ("actor", {}, 1.9, "--num_workers=3 "),
         ("policy", {"policy_workers_per_policy": 2}, 0.0, "--inference=local --policy_workers_per_policy=1"),
-        (
-            "nobody",
-            {"num_envs_per_worker": 7, "worker_num_splits": 1},
-            0.0,
-            "--worker_num_splits=2 with an even --num_envs_per_worker",
-        ),
+        ("nobody", {"num_envs_per_worker": 7, "worker_num_splits": 1}, 0.0, "=2 with an even --num_envs_per_worker"),
     ],
 )
 def test_values_fit_the_machine_and_required_flags_are_suggested_together(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,16 +23,9 @@ from tests.support.parts import VECTOR, small_layout
 LOWEST = float("-inf")
 
 
-def config_with(metric: str, **flags: Any) -> Config:
+def config_with(metric: str) -> Config:
     return config_of(
-        {
-            "env": "any",
-            "save_best_metric": metric,
-            "save_best_after": 0,
-            "stats_avg": 10,
-            "encoder_mlp_layers": (8,),
-            **flags,
-        }
+        {"env": "any", "save_best_metric": metric, "save_best_after": 0, "stats_avg": 10, "encoder_mlp_layers": (8,)}
     )
 
 
@@ -68,44 +60,20 @@ def best_on_disk(rundir: RunDir) -> tuple[str, float]:
 
 
 def summary_of(best_return: float | None, episodes: int = 70) -> Summary:
-    return Summary(
-        status="done",
-        env_steps=1000,
-        agent_steps=1000,
-        frames=1000,
-        train_seconds=20.0,
-        fps=50.0,
-        sample_fps=60.0,
-        episodes=episodes,
-        episode_return_mean=3.0,
-        best_episode_return_mean=best_return,
-        episode_length_mean=10.0,
-        policy_lag=PolicyLag(),
-        updates=30,
-    )
+    return Summary("done", 1000, 1000, 1000, 20.0, 50.0, 60.0, episodes, 3.0, best_return, 10.0, PolicyLag(), 30)
 
 
 def test_best_by_another_metric_is_not_compared(tmp_path: Path) -> None:
+    sessions = [
+        *[("reward", LOWEST, 50.0, ("reward", 50.0)), ("score", LOWEST, -3.0, ("score", -3.0))],
+        *[("score", -3.0, -4.0, ("score", -3.0)), ("reward", LOWEST, 7.0, ("reward", 7.0))],
+    ]
     with RunDir.open(tmp_path, "run") as rundir:
-        Session(rundir, "reward").end(50.0, env_steps=100)
-        found = [best_on_disk(rundir)]
-
-        by_score = Session(rundir, "score")
-        assert by_score.best == LOWEST
-        by_score.end(-3.0, env_steps=200)
-        found.append(best_on_disk(rundir))
-
-        again = Session(rundir, "score")
-        assert again.best == -3.0
-        again.end(-4.0, env_steps=300)
-        found.append(best_on_disk(rundir))
-
-        back = Session(rundir, "reward")
-        assert back.best == LOWEST
-        back.end(7.0, env_steps=400)
-        found.append(best_on_disk(rundir))
-
-    assert found == [("reward", 50.0), ("score", -3.0), ("score", -3.0), ("reward", 7.0)]
+        for number, (metric, to_exceed, objective, on_disk) in enumerate(sessions, 1):
+            session = Session(rundir, metric)
+            assert session.best == to_exceed
+            session.end(objective, env_steps=100 * number)
+            assert best_on_disk(rundir) == on_disk
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +18,7 @@ from sfactory.messages import (
     MAX_REPORT_BYTES,
     MAX_STAT_NAMES,
     TO_MAIN,
+    TRAIN_STATISTICS,
     EpisodeExtras,
     EpisodesDone,
     ExtrasRefused,
@@ -39,31 +38,9 @@ from tests.support.parts import VECTOR, small_layout
 from tests.support.processes import eventually
 
 CONFIG = Config(report=ReportConfig(stats_avg=4), sampling=SamplingConfig(env_frameskip=4))
-STATS = TrainStats(
-    policy=0,
-    updates=2.0,
-    policy_loss=0.1,
-    value_loss=0.2,
-    entropy=0.3,
-    kl=0.4,
-    replay_kl=math.nan,
-    clip_fraction=0.5,
-    ratio_mean=1.5,
-    explained_variance=0.55,
-    value_mean=0.7,
-    advantage_std=0.75,
-    valid_fraction=0.9,
-    replayed_fraction=0.0,
-    aux_loss=0.65,
-    grad_norm=0.6,
-    learning_rate=0.8,
-    value_learning_rate=0.85,
-    exploration_coeff=0.003,
-    kl_coeff=0.2,
-    lag=PolicyLag(1.0, 2.0, 3.0),
-    replay_lag=PolicyLag(4.0, 5.0, 6.0),
-)
-
+# Each statistic is its place in the row, from 0.0.
+NUMBERS = {name: float(place) for place, name in enumerate(TRAIN_STATISTICS)}
+STATS = TrainStats(policy=0, updates=2.0, lag=PolicyLag(1.0, 2.0, 3.0), replay_lag=PolicyLag(4.0, 5.0, 6.0), **NUMBERS)
 TIMES = LearnerTimes(
     policy=0, grad_ms=1.5, update_ms=0.5, load_ms=math.nan, load_wait_ms=0.25, dequeue_ms=math.nan, publish_ms=0.125
 )
@@ -117,18 +94,6 @@ def test_at_the_start_there_are_no_values(source: Source) -> None:
     assert (summary.env_steps, summary.episodes, summary.updates, summary.train_seconds) == (0, 0, 0, 0.0)
     assert (summary.fps, summary.sample_fps, summary.episode_return_mean, summary.policy_lag.max) == (None,) * 4
     assert source.reports.best_metric_means() == [None]
-    assert json.loads(summary.to_json())["fps"] is None
-
-
-def test_env_faults_are_summed_over_actors(source: Source) -> None:
-    source.actors[0].add("env_restarts", 2)
-    source.actors[1].add("env_restarts", 1)
-    source.actors[1].add("bad_env_data", 4)
-
-    row = source.reports.scalars()
-
-    assert (row["perf/env_restarts"], row["perf/bad_env_data"]) == (3, 4)
-    assert source.reports.progress().env_faults == {"env_restarts": 3, "bad_env_data": 4}
 
 
 def test_thread_reads_messages_during_the_run_and_all_that_were_sent_before_the_stop(source: Source) -> None:
@@ -147,45 +112,21 @@ def test_thread_reads_messages_during_the_run_and_all_that_were_sent_before_the_
     assert source.reports.progress().return_mean == (58 + 58 + 59 + 59) / 4
 
 
-def test_without_the_thread_pending_messages_are_polled(source: Source) -> None:
-    source.reports.poll()
-    assert source.reports.episodes.episodes == 0
-
-    for number in range(40):
-        source.episodes(number, number)
-    source.reports.poll()
-    source.episodes(7.0)
-    source.reports.poll()
-
-    assert source.reports.episodes.episodes == 81
-    assert source.reports.progress().return_mean == (38 + 39 + 39 + 7) / 4
-
-
-def test_mean_of_the_best_metric_needs_a_full_window(source: Source) -> None:
-    source.episodes(100.0, 100.0, math.nan, 100.0)
-    source.reports.poll()
-    assert source.reports.episodes.episodes == 4
-    assert source.reports.best_metric_means() == [None]
-
-    source.episodes(0.0, 0.0)
-    source.reports.poll()
-
-    assert source.reports.best_metric_means() == [50.0]
-
-
-def test_sampled_trained_replayed_and_dropped_steps_are_counted_separately(source: Source) -> None:
+def test_counters_of_learners_and_actors_are_in_rows(source: Source) -> None:
     counts = {"run_env_steps": 500, "replayed_steps": 250, "dropped_steps": 32, "publications": 9, "target_updates": 4}
     for name, count in {**counts, "datasets": 7, "updates": 8}.items():
         source.learner.set(name, count)
-    source.actors[0].set("env_steps", 300)
-    source.actors[1].set("env_steps", 400)
+    for actor, steps in zip(source.actors, (300, 400), strict=True):
+        actor.set("env_steps", steps)
+        actor.set("env_restarts", 2)
+        actor.set("bad_env_data", 3)
 
-    row, reports = source.reports.scalars(), source.reports
+    row = source.reports.scalars()
 
-    assert (row["perf/sampled_env_steps"], row["perf/trained_env_steps"], row["perf/updates"]) == (700, 500, 8)
-    assert (reports.sampled_env_steps, reports.trained_env_steps, reports.updates) == (700, 500, 8)
-    assert (row["perf/replayed_steps"], row["perf/dropped_steps"]) == (250, 32)
-    assert (row["perf/publications"], row["perf/target_updates"], row["perf/datasets"]) == (9, 4, 7)
+    expected = {**counts, "datasets": 7, "updates": 8, "sampled_env_steps": 700, "env_restarts": 4, "bad_env_data": 6}
+    expected["trained_env_steps"] = expected.pop("run_env_steps")
+    assert {name: row[f"perf/{name}"] for name in expected} == expected
+    assert source.reports.progress().env_faults == {"env_restarts": 4, "bad_env_data": 6}
 
 
 def test_rates_start_with_the_first_step(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,44 +160,31 @@ def test_shutdown_does_not_count_in_the_sampling_rate(tmp_path: Path, monkeypatc
     assert summary.fps == 3050 / 20.0
 
 
-def test_highest_rates_are_kept(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    # 300 and 200 steps a second at first, then a tenth of that.
-    for at, sampled, trained in ((1, 1, 0), (11, 3001, 2000), (21, 3301, 2200), (31, 3601, 2400)):
+def test_rates_cover_their_windows_and_the_highest_are_kept(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 300 and 200 steps a second for 10 s, then a tenth of that for 290 s.
+    for at, sampled, trained in ((1, 1, 0), (11, 3001, 2000), (241, 9901, 6600), (301, 11_701, 7800)):
         source.sample(monkeypatch, at, sampled, trained, at)
 
     row = source.reports.scalars()
 
     assert (row["perf/peak_sample_fps"], row["perf/peak_train_fps"]) == (300.0, 200.0)
-    assert (row["perf/sample_fps"], row["perf/fps_10s"]) == (30.0, 20.0)
-
-
-def test_rows_have_episode_lengths_and_rates_over_five_minutes(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    # 100 steps a second for 100 s, then 10 a second for 200 s.
-    for at, trained in ((1, 0), (101, 10_000), (301, 12_000)):
-        source.sample(monkeypatch, at, 0, trained, at)
-    for length in (5, 10, 30):
-        source.episodes(1.0, length=length)
-
-    row = source.row()
-
-    assert (row["perf/fps_10s"], row["perf/fps_60s"], row["perf/fps_300s"]) == (10.0, 10.0, 40.0)
-    assert [row[f"train/episode_length_{what}"] for what in ("mean", "min", "max")] == [15.0, 5.0, 30.0]
+    assert (row["perf/sample_fps"], row["perf/fps_10s"], row["perf/fps_60s"]) == (30.0, 20.0, 20.0)
+    assert row["perf/fps_300s"] == 7800 / 300
 
 
 def test_newest_statistics_of_the_learner_are_shown(source: Source) -> None:
     before = source.reports.scalars()
-    source.inbox.put(STATS._replace(policy_loss=9.0, lag=PolicyLag(1.0, 2.0, 9.0)))
+    source.inbox.put(STATS._replace(policy_loss=-9.0, lag=PolicyLag(1.0, 2.0, 9.0)))
     source.inbox.put(STATS)
     source.inbox.put(TIMES._replace(load_ms=4.0))
     source.inbox.put(TIMES._replace(grad_ms=3.0))
 
     row, progress = source.row(), source.reports.progress()
 
-    assert (progress.lag.min, progress.lag.mean, progress.lag.max) == (1.0, 2.0, 3.0)
-    assert progress.losses["policy_loss"] == row["train/policy_loss"] == 0.1
-    assert row["policy_lag/max"] == 3.0
-    assert [row[f"replay_lag/{name}"] for name in ("min", "mean", "max")] == [4.0, 5.0, 6.0]
-    assert set(progress.losses) >= {"value_loss", "entropy", "kl", "grad_norm", "learning_rate"}
+    assert progress.losses == {name: row[f"train/{name}"] for name in TRAIN_STATISTICS} == NUMBERS
+    assert progress.lag == STATS.lag
+    lags = [row[f"{kind}_lag/{name}"] for kind in ("policy", "replay") for name in ("min", "mean", "max")]
+    assert lags == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     names = [f"perf/{name}_ms" for name in ("grad", "update", "load", "load_wait", "dequeue", "publish")]
     assert [row[name] for name in names] == [3.0, 0.5, 4.0, 0.25, None, 0.125]
     assert [before[name] for name in names] == [None] * 6
@@ -275,7 +203,8 @@ def test_stable_baselines_names_have_the_same_meaning(source: Source, monkeypatc
     assert (row["rollout/ep_rew_mean"], row["rollout/ep_len_mean"]) == (1.5, 7.0)
     assert (row["time/fps"], row["time/total_timesteps"]) == (200.0, 4000)
     assert (row["time/time_elapsed"], row["time/iterations"], row["train/n_updates"]) == (21.0, 20, 40)
-    assert (row["train/approx_kl"], row["train/entropy_loss"], row["train/policy_gradient_loss"]) == (0.4, -0.3, 0.1)
+    assert (row["train/approx_kl"], row["train/policy_gradient_loss"]) == (STATS.kl, STATS.policy_loss)
+    assert row["train/entropy_loss"] == -STATS.entropy
 
 
 def test_summary_has_steps_frames_speed_and_episodes(source: Source) -> None:
@@ -294,31 +223,25 @@ def test_summary_has_steps_frames_speed_and_episodes(source: Source) -> None:
     assert summary.policy_lag.mean == 2.0
 
 
-def test_each_of_several_policies_is_reported() -> None:
-    source = Source(policies=2)
-    source.status.row("sf-learner-0").set("env_steps", 600)
-    source.status.row("sf-learner-1").set("env_steps", 400)
+def test_each_of_several_policies_is_reported_and_the_best_is_one_of_them() -> None:
+    source = Source(policies=3)
+    for policy, steps in enumerate((600, 400, 0)):
+        source.status.row(f"sf-learner-{policy}").set("env_steps", steps)
     source.episodes(3.0, 5.0, policy=1)
-
     row, progress, summary = source.row(), source.reports.progress(), source.reports.summary("done")
 
-    assert (progress.returns, progress.return_mean) == ([None, 4.0], 4.0)
-    assert [(policy["env_steps"], policy["episodes"]) for policy in summary.policies] == [(600, 0), (400, 2)]
+    assert (progress.returns, progress.return_mean) == ([None, 4.0, None], 4.0)
+    assert [(each["env_steps"], each["episodes"]) for each in summary.policies] == [(600, 0), (400, 2), (0, 0)]
     assert (row["policy_0/perf/trained_env_steps"], row["policy_1/train/episode_return_mean"]) == (600, 4.0)
     assert summary.best_policy is None  # no policy has had stats_avg episodes
 
-
-def test_best_of_several_policies_is_the_best_of_one_of_them() -> None:
-    source = Source(policies=3)
-    for policy, score in ((0, 1.0), (1, 9.0), (0, 1.0), (0, 1.0), (1, 5.0), (2, 6.5)):
+    for policy, score in ((0, 1.0), (0, 1.0), (0, 1.0), (1, 12.0), (2, 6.5)):
         source.episodes(score, score, policy=policy)
-    row, summary = source.row(), source.reports.summary("done")
+    row, progress, summary = source.row(), source.reports.progress(), source.reports.summary("done")
 
-    means = [policy["episode_return_mean"] for policy in summary.policies]
-    bests = [policy["best_episode_return_mean"] for policy in summary.policies]
-    assert (means, bests) == ([1.0, 7.0, 6.5], [1.0, 7.0, 6.5])
-    assert (summary.best_episode_return_mean, summary.best_policy) == (7.0, 1)
-    assert source.reports.progress().best_return_mean == row["train/best_episode_return_mean"] == 7.0
+    assert [each["best_episode_return_mean"] for each in summary.policies] == [1.0, 8.0, 6.5]
+    assert (summary.best_episode_return_mean, summary.best_policy) == (8.0, 1)
+    assert progress.best_return_mean == row["train/best_episode_return_mean"] == 8.0
 
     source.extras("true_objective", 0.1, 0.1, 0.1, 0.1, policy=1)
     source.extras("true_objective", 0.9, 0.9, 0.9, 0.9, policy=2)
@@ -327,25 +250,14 @@ def test_best_of_several_policies_is_the_best_of_one_of_them() -> None:
 
 
 def test_policy_lag_of_the_summary_covers_the_session(source: Source) -> None:
-    source.inbox.put(STATS._replace(updates=10.0, lag=PolicyLag(5.0, 6.0, 40.0)))
-    source.inbox.put(STATS._replace(updates=1.0, lag=PolicyLag(0.0, 28.0, 30.0)))
-    source.inbox.put(STATS._replace(updates=5.0, lag=PolicyLag(1.0, 2.0, 3.0)))
-    source.reports.poll()
-
-    lag = source.reports.summary("done").policy_lag
-    # The mean is over updates, not over reports; progress shows the last report only.
-    assert (lag.min, lag.mean, lag.max) == (0.0, (60.0 + 28.0 + 10.0) / 16.0, 40.0)
-    assert source.reports.progress().lag.max == 3.0
-
-
-def test_report_without_new_or_replayed_steps_has_no_lag(source: Source) -> None:
-    source.inbox.put(STATS._replace(updates=10.0, lag=PolicyLag(5.0, 6.0, 40.0)))
-    source.inbox.put(STATS._replace(updates=10.0, lag=PolicyLag(), replay_lag=PolicyLag()))
-
+    for updates, lag in ((10.0, (5.0, 6.0, 40.0)), (1.0, (0.0, 28.0, 30.0)), (5.0, (1.0, 2.0, 3.0))):
+        source.inbox.put(STATS._replace(updates=updates, lag=PolicyLag(*lag)))
+    source.inbox.put(STATS._replace(lag=PolicyLag(), replay_lag=PolicyLag()))  # without new or replayed steps
     row = source.row()
 
+    # The mean is over updates, not over reports.
+    assert source.reports.summary("done").policy_lag == PolicyLag(0.0, (60.0 + 28.0 + 10.0) / 16.0, 40.0)
     assert {row[f"{kind}_lag/{name}"] for kind in ("policy", "replay") for name in ("min", "mean", "max")} == {None}
-    assert source.reports.summary("done").policy_lag.mean == 6.0
 
 
 def test_rows_have_the_same_names_from_the_start(source: Source) -> None:
@@ -365,42 +277,36 @@ def test_extra_statistics_have_their_own_windows(source: Source) -> None:
 
     row, summary = source.row(), source.reports.summary("done")
 
-    assert {key: value for key, value in row.items() if key.startswith("train/extra/")} == {
-        "train/extra/kills_mean": 3.0,
-        "train/extra/kills_min": 1.0,
-        "train/extra/kills_max": 6.0,
-        "train/extra/level/coins_mean": 5.0,
-        "train/extra/level/coins_min": 5.0,
-        "train/extra/level/coins_max": 5.0,
-    }
+    extras = {name: row[f"train/extra/{name}"] for name in ("kills_mean", "kills_min", "kills_max", "level/coins_mean")}
+    assert extras == {"kills_mean": 3.0, "kills_min": 1.0, "kills_max": 6.0, "level/coins_mean": 5.0}
     assert summary.episode_extra_stats == {"kills": 3.0, "level/coins": 5.0}
 
 
 def test_true_objective_is_the_return_if_envs_report_none(source: Source) -> None:
     source.episodes(1.0, 3.0)
-    assert source.row()["train/true_objective_max"] == 3.0
-    assert source.reports.progress().true_objective_mean == source.reports.summary("done").true_objective_mean == 2.0
+    for objectives, expected in (((), [2.0, 1.0, 3.0]), ((0.25, 0.75), [0.5, 0.25, 0.75])):
+        if objectives:
+            source.extras("true_objective", *objectives)
+        row, reports = source.row(), source.reports
 
-    source.extras("true_objective", 0.25, 0.75)
-    row = source.row()
-
-    assert [row[f"train/true_objective_{what}"] for what in ("mean", "min", "max")] == [0.5, 0.25, 0.75]
-    assert source.reports.progress().true_objective_mean == source.reports.summary("done").true_objective_mean == 0.5
-    assert row["train/episode_return_mean"] == 2.0
-    assert [key for key in row if key.startswith("train/extra/")] == []
+        assert [row[f"train/true_objective_{what}"] for what in ("mean", "min", "max")] == expected
+        assert reports.progress().true_objective_mean == reports.summary("done").true_objective_mean == expected[0]
+        assert row["train/episode_return_mean"] == 2.0
+        assert [key for key in row if key.startswith("train/extra/")] == []
 
 
-@pytest.mark.parametrize(
-    ("metric", "statistic", "mean"),
-    [("true_objective", "true_objective", 5.0), ("kills", "kills", 5.0), ("reward", "reward", 100.0)],
-)
+@pytest.mark.parametrize(("metric", "mean"), [("true_objective", 5.0), ("kills", 5.0), ("reward", 100.0)])
 def test_best_metric_is_the_return_or_an_extra_statistic(
-    metric: str, statistic: str, mean: float, caplog: pytest.LogCaptureFixture
+    metric: str, mean: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = Source(save_best_metric=metric)
-    source.extras(statistic, 1.0, 2.0, 3.0)
-    source.episodes(100.0, 100.0, 100.0, 100.0)
-    source.extras(statistic, 6.0, 9.0)
+    source.extras(metric, 1.0, 2.0, 3.0)
+    source.episodes(100.0, 100.0, math.nan, 100.0)
+    source.reports.poll()
+    assert source.reports.best_metric_means() == [None]  # a mean needs a full window
+
+    source.extras(metric, 6.0, 9.0)
+    source.episodes(100.0)
     source.reports.poll()
 
     assert source.reports.best_metric_means() == [mean]
@@ -440,33 +346,28 @@ def test_true_objective_that_is_not_reported_stays_the_return(caplog: pytest.Log
     assert "highest return" in message
 
 
-def test_refused_statistics_are_one_warning_per_actor(source: Source, caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_statistics_and_too_many_names_are_one_warning_per_actor(
+    source: Source, caplog: pytest.LogCaptureFixture
+) -> None:
     for actor in (0, 1, 0, 1):
         source.inbox.put(ExtrasRefused(actor, "'kills' is a str"))
     source.reports.poll()
-
-    assert [message.partition(": ")[0] for message in caplog.messages] == ["sf-actor-0", "sf-actor-1"]
-    assert all("'kills' is a str" in message for message in caplog.messages)
-
-
-def test_names_beyond_the_limit_are_ignored_with_a_warning(source: Source, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(MAX_STAT_NAMES + 3):
-        source.extras(f"name{number:03}", 1.0)
+        source.extras(f"name{number:03}", 1.0, actor=2)
         source.reports.poll()
 
+    assert [message.partition(": ")[0] for message in caplog.messages] == [f"sf-actor-{actor}" for actor in range(3)]
+    assert ["'kills' is a str" in message for message in caplog.messages] == [True, True, False]
+    assert "name064" in caplog.messages[2]
     assert len(source.reports.summary("done").episode_extra_stats) == 64
-    (message,) = caplog.messages
-    assert "name064" in message
 
 
 def test_rows_have_the_memory_of_running_processes(source: Source) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        source.actors[1].set("pid", child.pid)
-        with_child = [key for key in source.reports.scalars() if key.startswith("memory/")]
-    without = [key for key in source.reports.scalars() if key.startswith("memory/")]
+    source.actors[1].set("pid", os.getppid())
 
-    assert with_child == ["memory/sf-main_mb", "memory/sf-actor-1_mb", "memory/total_mb"]
-    assert without == ["memory/sf-main_mb", "memory/total_mb"]
+    names = [key for key in source.reports.scalars() if key.startswith("memory/")]
+
+    assert names == ["memory/sf-main_mb", "memory/sf-actor-1_mb", "memory/total_mb"]
 
 
 def test_resumed_run_reports_its_earlier_state_before_the_learner_has_loaded_it(source: Source) -> None:

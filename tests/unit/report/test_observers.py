@@ -38,11 +38,13 @@ PROGRESS = Progress(env_steps=10, train_seconds=1.0, updates=4)
 class Recording(Observer):
     """Records which methods are called."""
 
-    def __init__(self, summaries: Mapping[Any, Any] | None = None) -> None:
+    def __init__(self, summaries: Any = None, act: Callable[[], object] | None = None, answer: Any = None) -> None:
+        """``act``: called at each training step. ``answer``: to each report."""
         self.calls: list[str] = []
         self.outcome: Outcome | None = None
         self.updates: list[int] = []
-        self._summaries = summaries or {}
+        self.rows: list[Mapping[str, float | None]] = []
+        self._summaries, self._act, self._answer = {} if summaries is None else summaries, act, answer
 
     def on_init(self, facts: RunFacts) -> None:
         self.calls.append("on_init")
@@ -53,26 +55,20 @@ class Recording(Observer):
     def on_training_step(self, progress: Progress) -> None:
         self.calls.append("on_training_step")
         self.updates.append(progress.updates)
+        if self._act is not None:
+            self._act()
 
     def extra_summaries(self) -> Mapping[str, float]:
         self.calls.append("extra_summaries")
-        return self._summaries
+        return self._summaries  # type: ignore[no-any-return]
+
+    def on_report(self, row: Mapping[str, float | None]) -> bool | None:
+        self.rows.append(row)
+        return self._answer  # type: ignore[no-any-return]
 
     def on_stop(self, outcome: Outcome) -> None:
         self.calls.append("on_stop")
         self.outcome = outcome
-
-
-class Acting(Recording):
-    """Does something at a training step."""
-
-    def __init__(self, act: Callable[[], object]) -> None:
-        super().__init__()
-        self._act = act
-
-    def on_training_step(self, progress: Progress) -> None:
-        super().on_training_step(progress)
-        self._act()
 
 
 def refuse() -> None:
@@ -89,6 +85,7 @@ def interrupts() -> Iterator[Interrupts]:
 def test_all_observers_are_called_in_order_and_every_method_is_optional() -> None:
     first, second = Recording(), Recording()
     observers = Observers({"a:First": first, "a:Silent": Observer(), "a:Second": second})
+    assert observers.end(DONE) == DONE  # without on_init there is no on_stop
 
     assert observers.begin(FACTS)
     observers.on_start()
@@ -101,25 +98,13 @@ def test_all_observers_are_called_in_order_and_every_method_is_optional() -> Non
     assert outcome == first.outcome == second.outcome == DONE
 
 
-class Answering(Observer):
-    """Answers every report."""
-
-    def __init__(self, answer: Any) -> None:
-        self.rows: list[Mapping[str, float | None]] = []
-        self._answer = answer
-
-    def on_report(self, row: Mapping[str, float | None]) -> bool | None:
-        self.rows.append(row)
-        return self._answer  # type: ignore[no-any-return]
-
-
 @pytest.mark.parametrize(
     ("answer", "last", "over"),
     [(None, False, False), (True, False, False), (False, False, True), (np.False_, False, True), (False, True, False)],
 )
 def test_an_answer_to_a_report_ends_the_session_unless_it_is_the_last_one(answer: Any, last: bool, over: bool) -> None:
-    answering = Answering(answer)
-    observers = Observers({"a:Answering": answering, "a:Silent": Observer()})
+    answering = Recording(answer=answer)
+    observers = Observers({"a:Recording": answering, "a:Silent": Observer()})
     observers.begin(FACTS)
 
     observers.on_report({"env_steps": 10, "perf/fps": None}, last=last)
@@ -129,15 +114,8 @@ def test_an_answer_to_a_report_ends_the_session_unless_it_is_the_last_one(answer
     assert observers.end(DONE) == dataclasses.replace(DONE, stopped_early=over)
 
 
-def test_without_on_init_there_is_no_on_stop() -> None:
-    recording = Recording()
-
-    assert Observers({"a:Recording": recording}).end(DONE) == DONE
-    assert recording.calls == []
-
-
 def test_a_failure_ends_the_run_with_observer_method_and_traceback() -> None:
-    failing, other = Acting(refuse), Recording()
+    failing, other = Recording(act=refuse), Recording()
     observers = Observers({"a:Failing": failing, "a:Other": other})
     observers.begin(FACTS)
 
@@ -160,21 +138,13 @@ def test_a_failure_ends_the_run_with_observer_method_and_traceback() -> None:
     assert other.outcome == outcome
 
 
-def test_the_first_error_of_a_run_stays_its_error() -> None:
-    observers = Observers({"a:Failing": Acting(refuse)})
+def test_the_first_error_of_a_run_stays_its_error_and_sys_exit_is_a_failure() -> None:
+    observers = Observers({"a:Leaving": Recording(act=lambda: sys.exit(0))})
     observers.begin(FACTS)
     observers.on_training_step(PROGRESS)
     died = dataclasses.replace(DONE, status="failed", error=WorkerDied("sf-actor-0 was killed"))
 
     assert observers.end(died) == died
-
-
-def test_sys_exit_is_a_failure() -> None:
-    observers = Observers({"a:Leaving": Acting(lambda: sys.exit(0))})
-    observers.begin(FACTS)
-
-    observers.on_training_step(PROGRESS)
-
     assert "SystemExit: 0" in str(observers.end(DONE).error)
 
 
@@ -216,7 +186,7 @@ def test_a_second_signal_interrupts_an_observer(interrupts: Interrupts) -> None:
             os.kill(os.getpid(), number)
         time.sleep(60.0)
 
-    observers = Observers({"a:Hanging": Acting(hang)}, interrupts)
+    observers = Observers({"a:Hanging": Recording(act=hang)}, interrupts)
     observers.begin(FACTS)
 
     observers.on_training_step(PROGRESS)
@@ -227,20 +197,11 @@ def test_a_second_signal_interrupts_an_observer(interrupts: Interrupts) -> None:
 
 
 def test_during_start_up_the_first_signal_interrupts_an_observer(interrupts: Interrupts) -> None:
-    observers = Observers({"a:Killed": Acting(lambda: os.kill(os.getpid(), signal.SIGTERM))}, interrupts)
+    observers = Observers({"a:Killed": Recording(act=lambda: os.kill(os.getpid(), signal.SIGTERM))}, interrupts)
     interrupts.raising = True
 
     with pytest.raises(Interrupted):
         observers.on_training_step(PROGRESS)
-
-
-def test_output_of_observers_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
-    observers = Observers({"a:Printing": Acting(lambda: print("hello"))})
-
-    observers.on_training_step(PROGRESS)
-
-    out, err = capfd.readouterr()
-    assert (out, err) == ("", "hello\n")
 
 
 def test_observers_are_created_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
