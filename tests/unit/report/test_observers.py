@@ -60,7 +60,7 @@ class Recording(Observer):
 
     def extra_summaries(self) -> Mapping[str, float]:
         self.calls.append("extra_summaries")
-        return self._summaries  # type: ignore[no-any-return]
+        return self._summaries
 
     def on_report(self, row: Mapping[str, float | None]) -> bool | None:
         self.rows.append(row)
