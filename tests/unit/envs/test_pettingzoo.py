@@ -1,0 +1,88 @@
+"""Envs of PettingZoo's family are found by the names of their modules."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sfactory.env.factory import EnvFactory
+from sfactory.env.multi_agent import AgentsEnv
+from sfactory.errors import EnvError
+from sfactory_envs.pettingzoo import FAMILY
+from sfactory_envs.synthetic.counting_agents import CountingParallel
+
+MAKER = """
+from sfactory_envs.synthetic.counting_agents import CountingParallel
+def parallel_env(**kwargs):
+    return CountingParallel(**kwargs)
+"""
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of importable modules, and a package called pettingzoo."""
+    garden = tmp_path / "pettingzoo" / "garden"
+    garden.mkdir(parents=True)
+    for folder in (garden.parent, garden):
+        (folder / "__init__.py").write_text("")
+    (garden / "snail_v1.py").write_text(MAKER)
+    (garden / "turns_v0.py").write_text("def env(): ...")
+    (tmp_path / "arenas.py").write_text(MAKER)
+    before = set(sys.modules)
+    for name in before:
+        if name.partition(".")[0] == "pettingzoo":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in ("pettingzoo", "arenas"):
+            del sys.modules[name]
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("name", ["garden.snail_v1", "garden/snail_v1", "pettingzoo.garden.snail_v1", "arenas"])
+def test_a_module_is_looked_for_in_pettingzoo_and_elsewhere(name: str) -> None:
+    env = FAMILY.make(f"pettingzoo:{name}", agents=2)
+
+    assert type(env).__name__ == CountingParallel.__name__
+    assert len(env.possible_agents) == 2
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("pettingzoo:not-a-module", "'not-a-module' is no name of a module"),
+        ("pettingzoo:garden.absent_v1", r"cannot be imported.*pip install 'pettingzoo\[garden\]'"),
+        ("pettingzoo:arenas.absent", "is the package arenas installed"),
+        ("pettingzoo:garden.turn_v0", r"did you mean pettingzoo:pettingzoo\.garden\.turns_v0\?"),
+        ("pettingzoo:garden.turns_v0", r"has no parallel_env\(\)"),
+    ],
+)
+def test_an_env_that_cannot_be_made_is_refused(name: str, message: str) -> None:
+    with pytest.raises(EnvError, match=message):
+        FAMILY.make(name)
+
+
+def test_a_particle_world_is_an_env_of_many_agents() -> None:
+    pytest.importorskip("mpe2")
+    env = EnvFactory("pettingzoo:mpe2.simple_spread_v3", {"max_cycles": 4}).agents()
+    assert isinstance(env, AgentsEnv)
+    shown = env.reset(seed=1)
+
+    changes = [env.step([0, 0, 0])[2] for _ in range(4)]
+
+    assert env.agents == ("agent_0", "agent_1", "agent_2")
+    assert [np.shape(obs) for obs in shown] == [env.observation_space.shape] * 3
+    assert changes[:3] == [None] * 3
+    assert changes[3] is not None
+    assert list(changes[3].truncated) == [True] * 3
+
+
+def test_the_family_knows_its_names() -> None:
+    assert all(FAMILY.matches(name) for name in FAMILY.names())
+    assert not FAMILY.matches("CartPole-v1")

@@ -1,0 +1,195 @@
+"""A process that hangs is asked for its stack and killed, by time in which main was awake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from sfactory.errors import RingsLost
+from sfactory.shared.status import State, StatusBoard, StatusRow, Stopwatch
+from sfactory.supervise.hang_detection import WorkerHangs
+
+ACTOR, POLICY, LEARNER = "sf-actor-0", "sf-policy-0-0", "sf-learner-0"
+STEP_S, RESET_S = 60.0, 200.0
+
+
+class Worker:
+    """A child as main knows it, which is its own process and stack file; its stack is there at once."""
+
+    over = True
+
+    def __init__(self, name: str, row: StatusRow) -> None:
+        self.name, self.row, self.watch, self.killed = name, row, Stopwatch(row), False
+        self.process = self.stack = self
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def request(self, _process: object) -> Worker:
+        return self
+
+    def where(self) -> str:
+        return f"{self.name} hung here:\nFile env.py, line 7 in step"
+
+
+class Scene:
+    """Workers in their loops, under a clock that the test moves. All but ``busy`` wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at = 1000.0
+        for module in ("sfactory.clock", "sfactory.shared.status"):
+            monkeypatch.setattr(f"{module}.now", lambda: self.at)
+        board = StatusBoard([ACTOR, POLICY, LEARNER])
+        self.workers = {name: Worker(name, board.row(name)) for name in board.names}
+        for worker in self.workers.values():
+            worker.row.set("state", State.RUNNING)
+        self.reading_since = 0.0
+        self.hangs = WorkerHangs(self, STEP_S, RESET_S, lambda: self.reading_since)  # type: ignore[arg-type]
+
+    def running(self) -> list[Worker]:
+        return [worker for worker in self.workers.values() if not worker.killed]
+
+    def let_wait(self, *names: str) -> None:
+        for name in names:
+            self.workers[name].watch.before_wait()
+
+    def pass_time(self, seconds: float, *alive: str) -> RingsLost | None:
+        """Main looks at every beat; those who are ``alive`` come back from their waits."""
+        lost = None
+        for _ in range(int(4 * seconds)):
+            self.at += 0.25
+            for name in alive:
+                self.workers[name].watch.after_wait()
+                self.workers[name].watch.before_wait()
+            lost = lost or self.hangs.look()
+        return lost
+
+    def killed(self) -> list[str]:
+        return [name for name, worker in self.workers.items() if worker.killed]
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("resetting", "limit_s", "reason"),
+    [
+        (0, STEP_S, "--step_timeout_seconds=60 for one step"),
+        (1, RESET_S, "--reset_timeout_seconds=200 for one environment's reset"),
+    ],
+)
+def test_work_that_takes_too_long_is_ended_and_shown(scene: Scene, resetting: int, limit_s: float, reason: str) -> None:
+    scene.let_wait(POLICY, LEARNER)
+    scene.workers[ACTOR].row.set("resetting", resetting)
+    assert scene.pass_time(limit_s - 1, POLICY) is None
+    assert scene.killed() == []
+
+    scene.pass_time(4, POLICY)
+
+    assert scene.killed() == [ACTOR]
+    assert scene.hangs.where(ACTOR) == (
+        f"{ACTOR} hung here:\nFile env.py, line 7 in step\n{ACTOR} took longer than {reason}"
+    )
+
+
+def test_pieces_of_work_are_judged_one_by_one(scene: Scene) -> None:
+    scene.let_wait(POLICY, LEARNER)
+    for _ in range(5):
+        scene.pass_time(STEP_S - 5, POLICY)
+        scene.workers[ACTOR].watch.lap()
+
+    assert scene.killed() == []
+
+
+def test_a_worker_that_does_not_come_back_from_a_wait_is_ended(scene: Scene) -> None:
+    scene.let_wait(ACTOR, POLICY, LEARNER)
+
+    scene.pass_time(15, ACTOR)
+
+    assert scene.killed() == [POLICY]  # a learner may wait as long as it wants
+    assert "did not come back from a wait for 10 s" in str(scene.hangs.where(POLICY))
+
+
+@pytest.mark.parametrize(("beat_s", "beats", "killed"), [(3600.0, 3, []), (3.0, 9, [ACTOR, POLICY])])
+def test_time_counts_while_main_is_slow_but_not_while_it_is_stopped(
+    scene: Scene, beat_s: float, beats: int, killed: list[str]
+) -> None:
+    scene.let_wait(ACTOR, POLICY, LEARNER)
+    for _ in range(beats):
+        scene.at += beat_s
+        scene.hangs.look()
+
+    assert scene.killed() == killed
+
+
+@pytest.mark.parametrize(
+    ("stuck", "killed", "is_lost"), [(ACTOR, [], True), (LEARNER, [], True), (POLICY, [POLICY], False)]
+)
+def test_only_a_policy_worker_can_be_replaced_if_it_is_stuck_at_a_ring(
+    scene: Scene, stuck: str, killed: list[str], is_lost: bool
+) -> None:
+    scene.let_wait(*{ACTOR, POLICY, LEARNER} - {stuck})
+    scene.workers[stuck].row.enter_ring()
+
+    lost = scene.pass_time(13, *{ACTOR, POLICY} - {stuck})
+
+    assert scene.killed() == killed
+    assert (lost is not None) == is_lost
+    assert not is_lost or f"{stuck} uses a ring that is locked" in str(lost)
+
+
+def test_main_notices_that_its_own_ring_is_locked(scene: Scene) -> None:
+    scene.let_wait(ACTOR, POLICY, LEARNER)
+    scene.reading_since = scene.at
+
+    assert "sf-main uses a ring that is locked" in str(scene.pass_time(13, ACTOR, POLICY))
+
+
+def test_a_worker_that_has_not_come_to_its_loop_is_not_judged(scene: Scene) -> None:
+    scene.let_wait(POLICY, LEARNER)
+    scene.workers[ACTOR].row.set("loop_since", 0.0)
+
+    scene.pass_time(3 * STEP_S, POLICY)
+
+    assert scene.killed() == []
+
+
+# Progress is shown every 0.1 s for a second, as by an actor's one long turn; then {end}.
+SERIAL_RUN = """
+import sys, time
+from sfactory.shared.status import StatusBoard
+from sfactory.supervise import hang_detection
+
+hang_detection.STALL_S, hang_detection._LOOK_S = 0.5, 0.05
+board = StatusBoard(["sf-actor-0"])
+row = board.row("sf-actor-0")
+with hang_detection.SerialHangWatch(board) as watch:
+    for _ in range(10):
+        time.sleep(0.1)
+        row.{progress}
+    print("slow but sure", file=sys.stderr, flush=True)
+    {end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("progress", "end", "shown"),
+    [
+        ("count_env_steps(1)", "time.sleep(1.5)", True),
+        ("begin_work()", "time.sleep(1.5)", True),
+        ("beat()", "time.sleep(1.5)", True),
+        ("beat()", "\n    with watch.paused(): time.sleep(1.5)", False),
+    ],
+)
+def test_a_serial_run_shows_its_stacks_once_progress_ends(progress: str, end: str, shown: bool) -> None:
+    program = SERIAL_RUN.format(progress=progress, end=end)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    before, _, after = ended.stderr.partition("slow but sure")
+
+    assert "Timeout" not in before
+    assert ("Timeout" in after and 'File "<string>"' in after) == shown

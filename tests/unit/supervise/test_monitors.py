@@ -1,0 +1,104 @@
+"""Stalls and idle policies are warned of once, and SIGUSR1 logs what each process is waiting for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+
+import pytest
+
+from sfactory.clock import now
+from sfactory.messages import ActRequest
+from sfactory.process.signals import Interrupts
+from sfactory.shared.status import State, StatusBoard
+from sfactory.supervise import monitors
+from sfactory.supervise.monitors import IdlePolicyWarning, StallWarnings, StatusDump
+from sfactory.supervise.shared_objects import SharedObjects
+from tests.support.parts import VECTOR, small_layout
+from tests.support.rings import lock_for_ever
+
+
+def test_each_stall_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    board = StatusBoard(["sf-actor-0", "sf-actor-1", "sf-actor-2", "sf-actor-3"])
+    warnings = StallWarnings(board, board.names, limit_s=30.0, waits=lambda: "all for sf-policy-0-0")
+    for name, seconds in zip(board.names, (31.0, 32.0, 5.0, 0.0), strict=True):
+        board.row(name).set("busy_since", now() - seconds if seconds else 0.0)
+
+    assert warnings.look() == ["sf-actor-0", "sf-actor-1"]
+    assert warnings.look() == []
+    assert caplog.text.count("what each process is waiting for:\nall for sf-policy-0-0") == 1
+
+    board.row("sf-actor-0").set("busy_since", now() - 40.0)
+    assert warnings.look() == ["sf-actor-0"]
+
+
+@pytest.mark.parametrize(
+    ("state", "work"),
+    [
+        (State.STARTING, "making one environment"),
+        (State.RESETTING, "the first reset of one environment"),
+        (State.RUNNING, "one step"),
+    ],
+)
+def test_a_warning_says_what_takes_so_long(state: State, work: str, caplog: pytest.LogCaptureFixture) -> None:
+    board = StatusBoard(["sf-actor-0"])
+    board.row("sf-actor-0").set("state", state)
+    board.row("sf-actor-0").set("busy_since", now() - 31.0)
+
+    StallWarnings(board, board.names).look()
+
+    assert f"sf-actor-0 has been busy with {work} for 31 s" in caplog.text
+
+
+@pytest.mark.parametrize(("is_done", "learns", "warnings"), [(True, False, 1), (True, True, 0), (False, False, 0)])
+def test_a_policy_that_is_idle_while_another_is_done_is_warned_of_once(
+    is_done: bool, learns: bool, warnings: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    moment, steps, done = 0.0, {0: 100, 1: 0}, {0: is_done, 1: False}
+    monkeypatch.setattr(monitors, "now", lambda: moment)
+    warning = IdlePolicyWarning((0, 1), steps.__getitem__, done.__getitem__)
+
+    for _ in range(10):
+        moment += 20.0
+        steps[1] += learns
+        warning.look()
+
+    assert caplog.text.count("the run waits for policy 1, ") == warnings
+
+
+@pytest.fixture
+def shared() -> SharedObjects:
+    return SharedObjects(VECTOR, small_layout(), weight_bytes=8)
+
+
+def test_each_sigusr1_is_answered_once_and_stops_nothing(
+    shared: SharedObjects, caplog: pytest.LogCaptureFixture
+) -> None:
+    status_dump, before = StatusDump(shared), signal.getsignal(signal.SIGUSR1)
+    with Interrupts() as interrupts, caplog.at_level(logging.INFO):
+        status_dump.look(interrupts)
+        assert caplog.records == []
+        for answers in (1, 2):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            status_dump.look(interrupts)
+            status_dump.look(interrupts)
+            assert len(caplog.records) == answers
+
+        assert (interrupts.count, interrupts.signum) == (0, None)
+    assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_every_process_is_described_even_if_a_ring_is_locked(shared: SharedObjects) -> None:
+    shared.table.begin(0)
+    for split in range(2):
+        shared.to_policies[0].put(ActRequest(0, split, split, 0, 0, 0))
+    lock_for_ever(shared.to_policies[0])
+
+    lines = {line.split()[0].rstrip(":"): line for line in StatusDump(shared).text().splitlines()}
+
+    assert set(shared.layout.process_names) <= set(lines)
+    assert "2 messages wait for it" in lines["sf-policy-0-0"]
+    assert "0 messages wait for it" in lines["sf-learner-0"]
+    assert "1 filling" in lines["sf-actor-0"]
+    assert "0 reports wait for it" in lines["sf-main"]
