@@ -27,11 +27,6 @@ FOUR: dict[Any, Any] = {
 }
 
 
-def test_list_is_used_unchanged() -> None:
-    assert ParamList([{"seed": 1}, {"gamma": 0.5}]).combinations() == [{"seed": 1}, {"gamma": 0.5}]
-    assert ParamList().combinations() == [{}]
-
-
 def test_grid_has_all_combinations_in_order() -> None:
     grid = ParamGrid([("seed", [1, 2]), ("gamma", [0.5, 0.7, 0.9])])
 
@@ -64,26 +59,15 @@ def test_draws_are_different_and_in_range() -> None:
     assert 70 < below < 130
 
 
-def test_draws_depend_on_the_seed_only() -> None:
+def test_draws_depend_on_the_seed_and_the_name_only() -> None:
     first = RandomSearch(FOUR, count=5, seed=3).combinations()
 
-    assert RandomSearch(FOUR, count=5, seed=3).combinations() == first
+    assert RandomSearch(FOUR, count=9, seed=3).combinations()[:5] == first
     assert RandomSearch(FOUR, count=5, seed=4).combinations() != first
+    alone = RandomSearch({"gamma": FOUR["gamma"]}, count=3, seed=3).combinations()
+    assert [values["gamma"] for values in alone] == [values["gamma"] for values in first[:3]]
     # Fixed numbers: a new version must not change the draws of a resumed search.
-    gamma = {"gamma": Uniform(0.9, 0.999)}
-    assert [values["gamma"] for values in RandomSearch(gamma, count=3, seed=3).combinations()] == GAMMAS
-
-
-GAMMAS = [0.9764, 0.9395, 0.9315]
-
-
-def test_more_draws_and_more_flags_do_not_change_values() -> None:
-    few = RandomSearch(FOUR, count=3).combinations()
-    rates = [values["learning_rate"] for values in few]
-
-    assert RandomSearch(FOUR, count=9).combinations()[:3] == few
-    alone = RandomSearch({"learning_rate": FOUR["learning_rate"]}, count=3)
-    assert [values["learning_rate"] for values in alone.combinations()] == rates
+    assert [values["gamma"] for values in alone] == [0.9764, 0.9395, 0.9315]
 
 
 def test_rounded_draws_stay_in_a_narrow_range() -> None:
@@ -99,7 +83,6 @@ def test_rounded_draws_stay_in_a_narrow_range() -> None:
         (ParamList([1]), "one mapping"),  # type: ignore[list-item]
         (ParamGrid(7), "pairs of a flag"),  # type: ignore[arg-type]
         (ParamGrid([("seed", [])]), "grid of seed: has no values"),
-        (ParamGrid([("seed", "12")]), "grid of seed: '12' must be a list of values"),
         (ParamGrid([("seed", [1]), (("gamma", "seed"), [(1, 2)])]), "seed: is varied twice"),
         (ParamGrid([(("gamma", "seed"), [(1, 2, 3)])]), "grid of gamma, seed: (1, 2, 3) must be 2 values"),
         (ParamGrid([(3, [1])]), "3: must be the name of a flag"),  # type: ignore[list-item]
@@ -109,12 +92,10 @@ def test_rounded_draws_stay_in_a_narrow_range() -> None:
         (RandomSearch({"gamma": Uniform("0", 1)}, count=3), "the bound '0' must be a finite number"),  # type: ignore[arg-type]
         (RandomSearch({"lr": LogUniform(0.0, 1.0)}, count=3), "low is 0.0: must be greater than 0"),
         (RandomSearch({"n": IntUniform(1, 2.5)}, count=3), "must be a whole number"),  # type: ignore[arg-type]
-        (RandomSearch({"n": Choice([])}, count=3), "n: has no values to choose from"),
         (RandomSearch({"n": [1, 2]}, count=3), "n: [1, 2] is not a distribution"),  # type: ignore[dict-item]
         (RandomSearch({("a", "b"): Uniform(0, 1)}, count=3), "are drawn from a Choice"),
         (RandomSearch({("a", "b"): Choice([(1,)])}, count=3), "a, b: (1,) must be 2 values"),
         (RandomSearch({"n": Choice([1, 2])}, count=0), "count=0 must be at least 1"),
-        (RandomSearch({"n": Choice([1, 2])}, count=True), "count=True must be a whole number"),
         (RandomSearch({"n": Choice([1, 2])}, count=3), "only 2 different combinations were found"),
     ],
 )
@@ -122,9 +103,3 @@ def test_invalid_declaration_is_refused(declared: Parameters, problem: str) -> N
     (found,) = declared.problems()
 
     assert problem in found
-
-
-def test_all_problems_are_reported_at_once() -> None:
-    wrong: Any = {"gamma": Uniform(1, 0), "n": Choice([]), "lr": LogUniform(-1, 1)}
-
-    assert len(RandomSearch(wrong, count=1).problems()) == 3

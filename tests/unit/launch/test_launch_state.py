@@ -1,4 +1,4 @@
-"""launch.json keeps the state of each run, survives damage, and belongs to one launcher at a time."""
+"""launch.json keeps the state of each run, and GPUs are assigned evenly."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.errors import RunDirError
+from sfactory.errors import ConfigError, RunDirError
 from sfactory.launch.jobs import NAME, Entry, LaunchState
+from sfactory.launch.run_processes import Gpus, devices
 
 
-def test_entries_are_saved_and_loaded(tmp_path: Path) -> None:
+def test_entries_are_saved_and_loaded_by_one_launcher_at_a_time(tmp_path: Path) -> None:
     with LaunchState.opened(tmp_path / "new") as launch_state:
         assert launch_state.entry("a") == Entry()
         launch_state.started("a")
@@ -19,21 +20,16 @@ def test_entries_are_saved_and_loaded(tmp_path: Path) -> None:
         launch_state.started("a")
         launch_state.ended("a", "done", 0)
         launch_state.ended("b", "failed", None, "no such program")
+        launch_state.started("c")
+        with pytest.raises(RunDirError, match="in use by another launcher"), LaunchState.opened(tmp_path / "new"):
+            pass
 
     with LaunchState.opened(tmp_path / "new") as launch_state:
         a, b = launch_state.entry("a"), launch_state.entry("b")
         assert (a.status, a.starts, a.exit_code, a.cause) == ("done", 2, 0, "")
         assert (b.status, b.starts, b.exit_code, b.cause) == ("failed", 0, None, "no such program")
         assert a.started <= a.ended
-
-
-def test_run_of_a_dead_launcher_was_interrupted(tmp_path: Path) -> None:
-    with LaunchState.opened(tmp_path) as launch_state:
-        launch_state.started("a")
-        assert launch_state.entry("a").status == "running"
-
-    with LaunchState.opened(tmp_path) as launch_state:
-        assert launch_state.entry("a").status == "interrupted"
+        assert launch_state.entry("c").status == "interrupted"  # its launcher is dead
 
 
 @pytest.mark.parametrize(
@@ -41,10 +37,8 @@ def test_run_of_a_dead_launcher_was_interrupted(tmp_path: Path) -> None:
     [
         b"",
         b"{",
-        b"[]",
         b"\xff\xfe",
         b'{"format_version": 2, "runs": {}}',
-        b'{"format_version": 1, "runs": []}',
         b'{"format_version": 1, "runs": {"a": 3}}',
         b'{"format_version": 1, "runs": {"a": {"status": "lost"}}}',
         b'{"format_version": 1, "runs": {"a": {"colour": "red"}}}',
@@ -62,15 +56,6 @@ def test_damaged_file_is_renamed_and_replaced(tmp_path: Path, damaged: bytes, ca
     assert json.loads((tmp_path / NAME).read_text())["runs"]["a"]["starts"] == 1
 
 
-def test_directory_belongs_to_one_launcher_at_a_time(tmp_path: Path) -> None:
-    refused = pytest.raises(RunDirError, match="in use by another launcher")
-    with LaunchState.opened(tmp_path), refused, LaunchState.opened(tmp_path):
-        pass
-
-    with LaunchState.opened(tmp_path):
-        pass
-
-
 def test_file_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with LaunchState.opened(tmp_path) as launch_state:
         (tmp_path / NAME).mkdir()
@@ -79,3 +64,19 @@ def test_file_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pyte
         assert launch_state.entry("a").status == "done"
 
     assert caplog.text.count("cannot be written") == 1
+
+
+def test_run_gets_the_gpu_with_the_fewest_runs() -> None:
+    gpus = Gpus(["0", "1"], per_gpu=2)
+
+    assert [gpus.take() for _ in range(5)] == ["0", "1", "0", "1", None]
+    gpus.give_back("1")
+    assert [gpus.take(), gpus.take()] == ["1", None]
+
+
+def test_devices_are_the_visible_ones() -> None:
+    assert devices(2, None) == ["0", "1"]
+    assert devices(2, "3, 5,7") == ["3", "5"]
+    for visible in ("", "0,"):
+        with pytest.raises(ConfigError, match="--num_gpus=2: CUDA_VISIBLE_DEVICES="):
+            devices(2, visible)
