@@ -1,4 +1,4 @@
-"""A measurement begins once everybody works and is warm, counts whole datasets, and has an end."""
+"""A measurement begins after a warm-up, counts whole datasets, and ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEAT_S = 0.25
 
 
 class Machine:
-    """A run on a clock of its own. ``dataset_s``: seconds of a dataset of 1000 steps. Actors take 100 steps a beat."""
+    """A run on a simulated clock. dataset_s: seconds per dataset of 1000 steps. Actors take 100 steps a beat."""
 
     def __init__(self, dataset_s: float, ready_at: float = 0.0, learners: int = 1) -> None:
         self._learners = [f"sf-learner-{policy}" for policy in range(learners)]
@@ -30,7 +30,6 @@ class Machine:
         self.warm_ups.append(self.at - self._start)
 
     def beat(self) -> None:
-        """A moment passes."""
         self.at += BEAT_S
         for actor in ACTORS:
             row = self.status.row(actor)
@@ -69,7 +68,7 @@ def test_the_rate_is_that_of_whole_datasets_however_long_one_takes(
     assert TIMING.measured <= measured.seconds <= TIMING.measured + max(dataset_s, BEAT_S)
 
 
-def test_where_sampling_is_measured_steps_of_actors_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_learners_steps_of_actors_count(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = measure(Machine(1000.0), monkeypatch, of_learners=False)
 
     assert measured is not None
@@ -88,28 +87,25 @@ def test_the_warm_up_begins_once_all_actors_work_and_something_was_learned_from(
     assert late_learner.warm_ups == [9.0]
 
 
-@pytest.mark.parametrize(("dataset_s", "ended_at"), [(1000.0, 60.25), (30.0, 30.0 + 1.0 + 13.0 + BEAT_S)])
-def test_who_learns_from_too_little_in_time_is_not_measured(
-    dataset_s: float, ended_at: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("dataset_s", "ready_at", "timing", "ended_at"),
+    [
+        (1000.0, 0.0, TIMING, 60.25),
+        (30.0, 0.0, TIMING, 30.0 + 1.0 + 13.0 + BEAT_S),
+        (1000.0, 70.0, Timing(1.0, 3.0, patience=10.0, first_steps=20.0), 70.0 + 20.0 + BEAT_S),
+    ],
+)
+def test_a_measurement_without_enough_steps_is_given_up(
+    dataset_s: float, ready_at: float, timing: Timing, ended_at: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = Machine(dataset_s)
+    machine = Machine(dataset_s, ready_at)
 
-    assert measure(machine, monkeypatch) is None
+    assert measure(machine, monkeypatch, timing=timing) is None
     assert machine.at - 100.0 == ended_at
 
 
-def test_without_any_step_the_measurement_is_given_up_a_bounded_time_after_all_actors_work(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    machine = Machine(dataset_s=1000.0, ready_at=70.0)
-    timing = Timing(warm_up=1.0, measured=3.0, patience=10.0, first_steps=20.0)
-
-    assert measure(machine, monkeypatch, timing=timing) is None
-    assert machine.at - 100.0 == 70.0 + 20.0 + BEAT_S
-
-
 @pytest.mark.parametrize(("moves_at", "seconds"), [(12.0, 10.75), (1000.0, 13.25)])
-def test_an_actor_that_is_stuck_for_the_whole_measurement_is_waited_for_as_long_as_there_is_patience(
+def test_an_actor_that_is_stuck_is_waited_for_until_patience_ends(
     moves_at: float, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(1000.0)
@@ -117,8 +113,7 @@ def test_an_actor_that_is_stuck_for_the_whole_measurement_is_waited_for_as_long_
 
     def beat_and_hang() -> None:
         beat()
-        since = 100.5 if machine.at - 100.0 < moves_at else machine.at
-        row.set("busy_since", since)
+        row.set("busy_since", 100.5 if machine.at - 100.0 < moves_at else machine.at)
 
     monkeypatch.setattr(machine, "beat", beat_and_hang)
 
@@ -129,7 +124,7 @@ def test_an_actor_that_is_stuck_for_the_whole_measurement_is_waited_for_as_long_
     assert measured.seconds == pytest.approx(seconds)
 
 
-def test_a_measurement_that_has_waited_long_enough_takes_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_without_patience_takes_the_datasets_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = measure(Machine(2.5), monkeypatch, timing=Timing(1.0, 3.0, 0.0))
 
     # It begins with the dataset that ended at 2.5 s; the next ends at 5 s, and the one after that too late.
@@ -138,13 +133,9 @@ def test_a_measurement_that_has_waited_long_enough_takes_what_there_is(monkeypat
     assert measured.seconds == pytest.approx(2.5)
 
 
-def test_several_learners_learn_side_by_side_and_a_step_of_two_policies_counts_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Both learn from every step, which the first of them counts for the run."""
-    machine = Machine(0.5, learners=2)
-
-    measured = measure(machine, monkeypatch)
+def test_a_step_of_two_policies_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Both learn from every step, which the first of them counts for the run.
+    measured = measure(Machine(0.5, learners=2), monkeypatch)
 
     assert measured is not None
     assert measured.rate == pytest.approx(1000.0 / 0.5)
