@@ -1,4 +1,4 @@
-"""Frames are resized where they changed and stacked without copying, and look as if computed in full."""
+"""Frames that are resized where they changed and stacked without copying equal those computed in full."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
-"""The synthetic envs behave as described, and the checker of Counting's rows finds every corruption."""
+"""Synthetic envs behave as described, and the checker of Counting's rows finds every corruption."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import multiprocessing
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,18 +33,14 @@ def good_column(seed: int = 5) -> tuple[Column, Counting]:
 def test_envs_keep_to_gymnasium(make: Callable[[], gymnasium.Env[Any, Any]]) -> None:
     env = make()
     env.spec = None
-
-    # On purpose, Counting counts on where a reset is given the same seed again, and CostFree reuses its observation.
+    # Counting keeps its identity when a reset is seeded again, and CostFree reuses its observation.
     if make not in (Counting, CostFree):
         check_env(env, skip_render_check=True)
-
     obs, _ = env.reset(seed=3)
     assert env.observation_space.contains(obs)
     obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
     assert env.observation_space.contains(obs)
-    assert isinstance(reward, float)
-    assert isinstance(terminated, bool)
-    assert isinstance(truncated, bool)
+    assert (type(reward), type(terminated), type(truncated)) == (float, bool, bool)
 
 
 @given(
@@ -98,7 +91,7 @@ def test_counting_ends_fall_on_every_place_of_a_rollout() -> None:
 
 
 @pytest.mark.parametrize("ends", ["mixed", "terminated", "truncated", "both"])
-@pytest.mark.parametrize("rollout", [1, 2, 7, 32])
+@pytest.mark.parametrize("rollout", [1, 7])
 def test_rows_recorded_by_the_rules_pass(ends: Any, rollout: int) -> None:
     envs = [Counting(ends=ends, max_length=9) for _ in range(5)]
     columns = [play_column(env, seed=seed, slots=70, rollout=rollout) for seed, env in enumerate(envs)]
@@ -216,31 +209,20 @@ def test_the_bandit_pays_for_the_action_its_observation_names() -> None:
     assert (terminated, truncated) == (True, False)
 
 
-def test_the_costfree_env_has_the_shape_and_length_ordered() -> None:
-    env = CostFree(obs_shape=(3, 5), obs_dtype="uint8", num_actions=4, length=3)
-    obs, _ = env.reset(seed=0)
-
-    ends = [env.step(np.int64(0))[2:4] for _ in range(3)]
-
-    assert (obs.shape, obs.dtype, env.action_space.n) == ((3, 5), np.uint8, 4)
-    assert ends == [(False, False), (False, False), (False, True)]
-
-
-def test_a_pole_that_falls_is_set_up_again_until_the_episode_is_over() -> None:
+def test_a_pole_that_falls_is_reset_until_the_episode_ends() -> None:
     env = Pole(length=30)
     env.reset(seed=0)
 
     steps = [env.step(np.int64(0)) for _ in range(30)]
 
     rewards = [reward for _, reward, *_ in steps]
-    fallen = [abs(obs[2]) > 0.2095 for obs, *_ in steps]  # radians, where CartPole ends
     assert 2 <= rewards.count(0.0) <= 4
     assert rewards.count(1.0) + rewards.count(0.0) == 30
-    assert not any(fallen)
+    assert all(abs(obs[2]) <= 0.2095 for obs, *_ in steps)  # radians, where CartPole ends
     assert [truncated for *_, truncated, _ in steps] == [False] * 29 + [True]
 
 
-def test_poles_in_one_env_are_that_many_poles() -> None:
+def test_poles_of_one_env_are_independent() -> None:
     poles = Poles(agents=2, length=3)
     first, _ = poles.reset(seed=5)
     other, _ = poles.reset(seed=5)
@@ -253,59 +235,21 @@ def test_poles_in_one_env_are_that_many_poles() -> None:
     assert [step[3] for step in steps] == [{"pole_0": over, "pole_1": over} for over in (False, False, True)]
     assert not any(over for step in steps for over in step[2].values())
     assert poles.agents == []
-    with pytest.raises(ValueError, match="agents is 0"):
-        Poles(agents=0)
 
 
-def step_often(env: Faulty, times: int) -> list[tuple[Any, ...]]:
-    env.reset(seed=0)
-    results = []
-    for _ in range(times):
-        result = env.step(np.int64(0))
-        results.append(result)
-        if result[2]:
-            env.reset()
-    return results
+def test_faulty_env_raises_in_its_steps_its_reset_and_its_constructor() -> None:
+    env, resets = Faulty(raise_at=2), Faulty(raise_in_reset=2)
+    for each in (env, resets):
+        each.reset(seed=0)
+    env.step(np.int64(0))
 
-
-def test_faulty_env_raises_from_its_step_on_in_its_reset_and_in_its_constructor() -> None:
-    env, resets = Faulty(raise_at=10), Faulty(raise_in_reset=2)
-    step_often(env, 9)
-    resets.reset()
-
-    for step in (10, 11):
+    for step in (2, 3):
         with pytest.raises(EnvFault, match=f"step {step} raises"):
             env.step(np.int64(0))
     with pytest.raises(EnvFault, match="reset 2"):
         resets.reset()
     with pytest.raises(EnvFault, match="constructor"):
         Faulty(raise_in_constructor=True)
-
-
-@pytest.mark.parametrize(
-    ("fault", "is_bad"),
-    [
-        ("nan_reward_at", lambda obs, reward: math.isnan(reward)),
-        ("inf_reward_at", lambda obs, reward: math.isinf(reward)),
-        ("nan_obs_at", lambda obs, reward: bool(np.isnan(obs).all())),
-        ("inf_obs_at", lambda obs, reward: bool(np.isinf(obs).all())),
-        ("short_obs_at", lambda obs, reward: obs.shape == (3,)),
-    ],
-)
-def test_faulty_env_returns_bad_data_at_its_step(fault: str, is_bad: Callable[[Any, Any], bool]) -> None:
-    steps = step_often(Faulty(**{fault: 2}), 2)
-
-    assert [is_bad(obs, reward) for obs, reward, *_ in steps] == [False, True]
-
-
-def test_faulty_env_sends_itself_a_signal() -> None:
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=step_often, args=(Faulty(signal_at=4, signal_name="SIGKILL"), 4))
-
-    process.start()
-    process.join(60)
-
-    assert process.exitcode == -signal.SIGKILL
 
 
 def test_fault_with_a_fuse_happens_as_often_as_ordered_over_all_envs(tmp_path: Path) -> None:

@@ -33,12 +33,8 @@ def one_more(num_envs: int) -> SyncVectorEnv:
     return scripted(num_envs + 1)
 
 
-def unhelpful(num_envs: int) -> SyncVectorEnv:
-    return scripted(num_envs, "Disabled")
-
-
 class Odd(SyncVectorEnv):
-    """Breaks one promise in its steps."""
+    """Breaks one rule in its steps."""
 
     def __init__(self, what: str) -> None:
         super().__init__([lambda: ScriptedEnv([])] * 2)
@@ -57,29 +53,27 @@ class Odd(SyncVectorEnv):
 
 
 def odd(num_envs: int, what: str) -> Odd:
-    assert num_envs == 2
     return Odd(what)
 
 
-def test_what_takes_num_envs_makes_vectors() -> None:
-    assert EnvFactory(f"{HERE}:scripted").makes_vectors
-    assert EnvFactory("vector:CartPole-v1").makes_vectors
-    assert not EnvFactory("CartPole-v1").makes_vectors
-    assert not EnvFactory("tests.support.scripted_env:ScriptedEnv").makes_vectors
+@pytest.mark.parametrize(
+    ("name", "vectors"), [(f"{HERE}:scripted", True), ("vector:CartPole-v1", True), (f"{HERE}:Odd", False)]
+)
+def test_factories_that_take_num_envs_make_vectors(name: str, vectors: bool) -> None:
+    assert EnvFactory(name).makes_vectors == vectors
 
 
-def test_the_vector_form_of_an_id_has_the_flags_that_the_id_is_learned_with() -> None:
+def test_the_vector_form_of_an_id_has_the_defaults_of_the_id() -> None:
     env = make_vector_env("vector:CartPole-v1", {}, num_envs=3, seed=1)
 
-    assert env.num_envs == 3
-    assert type(env).__name__ == "CartPoleVectorEnv"
+    assert (env.num_envs, type(env).__name__) == (3, "CartPoleVectorEnv")
     families = {name: find_family(name) for name in ("vector:CartPole-v1", "CartPole-v1", "envpool:Breakout-v5")}
     defaults = {name: family.defaults(name) for name, family in families.items() if family is not None}
     assert defaults["vector:CartPole-v1"] == defaults["CartPole-v1"]
     assert defaults["envpool:Breakout-v5"]["env_frameskip"] == 4
 
 
-def test_games_come_with_raw_rewards_and_the_frameskip_of_the_flag() -> None:
+def test_vector_games_have_raw_rewards_and_the_frameskip_of_the_flag() -> None:
     env = make_vector_env("vector:ALE/MsPacman-v5", {}, num_envs=2, seed=1, env_frameskip=2)
     assert env.single_observation_space.shape == (4, 84, 84)
     env.reset(seed=1)
@@ -113,46 +107,37 @@ def test_missing_envpool_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         make_vector_env("envpool:CartPole-v1", {}, num_envs=2, seed=1)
 
 
-def test_a_vector_env_is_looked_at_before_training_and_its_spec_is_that_of_one_env() -> None:
+def test_the_spec_of_a_vector_env_is_that_of_one_env() -> None:
     env = ScriptedEnv([])
 
-    spec = examine(EnvFactory(f"{HERE}:scripted")).spec
-
-    assert spec == EnvSpec.of_spaces(env.observation_space, env.action_space)
+    assert examine(EnvFactory(f"{HERE}:scripted")).spec == EnvSpec.of_spaces(env.observation_space, env.action_space)
 
 
 @pytest.mark.parametrize(
-    ("what", "words"),
+    ("factory", "words"),
     [
-        ("one reward", "rewards of shape"),
-        ("NaN reward", "rewards must be finite"),
-        ("NaN observation", "'obs' holds NaN"),
-        ("four values", "must return"),
+        (EnvFactory(f"{HERE}:odd", {"what": "one reward"}), "rewards of shape"),
+        (EnvFactory(f"{HERE}:odd", {"what": "NaN reward"}), "rewards must be finite"),
+        (EnvFactory(f"{HERE}:odd", {"what": "NaN observation"}), "'obs' holds NaN"),
+        (EnvFactory(f"{HERE}:odd", {"what": "four values"}), "must return"),
+        (EnvFactory(f"{HERE}:scripted", {"autoreset_mode": "Disabled"}), "does not reset its envs"),
     ],
 )
-def test_vector_env_that_breaks_the_interface_is_refused(what: str, words: str) -> None:
+def test_vector_env_that_breaks_the_interface_is_refused(factory: EnvFactory, words: str) -> None:
     with pytest.raises(EnvError, match=words):
-        examine(EnvFactory(f"{HERE}:odd", {"what": what}))
-    with pytest.raises(EnvError, match="does not reset its envs"):
-        examine(EnvFactory(f"{HERE}:unhelpful"))
+        examine(factory)
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_one_of_many_is_played_as_a_plain_env(mode: str) -> None:
     env = make_env(f"{HERE}:scripted", {"autoreset_mode": mode})
     assert isinstance(env, gymnasium.Env)
+    env.reset(seed=3)
 
-    obs, _ = env.reset(seed=3)
-    rewards, ended = [], (False, False)
-    while not any(ended):
-        obs, reward, *ended_, _ = env.step(1)
-        rewards.append(reward)
-        ended = (ended_[0], ended_[1])
+    steps = [env.step(1) for _ in range(2)]
 
-    assert rewards == [0.5, 1.5]
-    assert ended == (False, True)
-    assert obs.shape == (1,)
-    assert env.reset()[0].shape == (1,)
+    assert [step[1:4] for step in steps] == [(0.5, False, False), (1.5, False, True)]
+    assert steps[0][0].shape == env.reset()[0].shape == (1,)
     env.close()
 
 

@@ -1,4 +1,4 @@
-"""A run that starts over moves the old one out of its way, and deletes only runs that an earlier one has moved."""
+"""A new run moves the old one out of its way, and deletes only runs that were moved before."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fill(path: Path, mark: str, experiment: str = "exp") -> None:
     directory = CheckpointDir(path / "checkpoint_p0", keep=2)
     payload = {"w": torch.ones(2)}
     directory.save(payload, 2, 200)
-    directory.save(payload, 1, 100)  # sets the other one aside
+    directory.save(payload, 1, 100)  # renames the other one
     directory.save_best(payload, 1, 100, metric=-1.5)
     directory.save_milestone(payload, 1, 100)
 
@@ -74,17 +74,15 @@ def test_an_overwritten_run_replaces_the_one_that_was_overwritten_before(tmp_pat
 @pytest.mark.parametrize(
     "place",
     [
-        "notes.txt",
         "videos/1.mp4",
         "checkpoint_p0/mine.pth",
         "checkpoint_p0/milestones/mine/a.txt",
         "checkpoint_p0/checkpoint_000000001_100.pth/inner",
-        "config.json.bak",
         "git_mine.diff",
         "sf_log.txt.d/a",
     ],
 )
-def test_an_overwritten_run_that_holds_anything_of_the_users_is_kept_whole(
+def test_an_overwritten_run_with_a_file_of_the_user_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, place: str
 ) -> None:
     fill(tmp_path / "exp", "first")
@@ -97,7 +95,7 @@ def test_an_overwritten_run_that_holds_anything_of_the_users_is_kept_whole(
     with caplog.at_level(logging.WARNING):
         moved = [again(tmp_path, "overwrite", mark) for mark in ("third", "fourth")]
 
-    # What was moved to the name with a number holds nothing of the user's, and is replaced.
+    # The run under the name with a number holds no file of the user, and is replaced.
     assert moved == [tmp_path / "exp_overwritten0001"] * 2
     assert folders(tmp_path) == {"exp": "fourth", "exp_overwritten": "first", "exp_overwritten0001": "third"}
     assert sorted(tmp_path.glob("exp_overwritten/**/*")) == before
@@ -121,25 +119,19 @@ def test_a_link_in_an_overwritten_run_is_not_followed(tmp_path: Path) -> None:
     assert folders(train_dir)["moved"] == "first"
 
 
-def test_a_run_of_the_users_that_only_has_the_name_is_kept(tmp_path: Path) -> None:
-    fill(tmp_path / "exp_overwritten", "own", experiment="exp_overwritten")
+@pytest.mark.parametrize("config", [None, "{half", "[]", '{"config": 3}'])
+def test_a_run_of_the_same_name_that_was_not_overwritten_is_kept(tmp_path: Path, config: str | None) -> None:
+    other = tmp_path / "exp_overwritten"
+    fill(other, "own", experiment="exp_overwritten")
+    if config is not None:
+        (other / "config.json").write_text(config)
+    before = (other / "config.json").read_text()
     fill(tmp_path / "exp", "first")
 
     assert again(tmp_path, "overwrite", "second") == tmp_path / "exp_overwritten0001"
 
-    assert folders(tmp_path) == {"exp": "second", "exp_overwritten": "own", "exp_overwritten0001": "first"}
-
-
-@pytest.mark.parametrize("text", ["{half", "[]", '{"config": 3}'])
-def test_an_overwritten_run_that_cannot_be_identified_is_kept(tmp_path: Path, text: str) -> None:
-    fill(tmp_path / "exp_overwritten", "unknown")
-    (tmp_path / "exp_overwritten" / "config.json").write_text(text)
-    fill(tmp_path / "exp", "first")
-
-    assert again(tmp_path, "overwrite", "second") == tmp_path / "exp_overwritten0001"
-
-    assert (tmp_path / "exp_overwritten" / "config.json").read_text() == text
-    assert (tmp_path / "exp_overwritten" / "metrics.jsonl").read_text() == "unknown"
+    assert (other / "config.json").read_text() == before
+    assert (other / "metrics.jsonl").read_text() == "own"
 
 
 def test_an_overwritten_run_that_is_in_use_is_kept(tmp_path: Path) -> None:

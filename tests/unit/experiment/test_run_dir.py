@@ -42,6 +42,14 @@ def holder(train_dir: Path) -> subprocess.Popen[str]:
     )
 
 
+def assert_is_new(train_dir: Path) -> None:
+    """The run's folder is empty and locked; the one that was moved to ``old`` is not locked."""
+    assert [path.name for path in (train_dir / "exp").iterdir()] == [".lock"]
+    with pytest.raises(RunDirError, match=f"in use by process {os.getpid()}"):
+        RunDir.open(train_dir, "exp")
+    RunDir.open(train_dir, "old").close()
+
+
 def test_a_second_run_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
     first = holder(tmp_path)
     assert first.stdout is not None
@@ -74,21 +82,15 @@ def test_a_child_that_outlives_the_run_does_not_keep_the_lock(tmp_path: Path) ->
     assert child.returncode == 0
 
 
-def test_a_train_dir_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-
-    with pytest.raises(RunDirError, match="cannot be used"):
-        RunDir.open(tmp_path / "file", "exp")
-
-
 def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("keep")
     (tmp_path / "exp").mkdir()
     (tmp_path / "exp" / ".lock").symlink_to(precious)
 
-    with pytest.raises(RunDirError, match="cannot be used"):
-        RunDir.open(tmp_path, "exp")
+    for train_dir in (tmp_path, precious):
+        with pytest.raises(RunDirError, match="cannot be used"):
+            RunDir.open(train_dir, "exp")
 
     assert precious.read_text() == "keep"
 
@@ -108,11 +110,8 @@ def test_run_json_records_the_sessions_without_environment_variables(
     assert statuses == ["running", "interrupted", "running", "done"]
     assert [(item["seed"], item["status"]) for item in record["sessions"]] == [(1, "interrupted"), (2, "done")]
     assert (record["argv"], record["seed"]) == (["--env=CartPole-v1"], 2)
-    assert record["versions"]["sfactory"] == __version__
-    assert record["versions"]["numpy"] == np.__version__
-    assert set(record["versions"]) == {"python", "sfactory", "torch", "numpy", "gymnasium"}
+    assert (record["versions"]["sfactory"], record["versions"]["numpy"]) == (__version__, np.__version__)
     assert record["hostname"] == socket.gethostname()
-    assert record["cpu"]
     assert "hunter2-secret" not in run.run_json.read_text()
 
 
@@ -125,30 +124,19 @@ def test_an_unreadable_run_json_is_renamed_and_does_not_stop_the_run(tmp_path: P
         assert (run.path / "run.json.unreadable").read_text() == "{half"
 
 
-def test_a_folder_is_moved_while_it_is_held_and_a_new_one_is_held_instead(tmp_path: Path) -> None:
+def test_a_folder_is_moved_while_it_is_held_or_stays(tmp_path: Path) -> None:
     with RunDir.open(tmp_path, "exp") as run:
         (run.path / "config.json").write_text("old")
-
-        run.move_to(tmp_path / "old")
-
-        assert sorted(path.name for path in run.path.iterdir()) == [".lock"]
-        assert (tmp_path / "old" / "config.json").read_text() == "old"
-        with pytest.raises(RunDirError, match=f"in use by process {os.getpid()}"):
-            RunDir.open(tmp_path, "exp")
-    RunDir.open(tmp_path, "exp").close()
-
-
-def test_a_folder_that_cannot_be_moved_is_refused_and_stays(tmp_path: Path) -> None:
-    with RunDir.open(tmp_path, "exp") as run:
-        (run.path / "config.json").write_text("old")
-        (tmp_path / "old").write_text("in the way")
+        (tmp_path / "file").write_text("in the way")
 
         with pytest.raises(RunDirError, match="could not be moved"):
-            run.move_to(tmp_path / "old")
-
+            run.move_to(tmp_path / "file")
         assert (run.path / "config.json").read_text() == "old"
-        with pytest.raises(RunDirError, match="in use by process"):
-            RunDir.open(tmp_path, "exp")
+        run.move_to(tmp_path / "old")
+
+        assert_is_new(tmp_path)
+        assert (tmp_path / "old" / "config.json").read_text() == "old"
+    RunDir.open(tmp_path, "exp").close()
 
 
 def test_a_lock_opened_before_the_folder_was_moved_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,10 +156,7 @@ def test_a_lock_opened_before_the_folder_was_moved_is_not_used(tmp_path: Path, m
     other = RunDir.open(tmp_path, "exp")
 
     assert len(opened) == 1
-    assert [path.name for path in other.path.iterdir()] == [".lock"]
-    with pytest.raises(RunDirError, match="in use by process"):
-        RunDir.open(tmp_path, "exp")
-    RunDir.open(tmp_path, "old").close()
+    assert_is_new(tmp_path)
     other.close()
 
 
@@ -195,7 +180,7 @@ def session(run: RunDir) -> dict[str, object]:
     return record
 
 
-def test_changes_that_are_not_committed_are_kept_once_for_all_sessions_that_had_them(checkout: Path) -> None:
+def test_each_uncommitted_change_is_kept_once_for_all_sessions(checkout: Path) -> None:
     train_dir, records = checkout / "train_dir", []
     for text in ("x = 2\n", "x = 2\n", "x = 3\n", "x = 1\n", "x = 3\n"):
         (checkout / "a.py").write_text(text)
@@ -214,20 +199,6 @@ def test_changes_that_are_not_committed_are_kept_once_for_all_sessions_that_had_
     subprocess.run(["git", "apply", train_dir / "exp" / "git.diff"], check=True)
 
     assert (checkout / "a.py").read_text() == "x = 2\n"
-
-
-def test_outside_a_checkout_nothing_is_kept_or_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    monkeypatch.chdir(tmp_path)
-
-    with RunDir.open(tmp_path, "exp") as run:
-        record = session(run)
-
-    assert [record[f"git_{name}"] for name in ("commit", "dirty", "untracked", "diff")] == [None] * 4
-    assert list(run.path.glob("*.diff")) == []
-    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("call", ["rename", "mkdir"])
@@ -254,8 +225,5 @@ def test_a_signal_while_a_folder_is_moved_is_handled_after_the_new_one_is_locked
         assert interrupts.count == 1
         interrupts.count = 0  # so that the handlers of before come back
 
-    assert sorted(path.name for path in run.path.iterdir()) == [".lock"]
-    with pytest.raises(RunDirError, match="in use by process"):
-        RunDir.open(tmp_path, "exp")
-    RunDir.open(tmp_path, "old").close()
+    assert_is_new(tmp_path)
     run.close()

@@ -1,4 +1,4 @@
-"""The result of a run, as a file and as its last lines."""
+"""The result of a run is written to a file and a last line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def summary(fps: float | None = 100.0, lag: PolicyLag | None = None) -> Summary:
     return Summary("done", 1000, 1000, 4000, 10.0, fps, 120.0, 7, 21.5, None, 33.0, lag or PolicyLag(), 12)
 
 
-def test_a_summary_is_written_with_the_agreed_keys_and_read_as_it_was(tmp_path: Path) -> None:
+def test_a_summary_is_written_with_the_agreed_keys_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     written = dataclasses.replace(
         summary(lag=PolicyLag(0.0, 1.25, 3.0)),
@@ -54,13 +54,12 @@ def test_a_summary_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     assert Summary.read(path) == summary()
 
 
-def test_json_is_one_line_and_what_is_not_finite_is_null() -> None:
+def test_json_is_one_line_and_numbers_that_are_not_finite_are_null() -> None:
     text = summary(fps=float("inf"), lag=PolicyLag(0.0, float("nan"), None)).to_json()
 
     assert "\n" not in text
-    content = json.loads(text)
-    assert content["fps"] is None
-    assert content["policy_lag"] == {"min": 0.0, "mean": None, "max": None}
+    assert json.loads(text)["fps"] is None
+    assert json.loads(text)["policy_lag"] == {"min": 0.0, "mean": None, "max": None}
 
 
 def test_a_summary_that_cannot_be_written_is_an_error_of_saving(tmp_path: Path) -> None:
