@@ -115,7 +115,7 @@ def is_same_default(flag: Flag, text: str) -> bool:
         return False
 
 
-class Genealogy:
+class Origins:
     """Where our flags come from, found by reading the map backwards."""
 
     def __init__(self, lists: Iterable[Ancestor], mapped: Iterable[Entry]) -> None:
@@ -125,7 +125,7 @@ class Genealogy:
             for source in entry.sources:
                 self._entries[source].append(entry)
 
-    def origin(self, flag: Flag) -> str:
+    def of(self, flag: Flag) -> str:
         """The cell of ``flag``: "same", "v1: renamed from `ppo_epochs`; v2: same", ..., or "new"."""
         found = {label: self._in(source, flag) for source, label in VERSIONS.items()}
         if len(set(found.values())) == 1 and all(found.values()):
@@ -157,7 +157,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
 
 
-def _flag_table(flags: Iterable[Flag], genealogy: Genealogy) -> list[str]:
+def _flag_table(flags: Iterable[Flag], origins: Origins) -> list[str]:
     rows = []
     for flag in flags:
         allowed = flag.info.range_text()
@@ -168,20 +168,20 @@ def _flag_table(flags: Iterable[Flag], genealogy: Genealogy) -> list[str]:
                 default_text(flag),
                 f"each {allowed}" if allowed and flag.is_list else allowed,
                 flag.info.help,
-                genealogy.origin(flag),
+                origins.of(flag),
             ]
         )
     return _table(["flag", "type", "default", "range", "meaning", "Sample Factory v1 / v2"], rows)
 
 
-def _our_part(genealogy: Genealogy) -> list[str]:
+def _our_part(origins: Origins) -> list[str]:
     """Every flag of ours by section."""
     lines = [f"## The flags of sfactory.train ({len(all_flags())})", "", "### command line", ""]
     lines += _table(["word", "meaning"], [[f"`{word}`", meaning] for word, meaning in WORDS.items()])
     for section, section_type in get_type_hints(Config).items():
         flags = [flag for flag in all_flags().values() if flag.section == section]
         lines += ["", f"### {section}", "", (section_type.__doc__ or "").strip(), ""]
-        lines += _flag_table(flags, genealogy)
+        lines += _flag_table(flags, origins)
     others: list[tuple[str, type, Mapping[str, Flag]]] = [
         ("enjoy", EnjoyConfig, enjoy_flags()),
         ("export", ExportConfig, export_flags()),
@@ -190,7 +190,7 @@ def _our_part(genealogy: Genealogy) -> list[str]:
     ]
     for name, settings, known in others:
         lines += ["", f"## The flags of sfactory.{name} ({len(known)})", "", (settings.__doc__ or "").strip(), ""]
-        lines += _flag_table(known.values(), genealogy)
+        lines += _flag_table(known.values(), origins)
     return lines
 
 
@@ -206,13 +206,13 @@ def _ancestor_part(ancestor: Ancestor, mapped: Sequence[Entry]) -> list[str]:
     """The map of one ancestor. Raises KeyError, naming the flag, if it is not mapped."""
     by_name = {entry.name: entry for entry in mapped if ancestor.source in entry.sources}
     counts = Counter(by_name[name].relation for name in ancestor.flags)
-    tally = ", ".join(f"{counts[relation]} {relation}" for relation in RELATIONS if counts[relation])
+    summary = ", ".join(f"{counts[relation]} {relation}" for relation in RELATIONS if counts[relation])
     rows = [
         [f"`{name}`", default, by_name[name].relation, _here(by_name[name]), by_name[name].note]
         for name, default in ancestor.flags.items()
     ]
     return [
-        *["", f"### {ancestor.title}", "", f"{ancestor.about} {len(ancestor.flags)} in all: {tally}.", ""],
+        *["", f"### {ancestor.title}", "", f"{ancestor.about} {len(ancestor.flags)} in all: {summary}.", ""],
         *_table(["there", "default", "relation", "here (default)", "note"], rows),
     ]
 
@@ -220,7 +220,7 @@ def _ancestor_part(ancestor: Ancestor, mapped: Sequence[Entry]) -> list[str]:
 def document() -> str:
     """The whole of docs/flags.md."""
     lists, mapped = ancestors(), entries()
-    lines = [INTRODUCTION, *_our_part(Genealogy(lists, mapped)), "", "## The map from the ancestors"]
+    lines = [INTRODUCTION, *_our_part(Origins(lists, mapped)), "", "## The map from the ancestors"]
     for ancestor in lists:
         lines += _ancestor_part(ancestor, mapped)
     return "\n".join(lines) + "\n"

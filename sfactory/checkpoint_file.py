@@ -254,7 +254,7 @@ def read(path: Path) -> Payload:
             _verified(path, file)
             _check_archive(file)
             file.seek(0)
-            payload = torch.load(file, map_location="cpu", weights_only=True)
+            payload = torch.load(file, map_location="cpu", weights_only=True)  # noqa: TID251 - it runs no code
     except (Unusable, CheckpointError):
         raise
     except Exception as error:

@@ -1,19 +1,29 @@
-"""Pointers from the documents into the code, written `path/file.py:Class.method`, lead to something that exists."""
+"""Files, classes, tests, commands and flags that the documents name exist."""
 
 from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from sfactory.config.argv import scan
+from sfactory.config.commands import export_flags
+from sfactory.config.enjoy import enjoy_flags
+from sfactory.config.flags import all_flags
+from sfactory.config.launcher import launcher_flags
 from tests.support.source import ROOT, documents
 
-POINTER = re.compile(r"`((?:sfactory|envs|tests|scripts)/[\w./-]+?\.py)(?::([A-Za-z_][\w.]*))?`")
+# `path/file.py`, `path/file.py:Class.method` and `path/test_file.py::test_name`.
+POINTER = re.compile(r"`((?:sfactory|envs|tests|scripts)/[\w./-]+?\.py)(?:::?([A-Za-z_][\w.]*))?`")
+COMMAND = re.compile(r"python (?:-m sfactory\.(\w+)|(scripts/\w+\.py))((?: [^`\n]*)?)")
+PAGES = ("README", "docs/launcher", "docs/performance", "docs/results")
+FLAGS = {"train": all_flags(), "enjoy": enjoy_flags(), "export": export_flags(), "launcher": launcher_flags()}
 
 
 def names_in(body: Iterable[ast.stmt]) -> Iterator[tuple[str, list[ast.stmt]]]:
-    """(name, body) of everything that the statements define; the body of what has none is empty."""
+    """(name, body) of each definition in the statements; the body of an assignment is empty."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name, node.body
@@ -23,7 +33,7 @@ def names_in(body: Iterable[ast.stmt]) -> Iterator[tuple[str, list[ast.stmt]]]:
 
 
 def defines(tree: ast.Module, symbol: str) -> bool:
-    """Whether the dotted ``symbol`` is defined in the module."""
+    """Whether the module defines the dotted ``symbol``."""
     body: list[ast.stmt] = tree.body
     for part in symbol.split("."):
         found = dict(names_in(body))
@@ -34,10 +44,10 @@ def defines(tree: ast.Module, symbol: str) -> bool:
 
 
 def broken_pointers(texts: Mapping[str, str], root: Path) -> list[str]:
-    """Each pointer in ``texts`` (by path) that leads nowhere below ``root``, one line each."""
+    """Each pointer in ``texts`` (by path) to a missing file or symbol below ``root``, one line each."""
     problems = []
     for path, text in texts.items():
-        for file, symbol in POINTER.findall(text):
+        for file, symbol in sorted(set(POINTER.findall(text))):
             target = root / file
             if not target.is_file():
                 problems.append(f"{path}: there is no file {file}")
@@ -46,15 +56,45 @@ def broken_pointers(texts: Mapping[str, str], root: Path) -> list[str]:
     return problems
 
 
-def test_every_pointer_of_the_documents_leads_somewhere() -> None:
+def broken_commands(text: str) -> list[str]:
+    """Problems of all commands in ``text``: unknown flags and missing scripts, one line each."""
+    problems = []
+    text = re.sub(r"\$seed|SEED", "1", re.sub(r"\\\n\s*", "", text))
+    for module, script, arguments in COMMAND.findall(text):
+        words = [word for word in shlex.split(arguments, comments=True) if not word.startswith("$")]
+        if module in FLAGS:
+            given = [word for word in words if word not in ("--help", "--name=value", "...")]
+            found = scan(given, FLAGS[module], module == "train").problems if given else []
+            problems += [problem for problem in found if "required" not in problem]
+        elif script:
+            code = (ROOT / script).read_text(encoding="utf-8") if (ROOT / script).is_file() else ""
+            names = [word.partition("=")[0] for word in words[: words.index("--") if "--" in words else None]]
+            problems += [f"{script} takes no {name}" for name in names if name[:2] == "--" and f'"{name}"' not in code]
+    return problems
+
+
+def test_pointers_of_documents_exist() -> None:
     assert broken_pointers(documents(), ROOT) == []
 
 
-def test_pointers_that_lead_nowhere_are_found(tmp_path: Path) -> None:
+def test_commands_of_documents_are_valid() -> None:
+    problems = {path: broken_commands(text) for path, text in documents().items() if path.startswith(PAGES)}
+
+    assert {path: found for path, found in problems.items() if found} == {}
+
+
+def test_flags_named_in_the_readme_exist() -> None:
+    named = set(re.findall(r"`--([a-z]\w*)", (ROOT / "README.md").read_text(encoding="utf-8")))
+
+    assert named - {"help", "name"} - all_flags().keys() - enjoy_flags().keys() == set()
+
+
+def test_broken_pointers_and_commands_are_found(tmp_path: Path) -> None:
     (tmp_path / "sfactory").mkdir()
     (tmp_path / "sfactory" / "a.py").write_text("LIMIT = 3\nclass A:\n    size: int = 1\n    def go(self): ...\n")
     good = "`sfactory/a.py` `sfactory/a.py:LIMIT` `sfactory/a.py:A.size` `sfactory/a.py:A.go` `other/a.py:B`"
-    bad = "`sfactory/b.py` `sfactory/a.py:B` `sfactory/a.py:A.stop` `sfactory/a.py:LIMIT.x`"
+    bad = "`sfactory/b.py` `sfactory/a.py:B` `sfactory/a.py:A.stop` `sfactory/a.py:LIMIT.x` `sfactory/a.py::test_b`"
 
     assert broken_pointers({"good.md": good}, tmp_path) == []
-    assert len(broken_pointers({"bad.md": bad}, tmp_path)) == 4
+    assert len(broken_pointers({"bad.md": bad}, tmp_path)) == 5
+    assert len(broken_commands("`python -m sfactory.train --gama=1` `python scripts/bench.py --no-such`")) == 2

@@ -19,7 +19,7 @@ class Source:
     tree: ast.Module
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
         """The folder below sfactory/, or the module's own name if it lies there directly."""
         return Path(self.path).parts[1].removesuffix(".py")
 
