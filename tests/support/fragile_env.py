@@ -1,4 +1,4 @@
-"""Envs that fail at given steps and resets, and a workshop that makes them."""
+"""Envs that fail at given steps and resets, and a stock that makes their replacements."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class FragileEnv(ScriptedEnv):
         return self._faults.shown.get(number, obs + np.float32(self._base)), reward, terminated, truncated, info
 
 
-class Workshop:
-    """Makes the envs that take the place of broken ones: those of ``stock`` in turn, exceptions are raised.
+class EnvStock:
+    """Makes the replacements of broken envs: those of ``stock`` in turn, of which exceptions are raised.
 
-    Then endless ones, the k-th of all with a base of 1000 k. made: all that were. seeds: what they were made with.
+    After them it makes endless envs, the k-th of all with a base of 1000 k. made, seeds: of all envs so far.
     """
 
     def __init__(self, *stock: FragileEnv | Exception) -> None:
@@ -79,7 +79,6 @@ class Workshop:
         self.on_call: Callable[[str], None] = lambda what: None
 
     def make(self, seed: int) -> FragileEnv:
-        """The next one."""
         self.on_call("make")
         self.seeds.append(seed)
         env = self._stock.pop(0) if self._stock else FragileEnv(base=1000.0 * (len(self.made) + 1))
@@ -90,8 +89,8 @@ class Workshop:
         return env
 
 
-class Care:
-    """What an actor has to look after its envs with, and the row that it counts in. seeds: 7000 + the n-th."""
+class FaultRecord:
+    """The fault handling of one actor, and the status row that it counts in. The n-th seed is 7000 + n."""
 
     def __init__(
         self, make: Callable[[int], Any], most_restarts: int = 20, most_bad_data: float = 0.01, env_steps: int = 0
@@ -100,7 +99,7 @@ class Care:
         self.row.add("env_steps", env_steps)
         self.control = Control(1)
         restarter = EnvRestarter(ACTOR, most_restarts, lambda env, count: 7000 + count, self.control, self.row)
-        self.care = FaultHandling(restarter, BadDataCounter(ACTOR, most_bad_data, self.row), make)
+        self.handling = FaultHandling(restarter, BadDataCounter(ACTOR, most_bad_data, self.row), make)
 
     def counts(self) -> tuple[int, int]:
         """Envs that were recreated, and steps with invalid data."""

@@ -1,4 +1,4 @@
-"""An actor makes all its envs, then resets each with a seed of its own, and always tells since when it is at one."""
+"""An actor makes all its envs, then resets each with a seed of its own, as its flags say."""
 
 from __future__ import annotations
 
@@ -8,189 +8,199 @@ from typing import Any
 import gymnasium
 import pytest
 
+from sfactory.actor.actor_process import make_actor
 from sfactory.actor.setup import ActorSetup, close_envs, make_splits
-from sfactory.config.schema import PopulationConfig, RunConfig, SamplingConfig
+from sfactory.config.flags import config_of
 from sfactory.env.factory import EnvFactory
 from sfactory.layout import Layout
+from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State, StatusRow
 from sfactory.supervise.shared_objects import SharedObjects
-from tests.support.parts import SCALAR, small_layout
-from tests.support.scripted_env import Obs, ScriptedEnv
+from tests.support.fragile_env import Faults, FragileEnv
+from tests.support.parts import SCALAR
+
+FLAGS: dict[str, Any] = {
+    "env": "any",
+    "num_workers": 4,
+    "num_envs_per_worker": 6,
+    "worker_num_splits": 2,
+    "rollout": 4,
+    "batch_size": 12,
+}
 
 
-class Diary:
-    """What the envs that share it lived through: (what, state of the actor, when it said it had begun)."""
+class Record:
+    """Calls of the envs that share it: (call, state of the actor, when its timeout began). faults: of the first env."""
 
     def __init__(self) -> None:
         self.row: StatusRow | None = None
-        self.events: list[tuple[str, State, float]] = []
-        self.envs: list[ScriptedEnv] = []
+        self.calls: list[tuple[str, State, float]] = []
+        self.envs: list[FragileEnv] = []
+        self.faults = Faults()
 
-    def tell(self, what: str) -> None:
+    def add(self, call: str) -> None:
         assert self.row is not None
-        self.events.append((what, State(int(self.row.get("state"))), self.row.get("busy_since")))
+        self.calls.append((call, State(int(self.row.get("state"))), self.row.get("busy_since")))
 
-    def stamps(self, what: str) -> list[float]:
-        return [since for event, _, since in self.events if event == what]
+    def stamps(self, call: str) -> list[float]:
+        return [since for name, _, since in self.calls if name == call]
 
-    def states(self, what: str) -> set[State]:
-        return {state for event, state, _ in self.events if event == what}
+    def states(self, call: str) -> set[State]:
+        return {state for name, state, _ in self.calls if name == call}
 
 
-class Diarist(ScriptedEnv):
-    """Tells the diary of its making and of its resets."""
+class RecordedEnv(FragileEnv):
+    """Adds its creation, resets and steps to the record."""
 
-    def __init__(self, diary: Diary) -> None:
-        super().__init__([])
-        self._diary = diary
-        diary.tell("made")
-        diary.envs.append(self)
+    def __init__(self, record: Record) -> None:
+        super().__init__([], Faults() if record.envs else record.faults)
+        self.on_call = record.add
+        self.on_call("made")
+        record.envs.append(self)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """As ScriptedEnv."""
-        self._diary.tell("reset")
-        return super().reset(seed=seed)
-
-    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """As ScriptedEnv."""
-        self._diary.tell("stepped")
+    def step(self, action: int) -> Any:
+        self.on_call("step")
         return super().step(action)
 
 
 @dataclasses.dataclass(frozen=True)
-class DiaristFactory(EnvFactory):
-    """Makes Diarists."""
+class RecordedFactory(EnvFactory):
+    """Makes RecordedEnvs."""
 
-    diary: Diary = dataclasses.field(default_factory=Diary)
+    record: Record = dataclasses.field(default_factory=Record)
 
     def __call__(self, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-        """One of them."""
-        return Diarist(self.diary)
+        return RecordedEnv(self.record)
 
 
-def setup_of(layout: Layout, diary: Diary, decorrelate: bool = False) -> tuple[ActorSetup, StatusRow]:
-    shared = SharedObjects(SCALAR, layout, weight_bytes=64)
-    setup = ActorSetup(
-        actor=1,
-        generation=0,
-        attempt=0,
-        seed=5,
-        run=RunConfig(env="diarist"),
-        sampling=SamplingConfig(decorrelate_envs_on_one_worker=decorrelate),
-        population=PopulationConfig(),
-        decorrelates=True,
-        factory=DiaristFactory("diarist", diary=diary),
-        spec=SCALAR,
-        layout=layout,
-        trajectories=shared.trajectories,
-        table=shared.table,
-        control=shared.control,
-        weights=(shared.weights[0],),
-        inbox=shared.to_actors[1],
-        to_policies=(shared.to_policies[0],),
-        states=shared.states,
-        to_learners=(shared.to_learners[0],),
-        to_main=shared.actors_to_main,
-    )
-    diary.row = shared.status.row("sf-actor-1")
-    diary.row.start()
-    return setup, diary.row
+def shared_objects_of(flags: dict[str, Any]) -> SharedObjects:
+    config = config_of({**FLAGS, **flags})
+    return SharedObjects(SCALAR, Layout.plan(config.sampling, config.learner, "central"), weight_bytes=64)
+
+
+def setup_of(record: Record, **flags: Any) -> tuple[ActorSetup, StatusRow]:
+    shared = shared_objects_of(flags)
+    setup = shared.actor(1, config_of({**FLAGS, **flags}), 5, 0)
+    record.row = shared.status.row("sf-actor-1")
+    record.row.start()
+    return dataclasses.replace(setup, factory=RecordedFactory("any", record=record)), record.row
 
 
 @pytest.fixture
-def diary() -> Diary:
-    return Diary()
+def record() -> Record:
+    return Record()
 
 
-LAYOUT = small_layout(splits=2, rows=3, rollout=4)
+def test_all_envs_are_made_before_the_first_is_reset_and_each_call_has_its_own_timeout(record: Record) -> None:
+    setup, row = setup_of(record)
 
-
-def test_all_envs_are_made_before_the_first_is_reset(diary: Diary) -> None:
-    splits = make_splits(*setup_of(LAYOUT, diary))
+    splits = make_splits(setup, row)
 
     assert [split.batch.size for split in splits] == [3, 3]
-    assert [what for what, _, _ in diary.events] == ["made"] * 6 + ["reset"] * 6
-    assert diary.states("made") == {State.STARTING}
-    assert diary.states("reset") == {State.RESETTING}
+    assert [call for call, _, _ in record.calls] == ["made"] * 6 + ["reset"] * 6
+    assert record.states("made") == {State.STARTING}
+    assert record.states("reset") == {State.RESETTING}
+    stamps = record.stamps("made") + record.stamps("reset")
+    assert stamps == sorted(set(stamps))
+    assert [env.seeds for env in record.envs] == [[setup.env_seed(env)] for env in range(6)]
 
 
-def test_the_clock_of_the_limit_starts_anew_for_each_env(diary: Diary) -> None:
-    make_splits(*setup_of(LAYOUT, diary))
+def test_env_i_of_an_actor_takes_i_rollouts_of_its_own_random_steps(record: Record) -> None:
+    again = Record()
+    splits = make_splits(*setup_of(record, decorrelate_envs_on_one_worker=True))
+    make_splits(*setup_of(again, decorrelate_envs_on_one_worker=True))
 
-    stamps = diary.stamps("made") + diary.stamps("reset")
-    assert len(set(stamps)) == 12
-    assert stamps == sorted(stamps)
-
-
-def test_envs_are_not_moved_on_unless_that_is_wanted(diary: Diary) -> None:
-    make_splits(*setup_of(LAYOUT, diary))
-
-    assert [env.taken for env in diary.envs] == [[]] * 6
-
-
-def test_env_i_of_an_actor_begins_i_rollouts_later(diary: Diary) -> None:
-    splits = make_splits(*setup_of(LAYOUT, diary, decorrelate=True))
-
-    assert [len(env.taken) for env in diary.envs] == [0, 4, 8, 12, 16, 20]
+    taken = [env.taken for env in record.envs]
+    assert [len(actions) for actions in taken] == [0, 4, 8, 12, 16, 20]
     assert [float(obs[0]) for split in splits for obs in split.batch.observations] == [0, 4, 8, 12, 16, 20]
-    assert diary.states("stepped") == {State.RESETTING}
-    assert len(set(diary.stamps("stepped"))) == sum([4, 8, 12, 16, 20])
-
-
-def test_random_steps_differ_from_env_to_env_and_come_again_with_the_same_seed(diary: Diary) -> None:
-    again = Diary()
-    make_splits(*setup_of(LAYOUT, diary, decorrelate=True))
-    make_splits(*setup_of(LAYOUT, again, decorrelate=True))
-
-    taken = [env.taken for env in diary.envs]
+    assert record.states("step") == {State.RESETTING}
+    assert len(set(record.stamps("step"))) == sum([4, 8, 12, 16, 20])
     assert taken == [env.taken for env in again.envs]
     assert taken[4][:16] != taken[5][:16]
 
 
-def test_every_env_of_every_actor_session_and_attempt_has_a_seed_of_its_own(diary: Diary) -> None:
-    setup, _ = setup_of(LAYOUT, diary)
-    incarnations = [
-        dataclasses.replace(setup, actor=actor, generation=generation, attempt=attempt)
-        for actor in range(3)
-        for generation in (0, 1, 2, 2**40)
-        for attempt in range(3)
-    ]
+def test_a_benchmark_takes_no_random_steps(record: Record) -> None:
+    make_splits(*setup_of(record, decorrelate_envs_on_one_worker=True, benchmark=True))
 
-    seeds = [incarnation.env_seed(env) for incarnation in incarnations for env in range(6)]
-    seeds += [
-        incarnation.seed_after_fault(env, count)
-        for incarnation in incarnations
-        for env in range(3)
-        for count in range(3)
-    ]
-    seeds += [incarnation.acting_seed() for incarnation in incarnations] + [
-        incarnation.acting_seed(env) for incarnation in incarnations for env in range(6)
-    ]
+    assert [env.taken for env in record.envs] == [[]] * 6
+
+
+@pytest.mark.parametrize(
+    ("flags", "waits"),
+    [
+        ({}, [0.0, 0.0, 0.0, 0.0]),
+        ({"decorrelate_experience_max_seconds": 10.0}, [0.0, 2.5, 5.0, 7.5]),
+        ({"decorrelate_experience_max_seconds": 10.0, "num_workers": 2}, [0.0, 5.0]),
+        ({"decorrelate_experience_max_seconds": 10.0, "benchmark": True}, [0.0] * 4),
+        ({"decorrelate_experience_max_seconds": 10.0, "serial_mode": True}, [0.0] * 4),
+    ],
+)
+def test_actors_wait_their_share_except_in_benchmarks_and_serial_mode(
+    flags: dict[str, Any], waits: list[float]
+) -> None:
+    shared, config = shared_objects_of(flags), config_of({**FLAGS, **flags})
+
+    assert [shared.actor(actor, config, 1, 0).first_wait_s for actor in range(len(waits))] == waits
+
+
+@pytest.mark.parametrize(("limit", "filling"), [(0, 2), (1, 1)])
+def test_an_actor_has_no_more_slots_in_flight_than_its_flag_allows(record: Record, limit: int, filling: int) -> None:
+    flags = {"max_sample_requests_in_flight_per_worker": limit}
+    setup, row = setup_of(record, **flags)
+
+    make_actor(setup, make_splits(setup, row), config_of(FLAGS).model, row).turn(0)
+
+    states = [setup.table.state(slot) for slot in setup.table.slots_of(1)]
+    assert states.count(SlotState.FILLING) == filling
+
+
+@pytest.mark.parametrize(
+    ("flags", "faults", "message"),
+    [
+        ({"max_env_restarts": 7}, Faults(steps=[1]), "it is recreated (1 of --max_env_restarts=7)"),
+        ({"max_bad_env_data": 0.25}, Faults(rewards={1: float("nan")}), "--max_bad_env_data=0.25 of the steps"),
+    ],
+)
+def test_the_limits_of_faults_are_those_of_the_flags(
+    record: Record, caplog: pytest.LogCaptureFixture, flags: dict[str, Any], faults: Faults, message: str
+) -> None:
+    record.faults = faults
+    setup, row = setup_of(record, **flags)
+    split = make_splits(setup, row)[0]
+    split.begin(setup.trajectories.slot(0))
+
+    split.step()
+
+    assert message in caplog.text
+
+
+def test_every_env_of_every_actor_session_and_attempt_has_a_seed_of_its_own(record: Record) -> None:
+    setup, _ = setup_of(record)
+    seeds = []
+    for actor in range(3):
+        for generation in (0, 1, 2, 2**40):
+            for attempt in range(3):
+                one = dataclasses.replace(setup, actor=actor, generation=generation, attempt=attempt)
+                seeds += [one.env_seed(env) for env in range(6)]
+                seeds += [one.seed_after_fault(env, count) for env in range(3) for count in range(3)]
+                seeds += [one.acting_seed(), *(one.acting_seed(env) for env in range(6))]
 
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**31 for seed in seeds)
 
 
-def test_envs_are_reset_with_the_seeds_of_their_places(diary: Diary) -> None:
-    setup, row = setup_of(LAYOUT, diary)
-
-    make_splits(setup, row)
-
-    assert [env.seeds for env in diary.envs] == [[setup.env_seed(env)] for env in range(6)]
-
-
 @pytest.mark.parametrize("error", [RuntimeError("the window is gone"), SystemExit("bye")])
-def test_an_env_that_cannot_be_closed_is_told_of_and_keeps_no_other_open(
-    diary: Diary, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: BaseException
+def test_an_env_that_cannot_be_closed_is_logged_and_the_others_are_closed(
+    record: Record, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    splits = make_splits(*setup_of(LAYOUT, diary))
+    splits = make_splits(*setup_of(record))
 
     def refuse() -> None:
         raise error
 
-    monkeypatch.setattr(diary.envs[1], "close", refuse)
+    monkeypatch.setattr(record.envs[1], "close", refuse)
 
     close_envs(splits)
 
-    assert [env.closed for env in diary.envs] == [True, False, True, True, True, True]
+    assert [env.closed for env in record.envs] == [True, False, True, True, True, True]
     assert caplog.messages == [f"env 1 of split 0: close() raised {type(error).__name__}: {error}; nothing is lost"]

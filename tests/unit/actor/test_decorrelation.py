@@ -1,6 +1,8 @@
-"""Envs of a worker begin at different moments of their episodes, and workers at different moments of their rollouts."""
+"""Envs of a worker start at different moments of their episodes, and workers at different moments of their rollouts."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,19 +32,18 @@ def fresh_split(*scripts: list[Episode]) -> tuple[Split, list[ScriptedEnv]]:
     return split, envs
 
 
-def play_one_slot(split: Split) -> np.ndarray:
+def first_rows_of_a_slot(split: Split) -> np.ndarray:
     """Fill a slot; returns its is_first [T+1, N]."""
-    layout = small_layout(rows=split.batch.size, rollout=T)
-    slot = TrajectoryBuffer(SCALAR, layout).slot(0)
+    slot = TrajectoryBuffer(SCALAR, small_layout(rows=split.batch.size, rollout=T)).slot(0)
     split.begin(slot)
     for t in range(T):
         slot.actions["action"][t] = 0
         split.step()
     split.finish()
-    return slot.is_first.copy()
+    return slot.is_first
 
 
-def test_random_steps_move_one_env_on_and_leave_the_others(row: StatusRow) -> None:
+def test_random_steps_change_one_env_and_not_the_others(row: StatusRow) -> None:
     split, envs = fresh_split([], [])
 
     warm_up(split, 1, 5, 7, Control(1), row)
@@ -52,12 +53,12 @@ def test_random_steps_move_one_env_on_and_leave_the_others(row: StatusRow) -> No
     assert row.get("busy_since") > 0
 
 
-def test_a_running_episode_is_told_whole_when_it_ends_and_its_first_row_is_no_first_step(row: StatusRow) -> None:
+def test_an_episode_that_continues_is_reported_whole_and_its_first_row_is_no_first_step(row: StatusRow) -> None:
     # Episode 0 has 7 steps: 5 of them random, 2 recorded.
     split, _ = fresh_split([(7, "terminated")], [(2, "terminated")])
 
     warm_up(split, 0, 5, 7, Control(1), row)
-    is_first = play_one_slot(split)
+    is_first = first_rows_of_a_slot(split)
 
     assert finished_episodes(split.episodes) == [(sum(range(7)) + 3.5, 7), (0.5 + 1.5, 2)]
     assert is_first[:, 0].tolist() == [False, False, True, False, False]
@@ -65,33 +66,23 @@ def test_a_running_episode_is_told_whole_when_it_ends_and_its_first_row_is_no_fi
 
 
 @pytest.mark.parametrize("ending", ["terminated", "truncated"])
-def test_an_episode_that_ends_during_the_random_steps_is_not_told(ending: str, row: StatusRow) -> None:
-    split, envs = fresh_split([(3, ending), (4, "terminated")])  # type: ignore[list-item]
+def test_an_episode_that_ends_during_the_random_steps_is_not_reported(ending: Any, row: StatusRow) -> None:
+    split, envs = fresh_split([(3, ending), (4, "terminated")])
 
     warm_up(split, 0, 5, 7, Control(1), row)
-    play_one_slot(split)
+    first_rows_of_a_slot(split)
 
     # 2 random steps and 2 recorded ones make up the second episode.
     assert finished_episodes(split.episodes) == [(100.5 + 101.5 + 102.5 + 103.5, 4)]
     assert envs[0].seeds == [0, None, None]
 
 
-def test_an_episode_that_ends_with_the_last_random_step_leaves_a_first_step(row: StatusRow) -> None:
+def test_after_an_episode_that_ends_with_the_last_random_step_the_slot_starts_with_a_first_row(row: StatusRow) -> None:
     split, _ = fresh_split([(5, "truncated")])
 
     warm_up(split, 0, 5, 7, Control(1), row)
 
-    assert play_one_slot(split)[:, 0].tolist() == [True, False, False, False, False]
-
-
-def test_random_steps_depend_on_their_seed_alone(row: StatusRow) -> None:
-    taken = []
-    for seed in (7, 7, 8):
-        split, envs = fresh_split([])
-        warm_up(split, 0, 20, seed, Control(1), row)
-        taken.append(envs[0].taken)
-
-    assert taken[0] == taken[1] != taken[2]
+    assert first_rows_of_a_slot(split)[:, 0].tolist() == [True, False, False, False, False]
 
 
 def test_a_stop_ends_the_random_steps(row: StatusRow) -> None:
@@ -105,50 +96,41 @@ def test_a_stop_ends_the_random_steps(row: StatusRow) -> None:
 
 
 class Sleeps:
-    """Stands in for ``time.sleep``: keeps a record, passes the time, and acts after one of them."""
+    """Replaces ``time.sleep``: records the sleeps, lets time pass, and orders a stop after ``stop_after`` of them."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, control: Control, stop_after: int = -1) -> None:
         self.slept: list[float] = []
-        self.stop_after: tuple[int, Control] | None = None
-        self._now = 0.0
+        self._control, self._stop_after = control, stop_after
         monkeypatch.setattr("sfactory.actor.decorrelation.time.sleep", self._sleep)
-        monkeypatch.setattr("sfactory.clock.now", lambda: self._now)
+        monkeypatch.setattr("sfactory.clock.now", lambda: sum(self.slept))
 
     def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
-        self._now += seconds
-        if self.stop_after is not None and len(self.slept) == self.stop_after[0]:
-            self.stop_after[1].order_stop(Stop.SAVE)
+        if len(self.slept) == self._stop_after:
+            self._control.order_stop(Stop.SAVE)
 
 
 def test_an_actor_waits_once_after_the_first_trajectory_of_its_last_split(
     row: StatusRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sleeps = Sleeps(monkeypatch)
-    wait = FirstWait(2, 1.75 * BLOCK_S, Control(1), Stopwatch(row))
+    control = Control(1)
+    sleeps = Sleeps(monkeypatch, control)
+    wait = FirstWait(2, 1.75 * BLOCK_S, control, Stopwatch(row))
 
     slept = []
     for split in (0, 0, 1, 0, 1):
         wait.completed(split)
         slept.append(sum(sleeps.slept))
+    FirstWait(1, 0.0, control, Stopwatch(row)).completed(0)
 
     assert slept == pytest.approx([0, 0, 1.75 * BLOCK_S, 1.75 * BLOCK_S, 1.75 * BLOCK_S])
     assert max(sleeps.slept) <= BLOCK_S
     assert len(sleeps.slept) == 2
 
 
-def test_the_first_actor_does_not_wait(row: StatusRow, monkeypatch: pytest.MonkeyPatch) -> None:
-    sleeps = Sleeps(monkeypatch)
-    wait = FirstWait(1, 0.0, Control(1), Stopwatch(row))
-
-    wait.completed(0)
-
-    assert sleeps.slept == []
-
-
-def test_a_wait_ends_soon_after_a_stop(row: StatusRow, monkeypatch: pytest.MonkeyPatch) -> None:
-    sleeps, control = Sleeps(monkeypatch), Control(1)
-    sleeps.stop_after = (3, control)
+def test_a_stop_ends_the_wait(row: StatusRow, monkeypatch: pytest.MonkeyPatch) -> None:
+    control = Control(1)
+    sleeps = Sleeps(monkeypatch, control, stop_after=3)
 
     FirstWait(1, 1000.0, control, Stopwatch(row)).completed(0)
 

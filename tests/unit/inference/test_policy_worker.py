@@ -1,9 +1,13 @@
-"""A policy worker answers in one pass what is there when it begins, and what came while it gave way."""
+"""A policy worker answers all waiting requests of living actors with one forward pass."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -14,107 +18,161 @@ from sfactory.layout import Layout
 from sfactory.messages import ActReply, ActRequest
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
+from sfactory.shared.trajectories import Slot
 from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR
 
-FLAGS = {"env": "any", "num_workers": 2, "num_envs_per_worker": 3, "worker_num_splits": 1, "rollout": 4}
+T = 4
+FLAGS: dict[str, Any] = {
+    "env": "any",
+    "num_workers": 2,
+    "num_envs_per_worker": 3,
+    "worker_num_splits": 1,
+    "rollout": T,
+    "batch_size": T,
+    "encoder_mlp_layers": (8,),
+}
+RNN: dict[str, Any] = {"recurrence": 2, "use_rnn": True, "rnn_size": 6}
 
 
-class Desk:
-    """A policy worker for two actors; ``passes`` are the batch sizes of its forward passes."""
+class Worker:
+    """A policy worker for two actors. passes: batch sizes of its forward passes. before_pass: called before each."""
 
-    def __init__(self) -> None:
-        config = config_of({**FLAGS, "batch_size": 4, "encoder_mlp_layers": (8,)})
-        layout = Layout.plan(config.sampling, config.learner, "central")
-        flat = FlatState(ActorCritic(VECTOR, config.model))
+    def __init__(self, **flags: Any) -> None:
+        config = config_of({**FLAGS, **flags})
+        torch.manual_seed(3)
+        model = ActorCritic(VECTOR, config.model)
+        flat = FlatState(model)
+        layout = Layout.plan(config.sampling, config.learner, "central", model.state_size)
         self.shared = SharedObjects(VECTOR, layout, flat.block.numel())
         self.shared.weights[0].publish(flat.to_host(), 0)
         policy = ActingPolicy(VECTOR, config.model, self.shared.weights[0], torch.device("cpu"))
         self.passes: list[int] = []
+        self.before_pass: Callable[[], None] = lambda: None
         act = policy.act
 
-        def counted(obs: dict[str, torch.Tensor], state: torch.Tensor) -> object:
+        def observed_act(obs: dict[str, torch.Tensor], state: torch.Tensor) -> object:
+            self.before_pass()
             self.passes.append(len(state))
             return act(obs, state)
 
-        policy.act = counted  # type: ignore[assignment, method-assign]
+        policy.act = observed_act  # type: ignore[assignment, method-assign]
         setup = self.shared.policy_worker(0, 0, config, 1, 0, "cpu")
-        self.worker = PolicyWorker(setup, policy, self.shared.status.row("sf-policy-0-0"))
+        self.turn = PolicyWorker(setup, policy, self.shared.status.row("sf-policy-0-0")).turn
 
-    def ask(self, actor: int) -> None:
-        """Request actions for the first step of an actor's first slot."""
-        self.shared.to_policies[0].put(ActRequest(actor, 0, self.shared.table.slots_of(actor)[0], 0, 0, 0))
+    def slot(self, actor: int) -> Slot:
+        """The first slot of an actor."""
+        return self.shared.trajectories.slot(self.shared.table.slots_of(actor)[0])
+
+    def request(self, actor: int, t: int = 0, phase: int = 0) -> None:
+        """Request actions for step ``t`` of an actor's first slot."""
+        self.shared.to_policies[0].put(ActRequest(actor, 0, self.slot(actor).index, t, phase, 0))
 
     def replies(self, actor: int) -> list[object]:
-        """What has been sent to an actor."""
         return list(self.shared.to_actors[actor].get(0))
 
-
-def test_requests_that_come_while_it_gives_way_are_part_of_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk()
-    desk.ask(0)
-    monkeypatch.setattr(os, "sched_yield", lambda: desk.ask(1))
-
-    desk.worker.turn(1.0)
-
-    assert desk.passes == [6]
-    assert desk.replies(0) == desk.replies(1) == [ActReply(0, 0)]
+    def kill(self, actor: int) -> None:
+        if not self.shared.to_actors[actor].incarnation:
+            self.shared.to_actors[actor].begin_next_incarnation()
 
 
-def test_a_turn_without_requests_runs_no_pass() -> None:
-    desk = Desk()
+def test_a_request_that_arrives_while_the_worker_yields_the_core_is_part_of_the_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = Worker()
+    worker.request(0)
+    monkeypatch.setattr(os, "sched_yield", lambda: worker.request(1))
 
-    desk.worker.turn(0.01)
+    worker.turn(1.0)
 
-    assert desk.passes == []
-    assert desk.replies(0) == []
-
-
-def test_nothing_is_done_for_an_actor_that_has_died() -> None:
-    desk = Desk()
-    desk.ask(0)
-    desk.ask(1)
-    dead = desk.shared.trajectories.slot(desk.shared.table.slots_of(0)[0])
-    dead.value[...] = 77.0
-    desk.shared.to_actors[0].begin_next_incarnation()
-
-    desk.worker.turn(1.0)
-
-    assert desk.passes == [3]
-    assert (dead.value == 77.0).all()
-    assert desk.replies(0) == []
-    assert desk.replies(1) == [ActReply(0, 0)]
+    assert worker.passes == [6]
+    assert worker.replies(0) == worker.replies(1) == [ActReply(0, 0)]
 
 
-def test_of_an_actor_that_dies_during_the_pass_the_slot_stays_as_it_is_and_the_others_are_answered() -> None:
-    desk = Desk()
-    desk.ask(0)
-    desk.ask(1)
-    dead = desk.shared.trajectories.slot(desk.shared.table.slots_of(0)[0])
-    living = desk.shared.trajectories.slot(desk.shared.table.slots_of(1)[0])
+@pytest.mark.parametrize("dead", [False, True])
+def test_without_requests_of_living_actors_there_is_no_pass(dead: bool) -> None:
+    worker = Worker()
+    if dead:
+        worker.request(0)
+        worker.kill(0)
+
+    worker.turn(0.01)
+
+    assert worker.passes == []
+    assert worker.replies(0) == []
+
+
+@pytest.mark.parametrize("during_the_pass", [False, True])
+def test_the_slot_of_a_dead_actor_is_left_alone_and_the_others_are_answered(during_the_pass: bool) -> None:
+    worker = Worker()
+    worker.request(0)
+    worker.request(1)
+    dead, living = worker.slot(0), worker.slot(1)
     dead.value[...] = living.value[...] = 77.0
-    act, inbox = desk.worker._policy.act, desk.shared.to_actors[0]
+    if during_the_pass:
+        worker.before_pass = lambda: worker.kill(0)
+    else:
+        worker.kill(0)
 
-    def dying(obs: dict[str, torch.Tensor], state: torch.Tensor) -> object:
-        if not inbox.incarnation:
-            inbox.begin_next_incarnation()
-        return act(obs, state)
+    worker.turn(1.0)
 
-    desk.worker._policy.act = dying  # type: ignore[assignment, method-assign]
-
-    desk.worker.turn(1.0)
-
-    assert desk.passes == [6, 3]
+    assert worker.passes == ([6, 3] if during_the_pass else [3])
     assert (dead.value == 77.0).all()
     assert (living.value[0] != 77.0).all()
-    assert (desk.replies(0), desk.replies(1)) == ([], [ActReply(0, 0)])
+    assert (worker.replies(0), worker.replies(1)) == ([], [ActReply(0, 0)])
 
 
-def test_if_all_who_asked_have_died_nobody_is_answered() -> None:
-    desk = Desk()
-    desk.ask(0)
-    desk.shared.to_actors[0].begin_next_incarnation()
+class RecurrentWorker(Worker):
+    """A policy worker with memory, and a slot of actor 1 with the same observations each time."""
 
-    desk.worker.turn(1.0)
+    def __init__(self, rnn_type: str = "gru") -> None:
+        super().__init__(**RNN, rnn_type=rnn_type)
+        self.filled = self.slot(1)
+        self.filled.obs["obs"][...] = np.random.default_rng(0).normal(size=self.filled.obs["obs"].shape)
+        self.filled.is_first[...] = False
+        for t, rows in {0: [0, 1, 2], 2: [1], 3: [0]}.items():
+            self.filled.is_first[t, rows] = True
 
-    assert desk.passes == []
+    def answer(self, t: int, times: int = 1, at_once: bool = False) -> list[object]:
+        """Answer the request of step ``t`` so many times, in one turn or in as many."""
+        for number in range(1, times + 1):
+            self.request(1, t, t % 2)
+            if number == times or not at_once:
+                self.turn(1.0)
+        return self.replies(1)
+
+    def states(self, actor: int = 1) -> npt.NDArray[Any]:
+        """[2, N, S]: both states of the actor's split."""
+        return np.stack([self.shared.states.of(phase, actor, 0) for phase in (0, 1)])
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["one after the other", "in one batch"])
+@pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
+def test_a_request_answered_twice_leaves_the_same_states_as_one_answered_once(rnn_type: str, at_once: bool) -> None:
+    once, twice = RecurrentWorker(rnn_type), RecurrentWorker(rnn_type)
+
+    for t in range(T):
+        assert once.answer(t) == [ActReply(0, t)]
+        before = twice.states()
+        assert twice.answer(t, times=2, at_once=at_once) == [ActReply(0, t)] * 2
+        after = twice.states()
+
+        # See NOTE [State phases]: the state before the step is unchanged, the other one is new.
+        assert np.array_equal(after[t % 2], before[t % 2])
+        assert np.abs(after[1 - t % 2] - before[1 - t % 2]).max() > 1e-3
+        np.testing.assert_allclose(after, once.states(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(twice.filled.value, once.filled.value, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(twice.filled.rnn_states, once.filled.rnn_states, rtol=1e-5, atol=1e-6)
+    assert not twice.states(actor=0).any(), "states of other splits are left alone"
+
+
+def test_the_phase_of_a_request_matters() -> None:
+    right, wrong = RecurrentWorker(), RecurrentWorker()
+    right.answer(0)
+    wrong.answer(0)
+
+    right.answer(1)
+    wrong.request(1, 1, phase=0)
+    wrong.turn(1.0)
+
+    assert np.abs(wrong.filled.value[1] - right.filled.value[1]).max() > 1e-3

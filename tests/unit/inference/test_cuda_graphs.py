@@ -1,4 +1,4 @@
-"""Batches are padded to a few sizes, and what comes back is what an unpadded pass gives."""
+"""Batches are padded to a few sizes, and the results equal those of an unpadded pass."""
 
 from __future__ import annotations
 
@@ -19,22 +19,14 @@ def batch(rows: int, seed: int = 1) -> tuple[dict[str, Tensor], Tensor]:
     return {"obs": torch.randn(rows, 3, generator=generator)}, torch.randn(rows, 6, generator=generator)
 
 
-@pytest.mark.parametrize(
-    ("rows", "size"), [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 6), (7, 8), (64, 64), (65, 96), (97, 128)]
-)
-def test_sizes_are_powers_of_two_and_three_quarters_of_them(rows: int, size: int) -> None:
-    assert padded_rows(rows) == size
-
-
-def test_no_batch_grows_by_more_than_a_half_and_few_sizes_serve_all() -> None:
-    sizes = {padded_rows(rows) for rows in range(1, 1025)}
-
+def test_padded_sizes_are_few_and_at_most_half_as_large_again() -> None:
+    assert [padded_rows(rows) for rows in (1, 2, 3, 4, 5, 6, 7, 64, 65, 97)] == [1, 2, 3, 4, 6, 6, 8, 64, 96, 128]
     assert all(rows <= padded_rows(rows) <= rows * 3 / 2 for rows in range(1, 1025))
-    assert len(sizes) == 20
+    assert len({padded_rows(rows) for rows in range(1, 1025)}) == 20
 
 
 @pytest.mark.parametrize("rows", [1, 5, 8])
-def test_rows_are_acted_on_as_without_padding(rows: int) -> None:
+def test_results_equal_those_without_padding(rows: int) -> None:
     model = model_of(use_rnn=True)
     obs, state = batch(rows)
 
@@ -49,7 +41,7 @@ def test_rows_are_acted_on_as_without_padding(rows: int) -> None:
     torch.testing.assert_close(padded.log_prob, log_prob)
 
 
-def test_batches_of_one_size_share_a_pass_and_do_not_see_each_other() -> None:
+def test_batches_of_one_size_share_a_pass_and_do_not_affect_each_other() -> None:
     model = model_of(use_rnn=True)
     made: list[int] = []
 
@@ -67,7 +59,7 @@ def test_batches_of_one_size_share_a_pass_and_do_not_see_each_other() -> None:
 
 
 @no_gpu
-def test_a_replayed_pass_follows_the_weights_and_draws_anew() -> None:
+def test_a_replayed_pass_uses_the_current_weights_and_draws_new_actions() -> None:
     device = torch.device("cuda")
     model = model_of(use_rnn=True).to(device)
     shapes = FixedShapes(model.act, GraphPass)
@@ -87,17 +79,17 @@ def test_a_replayed_pass_follows_the_weights_and_draws_anew() -> None:
 
 
 @no_gpu
-def test_what_a_gpu_chose_is_whole_once_it_is_on_the_host() -> None:
+def test_results_of_a_gpu_are_complete_once_they_are_on_the_host() -> None:
     model = model_of(use_rnn=True).to("cuda")
     obs, state = {"obs": torch.randn(512, 3, device="cuda")}, torch.zeros(512, 6, device="cuda")
 
     with torch.inference_mode():
         acted = model.act(obs, state)
-        torch.cuda._sleep(A_WHILE)  # whoever reads before the copies are over reads something else
+        torch.cuda._sleep(A_WHILE)  # a read before the copies are complete would differ
         on_host = acted.on_host()
         found = [tensor.clone() for tensor in (on_host.actions["action"], *on_host[1:])]
         torch.cuda.synchronize()
 
     assert {tensor.device.type for tensor in (*on_host.actions.values(), *on_host[1:])} == {"cpu"}
-    for theirs, mine in zip(found, (acted.actions["action"], *acted[1:]), strict=True):
-        assert torch.equal(theirs, mine.cpu())
+    for copied, original in zip(found, (acted.actions["action"], *acted[1:]), strict=True):
+        assert torch.equal(copied, original.cpu())

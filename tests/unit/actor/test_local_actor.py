@@ -1,4 +1,4 @@
-"""An actor that owns a policy writes beside each observation of its slot what was done there."""
+"""A local actor writes actions, log-probs and values into its slots, and records RNN states where chunks begin."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def test_acting_in_a_slot_writes_one_row_of_it() -> None:
         assert not slot.actions["action"][t].any()
 
 
-class _CountsItsSteps:
+class StepCounter:
     """A policy that adds 1 to its state in each step."""
 
     state_size, version = 3, 0
 
     def act(self, obs: dict[str, torch.Tensor], state: torch.Tensor) -> Acted:
-        nothing = torch.zeros(len(state))
-        return Acted({"action": nothing.long()}, nothing, nothing, state + 1.0)
+        zeros = torch.zeros(len(state))
+        return Acted({"action": zeros.long()}, zeros, zeros, state + 1.0)
 
 
 def test_memory_is_zeroed_where_an_episode_starts_and_recorded_where_a_chunk_begins() -> None:
     slot = TrajectoryBuffer(VECTOR, small_layout(rows=3, rollout=4, recurrence=2, state_size=3)).slot(0)
     slot.is_first[2] = [True, False, True]
-    acting = SlotActing([_CountsItsSteps()], recurrence=2)  # type: ignore[list-item]
+    acting = SlotActing([StepCounter()], recurrence=2)  # type: ignore[list-item]
 
     state = torch.zeros(3, 3)
     for t in range(4):

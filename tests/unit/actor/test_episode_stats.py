@@ -1,4 +1,4 @@
-"""Returns, lengths and extra statistics of episodes are exact, and none is lost or told twice."""
+"""Returns, lengths and extra statistics of episodes are exact, and none is lost or sent twice."""
 
 from __future__ import annotations
 
@@ -30,20 +30,7 @@ def test_each_episode_has_its_own_return_and_length() -> None:
     assert finished_episodes(tracker) == []
 
 
-def test_a_step_in_which_an_env_was_reset_belongs_to_no_episode() -> None:
-    tracker = EpisodeTracker(1)
-    tracker.step(rewards(2.0))
-    tracker.end([0])
-    tracker.step(rewards(0.0))
-    tracker.start([0])
-    for _ in range(2):
-        tracker.step(rewards(3.0))
-    tracker.end([0])
-
-    assert finished_episodes(tracker) == [(2.0, 1), (6.0, 2)]
-
-
-def test_a_broken_episode_is_discarded() -> None:
+def test_a_started_episode_discards_the_unfinished_one_and_the_step_of_the_reset() -> None:
     tracker = EpisodeTracker(2)
     tracker.step(rewards(2.0, 1.0))
     tracker.step(rewards(0.0, 1.0))
@@ -64,17 +51,17 @@ def test_long_sums_are_exact() -> None:
 
 
 class Main:
-    """What an ExtraTally sends to: takes ``room`` messages, then no more."""
+    """Receives extra statistics: takes ``capacity`` messages, then no more."""
 
-    def __init__(self, room: int = 10**9) -> None:
-        self.room = room
+    def __init__(self, capacity: int = 10**9) -> None:
+        self.capacity = capacity
         self.extras: dict[str, list[float]] = {}
         self.refused: list[str] = []
 
     def put(self, message: EpisodeExtras | ExtrasRefused) -> bool:
-        if not self.room:
+        if not self.capacity:
             return False
-        self.room -= 1
+        self.capacity -= 1
         assert message.actor == 3
         if isinstance(message, ExtrasRefused):
             self.refused.append(message.reason)
@@ -84,12 +71,12 @@ class Main:
         return True
 
 
-def told(*infos: object) -> Main:
-    """What main gets to know of episodes that ended with these infos."""
-    tally, main = ExtraStatsTracker(), Main()
+def received(*infos: object) -> Main:
+    """What main receives of episodes that ended with these infos."""
+    tracker, main = ExtraStatsTracker(), Main()
     for info in infos:
-        tally.add(info)
-    assert tally.send(3, main.put)
+        tracker.add(info)
+    assert tracker.send(3, main.put)
     return main
 
 
@@ -98,49 +85,36 @@ def extras(**stats: Any) -> dict[str, Any]:
 
 
 def test_extra_statistics_are_sent_by_name_and_in_order() -> None:
-    main = told(extras(kills=1, coins=np.float32(0.5)), {}, extras(kills=True), extras(coins="2.5", kills=3))
+    main = received(extras(kills=1, coins=np.float32(0.5)), {}, extras(kills=True), extras(coins="2.5", kills=3))
 
     assert main.extras == {"kills": [1.0, 1.0, 3.0], "coins": [0.5, 2.5]}
     assert main.refused == []
 
 
 def test_a_true_objective_beside_the_extra_statistics_wins_over_one_among_them() -> None:
-    main = told({"true_objective": 1}, extras(true_objective=2), {"true_objective": 3, **extras(true_objective=4, a=5)})
+    main = received(
+        {"true_objective": 1}, extras(true_objective=2), {"true_objective": 3, **extras(true_objective=4, a=5)}
+    )
 
     assert main.extras == {"true_objective": [1.0, 2.0, 3.0], "a": [5.0]}
 
 
-def test_what_was_sent_is_not_sent_again() -> None:
-    tally, main = ExtraStatsTracker(), Main()
-    tally.add(extras(kills=1))
-    tally.send(3, main.put)
+def test_what_main_cannot_take_is_kept_and_sent_once() -> None:
+    tracker, main = ExtraStatsTracker(), Main(capacity=2)
+    tracker.add(extras(a=1, b=2, c=3))
 
-    tally.send(3, main.put)
-    tally.add(extras(kills=2))
-    tally.send(3, main.put)
-
-    assert main.extras == {"kills": [1.0, 2.0]}
-
-
-def test_what_finds_main_behind_stays_until_there_is_room() -> None:
-    tally, main = ExtraStatsTracker(), Main(room=2)
-    tally.add(extras(a=1, b=2, c=3))
-
-    assert not tally.send(3, main.put)
+    assert not tracker.send(3, main.put)
     assert main.extras == {"a": [1.0], "b": [2.0]}
 
-    tally.add(extras(a=10, c=30))
-    main.room = 5
-    assert tally.send(3, main.put)
+    tracker.add(extras(a=10, c=30))
+    main.capacity = 5
+    assert tracker.send(3, main.put)
+    assert tracker.send(3, main.put)
     assert main.extras == {"a": [1.0, 10.0], "b": [2.0], "c": [3.0, 30.0]}
 
 
-def test_of_what_main_never_takes_only_the_last_values_are_kept() -> None:
-    tally, main = ExtraStatsTracker(), Main()
-    for number in range(MAX_EPISODES_PER_REPORT + 100):
-        tally.add(extras(kills=number))
-
-    tally.send(3, main.put)
+def test_only_the_last_values_are_kept_while_main_takes_none() -> None:
+    main = received(*(extras(kills=number) for number in range(MAX_EPISODES_PER_REPORT + 100)))
 
     assert main.extras == {"kills": [float(number) for number in range(100, 4196)]}
 
@@ -157,48 +131,35 @@ def test_of_what_main_never_takes_only_the_last_values_are_kept() -> None:
         (extras(**{"x" * 101: 1}), f"the name {'x' * 40!r}... has 101 characters, 100 are possible"),
     ],
 )
-def test_what_is_no_statistic_is_left_out_and_the_reason_told_once(info: dict[str, Any], reason: str) -> None:
-    main = told(info, extras(good=1), info, {"episode_extra_stats": 5})
+def test_an_invalid_statistic_is_left_out_and_the_first_reason_sent_once(info: dict[str, Any], reason: str) -> None:
+    main = received(info, extras(good=1, wrong=None, also=2), info, {"episode_extra_stats": 5})
 
-    assert main.extras == {"good": [1.0]}
+    assert main.extras == {"good": [1.0], "also": [2.0]}
     assert main.refused == [reason]
 
 
-def test_what_is_wrong_does_not_take_what_is_right_with_it() -> None:
-    main = told(extras(a=1, wrong=None, b=2))
-
-    assert main.extras == {"a": [1.0], "b": [2.0]}
-
-
 @pytest.mark.parametrize("info", [None, 7, "text", {}, {"episode_extra_stats": None}, {"other": object()}])
-def test_an_info_that_says_nothing_is_fine(info: object) -> None:
-    main = told(info)
+def test_an_info_without_statistics_is_valid(info: object) -> None:
+    main = received(info)
 
     assert (main.extras, main.refused) == ({}, [])
 
 
-def test_names_are_what_str_makes_of_them() -> None:
-    main = told({"episode_extra_stats": {1: 1.0, ("a", 2): 2.0, "half \ud800 pair": 3.0, "x" * 100: 4.0}})
+def test_names_are_converted_to_text() -> None:
+    main = received({"episode_extra_stats": {1: 1.0, ("a", 2): 2.0, "half \ud800 pair": 3.0, "x" * 100: 4.0}})
 
     assert main.extras == {"1": [1.0], "('a', 2)": [2.0], "half ? pair": [3.0], "x" * 100: [4.0]}
 
 
-def test_there_is_room_for_64_names_and_the_true_objective() -> None:
-    main = told(
-        {"true_objective": 7.0, **extras(**{f"name{number}": number for number in range(64)})},
-        extras(name64=1, name5=55),
-    )
-
-    assert len(main.extras) == 65
-    assert main.extras["name5"] == [5.0, 55.0]
-    assert main.extras["true_objective"] == [7.0]
-    assert main.refused == ["'name64' is one name too many: there may be 64 in all"]
-
-
 class Endless(Mapping[str, float]):
-    """Has more names than anyone can read."""
+    """Has endless names. Reading ``fails_at`` raises."""
+
+    def __init__(self, fails_at: str = "") -> None:
+        self._fails_at = fails_at
 
     def __getitem__(self, key: str) -> float:
+        if key == self._fails_at:
+            raise RuntimeError("the simulator is gone")
         return 1.0
 
     def __len__(self) -> int:
@@ -211,24 +172,17 @@ class Endless(Mapping[str, float]):
             number += 1
 
 
-class Broken(Endless):
-    """Raises while it is read."""
+def test_at_most_64_names_and_the_true_objective_are_kept_even_of_an_endless_mapping() -> None:
+    main = received({"true_objective": 7.0, "episode_extra_stats": Endless()}, extras(name64=1, name5=55))
 
-    def __getitem__(self, key: str) -> float:
-        if key == "name2":
-            raise RuntimeError("the simulator is gone")
-        return 1.0
-
-
-def test_an_endless_mapping_ends() -> None:
-    main = told({"episode_extra_stats": Endless()})
-
-    assert sorted(main.extras) == sorted(f"name{number}" for number in range(64))
+    assert len(main.extras) == 65
+    assert main.extras["name5"] == [1.0, 55.0]
+    assert main.extras["true_objective"] == [7.0]
     assert main.refused == ["'name64' is one name too many: there may be 64 in all"]
 
 
-def test_a_mapping_that_raises_costs_what_follows_and_not_the_run() -> None:
-    main = told({"episode_extra_stats": Broken()}, extras(name1=3))
+def test_a_mapping_that_raises_loses_its_remaining_statistics_only() -> None:
+    main = received({"episode_extra_stats": Endless(fails_at="name2")}, extras(name1=3))
 
     assert main.extras == {"name0": [1.0], "name1": [1.0, 3.0]}
     assert main.refused == ["episode_extra_stats cannot be read: RuntimeError"]

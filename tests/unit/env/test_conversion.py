@@ -1,0 +1,236 @@
+"""Observations of any structure are copied into rows unchanged, and actions fit the env's space.
+
+Vector envs: a batch is converted exactly as its envs one by one would be.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium.spaces as spaces
+import numpy as np
+import pytest
+from gymnasium.vector.utils import batch_space, iterate
+
+from sfactory.env.conversion import BadObservation, BlockWriter, ObsWriter, action_reader, block_reader
+from sfactory.spec import EnvSpec
+
+N = 3
+INT32: Any = np.int32  # which MultiDiscrete takes, though its annotations do not say so
+POINT = spaces.Box(-1, 1, (2,), np.float32)
+GOOD_POINT = np.zeros(2, np.float32)
+OBSERVATION_SPACES: dict[str, spaces.Space[Any]] = {
+    "vector": POINT,
+    "double precision vector": spaces.Box(-1, 1, (2,), np.float64),
+    "image": spaces.Box(0, 255, (5, 4, 3), np.uint8),
+    "scalar box": spaces.Box(-1, 1, (), np.float32),
+    "number": spaces.Discrete(7),
+    "numbers": spaces.MultiDiscrete([3, 4]),
+    "bits": spaces.MultiBinary(3),
+    "dict": spaces.Dict({"image": spaces.Box(0, 255, (2, 2), np.uint8), "number": spaces.Discrete(3)}),
+    "tuple": spaces.Tuple([POINT, spaces.Discrete(3)]),
+    "nested": spaces.Dict({"a": spaces.Tuple([spaces.Dict({"b": POINT}), spaces.Discrete(9)]), "c": POINT}),
+}
+ACTION_SPACES: dict[str, spaces.Space[Any]] = {
+    "discrete": spaces.Discrete(4),
+    "discrete with start": spaces.Discrete(4, start=-2),
+    "multi-discrete": spaces.MultiDiscrete([2, 3, 4]),
+    "multi-discrete with start": spaces.MultiDiscrete([2, 3], start=[5, -1]),
+    "multi-discrete matrix": spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])),
+    "box": spaces.Box(-1, 2, (3,), np.float32),
+    "box in double precision": spaces.Box(-1, 2, (3,), np.float64),
+    "box matrix": spaces.Box(-1, 2, (2, 3), np.float32),
+    "unbounded box": spaces.Box(-np.inf, np.inf, (2,), np.float32),
+    "tuple": spaces.Tuple([spaces.Discrete(3, start=1), POINT]),
+    "dict": spaces.Dict({"jump": spaces.Discrete(2), "arm": POINT}),
+    "nested": spaces.Dict({"a": spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.Dict({"b": POINT})])}),
+}
+
+
+def spec_of(observation: spaces.Space[Any], action: spaces.Space[Any] | None = None) -> EnvSpec:
+    return EnvSpec.of_spaces(observation, action or spaces.Discrete(2))
+
+
+def writer_of(space: spaces.Space[Any]) -> ObsWriter:
+    return ObsWriter(spec_of(space), space)
+
+
+def block_writer_of(space: spaces.Space[Any]) -> BlockWriter:
+    return BlockWriter(spec_of(space), space)
+
+
+def at_path(obs: Any, key: str) -> Any:
+    """The leaf of ``obs`` that the key names."""
+    for part in [] if key == "obs" else key.split("/"):
+        obs = obs[int(part)] if isinstance(obs, tuple) else obs[part]
+    return obs
+
+
+@pytest.mark.parametrize("name", OBSERVATION_SPACES)
+def test_every_leaf_of_an_observation_is_written_to_its_row(name: str) -> None:
+    space = OBSERVATION_SPACES[name]
+    batched = batch_space(space, N)
+    batched.seed(3)
+    batch, spec = batched.sample(), spec_of(space)
+    observations = list(iterate(batched, batch))
+    rows, block_rows = ({key: np.zeros((N, *leaf.shape), leaf.dtype) for key, leaf in spec.obs} for _ in range(2))
+
+    ObsWriter(spec, space).write(observations, rows)
+    BlockWriter(spec, space).write(batch, block_rows)
+
+    ObsWriter(spec, space).check_all(observations, N, "here")
+    for key, leaf in spec.obs:
+        for env, obs in enumerate(observations):
+            assert np.array_equal(rows[key][env], np.asarray(at_path(obs, key)).astype(leaf.dtype)), key
+        np.testing.assert_array_equal(block_rows[key], rows[key])
+
+
+def test_rows_may_be_a_slice_of_shared_memory() -> None:
+    block = np.zeros((3, 2, 2), np.float32)
+
+    writer_of(POINT).write([np.ones(2, np.float32), np.full(2, 2, np.float32)], {"obs": block[1]})
+
+    assert block.tolist() == [[[0, 0], [0, 0]], [[1, 1], [2, 2]], [[0, 0], [0, 0]]]
+
+
+@pytest.mark.parametrize(
+    ("name", "obs", "text"),
+    [
+        ("vector", np.zeros(3, np.float32), r"'obs' has shape \(3,\) and dtype float32.*promises \(2,\) and float32"),
+        ("vector", np.zeros((1, 2), np.float32), r"'obs' has shape \(1, 2\)"),
+        ("vector", 0.5, r"'obs' has shape \(\)"),
+        ("image", np.zeros((5, 4, 3)), "dtype float64.*promises .*uint8"),
+        ("number", 1.5, "'obs' has .* dtype float64.*int64"),
+        ("nested", {"a": ({"b": np.zeros(5, np.float32)}, 1), "c": GOOD_POINT}, r"'a/0/b' has shape \(5,\)"),
+        ("dict", {"image": np.zeros((2, 2), np.uint8)}, "'number' is missing or no array"),
+        ("tuple", (GOOD_POINT,), "'1' is missing or no array"),
+        ("dict", np.zeros(2), "'image' is missing or no array"),
+        ("dict", None, "'image' is missing or no array"),
+        ("vector", [[1.0], [1.0, 2.0]], "'obs' is missing or no array"),
+        ("vector", None, "'obs' has shape"),
+    ],
+)
+def test_an_observation_that_does_not_fit_its_space_is_refused(name: str, obs: Any, text: str) -> None:
+    with pytest.raises(BadObservation, match=f"^reset, env 0: .*{text}"):
+        writer_of(OBSERVATION_SPACES[name]).check_all([obs], 1, "reset")
+
+
+def test_flaws_name_the_first_bad_leaf_of_each_env() -> None:
+    good = {"a": ({"b": GOOD_POINT}, 1), "c": GOOD_POINT}
+    infinite = {**good, "a": ({"b": np.array([0.0, -np.inf], np.float32)}, 1)}
+    wide = {"a": good["a"], "c": np.array([np.nan, 0.0, 0.0], np.float32)}
+    too_large = {**good, "c": np.array([0.0, 1e39])}
+
+    flaws = writer_of(OBSERVATION_SPACES["nested"]).flaws([good, infinite, wide, too_large, {"c": GOOD_POINT}], 5)
+
+    assert {env: flaw.key for env, flaw in flaws.items()} == {1: "a/0/b", 2: "c", 3: "c", 4: "a/0/b"}
+    assert flaws[1].text == flaws[3].text == "holds NaN or infinity"
+    assert flaws[2].text.startswith("has shape (3,)")
+    assert flaws[4].text.startswith("is missing or no array")
+
+
+def test_a_fraction_for_an_integer_is_refused_and_not_truncated() -> None:
+    with pytest.raises(BadObservation, match=r"env 1 of the split: observation 'obs' has .* dtype float64"):
+        writer_of(spaces.Discrete(7)).write([3, 1.5], {"obs": np.zeros(2, np.int64)})
+
+
+@pytest.mark.parametrize(
+    ("batch", "text"),
+    [
+        (np.zeros((N, 3), np.float32), r"has shape \(3, 3\).*promise \(3, 2\)"),
+        (np.zeros((N - 1, 2), np.float32), r"has shape \(2, 2\)"),
+        (np.zeros((N, 2), np.complex64), "dtype complex64"),
+        (None, "has shape"),
+        ({"a": 1}, "has shape"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_refused_as_a_flaw_of_all_envs(batch: Any, text: str) -> None:
+    writer = block_writer_of(POINT)
+
+    with pytest.raises(BadObservation, match=f"first reset: observation 'obs' .*{text}"):
+        writer.check_all(batch, N, "first reset")
+    with pytest.raises(BadObservation, match="a step: observation 'obs'"):
+        writer.write(batch, {"obs": np.zeros((N, 2), np.float32)})
+    assert {env: flaw.key for env, flaw in writer.flaws(batch, N).items()} == dict.fromkeys(range(N), "obs")
+
+
+def test_in_a_batch_a_number_that_is_not_finite_is_a_flaw_of_its_own_env() -> None:
+    space = spaces.Tuple([spaces.MultiBinary(2), spaces.Box(0, 1, (), np.float32)])
+    batch = (np.zeros((N, 2), np.int8), np.array([0.0, np.nan, 1.0], np.float32))
+
+    flaws = block_writer_of(space).flaws(batch, N)
+
+    assert {env: (flaw.key, flaw.text) for env, flaw in flaws.items()} == {1: ("1", "holds NaN or infinity")}
+
+
+@pytest.mark.filterwarnings("ignore:.*Getting the length of a multi-dimensional MultiDiscrete")
+@pytest.mark.parametrize("name", ACTION_SPACES)
+def test_every_action_is_in_the_envs_space_and_batches_hold_the_same_actions(name: str) -> None:
+    space, rng = ACTION_SPACES[name], np.random.default_rng(1)
+    # As a policy writes them: indices in range, and reals far beyond any bound.
+    rows = {
+        head.key: rng.integers(0, head.n, 20)
+        if hasattr(head, "n")
+        else rng.normal(0, 3, (20, head.size)).astype(np.float32)
+        for head in spec_of(POINT, space).actions
+    }
+
+    actions, batch = action_reader(space)(rows), block_reader(space)(rows)
+
+    assert len(actions) == 20
+    assert all(space.contains(action) for action in actions), actions
+    batched = batch_space(space, 20)
+    assert batch in batched
+    if name != "multi-discrete matrix":  # which gymnasium cannot flatten
+        for one, alone in zip(iterate(batched, batch), actions, strict=True):
+            np.testing.assert_array_equal(spaces.flatten(space, one), spaces.flatten(space, alone))
+
+
+def test_a_vector_env_may_keep_its_actions() -> None:
+    rows = {"action": np.arange(N)}
+
+    batch = block_reader(spaces.Discrete(N))(rows)
+    rows["action"][:] = 0
+
+    assert batch.tolist() == [0, 1, 2]
+
+
+def test_indices_are_shifted_by_the_start_of_their_space() -> None:
+    rows = {"action": np.array([0, 3, 1])}
+
+    assert action_reader(spaces.Discrete(4))(rows) == [0, 3, 1]
+    assert action_reader(spaces.Discrete(4, start=-2))(rows) == [-2, 1, -1]
+
+
+def test_multi_discrete_actions_keep_their_shape_dtype_and_starts() -> None:
+    space = spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), dtype=INT32, start=np.array([[0, 10], [20, 30]]))
+    rows = {f"action/{index}": np.array([0, index]) for index in range(4)}
+
+    first, second = action_reader(space)(rows)
+
+    assert (first.dtype, first.tolist()) == (np.int32, [[0, 10], [20, 30]])
+    assert second.tolist() == [[0, 11], [22, 33]]
+
+
+def test_reals_are_clipped_to_their_bounds_but_not_in_the_rows() -> None:
+    space = spaces.Box(np.array([-1, 0], np.float64), np.array([1, 0.5], np.float64), dtype=np.float64)
+    rows = {"action": np.array([[-3, -3], [0.25, 0.25], [3, 3]], np.float32)}
+
+    actions = action_reader(space)(rows)
+
+    assert [action.tolist() for action in actions] == [[-1, 0], [0.25, 0.25], [1, 0.5]]
+    assert {action.dtype for action in actions} == {np.dtype(np.float64)}
+    assert rows["action"][0].tolist() == [-3, -3]
+
+
+def test_actions_of_containers_are_nested_as_the_space() -> None:
+    rows = {
+        "a/0/0": np.array([1, 0]),
+        "a/0/1": np.array([2, 1]),
+        "a/1/b": np.array([[0.5, -0.5], [9, -9]], np.float32),
+    }
+
+    first, second = action_reader(ACTION_SPACES["nested"])(rows)
+
+    assert (first["a"][0].tolist(), first["a"][1]["b"].tolist()) == ([1, 2], [0.5, -0.5])
+    assert (second["a"][0].tolist(), second["a"][1]["b"].tolist()) == ([0, 1], [1, -1])

@@ -1,0 +1,72 @@
+"""A policy acts with the weights that were published last, and waits for the first of them."""
+
+from __future__ import annotations
+
+import torch
+
+from sfactory.inference.acting_policy import ActingPolicy
+from sfactory.model.flat_state import FlatState
+from sfactory.shared.control import Control, Stop
+from sfactory.shared.weights import SharedWeights
+from tests.support.parts import TINY, VECTOR, tiny_model
+
+OBS = {"obs": torch.tensor([[0.1, -0.2, 0.3], [1.0, 2.0, 3.0]])}
+NO_MEMORY = torch.zeros(2, 0)
+
+
+class Learner:
+    """A model, and a policy that follows its published weights."""
+
+    def __init__(self) -> None:
+        self.model = tiny_model(seed=5)
+        self._flat = FlatState(self.model)
+        self._weights = SharedWeights(self._flat.block.numel())
+        self.policy = ActingPolicy(VECTOR, TINY, self._weights, torch.device("cpu"))
+
+    def publish(self, version: int) -> None:
+        self._weights.publish(self._flat.to_host(), version)
+
+    def change(self) -> None:
+        """All values grow by 1."""
+        with torch.no_grad():
+            self.model.value_head.linear.bias.add_(1.0)
+
+    def acted_value(self) -> torch.Tensor:
+        return self.policy.act(OBS, NO_MEMORY).value
+
+
+def test_the_first_weights_are_waited_for_and_used() -> None:
+    learner = Learner()
+    learner.policy.refresh()
+    assert learner.policy.version == -1
+
+    learner.publish(3)
+    assert learner.policy.wait_for_weights(Control(1))
+
+    assert learner.policy.version == 3
+    torch.testing.assert_close(learner.acted_value(), learner.model(OBS).value)
+
+
+def test_the_newest_weights_are_used_after_a_refresh_and_not_before() -> None:
+    learner = Learner()
+    learner.publish(0)
+    learner.policy.refresh()
+    old = learner.acted_value()
+
+    for version in (4, 8):
+        learner.change()
+        assert torch.equal(learner.acted_value(), old), "the policy does not share the learner's memory"
+        learner.publish(version)
+    assert torch.equal(learner.acted_value(), old)
+    assert learner.policy.version == 0
+    learner.policy.refresh()
+
+    torch.testing.assert_close(learner.acted_value(), old + 2.0)
+    assert learner.policy.version == 8
+
+
+def test_a_stop_ends_the_wait_for_weights() -> None:
+    learner, control = Learner(), Control(1)
+    control.order_stop(Stop.SAVE)
+
+    assert not learner.policy.wait_for_weights(control)
