@@ -1,10 +1,10 @@
-"""A child writes where in its code it is when main asks; one that cannot answer yet is not harmed by the question."""
+"""A child writes its stacks when main asks; one that cannot answer is not harmed by the request."""
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerProcess
 
 import pytest
@@ -16,7 +16,7 @@ from tests.support.processes import catches_signal, eventually
 WITHIN_S = 60.0
 
 
-def sleep_without_answering(stack: StackDump) -> None:
+def sleep_without_answering(_stack: StackDump) -> None:
     """As a child does until it is set up."""
     time.sleep(9999)
 
@@ -27,28 +27,32 @@ def sleep_and_answer(stack: StackDump) -> None:
     time.sleep(9999)
 
 
+def end_at_once(_stack: StackDump) -> None: ...
+
+
+Start = Callable[[Callable[[StackDump], None]], tuple[StackDump, ForkServerProcess]]
+
+
 @pytest.fixture
-def spawner() -> Spawner:
+def start() -> Iterator[Start]:
     spawner = Spawner()
     spawner.open()
-    return spawner
-
-
-@pytest.fixture
-def children() -> Iterator[list[ForkServerProcess]]:
     started: list[ForkServerProcess] = []
-    yield started
+
+    def start_one(target: Callable[[StackDump], None]) -> tuple[StackDump, ForkServerProcess]:
+        stack = StackDump()
+        started.append(process := spawner.process(target, stack))
+        process.start()
+        return stack, process
+
+    yield start_one
     for process in started:
         process.kill()
         process.join()
 
 
-def test_a_child_that_has_no_handler_yet_survives_the_question(
-    spawner: Spawner, children: list[ForkServerProcess]
-) -> None:
-    stack = StackDump()
-    children.append(process := spawner.process(sleep_without_answering, stack))
-    process.start()
+def test_a_child_that_has_no_handler_yet_survives_the_request(start: Start) -> None:
+    stack, process = start(sleep_without_answering)
 
     stack.request(process)
 
@@ -57,12 +61,9 @@ def test_a_child_that_has_no_handler_yet_survives_the_question(
     assert stack.read() == ""
 
 
-def test_a_child_tells_where_it_is_each_time_anew(spawner: Spawner, children: list[ForkServerProcess]) -> None:
-    stack = StackDump()
-    children.append(process := spawner.process(sleep_and_answer, stack))
-    process.start()
-    assert process.pid is not None
-    pid = process.pid
+def test_a_child_answers_each_request_with_its_present_stack(start: Start) -> None:
+    stack, process = start(sleep_and_answer)
+    pid = process.pid or 0
     assert eventually(lambda: catches_signal(pid, signal.SIGUSR2), WITHIN_S)
 
     for _ in range(2):
@@ -73,10 +74,8 @@ def test_a_child_tells_where_it_is_each_time_anew(spawner: Spawner, children: li
     assert process.is_alive()
 
 
-def test_a_child_that_has_ended_is_not_asked(spawner: Spawner, children: list[ForkServerProcess]) -> None:
-    stack = StackDump()
-    children.append(process := spawner.process(time.sleep, 0))
-    process.start()
+def test_a_child_that_has_ended_is_not_asked(start: Start) -> None:
+    stack, process = start(end_at_once)
     process.join(WITHIN_S)
 
     stack.request(process)

@@ -1,12 +1,54 @@
-"""While others' code runs, what it prints goes to stderr, from Python and from C; afterwards stdout is as it was."""
+"""Each signal that a user means is counted once, and foreign prints go to stderr while stdout stays as it was."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 
 import pytest
+
+from sfactory.process.signals import ECHO_S, Interrupted, Interrupts
+
+
+@pytest.fixture
+def interrupts() -> Iterator[Interrupts]:
+    interrupts = Interrupts()
+    with interrupts:
+        interrupts.raising = False
+        yield interrupts
+    interrupts.restore()
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+def test_an_echo_of_a_signal_is_ignored(interrupts: Interrupts) -> None:
+    interrupts.raising_again = True
+
+    send(signal.SIGTERM)
+    send(signal.SIGTERM)
+
+    assert (interrupts.count, interrupts.exit_code) == (1, 143)
+
+
+@pytest.mark.parametrize(("second", "pause_s"), [(signal.SIGINT, ECHO_S), (signal.SIGTERM, 0.0)])
+def test_a_later_signal_and_another_one_are_second_signals(
+    interrupts: Interrupts, second: signal.Signals, pause_s: float
+) -> None:
+    interrupts.raising_again = True
+    send(signal.SIGINT)
+    time.sleep(pause_s)
+
+    with pytest.raises(Interrupted):
+        send(second)
+
+    assert (interrupts.count, interrupts.exit_code) == (2, 130)
+
 
 # With its line end 16 characters, so that no line is cut in two where C's buffer is full.
 FROM_C = "from C's puts()"
@@ -17,13 +59,12 @@ puts = ctypes.CDLL(None).puts
 """
 
 
-def outputs_of(text: str, *, closed: bool = False) -> tuple[list[str], list[str]]:
-    """Lines on stdout and on stderr of a process that runs ``text``; ``closed``: it starts without stdout."""
+def outputs_of(text: str, redirection: str = "") -> tuple[list[str], list[str]]:
+    """Lines on stdout and on stderr of a process that runs ``text``."""
     # A pipe, and no PYTHONUNBUFFERED, which holds for C's stdout, too: only then does C keep anything back.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    shell = ["/bin/sh", "-c", f'exec "$0" "$@" {">&-" if closed else ""}']
     done = subprocess.run(
-        [*shell, sys.executable, "-c", PREAMBLE + text],
+        ["/bin/sh", "-c", f'exec "$0" "$@" {redirection}', sys.executable, "-c", PREAMBLE + text],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -35,8 +76,10 @@ def outputs_of(text: str, *, closed: bool = False) -> tuple[list[str], list[str]
     return done.stdout.splitlines(), done.stderr.splitlines()
 
 
-def test_what_is_printed_inside_goes_to_stderr_however_it_is_printed() -> None:
+def test_all_prints_inside_go_to_stderr_and_those_before_stay_on_stdout() -> None:
     out, err = outputs_of("""
+puts(b"before, from C")
+sys.stdout.write("before, from Python\\n")
 with stdout_to_stderr():
     for _ in range(600):
         puts(b"from C's puts()")
@@ -47,23 +90,10 @@ with stdout_to_stderr():
 print("the result")
 """)
 
-    assert out == ["the result"]
-    assert err.count(FROM_C) == 600
-    assert {*err} == {FROM_C, "from Python", "from an older stream", "past all buffers", "from a child"}
-
-
-def test_what_was_printed_before_stays_on_stdout() -> None:
-    out, err = outputs_of("""
-puts(b"before, from C")
-sys.stdout.write("before, from Python\\n")
-with stdout_to_stderr():
-    pass
-print("the result")
-""")
-
     assert sorted(out[:2]) == ["before, from C", "before, from Python"]
     assert out[2:] == ["the result"]
-    assert err == []
+    assert err.count(FROM_C) == 600
+    assert {*err} == {FROM_C, "from Python", "from an older stream", "past all buffers", "from a child"}
 
 
 @pytest.mark.parametrize("deed", ["raise KeyError", "os.close(1)", "sys.stdout.close()", "sys.__stdout__.close()"])
@@ -79,12 +109,11 @@ os.write(1, b"the result")
 """)
 
     assert out == ["the result"]
-    assert [line for line in err if line != FROM_C] == []
+    assert {*err} <= {FROM_C}
 
 
 def test_a_process_without_stdout_runs_all_the_same() -> None:
-    out, err = outputs_of(
-        """
+    text = """
 assert sys.stdout is None
 taken, _ = os.pipe()
 assert taken == 1
@@ -92,22 +121,16 @@ with stdout_to_stderr():
     print("from Python")
     same = os.readlink("/proc/self/fd/1")
 assert same == os.readlink("/proc/self/fd/1") != os.readlink("/proc/self/fd/2")
-""",
-        closed=True,
-    )
-
-    assert out == []
-    assert err == ["from Python"]
+"""
+    assert outputs_of(text, redirection=">&-") == ([], ["from Python"])
 
 
-def test_a_stdout_that_was_closed_on_the_way_is_closed_again() -> None:
-    out, err = outputs_of("""
+def test_a_stdout_that_was_closed_before_is_closed_again() -> None:
+    text = """
 os.close(1)
 with stdout_to_stderr():
     puts(b"from C's puts()")
 assert not os.path.exists("/proc/self/fd/1")
 os._exit(0)
-""")
-
-    assert out == []
-    assert err == [FROM_C]
+"""
+    assert outputs_of(text) == ([], [FROM_C])
