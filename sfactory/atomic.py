@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 TMP_PREFIX = ".tmp-"
+_CHUNK_BYTES = 1 << 16
 
 
 @contextlib.contextmanager
@@ -61,6 +62,36 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: object) -> None:
     """Replace ``path`` by a readable JSON file. Raises ValueError for NaN or infinity, which JSON has not."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def append_whole(fd: int, record: bytes, sync: bool = False) -> None:
+    """Append ``record`` to a file opened with O_APPEND, completely or not at all. Raises OSError.
+
+    sync: bring it to the disk.
+    """
+    size, rest = os.fstat(fd).st_size, memoryview(record)
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        if sync:
+            os.fsync(fd)
+    except OSError:
+        # Half a record would corrupt the next one; truncating needs no space.
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, size)
+        raise
+
+
+def cut_torn_line(fd: int) -> None:
+    """Remove a last line without a newline, which a kill leaves. Raises OSError."""
+    end = size = os.fstat(fd).st_size
+    newline = -1
+    while end and newline < 0:
+        start = max(0, end - _CHUNK_BYTES)
+        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        end = start + newline + 1
+    if end < size:
+        os.ftruncate(fd, end)
 
 
 def fsync_dir(path: Path) -> None:

@@ -16,13 +16,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from sfactory import atomic
 from sfactory.errors import RunDirError
 from sfactory.pbt.mutation import Shaping
 from sfactory.pbt.ranking import Objectives
 
 EVENT_LOG_NAME = "population.jsonl"
 _NUMBER = "number"
-_CHUNK_BYTES = 1 << 16
 
 
 class Kind(StrEnum):
@@ -57,32 +57,19 @@ class Event:
         """This event if it cannot be carried out, for example because the parent's checkpoint cannot be read."""
         return dataclasses.replace(self, kind=Kind.SKIP, reason=reason)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for ``from_json``."""
-        return {
-            "kind": self.kind.value,
-            "policy": self.policy,
-            "env_steps": self.env_steps,
-            "parent": self.parent,
-            "hyperparameters": dict(self.hyperparameters),
-            "reward_shaping": self.reward_shaping,
-            "objectives": {str(policy): value for policy, value in self.objectives.items()},
-            "reason": self.reason,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Event:
-        """Raises KeyError, TypeError, ValueError or AttributeError for invalid data."""
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Event:
+        """The event of a line of the log. Raises KeyError, TypeError, ValueError or AttributeError for invalid data."""
         parent = data["parent"]
-        return cls(
-            Kind(data["kind"]),
-            int(data["policy"]),
-            int(data["env_steps"]),
-            dict(data["hyperparameters"]),
-            data["reward_shaping"],
-            None if parent is None else int(parent),
-            {int(policy): value for policy, value in data["objectives"].items()},
-            str(data["reason"]),
+        return Event(
+            kind=Kind(data["kind"]),
+            policy=int(data["policy"]),
+            env_steps=int(data["env_steps"]),
+            hyperparameters=dict(data["hyperparameters"]),
+            reward_shaping=data["reward_shaping"],
+            parent=None if parent is None else int(parent),
+            objectives={int(policy): value for policy, value in data["objectives"].items()},
+            reason=str(data["reason"]),
         )
 
 
@@ -103,12 +90,11 @@ class PbtEventLog:
             raise ValueError(
                 f"{event.kind} of policy {event.policy} at env step {event.env_steps}, after one at {last}"
             )
-        line = json.dumps({_NUMBER: number, **event.to_json()}, allow_nan=False).encode() + b"\n"
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        line = json.dumps({_NUMBER: number, **dataclasses.asdict(event)}, allow_nan=False).encode() + b"\n"
+        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            end = _end_of_last_line(fd)
-            os.ftruncate(fd, end)
-            _write_at(fd, line, end)
+            atomic.cut_torn_line(fd)
+            atomic.append_whole(fd, line, sync=True)
         finally:
             os.close(fd)
         self._last[event.policy] = event.env_steps
@@ -149,27 +135,3 @@ def _numbered_events(run_dir: Path) -> dict[int, Event]:
             events.popitem()
         events[number] = event
     return events
-
-
-def _end_of_last_line(fd: int) -> int:
-    """Number of bytes up to and including the last newline."""
-    end = os.fstat(fd).st_size
-    while end:
-        start = max(0, end - _CHUNK_BYTES)
-        newline = os.pread(fd, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
-
-
-def _write_at(fd: int, line: bytes, at: int) -> None:
-    view, position = memoryview(line), at
-    try:
-        while view:
-            written = os.pwrite(fd, view, position)
-            view, position = view[written:], position + written
-        os.fsync(fd)
-    except OSError:
-        os.ftruncate(fd, at)
-        raise

@@ -53,13 +53,8 @@ class PopulationState:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for ``from_json``."""
-        return {
-            "format_version": FORMAT_VERSION,
-            "seed": self.seed,
-            "events": self.events,
-            "reward_shaping": self.reward_shaping,
-            "members": [dataclasses.asdict(member) for member in self.members.values()],
-        }
+        values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+        return values | {"members": list(values["members"].values())}
 
     @classmethod
     def from_json(cls, data: Any) -> PopulationState:

@@ -16,7 +16,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from sfactory.clock import BLOCK_S, Deadline, Every
-from sfactory.config.schema import ModelConfig
+from sfactory.config.schema import EvaluationConfig, ModelConfig, SamplingConfig
 from sfactory.env.conversion import BadObservation
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env, see_gpu_of
@@ -48,20 +48,17 @@ class EvaluatorSetup:
 
     evaluator: int
     episodes: int
-    interval_s: float
-    deterministic: bool
     generation: int
     seed: int
-    gpus: tuple[int, ...]
-    single_thread_envs: bool
+    evaluation: EvaluationConfig
+    sampling: SamplingConfig
+    model: ModelConfig
     factory: EnvFactory
     spec: EnvSpec
-    model: ModelConfig
     control: Control
     weights: SharedWeights
     candidate: EvalWeights
     to_main: Channel[ToMain]
-    max_env_restarts: int = 0
 
     def seed_of(self, number: int, attempt: int = 0) -> int:
         """Seed of its episodes of evaluation ``number``; ``attempt``: how often the env was recreated before."""
@@ -79,13 +76,13 @@ class _NoTimeLeft(Exception):
 
 
 class _StopCheck:
-    """A Screen that draws nothing: after each reset and step it reports work to main and looks for a stop."""
+    """After each reset and step of an env, reports work to main and looks for a stop."""
 
     def __init__(self, control: Control, row: StatusRow) -> None:
         self._control, self._row = control, row
         self._deadline: Deadline | None = None
 
-    def show(self, env: AnyEnv) -> None:
+    def look(self, env: AnyEnv) -> None:
         """Raise _NoTimeLeft once there is no time left."""
         self._row.begin_work()
         if self.over:
@@ -110,9 +107,8 @@ class Evaluator:
         self._policy = ActingPolicy(setup.spec, setup.model, setup.candidate.weights, torch.device("cpu"))
         self._stop_check = _StopCheck(setup.control, row)
         self._restarts = 0
-        self._env = make(setup.seed_of(_FOR_ENV))
-        self._player = self._new_player()
-        self._due = Every(setup.interval_s)
+        self._make_env()
+        self._due = Every(setup.evaluation.eval_interval_sec)
         self._watch = Stopwatch(row)
         self._played = 0
 
@@ -125,38 +121,33 @@ class Evaluator:
 
     def turn(self, timeout: float) -> None:
         """Play a candidate if there is one, or wait for one up to ``timeout`` seconds."""
-        if self._presents and self._setup.candidate.done and self._setup.weights.publications and self._due.due():
-            self._setup.candidate.present(self._setup.weights)
+        presents, candidate, weights = self._setup.evaluator == 0, self._setup.candidate, self._setup.weights
+        if presents and candidate.done and weights.publications and self._due.due():
+            candidate.present(weights)
         if self._candidate_waits:
             self._play()
-        else:
-            self._wait(timeout)
-
-    @property
-    def _presents(self) -> bool:
-        return self._setup.evaluator == 0
+            return
+        left = self._due.left if presents else 0.0
+        self._watch.before_wait()
+        time.sleep(min(timeout, left) if left else timeout)  # see NOTE [Who may block]
+        self._watch.after_wait()
 
     @property
     def _candidate_waits(self) -> bool:
         """Whether there is a candidate that this evaluator has not played yet."""
         return self._setup.candidate.number > self._played
 
-    def _wait(self, timeout: float) -> None:
-        left = self._due.left if self._presents else 0.0
-        self._watch.before_wait()
-        time.sleep(min(timeout, left) if left else timeout)  # see NOTE [Who may block]
-        self._watch.after_wait()
-
     def close(self) -> None:
         """Close the env."""
         close_env(self._env, self._setup.name)
 
-    def _new_player(self) -> Player:
+    def _make_env(self) -> None:
         setup = self._setup
-        return Player(
-            *(self._env, setup.spec, self._policy, self._stop_check),
+        self._env = self._make(setup.seed_of(_FOR_ENV, self._restarts))
+        self._player = Player(
+            *(self._env, setup.spec, self._policy, self._stop_check.look),
             name=setup.name,
-            deterministic=setup.deterministic,
+            deterministic=setup.evaluation.eval_deterministic,
         )
 
     def _play(self) -> None:
@@ -183,18 +174,17 @@ class Evaluator:
 
     def _recreate_env(self, error: SFactoryError) -> None:
         """Recreate the env because of ``error``, which is raised if that was done as often as is allowed."""
-        setup = self._setup
-        if self._restarts >= setup.max_env_restarts:
+        allowed = self._setup.sampling.max_env_restarts
+        if self._restarts >= allowed:
             raise error
         self._restarts += 1
         _log.warning(
             "%s; the env is recreated, and the evaluation starts over (%d of --max_env_restarts=%d)",
-            *(error, self._restarts, setup.max_env_restarts),
+            *(error, self._restarts, allowed),
         )
         self.close()
         self._row.begin_work()
-        self._env = self._make(setup.seed_of(_FOR_ENV, self._restarts))
-        self._player = self._new_player()
+        self._make_env()
 
     def _send(self, part: EvaluationPart) -> bool:
         """Send to main; False if it takes nothing before time is up."""
@@ -208,9 +198,10 @@ class Evaluator:
 def run_evaluator(setup: EvaluatorSetup, row: StatusRow) -> None:
     """Run an evaluator's process: make the env, then evaluate until a stop is ordered."""
     row.begin_work()
-    see_gpu_of(setup.evaluator, setup.gpus)
+    see_gpu_of(setup.evaluator, setup.sampling.actor_worker_gpus)
     torch.set_num_threads(1)
-    if setup.single_thread_envs:
+    single_thread = setup.sampling.force_envs_single_thread
+    if single_thread:
         threadpool_limits(1)  # for as long as the process lives, so not used as a context
     seed_libraries(setup.seed_of(_FOR_ENV))
     factory = setup.factory
@@ -223,7 +214,7 @@ def run_evaluator(setup: EvaluatorSetup, row: StatusRow) -> None:
 
     evaluator = Evaluator(setup, make, row)
     try:
-        if setup.single_thread_envs:
+        if single_thread:
             threadpool_limits(1)  # also of libraries that the env has loaded
         row.set("state", State.RUNNING)
         row.set("busy_since", 0)

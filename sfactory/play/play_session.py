@@ -22,12 +22,12 @@ from sfactory.experiment.saved_policy import SavedPolicy
 from sfactory.play.player import Player
 from sfactory.play.rendering import (
     AnyEnv,
-    NoScreen,
-    Screen,
+    Show,
     VideoScreen,
     env_with_window,
     frames_per_second,
     has_display,
+    show_nothing,
 )
 from sfactory.play.video import VideoFile, find_ffmpeg
 from sfactory.spec import EnvSpec
@@ -59,7 +59,7 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[PlaySessio
     ffmpeg = find_ffmpeg() if config.save_video else None
     factory, repeat = _with_frameskip(saved, config.eval_env_frameskip)
     with contextlib.ExitStack() as stack:
-        env, screen = _env_and_screen(config, factory, name)
+        env, show = _open_env(config, factory, name)
         stack.callback(close_env, env, name)
         if repeat > 1:
             _require_frameskip(env, factory.name, f"--eval_env_frameskip={config.eval_env_frameskip}: {name}")
@@ -67,13 +67,11 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[PlaySessio
         if ffmpeg is not None:
             path = Path(config.train_dir) / config.experiment / config.video_file
             video = stack.enter_context(VideoFile(path, frames_per_second(env, config.fps), ffmpeg))
-            screen = VideoScreen(video, config.video_frames, name)
+            show = VideoScreen(video, config.video_frames, name).show
         agents = env.agents if isinstance(env, AgentsEnv) else ()
         spec = EnvSpec.of_spaces(env.observation_space, env.action_space, agents)
-        deterministic = config.eval_deterministic
-        model = saved.model(spec)
-        player = Player(env, spec, model, screen, name=name, deterministic=deterministic, repeat=repeat)
-        yield PlaySession(player, video)
+        policy, deterministic = saved.model(spec), config.eval_deterministic
+        yield PlaySession(Player(env, spec, policy, show, name=name, deterministic=deterministic, repeat=repeat), video)
 
 
 def _with_frameskip(saved: SavedPolicy, wanted: int | None) -> tuple[EnvFactory, int]:
@@ -100,10 +98,10 @@ def _require_frameskip(env: AnyEnv, env_name: str, where: str) -> None:
         )
 
 
-def _env_and_screen(config: EnjoyConfig, factory: EnvFactory, name: str) -> tuple[AnyEnv, Screen]:
+def _open_env(config: EnjoyConfig, factory: EnvFactory, name: str) -> tuple[AnyEnv, Show]:
     """The env in the render mode that the flags ask for, with its window if it has one."""
     if config.save_video:
-        return factory.either("rgb_array"), NoScreen()
+        return factory.either("rgb_array"), show_nothing
     display = has_display(os.environ)
     if config.render == "window":
         if not display:
@@ -119,4 +117,4 @@ def _env_and_screen(config: EnjoyConfig, factory: EnvFactory, name: str) -> tupl
             return env_with_window(factory.either, config.fps, name)
         except EnvError as error:
             _log.info("no window: %s", error)
-    return factory.either(), NoScreen()
+    return factory.either(), show_nothing

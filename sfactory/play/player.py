@@ -9,12 +9,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 import torch
-from torch import Tensor
 
 from sfactory.actor.episode_stats import ExtraStatsTracker
 from sfactory.actor.multi_agent_batch import AgentActivity
@@ -22,9 +21,10 @@ from sfactory.actor.multi_agent_split import team_stats
 from sfactory.env.conversion import ObsWriter, action_reader
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, AgentsWriter, Change, blank
 from sfactory.errors import SFactoryError, named
+from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, ExtrasRefused
-from sfactory.model.actor_critic import Acted
-from sfactory.play.rendering import AnyEnv, Screen
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.play.rendering import AnyEnv, Show
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
 from sfactory.spec import EnvSpec
 
@@ -111,14 +111,8 @@ def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-class Policy(Protocol):
-    """Chooses actions on the CPU: a network, or one that follows published weights."""
-
-    def fresh_state(self, rows: int) -> Tensor:
-        """[rows, S]: the state at the start of an episode."""
-
-    def act(self, obs: dict[str, Tensor], state: Tensor, deterministic: bool = False) -> Acted:
-        """Actions for obs {key: [B, ...]} and state [B, S]."""
+# Chooses actions on the CPU: a network, or one that follows published weights.
+Policy = ActorCritic | ActingPolicy
 
 
 class _OneAgent:
@@ -145,18 +139,18 @@ class Player:
         env: AnyEnv,
         spec: EnvSpec,
         policy: Policy,
-        screen: Screen,
+        show: Show,
         *,
         name: str,
         deterministic: bool = False,
         repeat: int = 1,
     ) -> None:
-        """``name``: what errors call the env. ``screen`` is shown the env after each of its resets and steps.
+        """``name``: what errors call the env. ``show`` is called after each of its resets and steps.
 
         repeat: how often an action is taken, for an env that skips so many times fewer frames than in training.
         Steps are counted as in training: all repetitions are one.
         """
-        self._env, self._spec, self._policy, self._screen = env, spec, policy, screen
+        self._env, self._spec, self._policy, self._show = env, spec, policy, show
         self._name, self._deterministic, self._repeat = name, deterministic, repeat
         self._agents = env if isinstance(env, AgentsEnv) else _OneAgent(env)
         self._writer = (AgentsWriter if spec.agents else ObsWriter)(spec, env.observation_space)
@@ -174,7 +168,7 @@ class Player:
 
         ``seed`` decides on everything: it seeds the generators of libraries, and the env at its first reset.
         With several agents, an episode is over once those of all agents are.
-        Raises BadObservation, EnvFailed with what the env raised as its cause, or what the screen raises.
+        Raises BadObservation, EnvFailed with what the env raised as its cause, or what ``show`` raises.
         """
         seed_libraries(seed)
         env_seed: int | None = seed_at(seed, Branch.PLAY, bits=ENV_SEED_BITS)
@@ -193,14 +187,14 @@ class Player:
             return None
         observations = self._reset(number, seed)
         self._state = self._policy.fresh_state(self._spec.num_agents)
-        self._screen.show(self._env)
+        self._show(self._env)
         returns = [0.0] * self._spec.num_agents
         infos: list[Any] = []
         for step in range(1, max_steps + 1):
             actions = self._act(observations)
             for _ in range(self._repeat):
                 observations, rewards, change = self._step(actions, number, step)
-                self._screen.show(self._env)
+                self._show(self._env)
                 returns = [total + reward for total, reward in zip(returns, rewards, strict=True)]
                 if change is None:
                     continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sfactory.clock import now
 from sfactory.env.lifecycle import close_env
@@ -26,18 +26,12 @@ _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 Factory = Callable[..., AnyEnv]
 
 
-class Screen(Protocol):
-    """Called after each reset and step of an env."""
-
-    def show(self, env: AnyEnv) -> None:
-        """Show the env as it is now. Raises EnvError if it cannot be drawn."""
+# Called after each reset and step of an env. Raises EnvError if the env cannot be drawn.
+Show = Callable[[AnyEnv], None]
 
 
-class NoScreen:
-    """Shows nothing."""
-
-    def show(self, env: AnyEnv) -> None:
-        """Do nothing."""
+def show_nothing(env: AnyEnv) -> None:
+    """Show nothing."""
 
 
 class Window:
@@ -91,11 +85,12 @@ def has_display(environ: Mapping[str, str]) -> bool:
 def frames_per_second(env: AnyEnv, wanted: float) -> float:
     """``wanted``, or if that is 0 the value in the env's metadata, or else 30."""
     own = env.metadata.get("render_fps")
-    candidates = (wanted, float(own) if isinstance(own, numbers.Real) else 0.0, _DEFAULT_FPS)
-    return next(fps for fps in candidates if fps > 0)
+    if wanted > 0:
+        return wanted
+    return float(own) if isinstance(own, numbers.Real) and own > 0 else _DEFAULT_FPS
 
 
-def env_with_window(factory: Factory, wanted_fps: float, name: str) -> tuple[AnyEnv, Window]:
+def env_with_window(factory: Factory, wanted_fps: float, name: str) -> tuple[AnyEnv, Show]:
     """An env that draws itself in a window, or an env of one agent with a window around its frames.
 
     Raises EnvError if neither is possible, or if no window can be opened, which one reset tests.
@@ -133,4 +128,4 @@ def env_with_window(factory: Factory, wanted_fps: float, name: str) -> tuple[Any
             f"{name}: its window cannot be opened: {named(error)}; play it with --render=none, "
             "or record a file with --save_video=True"
         ) from error
-    return env, Window(fps)
+    return env, Window(fps).show

@@ -114,15 +114,9 @@ class VideoFile:
         try:
             file = self._stack.enter_context(atomic.replacing(self.path))
             self._messages = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+            output = f"/proc/self/fd/{file.fileno()}"
             process = subprocess.Popen(
-                [
-                    self._ffmpeg,
-                    "-loglevel",
-                    "error",
-                    "-y",
-                    *f"{raw} {_OUTPUT}".split(),
-                    f"/proc/self/fd/{file.fileno()}",
-                ],
+                [self._ffmpeg, "-loglevel", "error", "-y", *raw.split(), *_OUTPUT.split(), output],
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

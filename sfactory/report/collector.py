@@ -60,9 +60,8 @@ class ReportCollector:
         """``resumed``: the state of the run at the end of its last session."""
         self._resumed = resumed or Resumed()
         stats_avg, best_metric = config.report.stats_avg, config.checkpoint.save_best_metric
-        earlier = self._resumed.summary
+        policies, earlier = config.population.num_policies, self._resumed.summary
         self._all = PolicyStats(stats_avg, best_metric, earlier.episodes if earlier else 0)
-        policies = config.population.num_policies
         self._by_policy = [PolicyStats(stats_avg, best_metric) for _ in range(policies)] if policies > 1 else []
         self._each = self._by_policy or [self._all]  # with one policy both are the same
         self._config, self._status = config, status
@@ -265,7 +264,7 @@ class ReportCollector:
                 if warnings[0] is not None:  # the same one would follow for each policy
                     yield warnings[0]
             case EpisodeExtras(actor, name):
-                added = [stats.add_extras(message) for stats in self._stats_of(message.policy)]
+                added = [stats.extras.add(name, message.values) for stats in self._stats_of(message.policy)]
                 if not all(added):
                     yield from self._refuse(actor, f"{name!r} is one name too many: at most {MAX_STAT_NAMES}")
             case ExtrasRefused(actor, reason):
@@ -297,7 +296,7 @@ class ReportCollector:
 
 def _best_return_mean(policies: Sequence[PolicyStats], earlier: float | None) -> float | None:
     """The best that any single policy has reached in any session."""
-    bests = [earlier, *(stats.best_return_mean for stats in policies)]
+    bests = [earlier, *(stats.episodes.best_return_mean for stats in policies)]
     return max((best for best in bests if best is not None), default=None)
 
 

@@ -74,8 +74,7 @@ class Console:
         log_path: Path | None = None,
     ) -> None:
         """total_env_steps, total_seconds: limits of the run, for the time left. ``stream``: stderr by default."""
-        self._total_env_steps = total_env_steps
-        self._total_seconds = total_seconds
+        self._total_env_steps, self._total_seconds = total_env_steps, total_seconds
         self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._on_terminal = _has_screen(self._stream)
         self._bar: _Bar | None = None
@@ -99,9 +98,7 @@ class Console:
 
     def message(self, text: str) -> None:
         """Print a message with the time of day, above the progress bar if there is one."""
-        with self._lock:
-            self._write_log(_stamped(text))
-            self._write_stream(_stamped(text))
+        self._write(_stamped(text))
 
     def handler(self) -> logging.Handler:
         """A logging handler that prints log records as messages."""
@@ -111,19 +108,20 @@ class Console:
         """Close the progress bar, write ``last_line`` unchanged, and close the log file."""
         with self._lock:
             if self._bar is not None:
-                with self._guarded_stream():
+                with self._dropping_broken_stream():
                     self._bar.close()
                 self._bar = None
             if last_line is not None:
-                self._write_log(last_line)
-                self._write_stream(last_line)
-            if self._log_file is not None:
-                log_file, self._log_file = self._log_file, None
-                with contextlib.suppress(OSError, ValueError):
-                    log_file.close()
+                self._write(last_line)
+            self._close_log()
+
+    def _write(self, text: str) -> None:
+        with self._lock:
+            self._write_log(text)
+            self._write_stream(text)
 
     @contextlib.contextmanager
-    def _guarded_stream(self) -> Iterator[None]:
+    def _dropping_broken_stream(self) -> Iterator[None]:
         """Stop using the stream if it fails: its terminal or pipe has been closed."""
         try:
             yield
@@ -133,7 +131,7 @@ class Console:
     def _move_bar(self, progress: Progress) -> None:
         if self._stream is None:
             return
-        with self._guarded_stream():
+        with self._dropping_broken_stream():
             if self._bar is None:
                 # Created at the first report: the speed of a resumed run must not include earlier sessions.
                 _Bar.set_lock(self._lock)
@@ -154,7 +152,7 @@ class Console:
     def _write_stream(self, text: str) -> None:
         if self._stream is None:
             return
-        with self._guarded_stream():
+        with self._dropping_broken_stream():
             if self._bar is not None:
                 self._bar.clear()
             print(text, file=self._stream, flush=True)
@@ -167,10 +165,14 @@ class Console:
         try:
             print(text, file=self._log_file, flush=True)
         except (OSError, ValueError) as error:
+            self._close_log()
+            self._write_stream(_stamped(f"the log file can no longer be written: {error}"))
+
+    def _close_log(self) -> None:
+        if self._log_file is not None:
             log_file, self._log_file = self._log_file, None
             with contextlib.suppress(OSError, ValueError):
                 log_file.close()
-            self._write_stream(_stamped(f"the log file can no longer be written: {error}"))
 
     def _postfix(self, progress: Progress) -> str:
         objective = "".join(f" {key}={value}" for key, value in _objective(progress, 2).items())

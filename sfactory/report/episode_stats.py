@@ -58,12 +58,7 @@ class EpisodeStats:
         self._best: float | None = None
 
     def add(self, returns: npt.ArrayLike, lengths: npt.ArrayLike) -> None:
-        """Add episodes in the order in which they ended.
-
-        Args:
-            returns: [K] float64 - undiscounted raw return of each episode.
-            lengths: [K] int64 - steps of each episode.
-        """
+        """Add episodes in the order in which they ended: their undiscounted raw returns and their steps, both [K]."""
         new_returns = np.asarray(returns, np.float64)
         new_lengths = np.asarray(lengths, np.float64)
         if new_returns.ndim != 1 or new_returns.shape != new_lengths.shape:
@@ -75,16 +70,13 @@ class EpisodeStats:
             windows = np.concatenate([self.returns.values[1 - self._stats_avg :], new_returns[finite]])
             self.returns.add(new_returns)
             self.lengths.add(new_lengths[finite])
-            self._update_best(windows)
+            best, current = _best_window_mean(windows, self._stats_avg), self.returns.mean
+            if best is not None and current is not None:
+                self._best = max(best, current, current if self._best is None else self._best)
 
     def forget_last(self) -> None:
         """Start new windows."""
         self.returns, self.lengths = Window(self._stats_avg), Window(self._stats_avg)
-
-    def _update_best(self, returns: FloatArray) -> None:
-        best, current = _best_window_mean(returns, self._stats_avg), self.returns.mean
-        if best is not None and current is not None:
-            self._best = max(best, current, current if self._best is None else self._best)
 
     @property
     def best_return_mean(self) -> float | None:

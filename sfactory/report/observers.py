@@ -90,7 +90,7 @@ class Observers:
         self._observers = dict(observers or {})
         self._interrupts = interrupts
         self._begun = False
-        self._enough = False
+        self.enough = False  # an observer has ended the run by its answer to a report
         self._failure: ObserverFailed | None = None
 
     @staticmethod
@@ -123,11 +123,6 @@ class Observers:
         return self._failure is not None
 
     @property
-    def enough(self) -> bool:
-        """True once an observer has ended the run by its answer to a report."""
-        return self._enough
-
-    @property
     def over(self) -> bool:
         """True once the session must end, for either reason."""
         return self.failed or self.enough
@@ -158,7 +153,7 @@ class Observers:
         """Call ``on_report`` for a row that was written; answers to the ``last`` one have no effect."""
         for name, observer in list(self._observers.items()):
             answer = self._call(name, "on_report", partial(_wants_to_continue, observer, row))
-            self._enough = self._enough or (answer is False and not last)
+            self.enough = self.enough or (answer is False and not last)
 
     def end(self, outcome: Outcome) -> Outcome:
         """Call ``on_stop`` if ``begin`` was called; returns the outcome, which a failed observer changes."""

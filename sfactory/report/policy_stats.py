@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from sfactory.learner.timing_stats import LagStats
-from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, EpisodesDone, LearnerTimes, TrainStats
+from sfactory.messages import TRUE_OBJECTIVE, EpisodesDone, LearnerTimes, TrainStats
 from sfactory.pbt.ranking import LENGTH, REWARD
 from sfactory.report.episode_stats import EpisodeStats, ExtraStats, Window
-from sfactory.report.scalars import LastTimes, Row, train_scalars, window_scalars
+from sfactory.report.scalars import Row, train_scalars, window_scalars
+
+_TIMES = tuple(name for name in LearnerTimes._fields if name != "policy")
 
 
 class PolicyStats:
@@ -19,16 +23,12 @@ class PolicyStats:
         self.episodes, self.extras = EpisodeStats(stats_avg), ExtraStats(stats_avg)
         self.last: TrainStats | None = None
         self.lag = LagStats()
-        self._times = LastTimes()
+        self._times: Row = dict.fromkeys(f"perf/{name}" for name in _TIMES)
 
     def add_episodes(self, message: EpisodesDone) -> str | None:
         """Add finished episodes. Returns a warning if save_best_metric turns out not to be reported by the env."""
         self.episodes.add(message.returns, message.lengths)
         return self._check_best_metric()
-
-    def add_extras(self, message: EpisodeExtras) -> bool:
-        """Add values of an extra statistic; False if its name is one too many."""
-        return self.extras.add(message.name, message.values)
 
     def add_stats(self, stats: TrainStats) -> None:
         """Add a learner's report on its updates."""
@@ -36,8 +36,9 @@ class PolicyStats:
         self.lag.add(stats.lag, stats.updates)
 
     def add_times(self, times: LearnerTimes) -> None:
-        """Add a learner's report on its times."""
-        self._times.add(times)
+        """Add a learner's report on its times; it holds NaN for work not done since the last report."""
+        new = {f"perf/{name}": getattr(times, name) for name in _TIMES}
+        self._times |= {name: value for name, value in new.items() if not math.isnan(value)}
 
     @property
     def num_episodes(self) -> int:
@@ -49,23 +50,18 @@ class PolicyStats:
         """The env's own objective, or the return if the env reports none."""
         return self.extras.window(TRUE_OBJECTIVE) or self.episodes.returns
 
-    @property
-    def best_return_mean(self) -> float | None:
-        """Best mean of any stats_avg episodes in a row in this session."""
-        return self.episodes.best_return_mean
-
     def best_metric_mean(self) -> float | None:
         """Mean of save_best_metric over its last stats_avg values; None until there are that many."""
-        return _full_mean(self._best_metric_window())
+        metric = self._best_metric
+        return _full_mean(self.episodes.returns if metric == REWARD else self.extras.window(metric))
 
     def full_mean(self, name: str) -> float | None:
         """Mean of ``reward``, ``length`` or an extra statistic over its last stats_avg values; None until then.
 
         ``true_objective`` is only what envs report under that name: the return is not comparable with it.
         """
-        if name == LENGTH:
-            return _full_mean(self.episodes.lengths)
-        return _full_mean(self.episodes.returns if name == REWARD else self.extras.window(name))
+        windows = {REWARD: self.episodes.returns, LENGTH: self.episodes.lengths}
+        return _full_mean(windows.get(name) or self.extras.window(name))
 
     def forget_episodes(self) -> None:
         """Start new windows; counts and best values stay."""
@@ -78,7 +74,7 @@ class PolicyStats:
             "env_steps": env_steps,
             "episodes": self.num_episodes,
             "episode_return_mean": self.episodes.returns.mean,
-            "best_episode_return_mean": self.best_return_mean,
+            "best_episode_return_mean": self.episodes.best_return_mean,
             "true_objective_mean": self.true_objective.mean,
         }
 
@@ -90,11 +86,8 @@ class PolicyStats:
         row |= window_scalars("train/episode_length", self.episodes.lengths)
         for name, window in self.extras.windows().items():
             row |= window_scalars(f"train/extra/{name}", window)
-        row["train/best_episode_return_mean"] = self.best_return_mean
-        return row | train_scalars(self.last) | self._times.scalars()
-
-    def _best_metric_window(self) -> Window | None:
-        return self.episodes.returns if self._best_metric == REWARD else self.extras.window(self._best_metric)
+        row["train/best_episode_return_mean"] = self.episodes.best_return_mean
+        return row | train_scalars(self.last) | self._times
 
     def _check_best_metric(self) -> str | None:
         """Check once, after stats_avg episodes: the extra statistics of an episode arrive before the episode."""
@@ -102,7 +95,7 @@ class PolicyStats:
             return None
         self._metric_is_known = True
         metric = self._best_metric
-        if self._best_metric_window() is not None:
+        if self.extras.window(metric) is not None:
             return None
         if metric == TRUE_OBJECTIVE:
             self._best_metric = REWARD  # permanently: values of two metrics cannot be compared

@@ -5,13 +5,12 @@ A name is present from the first row on, with None until there is a value. docs/
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from sfactory.layout import ACTORS, LEARNERS
-from sfactory.messages import TRAIN_STATISTICS, LearnerTimes, PolicyLag, TrainStats
+from sfactory.messages import TRAIN_STATISTICS, PolicyLag, TrainStats
 from sfactory.report.episode_stats import Throughput, Window
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import StatusBoard
@@ -20,7 +19,6 @@ Row = dict[str, float | None]
 
 _COUNTERS = ("datasets", "replayed_steps", "dropped_steps", "publications", "target_updates")
 _FAULTS = ("env_restarts", "bad_env_data")
-_TIMES = tuple(name for name in LearnerTimes._fields if name != "policy")
 
 
 def window_scalars(name: str, window: Window) -> Row:
@@ -68,22 +66,6 @@ def train_scalars(stats: TrainStats | None) -> Row:
     for name, lag in zip(("policy_lag", "replay_lag"), lags, strict=True):
         row |= {f"{name}/min": lag.min, f"{name}/mean": lag.mean, f"{name}/max": lag.max}
     return row
-
-
-class LastTimes:
-    """The newest value of each of a learner's times; a report holds NaN for work not done since the last report."""
-
-    def __init__(self) -> None:
-        self._last: Row = dict.fromkeys(_TIMES)
-
-    def add(self, times: LearnerTimes) -> None:
-        """Add a report."""
-        new = {name: getattr(times, name) for name in _TIMES}
-        self._last |= {name: value for name, value in new.items() if not math.isnan(value)}
-
-    def scalars(self) -> Row:
-        """``perf/grad_ms`` and so on."""
-        return {f"perf/{name}": value for name, value in self._last.items()}
 
 
 def sb3_scalars(row: Mapping[str, float | None], trained: Throughput, seconds_of_session: float) -> Row:

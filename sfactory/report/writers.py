@@ -20,10 +20,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, SupportsFloat
 
-Scalars = Mapping[str, SupportsFloat | None]
+from sfactory import atomic
 
-# Bytes read at once, backwards from the end, to find a row that was cut off.
-_TAIL_BYTES = 1 << 16
+Scalars = Mapping[str, SupportsFloat | None]
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ class _RecordFile:
         try:
             if self._fd is None:
                 self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            _append_whole(self._fd, record)
+            atomic.append_whole(self._fd, record)
         except OSError as error:
             if not self._warned:
                 self._warned = True
@@ -54,19 +53,6 @@ class _RecordFile:
             self._fd = None
 
 
-def _append_whole(fd: int, record: bytes) -> None:
-    size = os.fstat(fd).st_size
-    view = memoryview(record)
-    try:
-        while view:
-            view = view[os.write(fd, view) :]
-    except OSError:
-        # Half a record would corrupt the next one; truncating needs no space.
-        with contextlib.suppress(OSError):
-            os.ftruncate(fd, size)
-        raise
-
-
 class MetricsWriter(_RecordFile):
     """metrics.jsonl: one JSON object per row, with ``time`` (ISO), ``env_steps`` and all scalars by name.
 
@@ -75,7 +61,8 @@ class MetricsWriter(_RecordFile):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        _cut_torn_row(path)
+        with contextlib.suppress(OSError), path.open("r+b") as file:
+            atomic.cut_torn_line(file.fileno())
 
     def write(self, env_steps: int, scalars: Scalars) -> None:
         """Append one row; readers can see it when this returns."""
@@ -97,20 +84,6 @@ def _number(value: SupportsFloat | None) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _cut_torn_row(path: Path) -> None:
-    """Remove a row that a kill cut off at the end of the file."""
-    with contextlib.suppress(OSError), path.open("r+b") as file:
-        size = end = file.seek(0, os.SEEK_END)
-        newline = -1
-        while end and newline < 0:
-            start = max(0, end - _TAIL_BYTES)
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
-            end = start + newline + 1
-        if end < size:
-            file.truncate(end)
-
-
 class TensorBoardWriter(_RecordFile):
     """A TensorBoard event file of scalars over env steps, one per session."""
 
@@ -128,19 +101,17 @@ class TensorBoardWriter(_RecordFile):
         super().__init__(directory / name)
         self._flush_secs = flush_secs
         self._flushed_at = time.monotonic()
-        self._pending = [self._record(self._events.Event(wall_time=_wall_time_s(), file_version="brain.Event:2"))]
+        self._pending = [self._record(wall_time=_wall_time_s(), file_version="brain.Event:2")]
 
     def write(self, env_steps: int, scalars: Scalars) -> None:
         """Add one point to the curve of each scalar that is a finite number."""
-        numbers = {key: _number(value) for key, value in scalars.items()}
         values = [
             self._summaries.Summary.Value(tag=key, simple_value=number)
-            for key, number in numbers.items()
-            if number is not None
+            for key, value in scalars.items()
+            if (number := _number(value)) is not None
         ]
         summary = self._summaries.Summary(value=values)
-        event = self._events.Event(wall_time=_wall_time_s(), step=env_steps, summary=summary)
-        self._pending.append(self._record(event))
+        self._pending.append(self._record(wall_time=_wall_time_s(), step=env_steps, summary=summary))
         if time.monotonic() - self._flushed_at >= self._flush_secs:
             self._flush()
 
@@ -154,13 +125,12 @@ class TensorBoardWriter(_RecordFile):
         self._pending.clear()
         self._flushed_at = time.monotonic()
 
-    def _record(self, event: Any) -> bytes:
+    def _record(self, **event: Any) -> bytes:
         """One event framed as a TFRecord: length, its checksum, data, its checksum, all little-endian."""
-        data: bytes = event.SerializeToString()
+        data: bytes = self._events.Event(**event).SerializeToString()
         length = struct.pack("<Q", len(data))
-        return b"".join(
-            (length, struct.pack("<I", self._checksum(length)), data, struct.pack("<I", self._checksum(data)))
-        )
+        checksums = [struct.pack("<I", self._checksum(part)) for part in (length, data)]
+        return b"".join((length, checksums[0], data, checksums[1]))
 
 
 def _wall_time_s() -> float:

@@ -195,25 +195,21 @@ class SharedObjects:
 
     def evaluator(self, evaluator: int, config: Config, seed: int, generation: int) -> EvaluatorSetup:
         """What evaluator ``evaluator`` is given."""
-        evaluation, sampling = config.evaluation, config.sampling
         assert self.candidate is not None, "without evaluators"
         return EvaluatorSetup(
             evaluator=evaluator,
-            episodes=episodes_of(evaluator, self.layout.evaluators, evaluation.eval_episodes),
-            interval_s=evaluation.eval_interval_sec,
-            deterministic=evaluation.eval_deterministic,
+            episodes=episodes_of(evaluator, self.layout.evaluators, config.evaluation.eval_episodes),
             generation=generation,
             seed=seed,
-            gpus=sampling.actor_worker_gpus,
-            single_thread_envs=sampling.force_envs_single_thread,
-            factory=EnvFactory.of(config.run, sampling),
-            spec=self.spec,
+            evaluation=config.evaluation,
+            sampling=config.sampling,
             model=config.model,
+            factory=EnvFactory.of(config.run, config.sampling),
+            spec=self.spec,
             control=self.control,
             weights=self.weights[0],
             candidate=self.candidate,
             to_main=self.actors_to_main,
-            max_env_restarts=sampling.max_env_restarts,
         )
 
 

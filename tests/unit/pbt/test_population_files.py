@@ -45,7 +45,7 @@ def test_states_and_events_are_read_back(state: PopulationState, event: Event) -
         assert load_state(Path(folder)) is None
         save_state(Path(folder), state)
         assert load_state(Path(folder)) == state
-    assert Event.from_json(json.loads(json.dumps(event.to_json()))) == event
+    assert Event.from_json(json.loads(json.dumps(dataclasses.asdict(event)))) == event
 
 
 def damaged(**changes: Any) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfactory.config.population_rules import best_count
-from sfactory.messages import EpisodeExtras, EpisodesDone
+from sfactory.messages import EpisodesDone
 from sfactory.pbt.ranking import Place, Selection, TargetObjective, best_of, ranked, relative_gap, standing
 from sfactory.report.policy_stats import PolicyStats
 
@@ -112,7 +112,7 @@ def test_policy_without_true_objective_is_not_ranked_by_its_returns() -> None:
     reporting, silent = PolicyStats(2, "reward"), PolicyStats(2, "reward")
     for stats in (reporting, silent):
         stats.add_episodes(EpisodesDone(0, np.array([200.0, 200.0]), np.array([10, 10])))
-    reporting.add_extras(EpisodeExtras(0, "true_objective", np.array([0.5, 1.0])))
+    reporting.extras.add("true_objective", [0.5, 1.0])
 
     assert (reporting.full_mean("true_objective"), silent.full_mean("true_objective")) == (0.75, None)
     assert reporting.full_mean("reward") == silent.full_mean("reward") == 200.0

@@ -9,7 +9,7 @@ import torch
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.play.player import Player
-from sfactory.play.rendering import NoScreen
+from sfactory.play.rendering import show_nothing
 from tests.support.parts import SCALAR
 from tests.support.scripted_env import ScriptedEnv
 
@@ -38,7 +38,7 @@ def test_memory_lasts_for_an_episode_and_no_longer() -> None:
             parameter.normal_(std=0.0 if "bias" in name else 2.0)
     env = ScriptedEnv([(LENGTH, "terminated")] * EPISODES)
     same = gymnasium.wrappers.TransformObservation(env, lambda obs: np.ones_like(obs), env.observation_space)
-    player = Player(same, SCALAR, model, NoScreen(), name="same", deterministic=True)
+    player = Player(same, SCALAR, model, show_nothing, name="same", deterministic=True)
 
     episodes = list(player.episodes(EPISODES, max_steps=1000, seed=1))
 

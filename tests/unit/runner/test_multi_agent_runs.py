@@ -20,7 +20,7 @@ from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.planning.plan import plan_sizes
 from sfactory.planning.step_cost import Agents, agents_steps_per_second
 from sfactory.play.player import Episode, Player
-from sfactory.play.rendering import NoScreen
+from sfactory.play.rendering import show_nothing
 from sfactory.process.spawn import Spawner
 from sfactory.shared.control import Control, Stop
 from sfactory.shared.status import StatusBoard
@@ -138,7 +138,7 @@ class Recorder(ActorCritic):
 
 def played(env: ScriptedAgents, episodes: int, steps: int = 100) -> tuple[list[Episode], Recorder]:
     model = Recorder(env.spec)
-    player = Player(env, env.spec, model, NoScreen(), name="recorder")
+    player = Player(env, env.spec, model, show_nothing, name="recorder")
     return list(player.episodes(episodes, steps, seed=3)), model
 
 
