@@ -85,9 +85,8 @@ def has_display(environ: Mapping[str, str]) -> bool:
 def frames_per_second(env: AnyEnv, wanted: float) -> float:
     """``wanted``, or if that is 0 the value in the env's metadata, or else 30."""
     own = env.metadata.get("render_fps")
-    if wanted > 0:
-        return wanted
-    return float(own) if isinstance(own, numbers.Real) and own > 0 else _DEFAULT_FPS
+    candidates = (wanted, float(own) if isinstance(own, numbers.Real) else 0.0, _DEFAULT_FPS)
+    return next(fps for fps in candidates if fps > 0)
 
 
 def env_with_window(factory: Factory, wanted_fps: float, name: str) -> tuple[AnyEnv, Show]:
