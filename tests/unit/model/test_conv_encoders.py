@@ -1,6 +1,8 @@
-"""Images of any layout and size become features by each architecture, and what is not an image goes its own way."""
+"""Images of any layout and size become features by each architecture; other leaves go through an MLP."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
@@ -12,14 +14,16 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.encoders import ConvEncoder, MLPEncoder, MultiEncoder, image_shape, is_channels_last, make_encoder
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
 
-ARCHITECTURES = ("convnet_simple", "convnet_impala", "convnet_atari", "resnet_impala")
+EVERY_ARCHITECTURE = pytest.mark.parametrize(
+    "architecture", ["convnet_simple", "convnet_impala", "convnet_atari", "resnet_impala"]
+)
 ATARI = TensorSpec((4, 84, 84), "uint8")
 SMALL_IMAGE = TensorSpec((3, 64, 64), "uint8")
 
 
-def config(architecture: str = "convnet_atari", **fields: object) -> ModelConfig:
+def config(architecture: str = "convnet_atari", **fields: Any) -> ModelConfig:
     small = {"encoder_mlp_layers": (16,), "encoder_conv_mlp_layers": (32,), "encoder_conv_architecture": architecture}
-    return ModelConfig(**{**small, **fields})  # type: ignore[arg-type]
+    return ModelConfig(**{**small, **fields})
 
 
 def make(spec: TensorSpec, settings: ModelConfig) -> ConvEncoder:
@@ -41,9 +45,6 @@ def images(spec: TensorSpec, batch: int = 3) -> Tensor:
         ("convnet_atari", ATARI, 64 * 7 * 7),
         ("resnet_impala", ATARI, 32 * 11 * 11),
         ("convnet_simple", SMALL_IMAGE, 128 * 2 * 2),
-        ("convnet_impala", SMALL_IMAGE, 32 * 6 * 6),
-        ("convnet_atari", SMALL_IMAGE, 64 * 4 * 4),
-        ("resnet_impala", SMALL_IMAGE, 32 * 8 * 8),
         ("convnet_impala", TensorSpec((72, 128, 3), "uint8"), 32 * 7 * 14),
         ("resnet_impala", TensorSpec((7, 7, 3), "uint8"), 32 * 1 * 1),
         ("resnet_impala", TensorSpec((1, 1, 1), "float32"), 32 * 1 * 1),
@@ -61,7 +62,7 @@ def test_convolutions_have_the_sizes_of_their_architecture(architecture: str, sp
     assert whole(obs).dtype == torch.float32
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@EVERY_ARCHITECTURE
 @pytest.mark.parametrize("nonlinearity", ["elu", "relu", "tanh"])
 def test_gradients_reach_every_parameter(architecture: str, nonlinearity: str) -> None:
     encoder = make(SMALL_IMAGE, config(architecture, nonlinearity=nonlinearity, obs_scale=255.0))
@@ -72,8 +73,8 @@ def test_gradients_reach_every_parameter(architecture: str, nonlinearity: str) -
     assert without == []
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_gradients_are_those_of_finite_differences(architecture: str) -> None:
+@EVERY_ARCHITECTURE
+def test_gradients_equal_finite_differences(architecture: str) -> None:
     spec = TensorSpec((2, 40, 40), "float64")
     encoder = make(spec, config(architecture, nonlinearity="tanh", encoder_conv_mlp_layers=())).double()
     x = torch.rand(2, *spec.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
@@ -93,53 +94,34 @@ def test_gradients_are_those_of_finite_differences(architecture: str) -> None:
     torch.testing.assert_close((gradient * direction).sum(), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@EVERY_ARCHITECTURE
 @pytest.mark.parametrize("mean", [0.0, 20.0])
-def test_scaling_inside_equals_scaling_before(architecture: str, mean: float) -> None:
-    raw = make(SMALL_IMAGE, config(architecture, obs_scale=255.0, obs_subtract_mean=mean))
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_scaling_inside_equals_scaling_before(architecture: str, mean: float, dtype: str) -> None:
+    spec = TensorSpec(SMALL_IMAGE.shape, dtype)
+    raw = make(spec, config(architecture, obs_scale=255.0, obs_subtract_mean=mean))
     scaled = make(TensorSpec(SMALL_IMAGE.shape, "float32"), config(architecture))
-    leaf = images(SMALL_IMAGE)
-    before = leaf.clone()
-
-    with torch.inference_mode():
-        features = raw({"obs": leaf})
-        expected = scaled({"obs": (leaf.float() - mean) / 255.0})
-
-    torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
-    assert torch.equal(leaf, before)
-
-
-def test_float_images_are_left_as_they_are() -> None:
-    spec = TensorSpec((3, 40, 40), "float32")
-    encoder = make(spec, config("resnet_impala", obs_subtract_mean=5.0))
     leaf = images(spec)
     before = leaf.clone()
 
-    encoder({"obs": leaf})
+    # Acting and learning use different memory formats.
+    learning = raw({"obs": leaf})
+    with torch.inference_mode():
+        acting = raw({"obs": leaf})
+        expected = scaled({"obs": (leaf.float() - mean) / 255.0})
 
+    torch.testing.assert_close(acting, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(learning.detach(), expected, rtol=1e-4, atol=1e-5)
     assert torch.equal(leaf, before)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_acting_and_learning_see_the_same_features_in_their_own_memory_formats(architecture: str) -> None:
-    encoder = make(ATARI, config(architecture, obs_scale=255.0))
-    obs = {"obs": images(ATARI)}
-    learning = encoder(obs)
-
-    with torch.inference_mode():
-        acting = encoder(obs)
-
-    torch.testing.assert_close(acting, learning.detach(), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@EVERY_ARCHITECTURE
 def test_channels_first_and_last_give_the_same_features(architecture: str) -> None:
-    first, last = SMALL_IMAGE, TensorSpec((64, 64, 3), "uint8")
-    one, other = make(first, config(architecture)), make(last, config(architecture))
-    leaf = images(first)
+    last = TensorSpec((64, 64, 3), "uint8")
+    leaf = images(SMALL_IMAGE)
 
-    features = one({"obs": leaf})
-    same = other({"obs": leaf.permute(0, 2, 3, 1).contiguous()})
+    features = make(SMALL_IMAGE, config(architecture))({"obs": leaf})
+    same = make(last, config(architecture))({"obs": leaf.permute(0, 2, 3, 1).contiguous()})
 
     torch.testing.assert_close(same, features, rtol=1e-4, atol=1e-3)
 
@@ -150,35 +132,33 @@ def test_channels_first_and_last_give_the_same_features(architecture: str) -> No
         ((84, 84, 4), True, 4),
         ((4, 84, 84), False, 4),
         ((72, 128, 3), True, 3),
-        ((3, 72, 128), False, 3),
-        ((7, 7, 3), True, 3),
-        ((84, 84, 12), True, 12),
         ((17, 9, 9), False, 17),
         ((3, 3, 3), False, 3),
         ((84, 84, 1), True, 1),
     ],
 )
-def test_layout_of_an_image_is_told_from_its_shape(shape: tuple[int, ...], last: bool, channels: int) -> None:
+def test_shape_of_an_image_determines_its_layout(shape: tuple[int, ...], last: bool, channels: int) -> None:
     assert is_channels_last(shape) is last
     assert image_shape(TensorSpec(shape, "uint8")).channels == channels
 
 
 @pytest.mark.parametrize("architecture", ["convnet_simple", "convnet_impala", "convnet_atari"])
-def test_image_that_is_too_small_is_refused_by_name(architecture: str) -> None:
+def test_image_that_is_too_small_is_refused(architecture: str) -> None:
     spec = EnvSpec((("camera/left", TensorSpec((12, 12, 3), "uint8")),), (DiscreteHead("action", 2),))
 
     with pytest.raises(EnvError) as refused:
         ActorCritic(spec, config(architecture))
 
-    text = str(refused.value)
     assert refused.value.exit_code == ExitCode.REFUSED
-    assert "'camera/left' of shape (12, 12, 3)" in text
-    assert f"--encoder_conv_architecture={architecture}" in text
-    assert "convolution 2" in text
-    assert "--encoder_conv_architecture=resnet_impala" in text
+    for part in (
+        "'camera/left' of shape (12, 12, 3)",
+        f"--encoder_conv_architecture={architecture}: convolution 2",
+        "--encoder_conv_architecture=resnet_impala",
+    ):
+        assert part in str(refused.value)
 
 
-def test_images_and_vectors_are_encoded_side_by_side() -> None:
+def test_features_of_images_and_other_leaves_are_joined() -> None:
     obs = (
         ("camera", SMALL_IMAGE),
         ("speed", TensorSpec((), "float32")),
@@ -194,7 +174,6 @@ def test_images_and_vectors_are_encoded_side_by_side() -> None:
     faster = encoder({**leaves, "speed": leaves["speed"] + 1.0})
     features.sum().backward()
 
-    assert isinstance(encoder, MultiEncoder)
     assert features.shape == (3, 32 + 32 + 8)
     assert encoder.out_size == 32 + 32 + 8
     assert torch.equal(features[:, :64], faster[:, :64])
@@ -202,7 +181,7 @@ def test_images_and_vectors_are_encoded_side_by_side() -> None:
     assert all(parameter.grad is not None for parameter in encoder.parameters())
 
 
-def test_only_what_has_three_dimensions_is_convolved() -> None:
+def test_only_leaves_with_three_dimensions_are_images() -> None:
     vector, grid = TensorSpec((4,), "float32"), TensorSpec((84, 84), "uint8")
 
     assert isinstance(make_encoder((("a", vector), ("b", grid)), config()), MLPEncoder)
@@ -222,11 +201,11 @@ def test_convolutions_are_orthogonal_with_the_gain_of_their_activation() -> None
     assert len(layers) == 3
 
 
-def test_residual_blocks_keep_the_size_of_their_input() -> None:
+def test_residual_blocks_preserve_the_size_of_their_input() -> None:
     encoder = make(SMALL_IMAGE, config("resnet_impala", obs_scale=255.0, encoder_conv_mlp_layers=()))
 
     with torch.inference_mode():
         features = encoder({"obs": images(SMALL_IMAGE, 16)})
 
-    # Sums of six branches without scaled gains would be many times as large as the inputs, which lie in [0, 1].
+    # Without scaled gains, sums of six branches would be many times as large as the inputs, which lie in [0, 1].
     assert 0.05 < float(features.square().mean().sqrt()) < 2.0

@@ -1,8 +1,9 @@
-"""A model's tensors are views of one block, and stay so."""
+"""A model's tensors are views of one block of bytes, and remain so while the model is trained and loaded."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tests.support.parts import tiny_model
 
 
 class Mixed(nn.Module):
-    """Parameters and buffers of several dtypes, sizes that are no multiple of a cache line, and a scalar."""
+    """Several dtypes, sizes that are no multiple of a cache line, and a scalar."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +32,7 @@ def assert_views(flat: FlatState, module: nn.Module) -> None:
         assert start <= tensor.data_ptr() < end, name
 
 
-def test_values_stay_and_the_bytes_carry_every_dtype_to_a_twin() -> None:
+def test_block_carries_every_dtype_to_another_module() -> None:
     module = Mixed()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     flat, twin = FlatState(module), Mixed()
@@ -45,7 +46,7 @@ def test_values_stay_and_the_bytes_carry_every_dtype_to_a_twin() -> None:
             assert other.dtype == tensor.dtype
 
 
-def test_tensors_begin_on_cache_lines_and_do_not_overlap() -> None:
+def test_tensors_start_on_cache_lines_and_do_not_overlap() -> None:
     module = Mixed()
     flat = FlatState(module)
     start = flat.block.data_ptr()
@@ -59,44 +60,37 @@ def test_tensors_begin_on_cache_lines_and_do_not_overlap() -> None:
         assert flat_bytes(Mixed()) == flat.block.numel()
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_views_stay_views_over_optimizer_steps(fused: bool) -> None:
-    model = tiny_model()
-    flat = FlatState(model)
+def train(model: ActorCritic, fused: bool) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=fused)
-    before = flat.to_host().copy()
-
     for _ in range(3):
         optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(model({"obs": torch.ones(4, 3)}).value.sum())
         optimizer.step()
 
-    assert_views(flat, model)
-    assert not np.array_equal(flat.to_host(), before)
-    assert torch.equal(tiny_twin(flat)({"obs": torch.ones(1, 3)}).value, model({"obs": torch.ones(1, 3)}).value)
 
-
-def tiny_twin(flat: FlatState) -> ActorCritic:
-    twin = tiny_model(seed=99)
-    FlatState(twin).adopt(torch.from_numpy(flat.to_host().copy()))
-    return twin
-
-
-def test_views_stay_views_over_load_state_dict_and_eval() -> None:
-    model, other = tiny_model(seed=1), tiny_model(seed=2)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: train(model, fused=False),
+        lambda model: train(model, fused=True),
+        lambda model: model.load_state_dict(tiny_model(seed=2).state_dict()),
+        lambda model: model.eval(),
+    ],
+    ids=["optimizer", "fused optimizer", "load_state_dict", "eval"],
+)
+def test_tensors_remain_views(change: Callable[[ActorCritic], object]) -> None:
+    model, twin = tiny_model(seed=1), tiny_model(seed=99)
     flat = FlatState(model)
 
-    model.load_state_dict(other.state_dict())
-    model.eval()
+    change(model)
 
     assert_views(flat, model)
-    assert torch.equal(
-        tiny_twin(flat).state_dict()["value_head.linear.weight"], other.state_dict()["value_head.linear.weight"]
-    )
+    FlatState(twin).adopt(torch.from_numpy(flat.to_host().copy()))
+    assert torch.equal(twin({"obs": torch.ones(1, 3)}).value, model({"obs": torch.ones(1, 3)}).value)
 
 
 @pytest.mark.parametrize("name", ["linear.weight", "linear.bias", "mean"])
-def test_one_number_that_is_not_finite_is_found(name: str) -> None:
+def test_single_number_that_is_not_finite_is_found(name: str) -> None:
     module = Mixed()
     flat = FlatState(module)
     numbers = module.state_dict()[name].view(-1)
@@ -111,7 +105,7 @@ def test_one_number_that_is_not_finite_is_found(name: str) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
-def test_a_block_on_a_gpu_is_copied_to_the_host_as_it_is_now() -> None:
+def test_copy_of_a_block_on_a_gpu_waits_for_the_device() -> None:
     module = Mixed().to("cuda")
     flat = FlatState(module)
     before = flat.to_host().copy()

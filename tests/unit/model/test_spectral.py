@@ -1,4 +1,4 @@
-"""With --use_spectral_norm layers of MLPs have a largest singular value of 1, in actors and learner alike."""
+"""With --use_spectral_norm, MLP layers have a largest singular value of 1, in actors and learner alike."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ from tests.support.models import model_of, tiny_config
 from tests.support.parts import TINY, VECTOR, random_batch, trainer_for
 from tests.support.recorded import record
 
-CPU = torch.device("cpu")
 DEEP = dataclasses.replace(
     TINY, encoder_mlp_layers=(32, 16), decoder_mlp_layers=(12,), use_spectral_norm=True, use_rnn=False
 )
 TRUE, FALSE = torch.tensor(True), torch.tensor(False)
 
 
-def deep_model(config: ModelConfig = DEEP, dtype: torch.dtype = torch.float32) -> ActorCritic:
+def deep_model(dtype: torch.dtype = torch.float32, **fields: Any) -> ActorCritic:
     torch.manual_seed(0)
-    return ActorCritic(VECTOR, config, dtype)
+    return ActorCritic(VECTOR, dataclasses.replace(DEEP, **fields), dtype)
 
 
 def spectral_layers(model: nn.Module) -> dict[str, SpectralLinear]:
@@ -47,7 +46,7 @@ def largest(weight: Tensor) -> float:
 
 
 def trained(updates: int, **fields: Any) -> Trainer:
-    model = deep_model(dataclasses.replace(DEEP, **fields))
+    model = deep_model(**fields)
     trainer = trainer_for(model, AlgoConfig(), OptimConfig(learning_rate=0.01), LearnerConfig())
     for update in range(updates):
         trainer.train(random_batch(model, seed=update))
@@ -57,32 +56,30 @@ def trained(updates: int, **fields: Any) -> Trainer:
 
 @pytest.mark.parametrize("initialization", ["orthogonal", "xavier_uniform", "torch_default"])
 @pytest.mark.parametrize("updates", [0, 60])
-def test_the_largest_singular_value_of_every_mlp_layer_is_1(updates: int, initialization: str) -> None:
-    model = trained(updates, policy_initialization=initialization).model
-
-    layers = spectral_layers(model)
+def test_largest_singular_value_of_every_mlp_layer_is_1(updates: int, initialization: str) -> None:
+    layers = spectral_layers(trained(updates, policy_initialization=initialization).model)
 
     assert list(layers) == ["tower.encoder.layers.0", "tower.encoder.layers.1", "tower.decoder.0"]
     for layer in layers.values():
         assert largest(layer.multiplied_with()) == pytest.approx(1.0, abs=0.03)
 
 
-def test_the_weights_themselves_keep_the_size_that_they_have_and_without_the_flag_nothing_is_divided() -> None:
-    plain, spectral = trained(60, use_spectral_norm=False).model, trained(60).model
+@pytest.mark.parametrize("use_spectral_norm", [False, True])
+def test_stored_weights_are_not_divided(use_spectral_norm: bool) -> None:
+    model = trained(60, use_spectral_norm=use_spectral_norm).model
 
-    assert not spectral_layers(plain)
-    assert max(largest(m.weight) for m in plain.modules() if isinstance(m, Linear)) > 1.3
-    assert max(largest(layer.weight) for layer in spectral_layers(spectral).values()) > 1.3
+    assert bool(spectral_layers(model)) is use_spectral_norm
+    assert max(largest(module.weight) for module in model.modules() if isinstance(module, Linear)) > 1.3
 
 
-def test_layers_after_convolutions_are_normalized_and_heads_memory_and_convolutions_are_not() -> None:
+def test_only_linear_layers_after_convolutions_are_normalized() -> None:
     spec = EnvSpec((("obs", TensorSpec((4, 36, 36), "uint8")),), (DiscreteHead("action", 3),))
     config = ModelConfig(encoder_conv_mlp_layers=(16, 8), use_rnn=True, rnn_size=6, use_spectral_norm=True)
 
     assert list(spectral_layers(ActorCritic(spec, config))) == ["tower.encoder.layers.0", "tower.encoder.layers.1"]
 
 
-def test_weight_and_gradient_are_those_of_torchs_own_parametrization() -> None:
+def test_weight_and_gradient_equal_those_of_torch() -> None:
     torch.manual_seed(0)
     layer, x = SpectralLinear(7, 5, torch.float32), torch.randn(4, 7)
     layer.settle()
@@ -101,7 +98,7 @@ def test_weight_and_gradient_are_those_of_torchs_own_parametrization() -> None:
     torch.testing.assert_close(layer.bias.grad, theirs.bias.grad)
 
 
-def test_the_vectors_follow_an_update_that_was_taken_and_no_other() -> None:
+def test_vectors_follow_only_updates_that_were_taken() -> None:
     torch.manual_seed(0)
     layer = SpectralLinear(7, 5, torch.float32)
     layer.settle()
@@ -117,11 +114,10 @@ def test_the_vectors_follow_an_update_that_was_taken_and_no_other() -> None:
     for _ in range(30):
         layer.follow(TRUE)
     assert abs(largest(layer.multiplied_with()) - 1.0) < min(error, 1e-3)
-    assert layer.left.norm().item() == pytest.approx(1.0)
-    assert layer.right.norm().item() == pytest.approx(1.0)
+    assert [float(vector.norm()) for vector in (layer.left, layer.right)] == pytest.approx([1.0, 1.0])
 
 
-def test_a_layer_of_zeros_gives_its_bias() -> None:
+def test_layer_of_zeros_returns_its_bias() -> None:
     layer = SpectralLinear(3, 2, torch.float32)
     with torch.no_grad():
         layer.weight.zero_()
@@ -132,56 +128,53 @@ def test_a_layer_of_zeros_gives_its_bias() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_passes_change_nothing(training: bool) -> None:
+def test_forward_passes_change_no_state(training: bool) -> None:
     model = deep_model().train(training)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    obs = {"obs": torch.randn(6, 3)}
 
-    values = [model(obs).value for _ in range(3)]
+    model({"obs": torch.randn(6, 3)})
 
-    assert torch.equal(values[0], values[2])
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
 @pytest.mark.parametrize("use_rnn", [True, False])
-def test_the_first_update_on_what_the_same_weights_have_played_has_ratios_of_1(use_rnn: bool) -> None:
+def test_first_update_on_steps_of_the_same_weights_has_ratios_of_1(use_rnn: bool) -> None:
     fields: dict[str, Any] = {"use_spectral_norm": True, "use_rnn": use_rnn, "encoder_mlp_layers": (16, 8)}
     model = model_of(**fields)
     trainer = trainer_for(model)
     trainer.train(record(model, tiny_config(**fields)))
     trainer.stats.clear()
 
-    # Not of the first weights: vectors have followed an update since.
-    trainer.train(record(model, tiny_config(**fields), seed=2))
+    trainer.train(record(model, tiny_config(**fields), seed=2))  # after vectors have followed an update
 
     assert trainer.statistics()["kl"] < 1e-9
 
 
 @pytest.mark.parametrize(("amp", "tolerance"), [("off", 1e-6), ("bf16", 5e-2), ("fp16", 5e-3)])
-def test_a_policy_acts_with_what_was_published_whatever_it_computes_in(amp: Amp, tolerance: float) -> None:
-    trainer = trained(0)
-    flat = FlatState(trainer.model)
-    trainer = trainer_for(trainer.model, AlgoConfig(), OptimConfig(learning_rate=0.01), LearnerConfig())
+def test_policy_acts_with_the_published_weights(amp: Amp, tolerance: float) -> None:
+    model = deep_model()
+    flat = FlatState(model)
+    trainer = trainer_for(model, AlgoConfig(), OptimConfig(learning_rate=0.01), LearnerConfig())
     weights = SharedWeights(flat.block.numel())
-    policy = ActingPolicy(VECTOR, dataclasses.replace(DEEP, amp=amp), weights, CPU)
+    policy = ActingPolicy(VECTOR, dataclasses.replace(DEEP, amp=amp), weights, torch.device("cpu"))
     obs, no_memory = {"obs": torch.randn(6, 3)}, torch.zeros(6, 0)
     values = []
 
     for version in (1, 2):
-        trainer.train(random_batch(trainer.model, seed=version))
+        trainer.train(random_batch(model, seed=version))
         weights.publish(flat.to_host(), version)
         policy.refresh()
         acted = policy.act(obs, no_memory)
         assert torch.equal(policy.act(obs, no_memory).value, acted.value)
-        torch.testing.assert_close(acted.value, trainer.model(obs).value, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(acted.value, model(obs).value, rtol=tolerance, atol=tolerance)
         values.append(acted.value)
 
     assert not torch.equal(*values)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_twin_keeps_weights_that_are_divided_already(dtype: torch.dtype) -> None:
-    model = deep_model(dtype=dtype)
+def test_twin_stores_divided_weights(dtype: torch.dtype) -> None:
+    model = deep_model(dtype)
     with torch.no_grad():
         for layer in spectral_layers(model).values():
             layer.weight.mul_(3.0)
@@ -195,15 +188,12 @@ def test_a_twin_keeps_weights_that_are_divided_already(dtype: torch.dtype) -> No
         assert torch.equal(layer.weight, spectral_layers(model)[name].multiplied_with().to(layer.compute_dtype))
 
 
-def test_a_resumed_trainer_does_the_same_updates_as_one_that_never_stopped() -> None:
+def test_resumed_trainer_does_the_same_updates() -> None:
     first, resumed = trained(3), trained(1)
-    payload = copy.deepcopy(payload_of(first, Progress()))
+    restore(copy.deepcopy(payload_of(first, Progress())), "here", resumed, Progress())
 
-    batch = random_batch(first.model, seed=9)
-
-    restore(payload, "here", resumed, Progress())
     for trainer in (first, resumed):
-        trainer.train(batch)
+        trainer.train(random_batch(deep_model(), seed=9))
 
     for name, tensor in first.model.state_dict().items():
         assert torch.equal(tensor, resumed.model.state_dict()[name]), name

@@ -1,4 +1,4 @@
-"""A rollout unrolled for learning equals acting step by step, with memory and resets, however it is cut into chunks."""
+"""A rollout unrolled for learning equals acting step by step, with memory, resets and any length of chunks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from tests.support import models
 
 SPEC = EnvSpec(
     obs=(("obs", TensorSpec((3,), "float32")), ("hint", TensorSpec((), "int64"))),
@@ -20,17 +20,12 @@ STEPS, ROWS = 12, 5
 
 
 def model_of(**fields: Any) -> ActorCritic:
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {"encoder_mlp_layers": (16,), "rnn_size": 8, "decoder_mlp_layers": (12,)}
-    model = ActorCritic(SPEC, ModelConfig(**{**sizes, **fields}))
-    with torch.no_grad():
-        model.policy_head.linear.weight.mul_(100.0)
-    return model
+    return models.model_of(SPEC, **{"rnn_size": 8, "decoder_mlp_layers": (12,), "normalize_returns": True, **fields})
 
 
-def rollout(seed: int = 1) -> tuple[dict[str, Tensor], Tensor]:
-    """Observations [T+1, B, ...], and resets in the first row, inside, at the border of chunks, and at the end."""
-    generator = torch.Generator().manual_seed(seed)
+def rollout() -> tuple[dict[str, Tensor], Tensor]:
+    """Observations [T+1, B, ...]; resets in the first row, inside, at the border of chunks, and at the end."""
+    generator = torch.Generator().manual_seed(1)
     obs = {
         "obs": torch.randn(STEPS + 1, ROWS, 3, generator=generator),
         "hint": torch.randint(0, 5, (STEPS + 1, ROWS), generator=generator),
@@ -40,40 +35,32 @@ def rollout(seed: int = 1) -> tuple[dict[str, Tensor], Tensor]:
     return obs, is_first
 
 
-def step_by_step(model: ActorCritic, obs: dict[str, Tensor], is_first: Tensor, state: Tensor) -> dict[str, Tensor]:
-    """What acting gives: parameters, values, and the state before each step."""
+@pytest.mark.parametrize("recurrence", [1, 3, 12])
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize(("rnn_type", "layers"), [("gru", 1), ("lstm", 1), ("gru", 2), ("lstm", 3)])
+def test_unrolled_rollout_equals_acting_step_by_step(rnn_type: str, layers: int, share: bool, recurrence: int) -> None:
+    model = model_of(use_rnn=True, rnn_type=rnn_type, rnn_num_layers=layers, actor_critic_share_weights=share)
+    obs, is_first = rollout()
+    state = torch.randn(ROWS, model.state_size)
     params, values, states = [], [], []
     with torch.no_grad():
-        for t in range(len(is_first)):
+        for t in range(STEPS + 1):
             state = state.masked_fill(is_first[t].unsqueeze(-1), 0.0)
             states.append(state)
             output = model({key: leaf[t] for key, leaf in obs.items()}, state)
             params.append(output.dist_params)
             values.append(output.value)
             state = output.state
-    return {"params": torch.stack(params), "values": torch.stack(values), "states": torch.stack([*states, state])}
 
+    unrolled = model.unroll(obs, torch.stack(states[:STEPS:recurrence]), is_first, recurrence)
 
-@pytest.mark.parametrize("recurrence", [1, 3, 12])
-@pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize(("rnn_type", "layers"), [("gru", 1), ("lstm", 1), ("gru", 2), ("lstm", 3)])
-def test_an_unrolled_rollout_equals_acting_step_by_step(
-    rnn_type: str, layers: int, share: bool, recurrence: int
-) -> None:
-    model = model_of(use_rnn=True, rnn_type=rnn_type, rnn_num_layers=layers, actor_critic_share_weights=share)
-    obs, is_first = rollout()
-    start = torch.randn(ROWS, model.state_size)
-    acted = step_by_step(model, obs, is_first, start)
-
-    unrolled = model.unroll(obs, acted["states"][:STEPS:recurrence], is_first, recurrence)
-
-    torch.testing.assert_close(unrolled.dist_params.view(STEPS, ROWS, -1), acted["params"][:-1], atol=1e-5, rtol=1e-5)
-    values = model.value_head.denormalize(unrolled.values)
-    torch.testing.assert_close(values, acted["values"], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(unrolled.dist_params, torch.cat(params[:-1]), atol=1e-5, rtol=1e-5)
+    found = model.value_head.denormalize(unrolled.values)
+    torch.testing.assert_close(found, torch.stack(values), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("use_rnn", [True, False])
-def test_without_the_step_after_it_a_rollout_gives_the_same(use_rnn: bool) -> None:
+def test_rollout_without_the_step_after_it_gives_the_same(use_rnn: bool) -> None:
     model = model_of(use_rnn=use_rnn)
     obs, is_first = rollout()
     states = torch.zeros(1, ROWS, model.state_size)
@@ -86,23 +73,9 @@ def test_without_the_step_after_it_a_rollout_gives_the_same(use_rnn: bool) -> No
     torch.testing.assert_close(shorter.dist_params, longer.dist_params)
 
 
-def test_nothing_before_a_reset_changes_what_comes_after_it() -> None:
-    model = model_of(use_rnn=True)
-    obs, is_first = rollout()
-    other = {key: leaf.clone() for key, leaf in obs.items()}
-    other["obs"][:6, 2] += 3.0
-    states = torch.zeros(1, ROWS, model.state_size)
-
-    before = model.unroll(obs, states, is_first, STEPS)
-    after = model.unroll(other, states, is_first, STEPS)
-
-    assert not torch.allclose(before.values[:6, 2], after.values[:6, 2])
-    torch.testing.assert_close(before.values[6:, 2], after.values[6:, 2])
-
-
 @pytest.mark.parametrize(("recurrence", "reaches"), [(12, True), (4, False)])
 def test_gradients_stop_at_the_border_of_a_chunk(recurrence: int, reaches: bool) -> None:
-    model = model_of(use_rnn=True, normalize_input=False)
+    model = model_of(use_rnn=True)
     obs, _ = rollout()
     is_first = torch.zeros(STEPS + 1, ROWS, dtype=torch.bool)
     obs["obs"].requires_grad_()
@@ -116,12 +89,11 @@ def test_gradients_stop_at_the_border_of_a_chunk(recurrence: int, reaches: bool)
     assert not bool((gradient[6:] != 0.0).any())
 
 
-def test_the_value_after_the_rollout_carries_no_gradient_into_memory() -> None:
+def test_value_after_the_rollout_has_no_gradient_in_memory() -> None:
     model = model_of(use_rnn=True, decoder_mlp_layers=())
     obs, is_first = rollout()
-    states = torch.zeros(1, ROWS, model.state_size)
 
-    last = model.unroll(obs, states, is_first, STEPS).values[-1]
+    last = model.unroll(obs, torch.zeros(1, ROWS, model.state_size), is_first, STEPS).values[-1]
     gradients = torch.autograd.grad(last.sum(), list(model.tower.core.parameters()), allow_unused=True)
 
     assert all(gradient is None or not bool(gradient.any()) for gradient in gradients)
@@ -136,7 +108,7 @@ def test_the_value_after_the_rollout_carries_no_gradient_into_memory() -> None:
         ({"use_rnn": True, "actor_critic_share_weights": False}, 16),
     ],
 )
-def test_the_size_of_the_state_follows_from_the_network(fields: dict[str, Any], size: int) -> None:
+def test_state_size_follows_the_network(fields: dict[str, Any], size: int) -> None:
     model = model_of(**fields)
 
     assert model.state_size == size

@@ -1,10 +1,10 @@
-"""The seed of a run decides its first weights and every action, of each process, session and attempt in its own way."""
+"""The seed of a run decides its first weights and all actions, differently in each process, session and attempt."""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -45,10 +45,10 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Scripted(EnvFactory):
-    """Envs that show the same numbers whatever their seed, so that what differs are the actions."""
+    """Envs that show the same numbers with any seed, so that only actions differ."""
 
     def __call__(self, render_mode: str | None = None) -> ScriptedEnv:
-        """One of them."""
+        """One env."""
         return ScriptedEnv([])
 
 
@@ -59,14 +59,14 @@ def shared_objects_of(config: Config, inference: Any = "central") -> SharedObjec
 
 @pytest.fixture(autouse=True)
 def torch_generator() -> Iterator[None]:
-    """Roles seed the process they live in, which here is that of the tests."""
+    """Restores the generator that workers seed in this process."""
     state = torch.get_rng_state()
     yield
     torch.set_rng_state(state)
 
 
 def first_weights(seed: int) -> Array:
-    """What a learner publishes before it has learned anything."""
+    """The weights that a learner publishes before it learns."""
     config = config_of(FLAGS)
     shared = shared_objects_of(config)
     shared.control.order_stop(Stop.NOW)
@@ -76,16 +76,8 @@ def first_weights(seed: int) -> Array:
     return weights
 
 
-def test_first_weights_are_the_same_for_the_same_seed_and_others_for_another() -> None:
-    first, again, other = (first_weights(seed) for seed in (5, 5, 6))
-
-    assert np.array_equal(first, again)
-    # Biases begin at 0 and statistics at 0 and 1, whatever the seed.
-    assert np.mean(first != other) > 0.1
-
-
-def actions_of_policy_worker(weights: Array, seed: int, worker: int = 0, generation: int = 0) -> list[int]:
-    """What one that lives in a thread answers to four requests of 16 rows."""
+def actions_of_policy_worker(weights: Array, seed: int, worker: int, generation: int, _: int) -> list[int]:
+    """The answers of a policy worker in a thread to four requests of 16 rows."""
     config = config_of(FLAGS)
     shared = shared_objects_of(config)
     shared.weights[0].publish(weights, 0)
@@ -103,22 +95,8 @@ def actions_of_policy_worker(weights: Array, seed: int, worker: int = 0, generat
     return [int(action) for action in shared.trajectories.slot(0).actions["action"].flatten()]
 
 
-def test_each_policy_worker_of_each_session_draws_actions_of_its_own_and_the_same_with_the_same_seed() -> None:
-    incarnations = [(5, 0, 0), (6, 0, 0), (5, 1, 0), (5, 0, 4096), (5, 1, 4096)]
-
-    weights = first_weights(1)
-
-    drawn = [actions_of_policy_worker(weights, *incarnation) for incarnation in incarnations]
-
-    assert drawn[-1] == actions_of_policy_worker(weights, *incarnations[-1])
-    assert len({tuple(actions) for actions in drawn}) == len(incarnations)
-    assert all(len(set(actions)) > 3 for actions in drawn)
-
-
-def actions_of_local_actor(
-    weights: Array, seed: int, actor: int = 0, generation: int = 0, attempt: int = 0
-) -> list[int]:
-    """What one that lives in a thread does in its first trajectory."""
+def actions_of_local_actor(weights: Array, seed: int, actor: int, generation: int, attempt: int) -> list[int]:
+    """The actions of an actor in a thread in its first trajectory."""
     config = config_of({**FLAGS, "policy_workers_per_policy": 1, "inference": "local"})
     shared = shared_objects_of(config, "local")
     shared.weights[0].publish(weights, 0)
@@ -131,18 +109,35 @@ def actions_of_local_actor(
         assert eventually(lambda: shared.table.state(slot) is SlotState.READY, END_S)
     finally:
         shared.control.order_stop(Stop.NOW)
-        setup.inbox.put(SlotFreed(slot))  # a wake-up: it need not wait until it looks by itself
+        setup.inbox.put(SlotFreed(slot))  # wakes it up
         thread.join(END_S)
     return [int(action) for action in shared.trajectories.slot(slot).actions["action"].flatten()]
 
 
-def test_each_actor_with_a_policy_of_its_own_draws_other_actions_in_each_session_and_attempt() -> None:
-    incarnations = [(5, 0, 0, 0), (6, 0, 0, 0), (5, 1, 0, 0), (5, 0, 4096, 0), (5, 0, 0, 1)]
+def test_seed_decides_the_first_weights() -> None:
+    first, again, other = (first_weights(seed) for seed in (5, 5, 6))
 
+    assert np.array_equal(first, again)
+    # Biases start at 0, and statistics at 0 and 1, with any seed.
+    assert np.mean(first != other) > 0.1
+
+
+# Each place: seed, worker, generation, attempt.
+@pytest.mark.parametrize(
+    ("actions_of", "places"),
+    [
+        (actions_of_policy_worker, [(5, 0, 0, 0), (6, 0, 0, 0), (5, 1, 0, 0), (5, 0, 4096, 0), (5, 1, 4096, 0)]),
+        (actions_of_local_actor, [(5, 0, 0, 0), (6, 0, 0, 0), (5, 1, 0, 0), (5, 0, 4096, 0), (5, 0, 0, 1)]),
+    ],
+    ids=["policy worker", "local actor"],
+)
+def test_each_place_draws_its_own_actions_again(
+    actions_of: Callable[..., list[int]], places: list[tuple[int, int, int, int]]
+) -> None:
     weights = first_weights(1)
 
-    drawn = [actions_of_local_actor(weights, *incarnation) for incarnation in incarnations]
+    drawn = [actions_of(weights, *place) for place in places]
 
-    assert drawn[-1] == actions_of_local_actor(weights, *incarnations[-1])
-    assert len({tuple(actions) for actions in drawn}) == len(incarnations)
+    assert drawn[-1] == actions_of(weights, *places[-1])
+    assert len({tuple(actions) for actions in drawn}) == len(places)
     assert all(len(set(actions)) > 3 for actions in drawn)
