@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError, ExitCode
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.encoders import ConvEncoder, MLPEncoder, MultiEncoder, image_shape, is_channels_last, make_encoder
+from sfactory.model.encoders import ConvEncoder, MLPEncoder, image_shape, is_channels_last, make_encoder
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
 
 EVERY_ARCHITECTURE = pytest.mark.parametrize(
@@ -174,19 +174,13 @@ def test_features_of_images_and_other_leaves_are_joined() -> None:
     faster = encoder({**leaves, "speed": leaves["speed"] + 1.0})
     features.sum().backward()
 
+    assert isinstance(make_encoder(((obs[1]), ("grid", TensorSpec((84, 84), "uint8"))), settings), MLPEncoder)
+    assert isinstance(make_encoder(obs[:1], settings), ConvEncoder)
     assert features.shape == (3, 32 + 32 + 8)
     assert encoder.out_size == 32 + 32 + 8
     assert torch.equal(features[:, :64], faster[:, :64])
     assert not torch.equal(features[:, 64:], faster[:, 64:])
     assert all(parameter.grad is not None for parameter in encoder.parameters())
-
-
-def test_only_leaves_with_three_dimensions_are_images() -> None:
-    vector, grid = TensorSpec((4,), "float32"), TensorSpec((84, 84), "uint8")
-
-    assert isinstance(make_encoder((("a", vector), ("b", grid)), config()), MLPEncoder)
-    assert isinstance(make_encoder((("a", ATARI),), config()), ConvEncoder)
-    assert isinstance(make_encoder((("a", ATARI), ("b", vector)), config()), MultiEncoder)
 
 
 def test_convolutions_are_orthogonal_with_the_gain_of_their_activation() -> None:

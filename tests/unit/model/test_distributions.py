@@ -17,7 +17,8 @@ MOVE = DiscreteHead("move", 5, start=3)
 LOOK = DiscreteHead("look", FEW_CHOICES + 4)
 STEER = BoxHead("steer", (3,), "float32", (-1.0,) * 3, (1.0,) * 3)
 MIXED: tuple[ActionHead, ...] = (MOVE, STEER, FIRE)
-DISCRETE: list[tuple[ActionHead, ...]] = [(FIRE,), (MOVE,), (LOOK,), (MOVE, FIRE)]
+ONLY = DiscreteHead("only", 1)
+DISCRETE: list[tuple[ActionHead, ...]] = [(ONLY,), (FIRE,), (MOVE,), (LOOK,), (MOVE, FIRE)]
 BATCH = 64
 
 Reference = Categorical | Independent
@@ -121,13 +122,6 @@ def test_extreme_random_numbers_draw_possible_choices(
     assert action.tolist() == [expected]
 
 
-def test_single_choice_is_certain() -> None:
-    actions, log_prob = ActionDistribution((DiscreteHead("only", 1),), torch.randn(8, 1)).sample_with_log_prob()
-
-    assert torch.equal(actions["only"], torch.zeros(8, dtype=torch.int64))
-    assert torch.equal(log_prob, torch.zeros(8))
-
-
 def test_box_samples_have_their_mean_and_deviation() -> None:
     torch.manual_seed(5)
     mean, std = torch.tensor([-2.0, 0.0, 7.0]), torch.tensor([0.1, 1.0, 3.0])
@@ -158,11 +152,6 @@ def test_standard_deviation_is_bounded() -> None:
     torch.testing.assert_close(distribution.entropy(), 3.0 * (unit + torch.tensor([1e-4, 1e4]).log()))
 
 
-def test_kl_of_other_heads_is_refused() -> None:
-    with pytest.raises(ValueError, match="same action heads"):
-        ActionDistribution((FIRE,), torch.zeros(1, 2)).kl(ActionDistribution((MOVE,), torch.zeros(1, 5)))
-
-
 @pytest.mark.parametrize("heads", DISCRETE)
 def test_symmetric_kl_to_uniform_is_the_mean_of_both_divergences(heads: tuple[ActionHead, ...]) -> None:
     torch.manual_seed(6)
@@ -176,7 +165,9 @@ def test_symmetric_kl_to_uniform_is_the_mean_of_both_divergences(heads: tuple[Ac
     assert ActionDistribution(heads, torch.zeros_like(params)).symmetric_kl_to_uniform().abs().max() < 1e-15
 
 
-def test_divergence_from_uniform_needs_discrete_actions() -> None:
+def test_divergences_of_unsuitable_heads_are_refused() -> None:
+    with pytest.raises(ValueError, match="same action heads"):
+        ActionDistribution((FIRE,), torch.zeros(1, 2)).kl(ActionDistribution((MOVE,), torch.zeros(1, 5)))
     require_discrete((MOVE, FIRE))
     with pytest.raises(ValueError, match="'steer' are not"):
         require_discrete(MIXED)

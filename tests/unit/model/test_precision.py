@@ -81,7 +81,7 @@ def test_emulated_format_is_a_warning(
 def test_outputs_and_gradients_are_float32_and_near_those_of_float32(
     dtype: torch.dtype, tolerance: float, use_rnn: bool, architecture: str
 ) -> None:
-    fields = {"use_rnn": use_rnn, "encoder_conv_architecture": architecture}
+    fields: dict[str, Any] = {"use_rnn": use_rnn, "encoder_conv_architecture": architecture}
     exact, short = model_in(torch.float32, **fields), model_in(dtype, **fields)
 
     expected, output = exact(images()), short(images())

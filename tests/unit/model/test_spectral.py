@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from typing import Any
 
@@ -14,7 +13,6 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
 from sfactory.inference.acting_policy import ActingPolicy
-from sfactory.learner.checkpointing import Progress, payload_of, restore
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
@@ -127,16 +125,6 @@ def test_layer_of_zeros_returns_its_bias() -> None:
     assert torch.equal(layer(torch.ones(4, 3)), layer.bias.expand(4, 2))
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_forward_passes_change_no_state(training: bool) -> None:
-    model = deep_model().train(training)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-    model({"obs": torch.randn(6, 3)})
-
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
 @pytest.mark.parametrize("use_rnn", [True, False])
 def test_first_update_on_steps_of_the_same_weights_has_ratios_of_1(use_rnn: bool) -> None:
     fields: dict[str, Any] = {"use_spectral_norm": True, "use_rnn": use_rnn, "encoder_mlp_layers": (16, 8)}
@@ -186,14 +174,3 @@ def test_twin_stores_divided_weights(dtype: torch.dtype) -> None:
         assert layer.weight.dtype is layer.compute_dtype
         assert largest(layer.weight.float()) == pytest.approx(1.0, abs=0.03)
         assert torch.equal(layer.weight, spectral_layers(model)[name].multiplied_with().to(layer.compute_dtype))
-
-
-def test_resumed_trainer_does_the_same_updates() -> None:
-    first, resumed = trained(3), trained(1)
-    restore(copy.deepcopy(payload_of(first, Progress())), "here", resumed, Progress())
-
-    for trainer in (first, resumed):
-        trainer.train(random_batch(deep_model(), seed=9))
-
-    for name, tensor in first.model.state_dict().items():
-        assert torch.equal(tensor, resumed.model.state_dict()[name]), name

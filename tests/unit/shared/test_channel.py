@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -136,3 +138,27 @@ def test_rings_for_replacements_are_limited() -> None:
     with pytest.raises(AssertionError, match="no ring is left for a"):
         channel.begin_next_incarnation()
     assert not Channel("a", TO_ACTOR, 8).has_another
+
+
+def read_forever(channel: Channel[ToLearner]) -> None:
+    while True:
+        channel.get(1000)
+
+
+def test_writer_continues_after_its_reader_was_killed() -> None:
+    context = multiprocessing.get_context("spawn")
+    channel: Channel[ToLearner] = Channel("reader", TO_LEARNER, capacity=2000)
+    reader = context.Process(target=read_forever, args=(channel,), daemon=True)
+    reader.start()
+    channel.put(TrajectoryReady(0, 0))
+    while channel.waiting:  # until it has started
+        time.sleep(0.01)
+    reader.kill()
+    reader.join(60)
+    assert reader.exitcode == -signal.SIGKILL
+
+    writer = context.Process(target=send_all, args=(channel, slots(0, 2000)), daemon=True)
+    writer.start()
+    writer.join(60)
+
+    assert writer.exitcode == 0
