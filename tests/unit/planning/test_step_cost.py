@@ -1,4 +1,4 @@
-"""What a step costs an actor's core is measured with the env and the model themselves, and leaves no trace."""
+"""The costs of env steps and forward passes are measured with the env and the model of the run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sfactory.config.flags import config_of
-from sfactory.planning import step_cost as acting_cost
+from sfactory.planning import step_cost
 from sfactory.planning.plan import plan_sizes, steps_are_timed
 from sfactory.planning.step_cost import env_step_us, forward_us
 from tests.support.parts import TINY, VECTOR
@@ -25,53 +25,37 @@ class TimedEnv(ScriptedEnv):
         super().__init__([(2, "terminated")] * 100)
         self.at = 0.0
 
-    def now(self) -> float:
-        """What its clock shows."""
-        return self.at
-
     def reset(self, **given: Any) -> Any:
-        """As ever."""
         self.at += 10 * STEP_S
         return super().reset(**given)
 
     def step(self, action: int) -> Any:
-        """As ever."""
         self.at += STEP_S
         return super().step(action)
 
 
 @pytest.mark.parametrize(("seconds", "steps"), [(0.2, 10), (0.0, 1)])
-def test_the_time_of_steps_is_measured_without_that_of_resets_and_at_least_one_step_is(
+def test_at_least_one_step_is_measured_and_no_reset(
     seconds: float, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = TimedEnv()
-    monkeypatch.setattr(acting_cost, "now", env.now)
+    monkeypatch.setattr(step_cost, "now", lambda: env.at)
 
-    cost = env_step_us(env, seconds)
-
-    assert cost == pytest.approx(1e6 * STEP_S)
+    assert env_step_us(env, seconds) == pytest.approx(1e6 * STEP_S)
     assert len(env.taken) == steps
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_gymnasium_envs_of_discrete_and_box_actions_can_be_measured(env_id: str) -> None:
-    env: gymnasium.Env[Any, Any] = gymnasium.make(env_id)
-
-    assert env_step_us(env, 0.02) > 0
+def test_envs_of_discrete_and_box_actions_can_be_measured(env_id: str) -> None:
+    assert env_step_us(gymnasium.make(env_id), 0.02) > 0
 
 
-def test_a_forward_pass_is_measured_per_row() -> None:
-    narrow, wide = forward_us(VECTOR, TINY, 1, 0.3), forward_us(VECTOR, TINY, 256, 0.3)
-
-    # What a pass costs beside its arithmetic is shared by its rows: the difference is a hundredfold.
-    assert 0 < wide < narrow
-
-
-def test_measuring_a_forward_pass_leaves_random_numbers_and_threads_as_they_were() -> None:
+def test_a_forward_pass_is_measured_per_row_and_leaves_no_trace() -> None:
     threads, state = torch.get_num_threads(), torch.random.get_rng_state()
 
-    forward_us(VECTOR, TINY, 4, 0.0)
+    narrow, wide = forward_us(VECTOR, TINY, 1, 0.3), forward_us(VECTOR, TINY, 256, 0.3)
 
+    assert 0 < wide < narrow  # rows share the fixed cost of a pass
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.random.get_rng_state(), state)
 
@@ -82,7 +66,6 @@ def test_measuring_a_forward_pass_leaves_random_numbers_and_threads_as_they_were
         ({"inference": "auto"}, True, True),
         ({"inference": "auto"}, False, False),
         ({"inference": "auto", "device": "cpu"}, True, False),
-        ({"inference": "central"}, True, False),
         ({"inference": "local"}, True, False),
     ],
 )
