@@ -7,6 +7,7 @@ Sample Factory 1 that are not ours, errors give our name; docs/flags.md maps all
 
 from __future__ import annotations
 
+import itertools
 import numbers
 import os
 import re
@@ -16,84 +17,69 @@ from dataclasses import dataclass, field
 from sfactory.config.flags import Flag, assigned, did_you_mean, parse_text, shown, value_text
 from sfactory.errors import ConfigError
 
-RLLIB = "RLlib"
-SAMPLE_FACTORY_1 = "Sample Factory 1"
-
-_OF_RLLIB: Mapping[str, tuple[str, ...]] = {
-    "num_sgd_iter": ("num_epochs",),
-    "sgd_minibatch_size": ("batch_size",),
-    "minibatch_size": ("batch_size",),
-    "train_batch_size": ("batch_size",),
-    "train_batch_size_per_learner": ("batch_size",),
-    "rollout_fragment_length": ("rollout",),
-    "minibatch_buffer_size": ("minibatch_ring_size",),
-    "replay_buffer_num_slots": ("replay_slots",),
-    "broadcast_interval": ("publish_interval",),
-    "learner_queue_size": ("num_batches_to_accumulate",),
-    "learner_queue_timeout": ("learner_starvation_timeout_sec",),
-    "num_multi_gpu_tower_stacks": ("num_gpu_slots",),
-    "num_data_loader_buffers": ("num_gpu_slots",),
-    "num_data_load_threads": ("num_loader_threads",),
-    "num_gpu_loader_threads": ("num_loader_threads",),
-    "num_aggregation_workers": ("num_batchers",),
-    "num_aggregator_actors_per_learner": ("num_batchers",),
-    "opt_type": ("optimizer",),
-    "grad_clip": ("max_grad_norm",),
-    "decay": ("rmsprop_alpha",),
-    "momentum": ("rmsprop_momentum",),
-    "epsilon": ("rmsprop_eps",),
-    "lr": ("learning_rate",),
-    "entropy_coeff": ("exploration_loss_coeff",),
-    "entropy_coeff_schedule": ("exploration_loss_coeff_schedule",),
-    "vf_loss_coeff": ("value_loss_coeff",),
-    "vtrace": ("with_vtrace",),
-    "vtrace_clip_rho_threshold": ("vtrace_rho",),
-    "vtrace_clip_pg_rho_threshold": ("vtrace_pg_rho",),
-    "_separate_vf_optimizer": ("separate_value_optimizer",),
-    "_lr_vf": ("value_lr",),
-    "min_time_s_per_reporting": ("report_interval_sec",),
-    "min_time_s_per_iteration": ("report_interval_sec",),
-    "min_iter_time_s": ("report_interval_sec",),
-    "num_env_runners": ("num_workers",),
-    "num_rollout_workers": ("num_workers",),
-    "num_envs_per_env_runner": ("num_envs_per_worker",),
-    "num_gpus_per_worker": ("actor_worker_gpus",),
-    "num_gpus_per_env_runner": ("actor_worker_gpus",),
-    "evaluation_interval": ("eval_interval_sec",),
-    "evaluation_num_workers": ("eval_workers",),
-    "evaluation_num_env_runners": ("eval_workers",),
-    "evaluation_num_episodes": ("eval_episodes",),
-    "evaluation_duration": ("eval_episodes",),
-    "max_requests_in_flight_per_env_runner": ("max_sample_requests_in_flight_per_worker",),
-    "target_network_update_freq": ("target_update_interval",),
-    "target_worker_clipping": ("target_worker_clip",),
-    "tau": ("target_tau",),
-    "kl_coeff": ("kl_loss_coeff",),
-    "lambda": ("gae_lambda",),
-    "lambda_": ("gae_lambda",),
-    "use_gae": ("with_vtrace",),
-    "use_kl_loss": ("kl_loss_coeff",),
-    "num_gpus": ("device",),
-    "clip_param": ("ppo_clip_ratio",),
-    "vf_clip_param": ("ppo_clip_value",),
-    "circular_buffer_num_batches": ("minibatch_ring_size",),
-    "circular_buffer_iterations_per_batch": ("num_epochs",),
+# For software whose flags resemble ours: by our flags, its names for them.
+_NAMES_OF_ANCESTORS: Mapping[str, Mapping[str, str]] = {
+    "RLlib": {
+        "num_epochs": "num_sgd_iter circular_buffer_iterations_per_batch",
+        "batch_size": "sgd_minibatch_size minibatch_size train_batch_size train_batch_size_per_learner",
+        "rollout": "rollout_fragment_length",
+        "minibatch_ring_size": "minibatch_buffer_size circular_buffer_num_batches",
+        "replay_slots": "replay_buffer_num_slots",
+        "publish_interval": "broadcast_interval",
+        "num_batches_to_accumulate": "learner_queue_size",
+        "learner_starvation_timeout_sec": "learner_queue_timeout",
+        "num_gpu_slots": "num_multi_gpu_tower_stacks num_data_loader_buffers",
+        "num_loader_threads": "num_data_load_threads num_gpu_loader_threads",
+        "num_batchers": "num_aggregation_workers num_aggregator_actors_per_learner",
+        "optimizer": "opt_type",
+        "max_grad_norm": "grad_clip",
+        "rmsprop_alpha": "decay",
+        "rmsprop_momentum": "momentum",
+        "rmsprop_eps": "epsilon",
+        "learning_rate": "lr",
+        "exploration_loss_coeff": "entropy_coeff",
+        "exploration_loss_coeff_schedule": "entropy_coeff_schedule",
+        "value_loss_coeff": "vf_loss_coeff",
+        "with_vtrace": "vtrace use_gae",
+        "vtrace_rho": "vtrace_clip_rho_threshold",
+        "vtrace_pg_rho": "vtrace_clip_pg_rho_threshold",
+        "separate_value_optimizer": "_separate_vf_optimizer",
+        "value_lr": "_lr_vf",
+        "report_interval_sec": "min_time_s_per_reporting min_time_s_per_iteration min_iter_time_s",
+        "num_workers": "num_env_runners num_rollout_workers",
+        "num_envs_per_worker": "num_envs_per_env_runner",
+        "actor_worker_gpus": "num_gpus_per_worker num_gpus_per_env_runner",
+        "eval_interval_sec": "evaluation_interval",
+        "eval_workers": "evaluation_num_workers evaluation_num_env_runners",
+        "eval_episodes": "evaluation_num_episodes evaluation_duration",
+        "max_sample_requests_in_flight_per_worker": "max_requests_in_flight_per_env_runner",
+        "target_update_interval": "target_network_update_freq",
+        "target_worker_clip": "target_worker_clipping",
+        "target_tau": "tau",
+        "kl_loss_coeff": "kl_coeff use_kl_loss",
+        "gae_lambda": "lambda lambda_",
+        "device": "num_gpus",
+        "ppo_clip_ratio": "clip_param",
+        "ppo_clip_value": "vf_clip_param",
+    },
+    "Sample Factory 1": {
+        "num_batches_per_epoch": "num_batches_per_iteration",
+        "num_epochs": "ppo_epochs",
+        "num_batches_to_accumulate": "num_minibatches_to_accumulate",
+        "exploration_loss_coeff": "entropy_loss_coeff",
+        "actor_worker_gpus": "sampler_worker_gpus",
+        "benchmark_seconds": "timeout_seconds",
+        "min_traj_buffers_per_worker": "traj_buffers_excess_ratio",
+        "encoder_conv_mlp_layers": "encoder_extra_fc_layers",
+        "rnn_size encoder_mlp_layers encoder_conv_mlp_layers": "hidden_size",
+    },
 }
-_OF_SAMPLE_FACTORY_1: Mapping[str, tuple[str, ...]] = {
-    "num_batches_per_iteration": ("num_batches_per_epoch",),
-    "ppo_epochs": ("num_epochs",),
-    "num_minibatches_to_accumulate": ("num_batches_to_accumulate",),
-    "entropy_loss_coeff": ("exploration_loss_coeff",),
-    "sampler_worker_gpus": ("actor_worker_gpus",),
-    "timeout_seconds": ("benchmark_seconds",),
-    "traj_buffers_excess_ratio": ("min_traj_buffers_per_worker",),
-    "encoder_extra_fc_layers": ("encoder_conv_mlp_layers",),
-    "hidden_size": ("rnn_size", "encoder_mlp_layers", "encoder_conv_mlp_layers"),
-}
-# (software that has the flag, our flags), by name.
+# (software that has the flag, our flags), by its name.
 ANCESTOR_FLAGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    **{name: (RLLIB, ours) for name, ours in _OF_RLLIB.items()},
-    **{name: (SAMPLE_FACTORY_1, ours) for name, ours in _OF_SAMPLE_FACTORY_1.items()},
+    name: (software, tuple(ours.split()))
+    for software, groups in _NAMES_OF_ANCESTORS.items()
+    for ours, names in groups.items()
+    for name in names.split()
 }
 
 
@@ -102,9 +88,9 @@ def ancestor_hint(name: str, known: Collection[str], prefix: str = "") -> str:
 
     known: the flags that may be used in place of ``name``.
     """
-    owner, ours = ANCESTOR_FLAGS.get(name, ("", ()))
+    software, ours = ANCESTOR_FLAGS.get(name, ("", ()))
     here = [prefix + each for each in ours if each in known]
-    return f"is {owner}'s name; here it is {' or '.join(here)}" if here else ""
+    return f"is {software}'s name; here it is {' or '.join(here)}" if here else ""
 
 
 CONFIG_FLAG = "config"
@@ -138,7 +124,7 @@ def scan(argv: Sequence[str], flags: Mapping[str, Flag], takes_config: bool = Tr
             continue
         typed, equals, text = token[2:].partition("=")
         name = typed.replace("-", "_")
-        words = [text] if equals else _following(argv, position, _most_words(name, flags))
+        words = [text] if equals else _following(argv[position:], name in flags and flags[name].is_list)
         position += 0 if equals else len(words)
         if name not in flags and name not in others:
             line.problems.append(_unknown(typed, name, [*flags, *others]))
@@ -152,40 +138,27 @@ def scan(argv: Sequence[str], flags: Mapping[str, Flag], takes_config: bool = Tr
     return line
 
 
-def _most_words(name: str, flags: Mapping[str, Flag]) -> int | None:
-    """How many of the following tokens can belong to a flag; None: all of them."""
-    if name == CONFIG_FLAG or (name in flags and not flags[name].is_list):
-        return 1
-    return None
-
-
-def _following(argv: Sequence[str], position: int, most: int | None) -> list[str]:
-    words: list[str] = []
-    for token in argv[position:]:
-        # A single dash begins a negative number, never a flag.
-        if token.startswith("--") or len(words) == most:
-            break
-        words.append(token)
-    return words
+def _following(tokens: Sequence[str], is_list: bool) -> list[str]:
+    """The tokens that belong to the flag before them: one, or all before the next flag if it takes a list."""
+    # A single dash begins a negative number, never a flag.
+    words = list(itertools.takewhile(lambda token: not token.startswith("--"), tokens))
+    return words if is_list else words[:1]
 
 
 def _take(line: CommandLine, flag: Flag | None, words: list[str]) -> None:
     """Store the value of one flag; ``flag`` is None for --config."""
-    if flag is None:
-        if not words or not words[0]:
-            line.problems.append(f"--{CONFIG_FLAG}: needs the path of a file, for example --{CONFIG_FLAG}=flags.yaml")
-        else:
-            line.config_path = words[0]
-        return
     text = " ".join(words)
-    if not words:
-        line.problems.append(f"--{flag.name}: needs a value{_value_advice(flag)}")
-        line.broken.add(flag.name)
+    if flag is None:
+        line.config_path = text or None
+        if not text:
+            line.problems.append(f"--{CONFIG_FLAG}: needs the path of a file, for example --{CONFIG_FLAG}=flags.yaml")
         return
     try:
+        if not words:
+            raise ValueError(f"needs a value{_value_advice(flag)}")
         line.values[flag.name] = parse_text(flag, text)
     except ValueError as error:
-        line.problems.append(f"{assigned(flag.name, text)}: {error}")
+        line.problems.append(f"{assigned(flag.name, text) if words else f'--{flag.name}'}: {error}")
         line.broken.add(flag.name)
 
 

@@ -15,8 +15,7 @@ from typing import Any, Generic, Literal, TypeVar, get_type_hints
 
 from sfactory.config.argv import scan
 from sfactory.config.field import flag, flag_info
-from sfactory.config.flags import Flag, assigned, config_of, did_you_mean, shown
-from sfactory.config.help_text import command_help
+from sfactory.config.flags import Flag, assigned, command_help, config_of, did_you_mean, shown
 from sfactory.config.validation import find_problems, value_problem
 from sfactory.errors import ConfigError
 

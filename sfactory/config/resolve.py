@@ -14,8 +14,7 @@ from pathlib import Path
 from sfactory.config.argv import CommandLine, scan
 from sfactory.config.config_file import ConfigFile, read_config_file
 from sfactory.config.env_families import EnvFamily, search_families
-from sfactory.config.flags import all_flags, assigned, coerce, config_of, value_text, values_of
-from sfactory.config.help_text import train_help
+from sfactory.config.flags import all_flags, assigned, coerce, config_of, train_help, value_text, values_of
 from sfactory.config.saved_config import NOT_RESUMED, SavedConfig, check_resume, read_config
 from sfactory.config.schema import Config
 from sfactory.config.validation import check_env_name, find_problems, warnings_of

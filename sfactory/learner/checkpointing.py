@@ -16,13 +16,12 @@ from typing import Any
 import torch
 
 from sfactory.checkpoint import CheckpointDir, Payload
-from sfactory.clock import Deadline, Every, now
+from sfactory.clock import TIMEOUTS, Deadline, Every, now
 from sfactory.errors import CannotSaveError, CheckpointError
 from sfactory.learner.setup import LearnerSetup, Limits
 from sfactory.learner.train_stats import Learned
 from sfactory.learner.trainer import Trainer
 from sfactory.shared.status import StatusRow
-from sfactory.timeouts import TIMEOUTS
 
 PAYLOAD_VERSION = 3
 READABLE_VERSIONS = (2, PAYLOAD_VERSION)  # 2 knew of one optimizer, Adam, and of no coefficient but its rate

@@ -15,14 +15,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
-from sfactory.clock import Awake, now
+from sfactory.clock import TIMEOUTS, Awake, now
 from sfactory.errors import RingsLost, WorkerDied
 from sfactory.layout import is_actor, is_policy_worker
 from sfactory.process.stack_dump import StackRequest
 from sfactory.shared.status import StatusBoard
 from sfactory.supervise.monitors import STALL_S
 from sfactory.supervise.process_group import ChildProcess, ProcessGroup
-from sfactory.timeouts import TIMEOUTS
 
 _RING_S = TIMEOUTS.ring
 _LOCKED = "uses a ring that is locked by a process that was killed while it used it"

@@ -9,13 +9,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sfactory.clock import now
+from sfactory.clock import TIMEOUTS, now
 from sfactory.process.signals import Interrupts
 from sfactory.shared.channel import Channel
 from sfactory.shared.diagnosis import describe_processes
 from sfactory.shared.status import State, StatusBoard
 from sfactory.supervise.shared_objects import SharedObjects
-from sfactory.timeouts import TIMEOUTS
 
 _log = logging.getLogger(__name__)
 

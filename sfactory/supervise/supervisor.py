@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from sfactory.clock import Deadline, now
+from sfactory.clock import TIMEOUTS, Deadline, now
 from sfactory.errors import CannotSaveError, SFactoryError
 from sfactory.layout import LEARNERS, is_learner
 from sfactory.process.signals import Interrupts
@@ -18,7 +18,6 @@ from sfactory.shared.status import State, StatusBoard
 from sfactory.supervise.hang_detection import WorkerHangs
 from sfactory.supervise.process_group import ProcessExit, ProcessGroup
 from sfactory.supervise.restarts import StartupMonitor, WorkerReplacement
-from sfactory.timeouts import TIMEOUTS
 
 log = logging.getLogger(__name__)
 

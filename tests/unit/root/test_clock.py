@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sfactory import clock
-from sfactory.clock import Deadline, Every
-from sfactory.timeouts import TIMEOUTS, Timeouts
+from sfactory.clock import TIMEOUTS, Deadline, Every, Timeouts
 
 
 class Clock:
