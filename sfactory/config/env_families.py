@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import gymnasium
@@ -46,40 +45,38 @@ class EnvFamily(Protocol):
         """Flag values with which ``--env=env_name`` alone works well, by flag name."""
 
 
-@dataclass(frozen=True)
-class FamilySearch:
+class FamilySearch(NamedTuple):
     """The family of a name, if any, and a warning for every family that failed."""
 
     family: EnvFamily | None
-    warnings: tuple[str, ...]
+    warnings: list[str]
 
 
-@dataclass(frozen=True)
-class LoadedFamilies:
+class LoadedFamilies(NamedTuple):
     """All installed families by entry-point name, and a warning for each that failed to load."""
 
-    families: tuple[EnvFamily, ...]
-    warnings: tuple[str, ...]
+    families: list[EnvFamily]
+    warnings: list[str]
 
 
 @functools.cache
 def load_families() -> LoadedFamilies:
     """Load all families once per process: reading the metadata of installed packages takes milliseconds."""
-    families: list[EnvFamily] = []
-    warnings: list[str] = []
+    loaded = LoadedFamilies([], [])
     for point in sorted(metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda p: (p.name, p.value)):
         where = f"env family {point.name!r} of package {point.dist.name if point.dist else '?'} ({point.value})"
         try:
             family = point.load()
         # A foreign module may raise anything while it is imported; it must not stop runs that do not use it.
         except Exception as error:
-            warnings.append(f"{where} cannot be imported and is left out: {type(error).__name__}: {error}")
+            loaded.warnings.append(f"{where} cannot be imported and is left out: {type(error).__name__}: {error}")
             continue
         if isinstance(family, EnvFamily):
-            families.append(family)
+            loaded.families.append(family)
         else:
-            warnings.append(f"{where} is a {type(family).__name__} without the members of an EnvFamily; it is left out")
-    return LoadedFamilies(tuple(families), tuple(warnings))
+            kind = type(family).__name__
+            loaded.warnings.append(f"{where} is a {kind} without the members of an EnvFamily; it is left out")
+    return loaded
 
 
 def search_families(env_name: str) -> FamilySearch:
@@ -97,7 +94,7 @@ def search_families(env_name: str) -> FamilySearch:
     if len(found) > 1:
         names = ", ".join(repr(family.name) for family in found)
         warnings.append(f"env families {names} all claim {env_name!r}; {found[0].name!r} is used")
-    return FamilySearch(found[0] if found else None, tuple(warnings))
+    return FamilySearch(found[0] if found else None, warnings)
 
 
 def find_family(env_name: str) -> EnvFamily | None:

@@ -86,17 +86,14 @@ def _mutates_nothing(config: Config) -> bool:
     return config.population.with_pbt and not request_problems(config) and not hyperparameters(config)
 
 
-def _range_rules() -> tuple[Rule, ...]:
-    """One rule for each flag that is mutated by default, within bounds that do not depend on its value."""
-    bounded = {name: declared for name, declared in mutable_flags().items() if declared.on and not declared.relative}
-    return tuple(
-        Rule(
-            (name, *dict.fromkeys(("with_pbt", declared.on, "pbt_hyperparameters"))),
-            functools.partial(range_problem, name),
-        )
-        for name, declared in bounded.items()
+# One rule for each flag that is mutated by default, within bounds that do not depend on its value.
+_RANGE_RULES = tuple(
+    Rule(
+        (name, *dict.fromkeys(("with_pbt", declared.on, "pbt_hyperparameters"))), functools.partial(range_problem, name)
     )
-
+    for name, declared in mutable_flags().items()
+    if declared.on and not declared.relative
+)
 
 POPULATION_RULES = (
     Rule(("train_policies", "num_policies"), _learning_policies_exist),
@@ -130,37 +127,23 @@ POPULATION_RULES = (
         _mutates_nothing,
         "leaves nothing to mutate: leave out some of what it sets to null",
     ),
-    *_range_rules(),
+    *_RANGE_RULES,
     *idle_unless(
-        ("policy_mapping", "policy_mapping_episodes"),
-        ("num_policies",),
-        lambda config: config.population.num_policies > 1,
-        "--num_policies=2 or more",
+        ("policy_mapping", "policy_mapping_episodes", "pbt_mix_policies_in_one_env"),
+        "num_policies",
+        lambda policies: policies > 1,
+        "2 or more",
     ),
-    *idle_unless(
-        ("pbt_mix_policies_in_one_env",),
-        ("num_policies", "policy_mapping"),
-        lambda config: config.population.num_policies > 1 and config.population.policy_mapping == "auto",
-        "--num_policies=2 and --policy_mapping=auto",
-    ),
+    *idle_unless(("pbt_mix_policies_in_one_env",), "policy_mapping", lambda mapping: mapping == "auto", "auto"),
     *idle_unless(
         (
-            "pbt_period_env_steps",
-            "pbt_start_mutation",
-            "pbt_replace_fraction",
-            "pbt_mutation_rate",
-            "pbt_replace_reward_gap",
-            "pbt_replace_reward_gap_absolute",
-            "pbt_optimize_gamma",
-            "pbt_optimize_batch_size",
-            "pbt_target_objective",
-            "pbt_perturb_min",
-            "pbt_perturb_max",
-            "pbt_hyperparameters",
+            *("pbt_period_env_steps", "pbt_start_mutation", "pbt_replace_fraction", "pbt_mutation_rate"),
+            *("pbt_replace_reward_gap", "pbt_replace_reward_gap_absolute", "pbt_target_objective"),
+            *("pbt_optimize_gamma", "pbt_optimize_batch_size", "pbt_hyperparameters"),
+            *("pbt_perturb_min", "pbt_perturb_max"),
         ),
-        ("with_pbt",),
-        lambda config: config.population.with_pbt,
-        "--with_pbt=True and --num_policies=4",
+        "with_pbt",
+        value="True and --num_policies=4",
     ),
 )
 
@@ -229,16 +212,6 @@ AUXILIARY_RULES = (
             config.hooks.after_train_step, "module:function, for example --after_train_step my_hooks:my_function"
         ),
     ),
-    *idle_unless(
-        ("cpc_forward_steps", "cpc_time_subsample", "cpc_forward_subsample", "aux_loss_coeff"),
-        ("use_cpc",),
-        lambda config: config.algo.use_cpc,
-        "--use_cpc=True",
-    ),
-    *idle_unless(
-        ("eval_workers", "eval_episodes", "eval_deterministic"),
-        ("eval_interval_sec",),
-        lambda config: config.evaluation.eval_interval_sec > 0,
-        "--eval_interval_sec=60",
-    ),
+    *idle_unless(("cpc_forward_steps", "cpc_time_subsample", "cpc_forward_subsample", "aux_loss_coeff"), "use_cpc"),
+    *idle_unless(("eval_workers", "eval_episodes", "eval_deterministic"), "eval_interval_sec", value=60),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from sfactory.config.flags import all_flags, values_of
 from sfactory.config.schema import Config
@@ -31,21 +32,23 @@ def refuse(flags: tuple[str, ...], wrong: Callable[[Config], bool], text: str) -
 
 
 def idle_unless(
-    names: tuple[str, ...], needs: tuple[str, ...], works: Callable[[Config], bool], missing: str
+    names: tuple[str, ...], need: str, works: Callable[[Any], bool] = bool, value: object = True
 ) -> tuple[Rule, ...]:
-    """One rule for each of ``names``: a value other than its default has no effect unless ``works``.
+    """One rule for each of ``names``: a value other than its default has no effect unless ``works`` for flag ``need``.
 
-    needs: the flags that ``works`` reads. missing: the flags that would give it an effect; the text says "add" them.
+    value: the value of ``need`` that the problem advises.
     """
 
     def finder(name: str) -> Callable[[Config], str | None]:
         def find(config: Config) -> str | None:
-            is_default = values_of(config)[name] == all_flags()[name].default
-            return None if is_default or works(config) else f"has no effect as it is: leave it out, or add {missing}"
+            values = values_of(config)
+            if values[name] == all_flags()[name].default or works(values[need]):
+                return None
+            return f"has no effect as it is: leave it out, or add --{need}={value}"
 
         return find
 
-    return tuple(Rule((name, *needs), finder(name), idle=True) for name in names)
+    return tuple(Rule((name, need), finder(name), idle=True) for name in names)
 
 
 def waits_for_learner(config: Config) -> bool:

@@ -138,27 +138,10 @@ LEARNING_RULES = (
         "must be 1 where collection waits for training (async_rl=False or num_batches_to_accumulate=0): it waits for "
         "the weights",
     ),
-    *idle_unless(
-        ("ring_nonblocking",),
-        ("minibatch_ring_size",),
-        lambda config: config.learner.minibatch_ring_size > 1,
-        "--minibatch_ring_size=2",
-    ),
-    *idle_unless(
-        ("replay_slots", "replay_include_new", "max_replay_lag"),
-        ("replay_proportion",),
-        lambda config: config.learner.replay_proportion > 0,
-        "--replay_proportion=1",
-    ),
-    *idle_unless(
-        ("early_stop_kl",), ("num_epochs",), lambda config: config.learner.num_epochs > 1, "--num_epochs=2 or more"
-    ),
-    *idle_unless(
-        ("learner_cores",),
-        ("set_workers_cpu_affinity",),
-        lambda config: config.sampling.set_workers_cpu_affinity,
-        "--set_workers_cpu_affinity=True",
-    ),
+    *idle_unless(("ring_nonblocking",), "minibatch_ring_size", lambda size: size > 1, 2),
+    *idle_unless(("replay_slots", "replay_include_new", "max_replay_lag"), "replay_proportion", value=1),
+    *idle_unless(("early_stop_kl",), "num_epochs", lambda epochs: epochs > 1, "2 or more"),
+    *idle_unless(("learner_cores",), "set_workers_cpu_affinity"),
 )
 
 OBJECTIVE_RULES = (
@@ -193,22 +176,10 @@ OBJECTIVE_RULES = (
     ),
     *idle_unless(
         ("vtrace_rho", "vtrace_pg_rho", "vtrace_c", "vtrace_lambda", "vtrace_adv_weighting", "vtrace_drop_last_ts"),
-        ("with_vtrace",),
-        lambda config: config.algo.with_vtrace,
-        "--with_vtrace=True",
+        "with_vtrace",
     ),
-    *idle_unless(
-        ("target_update_interval", "target_tau", "target_worker_clip"),
-        ("use_target_net",),
-        lambda config: config.algo.use_target_net,
-        "--use_target_net=True",
-    ),
-    *idle_unless(
-        ("exploration_loss_coeff_schedule",),
-        ("exploration_loss",),
-        lambda config: config.algo.exploration_loss != "none",
-        "--exploration_loss=entropy",
-    ),
+    *idle_unless(("target_update_interval", "target_tau", "target_worker_clip"), "use_target_net"),
+    *idle_unless(("exploration_loss_coeff_schedule",), "exploration_loss", lambda loss: loss != "none", "entropy"),
 )
 
 _OF_THE_EXTRA = ("lamb", "muon")
@@ -250,28 +221,13 @@ OPTIMIZER_RULES = (
         lambda config: config.optim.optimizer in _OF_THE_EXTRA and importlib.util.find_spec(_EXTRA_MODULE) is None,
         f"needs the package {_EXTRA_MODULE}, which is not installed: run pip install 'sfactory[optimizers]'",
     ),
-    *idle_unless(
-        ("value_lr", "value_lr_schedule"),
-        ("separate_value_optimizer",),
-        lambda config: config.optim.separate_value_optimizer,
-        "--separate_value_optimizer=True",
-    ),
-    *idle_unless(
-        ("adam_eps", "adam_beta1", "adam_beta2"),
-        ("optimizer",),
-        lambda config: config.optim.optimizer != "rmsprop",
-        "--optimizer=adam",
-    ),
+    *idle_unless(("value_lr", "value_lr_schedule"), "separate_value_optimizer"),
+    *idle_unless(("adam_eps", "adam_beta1", "adam_beta2"), "optimizer", lambda kind: kind != "rmsprop", "adam"),
     *idle_unless(
         ("rmsprop_alpha", "rmsprop_momentum", "rmsprop_eps", "rmsprop_tf_style"),
-        ("optimizer",),
-        lambda config: config.optim.optimizer == "rmsprop",
-        "--optimizer=rmsprop",
+        "optimizer",
+        lambda kind: kind == "rmsprop",
+        "rmsprop",
     ),
-    *idle_unless(
-        ("weight_decay",),
-        ("optimizer",),
-        lambda config: config.optim.optimizer in ("adamw", *_OF_THE_EXTRA),
-        "--optimizer=adamw",
-    ),
+    *idle_unless(("weight_decay",), "optimizer", lambda kind: kind in ("adamw", *_OF_THE_EXTRA), "adamw"),
 )

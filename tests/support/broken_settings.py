@@ -164,6 +164,10 @@ _OF_A_POPULATION: list[Row] = [
     ("policy_mapping", {"policy_mapping": "split"}),
     ("policy_mapping_episodes", {"policy_mapping_episodes": 1}),
     ("pbt_mix_policies_in_one_env", {"pbt_mix_policies_in_one_env": False}),
+    (
+        "pbt_mix_policies_in_one_env",
+        {"num_policies": 4, "policy_mapping": "split", "pbt_mix_policies_in_one_env": False},
+    ),
     ("pbt_period_env_steps", {"pbt_period_env_steps": 1000}),
     ("pbt_start_mutation", {"pbt_start_mutation": 1000}),
     ("pbt_replace_fraction", {"pbt_replace_fraction": 0.5}),
