@@ -33,25 +33,21 @@ class ConfigFile:
 def read_config_file(path: str) -> ConfigFile:
     """Read a flat YAML or JSON mapping of flag names, or a run's config.json. Problems are collected, not raised."""
     where = assigned(CONFIG_FLAG, path)
+    form, parse = ("JSON", strict_json) if path.endswith(".json") else ("YAML", _strict_yaml)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        data = strict_json(text) if path.endswith(".json") else _strict_yaml(text)
+        data = parse(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         reason = f"{error.strerror or error}; the path counts from {Path.cwd()}"
         return ConfigFile(problems=[f"{where}: cannot be read: {reason}"])
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        return ConfigFile(problems=[f"{where}: is not valid {'JSON' if path.endswith('.json') else 'YAML'}: {reason}"])
-    of_run = isinstance(data, Mapping) and "format_version" in data and isinstance(data.get("config"), Mapping)
-    if isinstance(data, Mapping) and of_run:
-        data = data["config"]
+        return ConfigFile(problems=[f"{where}: is not valid {form}: {' '.join(str(error).split())}"])
     if data is None:
         return ConfigFile()
     if not isinstance(data, Mapping):
         return ConfigFile(problems=[f"{where}: must be a flat mapping of flag names, with lines like gamma: 0.99"])
-    result = _read_mapping(where, data)
-    result.of_run = of_run
-    return result
+    if "format_version" in data and isinstance(data.get("config"), Mapping):
+        return _read_mapping(where, data["config"], ConfigFile(of_run=True))
+    return _read_mapping(where, data, ConfigFile())
 
 
 def _strict_yaml(text: str) -> object:
@@ -82,8 +78,7 @@ def _refuse_needless_forms(text: str) -> None:
             raise ValueError(f"more than {_MOST_DEPTH} brackets deep")
 
 
-def _read_mapping(where: str, data: Mapping[object, object]) -> ConfigFile:
-    result = ConfigFile()
+def _read_mapping(where: str, data: Mapping[object, object], result: ConfigFile) -> ConfigFile:
     flags = all_flags()
     for key, value in data.items():
         name = str(key).replace("-", "_")

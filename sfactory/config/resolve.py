@@ -139,12 +139,12 @@ def _saved_run(given: Mapping[str, object], findings: _Findings) -> SavedConfig 
 def _family_defaults(family: EnvFamily, env: str, findings: _Findings) -> dict[str, object]:
     """The flag defaults of a family; flags it may not set and wrong values are ignored with a warning."""
     values: dict[str, object] = {}
+    offered: Mapping[str, object] = {}
     try:
         offered = dict(family.defaults(env))
     # Foreign code: without its defaults the run still works.
     except Exception as error:
         findings.warnings.append(f"env family {family.name!r} failed when asked for defaults of {env!r}: {error!r}")
-        return values
     for name, data in offered.items():
         if name not in all_flags() or name in _NOT_FOR_FAMILIES:
             findings.warnings.append(f"env family {family.name!r} sets {name!r}, which it may not; it is ignored")

@@ -36,13 +36,8 @@ def _names(*sections: type) -> frozenset[str]:
 
 # amp and cuda_graphs change how the network computes, not its float32 weights. The auxiliary loss and each policy have
 # weights of their own, and each kind of optimizer has its own moments.
-FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | {
-    "env",
-    "use_cpc",
-    "optimizer",
-    "separate_value_optimizer",
-    "num_policies",
-}
+_OTHER_WEIGHTS = {"env", "use_cpc", "optimizer", "separate_value_optimizer", "num_policies"}
+FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | _OTHER_WEIGHTS
 NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig, PopulationConfig) - FROZEN | {"env_kwargs"}
 # How one start begins is not a setting of the run: the next start resumes it.
 OF_ONE_START = frozenset({"load_checkpoint_kind", "restart_behavior"})
@@ -108,24 +103,20 @@ def read_config(run_dir: Path) -> SavedConfig | None:
 
 
 def _unreadable(path: Path, reason: str) -> ConfigError:
-    return ConfigError(
-        [
-            f"{path}: cannot be read: {reason}; restore a copy of this file, or move it away to resume with "
-            "the flags you give now (they must match the saved weights), or choose another --experiment"
-        ]
+    advice = (
+        "restore a copy of this file, or move it away to resume with the flags you give now (they must match the "
+        "saved weights), or choose another --experiment"
     )
+    return ConfigError([f"{path}: cannot be read: {reason}; {advice}"])
 
 
 def _parse(path: Path, content: object) -> SavedConfig:
     if not isinstance(content, Mapping) or not isinstance(content.get("config"), Mapping):
         raise _unreadable(path, "it holds no object under the key 'config'")
     if content.get("format_version") != FORMAT_VERSION:
-        raise ConfigError(
-            [
-                f"{path}: has format_version {content.get('format_version')!r}, this version of sfactory reads "
-                f"{FORMAT_VERSION}; resume with the version that wrote it, or choose another --experiment"
-            ]
-        )
+        found = f"has format_version {content.get('format_version')!r}, this version of sfactory reads {FORMAT_VERSION}"
+        advice = "resume with the version that wrote it, or choose another --experiment"
+        raise ConfigError([f"{path}: {found}; {advice}"])
     values: dict[str, object] = {}
     warnings: list[str] = []
     for name, data in content["config"].items():
@@ -141,12 +132,6 @@ def _parse(path: Path, content: object) -> SavedConfig:
     return SavedConfig(path, values, kept, tuple(warnings))
 
 
-def diff(saved: Mapping[str, object], new: Mapping[str, object]) -> list[tuple[str, object, object]]:
-    """(name, old, new) of every flag in both mappings whose values differ, in the order of the schema."""
-    both = [name for name in all_flags() if name in saved and name in new]
-    return [(name, saved[name], new[name]) for name in both if saved[name] != new[name]]
-
-
 def check_resume(saved: SavedConfig, config: Config) -> list[str]:
     """Judge what differs between a saved run and the config to resume it with (see NOTE [Resume rules]).
 
@@ -154,15 +139,17 @@ def check_resume(saved: SavedConfig, config: Config) -> list[str]:
     """
     problems: list[str] = []
     warnings: list[str] = []
-    for name, old, new in diff(saved.values, values_of(config)):
+    for name, new in values_of(config).items():
+        if name not in saved.values or saved.values[name] == new:
+            continue
+        now, before = assigned(name, new), assigned(name, saved.values[name])
         if name in FROZEN:
             problems.append(
-                f"{assigned(name, new)}: the run {config.run.experiment!r} was started with {assigned(name, old)} and "
-                "its checkpoints fit only that; keep the old value, or start a new run with another --experiment"
+                f"{now}: the run {config.run.experiment!r} was started with {before} and its checkpoints fit only "
+                "that; keep the old value, or start a new run with another --experiment"
             )
         elif name in NOTED:
-            before = assigned(name, old)
-            warnings.append(f"{assigned(name, new)}: the run was started with {before}; it resumes with the new value")
+            warnings.append(f"{now}: the run was started with {before}; it resumes with the new value")
     if problems:
         raise ConfigError(problems)
     return warnings

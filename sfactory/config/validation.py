@@ -66,12 +66,9 @@ def value_problem(flag: Flag, value: object) -> str | None:
     """What is wrong with one value by itself (type, choice, range), or None."""
     if not is_of_type(flag.type, value):
         return f"must be one of {', '.join(flag.choices)}" if flag.choices else f"must be of type {type_text(flag)}"
-    elements = value if isinstance(value, tuple) else (value,)
-    for element in elements:
-        if isinstance(element, bool) or not isinstance(element, int | float):
-            continue
-        text = _number_problem(flag.info, element)
-        if text is not None:
+    for element in value if isinstance(value, tuple) else (value,):
+        is_number = isinstance(element, int | float) and not isinstance(element, bool)
+        if is_number and (text := _number_problem(flag.info, element)) is not None:
             return f"every element {text}" if isinstance(value, tuple) else text
     return None
 
@@ -168,15 +165,11 @@ def warnings_of(config: Config) -> list[str]:
 
 
 def _publication(config: Config) -> str | None:
-    learner = config.learner
     # Weights are published after whole passes.
-    updates = learner.publish_interval + learner.num_batches_per_epoch - 1
-    if updates <= learner.max_policy_lag:
-        return None
-    return (
-        f"weights may be {updates} updates old when they are replaced, and steps are masked from max_policy_lag "
-        f"({learner.max_policy_lag}) on"
-    )
+    updates = config.learner.publish_interval + config.learner.num_batches_per_epoch - 1
+    limit = config.learner.max_policy_lag
+    masked = f"steps are masked from max_policy_lag ({limit}) on"
+    return f"weights may be {updates} updates old when they are replaced, and {masked}" if updates > limit else None
 
 
 def _clip(value: float | None) -> float:
