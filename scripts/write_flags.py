@@ -17,7 +17,7 @@ from typing import get_type_hints
 from sfactory.config.argv import CONFIG_FLAG
 from sfactory.config.commands import ExportConfig, PlotConfig, export_flags, plot_flags
 from sfactory.config.enjoy import EnjoyConfig, enjoy_flags
-from sfactory.config.flags import Flag, all_flags, parse_text, type_text, value_text
+from sfactory.config.flags import Flag, all_flags, coerce, type_text, value_text
 from sfactory.config.launcher import LauncherConfig, launcher_flags
 from sfactory.config.schema import Config
 
@@ -110,7 +110,7 @@ def is_same_default(flag: Flag, text: str) -> bool:
     if flag.name in DEFAULTS_IN_WORDS or text == default_text(flag):
         return text == default_text(flag)
     try:
-        return parse_text(flag, text) == flag.default
+        return coerce(flag, text) == flag.default
     except ValueError:
         return False
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sfactory.config.flags import Flag, assigned, did_you_mean, parse_text, shown, value_text
+from sfactory.config.flags import Flag, assigned, coerce, did_you_mean, shown, value_text
 from sfactory.errors import ConfigError
 
 # For software whose flags resemble ours: by our flags, its names for them.
@@ -156,7 +156,7 @@ def _take(line: CommandLine, flag: Flag | None, words: list[str]) -> None:
     try:
         if not words:
             raise ValueError(f"needs a value{_value_advice(flag)}")
-        line.values[flag.name] = parse_text(flag, text)
+        line.values[flag.name] = coerce(flag, text)
     except ValueError as error:
         line.problems.append(f"{assigned(flag.name, text) if words else f'--{flag.name}'}: {error}")
         line.broken.add(flag.name)

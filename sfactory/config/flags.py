@@ -134,18 +134,13 @@ def _type_name(kind: object) -> str:
     return {bool: "True|False", int: "int", float: "float", str: "text"}[kind]
 
 
-def parse_text(flag: Flag, text: str) -> object:
-    """The value of ``text``. Raises ValueError with what would be right. Ranges are not checked."""
-    return _from_text(flag, flag.type, text)
-
-
 def coerce(flag: Flag, data: object) -> object:
-    """The value of ``data`` from a YAML or JSON file or from a family's defaults.
+    """The value of ``data``: text of a command line, or data of a YAML or JSON file or of a family's defaults.
 
-    Text is read as on the command line. A flag of text takes text only: YAML has already turned an unquoted 007 or
-    no into something else. Raises ValueError with what would be right.
+    Text in files is read as on the command line. A flag of text takes text only: YAML has already turned an unquoted
+    007 or no into something else. Raises ValueError with what would be right. Ranges are not checked.
     """
-    return _from_data(flag, flag.type, data)
+    return _coerced(flag, flag.type, data)
 
 
 def is_of_type(kind: object, value: object) -> bool:
@@ -197,47 +192,27 @@ def _without_none(kind: object) -> object | None:
     return inner[0]
 
 
-def _from_text(flag: Flag, kind: object, text: str) -> object:
+def _coerced(flag: Flag, kind: object, data: object) -> object:
+    """The value of ``data`` for a flag, or an element of it, of type ``kind``."""
     inner = _without_none(kind)
     if inner is not None:
-        return None if text.lower() == "none" else _from_text(flag, inner, text)
+        is_none = data is None or (isinstance(data, str) and data.lower() == "none")
+        return None if is_none else _coerced(flag, inner, data)
     if get_origin(kind) is tuple:
-        return tuple(_from_text(flag, get_args(kind)[0], word) for word in text.split())
-    if get_origin(kind) is Literal:
-        return _choice(flag, text)
-    if _is_mapping(kind):
-        return _json_object(flag, text)
-    if kind is bool:
-        return _boolean(flag, text)
-    if kind is int:
-        return _integer(flag, text)
-    if kind is float:
-        return _real(flag, text)
-    return text
-
-
-def _from_data(flag: Flag, kind: object, data: object) -> object:
-    if isinstance(data, str):
-        return _from_text(flag, kind, data)
-    inner = _without_none(kind)
-    if inner is not None:
-        return None if data is None else _from_data(flag, inner, data)
-    if get_origin(kind) is tuple:
-        elements = data if isinstance(data, list | tuple) else (data,)
-        return tuple(_from_data(flag, get_args(kind)[0], element) for element in elements)
+        listed = data.split() if isinstance(data, str) else data
+        elements = listed if isinstance(listed, list | tuple) else (listed,)
+        return tuple(_coerced(flag, get_args(kind)[0], element) for element in elements)
     if get_origin(kind) is Literal:
         return _choice(flag, data)
     if _is_mapping(kind):
         return _json_object(flag, data)
-    if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
-        return _real(flag, str(data))
-    if kind is int and isinstance(data, float):
-        return _integer(flag, str(data))
-    if is_of_type(kind, data):
+    if is_of_type(kind, data) and kind is not float:
         return data
     if kind is str:
         raise ValueError("must be text: put it in quotes")
-    return _from_text(flag, kind, str(data))
+    if kind is bool:
+        return _boolean(flag, str(data))
+    return _integer(flag, str(data)) if kind is int else _real(flag, str(data))
 
 
 def _choice(flag: Flag, data: object) -> str:
