@@ -131,23 +131,21 @@ def _arguments(flags: Mapping[str, object] | Sequence[str]) -> list[str]:
 
 def _require_suitable_process() -> None:
     """Raise ConfigError if this process cannot handle signals or start processes."""
+    process, problem = multiprocessing.current_process(), ""
     if threading.current_thread() is not threading.main_thread():
-        raise ConfigError(
-            [
-                "sfactory.run must be called in the main thread, where signals arrive; for several runs at a time "
-                "start processes (subprocess, or python -m sfactory.launcher), not threads"
-            ]
+        problem = (
+            "sfactory.run must be called in the main thread, where signals arrive; for several runs at a time start "
+            "processes (subprocess, or python -m sfactory.launcher), not threads"
         )
-    process = multiprocessing.current_process()
-    if getattr(process, "_inheriting", False):  # multiprocessing itself checks this
-        raise ConfigError(
-            [
-                "sfactory.run was called while a process of a run imports this script; put what the script does under "
-                'if __name__ == "__main__":'
-            ]
+    elif getattr(process, "_inheriting", False):  # multiprocessing itself checks this
+        problem = (
+            "sfactory.run was called while a process of a run imports this script; put what the script does under "
+            'if __name__ == "__main__":'
         )
-    if process.daemon:
-        raise ConfigError(["sfactory.run starts processes, and this daemonic one may not; start it with daemon=False"])
+    elif process.daemon:
+        problem = "sfactory.run starts processes, and this daemonic one may not; start it with daemon=False"
+    if problem:
+        raise ConfigError([problem])
 
 
 @contextlib.contextmanager

@@ -135,9 +135,8 @@ class CheckpointDir:
         path = self.path / f"best_{train_step:09d}_{env_steps}_{metric:.3f}.pth"
         self._commit(path, payload, train_step, env_steps, "best")
         with _cleaning_up_after(path):
-            for entry in self._listing("best"):
-                if entry.path != path:
-                    remove(entry.path)
+            for old in {entry.path for entry in self._listing("best")} - {path}:
+                remove(old)
         return path
 
     def save_milestone(self, payload: Mapping[str, Any], train_step: int, env_steps: int) -> Path:
@@ -190,12 +189,12 @@ class CheckpointDir:
         Raises:
             CheckpointError: there is none (the text lists the steps that exist), or it cannot be loaded.
         """
-        kinds = _KINDS if kind is None else (kind,)
-        entries = [entry for each in kinds for entry in reversed(self._listing(each)) if entry.env_steps == env_steps]
-        advice = self._existing_steps(kinds)
-        loaded = _first_usable(
-            [entry.path for entry in entries], f"{self.path} holds, for env step {env_steps},", advice
-        )
+        listings = {each: self._listing(each) for each in (_KINDS if kind is None else (kind,))}
+        steps = {each: ", ".join(str(entry.env_steps) for entry in known) for each, known in listings.items()}
+        found = [f"{each}: {numbers}" for each, numbers in steps.items() if numbers]
+        advice = f"There are {'; '.join(found)}." if found else "There is none."
+        paths = [e.path for known in listings.values() for e in reversed(known) if e.env_steps == env_steps]
+        loaded = _first_usable(paths, f"{self.path} holds, for env step {env_steps},", advice)
         if loaded is None:
             which = "checkpoint" if kind is None else f"{kind} checkpoint"
             raise CheckpointError(f"{self.path} holds no {which} of env step {env_steps}. {advice}")
@@ -205,30 +204,22 @@ class CheckpointDir:
         """True if there is a checkpoint of any kind, intact or not."""
         return any(self._listing(kind) for kind in _KINDS)
 
-    def _existing_steps(self, kinds: tuple[Kind, ...]) -> str:
-        """A sentence that names the env steps of all checkpoints of these kinds."""
-        steps = {kind: [entry.env_steps for entry in self._listing(kind)] for kind in kinds}
-        found = [f"{kind}: {', '.join(map(str, numbers))}" for kind, numbers in steps.items() if numbers]
-        return f"There are {'; '.join(found)}." if found else "There is none."
-
     def _alternative(self, kind: Kind) -> str:
-        for other in _KINDS:
-            if other != kind and self._listing(other):
-                return (
-                    f"Resume from the {other} one with --load_checkpoint_kind={other}, or start a new run with another "
-                    "--experiment."
-                )
-        return "Restore one from a backup, or start a new run with another --experiment."
+        others = [other for other in _KINDS if other != kind and self._listing(other)]
+        advice = "Restore one from a backup"
+        if others:
+            advice = f"Resume from the {others[0]} one with --load_checkpoint_kind={others[0]}"
+        return f"{advice}, or start a new run with another --experiment."
 
     def _listing(self, kind: Kind) -> list[_Entry]:
         """Payload files of a kind that are not abandoned, oldest first."""
         directory = self.path / MILESTONES if kind == "milestone" else self.path
-        found: list[_Entry] = []
-        for path in directory.glob("*.pth"):
-            match = _NAMES[kind].fullmatch(path.name)
-            if match and path not in self._abandoned:
-                found.append(_Entry(int(match[1]), int(match[2]), path))
-        return sorted(found)
+        named = [(_NAMES[kind].fullmatch(path.name), path) for path in directory.glob("*.pth")]
+        return sorted(
+            _Entry(int(match[1]), int(match[2]), path)
+            for match, path in named
+            if match is not None and path not in self._abandoned
+        )
 
     def _later(self, kind: Kind, place: tuple[int, int]) -> list[Path]:
         """Checkpoints of a kind that are numbered above ``place``."""

@@ -16,7 +16,7 @@ import os
 import platform
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -65,7 +65,17 @@ def commit(path: Path, payload: Mapping[str, Any], train_step: int, env_steps: i
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic.replacing(path) as file:
             content = _write_payload(plain, file)
-            record = _record(content, _current_content(path), train_step, env_steps)
+            replaced = _current_content(path)
+            record = {
+                "format_version": FORMAT_VERSION,
+                **asdict(content),
+                "replaces": None if replaced is None else asdict(replaced),  # valid until the new payload is renamed
+                "train_step": train_step,
+                "env_steps": env_steps,
+                "sfactory": __version__,
+                "torch": str(torch.__version__),
+                "python": platform.python_version(),
+            }
             atomic.write_json(sidecar_of(path), record)
     except OSError as error:
         # The disk may refuse the clean-up too; a sidecar alone counts as nothing.
@@ -138,9 +148,10 @@ class _HashingSink:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._hash = hashlib.sha256()
-        self._size = 0
+        self.sha256 = hashlib.sha256()
+        self.size = 0
         self.error: OSError | None = None
+        self.flush = file.flush
 
     def write(self, data: bytes) -> int:
         try:
@@ -148,16 +159,9 @@ class _HashingSink:
         except OSError as error:
             self.error = error
             raise
-        self._hash.update(data)
-        self._size += len(data)
+        self.sha256.update(data)
+        self.size += len(data)
         return len(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    @property
-    def content(self) -> _Content:
-        return _Content(self._size, self._hash.hexdigest())
 
 
 def _write_payload(payload: Payload, file: BinaryIO) -> _Content:
@@ -165,26 +169,11 @@ def _write_payload(payload: Payload, file: BinaryIO) -> _Content:
     try:
         torch.save(payload, sink)  # type: ignore[arg-type]  # it writes and flushes, no more
     except RuntimeError as error:
+        if sink.error is None:
+            raise
         # torch reports a failed write as an inconsistency of its archive and hides the cause.
-        if sink.error is not None:
-            raise sink.error from error
-        raise
-    return sink.content
-
-
-def _record(content: _Content, replaced: _Content | None, train_step: int, env_steps: int) -> dict[str, object]:
-    """The sidecar's content. ``replaced`` is the payload that stays valid until the new one is renamed over it."""
-    return {
-        "format_version": FORMAT_VERSION,
-        "size": content.size,
-        "sha256": content.sha256,
-        "replaces": None if replaced is None else {"size": replaced.size, "sha256": replaced.sha256},
-        "train_step": train_step,
-        "env_steps": env_steps,
-        "sfactory": __version__,
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-    }
+        raise sink.error from error
+    return _Content(sink.size, sink.sha256.hexdigest())
 
 
 def _current_content(path: Path) -> _Content | None:
@@ -214,22 +203,18 @@ def _read_sidecar(path: Path) -> list[_Content]:
     try:
         record = json.loads(sidecar.read_bytes())
         # The version comes first: another format may lack the other fields.
-        _check_format(path, record["format_version"], record.get("sfactory"))
+        if (version := record["format_version"]) != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{path} has checkpoint format {version!r}, written by sfactory {record.get('sfactory')}; this is "
+                f"sfactory {__version__}, which reads format {FORMAT_VERSION}. Use the version that wrote it, or start "
+                "a new run with another --experiment. Nothing was deleted."
+            )
         return [_Content(int(item["size"]), str(item["sha256"])) for item in (record, record["replaces"]) if item]
     except FileNotFoundError:
         raise Unusable(f"not committed: {sidecar.name} is missing") from None
     # Nested too deep, or a size of 1e999: damage may read as either.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise Unusable(f"{sidecar.name} cannot be read: {error!r}") from error
-
-
-def _check_format(path: Path, version: object, writer: object) -> None:
-    if version != FORMAT_VERSION:
-        raise CheckpointError(
-            f"{path} has checkpoint format {version!r}, written by sfactory {writer}; this is sfactory {__version__}, "
-            f"which reads format {FORMAT_VERSION}. Use the version that wrote it, or start a new run with another "
-            "--experiment. Nothing was deleted."
-        )
 
 
 def _check_archive(file: BufferedReader) -> None:

@@ -1,7 +1,7 @@
 """Messages between processes, and how they are encoded as bytes.
 
-No pickle: each message is a tag byte and a fixed struct, which some follow up with arrays or text. The
-unions below name what each kind of process may receive.
+No pickle: each message is a tag byte and a fixed struct, which some follow up with arrays or text. The unions below
+name what each kind of process may receive.
 """
 
 from __future__ import annotations
@@ -46,16 +46,14 @@ class SlotFreed(NamedTuple):
 
 
 class TrajectoryReady(NamedTuple):
-    """Actor -> learner: ``slot`` is complete and READY. It may be said twice; the truth is in the SlotTable."""
+    """Actor -> learner: ``slot`` is complete and READY. It may be sent twice; the truth is in the SlotTable."""
 
     actor: int
     slot: int
 
 
 class EpisodesDone(NamedTuple):
-    """Actor -> main: returns (float64, raw) and lengths (int64, env steps) of a policy's finished episodes, as they
-    ended.
-    """
+    """Actor -> main: returns (float64, raw) and lengths (int64, env steps) of a policy's episodes, as they ended."""
 
     actor: int
     returns: npt.NDArray[np.float64]
@@ -103,23 +101,14 @@ class EpisodeTotals(NamedTuple):
         """One episode; ``objective``: its true objective, NaN if the env reports none."""
         totals = EpisodeTotals(episodes=1, length_sum=length)
         if math.isfinite(episode_return):
-            totals = totals._replace(
-                finite=1, return_sum=episode_return, return_min=episode_return, return_max=episode_return
-            )
+            totals = EpisodeTotals(1, 1, episode_return, episode_return, episode_return, length)
         return totals._replace(objectives=1, objective_sum=objective) if math.isfinite(objective) else totals
 
     def merged(self, other: EpisodeTotals) -> EpisodeTotals:
         """Of the episodes of both."""
-        return EpisodeTotals(
-            self.episodes + other.episodes,
-            self.finite + other.finite,
-            self.return_sum + other.return_sum,
-            min(self.return_min, other.return_min),
-            max(self.return_max, other.return_max),
-            self.length_sum + other.length_sum,
-            self.objectives + other.objectives,
-            self.objective_sum + other.objective_sum,
-        )
+        sums = EpisodeTotals._make(mine + theirs for mine, theirs in zip(self, other, strict=True))
+        return_min = min(self.return_min, other.return_min)
+        return sums._replace(return_min=return_min, return_max=max(self.return_max, other.return_max))
 
 
 class EvaluationPart(NamedTuple):
@@ -172,7 +161,7 @@ class TrainStats(NamedTuple):
     replay_lag: PolicyLag
 
 
-# What a learner tells of its updates, by name.
+# The statistics of a learner's updates, by name.
 TRAIN_STATISTICS = TrainStats._fields[TrainStats._fields.index("policy_loss") : TrainStats._fields.index("lag")]
 
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sfactory.config.argv import ancestor_hint
 from sfactory.config.field import How, Mutable
 from sfactory.config.flags import Flag, all_flags, did_you_mean, values_of
 from sfactory.config.schema import Config
 
+# The keys of a flag in ``pbt_hyperparameters``.
 _MIN, _MAX, _HOW = "min", "max", "how"
-_KEYS = (_MIN, _MAX, _HOW)
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,7 @@ _EFFECTS: Mapping[str, _Effect] = {
         "--separate_value_optimizer=True and no --value_lr_schedule",
     ),
     "weight_decay": (lambda config: config.optim.optimizer in ("adamw", "lamb", "muon"), "--optimizer=adamw"),
-    "adam_eps": _OF_ADAM,
-    "adam_beta1": _OF_ADAM,
+    **dict.fromkeys(("adam_eps", "adam_beta1"), _OF_ADAM),
 }
 
 
@@ -90,8 +90,8 @@ def range_problem(name: str, config: Config) -> str | None:
     found = hyperparameter(config, name)
     if found is None or found.low <= found.default <= found.high:
         return None
-    bound, room = (_MIN, 0.1) if found.default < found.low else (_MAX, 10)
-    value = found.default * (1 if found.how is How.ONE_MINUS else room)
+    bound, factor = (_MIN, 0.1) if found.default < found.low else (_MAX, 10)
+    value = found.default * (1 if found.how is How.ONE_MINUS else factor)
     return (
         f"population-based training mutates it within {found.low:g} and {found.high:g}: choose a value in this range, "
         f'or another range: --pbt_hyperparameters=\'{{"{name}": {{"{bound}": {value:g}}}}}\''
@@ -113,7 +113,7 @@ def _request_problem(config: Config, name: str, body: object) -> str | None:
         return f"{kind}; what can be mutated: {', '.join(mutable_flags())}"
     if body is None:
         return None
-    if not isinstance(body, Mapping) or any(key not in _KEYS for key in body):
+    if not isinstance(body, Mapping) or body.keys() - {_MIN, _MAX, _HOW}:
         return 'must be null or an object with "min", "max" and "how", all of which may be left out'
     if any(not is_number(body[key]) for key in (_MIN, _MAX) if key in body):
         return '"min" and "max" must be finite numbers'
@@ -143,20 +143,17 @@ def _value_problem(config: Config, flag: Flag, body: Mapping[str, object]) -> st
     return None
 
 
-def _declared(config: Config, name: str, body: Mapping[str, object]) -> Hyperparameter:
+def _declared(config: Config, name: str, body: Mapping[str, Any]) -> Hyperparameter:
     """The hyperparameter as its section declares it; keys of ``body``, which have the right types, replace that."""
     flag, value = all_flags()[name], values_of(config)[name]
     declared = flag.info.mutable
     assert declared is not None
     assert isinstance(value, int | float)
-    unit = value if declared.relative else 1
+    unit, whole = value if declared.relative else 1, flag.type is int
     low, high = body.get(_MIN, declared.low * unit), body.get(_MAX, declared.high * unit)
-    assert isinstance(low, int | float)
-    assert isinstance(high, int | float)
-    whole = flag.type is int
     if whole:
         low, high = math.ceil(low), math.floor(high)
-    return Hyperparameter(name, low, high, How(str(body.get(_HOW, declared.how))), whole, value)
+    return Hyperparameter(name, low, high, How(body.get(_HOW, declared.how)), whole, value)
 
 
 def _idle_text(config: Config, name: str) -> str | None:
