@@ -27,10 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _launch(config: LauncherConfig, to_repeat: str, command: Command) -> str:
     # Imported only now, so that a mistyped flag is reported at once.
-    from sfactory.launch.launch import Launcher
+    from sfactory.launch.launch import launch
 
-    line, code = Launcher(config, to_repeat, command.interrupts).run()
-    command.exit_code = int(code)
+    line, code = launch(config, to_repeat, command.interrupts)
+    command.exit_code = code
     return line
 
 

@@ -71,11 +71,6 @@ class Autotune:
         self._most_datasets = max(MOST_DATASETS_A_ROUND, datasets_a_round(plan.layout))
         self._tried = 0
 
-    @property
-    def _most_seconds(self) -> float:
-        """Time limit for new trials, so that trials that wait in vain do not take hours."""
-        return max(_MOST_S, _MOST_TIMES * MOST_TRIALS * (_WARM_UP_S + self._config.tuning.autotune_seconds))
-
     def run(self, spawner: Spawner, interrupts: Interrupts) -> Tuned:
         """Measure and choose settings. Raises the first error if no settings work, or Interrupted after a signal."""
         if not self._free:
@@ -83,13 +78,15 @@ class Autotune:
             return self._tuned(self._start)
         names = ", ".join(name for name in asdict(self._start) if name in self._free)
         self._console.message(f"autotune: at most {MOST_TRIALS} trials, each a few seconds, vary {names}")
-        deadline = Deadline(self._most_seconds)
+        # Trials that wait in vain must not take hours.
+        usual = MOST_TRIALS * (_WARM_UP_S + self._config.tuning.autotune_seconds)
+        deadline = Deadline(max(_MOST_S, _MOST_TIMES * usual))
         search = Search(
             self._start,
             self._free,
             self._plan.cores.count,
             lambda settings: self._measure(settings, spawner, interrupts),
-            self._tell,
+            self._report,
             lambda: deadline.passed,
         )
         found = search.run()
@@ -97,7 +94,7 @@ class Autotune:
         return self._tuned(found.best)
 
     def _tuned(self, best: Settings) -> Tuned:
-        chosen = {name: value for name, value in asdict(best).items() if name in self._free}
+        chosen = self._shown(best)
         config = _with(self._config, {**chosen, "autotune": False, "autotune_batch": False})
         # Settings contain the resolved value of --inference=auto, so the run uses the measured one.
         return Tuned(config, plan_sizes(_with(config, asdict(best)), self._plan.spec), chosen)
@@ -122,22 +119,27 @@ class Autotune:
             if interrupts.count:
                 raise Interrupted(interrupts.signum)
 
-    def _tell(self, tried: Tried) -> None:
+    def _report(self, tried: Tried) -> None:
         self._tried += 1
-        settings = " ".join(f"{name}={value}" for name, value in self._shown(tried.settings).items())
-        self._console.message(f"autotune {self._tried:2d}: {settings}: {_result(tried)}")
+        self._console.message(f"autotune {self._tried:2d}: {self._text(tried.settings)}: {_result(tried)}")
 
     def _shown(self, settings: Settings) -> dict[str, object]:
         return {name: value for name, value in asdict(settings).items() if name in self._free}
 
+    def _text(self, settings: Settings) -> str:
+        return " ".join(f"{name}={value}" for name, value in self._shown(settings).items())
+
     def _conclude(self, found: Found) -> None:
-        names = list(self._shown(found.best))
-        rows = [["trial", *names, "env steps/s"]]
+        rows = [["trial", *self._shown(found.best), "env steps/s"]]
         for number, tried in enumerate(found.trials, 1):
             rows.append([str(number), *map(str, self._shown(tried.settings).values()), _result(tried, "")])
         self._console.message(f"autotune: all trials\n{_table(rows)}")
-        settings = " ".join(f"{name}={value}" for name, value in self._shown(found.best).items())
-        self._console.message(f"autotune: chosen: {settings}: {found.rate:,.0f} env steps/s, {verdict(found)}")
+        gain = f"{found.gain or 0.0:.2f} times the starting settings, measured one after the other"
+        if found.gain is None:
+            gain = "the starting settings do not work"
+        elif found.best == found.trials[0].settings:
+            gain = "the starting settings, which nothing beat"
+        self._console.message(f"autotune: chosen: {self._text(found.best)}: {found.rate:,.0f} env steps/s, {gain}")
 
 
 def datasets_a_round(layout: Layout) -> float:
@@ -157,15 +159,6 @@ def require_short_lag(layout: Layout, most_datasets: float) -> None:
                 "--batch_size makes room)"
             ]
         )
-
-
-def verdict(found: Found) -> str:
-    """Describe the best settings in comparison with the starting ones."""
-    if found.gain is None:
-        return "the starting settings do not work"
-    if found.best == found.trials[0].settings:
-        return "the starting settings, which nothing beat"
-    return f"{found.gain:.2f} times the starting settings, measured one after the other"
 
 
 def _with(config: Config, values: Mapping[str, object]) -> Config:

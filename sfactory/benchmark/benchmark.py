@@ -56,19 +56,21 @@ class Benchmark:
         self._config, self._plan, self._console = config, plan, console
         self._stage = config.benchmark.stage
         self._seconds = config.benchmark.benchmark_seconds
-        self._advisor = Advisor(config, plan)
 
     def run(self, spawner: Spawner, interrupts: Interrupts, seed: int) -> BenchmarkResult:
         """Measure. Raises the fault that ended the run early, or Interrupted after a signal."""
         simulated = self._simulate(spawner)
-        if self._stage == "env":
-            return self._env_result(simulated)
+        if self._stage == "env":  # processes only step their envs and never wait
+            idle_cores = max(0.0, float(self._plan.cores.count - self._config.sampling.num_workers))
+            load = Load({"actor": 1.0}, {"actor": 0.0}, {}, "actor", idle_cores)
+            return self._result(simulated, Measured(simulated, self._seconds, load))
         # A hung process is reported before the patience ends.
         hangs_after = self._config.sampling.reset_timeout_seconds + _BEATS_S
         patience = max(_MIN_PATIENCE_S, self._seconds, hangs_after)
         timing = Timing(max(_MIN_WARM_UP_S, 0.1 * self._seconds), self._seconds, patience)
-        trial = Trial(self._config, self._plan, timing)
-        return self._result(simulated, trial.run(spawner, interrupts, seed, self._tell_of_warm_up))
+        started = f"warmed up in a moment, then {self._seconds:g} s of measurement"
+        trial = Trial(self._config, self._plan, timing, lambda: self._console.message(started))
+        return self._result(simulated, trial.run(spawner, interrupts, seed))
 
     def _simulate(self, spawner: Spawner) -> float:
         sampling, plan = self._config.sampling, self._plan
@@ -82,12 +84,11 @@ class Benchmark:
         envs, gpus, limit_s = sampling.num_envs_per_worker, sampling.actor_worker_gpus, sampling.reset_timeout_seconds
         return pure_simulation(spawner, factory, workers, envs, cores, seconds, gpus, limit_s)
 
-    def _tell_of_warm_up(self) -> None:
-        self._console.message(f"warmed up in a moment, then {self._seconds:g} s of measurement")
-
     def _result(self, simulated: float, measured: Measured) -> BenchmarkResult:
         load = measured.load
-        self._advise(load)
+        advice = Advisor(self._config, self._plan).advice(load)
+        if advice is not None:
+            self._console.message(advice)
         return BenchmarkResult(
             env=self._config.run.env,
             mode=_MODES[self._stage],
@@ -98,30 +99,6 @@ class Benchmark:
             seconds=round(measured.seconds, 3),
             busy=_rounded(load.busy),
             waiting=_rounded(load.waiting),
-            bound_by=load.bound_by,
-        )
-
-    def _advise(self, load: Load) -> None:
-        advice = self._advisor.advice(load)
-        if advice is not None:
-            self._console.message(advice)
-
-    def _env_result(self, simulated: float) -> BenchmarkResult:
-        """The result of pure simulation, in which processes only step their envs and never wait."""
-        rate, workers = round(simulated, 1), self._config.sampling.num_workers
-        idle_cores = max(0.0, float(self._plan.cores.count - workers))
-        load = Load({"actor": 1.0}, {"actor": 0.0}, {}, "actor", idle_cores)
-        self._advise(load)
-        return BenchmarkResult(
-            env=self._config.run.env,
-            mode="env",
-            inference=self._plan.layout.inference,
-            env_steps_per_second=rate,
-            pure_simulation_steps_per_second=rate,
-            percent_of_pure_simulation=100.0,
-            seconds=self._seconds,
-            busy=load.busy,
-            waiting=load.waiting,
             bound_by=load.bound_by,
         )
 

@@ -6,8 +6,9 @@ form a ladder, which is climbed as long as each step is faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sfactory.errors import ConfigError, ResourceError, SFactoryError
 from sfactory.layout import Inference
@@ -20,6 +21,7 @@ _LOOKS = 3  # maximum trials per challenger
 _HOPELESS = 3  # give up after so many failed trials without a success
 _BATCH_RUNGS = 3
 _MOST_ENVS = 2**16  # per worker
+_ENV_RUNGS = 16
 _SPLITS = (1, 2, 4)
 
 # Errors that may depend on the settings, such as too little memory.
@@ -99,16 +101,16 @@ class Search:
     def run(self) -> Found:
         """Run the search; raises the first error if no settings could be measured."""
         self._wins(self.start)
-        self._climb("batch_size", self._batches(1), self._batches(-1))
-        self._climb("num_envs_per_worker", self._envs(1), self._envs(-1))
+        self._climb("batch_size", _doublings(self._now.batch_size, _BATCH_RUNGS))
+        self._climb("num_envs_per_worker", self._env_counts())
         # Not a ladder, in which the next step would reveal a wrong measurement: always measure twice.
-        if "inference" in self.free and self._wins(self._with_other_inference(), twice=True):
-            self._climb("num_envs_per_worker", self._envs(1), self._envs(-1))
-        self._climb("num_workers", *self._up_and_down(self._worker_counts(), self._now.num_workers, self._with_workers))
+        other: Inference = "local" if self._now.inference == "central" else "central"
+        if "inference" in self.free and self._wins(replace(self._now, inference=other), twice=True):
+            self._climb("num_envs_per_worker", self._env_counts())
+        self._climb("num_workers", self._worker_counts())
         if self._now.inference == "central":
-            splits = [n for n in _SPLITS if self._now.num_envs_per_worker % n == 0]
-            self._climb("worker_num_splits", *self._up_and_down(splits, self._now.worker_num_splits, self._with_splits))
-        self._climb("learner_num_threads", *self._up_and_down(self._threads(), self._threads_now, self._with_threads))
+            self._climb("worker_num_splits", [n for n in _SPLITS if self._now.num_envs_per_worker % n == 0])
+        self._climb("learner_num_threads", [self.cores, *_powers(1, self.cores)])
         gain = self._duel()
         if self._best is None:
             assert self._first_error is not None
@@ -119,12 +121,20 @@ class Search:
     def _now(self) -> Settings:
         return self.start if self._best is None else self._best.settings
 
-    def _climb(self, name: str, *directions: Iterable[Settings]) -> None:
-        """If ``name`` is free, follow the first direction that is faster for as long as it is."""
-        for direction in directions if name in self.free else ():
+    def _climb(self, name: str, values: Collection[int]) -> None:
+        """If ``name`` is free, try the larger values as long as each is faster, otherwise the smaller ones."""
+        if name not in self.free:
+            return
+        origin = self._now
+        now = getattr(origin, name)
+        if name == "learner_num_threads" and not now:  # the free cores
+            now = max(1, self.cores - origin.num_workers)
+        above = sorted({value for value in values if value > now})
+        below = sorted({value for value in values if value < now}, reverse=True)
+        for ladder in (above, below):
             before = self._best
-            for challenger in direction:
-                if not self._wins(challenger):
+            for value in ladder:
+                if not self._wins(self._with(origin, name, value)):
                     break
             if self._best is not before:
                 return
@@ -194,75 +204,37 @@ class Search:
         self._best = _Best(self.start, rate)
         return 1.0
 
-    # Ladders. Each starts at the settings that are best when its first step is requested.
+    def _with(self, origin: Settings, name: str, value: int) -> Settings:
+        """``origin`` with another value; other numbers of workers share the envs, if these are free."""
+        values: dict[str, Any] = {name: value}
+        if name == "num_workers" and "num_envs_per_worker" in self.free:
+            splits = origin.worker_num_splits
+            values["num_envs_per_worker"] = max(splits, origin.envs // value // splits * splits)
+        return replace(origin, **values)
 
-    def _batches(self, direction: int) -> Iterator[Settings]:
-        origin = self._now
-        for rung in range(1, _BATCH_RUNGS + 1):
-            size = _doubled(origin.batch_size, direction * rung)
-            if size is None:
-                return
-            yield replace(origin, batch_size=size)
-
-    def _envs(self, direction: int) -> Iterator[Settings]:
-        origin, rung = self._now, 0
-        while True:
-            rung += 1
-            envs = _doubled(origin.num_envs_per_worker, direction * rung)
-            if envs is None or envs > _MOST_ENVS or envs % origin.worker_num_splits:
-                return
-            yield replace(origin, num_envs_per_worker=envs)
-
-    def _with_other_inference(self) -> Settings:
-        return replace(self._now, inference="local" if self._now.inference == "central" else "central")
+    def _env_counts(self) -> list[int]:
+        now = self._now
+        counts = _doublings(now.num_envs_per_worker, _ENV_RUNGS)
+        return [count for count in counts if count <= _MOST_ENVS and count % now.worker_num_splits == 0]
 
     def _worker_counts(self) -> list[int]:
-        counts = {1, self.cores // 2, self.cores, 2 * self.cores}
-        doubled = 2 * self._now.num_workers
-        while doubled < 2 * self.cores:
-            counts.add(doubled)
-            doubled *= 2
-        return [count for count in sorted(counts) if count]
-
-    def _with_workers(self, origin: Settings, count: int) -> Settings:
-        """``count`` workers with the same total number of envs, if num_envs_per_worker is free."""
-        envs, splits = origin.num_envs_per_worker, origin.worker_num_splits
-        if "num_envs_per_worker" in self.free:
-            envs = max(splits, origin.envs // count // splits * splits)
-        return replace(origin, num_workers=count, num_envs_per_worker=envs)
-
-    def _with_splits(self, origin: Settings, count: int) -> Settings:
-        return replace(origin, worker_num_splits=count)
-
-    @property
-    def _threads_now(self) -> int:
-        return self._now.learner_num_threads or max(1, self.cores - self._now.num_workers)
-
-    def _threads(self) -> list[int]:
-        counts, doubled = {self.cores}, 1
-        while doubled < self.cores:
-            counts.add(doubled)
-            doubled *= 2
-        return sorted(counts)
-
-    def _with_threads(self, origin: Settings, count: int) -> Settings:
-        return replace(origin, learner_num_threads=count)
-
-    def _up_and_down(
-        self, values: Collection[int], now: int, with_value: Callable[[Settings, int], Settings]
-    ) -> tuple[Iterable[Settings], Iterable[Settings]]:
-        """The ladders of ``values`` above and below ``now``."""
-        origin = self._now
-        above = sorted(value for value in values if value > now)
-        below = sorted((value for value in values if value < now), reverse=True)
-        return [with_value(origin, value) for value in above], [with_value(origin, value) for value in below]
+        doubled = _powers(2 * self._now.num_workers, 2 * self.cores)
+        return [count for count in (1, self.cores // 2, self.cores, 2 * self.cores, *doubled) if count]
 
 
-def _doubled(value: int, times: int) -> int | None:
-    """``value`` x 2^times; None if that is not an integer."""
-    if times >= 0:
-        return value << times
-    return value >> -times if value % (1 << -times) == 0 else None
+def _doublings(value: int, rungs: int) -> list[int]:
+    """``value`` doubled and halved up to ``rungs`` times, as long as the results are integers."""
+    halves = [value >> rung for rung in range(1, rungs + 1) if value % (1 << rung) == 0]
+    return [*halves, *(value << rung for rung in range(1, rungs + 1))]
+
+
+def _powers(first: int, below: int) -> list[int]:
+    """``first``, doubled as long as it is less than ``below``."""
+    values: list[int] = []
+    while first < below:
+        values.append(first)
+        first *= 2
+    return values
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -49,16 +49,13 @@ class _Simulator:
     started_at: float
 
 
-class _Simulators:
+class _Simulators(contextlib.AbstractContextManager["_Simulators"]):
     """All processes of one pure simulation. A context manager that kills them at exit."""
 
     def __init__(self, env: str, limit_s: float) -> None:
         """``limit_s``: time limit for creating one env, for its reset, and for one sweep of steps."""
         self._env, self._limit_s = env, limit_s
         self._all: list[_Simulator] = []
-
-    def __enter__(self) -> _Simulators:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for simulator in self._all:
@@ -119,9 +116,8 @@ class _Simulators:
             return
         raise WorkerDied(
             f"{simulator.name} hung here:\n{simulator.stack.request(simulator.process).wait()}\n"
-            f"--env={self._env} hangs: a process "
-            "of the pure simulation was busy with making one environment, with its reset, or with a few steps for "
-            f"longer than --reset_timeout_seconds={self._limit_s:g}"
+            f"--env={self._env} hangs: a process of the pure simulation was busy with making one environment, with "
+            f"its reset, or with a few steps for longer than --reset_timeout_seconds={self._limit_s:g}"
         )
 
 
@@ -192,12 +188,12 @@ def _plain_envs(factory: EnvFactory, worker: int, count: int, begin: Begin) -> C
         envs.append(factory.either())
     envs[0].action_space.seed(worker)
     games: list[Agents] = []
-    for index, env in enumerate(envs):
+    for seed, env in enumerate(envs, 1000 * worker):
         begin()
         if isinstance(env, AgentsEnv):
-            games.append(Agents(env, seed=1000 * worker + index))
+            games.append(Agents(env, seed))
         else:
-            env.reset(seed=1000 * worker + index)
+            env.reset(seed=seed)
     if games:
         return lambda seconds: agents_steps_per_second(games, seconds, begin)
     return lambda seconds: steps_per_second(envs, seconds, begin)

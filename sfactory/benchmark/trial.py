@@ -77,8 +77,7 @@ class Measurement:
         self.measured: Measured | None = None
         self._ready_at: float | None = None
         self._warm_until: float | None = None
-        self._begun_at = 0.0
-        self._begin: _Mark | None = None
+        self._begun_at, self._begin = 0.0, _Mark(0.0, 0.0)
         self._meter: LoadMeter | None = None
 
     def look(self) -> bool:
@@ -87,12 +86,12 @@ class Measurement:
             return True  # the run is ending
         if self._warm_until is None:
             return self._await_steps()
-        if self._begin is None:
-            if now() >= self._warm_until:
-                self._meter, self._begun_at = LoadMeter(self._status, self._cores), now()
-                self._begin = self._mark()
-            return False
-        return self._measure(self._begin, self._mark())
+        if self._meter is not None:
+            return self._measure(self._meter, self._mark())
+        if now() >= self._warm_until:
+            self._meter, self._begun_at = LoadMeter(self._status, self._cores), now()
+            self._begin = self._mark()
+        return False
 
     def _await_steps(self) -> bool:
         if now() - self._started_at > self._timing.boot:
@@ -107,18 +106,15 @@ class Measurement:
             return False
         return now() - self._ready_at > self._timing.first_steps
 
-    def _measure(self, begin: _Mark, end: _Mark) -> bool:
+    def _measure(self, meter: LoadMeter, end: _Mark) -> bool:
         """End the measurement if it is long enough or too long."""
-        timing, seconds = self._timing, end.at - begin.at
+        timing, seconds = self._timing, end.at - self._begin.at
         late = now() - self._begun_at > timing.measured + timing.patience
-        if (seconds >= timing.measured and not self._someone_is_stuck()) or (late and seconds > 0):
-            assert self._meter is not None
-            self.measured = Measured((end.steps - begin.steps) / seconds, seconds, self._meter.take())
+        # An actor that is slow or hangs has been busy with one task since the measurement began.
+        stuck = any(0 < since <= self._begun_at for since in self._status.values("busy_since", ACTORS))
+        if (seconds >= timing.measured and not stuck) or (late and seconds > 0):
+            self.measured = Measured((end.steps - self._begin.steps) / seconds, seconds, meter.take())
         return late or self.measured is not None
-
-    def _someone_is_stuck(self) -> bool:
-        """True if an actor has been busy with one task since the measurement began (it is slow or hangs)."""
-        return any(0 < since <= self._begun_at for since in self._status.values("busy_since", ACTORS))
 
     def _mark(self) -> _Mark:
         # Steps are counted per dataset, which may take seconds, and before the later epochs on it, so the time of the
@@ -132,35 +128,37 @@ class Measurement:
 class Trial:
     """One measurement of one configuration; its benchmark flags select the stage to measure."""
 
-    def __init__(self, config: Config, plan: Plan, timing: Timing) -> None:
-        self._config, self._plan, self._timing = config, plan, timing
+    def __init__(
+        self, config: Config, plan: Plan, timing: Timing, on_warm_up: Callable[[], None] = lambda: None
+    ) -> None:
+        """``on_warm_up``: called when the warm-up begins."""
+        self._config, self._plan, self._timing, self._on_warm_up = config, plan, timing, on_warm_up
+        self._of_learners = config.benchmark.stage != "sample"
 
-    def run(
-        self, spawner: Spawner, interrupts: Interrupts, seed: int, on_warm_up: Callable[[], None] = lambda: None
-    ) -> Measured:
+    def run(self, spawner: Spawner, interrupts: Interrupts, seed: int) -> Measured:
         """Measure. Raises the fault that ended the run early, or Interrupted after a signal.
 
-        From here on signals are counted, not raised. ``on_warm_up`` is called when the warm-up begins.
+        From here on signals are counted, not raised.
         """
         interrupts.raising = False
-        of_learners = self._config.benchmark.stage != "sample"
         started_at = now()
-        measured, failure = self._measure(spawner, interrupts, seed, of_learners, on_warm_up)
+        measured, failure = self._measure(spawner, interrupts, seed)
         if failure is not None:
             raise failure
         if interrupts.count:
             raise Interrupted(interrupts.signum)
         if measured is None:
+            counted = "learned from" if self._of_learners else "taken"
             raise SFactoryError(
-                f"nothing could be measured: too few steps were {'learned from' if of_learners else 'taken'} within "
-                f"{now() - started_at:.0f} s; --reset_timeout_seconds bounds the start of environments, "
-                "smaller datasets (--batch_size, --num_batches_per_epoch) are trained on sooner, and with slow "
-                "environments a longer --benchmark_seconds covers more steps"
+                f"nothing could be measured: too few steps were {counted} within {now() - started_at:.0f} s; "
+                "--reset_timeout_seconds bounds the start of environments, smaller datasets (--batch_size, "
+                "--num_batches_per_epoch) are trained on sooner, and with slow environments a longer "
+                "--benchmark_seconds covers more steps"
             )
         return measured
 
     def _measure(
-        self, spawner: Spawner, interrupts: Interrupts, seed: int, of_learners: bool, on_warm_up: Callable[[], None]
+        self, spawner: Spawner, interrupts: Interrupts, seed: int
     ) -> tuple[Measured | None, SFactoryError | None]:
         """Return the measurement or the failure. A failure raised here would keep this trial's memory alive."""
         config, plan = self._config, self._plan
@@ -170,16 +168,15 @@ class Trial:
         process_group = ProcessGroup(spawner, shared, workload)
         limit_s = config.sampling.reset_timeout_seconds
         supervision = Supervisor(process_group, shared.control, shared.status, interrupts, limit_s, saves=False)
-        measurement = Measurement(shared.status, plan.cores.count, of_learners, self._timing, on_warm_up)
+        measurement = Measurement(shared.status, plan.cores.count, self._of_learners, self._timing, self._on_warm_up)
         hangs = BenchmarkHangs(process_group, config.run.env, limit_s)
         hung: SFactoryError | None = None
 
         def look() -> bool:
             nonlocal hung
-            if measurement.look() or hung is not None:
-                return True
-            hung = hangs.look()
-            return hung is not None
+            over = measurement.look() or hung is not None
+            hung = hung or (None if over else hangs.look())
+            return over or hung is not None
 
         try:
             process_group.start()

@@ -155,9 +155,8 @@ class RunDir:
 
 
 def _locked(path: Path) -> int:
-    """Open and lock ``path``; the descriptor is closed on exec, so that no child keeps the lock alive."""
     while True:
-        fd = _lock_file(path)
+        fd = lock_file(path, "Wait for that run or stop it, or choose another --experiment.")
         # The folder may have been renamed between opening and locking; then this lock belongs to the renamed run.
         if _is_at(fd, path):
             return fd
@@ -171,16 +170,17 @@ def _is_at(fd: int, path: Path) -> bool:
         return False
 
 
-def _lock_file(path: Path) -> int:
+def lock_file(path: Path, advice: str) -> int:
+    """Open and lock ``path``; the descriptor is closed on exec, so that no child keeps the lock alive.
+
+    Raises RunDirError, which ends with ``advice``, if another process holds the lock, and OSError.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunDirError(
-                f"{path.parent} is in use by {_holder(fd)}. Wait for that run or stop it, "
-                "or choose another --experiment."
-            ) from None
+            raise RunDirError(f"{path.parent} is in use by {_holder(fd)}. {advice}") from None
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": local_time()}
         os.ftruncate(fd, 0)
         os.pwrite(fd, json.dumps(owner).encode(), 0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import logging
 import os
@@ -23,11 +22,20 @@ from sfactory import atomic
 from sfactory.config.resolve import read_command_line
 from sfactory.errors import ConfigError, RunDirError
 from sfactory.experiment.provenance import local_time
+from sfactory.experiment.run_dir import lock_file
 from sfactory.experiment.summary import Summary
-from sfactory.launch.run_description import MODULE, Planned, RunDescription
+from sfactory.launch.run_description import MODULE, RunDescription
+
+NAME = "launch.json"
+LOCK_NAME = ".launch.lock"
+FORMAT_VERSION = 1
+
+Status = Literal["waiting", "running", "done", "interrupted", "failed"]
 
 _MAX_NAMES = 3
 _RESERVED_FLAGS = {"experiment": "the launcher names the runs", "train_dir": "it is a flag of the launcher"}
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,36 +71,28 @@ class Job:
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
-    def summary(self) -> Summary | None:
-        """Its summary.json; None if that is missing or invalid."""
-        return Summary.read(self.run_dir / "summary.json")
+
+def print_line(text: str) -> None:
+    """Print a line to stderr; a closed terminal is ignored."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
 
 
-def folder_of(description: RunDescription, train_dir: str) -> Path:
-    """The ``--train_dir`` of all runs of ``description``."""
-    return Path(train_dir) / description.run_name
-
-
-def jobs_of(description: RunDescription, train_dir: str, suffix: str) -> list[Job]:
-    """All runs of ``description``, with command lines that the trainer accepts.
+def jobs_of(description: RunDescription, folder: Path, suffix: str) -> list[Job]:
+    """All runs of ``description`` in ``folder``, with command lines that the trainer accepts.
 
     Raises ConfigError with all problems of all runs.
     """
-    planned = description.runs(suffix)
-    folder = folder_of(description, train_dir)
-    jobs = [_job(run, folder) for run in planned]
+    jobs: list[Job] = []
     names_by_problem: dict[str, list[str]] = {}
-    for run, job in zip(planned, jobs, strict=True):
-        for problem in _problems(run.words, job.arguments):
-            names_by_problem.setdefault(problem, []).append(job.name)
+    for run in description.runs(suffix):
+        arguments = (*run.words, f"--train_dir={folder}", f"--experiment={run.name}")
+        jobs.append(Job(run.name, folder, arguments, run.env_vars))
+        for problem in _problems(run.words, arguments):
+            names_by_problem.setdefault(problem, []).append(run.name)
     if names_by_problem:
         raise ConfigError([f"{_listed(names)}: {problem}" for problem, names in names_by_problem.items()])
     return jobs
-
-
-def _job(run: Planned, folder: Path) -> Job:
-    where = [f"--train_dir={folder}", f"--experiment={run.name}"]
-    return Job(run.name, folder, (*run.words, *where), run.env_vars)
 
 
 def _problems(words: Sequence[str], arguments: Sequence[str]) -> list[str]:
@@ -126,15 +126,6 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-NAME = "launch.json"
-LOCK_NAME = ".launch.lock"
-FORMAT_VERSION = 1
-
-Status = Literal["waiting", "running", "done", "interrupted", "failed"]
-
-_log = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True)
 class Entry:
     """The state of one run. starts: number of starts. exit_code: of its last process, negative for a signal."""
@@ -159,9 +150,9 @@ class Entry:
 class LaunchState:
     """The entries of all runs by name. Use ``opened`` to create one."""
 
-    def __init__(self, path: Path, entries: Mapping[str, Entry]) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._entries = dict(entries)
+        self._entries = _read(path)
         self._warned = False
 
     @staticmethod
@@ -173,12 +164,14 @@ class LaunchState:
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            lock = lock_file(folder / LOCK_NAME, "Wait for that launcher or stop it, or choose another run_name.")
         except OSError as error:
-            raise RunDirError(f"{folder} cannot be used: {error}; check --train_dir and its permissions") from error
+            raise RunDirError(
+                f"{folder} cannot be used: {error}; check --train_dir and its permissions; the file system must "
+                "support file locks"
+            ) from error
         try:
-            _take(lock, folder)
-            yield LaunchState(folder / NAME, _read(folder / NAME))
+            yield LaunchState(folder / NAME)
         finally:
             os.close(lock)
 
@@ -188,13 +181,12 @@ class LaunchState:
 
     def started(self, name: str) -> None:
         """Record that its process was started."""
-        starts = self.entry(name).starts + 1
-        self._put(name, Entry("running", starts, started=local_time()))
+        self._put(name, Entry("running", self.entry(name).starts + 1, started=local_time()))
 
     def ended(self, name: str, status: Status, exit_code: int | None, cause: str = "") -> None:
         """Record that its process has ended or could not be started."""
-        entry = dataclasses.replace(self.entry(name), status=status, exit_code=exit_code, cause=cause)
-        self._put(name, dataclasses.replace(entry, ended=local_time()))
+        before = self.entry(name)
+        self._put(name, Entry(status, before.starts, exit_code, cause, before.started, local_time()))
 
     def _put(self, name: str, entry: Entry) -> None:
         """Save the entry; a failure is only a warning, because runs have their own records."""
@@ -206,20 +198,6 @@ class LaunchState:
             if not self._warned:
                 self._warned = True
                 _log.warning("%s cannot be written: %s; the runs continue", self._path, error)
-
-
-def _take(lock: int, folder: Path) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(lock, 64, 0).decode(errors="replace").strip() or "just starting"
-        raise RunDirError(
-            f"{folder} is in use by another launcher ({holder}). Wait for it or stop it, or choose another run_name."
-        ) from None
-    except OSError as error:
-        raise RunDirError(f"{folder} cannot be used: {error}; the file system must support file locks") from error
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"process {os.getpid()}".encode(), 0)
 
 
 def _read(path: Path) -> dict[str, Entry]:
@@ -239,61 +217,46 @@ def _read(path: Path) -> dict[str, Entry]:
         return {}
 
 
-_HEAD = ("experiment", "status", "env steps", "return")
+def results(jobs: Sequence[Job], launch_state: LaunchState) -> list[dict[str, Any]]:
+    """What is known about each run. A run is done if its own record says so."""
+    facts: list[dict[str, Any]] = []
+    for job in jobs:
+        summary, entry = Summary.read(job.run_dir / "summary.json"), launch_state.entry(job.name)
+        facts.append(
+            {
+                "experiment": job.name,
+                "status": "done" if job.done else entry.status,
+                "exit_code": entry.exit_code,
+                "starts": entry.starts,
+                "env_steps": None if summary is None else summary.env_steps,
+                "episode_return_mean": None if summary is None else summary.to_dict()["episode_return_mean"],
+                "run_dir": str(job.run_dir),
+                "log": str(job.log_path),
+            }
+        )
+    return facts
 
 
-def statuses(jobs: Sequence[Job], launch_state: LaunchState) -> dict[str, Status]:
-    """Status of each run by name: done if its own record says so, otherwise that of its entry."""
-    return {job.name: _status(job, launch_state) for job in jobs}
-
-
-def table(jobs: Sequence[Job], known: Mapping[str, str]) -> str:
-    """A table with one line per run."""
-    rows = [_HEAD, *(_row(job, known[job.name]) for job in jobs)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+def table(runs: Sequence[Mapping[str, Any]]) -> str:
+    """A table of ``results`` with one line per run."""
+    rows = [["experiment", "status", "env steps", "return"]]
+    for run in runs:
+        steps, mean = run["env_steps"], run["episode_return_mean"]
+        shown = "-" if steps is None else str(steps), "-" if mean is None else f"{mean:.3f}"
+        rows.append([run["experiment"], run["status"], *shown])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         f"{name:<{widths[0]}}  {status:<{widths[1]}}  {steps:>{widths[2]}}  {mean:>{widths[3]}}"
         for name, status, steps, mean in rows
     )
 
 
-def failures(jobs: Sequence[Job], launch_state: LaunchState, known: Mapping[str, str]) -> list[str]:
-    """A line for each failed run: the cause and the path of its log."""
+def failures(runs: Sequence[Mapping[str, Any]], launch_state: LaunchState) -> list[str]:
+    """A line for each failed run of ``results``: the cause and the path of its log."""
     lines: list[str] = []
-    for job in jobs:
-        if known[job.name] == "failed":
-            entry = launch_state.entry(job.name)
-            code = "" if entry.exit_code is None else f" ({entry.exit_code})"
-            lines.append(f"failed {job.name}{code}: {entry.cause or 'no output'} [{job.log_path}]")
+    for run in runs:
+        if run["status"] == "failed":
+            code = "" if run["exit_code"] is None else f" ({run['exit_code']})"
+            cause = launch_state.entry(run["experiment"]).cause or "no output"
+            lines.append(f"failed {run['experiment']}{code}: {cause} [{run['log']}]")
     return lines
-
-
-def result_line(jobs: Sequence[Job], launch_state: LaunchState, known: Mapping[str, str]) -> str:
-    """The result as one line of JSON."""
-    return json.dumps({"runs": [_facts(job, launch_state, known[job.name]) for job in jobs]}, allow_nan=False)
-
-
-def _status(job: Job, launch_state: LaunchState) -> Status:
-    return "done" if job.done else launch_state.entry(job.name).status
-
-
-def _row(job: Job, status: str) -> tuple[str, str, str, str]:
-    summary = job.summary()
-    if summary is None:
-        return job.name, status, "-", "-"
-    mean = summary.episode_return_mean
-    return job.name, status, str(summary.env_steps), "-" if mean is None else f"{mean:.3f}"
-
-
-def _facts(job: Job, launch_state: LaunchState, status: str) -> dict[str, object]:
-    summary, entry = job.summary(), launch_state.entry(job.name)
-    return {
-        "experiment": job.name,
-        "status": status,
-        "exit_code": entry.exit_code,
-        "starts": entry.starts,
-        "env_steps": None if summary is None else summary.env_steps,
-        "episode_return_mean": None if summary is None else summary.to_dict()["episode_return_mean"],
-        "run_dir": str(job.run_dir),
-        "log": str(job.log_path),
-    }

@@ -44,6 +44,15 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_NAME_LENGTH = 100
 _HASH_DIGITS = 8
+_DEFAULT_OBJECT = "RUN_DESCRIPTION"  # of a module without :object
+_RANGES: Mapping[str, Callable[[Any, Any], Distribution]] = {
+    "uniform": Uniform,
+    "log_uniform": LogUniform,
+    "int_uniform": IntUniform,
+}
+_FILE_KEYS = ("run_name", "experiments")
+_EXPERIMENT_KEYS = ("base_name", "cmd", "env_vars", "list", "grid", "random")
+_RANDOM_KEYS = ("count", "seed", "parameters")
 
 
 class Planned(NamedTuple):
@@ -68,11 +77,7 @@ class Experiment:
 
     def runs(self, suffix: str = "") -> list[Planned]:
         """All runs of the experiment; ``suffix`` is appended to each name. Raises ConfigError."""
-        problems: list[str] = []
-        if not isinstance(self.base_name, str) or not _NAME.fullmatch(self.base_name):
-            problems.append(
-                "its name must consist of letters, digits, '.', '_' and '-', and start with a letter or digit"
-            )
+        problems = _name_problems("its name", self.base_name)
         words: list[str] = []
         try:
             words = _flag_words(self.cmd)
@@ -85,15 +90,14 @@ class Experiment:
         else:
             problems.append(f"param_generator: {generator!r} must be a ParamList, ParamGrid or RandomSearch")
         planned: list[Planned] = []
-        if not problems:
-            for values in self.param_generator.combinations():
-                try:
-                    varied = words_of(values)
-                except ConfigError as error:
-                    problems += error.problems
-                    continue
-                name = name_of(self.base_name, values, _MAX_NAME_LENGTH - len(suffix)) + suffix
-                planned.append(Planned(name, (*words, *varied), dict(self.env_vars)))
+        for values in [] if problems else self.param_generator.combinations():
+            try:
+                varied = words_of(values)
+            except ConfigError as error:
+                problems += error.problems
+                continue
+            name = name_of(self.base_name, values, _MAX_NAME_LENGTH - len(suffix)) + suffix
+            planned.append(Planned(name, (*words, *varied), dict(self.env_vars)))
         if problems:
             raise ConfigError([f"experiment {self.base_name!r}: {problem}" for problem in dict.fromkeys(problems)])
         return planned
@@ -108,22 +112,15 @@ class RunDescription:
 
     def runs(self, suffix: str = "") -> list[Planned]:
         """All runs of all experiments, in order; raises ConfigError with all problems."""
-        problems: list[str] = []
-        if not isinstance(self.run_name, str) or not _NAME.fullmatch(self.run_name):
-            problems.append(
-                f"run_name={self.run_name!r}: must consist of letters, digits, '.', '_' and '-', and start with "
-                "a letter or digit"
-            )
+        problems = _name_problems(f"run_name={self.run_name!r}:", self.run_name)
         given: object = self.experiments
         if not isinstance(given, Sequence) or not given:
-            problems.append("experiments: must be a list of at least one Experiment")
-            raise ConfigError(problems)
+            raise ConfigError([*problems, "experiments: must be a list of at least one Experiment"])
         planned: list[Planned] = []
         for experiment in given:
-            if not isinstance(experiment, Experiment):
-                problems.append(f"experiments: {experiment!r} is not an Experiment")
-                continue
             try:
+                if not isinstance(experiment, Experiment):
+                    raise ConfigError([f"experiments: {experiment!r} is not an Experiment"])
                 planned += experiment.runs(suffix)
             except ConfigError as error:
                 problems += error.problems
@@ -142,8 +139,8 @@ def name_of(base: str, values: Mapping[str, object], longest: int = _MAX_NAME_LE
     """
     if not values:
         return base
-    settings = "".join(f"_{name}_{value_text(_as_tuple(value))}" for name, value in values.items())
-    name = base + settings.replace(" ", "-")
+    tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    name = base + "".join(f"_{name}_{value_text(value)}" for name, value in tuples.items()).replace(" ", "-")
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     if plain == name and len(name) <= longest:
         return name
@@ -152,8 +149,10 @@ def name_of(base: str, values: Mapping[str, object], longest: int = _MAX_NAME_LE
     return f"{plain[: longest - _HASH_DIGITS - 1]}_{digest}"
 
 
-def _as_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
+def _name_problems(subject: str, name: object) -> list[str]:
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return []
+    return [f"{subject} must consist of letters, digits, '.', '_' and '-', and start with a letter or digit"]
 
 
 def _flag_words(cmd: object) -> list[str]:
@@ -181,40 +180,22 @@ def _variable_problems(variables: object) -> list[str]:
     ]
 
 
-_SUFFIX = ".toml"
-_DEFAULT_OBJECT = "RUN_DESCRIPTION"  # of a module without :object
-_RANGES: Mapping[str, Callable[[Any, Any], Distribution]] = {
-    "uniform": Uniform,
-    "log_uniform": LogUniform,
-    "int_uniform": IntUniform,
-}
-_FILE_KEYS = ("run_name", "experiments")
-_EXPERIMENT_KEYS = ("base_name", "cmd", "env_vars", "list", "grid", "random")
-_RANDOM_KEYS = ("count", "seed", "parameters")
-
-
 def description_of(reference: str) -> RunDescription:
     """The description that ``--run=reference`` refers to; raises ConfigError."""
-    if reference.endswith(_SUFFIX):
+    if reference.endswith(".toml"):
         return _read_file(Path(reference))
     try:
         found = find_object(reference if ":" in reference else f"{reference}:{_DEFAULT_OBJECT}")
         if callable(found):
-            found = _call(found)
+            try:
+                found = found()
+            except (Exception, SystemExit) as error:  # the user's code may even call sys.exit
+                raise Unresolved(f"it raised {named(error)} when called without arguments") from error
         if not isinstance(found, RunDescription):
             raise Unresolved(f"it is {described(found)}; it must be a sfactory.launch.run_description.RunDescription")
     except Unresolved as error:
         raise ConfigError([f"{assigned('run', reference)}: {error}"]) from error
     return found
-
-
-def _call(maker: Callable[[], object]) -> object:
-    """The result of a user's function; raises Unresolved."""
-    try:
-        return maker()
-    # User code may raise anything, and may even call sys.exit.
-    except (Exception, SystemExit) as error:
-        raise Unresolved(f"it raised {named(error)} when called without arguments") from error
 
 
 def _read_file(path: Path) -> RunDescription:

@@ -10,18 +10,24 @@ import os
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 
 from sfactory.clock import Deadline
 from sfactory.errors import ConfigError, named
-from sfactory.launch.jobs import Job, LaunchState, Status
+from sfactory.launch.jobs import Job, LaunchState, Status, print_line
 from sfactory.launch.tied_process import tied_command
 from sfactory.process.signals import HANDLED, Interrupts
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+_POLL_S = 60.0  # longest wait
+_STOP_S = 30.0  # time for a run to save and end after a signal
+_CLEAN_UP_S = 2.0  # time to clean up after a run that was killed
+_TAIL_BYTES = 1 << 16
+_INTERRUPTED = frozenset(128 + signum for signum in HANDLED)
 
 
 class Gpus:
@@ -57,15 +63,6 @@ def devices(count: int, visible: str | None) -> list[str]:
     return seen[:count]
 
 
-_POLL_S = 60.0  # longest wait
-_STOP_S = 30.0  # time for a run to save and end after a signal
-_CLEAN_UP_S = 2.0  # time to clean up after a run that was killed
-_TAIL_BYTES = 1 << 16
-_INTERRUPTED = frozenset(128 + signum for signum in HANDLED)
-
-Print = Callable[[str], None]
-
-
 @dataclass
 class _Running:
     """A running process. pid_fd: readable once it has ended. log_from: start of its output in the log."""
@@ -85,15 +82,13 @@ class LocalRuns:
         jobs: Sequence[Job],
         launch_state: LaunchState,
         interrupts: Interrupts,
-        print_line: Print,
-        *,
         max_parallel: int,
         gpus: Gpus | None,
         pause_s: float,
     ) -> None:
         """``pause_s``: pause between two starts."""
         self._waiting, self._running = deque(jobs), dict[int, _Running]()
-        self._launch_state, self._interrupts, self._print = launch_state, interrupts, print_line
+        self._launch_state, self._interrupts = launch_state, interrupts
         self._max_parallel, self._gpus, self._pause_s = max_parallel, gpus, pause_s
         self._next_start = Deadline(0.0)
         self._grace: Deadline | None = None
@@ -128,12 +123,12 @@ class LocalRuns:
             except OSError as error:
                 self._free(gpu)
                 self._launch_state.ended(job.name, "failed", None, named(error))
-                self._print(f"failed {job.name}: it could not be started: {named(error)}")
+                print_line(f"failed {job.name}: it could not be started: {named(error)}")
                 continue
             self._running[running.pid_fd] = running
             self._launch_state.started(job.name)
             on = "" if gpu is None else f" on GPU {gpu}"
-            self._print(f"started {job.name}{on}; its output: {job.log_path}")
+            print_line(f"started {job.name}{on}; its output: {job.log_path}")
             self._next_start = Deadline(self._pause_s)
         return _POLL_S
 
@@ -143,10 +138,14 @@ class LocalRuns:
         self._free(running.gpu)
         code = running.process.wait(_CLEAN_UP_S)
         job = running.job
-        status = "interrupted" if killed else _status(code)
+        status: Status = "failed"
+        if code == 0 and not killed:
+            status = "done"
+        elif killed or code in _INTERRUPTED:
+            status = "interrupted"
         cause = _last_line(job.log_path, running.log_from) if status == "failed" else ""
         self._launch_state.ended(job.name, status, code, cause)
-        self._print(f"{status} {job.name}: {_how(code)}; {len(self._waiting)} wait, {len(self._running)} run")
+        print_line(f"{status} {job.name}: {_how(code)}; {len(self._waiting)} wait, {len(self._running)} run")
 
     def _free(self, gpu: str | None) -> None:
         if self._gpus is not None and gpu is not None:
@@ -160,7 +159,7 @@ class LocalRuns:
         if self._grace is None:
             self._grace = Deadline(_STOP_S)
             if self._running:
-                self._print(f"{len(self._running)} runs are saving and ending; a second signal ends them at once")
+                print_line(f"{len(self._running)} runs are saving and ending; a second signal ends them at once")
             for running in self._running.values():
                 _send(running, signum)
         elif count > 1 or self._grace.passed:
@@ -179,8 +178,11 @@ class LocalRuns:
         ends = Deadline(_CLEAN_UP_S)
         not_ended = {running.pid_fd for running in left}
         while not_ended and not ends.passed:
-            not_ended.difference_update(_readable(not_ended, ends.left))
-        _pause(self._interrupts, _CLEAN_UP_S)
+            not_ended -= _readable(not_ended, ends.left)
+        cleaned = Deadline(_CLEAN_UP_S)
+        while not cleaned.passed:
+            _readable([self._interrupts.wake_fd], cleaned.left)  # a signal does not shorten this wait
+            self._interrupts.drain()
         for running in left:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.process.pid, signal.SIGKILL)
@@ -190,14 +192,6 @@ class LocalRuns:
 def _readable(fds: Collection[int], within_s: float) -> set[int]:
     """Descriptors that are readable; waits for the first one, at most ``within_s`` seconds."""
     return {fd for fd in wait(list(fds), within_s) if isinstance(fd, int)}
-
-
-def _pause(interrupts: Interrupts, seconds: float) -> None:
-    """Sleep even if signals arrive."""
-    until = Deadline(seconds)
-    while not until.passed:
-        _readable([interrupts.wake_fd], until.left)
-        interrupts.drain()
 
 
 def _start(job: Job, gpu: str | None) -> _Running:
@@ -224,10 +218,6 @@ def _send(running: _Running, signum: int) -> None:
     """Send a signal to the main process only, which stops its children."""
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(running.pid_fd, signum)
-
-
-def _status(code: int) -> Status:
-    return "done" if code == 0 else "interrupted" if code in _INTERRUPTED else "failed"
 
 
 def _how(code: int) -> str:

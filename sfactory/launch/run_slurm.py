@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from sfactory import atomic
 from sfactory.config.flags import assigned
 from sfactory.config.launcher import LauncherConfig
 from sfactory.errors import ConfigError, ResourceError, SFactoryError
-from sfactory.launch.jobs import Job
+from sfactory.launch.jobs import Job, print_line
 
 DEFAULT_TEMPLATE = """cd {{ CWD }}
 {{ CMD }}
@@ -29,8 +29,7 @@ _SBATCH = "sbatch"
 _SUBMIT_S = 60.0
 _TIMED_OUT = 124  # exit code of coreutils' timeout
 _KILL_AFTER_S = 60
-
-Print = Callable[[str], None]
+_PLACES = ("CMD", "CWD", "NAME", "GPU", "CPU", "PARTITION", "TIMEOUT")
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Batch:
             except (OSError, ValueError) as error:
                 problems.append(f"{assigned('slurm_sbatch_template', config.slurm_sbatch_template)}: {error}")
             else:
-                problems += template_problems(config.slurm_sbatch_template, template)
+                problems += _template_problems(config.slurm_sbatch_template, template)
         folder = runs / "slurm" if config.slurm_workdir is None else Path(config.slurm_workdir)
         for path in (folder, runs, Path.cwd()):
             if not str(path.absolute()).isprintable() or '"' in str(path):
@@ -74,15 +73,16 @@ class Batch:
         """The batch script of a run."""
         options = [f"#SBATCH {option}" for option in self._options(job)]
         variables = [f"export {name}={shlex.quote(value)}" for name, value in job.env_vars.items()]
-        places = {
-            "CMD": self._command(job),
-            "CWD": shlex.quote(os.getcwd()),
-            "NAME": job.name,
-            "GPU": str(self.gpus),
-            "CPU": str(self.cpus),
-            "PARTITION": self.partition or "",
-            "TIMEOUT": str(self.timeout_s),
-        }
+        values = (
+            self._command(job),
+            shlex.quote(os.getcwd()),
+            job.name,
+            str(self.gpus),
+            str(self.cpus),
+            self.partition or "",
+            str(self.timeout_s),
+        )
+        places = dict(zip(_PLACES, values, strict=True))
         body = _PLACE.sub(lambda match: places[match[1]], self.template)
         # #SBATCH lines of a template must come before the first command.
         own = [line for line in body.splitlines() if line.startswith("#SBATCH")]
@@ -113,16 +113,10 @@ class Batch:
         )
 
 
-def template_problems(path: str, template: str) -> list[str]:
-    """Problems of a user's template."""
-    known = ("CMD", "CWD", "NAME", "GPU", "CPU", "PARTITION", "TIMEOUT")
-    where = assigned("slurm_sbatch_template", path)
-    names = _PLACE.findall(template)
-    problems = [
-        f"{where}: {{{{ {name} }}}} is unknown; there are {', '.join(known)}"
-        for name in dict.fromkeys(names)
-        if name not in known
-    ]
+def _template_problems(path: str, template: str) -> list[str]:
+    where, names = assigned("slurm_sbatch_template", path), _PLACE.findall(template)
+    unknown = [name for name in dict.fromkeys(names) if name not in _PLACES]
+    problems = [f"{where}: {{{{ {name} }}}} is unknown; there are {', '.join(_PLACES)}" for name in unknown]
     if "CMD" not in names:
         problems.append(f"{where}: has no {{{{ CMD }}}}, which starts the run")
     return problems
@@ -143,29 +137,22 @@ def write_scripts(jobs: Sequence[Job], batch: Batch) -> list[Path]:
     return paths
 
 
-def submit(paths: Sequence[Path], print_line: Print) -> dict[str, str]:
-    """Submit the scripts; returns job numbers by name of the run. Raises SFactoryError at the first failure."""
-    numbers: dict[str, str] = {}
-    for path in paths:
-        try:
-            done = subprocess.run(
-                [_SBATCH, "--parsable", str(path)], capture_output=True, text=True, timeout=_SUBMIT_S, check=True
-            )
-        except subprocess.CalledProcessError as error:
-            raise SFactoryError(
-                f"{_SBATCH} {path} failed: {error.stderr.strip() or error}{_so_far(numbers)}"
-            ) from error
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise SFactoryError(f"{_SBATCH} {path} failed: {error}{_so_far(numbers)}") from error
-        numbers[path.stem] = done.stdout.strip().partition(";")[0]
-        print_line(f"submitted {path.stem} as job {numbers[path.stem]}")
-    return numbers
-
-
 def submit_command(path: Path) -> str:
     """The command that submits a script."""
     return shlex.join([_SBATCH, str(path)])
 
 
-def _so_far(numbers: dict[str, str]) -> str:
-    return f"; submitted so far: {', '.join(numbers)}" if numbers else ""
+def submit(paths: Sequence[Path]) -> dict[str, str]:
+    """Submit the scripts; returns job numbers by name of the run. Raises SFactoryError at the first failure."""
+    numbers: dict[str, str] = {}
+    for path in paths:
+        command = [_SBATCH, "--parsable", str(path)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_SUBMIT_S, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            stderr = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else ""
+            so_far = f"; submitted so far: {', '.join(numbers)}" if numbers else ""
+            raise SFactoryError(f"{_SBATCH} {path} failed: {stderr or error}{so_far}") from error
+        numbers[path.stem] = done.stdout.strip().partition(";")[0]
+        print_line(f"submitted {path.stem} as job {numbers[path.stem]}")
+    return numbers

@@ -114,7 +114,7 @@ def test_ctrl_c_saves_all_runs_and_the_same_command_goes_on(launch: Start) -> No
     assert statuses == ["interrupted", "interrupted", "waiting"]
     assert [run["exit_code"] for run in first.runs().values()] == [130, 130, None]
     assert gpus == {"CUDA_VISIBLE_DEVICES=0", "CUDA_VISIBLE_DEVICES=1"}
-    assert "to go on with what is not done: " in first.stderr
+    assert "to resume the runs that are not done: " in first.stderr
     first.assert_clean()
     saved = first.saved_env_steps("run_seed_1")
     assert f" saved={saved} " in (first.folder / "run_seed_1.log").read_text().splitlines()[-2]
@@ -184,7 +184,7 @@ def test_two_launchers_do_not_share_a_folder(launch: Start) -> None:
     second = launch(text)
 
     assert second.wait() == ExitCode.REFUSED
-    assert "is in use by another launcher (process " in second.stderr
+    assert "is in use by process " in second.stderr
     first.send(signal.SIGTERM)
     assert first.wait() == ExitCode.SIGTERM
     first.assert_clean()

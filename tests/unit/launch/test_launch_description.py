@@ -55,7 +55,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def jobs(*experiments: Experiment, suffix: str = "") -> list[Job]:
-    return jobs_of(RunDescription("search", list(experiments)), "here", suffix)
+    return jobs_of(RunDescription("search", list(experiments)), Path("here/search"), suffix)
 
 
 def problems(*experiments: Experiment) -> list[str]:
@@ -120,7 +120,7 @@ def test_file_with_lists_grids_and_random_searches() -> None:
     drawn = RandomSearch({"gamma": Uniform(0.9, 0.99)}, count=2, seed=5).combinations()
     assert [run.words[1] for run in runs[6:8]] == [f"--gamma={values['gamma']}" for values in drawn]
     assert runs[8] == ("alone", ("--env=CartPole-v1",), {})
-    assert len(jobs_of(description, "train_dir", "")) == 9
+    assert len(jobs_of(description, Path("train_dir"), "")) == 9
 
 
 def test_module_with_an_object_or_a_function() -> None:

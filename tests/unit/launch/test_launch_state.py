@@ -21,7 +21,7 @@ def test_entries_are_saved_and_loaded_by_one_launcher_at_a_time(tmp_path: Path) 
         launch_state.ended("a", "done", 0)
         launch_state.ended("b", "failed", None, "no such program")
         launch_state.started("c")
-        with pytest.raises(RunDirError, match="in use by another launcher"), LaunchState.opened(tmp_path / "new"):
+        with pytest.raises(RunDirError, match="in use by process"), LaunchState.opened(tmp_path / "new"):
             pass
 
     with LaunchState.opened(tmp_path / "new") as launch_state:
