@@ -11,7 +11,6 @@ from torch import Tensor
 
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.encoders import MLPEncoder
 from sfactory.model.layers import elu_, relu_, tanh_
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
 from tests.support.parts import evaluate
@@ -116,17 +115,6 @@ def test_separate_towers_share_no_weights() -> None:
 
     assert not actor & critic
     assert actor | critic == {name for name, _ in model.named_parameters()}
-
-
-def test_scale_and_mean_apply_to_every_leaf() -> None:
-    obs = observations(EVERYTHING, 3)
-    encoder = MLPEncoder(EVERYTHING, config(encoder_mlp_layers=(), obs_subtract_mean=10.0, obs_scale=255.0))
-
-    features = encoder(obs)
-
-    flat = torch.cat([leaf.reshape(3, -1).to(torch.float32) for leaf in obs.values()], dim=1)
-    assert encoder.out_size == 48 + 1 + 1 + 5
-    torch.testing.assert_close(features, (flat - 10.0) / 255.0)
 
 
 @pytest.mark.parametrize("nonlinearity", ["elu", "relu", "tanh"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
@@ -76,42 +77,42 @@ def first_weights(seed: int) -> Array:
     return weights
 
 
-def actions_of_policy_worker(weights: Array, seed: int, worker: int, generation: int, _: int) -> list[int]:
-    """The answers of a policy worker in a thread to four requests of 16 rows."""
+@contextlib.contextmanager
+def running(shared: SharedObjects, target: Callable[..., None], *arguments: Any) -> Iterator[None]:
+    """Runs a worker in a thread until the end of the context."""
+    thread = threading.Thread(target=target, args=arguments, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        shared.control.order_stop(Stop.NOW)
+        shared.to_actors[0].put(SlotFreed(0))  # wakes up an actor
+        thread.join(END_S)
+
+
+def actions_of_policy_worker(weights: Array, seed: int, worker: int, generation: int, _: int) -> Array:
+    """The answers of a policy worker to four requests of 16 rows."""
     config = config_of(FLAGS)
     shared = shared_objects_of(config)
     shared.weights[0].publish(weights, 0)
     setup = shared.policy_worker(0, worker, config, seed, generation, "cpu")
-    row = shared.status.row(f"sf-policy-0-{worker}")
-    thread = threading.Thread(target=run_policy_worker, args=(setup, row), daemon=True)
-    thread.start()
-    try:
+    with running(shared, run_policy_worker, setup, shared.status.row(f"sf-policy-0-{worker}")):
         for t in range(4):
             setup.inbox.put(ActRequest(0, 0, 0, t, t % 2, 0))
             assert list(shared.to_actors[0].get(END_S)) == [ActReply(0, t)]
-    finally:
-        shared.control.order_stop(Stop.NOW)
-        thread.join(END_S)
-    return [int(action) for action in shared.trajectories.slot(0).actions["action"].flatten()]
+    return shared.trajectories.slot(0).actions["action"]
 
 
-def actions_of_local_actor(weights: Array, seed: int, actor: int, generation: int, attempt: int) -> list[int]:
-    """The actions of an actor in a thread in its first trajectory."""
+def actions_of_local_actor(weights: Array, seed: int, actor: int, generation: int, attempt: int) -> Array:
+    """The actions of an actor in its first trajectory."""
     config = config_of({**FLAGS, "policy_workers_per_policy": 1, "inference": "local"})
     shared = shared_objects_of(config, "local")
     shared.weights[0].publish(weights, 0)
     setup = dataclasses.replace(shared.actor(actor, config, seed, generation, attempt), factory=Scripted("any"))
-    row = shared.status.row(f"sf-actor-{actor}")
-    thread = threading.Thread(target=run_actor, args=(setup, config.model, None, row), daemon=True)
-    thread.start()
     slot = shared.table.slots_of(actor)[0]
-    try:
+    with running(shared, run_actor, setup, config.model, None, shared.status.row(f"sf-actor-{actor}")):
         assert eventually(lambda: shared.table.state(slot) is SlotState.READY, END_S)
-    finally:
-        shared.control.order_stop(Stop.NOW)
-        setup.inbox.put(SlotFreed(slot))  # wakes it up
-        thread.join(END_S)
-    return [int(action) for action in shared.trajectories.slot(slot).actions["action"].flatten()]
+    return shared.trajectories.slot(slot).actions["action"]
 
 
 def test_seed_decides_the_first_weights() -> None:
@@ -132,12 +133,12 @@ def test_seed_decides_the_first_weights() -> None:
     ids=["policy worker", "local actor"],
 )
 def test_each_place_draws_its_own_actions_again(
-    actions_of: Callable[..., list[int]], places: list[tuple[int, int, int, int]]
+    actions_of: Callable[..., Array], places: list[tuple[int, int, int, int]]
 ) -> None:
     weights = first_weights(1)
 
-    drawn = [actions_of(weights, *place) for place in places]
+    *drawn, again = [tuple(actions_of(weights, *place).flat) for place in [*places, places[-1]]]
 
-    assert drawn[-1] == actions_of(weights, *places[-1])
-    assert len({tuple(actions) for actions in drawn}) == len(places)
+    assert drawn[-1] == again
+    assert len(set(drawn)) == len(places)
     assert all(len(set(actions)) > 3 for actions in drawn)

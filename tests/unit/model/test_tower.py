@@ -42,6 +42,7 @@ def test_unrolled_rollout_equals_acting_step_by_step(rnn_type: str, layers: int,
     model = model_of(use_rnn=True, rnn_type=rnn_type, rnn_num_layers=layers, actor_critic_share_weights=share)
     obs, is_first = rollout()
     state = torch.randn(ROWS, model.state_size)
+    assert model.state_size == 8 * layers * (2 if rnn_type == "lstm" else 1) * (1 if share else 2)
     params, values, states = [], [], []
     with torch.no_grad():
         for t in range(STEPS + 1):
@@ -97,20 +98,3 @@ def test_value_after_the_rollout_has_no_gradient_in_memory() -> None:
     gradients = torch.autograd.grad(last.sum(), list(model.tower.core.parameters()), allow_unused=True)
 
     assert all(gradient is None or not bool(gradient.any()) for gradient in gradients)
-
-
-@pytest.mark.parametrize(
-    ("fields", "size"),
-    [
-        ({"use_rnn": False}, 0),
-        ({"use_rnn": True}, 8),
-        ({"use_rnn": True, "rnn_type": "lstm", "rnn_num_layers": 2}, 32),
-        ({"use_rnn": True, "actor_critic_share_weights": False}, 16),
-    ],
-)
-def test_state_size_follows_the_network(fields: dict[str, Any], size: int) -> None:
-    model = model_of(**fields)
-
-    assert model.state_size == size
-    assert model.fresh_state(4).shape == (4, size)
-    assert not bool(model.fresh_state(4).any())

@@ -92,3 +92,13 @@ def test_slot_of_an_actor_that_died_inside_publish_is_complete() -> None:
 
     assert table.state(0) is READY
     assert table.steps_held() == 9
+
+
+def test_every_slot_has_one_owner() -> None:
+    table = SlotTable(num_actors=2, splits=2, slots_per_split=3, num_policies=1)
+
+    splits = [list(table.slots_of_split(actor, split)) for actor in range(2) for split in range(2)]
+
+    assert splits == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+    assert [list(table.slots_of(actor)) for actor in range(2)] == [splits[0] + splits[1], splits[2] + splits[3]]
+    assert [table.owner(slot) for slot in range(12)] == 6 * [0] + 6 * [1]

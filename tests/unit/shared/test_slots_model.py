@@ -108,19 +108,6 @@ class SlotMachine(RuleBasedStateMachine):
         waiting_steps = [modelled.steps[policy] for modelled in self.model for policy in modelled.waiting]
         assert self.table.steps_held() == sum(filling) + sum(waiting_steps)
 
-    @invariant()
-    def every_slot_has_one_owner(self) -> None:
-        if not hasattr(self, "table"):
-            return
-        splits = [
-            (actor, list(self.table.slots_of_split(actor, split)))
-            for actor in range(self.actors)
-            for split in range(self.splits)
-        ]
-        assert [slot for _, slots in splits for slot in slots] == list(range(len(self.model)))
-        assert all(self.table.owner(slot) == actor for actor, slots in splits for slot in slots)
-        assert all(slot in self.table.slots_of(actor) for actor, slots in splits for slot in slots)
-
 
 def test_table_agrees_with_the_model_after_any_moves() -> None:
     run_state_machine_as_test(

@@ -77,10 +77,6 @@ def test_process_without_a_stopwatch_is_neither_busy_nor_waiting() -> None:
     assert board.times("sf-actor", now()) == [(0.0, 0.0), (0.0, 0.0)]
 
 
-def test_states_are_in_order() -> None:
-    assert sorted(State) == [State.UNBORN, State.STARTING, State.RESETTING, State.RUNNING, State.DONE]
-
-
 def test_each_process_has_its_own_failure_text() -> None:
     board = FailureBoard(["a", "b"])
 

@@ -32,17 +32,6 @@ def test_newest_publication_is_copied_with_its_version(publications: int) -> Non
     assert np.array_equal(target, pattern(publications))
 
 
-def test_weights_of_another_size_are_refused() -> None:
-    weights, target = SharedWeights(1000), np.zeros(1000, np.uint8)
-    weights.publish(pattern(1), 1)
-
-    with pytest.raises(ValueError, match="broadcast"):
-        weights.publish(pattern(2, nbytes=999), 2)
-
-    assert weights.read_into(target) == (1, 1)
-    assert np.array_equal(target, pattern(1))
-
-
 def test_reader_that_is_always_overtaken_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sfactory.shared.weights._READ_LIMIT_S", 0.05)
     weights = SharedWeights(8)

@@ -38,13 +38,6 @@ def refuse(*_: object) -> int:
     raise PermissionError(1, "Operation not permitted")
 
 
-def test_memory_of_this_machine_is_known() -> None:
-    have = available_memory()
-
-    assert have is not None
-    assert 0 < have < 2**50
-
-
 @pytest.mark.parametrize(
     ("have", "planned", "problem"),
     [
@@ -56,6 +49,7 @@ def test_memory_of_this_machine_is_known() -> None:
 def test_plan_above_the_free_memory_is_refused(
     have: int | None, planned: int, problem: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert (available_memory() or 0) > 0
     monkeypatch.setattr(resources, "available_memory", lambda: have)
 
     if problem is None:
