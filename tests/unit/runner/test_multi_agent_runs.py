@@ -22,7 +22,7 @@ from sfactory.planning.step_cost import Agents, agents_steps_per_second
 from sfactory.play.player import Episode, Player
 from sfactory.play.rendering import show_nothing
 from sfactory.process.spawn import Spawner
-from sfactory.shared.control import Control, Stop
+from sfactory.shared.control import Control
 from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
 from tests.support.episodes import finished_episodes
@@ -59,11 +59,11 @@ def test_a_layout_counts_rows_as_envs_times_agents() -> None:
     assert TrajectoryBuffer(one_agent, small_layout()).slot(0).counts_env_step is None
 
 
-def warmed(env: ScriptedAgents, steps: int, control: Control | None = None) -> Split:
+def warmed(env: ScriptedAgents, steps: int) -> Split:
     split = MultiAgentSplit(0, [ScriptedAgents(base=5.0), env], env.spec, 4)
     split.reset([1, 2], "actor 0")
     row = StatusBoard(["sf-actor-0"]).row("sf-actor-0")
-    warm_up(split, 1, steps, 7, control or Control(1), row)
+    warm_up(split, 1, steps, 7, Control(1), row)
     return split
 
 
@@ -94,15 +94,6 @@ def test_random_steps_over_the_end_of_an_episode_begin_another() -> None:
 
     assert slot.obs["obs"][0, 2:, 0].tolist() == [100, 101]
     assert slot.is_first[0].all()
-
-
-def test_random_steps_end_with_a_stop() -> None:
-    control, env = Control(1), ScriptedAgents()
-    control.order_stop(Stop.NOW)
-
-    warmed(env, 9, control)
-
-    assert env.taken == []
 
 
 def test_the_speed_of_random_steps_is_measured() -> None:
