@@ -21,9 +21,8 @@ from sfactory.errors import ResourceError, RunDirError
 from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, read_events
 from sfactory.pbt.mutation import leaves
 
-METRICS_NAME = "metrics.jsonl"
 RETURN, STEPS = "train/episode_return_mean", "perf/trained_env_steps"
-SHAPING = "reward_shaping"
+_LOGARITHMIC = (How.FACTOR, How.LOG_UNIFORM, How.DOUBLE)  # kinds of mutations whose values are drawn on such an axis
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def read_history(run_dir: Path) -> History:
     declared = {name: each.how for name, each in mutable_flags().items()}
     declared |= {each.name: each.how for each in hyperparameters(config_of(saved.values))}
     policies = tuple(sorted({event.policy for event in events}))
-    rows = list(_rows(run_dir / METRICS_NAME))
+    rows = list(_rows(run_dir / "metrics.jsonl"))
     returns = tuple(curve for policy in policies if (curve := _returns(policy, rows)).values)
     ends = {curve.policy: curve.env_steps[-1] for curve in returns}
     replacements = tuple(event for event in events if event.kind is Kind.REPLACE)
@@ -96,18 +95,18 @@ def _returns(policy: int, rows: Iterable[Mapping[str, object]]) -> Curve:
     return _curve(policy, [(steps, value) for steps, value in points if is_number(steps) and is_number(value)])
 
 
-def _curve(policy: int, points: Iterable[tuple[object, object]]) -> Curve:
-    """A curve through points in the order in which they were written.
+def _curve(policy: int, points: Iterable[tuple[Any, Any]], end: float = 0) -> Curve:
+    """A curve through points in the order in which they were written, whose last value is continued to ``end``.
 
     A session resumed from an older checkpoint removes the points after it.
     """
     kept: list[tuple[float, float]] = []
     for steps, value in points:
-        assert isinstance(steps, int | float)
-        assert isinstance(value, int | float)
         while kept and kept[-1][0] > steps:
             kept.pop()
         kept.append((steps, value))
+    if kept and end > kept[-1][0]:
+        kept.append((end, kept[-1][1]))
     return Curve(policy, tuple(steps for steps, _ in kept), tuple(value for _, value in kept))
 
 
@@ -115,45 +114,32 @@ def _traces(
     events: Sequence[Event], policies: Sequence[int], declared: Mapping[str, How], ends: Mapping[int, float]
 ) -> Iterable[Trace]:
     """One trace for each hyperparameter and for each number of the reward shaping that is not the same everywhere."""
-    values = [_values(event) for event in events]
-    for name in dict.fromkeys(name for each in values for name in each):
+    values = [(event, _values(event)) for event in events]
+    for name in dict.fromkeys(name for _, each in values for name in each):
         curves = []
         for policy in policies:
             points = [
-                (event.env_steps, each[name])
-                for event, each in zip(events, values, strict=True)
-                if event.policy == policy and name in each
+                (event.env_steps, each[name]) for event, each in values if event.policy == policy and name in each
             ]
-            curve = _curve(policy, points)
-            if curve.values:
-                curves.append(_extended(ends.get(policy, 0), curve))
+            curves.append(_curve(policy, points, ends.get(policy, 0)))
         seen = {value for curve in curves for value in curve.values}
-        if name in declared:
-            log = declared[name] in (How.FACTOR, How.LOG_UNIFORM, How.DOUBLE)
-        elif len(seen) > 1:
-            log = True
-        else:
-            continue
-        yield Trace(name, log and min(seen) > 0, tuple(curves))
+        if name in declared or len(seen) > 1:
+            log = declared.get(name, How.FACTOR) in _LOGARITHMIC
+            yield Trace(name, log and min(seen) > 0, tuple(curve for curve in curves if curve.values))
 
 
 def _values(event: Event) -> dict[str, float]:
     """All values of a member that can be mutated, by name."""
     shaping = leaves(event.reward_shaping or {})
-    return {**event.hyperparameters, **{".".join((SHAPING, *map(str, path))): value for path, value in shaping}}
-
-
-def _extended(end: float, curve: Curve) -> Curve:
-    """The curve with its last value continued to ``end``."""
-    if end <= curve.env_steps[-1]:
-        return curve
-    return Curve(curve.policy, (*curve.env_steps, end), (*curve.values, curve.values[-1]))
+    return {
+        **event.hyperparameters,
+        **{".".join(("reward_shaping", *map(str, path))): value for path, value in shaping},
+    }
 
 
 _WIDTH = 9.0  # inches, like all sizes here
 _TALL, _MEDIUM, _LOW = 3.2, 2.2, 1.8
 _COLUMNS = 2
-_AXIS = "env steps of the policy"
 
 
 def draw(history: History, target: Path) -> None:
@@ -206,8 +192,7 @@ def _draw_returns(axes: Any, history: History) -> None:
     for curve in history.returns:
         name = f"policy {curve.policy}"
         axes.plot(curve.env_steps, curve.values, color=_color(curve.policy), label=name, gid=f"return-{curve.policy}")
-    axes.set(title="mean return of the last episodes")
-    _format_env_steps(axes)
+    _label(axes, "mean return of the last episodes")
     axes.grid(alpha=0.3)
     if history.returns:
         axes.legend(fontsize=7, ncols=4)
@@ -234,30 +219,22 @@ def _draw_replacements(axes: Any, history: History) -> None:
                 gid=f"birth-{event.parent}-{event.policy}",
             )
         )
-    axes.set(title="replacements (arrows point to the policy that got the weights)", yticks=history.policies)
-    _format_env_steps(axes)
-    axes.set_ylabel("policy")
+    _label(axes, "replacements (arrows point to the policy that got the weights)")
+    axes.set(yticks=history.policies, ylabel="policy")
     axes.invert_yaxis()
 
 
 def _draw_trace(axes: Any, trace: Trace) -> None:
     for curve in trace.curves:
-        axes.step(
-            curve.env_steps,
-            curve.values,
-            where="post",
-            color=_color(curve.policy),
-            linewidth=1.0,
-            gid=f"{trace.name}-{curve.policy}",
-        )
+        style = {"where": "post", "color": _color(curve.policy), "linewidth": 1.0}
+        axes.step(curve.env_steps, curve.values, gid=f"{trace.name}-{curve.policy}", **style)
     if trace.log:
         axes.set_yscale("log")
-    axes.set(title=trace.name)
-    _format_env_steps(axes)
+    _label(axes, trace.name)
     axes.grid(alpha=0.3)
 
 
-def _format_env_steps(axes: Any) -> None:
-    """Label the axis, with 120 k for 120,000."""
-    axes.set_xlabel(_AXIS)
+def _label(axes: Any, title: str) -> None:
+    """Set the title and label the axis of env steps, with 120 k for 120,000."""
+    axes.set(title=title, xlabel="env steps of the policy")
     axes.xaxis.set_major_formatter(importlib.import_module("matplotlib.ticker").EngFormatter())

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,10 +34,10 @@ _log = logging.getLogger(__name__)
 class Population:
     """The members of a population and their turns."""
 
-    def __init__(self, run_dir: Path, config: Config, state: PopulationState) -> None:
-        """Use ``begin`` or ``restore`` instead."""
+    def __init__(self, run_dir: Path, config: Config, state: PopulationState, session_start: Mapping[int, int]) -> None:
+        """Use ``begin`` or ``restore`` instead. session_start: env steps of each policy at the start of the session."""
         options = config.population
-        self._run_dir, self._config, self._state = run_dir, config, state
+        self._run_dir, self._config, self.state = run_dir, config, state
         self._declared = hyperparameters(config)
         self._by = Perturbation(options.pbt_mutation_rate, options.pbt_perturb_min, options.pbt_perturb_max)
         self._selection = Selection(
@@ -46,8 +46,8 @@ class Population:
         self._learning = learning_policies(config)
         self._event_log = PbtEventLog(run_dir / EVENT_LOG_NAME)
         self._pending: set[int] = set()
-        # Env steps of each member at the start of the session; {} once all members have been ranked in it.
-        self._resumed_at: dict[int, int] = {}
+        # Where turns wait for a ranking; {} in a new run, and once all members have been ranked in the session.
+        self._resumed_at = {p: session_start.get(p, 0) for p in self._learning} if any(session_start.values()) else {}
 
     @classmethod
     def begin(
@@ -65,8 +65,7 @@ class Population:
             raise EnvError(f"the reward shaping of the environment {problem}")
         # As it will be after a resume: lists for tuples.
         shaping: Shaping | None = json.loads(json.dumps(reward_shaping))
-        population = cls(run_dir, config, PopulationState(seed, next_number(run_dir), shaping, {}))
-        population._join(env_steps)
+        population = cls(run_dir, config, PopulationState(seed, next_number(run_dir), shaping, {}), env_steps)
         for policy in population._learning:
             population.record(population._first(policy, env_steps.get(policy, 0)))
         return population
@@ -82,8 +81,7 @@ class Population:
         state = load_state(run_dir)
         if state is None:
             return None
-        population = cls(run_dir, config, state)
-        population._join(env_steps)
+        population = cls(run_dir, config, state, env_steps)
         for policy in population._learning:
             steps, member = env_steps.get(policy, 0), state.members.get(policy)
             event = population._first(policy, steps) if member is None else population._restored(member, steps)
@@ -93,19 +91,14 @@ class Population:
         return population
 
     @property
-    def state(self) -> PopulationState:
-        """The state that is saved."""
-        return self._state
-
-    @property
     def members(self) -> Mapping[int, Member]:
         """Members by policy, including members that do not learn in this session."""
-        return self._state.members
+        return self.state.members
 
     def config_for(self, policy: int) -> Config:
         """The run's config with the hyperparameters of ``policy`` if it is a member."""
         member = self.members.get(policy)
-        return self._config if member is None else self._config_with(member.hyperparameters)
+        return self._config_with(member.hyperparameters) if member else self._config
 
     def look_at(self, objectives: Objectives) -> None:
         """Check whether all members can be ranked, see ``due``. objectives: as for ``turn``."""
@@ -128,22 +121,24 @@ class Population:
         objectives: mean objective of each policy over its last episodes; None after too few episodes. Policies that do
         not learn are ignored.
         """
-        known = self._known(objectives)
+        known, member, rng = self._known(objectives), self.members[policy], self._rng(policy)
         found = standing(policy, known, self._selection)
-        if found.place is Place.UNRANKED:
-            return self._keep(policy, env_steps, known, "too few episodes to be ranked")
-        if found.place is Place.BEST:
-            return self._keep(policy, env_steps, known, "among the best")
-        rng = self._rng(policy)
         if found.parents:
-            parent = found.parents[int(rng.integers(len(found.parents)))]
-            return self._replace(policy, parent, env_steps, known, rng, "among the worst, by more than the gaps")
-        member = self.members[policy]
-        values, shaping = self._mutation(member.hyperparameters, member.reward_shaping, rng)
-        if (values, shaping) == (member.hyperparameters, member.reward_shaping):
-            return self._keep(policy, env_steps, known, "no value was drawn for mutation")
-        reason = "in the middle" if found.place is Place.MIDDLE else "among the worst, by less than the gaps"
-        return self._pend(Event(Kind.MUTATE, policy, env_steps, values, shaping, None, known, reason))
+            reason = "among the worst, by more than the gaps"
+            return self._replace(policy, found.parents, env_steps, known, rng, reason)
+        kind, values, shaping = Kind.KEEP, member.hyperparameters, member.reward_shaping
+        if found.place is Place.UNRANKED:
+            reason = "too few episodes to be ranked"
+        elif found.place is Place.BEST:
+            reason = "among the best"
+        else:
+            values, shaping = self._mutation(values, shaping, rng)
+            kind = Kind.MUTATE
+            reason = "in the middle" if found.place is Place.MIDDLE else "among the worst, by less than the gaps"
+            if (values, shaping) == (member.hyperparameters, member.reward_shaping):
+                kind, reason = Kind.KEEP, "no value was drawn for mutation"
+        self._pending.add(policy)
+        return Event(kind, policy, env_steps, values, shaping, None, known, reason)
 
     def reseed(
         self, policy: int, env_steps: int, objectives: Objectives, lost: Collection[int], reason: str
@@ -159,8 +154,8 @@ class Population:
             raise ValueError(f"no member other than policy {policy} has weights")
         if None in others.values() and self._waits(policy, env_steps):
             return None
-        rng, parents = self._rng(policy), best_of(others, self._selection) or list(others)
-        return self._replace(policy, parents[int(rng.integers(len(parents)))], env_steps, others, rng, reason)
+        parents = best_of(others, self._selection) or list(others)
+        return self._replace(policy, parents, env_steps, others, self._rng(policy), reason)
 
     def call_off(self, policy: int) -> None:
         """Cancel the pending turn of ``policy``; the same turn comes again."""
@@ -171,16 +166,16 @@ class Population:
 
         If the disk is full, a warning is logged and the next event saves the complete state.
         """
-        number, before = self._state.events, self.members.get(event.policy)
+        number, before = self.state.events, self.members.get(event.policy)
         if event.kind is Kind.SKIP and before is not None:
             event = dataclasses.replace(
                 event, hyperparameters=before.hyperparameters, reward_shaping=before.reward_shaping
             )
-        self._state = self._state.with_member(self._after(event, before))
+        self.state = self.state.with_member(self._after(event, before))
         self._pending.discard(event.policy)
         try:
             self._event_log.append(number, event)
-            save_state(self._run_dir, self._state)
+            save_state(self._run_dir, self.state)
         except OSError as error:
             _log.warning("the state of the population cannot be saved in %s: %s", self._run_dir, error)
 
@@ -208,29 +203,18 @@ class Population:
         found = {policy: objectives.get(policy) for policy in self._learning}
         return {p: float(value) if value is not None and math.isfinite(value) else None for p, value in found.items()}
 
-    def _join(self, env_steps: Mapping[int, int]) -> None:
-        """Start a session with members at these env steps."""
-        if any(env_steps.values()):
-            self._resumed_at = {policy: env_steps.get(policy, 0) for policy in self._learning}
-
     def _waits(self, policy: int, env_steps: int) -> bool:
         resumed_at = self._resumed_at.get(policy)
         return resumed_at is not None and env_steps < resumed_at + self._config.population.pbt_period_env_steps
 
-    def _pend(self, event: Event) -> Event:
-        self._pending.add(event.policy)
-        return event
-
     def _rng(self, policy: int) -> np.random.Generator:
         """The generator of the current turn of ``policy``."""
-        member = self.members.get(policy)
-        return np.random.default_rng(
-            seed_at(self._state.seed, Branch.POPULATION, policy, 0 if member is None else member.turns)
-        )
+        turns = self.members[policy].turns if policy in self.members else 0
+        return np.random.default_rng(seed_at(self.state.seed, Branch.POPULATION, policy, turns))
 
     def _first(self, policy: int, env_steps: int) -> Event:
         values: Values = {each.name: each.default for each in self._declared}
-        shaping = self._state.reward_shaping
+        shaping = self.state.reward_shaping
         if policy != self._learning[0]:
             values, shaping = self._mutation(values, shaping, self._rng(policy), at_least_one=True)
         return Event(Kind.BEGIN, policy, env_steps, values, shaping)
@@ -248,25 +232,29 @@ class Population:
         reason = "; ".join(problems)
         return Event(Kind.RESTORE, member.policy, env_steps, values, member.reward_shaping, reason=reason)
 
-    def _keep(self, policy: int, env_steps: int, objectives: Objectives, reason: str) -> Event:
-        member = self.members[policy]
-        values, shaping = member.hyperparameters, member.reward_shaping
-        return self._pend(Event(Kind.KEEP, policy, env_steps, values, shaping, None, objectives, reason))
-
     def _replace(
-        self, policy: int, parent: int, env_steps: int, objectives: Objectives, rng: np.random.Generator, reason: str
+        self,
+        policy: int,
+        parents: Sequence[int],
+        env_steps: int,
+        objectives: Objectives,
+        rng: np.random.Generator,
+        reason: str,
     ) -> Event:
+        """The event in which ``policy`` copies one of ``parents``."""
+        parent = parents[int(rng.integers(len(parents)))]
         source = self.members[parent]
         values, shaping = self._mutation(source.hyperparameters, source.reward_shaping, rng)
-        return self._pend(Event(Kind.REPLACE, policy, env_steps, values, shaping, parent, objectives, reason))
+        self._pending.add(policy)
+        return Event(Kind.REPLACE, policy, env_steps, values, shaping, parent, objectives, reason)
 
     def _mutation(
         self, values: Values, shaping: Shaping | None, rng: np.random.Generator, at_least_one: bool = False
     ) -> tuple[Values, Shaping | None]:
         new = mutated(values, self._declared, self._by, rng, self._is_legal, at_least_one)
-        if shaping is None or self._state.reward_shaping is None:
+        if shaping is None or self.state.reward_shaping is None:
             return new, shaping
-        return new, mutated_shaping(shaping, self._state.reward_shaping, self._by, rng)
+        return new, mutated_shaping(shaping, self.state.reward_shaping, self._by, rng)
 
     def _config_with(self, values: Values) -> Config:
         return config_of({**values_of(self._config), **values})
