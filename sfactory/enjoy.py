@@ -41,24 +41,25 @@ def _enjoy(config: EnjoyConfig, interrupts: Interrupts) -> str:
     with signals_held_back():
         from sfactory.experiment.saved_policy import CheckpointChoice, SavedPolicy
         from sfactory.play.play_session import play_session
-        from sfactory.play.player import Evaluation, Played, result_line
+        from sfactory.play.player import Evaluation, result_line
 
     choice = CheckpointChoice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
     saved = SavedPolicy.load(config.train_dir, config.experiment, choice)
     seed = secrets.randbits(31) if config.seed is None else config.seed
-    with play_session(config, saved) as session:
-        episodes = _play(session.player, config, saved, seed, interrupts)
-    played = Played(
-        env=saved.config.run.env,
-        policy=config.policy_index,
-        checkpoint=str(saved.checkpoint),
-        checkpoint_env_steps=saved.env_steps,
-        deterministic=config.eval_deterministic,
-        seed=seed,
-    )
-    if session.video_path is not None and session.video is not None:
-        print(f"{session.video.frames} frames are in {session.video_path}", file=sys.stderr, flush=True)
-    return result_line(played, Evaluation.of(episodes), session.video_path)
+    with play_session(config, saved) as (player, video):
+        episodes = _play(player, config, saved, seed, interrupts)
+    played = {
+        "env": saved.config.run.env,
+        "policy": config.policy_index,
+        "checkpoint": str(saved.checkpoint),
+        "checkpoint_env_steps": saved.env_steps,
+        "deterministic": config.eval_deterministic,
+        "seed": seed,
+    }
+    recorded = video if video is not None and video.frames else None
+    if recorded is not None:
+        print(f"{recorded.frames} frames are in {recorded.path}", file=sys.stderr, flush=True)
+    return result_line(played, Evaluation.of(episodes), recorded.path if recorded is not None else None)
 
 
 def _play(player: Player, config: EnjoyConfig, saved: SavedPolicy, seed: int, interrupts: Interrupts) -> list[Episode]:

@@ -147,7 +147,12 @@ def draw(history: History, target: Path) -> None:
 
     Raises ResourceError if matplotlib is missing or the file cannot be written.
     """
-    matplotlib = _matplotlib()
+    try:
+        matplotlib: Any = importlib.import_module("matplotlib")  # without its types, which mypy does not have
+    except ImportError as error:
+        raise ResourceError(
+            f"drawing needs matplotlib, which cannot be imported ({error}): run pip install 'sfactory[plot]'"
+        ) from error
     # Reproducible ids, and text instead of outlines.
     with matplotlib.rc_context({"svg.hashsalt": "sfactory", "svg.fonttype": "none", "font.size": 8}):
         figure = _figure(history)
@@ -159,16 +164,6 @@ def draw(history: History, target: Path) -> None:
             raise ResourceError(
                 f"{target} cannot be written: {error.strerror or error}; choose another --out"
             ) from error
-
-
-def _matplotlib() -> Any:
-    """matplotlib without its types, which mypy does not have."""
-    try:
-        return importlib.import_module("matplotlib")
-    except ImportError as error:
-        raise ResourceError(
-            f"drawing needs matplotlib, which cannot be imported ({error}): run pip install 'sfactory[plot]'"
-        ) from error
 
 
 def _figure(history: History) -> Any:

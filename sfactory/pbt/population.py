@@ -98,7 +98,7 @@ class Population:
     def config_for(self, policy: int) -> Config:
         """The run's config with the hyperparameters of ``policy`` if it is a member."""
         member = self.members.get(policy)
-        return self._config_with(member.hyperparameters) if member else self._config
+        return config_of({**values_of(self._config), **(member.hyperparameters if member else {})})
 
     def look_at(self, objectives: Objectives) -> None:
         """Check whether all members can be ranked, see ``due``. objectives: as for ``turn``."""
@@ -256,9 +256,8 @@ class Population:
             return new, shaping
         return new, mutated_shaping(shaping, self.state.reward_shaping, self._by, rng)
 
-    def _config_with(self, values: Values) -> Config:
-        return config_of({**values_of(self._config), **values})
-
     def _is_legal(self, name: str, values: Values) -> bool:
         """Whether a new value of ``name`` passes all checks of the command line."""
-        return not any(name in problem.flags for problem in find_problems(self._config_with(values)))
+        return not any(
+            name in problem.flags for problem in find_problems(config_of({**values_of(self._config), **values}))
+        )

@@ -75,29 +75,6 @@ class _NoTimeLeft(Exception):
     """A stop leaves no time for the rest of an evaluation."""
 
 
-class _StopCheck:
-    """After each reset and step of an env, reports work to main and looks for a stop."""
-
-    def __init__(self, control: Control, row: StatusRow) -> None:
-        self._control, self._row = control, row
-        self._deadline: Deadline | None = None
-
-    def look(self, env: AnyEnv) -> None:
-        """Raise _NoTimeLeft once there is no time left."""
-        self._row.begin_work()
-        if self.over:
-            raise _NoTimeLeft
-
-    @property
-    def over(self) -> bool:
-        """True once _FINISH_S have passed since a stop was first seen here."""
-        if not self._control.stopping:
-            return False
-        if self._deadline is None:
-            self._deadline = Deadline(_FINISH_S)
-        return self._deadline.passed
-
-
 class Evaluator:
     """Plays its share of each candidate's episodes; the first evaluator presents candidates."""
 
@@ -105,7 +82,7 @@ class Evaluator:
         """``make``: makes an env, given a seed; called again when an env has failed."""
         self._setup, self._make, self._row = setup, make, row
         self._policy = ActingPolicy(setup.spec, setup.model, setup.candidate.weights, torch.device("cpu"))
-        self._stop_check = _StopCheck(setup.control, row)
+        self._deadline: Deadline | None = None
         self._restarts = 0
         self._make_env()
         self._due = Every(setup.evaluation.eval_interval_sec)
@@ -145,10 +122,25 @@ class Evaluator:
         setup = self._setup
         self._env = self._make(setup.seed_of(_FOR_ENV, self._restarts))
         self._player = Player(
-            *(self._env, setup.spec, self._policy, self._stop_check.look),
+            *(self._env, setup.spec, self._policy, self._check_stop),
             name=setup.name,
             deterministic=setup.evaluation.eval_deterministic,
         )
+
+    def _check_stop(self, env: AnyEnv) -> None:
+        """After each reset and step of the env: report work to main, and raise _NoTimeLeft if there is none."""
+        self._row.begin_work()
+        if self._no_time_left:
+            raise _NoTimeLeft
+
+    @property
+    def _no_time_left(self) -> bool:
+        """True once _FINISH_S have passed since a stop was first seen here."""
+        if not self._setup.control.stopping:
+            return False
+        if self._deadline is None:
+            self._deadline = Deadline(_FINISH_S)
+        return self._deadline.passed
 
     def _play(self) -> None:
         setup = self._setup
@@ -189,7 +181,7 @@ class Evaluator:
     def _send(self, part: EvaluationPart) -> bool:
         """Send to main; False if it takes nothing before time is up."""
         while not self._setup.to_main.try_put(part):
-            if self._stop_check.over:
+            if self._no_time_left:
                 return False
             time.sleep(_RETRY_S)
         return True

@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,7 +25,6 @@ from sfactory.play.rendering import (
     VideoScreen,
     env_with_window,
     frames_per_second,
-    has_display,
     show_nothing,
 )
 from sfactory.play.video import VideoFile, find_ffmpeg
@@ -34,23 +32,14 @@ from sfactory.spec import EnvSpec
 
 _log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class PlaySession:
-    """A player, and the video of it, if one is made."""
-
-    player: Player
-    video: VideoFile | None
-
-    @property
-    def video_path(self) -> Path | None:
-        """Path of the video after the block of ``play_session`` has ended; None if nothing was recorded."""
-        return self.video.path if self.video is not None and self.video.frames else None
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
 @contextlib.contextmanager
-def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[PlaySession]:
-    """Open the env and the video of one play; both are closed when the block ends. A block that raises leaves no video.
+def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[tuple[Player, VideoFile | None]]:
+    """A player and the video of it, if one is made. Env and video are closed when the block ends.
+
+    A block that raises leaves no video.
 
     Raises ConfigError, EnvError or ResourceError if this machine or env cannot do what the flags ask for.
     """
@@ -71,7 +60,7 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[PlaySessio
         agents = env.agents if isinstance(env, AgentsEnv) else ()
         spec = EnvSpec.of_spaces(env.observation_space, env.action_space, agents)
         policy, deterministic = saved.model(spec), config.eval_deterministic
-        yield PlaySession(Player(env, spec, policy, show, name=name, deterministic=deterministic, repeat=repeat), video)
+        yield Player(env, spec, policy, show, name=name, deterministic=deterministic, repeat=repeat), video
 
 
 def _with_frameskip(saved: SavedPolicy, wanted: int | None) -> tuple[EnvFactory, int]:
@@ -102,7 +91,7 @@ def _open_env(config: EnjoyConfig, factory: EnvFactory, name: str) -> tuple[AnyE
     """The env in the render mode that the flags ask for, with its window if it has one."""
     if config.save_video:
         return factory.either("rgb_array"), show_nothing
-    display = has_display(os.environ)
+    display = any(os.environ.get(name) for name in _DISPLAYS)
     if config.render == "window":
         if not display:
             raise ConfigError(

@@ -49,18 +49,6 @@ class Episode(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Played:
-    """Which policy was played, and how; field names are keys of the JSON line."""
-
-    env: str
-    policy: int
-    checkpoint: str
-    checkpoint_env_steps: int
-    deterministic: bool
-    seed: int
-
-
-@dataclass(frozen=True)
 class Evaluation:
     """How a policy did; field names are keys of the JSON line. None where no episode was finished.
 
@@ -95,10 +83,12 @@ class Evaluation:
         )
 
 
-def result_line(played: Played, evaluation: Evaluation, video: Path | None) -> str:
-    """One line of JSON; numbers that are not finite become null, as JSON has no others."""
-    values = {**dataclasses.asdict(played), **dataclasses.asdict(evaluation)}
-    values["video"] = None if video is None else str(video)
+def result_line(played: Mapping[str, object], evaluation: Evaluation, video: Path | None) -> str:
+    """One line of JSON; numbers that are not finite become null, as JSON has no others.
+
+    played: what was played, and how.
+    """
+    values = {**played, **dataclasses.asdict(evaluation), "video": None if video is None else str(video)}
     values["episode_extra_stats"] = {k: _finite(v) for k, v in evaluation.episode_extra_stats.items()}
     return json.dumps({k: _finite(v) for k, v in values.items()}, allow_nan=False)
 

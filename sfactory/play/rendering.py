@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sfactory.clock import now
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 AnyEnv: TypeAlias = "Env | AgentsEnv"
 
 _DEFAULT_FPS = 30.0
-_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 # Called without arguments, or with the render mode that the env is to have.
 Factory = Callable[..., AnyEnv]
 
@@ -75,11 +74,6 @@ class VideoScreen:
             self._video.write(rgb_frame(image))
         except EnvError as error:
             raise EnvError(f"{self._name}: {error}") from None
-
-
-def has_display(environ: Mapping[str, str]) -> bool:
-    """Whether the environment variables name a display for a window."""
-    return any(environ.get(name) for name in _DISPLAYS)
 
 
 def frames_per_second(env: AnyEnv, wanted: float) -> float:

@@ -153,6 +153,7 @@ class Advisor:
         self._sampling, self._learner, self._model = config.sampling, config.learner, config.model
         self._stage, self._layout, self._spec = config.benchmark.stage, plan.layout, plan.spec
         self._on_gpu = plan.device != "cpu"
+        self._acts_in_actors = plan.layout.inference == "local" and config.benchmark.stage != "env"
         self._cores, self._actor_cores = plan.cores.count, plan.cores.count - plan.cores.kept
         self._math_threads = self._learner.learner_num_threads or plan.cores.learner_threads(plan.layout.num_actors)
 
@@ -163,22 +164,19 @@ class Advisor:
         # A busy learner occupies a core with each of its math threads.
         threads = 1 if self._on_gpu or self._stage in ("env", "sample") else self._math_threads
         idle_cores = load.idle_cores - (threads - 1) * load.busy.get("learner", 0.0)
-        meaning, flags = self._explain(load.bound_by, idle_cores)
-        return f"bound by {load.bound_by}: {meaning}; {'; '.join(flags or ['no flag is known to help'])}"
-
-    def _explain(self, bound_by: str, idle_cores: float) -> tuple[str, list[str]]:
-        match bound_by:
+        match load.bound_by:
             case "actor":
                 also = " and choosing their actions" if self._acts_in_actors else ""
-                return f"stepping environments{also} sets the pace", list(self._for_actors(idle_cores))
+                meaning, flags = f"stepping environments{also} sets the pace", self._for_actors(idle_cores)
             case "policy":
-                return "choosing actions sets the pace", list(self._for_policies(idle_cores))
+                meaning, flags = "choosing actions sets the pace", self._for_policies(idle_cores)
             case "learner":
-                return "learning sets the pace", list(self._for_learners(idle_cores))
+                meaning, flags = "learning sets the pace", self._for_learners(idle_cores)
             case "cores":
-                return "all cores are busy", list(self._for_cores())
+                meaning, flags = "all cores are busy", self._for_cores()
             case _:
-                return "processes wait for one another", list(self._for_waiting())
+                meaning, flags = "processes wait for one another", self._for_waiting()
+        return f"bound by {load.bound_by}: {meaning}; {'; '.join(flags) or 'no flag is known to help'}"
 
     def _for_actors(self, idle_cores: float) -> Iterator[str]:
         actors, learner_cores = self._sampling.num_workers, self._learner.learner_cores
@@ -262,10 +260,6 @@ class Advisor:
             yield "--num_batches_to_accumulate=2 assembles a batch while another is learned from"
         elif self._acts_in_actors:
             yield f"--min_traj_buffers_per_worker={slots + 1} lets actors run further ahead, with more policy lag"
-
-    @property
-    def _acts_in_actors(self) -> bool:
-        return self._layout.inference == "local" and self._stage != "env"
 
     def _local(self) -> Iterator[str]:
         alone = "" if self._sampling.policy_workers_per_policy == 1 else " --policy_workers_per_policy=1"

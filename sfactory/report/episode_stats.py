@@ -14,8 +14,6 @@ class Window:
     """The last ``width`` finite numbers of a series."""
 
     def __init__(self, width: int) -> None:
-        if width < 1:
-            raise ValueError(f"a window of {width} numbers: a mean needs at least one")
         self._width = width
         self.values: FloatArray = np.empty(0, np.float64)
 
@@ -33,16 +31,6 @@ class Window:
     def mean(self) -> float | None:
         """Mean of the window; None if it is empty."""
         return float(np.mean(self.values)) if self.values.size else None
-
-    @property
-    def min(self) -> float | None:
-        """Minimum of the window; None if it is empty."""
-        return float(np.min(self.values)) if self.values.size else None
-
-    @property
-    def max(self) -> float | None:
-        """Maximum of the window; None if it is empty."""
-        return float(np.max(self.values)) if self.values.size else None
 
 
 class EpisodeStats:
@@ -164,9 +152,7 @@ class Throughput:
             self.peak = max(self.rate(self.PEAK_WINDOW_S) or 0.0, self.peak or 0.0)
 
     def rate(self, window_s: float) -> float | None:
-        """Counts per second over the last ``window_s`` seconds, or since the first sample if that is later."""
-        if not 0 < window_s <= self.LONGEST_WINDOW_S:
-            raise ValueError(f"window_s={window_s}: windows reach back over 0 to {self.LONGEST_WINDOW_S} seconds")
+        """Counts per second over the last ``window_s`` seconds (at most 300), or since the first sample if later."""
         if not self._samples:
             return None
         start_s = self._samples[-1][0] - window_s

@@ -23,7 +23,9 @@ _FAULTS = ("env_restarts", "bad_env_data")
 
 def window_scalars(name: str, window: Window) -> Row:
     """``<name>_mean``, ``_min`` and ``_max`` of a window."""
-    return {f"{name}_mean": window.mean, f"{name}_min": window.min, f"{name}_max": window.max}
+    values = window.values
+    low, high = (float(values.min()), float(values.max())) if values.size else (None, None)
+    return {f"{name}_mean": window.mean, f"{name}_min": low, f"{name}_max": high}
 
 
 def speed_scalars(trained: Throughput, sampled: Throughput) -> Row:
