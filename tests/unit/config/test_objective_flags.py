@@ -22,8 +22,6 @@ from tests.support.parts import VECTOR, random_batch, small_layout
 from tests.support.recorded import CPU, record
 
 BASE = AlgoConfig(gamma=0.9, ppo_clip_ratio=0.1, ppo_clip_value=0.3, kl_loss_coeff=0.2)
-# IMPALA, APPO, A2C without a correction, PPO.
-FOUR = list(itertools.product((True, False), ("pg", "ppo_clip")))
 
 
 def of(**fields: Any) -> AlgoConfig:
@@ -60,62 +58,48 @@ def moved(model: ActorCritic, seed: int = 9) -> ActorCritic:
     return other
 
 
-def assert_as_reference(
-    model: ActorCritic, batch: Batch, config: AlgoConfig, target: TargetNetwork | None = None
-) -> None:
-    found = loss_of(model, config, batch, target=target)
-    wanted = expected(model, batch, config, None if target is None else target.model)
-    assert found.total.item() == pytest.approx(wanted.loss, rel=1e-4, abs=1e-5)
-    returns = torch.from_numpy(wanted.returns).float()
-    torch.testing.assert_close(found.returns[batch.valid], returns[batch.valid], rtol=1e-4, atol=1e-4)
-    assert found.statistics == pytest.approx(wanted.statistics, rel=1e-3, abs=1e-4, nan_ok=True)
+FLAGS_OF_VTRACE: list[dict[str, Any]] = [
+    *({"vtrace_rho": clip} for clip in (None, 0.5, 2.5)),
+    *({"vtrace_pg_rho": clip} for clip in (None, 0.5)),
+    *({"vtrace_c": clip} for clip in (None, 0.5)),
+    {"vtrace_rho": None, "vtrace_pg_rho": None, "vtrace_c": None},
+    *({"vtrace_lambda": factor} for factor in (0.0, 0.7)),
+    *({"vtrace_adv_weighting": weighting} for weighting in ("rho", "none")),
+    {"vtrace_adv_weighting": "rho", "vtrace_pg_rho": 0.5},
+]
+COMBINED = ("with_vtrace", "policy_loss", "normalize_advantages", "loss_reduction")
+CASES: list[dict[str, Any]] = [
+    *(
+        dict(zip(COMBINED, values, strict=True))
+        for values in itertools.product((True, False), ("pg", "ppo_clip"), (True, False), ("mean", "sum"))
+    ),
+    *({**flags, "policy_loss": loss} for flags in FLAGS_OF_VTRACE for loss in ("pg", "ppo_clip")),
+    *(
+        {"use_target_net": True, "target_worker_clip": clip, name: value}
+        for clip in (0.7, 2.0)
+        for name, value in (("gamma", 0.9), ("with_vtrace", False), ("policy_loss", "pg"))
+    ),
+]
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize(("with_vtrace", "policy_loss"), FOUR)
-def test_targets_and_policy_loss_combine_as_the_reference_computes(
-    with_vtrace: bool, policy_loss: str, normalize: bool, reduction: str, seed: int
-) -> None:
+@pytest.mark.parametrize("fields", CASES, ids=str)
+def test_the_objective_agrees_with_the_reference(fields: dict[str, Any]) -> None:
     model = model_of()
-    config = of(
-        with_vtrace=with_vtrace,
-        policy_loss=policy_loss,
-        normalize_advantages=normalize,
-        loss_reduction=reduction,
-    )
+    target = TargetNetwork(moved(model), interval=1, tau=1.0) if "use_target_net" in fields else None
+    config = of(**fields)
 
-    assert_as_reference(model, mixed_batch(model, seed), config)
-
-
-@pytest.mark.parametrize("fields", [{}, {"policy_loss": "pg"}], ids=["ppo_clip", "pg"])
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"vtrace_rho": None},
-        {"vtrace_rho": 0.5},
-        {"vtrace_rho": 2.5},
-        {"vtrace_pg_rho": None},
-        {"vtrace_pg_rho": 0.5},
-        {"vtrace_c": None},
-        {"vtrace_c": 0.5},
-        {"vtrace_rho": None, "vtrace_pg_rho": None, "vtrace_c": None},
-        {"vtrace_lambda": 0.0},
-        {"vtrace_lambda": 0.7},
-        {"vtrace_adv_weighting": "rho"},
-        {"vtrace_adv_weighting": "none"},
-        {"vtrace_adv_weighting": "rho", "vtrace_pg_rho": 0.5},
-    ],
-    ids=str,
-)
-def test_each_flag_of_vtrace_reaches_the_loss(flags: dict[str, Any], fields: dict[str, Any]) -> None:
-    model = model_of()
-
-    assert_as_reference(model, mixed_batch(model, seed=4), of(**fields, **flags))
+    for seed in range(3):
+        batch = mixed_batch(model, seed)
+        found = loss_of(model, config, batch, target=target)
+        wanted = expected(model, batch, config, None if target is None else target.model)
+        assert found.total.item() == pytest.approx(wanted.loss, rel=1e-4, abs=1e-5)
+        returns = torch.from_numpy(wanted.returns).float()
+        torch.testing.assert_close(found.returns[batch.valid], returns[batch.valid], rtol=1e-4, atol=1e-4)
+        assert found.statistics == pytest.approx(wanted.statistics, rel=1e-3, abs=1e-4, nan_ok=True)
 
 
-@pytest.mark.parametrize(("with_vtrace", "policy_loss"), FOUR)
+@pytest.mark.parametrize("with_vtrace", [True, False])
+@pytest.mark.parametrize("policy_loss", ["pg", "ppo_clip"])
 def test_a_sum_is_the_mean_times_the_number_of_valid_steps_in_value_and_gradient(
     with_vtrace: bool, policy_loss: str
 ) -> None:
@@ -123,12 +107,10 @@ def test_a_sum_is_the_mean_times_the_number_of_valid_steps_in_value_and_gradient
     batch = mixed_batch(model, seed=2)
     steps = int(batch.valid.sum())
 
-    mean, gradients = loss_and_gradients(
-        loss_of(model, of(with_vtrace=with_vtrace, policy_loss=policy_loss), batch), model
-    )
-    total, sums = loss_and_gradients(
-        loss_of(model, of(with_vtrace=with_vtrace, policy_loss=policy_loss, loss_reduction="sum"), batch), model
-    )
+    config = of(with_vtrace=with_vtrace, policy_loss=policy_loss)
+    mean, gradients = loss_and_gradients(loss_of(model, config, batch), model)
+    summed = dataclasses.replace(config, loss_reduction="sum")
+    total, sums = loss_and_gradients(loss_of(model, summed, batch), model)
 
     assert steps < batch.valid.numel()
     assert total == pytest.approx(steps * mean, rel=1e-5)
@@ -145,19 +127,6 @@ def test_a_minibatch_without_a_valid_step_has_a_loss_of_0_in_either_reduction(re
 
     assert loss == 0.0
     assert all(not gradient.any() for gradient in gradients)
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("worker_clip", [0.7, 2.0])
-@pytest.mark.parametrize("fields", [{}, {"with_vtrace": False}, {"policy_loss": "pg"}], ids=str)
-def test_with_a_target_network_weights_are_its_own_and_the_ratio_is_that_of_impact(
-    fields: dict[str, Any], worker_clip: float, seed: int
-) -> None:
-    model = model_of()
-    target = TargetNetwork(moved(model), interval=1, tau=1.0)
-    config = of(use_target_net=True, target_worker_clip=worker_clip, **fields)
-
-    assert_as_reference(model, mixed_batch(model, seed), config, target)
 
 
 def test_no_gradient_reaches_the_target_network() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import pickle
@@ -143,23 +142,13 @@ def test_mutated_content_that_its_sidecar_vouches_for_crashes_no_process(newest:
 
 
 class Gadget:
-    """Pickled as a call of ``function`` with ``arguments``."""
+    """Pickled as a call of ``function`` with ``arguments``, or as a dict that is given a state."""
 
-    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
-        self.call = (function, arguments)
-
-    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        return self.call
-
-
-class Building:
-    """Pickled as a call whose result is given a state: what BUILD does."""
-
-    def __init__(self, state: object) -> None:
-        self.state = state
+    def __init__(self, function: Callable[..., object], *arguments: object, state: object = None) -> None:
+        self.call = (function, arguments, state)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (dict, (), self.state)
+        return self.call
 
 
 def gadgets(marker: Path) -> dict[str, object]:
@@ -173,7 +162,7 @@ def gadgets(marker: Path) -> dict[str, object]:
         "subprocess": Gadget(subprocess.check_call, ["touch", str(marker)]),
         "nested pickle": Gadget(pickle.loads, pickle.dumps(Gadget(Path.touch, marker))),
         "torch.load": Gadget(torch.load, str(marker)),
-        "built": Building({"__class__": Gadget(Path.touch, marker)}),
+        "built": Gadget(dict, state={"__class__": Gadget(Path.touch, marker)}),
     }
 
 
@@ -199,11 +188,11 @@ def test_a_malicious_pickle_is_refused_and_its_code_does_not_run(
 
 def squeezed(path: Path) -> None:
     """Compress the archive, so that a small file could unpack to anything."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(path) as old, zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as new:
-        for record in old.infolist():
-            new.writestr(record.filename, old.read(record))
-    path.write_bytes(content.getvalue())
+    with zipfile.ZipFile(path) as old:
+        records = {record.filename: old.read(record) for record in old.infolist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for name, content in records.items():
+            new.writestr(name, content)
 
 
 def endless(path: Path) -> None:
