@@ -6,10 +6,11 @@ env. ``ObsWriter`` and ``action_reader`` are for single envs, ``BlockWriter`` an
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import getitem
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -49,33 +50,64 @@ def leaf_paths(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> list[tup
     return [path]
 
 
-class Writer(Protocol):
+class Writer(abc.ABC):
     """Writes the observations of a group of N envs into one row block per key."""
 
-    def write(self, observations: Any, rows: Rows) -> None:
-        """Copy ``observations`` into ``rows`` {key: [N, ...]}; raises BadObservation if they do not fit."""
-
-    def check_all(self, observations: Any, size: int, where: str) -> None:
-        """Raise BadObservation unless ``observations`` of ``size`` envs match the space's shapes and dtypes."""
-
-    def flaws(self, observations: Any, size: int) -> dict[int, Flaw]:
-        """Find envs with an observation of wrong shape or dtype, or with NaN or infinity. Slow."""
-
-
-class ObsWriter:
-    """Writes the observations of N envs into one row block per key."""
-
     def __init__(self, spec: EnvSpec, space: spaces.Space[Any]) -> None:
+        """``space``: observation space of one env."""
         self._leaves = list(zip((key for key, _ in spec.obs), leaf_paths(space), strict=True))
         self._specs = dict(spec.obs)
 
-    def write(self, observations: Sequence[Any], rows: Rows) -> None:
-        """Copy ``observations`` (N, in the env's structure) into ``rows`` {key: [N, ...]}.
+    @abc.abstractmethod
+    def write(self, observations: Any, rows: Rows) -> None:
+        """Copy ``observations`` into ``rows`` {key: [N, ...]}; raises BadObservation if they do not fit."""
 
-        Raises BadObservation naming the env if one does not fit.
-        """
+    @abc.abstractmethod
+    def check_all(self, observations: Any, size: int, where: str) -> None:
+        """Raise BadObservation unless ``observations`` of ``size`` envs match the space's shapes and dtypes."""
+
+    @abc.abstractmethod
+    def flaws(self, observations: Any, size: int) -> dict[int, Flaw]:
+        """Find envs with an observation of wrong shape or dtype, or with NaN or infinity. Slow."""
+
+    def _misfit(self, observations: Any, key: str, path: tuple[Any, ...], size: int | None = None) -> str:
+        """How a leaf of one env's observation, or of a batch of ``size``, differs from the space; '' if it matches."""
+        maker = "env" if size is None else "vector env"
         try:
-            self._write(observations, rows)
+            leaf = np.asarray(reduce(getitem, path, observations))
+        except (LookupError, TypeError, ValueError) as error:
+            return (
+                f"is missing or no array: the {maker} gave a {type(observations).__name__} "
+                f"({type(error).__name__}: {error}); correct the {maker} or its observation_space"
+            )
+        spec = self._specs[key]
+        shape = spec.shape if size is None else (size, *spec.shape)
+        if leaf.shape == shape and np.can_cast(leaf.dtype, spec.dtype, "same_kind"):
+            return ""
+        promise = (
+            "the env's observation_space promises"
+            if size is None
+            else f"{size} envs and the vector env's single_observation_space promise"
+        )
+        return (
+            f"has shape {leaf.shape} and dtype {leaf.dtype}, but {promise} {shape} and {spec.dtype}; correct the "
+            f"{maker} or its space"
+        )
+
+
+class ObsWriter(Writer):
+    """Writes the observations of N single envs, given as a sequence in the env's structure."""
+
+    def write(self, observations: Sequence[Any], rows: Rows) -> None:
+        """See Writer. Errors name the env."""
+        try:
+            for key, path in self._leaves:
+                leaf = [reduce(getitem, path, obs) for obs in observations] if path else observations
+                row = rows[key]
+                if row.ndim == 1:
+                    np.copyto(row, leaf, casting="same_kind")
+                else:
+                    np.concatenate(leaf, out=row.reshape(-1, *row.shape[2:]), casting="same_kind")
         except (ValueError, TypeError, LookupError):
             for index, obs in enumerate(observations):
                 self.check(obs, f"{self.named(index)} of the split")
@@ -85,17 +117,8 @@ class ObsWriter:
         """The name of the env of ``row`` in error messages."""
         return f"env {row}"
 
-    def _write(self, observations: Sequence[Any], rows: Rows) -> None:
-        for key, path in self._leaves:
-            leaf = [reduce(getitem, path, obs) for obs in observations] if path else observations
-            row = rows[key]
-            if row.ndim == 1:
-                np.copyto(row, leaf, casting="same_kind")
-            else:
-                np.concatenate(leaf, out=row.reshape(-1, *row.shape[2:]), casting="same_kind")
-
     def check_all(self, observations: Sequence[Any], size: int, where: str) -> None:
-        """Call ``check`` on each of the ``size`` observations."""
+        """See Writer."""
         for env, obs in enumerate(observations):
             self.check(obs, f"{where}, {self.named(env)}")
 
@@ -117,98 +140,12 @@ class ObsWriter:
                     found.setdefault(env, Flaw(key, text))
         return found
 
-    def _misfit(self, obs: Any, key: str, path: tuple[Any, ...]) -> str:
-        """How a leaf of ``obs`` differs from the space; '' if it matches."""
-        try:
-            leaf = np.asarray(reduce(getitem, path, obs))
-        except (LookupError, TypeError, ValueError) as error:
-            return (
-                f"is missing or no array: the env gave a {type(obs).__name__} "
-                f"({type(error).__name__}: {error}); correct the env or its observation_space"
-            )
-        spec = self._specs[key]
-        if leaf.shape == spec.shape and np.can_cast(leaf.dtype, spec.dtype, "same_kind"):
-            return ""
-        return (
-            f"has shape {leaf.shape} and dtype {leaf.dtype}, but the env's observation_space promises {spec.shape} and "
-            f"{spec.dtype}; correct the env or its space"
-        )
 
-
-def is_finite(leaf: Any, dtype: str) -> Any:
-    """True if all of ``leaf`` is finite after a cast to ``dtype``, or if ``dtype`` is not a float type."""
-    if np.dtype(dtype).kind != "f":
-        return True
-    with np.errstate(over="ignore"):  # values too large for the dtype become infinite
-        return bool(np.isfinite(np.asarray(leaf).astype(dtype)).all())
-
-
-ActionReader = Callable[[Rows], list[Any]]
-
-
-def action_reader(space: spaces.Space[Any], prefix: str = "") -> ActionReader:
-    """Return a function that converts action rows {key: [N, ...]} to N env actions.
-
-    Box actions are clipped to their bounds; Discrete actions are shifted by their start.
-    """
-    where = prefix or ACTION_KEY
-    if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        return (lambda rows: (rows[where] + start).tolist()) if start else (lambda rows: rows[where].tolist())
-    if isinstance(space, spaces.Box):
-        return _box_reader(space, where)
-    if isinstance(space, spaces.MultiDiscrete):
-        return _multi_discrete_reader(space, where)
-    return _container_reader(space, prefix)
-
-
-def _box_reader(space: spaces.Box, where: str) -> ActionReader:
-    low, high, shape = space.low.ravel(), space.high.ravel(), space.shape
-
-    def read(rows: Rows) -> list[Any]:
-        actions = np.clip(rows[where], low, high).astype(space.dtype, copy=False)
-        return list(actions.reshape(-1, *shape))
-
-    return read
-
-
-def _multi_discrete_reader(space: spaces.MultiDiscrete, where: str) -> ActionReader:
-    keys = [f"{where}/{index}" for index in range(int(np.asarray(space.nvec).size))]
-    start = np.asarray(space.start).ravel()
-
-    def read(rows: Rows) -> list[Any]:
-        actions = np.stack([rows[key] for key in keys], axis=1) + start
-        return list(actions.astype(space.dtype, copy=False).reshape(-1, *space.nvec.shape))
-
-    return read
-
-
-def _container_reader(space: spaces.Space[Any], prefix: str) -> ActionReader:
-    base = f"{prefix}/" if prefix else ""
-    if isinstance(space, spaces.Dict):
-        names = list(space.spaces)
-        readers = [action_reader(child, f"{base}{name}") for name, child in space.spaces.items()]
-        return lambda rows: [
-            dict(zip(names, row, strict=True)) for row in zip(*(r(rows) for r in readers), strict=True)
-        ]
-    assert isinstance(space, spaces.Tuple), f"{space!r} was let through by EnvSpec"
-    readers = [action_reader(child, f"{base}{index}") for index, child in enumerate(space.spaces)]
-    return lambda rows: list(zip(*(r(rows) for r in readers), strict=True))
-
-
-class BlockWriter:
-    """Writes the observations of all N envs of a vector env into one row block per key."""
-
-    def __init__(self, spec: EnvSpec, space: spaces.Space[Any]) -> None:
-        """``space``: observation space of one env."""
-        self._leaves = list(zip((key for key, _ in spec.obs), leaf_paths(space), strict=True))
-        self._specs = dict(spec.obs)
+class BlockWriter(Writer):
+    """Writes the observations of all N envs of a vector env, given as one batch in the env's structure."""
 
     def write(self, observations: Any, rows: Rows) -> None:
-        """Copy ``observations`` (batched, in the env's structure) into ``rows`` {key: [N, ...]}.
-
-        Raises BadObservation if they do not fit.
-        """
+        """See Writer."""
         size = len(next(iter(rows.values())))
         try:
             for key, path in self._leaves:
@@ -222,16 +159,16 @@ class BlockWriter:
             raise
 
     def check_all(self, observations: Any, size: int, where: str) -> None:
-        """Raise BadObservation unless ``observations`` of ``size`` envs match the space's shapes and dtypes."""
+        """See Writer."""
         for key, path in self._leaves:
-            if misfit := self._misfit(observations, size, key, path):
+            if misfit := self._misfit(observations, key, path, size):
                 raise BadObservation(f"{where}: observation {key!r} {misfit}")
 
     def flaws(self, observations: Any, size: int) -> dict[int, Flaw]:
         """See Writer. A wrong shape or dtype is reported for all envs."""
         found: dict[int, Flaw] = {}
         for key, path in self._leaves:
-            if misfit := self._misfit(observations, size, key, path):
+            if misfit := self._misfit(observations, key, path, size):
                 return dict.fromkeys(range(size), Flaw(key, misfit))
             leaf, dtype = reduce(getitem, path, observations), self._specs[key].dtype
             for env in range(size):
@@ -239,29 +176,16 @@ class BlockWriter:
                     found.setdefault(env, Flaw(key, NOT_FINITE))
         return found
 
-    def _misfit(self, observations: Any, size: int, key: str, path: tuple[Any, ...]) -> str:
-        """How a leaf of all envs differs from the space; '' if it matches."""
-        try:
-            leaf = np.asarray(reduce(getitem, path, observations))
-        except (LookupError, TypeError, ValueError) as error:
-            return (
-                f"is missing or no array: the vector env gave a {type(observations).__name__} "
-                f"({type(error).__name__}: {error})"
-            )
-        spec = self._specs[key]
-        due = (size, *spec.shape)
-        if leaf.shape == due and np.can_cast(leaf.dtype, spec.dtype, "same_kind"):
-            return ""
-        return (
-            f"has shape {leaf.shape} and dtype {leaf.dtype}, but {size} envs and the vector env's "
-            f"single_observation_space promise {due} and {spec.dtype}"
-        )
+
+def is_finite(leaf: Any, dtype: str) -> Any:
+    """True if all of ``leaf`` is finite after a cast to ``dtype``, or if ``dtype`` is not a float type."""
+    if np.dtype(dtype).kind != "f":
+        return True
+    with np.errstate(over="ignore"):  # values too large for the dtype become infinite
+        return bool(np.isfinite(np.asarray(leaf).astype(dtype)).all())
 
 
-BlockReader = Callable[[Rows], Any]
-
-
-def block_reader(space: spaces.Space[Any], prefix: str = "") -> BlockReader:
+def block_reader(space: spaces.Space[Any], prefix: str = "") -> Callable[[Rows], Any]:
     """Return a function that converts action rows {key: [N, ...]} to the batch of N actions for a vector env.
 
     ``space``: action space of one env. Box actions are clipped to their bounds; Discrete actions are shifted by their
@@ -274,22 +198,46 @@ def block_reader(space: spaces.Space[Any], prefix: str = "") -> BlockReader:
         low, high, shape, dtype = space.low.ravel(), space.high.ravel(), space.shape, space.dtype
         return lambda rows: np.clip(rows[where], low, high).astype(dtype, copy=False).reshape(-1, *shape)
     if isinstance(space, spaces.MultiDiscrete):
-        return _multi_discrete_block_reader(space, where)
-    base = f"{prefix}/" if prefix else ""
+        return _multi_discrete_reader(space, where)
+    children = [(name, block_reader(child, key)) for name, key, child in _children(space, prefix)]
     if isinstance(space, spaces.Dict):
-        named = {name: block_reader(child, f"{base}{name}") for name, child in space.spaces.items()}
-        return lambda rows: {name: read(rows) for name, read in named.items()}
-    assert isinstance(space, spaces.Tuple), f"{space!r} was let through by EnvSpec"
-    readers = [block_reader(child, f"{base}{index}") for index, child in enumerate(space.spaces)]
-    return lambda rows: tuple(read(rows) for read in readers)
+        return lambda rows: {name: read(rows) for name, read in children}
+    return lambda rows: tuple(read(rows) for _, read in children)
 
 
-def _multi_discrete_block_reader(space: spaces.MultiDiscrete, where: str) -> BlockReader:
+def action_reader(space: spaces.Space[Any], prefix: str = "") -> Callable[[Rows], list[Any]]:
+    """Return a function that converts action rows {key: [N, ...]} to a list of N env actions, as ``block_reader``."""
+    where = prefix or ACTION_KEY
+    if isinstance(space, spaces.Discrete):
+        start = int(space.start)
+        return (lambda rows: (rows[where] + start).tolist()) if start else (lambda rows: rows[where].tolist())
+    if isinstance(space, spaces.Box | spaces.MultiDiscrete):
+        read_block = block_reader(space, prefix)
+        return lambda rows: list(read_block(rows))
+    children = [(name, action_reader(child, key)) for name, key, child in _children(space, prefix)]
+    names, readers = [name for name, _ in children], [read for _, read in children]
+    if isinstance(space, spaces.Dict):
+        return lambda rows: [
+            dict(zip(names, row, strict=True)) for row in zip(*(read(rows) for read in readers), strict=True)
+        ]
+    return lambda rows: list(zip(*(read(rows) for read in readers), strict=True))
+
+
+def _multi_discrete_reader(space: spaces.MultiDiscrete, where: str) -> Callable[[Rows], Array]:
     keys = [f"{where}/{index}" for index in range(int(np.asarray(space.nvec).size))]
     start, shape = np.asarray(space.start).ravel(), space.nvec.shape
 
-    def read(rows: Rows) -> Any:
+    def read(rows: Rows) -> Array:
         actions = np.stack([rows[key] for key in keys], axis=1) + start
         return actions.astype(space.dtype, copy=False).reshape(-1, *shape)
 
     return read
+
+
+def _children(space: spaces.Space[Any], prefix: str) -> list[tuple[Any, str, spaces.Space[Any]]]:
+    """(name, key, space) of each child of a Dict or Tuple."""
+    base = f"{prefix}/" if prefix else ""
+    if isinstance(space, spaces.Dict):
+        return [(name, f"{base}{name}", child) for name, child in space.spaces.items()]
+    assert isinstance(space, spaces.Tuple), f"EnvSpec does not allow {space!r}"
+    return [(index, f"{base}{index}", child) for index, child in enumerate(space.spaces)]

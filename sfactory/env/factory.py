@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sfactory.config.env_families import EnvFamily, find_family
+from sfactory.config.env_families import find_family
 from sfactory.config.import_strings import Unresolved, described, find_callable, import_current_directory
 from sfactory.config.schema import RunConfig, SamplingConfig
 from sfactory.errors import EnvError, named, raised_at
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     Env = gymnasium.Env[Any, Any]
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_FRAMESKIP, _NUM_ENVS, _SEED = "env_frameskip", "num_envs", "seed"
+# Metadata key of an env; True if observations depend on env_frameskip, for example as stacked frames.
+SPANS_FRAMES = "observation_spans_frames"
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,10 @@ def find_maker(env_name: str) -> Maker:
         return Maker(f"env family {family.name!r}", make, _parameters(family.make), own_parameters=False)
     _, colon, function = env_name.partition(":")
     if colon and function.isidentifier():
-        factory = _find_factory(env_name)
+        try:
+            factory = find_callable(env_name)
+        except Unresolved as error:
+            raise EnvError(f"--env={env_name}: {error}") from error.__cause__
         return Maker(env_name, factory, _parameters(factory), own_parameters=True)
     return Maker("gymnasium.make", functools.partial(make_gymnasium_env, env_name), {}, own_parameters=False)
 
@@ -87,13 +93,6 @@ def _with_version(env_id: str) -> str:
     return get_env_id(namespace, bare, find_highest_version(namespace, bare) if version is None else version)
 
 
-def _find_factory(name: str) -> Callable[..., object]:
-    try:
-        return find_callable(name)
-    except Unresolved as error:
-        raise EnvError(f"--env={name}: {error}") from error.__cause__
-
-
 def _parameters(factory: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
     """Parameters that can be passed to ``factory`` by name."""
     try:
@@ -104,26 +103,16 @@ def _parameters(factory: Callable[..., object]) -> Mapping[str, inspect.Paramete
     return {name: parameter for name, parameter in parameters.items() if parameter.kind in _BY_NAME}
 
 
-__all__ = [
-    "SPANS_FRAMES",
-    "EnvFactory",
-    "EnvFamily",
-    "find_family",
-    "make_env",
-    "make_gymnasium_env",
-    "make_vector_env",
-    "takes_frameskip",
-    "takes_num_envs",
-]
-
-_FRAMESKIP, _NUM_ENVS, _SEED = "env_frameskip", "num_envs", "seed"
-# Metadata key of an env; True if observations depend on env_frameskip, for example as stacked frames.
-SPANS_FRAMES = "observation_spans_frames"
-
-
 @dataclass(frozen=True)
 class EnvFactory:
-    """Makes the environments of a run. Picklable, so that it can be sent to actor processes."""
+    """Makes the environments of a run. Picklable, so that it can be sent to actor processes.
+
+    ``env_frameskip`` is passed on if the family's ``make`` or the function has a parameter of this name, so that one
+    flag both sets frame skipping and counts the skipped frames. Other makers, such as Gymnasium, do not get it. An env
+    with several frames in one observation sets SPANS_FRAMES in its metadata.
+
+    All methods raise EnvError if the env cannot be made or has the wrong type; its cause is the maker's exception.
+    """
 
     name: str
     kwargs: Mapping[str, object] = field(default_factory=dict)
@@ -136,168 +125,124 @@ class EnvFactory:
 
     @property
     def makes_vectors(self) -> bool:
-        """True if the maker returns vector envs, see ``make_vector_env``; raises EnvError if it cannot be imported."""
-        return takes_num_envs(self.name)
+        """True if the maker returns vector envs, because it has a parameter ``num_envs``."""
+        return _NUM_ENVS in find_maker(self.name).parameters
 
     def __call__(self, render_mode: str | None = None) -> Env:
-        """Make one single-agent environment; raises EnvError."""
-        return make_env(self.name, self.kwargs, render_mode, self.env_frameskip)
+        """Make one single-agent environment."""
+        import gymnasium
 
-    def either(self, render_mode: str | None = None) -> Env | AgentsEnv:
-        """Make one single-agent or multi-agent environment; raises EnvError."""
-        return make_either_env(self.name, self.kwargs, render_mode, self.env_frameskip)
+        env = self.either(render_mode)
+        if not isinstance(env, gymnasium.Env):
+            raise self._error(f"has {len(env.agents)} agents, where one of one agent is needed")
+        return env
 
     def agents(self) -> AgentsEnv:
-        """Make one multi-agent environment; raises EnvError."""
+        """Make one multi-agent environment."""
         from sfactory.env.multi_agent import AgentsEnv
 
         env = self.either()
         if not isinstance(env, AgentsEnv):
-            raise EnvError(f"--env={self.name}: made an env of one agent where it had made one of many")
+            raise self._error("made an env of one agent where it had made one of many")
+        return env
+
+    def either(self, render_mode: str | None = None) -> Env | AgentsEnv:
+        """Make one single-agent or multi-agent environment. A maker of vector envs makes one of size 1, as an Env."""
+        import gymnasium
+
+        maker = find_maker(self.name)
+        kwargs = self._arguments(maker, render_mode)
+        if _NUM_ENVS in maker.parameters:
+            from sfactory.env.vector import SoleEnv
+
+            return SoleEnv(self._vector_env(maker, {**kwargs, _NUM_ENVS: 1}))
+        env = self._made_by(maker, kwargs)
+        if (many := self._adapted(env)) is not None:
+            return many
+        if not isinstance(env, gymnasium.Env):
+            raise self._error(
+                f"{maker.title} returned {described(env)}; it must return an instance of gymnasium.Env (the package "
+                "gymnasium, not the older gym), or an env of many agents (docs/multi_agent.md)"
+            )
         return env
 
     def vector(self, num_envs: int, seed: int) -> VectorEnv:
-        """Make one vector env of ``num_envs`` environments; raises EnvError."""
-        return make_vector_env(self.name, self.kwargs, num_envs, seed, self.env_frameskip)
+        """Make one vector env of ``num_envs`` environments.
+
+        A parameter ``seed`` of the maker gets ``seed``, because some vector envs can only be seeded here.
+        """
+        maker = find_maker(self.name)
+        kwargs = self._arguments(maker, None) | {_NUM_ENVS: num_envs}
+        if _SEED in maker.parameters:
+            kwargs.setdefault(_SEED, seed)
+        return self._vector_env(maker, kwargs)
+
+    def _arguments(self, maker: Maker, render_mode: str | None) -> dict[str, object]:
+        kwargs = dict(self.kwargs)
+        skipped = self.env_frameskip
+        if _FRAMESKIP in maker.parameters and kwargs.setdefault(_FRAMESKIP, skipped) != skipped:
+            raise self._error(
+                f"--env_frameskip={skipped}, but --env_kwargs say env_frameskip={kwargs[_FRAMESKIP]!r}; set only "
+                "--env_frameskip, which is also used to count frames"
+            )
+        if not maker.own_parameters:
+            return kwargs if render_mode is None else {**kwargs, "render_mode": render_mode}
+        mode = maker.parameters.get("render_mode")
+        if mode is not None and (render_mode is not None or mode.default is inspect.Parameter.empty):
+            kwargs.setdefault("render_mode", render_mode)
+        return kwargs
+
+    def _made_by(self, maker: Maker, kwargs: Mapping[str, object]) -> object:
+        """Call ``maker``; turn any exception into an EnvError that names the maker."""
+        try:
+            return maker.make(**kwargs)
+        except EnvError:
+            raise
+        # Foreign code may raise anything, and may even call sys.exit.
+        except (Exception, SystemExit) as error:
+            listed = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
+            call = f"{maker.title}({listed})" if maker.own_parameters else maker.title
+            fits = "; do --env_kwargs fit its parameters?" if isinstance(error, TypeError) and self.kwargs else ""
+            raise self._error(f"{call} raised {named(error)}{raised_at(error)}{fits}") from error
+
+    def _vector_env(self, maker: Maker, kwargs: Mapping[str, object]) -> VectorEnv:
+        import gymnasium
+
+        env = self._made_by(maker, kwargs)
+        if not isinstance(env, gymnasium.vector.VectorEnv):
+            if self._adapted(env) is not None:
+                raise self._error(
+                    f"{maker.title} takes num_envs, and returned an env of many agents, {described(env)}; envs of many "
+                    "agents are made one by one: leave num_envs out of its parameters"
+                )
+            raise self._error(
+                f"{maker.title} takes num_envs, and returned {described(env)}; it must return an instance of "
+                "gymnasium.vector.VectorEnv (or not take num_envs)"
+            )
+        if env.num_envs != kwargs[_NUM_ENVS]:
+            raise self._error(f"{maker.title} was asked for num_envs={kwargs[_NUM_ENVS]}, and returned {env.num_envs}")
+        return env
+
+    def _adapted(self, env: object) -> AgentsEnv | None:
+        """``env`` as an AgentsEnv if it has several agents."""
+        from sfactory.env.multi_agent_adapters import agents_env_of
+
+        try:
+            return agents_env_of(env)
+        except EnvError as error:
+            raise self._error(str(error)) from None
+
+    def _error(self, text: str) -> EnvError:
+        return EnvError(f"--env={self.name}: {text}")
 
 
 def make_env(
     env_name: str, env_kwargs: Mapping[str, object], render_mode: str | None = None, env_frameskip: int = 1
 ) -> Env:
-    """Make one single-agent environment with its family, its ``module:function``, or Gymnasium.
-
-    ``env_frameskip`` is passed on if the family's ``make`` or the function has a parameter of this name, so that one
-    flag both sets frame skipping and counts the skipped frames. Other makers, such as Gymnasium, do not get it. An env
-    with several frames in one observation sets SPANS_FRAMES in its metadata. If the maker returns vector envs, the
-    result wraps a vector env of size 1.
-
-    Raises EnvError if the env cannot be made or is not a gymnasium.Env; its cause is the factory's exception.
-    """
-    import gymnasium
-
-    env = make_either_env(env_name, env_kwargs, render_mode, env_frameskip)
-    if not isinstance(env, gymnasium.Env):
-        raise EnvError(f"--env={env_name}: has {len(env.agents)} agents, where one of one agent is needed")
-    return env
-
-
-def make_either_env(
-    env_name: str, env_kwargs: Mapping[str, object], render_mode: str | None = None, env_frameskip: int = 1
-) -> Env | AgentsEnv:
-    """Like ``make_env``, but returns an AgentsEnv for a multi-agent env, see ``agents_env_of``."""
-    import gymnasium
-
-    maker = find_maker(env_name)
-    kwargs = _kwargs(maker, env_name, env_kwargs, render_mode, env_frameskip)
-    if _NUM_ENVS in maker.parameters:
-        from sfactory.env.vector import SoleEnv
-
-        return SoleEnv(_vector_env(maker, env_name, env_kwargs, {**kwargs, _NUM_ENVS: 1}))
-    env = _guarded(maker, env_name, env_kwargs, kwargs)
-    if (many := _agents_env_of(env, env_name)) is not None:
-        return many
-    if not isinstance(env, gymnasium.Env):
-        raise EnvError(
-            f"--env={env_name}: {maker.title} returned {described(env)}; it must return an instance of gymnasium.Env "
-            "(the package gymnasium, not the older gym), or an env of many agents (docs/multi_agent.md)"
-        )
-    return env
-
-
-def make_vector_env(
-    env_name: str, env_kwargs: Mapping[str, object], num_envs: int, seed: int, env_frameskip: int = 1
-) -> VectorEnv:
-    """Make a vector env of ``num_envs``, with a family's ``make`` or a function that has a parameter ``num_envs``.
-
-    A parameter ``seed`` gets ``seed``, because some vector envs can only be seeded here. Raises EnvError as
-    ``make_env`` does, and if the result is not a gymnasium.vector.VectorEnv of ``num_envs`` envs.
-    """
-    maker = find_maker(env_name)
-    kwargs = _kwargs(maker, env_name, env_kwargs, None, env_frameskip) | {_NUM_ENVS: num_envs}
-    if _SEED in maker.parameters:
-        kwargs.setdefault(_SEED, seed)
-    return _vector_env(maker, env_name, env_kwargs, kwargs)
+    """Make one single-agent environment, see EnvFactory."""
+    return EnvFactory(env_name, env_kwargs, env_frameskip)(render_mode)
 
 
 def takes_frameskip(env_name: str) -> bool:
     """True if the maker of ``env_name`` gets ``--env_frameskip``; raises EnvError if it cannot be imported."""
     return _FRAMESKIP in find_maker(env_name).parameters
-
-
-def takes_num_envs(env_name: str) -> bool:
-    """True if the maker of ``env_name`` returns vector envs; raises EnvError if it cannot be imported."""
-    return _NUM_ENVS in find_maker(env_name).parameters
-
-
-def _kwargs(
-    maker: Maker, env_name: str, env_kwargs: Mapping[str, object], render_mode: str | None, env_frameskip: int
-) -> dict[str, object]:
-    """Keyword arguments for ``maker``."""
-    kwargs = dict(env_kwargs)
-    if _FRAMESKIP in maker.parameters:
-        kwargs[_FRAMESKIP] = _agreed_frameskip(env_name, env_kwargs, env_frameskip)
-    if not maker.own_parameters:
-        return kwargs if render_mode is None else {**kwargs, "render_mode": render_mode}
-    mode = maker.parameters.get("render_mode")
-    if mode is not None and (render_mode is not None or mode.default is inspect.Parameter.empty):
-        kwargs.setdefault("render_mode", render_mode)
-    return kwargs
-
-
-def _vector_env(
-    maker: Maker, env_name: str, env_kwargs: Mapping[str, object], kwargs: Mapping[str, object]
-) -> VectorEnv:
-    import gymnasium
-
-    env = _guarded(maker, env_name, env_kwargs, kwargs)
-    if not isinstance(env, gymnasium.vector.VectorEnv):
-        if _agents_env_of(env, env_name) is not None:
-            raise EnvError(
-                f"--env={env_name}: {maker.title} takes num_envs, and returned an env of many agents, "
-                f"{described(env)}; envs of many agents are made one by one: leave num_envs out of its parameters"
-            )
-        raise EnvError(
-            f"--env={env_name}: {maker.title} takes num_envs, and returned {described(env)}; it must return an "
-            "instance of gymnasium.vector.VectorEnv (or not take num_envs)"
-        )
-    if env.num_envs != kwargs[_NUM_ENVS]:
-        raise EnvError(
-            f"--env={env_name}: {maker.title} was asked for num_envs={kwargs[_NUM_ENVS]}, and returned {env.num_envs}"
-        )
-    return env
-
-
-def _agents_env_of(env: object, env_name: str) -> AgentsEnv | None:
-    from sfactory.env.multi_agent_adapters import agents_env_of
-
-    try:
-        return agents_env_of(env)
-    except EnvError as error:
-        raise EnvError(f"--env={env_name}: {error}") from None
-
-
-def _agreed_frameskip(env_name: str, env_kwargs: Mapping[str, object], env_frameskip: int) -> int:
-    also = env_kwargs.get(_FRAMESKIP, env_frameskip)
-    if also != env_frameskip:
-        raise EnvError(
-            f"--env={env_name}: --env_frameskip={env_frameskip}, but --env_kwargs say env_frameskip={also!r}; "
-            "set only --env_frameskip, which is also used to count frames"
-        )
-    return env_frameskip
-
-
-def _guarded(maker: Maker, env_name: str, env_kwargs: Mapping[str, object], kwargs: Mapping[str, object]) -> object:
-    """Call ``maker``; turn any exception into an EnvError that names the maker."""
-    try:
-        return maker.make(**kwargs)
-    except EnvError:
-        raise
-    # Foreign code may raise anything, and may even call sys.exit.
-    except (Exception, SystemExit) as error:
-        call = f"{maker.title}({_listed(kwargs)})" if maker.own_parameters else maker.title
-        fits = "; do --env_kwargs fit its parameters?" if isinstance(error, TypeError) and env_kwargs else ""
-        raise EnvError(f"--env={env_name}: {call} raised {named(error)}{raised_at(error)}{fits}") from error
-
-
-def _listed(kwargs: Mapping[str, object]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in kwargs.items())

@@ -10,7 +10,7 @@ the env ends when the episodes of all its agents have ended.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium.spaces as spaces
@@ -82,20 +82,6 @@ class AgentsEnv(abc.ABC):
     def spec(self) -> EnvSpec:
         """Spaces of one agent and the agents' names; raises EnvError if spaces are not supported."""
         return EnvSpec.of_spaces(self.observation_space, self.action_space, self.agents)
-
-
-def shared_space(what: str, agents: Sequence[str], space_of: Callable[[int], spaces.Space[Any]]) -> spaces.Space[Any]:
-    """The space that all agents share; ``space_of`` maps a place to a space. Raises EnvError if two differ."""
-    first = space_of(0)
-    for place in range(1, len(agents)):
-        other = space_of(place)
-        if other != first:
-            raise EnvError(
-                f"agent {agents[0]!r} has the {what} space {first}, and agent {agents[place]!r} has {other}; all "
-                "agents of an env must have equal spaces: pad the smaller ones (for PettingZoo supersuit has wrappers "
-                "that do)"
-            )
-    return first
 
 
 def require_agents(env: AgentsEnv, agents: tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium.spaces as spaces
 
 from sfactory.config.import_strings import described
-from sfactory.env.multi_agent import AgentsEnv, AgentsStep, BadAgents, Change, shared_space
+from sfactory.env.multi_agent import AgentsEnv, AgentsStep, BadAgents, Change
 from sfactory.errors import EnvError
 
 IS_ACTIVE = "is_active"
@@ -41,25 +41,61 @@ def agents_env_of(env: Any) -> AgentsEnv | None:
     return ListedAgents(env) if is_many else None
 
 
-class ParallelAgents(AgentsEnv):
+class _AdaptedAgents(AgentsEnv):
+    """An AgentsEnv around ``env``, which has another interface."""
+
+    def __init__(self, env: Any, agents: tuple[str, ...]) -> None:
+        self.env, self.agents = env, agents
+        self.metadata = getattr(env, "metadata", {})
+        self.render_mode = getattr(env, "render_mode", None)
+        self._size = len(agents)
+        self._active = [True] * self._size
+        self._over = [False] * self._size
+        self._all_act = True
+
+    def render(self) -> Any:
+        """See AgentsEnv."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """See AgentsEnv."""
+        self.env.close()
+
+    def _set(self, active: list[bool], over: list[bool]) -> None:
+        self._active, self._over = active, over
+        self._all_act = False not in active
+
+    def _changed(
+        self, terminated: Sequence[Any], truncated: Sequence[Any], awake: Sequence[bool], infos: Sequence[Any]
+    ) -> Change | None:
+        """Apply the flags of a step, except those of episodes that had ended before; None if nothing changed."""
+        was_active, was_over = self._active, self._over
+        died = [bool(flag) and not over for flag, over in zip(terminated, was_over, strict=True)]
+        cut = [bool(flag) and not (over or dead) for flag, over, dead in zip(truncated, was_over, died, strict=True)]
+        over = [any(flags) for flags in zip(was_over, died, cut, strict=True)]
+        active = [acts and not ended for acts, ended in zip(awake, over, strict=True)]
+        self._set(active, over)
+        return None if active == was_active and over == was_over else Change(died, cut, active, infos)
+
+
+class ParallelAgents(_AdaptedAgents):
     """An env with PettingZoo's parallel interface. Agents listed in its ``agents`` act in the next step."""
 
     def __init__(self, env: Any) -> None:
-        self.env = env
         self._keys: tuple[Hashable, ...] = tuple(env.possible_agents)
-        self.agents = tuple(map(str, self._keys))
-        _require_names(self.agents, "possible_agents")
-        self.observation_space = _space_of(env, "observation", self._keys, self.agents)
-        self.action_space = _space_of(env, "action", self._keys, self.agents)
-        self.metadata = getattr(env, "metadata", {})
-        self.render_mode = getattr(env, "render_mode", None)
-        self._size = len(self._keys)
+        super().__init__(env, tuple(map(str, self._keys)))
+        if not self._keys:
+            raise EnvError("the env's possible_agents is empty; it must name every agent that there may be")
+        if len(set(self.agents)) != self._size:
+            raise EnvError(
+                f"the env's possible_agents names an agent twice: {list(self.agents)}; every agent needs a name of its "
+                "own"
+            )
+        self.observation_space = _shared_space(env, "observation")
+        self.action_space = _shared_space(env, "action")
         self._pick = _picker(self._keys)
-        self._nothing = dict.fromkeys(self._keys, False)
+        self._no_flags = dict.fromkeys(self._keys, False)
         self._zeros = [0.0] * self._size
-        self._active = [True] * self._size
-        self._over = [False] * self._size
-        self._everybody = True  # all agents act
         self._acting: list[tuple[Hashable, int]] = []
         self._live: list[Hashable] = []  # the env's ``agents`` while nothing changes
         self._live_set: set[Hashable] = set()
@@ -79,28 +115,20 @@ class ParallelAgents(AgentsEnv):
         for key, place in self._acting:  # for few agents twice as fast as dict(zip(...))
             chosen[key] = actions[place]
         result = self.env.step(chosen)
-        if not self._everybody:
+        if not self._all_act:
             return self._without_some(result)
         observations, rewards, terminated, truncated, _ = result
-        nothing = self._nothing
+        no_flags = self._no_flags
         if len(self.env.agents) != self._size or not (
             # Comparing dicts is faster than iterating over their values.
-            (terminated == nothing or not any(terminated.values()))
-            and (truncated == nothing or not any(truncated.values()))
+            (terminated == no_flags or not any(terminated.values()))
+            and (truncated == no_flags or not any(truncated.values()))
         ):
             return self._change(result)
         try:
             return self._pick(observations), self._pick(rewards), None
         except KeyError as error:
             raise BadAgents(f"step() gave no observation or no reward of agent {error}, who takes part") from None
-
-    def render(self) -> Any:
-        """See AgentsEnv."""
-        return self.env.render()
-
-    def close(self) -> None:
-        """See AgentsEnv."""
-        self.env.close()
 
     def _without_some(self, result: Any) -> AgentsStep:
         """Handle a step with inactive agents. Fast path: most such steps change nothing."""
@@ -115,31 +143,25 @@ class ParallelAgents(AgentsEnv):
     def _change(self, result: Any) -> AgentsStep:
         """Handle a step that may change which agents act."""
         observations, rewards, terminated, truncated, infos = result
-        active, was_over = self._in_agents(), self._over
+        awake = self._in_agents()
         for place, agent in enumerate(self.agents):
-            if was_over[place] and active[place]:
+            if self._over[place] and awake[place]:
                 raise BadAgents(f"agent {agent!r} is over, and is among the env's agents all the same; take it out")
-        died = [bool(terminated.get(key)) and not was_over[place] for place, key in enumerate(self._keys)]
         # No agents are left: those without a termination or truncation flag count as truncated.
-        empty = True not in active
-        cut = [
-            (empty or bool(truncated.get(key))) and not was_over[place] and not died[place]
-            for place, key in enumerate(self._keys)
-        ]
-        over = [was_over[place] or died[place] or cut[place] for place in range(self._size)]
-        active = [active[place] and not over[place] for place in range(self._size)]
-        same = active == self._active and over == was_over
-        self._set(active, over)
-        shown = self._shown(observations, active, "step()")
-        paid = [rewards.get(key, 0.0) for key in self._keys]
-        if same:
-            return shown, paid, None
-        return shown, paid, Change(died, cut, active, [infos.get(key, {}) for key in self._keys])
+        empty = True not in awake
+        change = self._changed(
+            [terminated.get(key) for key in self._keys],
+            [(empty or bool(truncated.get(key))) for key in self._keys],
+            awake,
+            [infos.get(key, {}) for key in self._keys],
+        )
+        shown = self._shown(observations, self._active, "step()")
+        return shown, [rewards.get(key, 0.0) for key in self._keys], change
 
     def _in_agents(self) -> list[bool]:
         live = set(self.env.agents)
-        if strangers := live.difference(self._keys):
-            names = ", ".join(sorted(repr(key) for key in strangers))
+        if unknown := live.difference(self._keys):
+            names = ", ".join(sorted(repr(key) for key in unknown))
             raise BadAgents(f"{names} among the env's agents, but not in its possible_agents {list(self.agents)}")
         return [key in live for key in self._keys]
 
@@ -150,31 +172,23 @@ class ParallelAgents(AgentsEnv):
         return [observations.get(key) for key in self._keys]
 
     def _set(self, active: list[bool], over: list[bool]) -> None:
-        self._active, self._over = active, over
-        self._everybody = False not in active
+        super()._set(active, over)
         self._acting = [(key, place) for place, key in enumerate(self._keys) if active[place]]
         self._live_set = {key for key, _ in self._acting}
         self._live = [key for key in self.env.agents if key in self._live_set]
 
 
-class ListedAgents(AgentsEnv):
+class ListedAgents(_AdaptedAgents):
     """An env with the list interface; see the module docstring."""
 
     def __init__(self, env: Any) -> None:
-        self.env = env
         count = getattr(env, "num_agents", None)
         if not isinstance(count, int) or count < 1:
             raise EnvError(
                 f"{described(env)} has is_multiagent, but its num_agents is {count!r}; it must be the number of agents"
             )
-        self.agents = tuple(f"agent_{place}" for place in range(count))
+        super().__init__(env, tuple(f"agent_{place}" for place in range(count)))
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.metadata = getattr(env, "metadata", {})
-        self.render_mode = getattr(env, "render_mode", None)
-        self._size = count
-        self._active = [True] * count
-        self._over = [False] * count
-        self._everybody = True  # all agents act
 
     def reset(self, *, seed: int | None = None) -> list[Any]:
         """See AgentsEnv."""
@@ -190,28 +204,11 @@ class ListedAgents(AgentsEnv):
         if len(observations) != self._size or len(rewards) != self._size:
             self._require(len(observations), "observations", "step()")
             self._require(len(rewards), "rewards", "step()")
-        if self._everybody and not (any(terminated) or any(truncated) or any(infos)):
+        if self._all_act and not (any(terminated) or any(truncated) or any(infos)):
             return observations, rewards, None
         self._require(len(terminated), "terminated", "step()")
         self._require(len(truncated), "truncated", "step()")
-        was_over = self._over
-        died = [bool(flag) and not over for flag, over in zip(terminated, was_over, strict=True)]
-        cut = [bool(flag) and not over and not dead for flag, over, dead in zip(truncated, was_over, died, strict=True)]
-        over = [was_over[place] or died[place] or cut[place] for place in range(self._size)]
-        awake = self._awake(infos, "step()")
-        active = [awake[place] and not over[place] for place in range(self._size)]
-        if active == self._active and over == was_over:
-            return observations, rewards, None
-        self._set(active, over)
-        return observations, rewards, Change(died, cut, active, infos)
-
-    def render(self) -> Any:
-        """See AgentsEnv."""
-        return self.env.render()
-
-    def close(self) -> None:
-        """See AgentsEnv."""
-        self.env.close()
+        return observations, rewards, self._changed(terminated, truncated, self._awake(infos, "step()"), infos)
 
     def _awake(self, infos: Any, where: str) -> list[bool]:
         if not isinstance(infos, Sequence):
@@ -223,23 +220,21 @@ class ListedAgents(AgentsEnv):
         if count != self._size:
             raise BadAgents(f"{where} gave {count} {what} for {self._size} agents")
 
-    def _set(self, active: list[bool], over: list[bool]) -> None:
-        self._active, self._over = active, over
-        self._everybody = False not in active
 
-
-def _require_names(agents: Sequence[str], where: str) -> None:
-    if not agents:
-        raise EnvError(f"the env's {where} is empty; it must name every agent that there may be")
-    if len(set(agents)) != len(agents):
-        raise EnvError(f"the env's {where} names an agent twice: {list(agents)}; every agent needs a name of its own")
-
-
-def _space_of(env: Any, what: str, keys: Sequence[Hashable], agents: Sequence[str]) -> spaces.Space[Any]:
+def _shared_space(env: Any, what: str) -> spaces.Space[Any]:
+    """The observation or action space that all agents share; raises EnvError if two differ."""
     space_of: Callable[[Hashable], Any] | None = getattr(env, f"{what}_space", None)
     if not callable(space_of):
         raise EnvError(f"{described(env)} has possible_agents, but no {what}_space(agent)")
-    return shared_space(what, agents, lambda place: space_of(keys[place]))
+    first, *others = env.possible_agents
+    space: spaces.Space[Any] = space_of(first)
+    for agent in others:
+        if (other := space_of(agent)) != space:
+            raise EnvError(
+                f"agent {str(first)!r} has the {what} space {space}, and agent {str(agent)!r} has {other}; all agents "
+                "of an env must have equal spaces: pad the smaller ones (for PettingZoo supersuit has wrappers that do)"
+            )
+    return space
 
 
 def _picker(keys: Sequence[Hashable]) -> Callable[[Mapping[Hashable, Any]], tuple[Any, ...]]:

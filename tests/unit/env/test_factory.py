@@ -11,11 +11,11 @@ from typing import Any
 import gymnasium
 import pytest
 
-from sfactory.config.env_families import load_families, search_families
+from sfactory.config.env_families import find_family, load_families, search_families
 from sfactory.config.flags import all_flags, coerce, config_of
 from sfactory.config.resolve import read_command_line
 from sfactory.config.validation import check
-from sfactory.env.factory import EnvFactory, find_family, make_env, takes_frameskip
+from sfactory.env.factory import EnvFactory, make_env, takes_frameskip
 from sfactory.errors import EnvError
 
 FACTORIES = """

@@ -9,10 +9,11 @@ from pathlib import Path
 import gymnasium
 import pytest
 
+from sfactory.config.env_families import find_family
 from sfactory.config.flags import all_flags, coerce, config_of
 from sfactory.config.resolve import read_command_line
 from sfactory.config.validation import check, check_env_name
-from sfactory.env.factory import EnvFactory, find_family, make_env
+from sfactory.env.factory import EnvFactory, make_env
 from sfactory.errors import EnvError
 from sfactory_envs.atari import FAMILY
 from sfactory_envs.atari.games import GAMES, rom_of

@@ -6,9 +6,10 @@ import warnings
 
 from gymnasium.utils.env_checker import check_env
 
+from sfactory.config.env_families import find_family
 from sfactory.config.flags import all_flags, coerce, config_of
 from sfactory.config.validation import check
-from sfactory.env.factory import find_family, make_env
+from sfactory.env.factory import make_env
 
 NAME = "cartpole_without_velocities"
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from sfactory.env.factory import EnvFactory, find_family, make_env, make_vector_env
+from sfactory.config.env_families import find_family
+from sfactory.env.factory import EnvFactory, make_env
 from sfactory.errors import EnvError
 from sfactory.planning.env_probe import examine
 from sfactory.planning.step_cost import vector_steps_per_second
@@ -64,7 +65,7 @@ def test_factories_that_take_num_envs_make_vectors(name: str, vectors: bool) -> 
 
 
 def test_the_vector_form_of_an_id_has_the_defaults_of_the_id() -> None:
-    env = make_vector_env("vector:CartPole-v1", {}, num_envs=3, seed=1)
+    env = EnvFactory("vector:CartPole-v1").vector(num_envs=3, seed=1)
 
     assert (env.num_envs, type(env).__name__) == (3, "CartPoleVectorEnv")
     families = {name: find_family(name) for name in ("vector:CartPole-v1", "CartPole-v1", "envpool:Breakout-v5")}
@@ -74,7 +75,7 @@ def test_the_vector_form_of_an_id_has_the_defaults_of_the_id() -> None:
 
 
 def test_vector_games_have_raw_rewards_and_the_frameskip_of_the_flag() -> None:
-    env = make_vector_env("vector:ALE/MsPacman-v5", {}, num_envs=2, seed=1, env_frameskip=2)
+    env = EnvFactory("vector:ALE/MsPacman-v5", env_frameskip=2).vector(num_envs=2, seed=1)
     assert env.single_observation_space.shape == (4, 84, 84)
     env.reset(seed=1)
     env.action_space.seed(1)
@@ -97,14 +98,14 @@ def test_vector_games_have_raw_rewards_and_the_frameskip_of_the_flag() -> None:
 )
 def test_vector_env_that_cannot_be_made_is_refused(name: str, frameskip: int, words: str) -> None:
     with pytest.raises(EnvError, match=f"--env={name}.*{words}"):
-        make_vector_env(name, {}, num_envs=2, seed=1, env_frameskip=frameskip)
+        EnvFactory(name, env_frameskip=frameskip).vector(num_envs=2, seed=1)
 
 
 def test_missing_envpool_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "envpool", None)
 
     with pytest.raises(EnvError, match=r"needs envpool, .*pip install envpool"):
-        make_vector_env("envpool:CartPole-v1", {}, num_envs=2, seed=1)
+        EnvFactory("envpool:CartPole-v1").vector(num_envs=2, seed=1)
 
 
 def test_the_spec_of_a_vector_env_is_that_of_one_env() -> None:
@@ -142,7 +143,7 @@ def test_one_of_many_is_played_as_a_plain_env(mode: str) -> None:
 
 
 def test_pure_simulation_of_a_vector_env_counts_all_its_envs() -> None:
-    env = make_vector_env(COUNTING, {}, num_envs=4, seed=1)
+    env = EnvFactory(COUNTING).vector(num_envs=4, seed=1)
     env.reset(seed=1)
 
     assert vector_steps_per_second(env, seed=1, seconds=0.05) > 4 * 64
