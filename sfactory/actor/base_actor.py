@@ -1,14 +1,91 @@
-"""The base class of actors: it steps splits, counts their steps and sends complete slots."""
+"""The base class of actors: it gives free slots to splits, steps splits, and sends complete slots and statistics."""
 
 from __future__ import annotations
 
 import abc
+from collections import deque
+from collections.abc import Sequence
 
 from sfactory.actor.decorrelation import FirstWait
 from sfactory.actor.setup import ActorSetup
 from sfactory.actor.split import Split
-from sfactory.actor.trajectory_output import TrajectoryOutput
+from sfactory.messages import ToLearner, ToMain, TrajectoryReady
+from sfactory.shared.channel import Channel
+from sfactory.shared.slots import SlotState, SlotTable
 from sfactory.shared.status import StatusRow, Stopwatch
+from sfactory.shared.trajectories import TrajectoryBuffer
+
+
+class TrajectoryOutput:
+    """Hands out free slots and sends complete ones."""
+
+    def __init__(
+        self,
+        actor: int,
+        trajectories: TrajectoryBuffer,
+        table: SlotTable,
+        to_learners: Sequence[Channel[ToLearner]],
+        to_main: Channel[ToMain],
+        max_in_flight: int = 0,
+    ) -> None:
+        """``max_in_flight``: most slots of the actor that may be FILLING or READY at once; 0 is no limit."""
+        self._actor, self._table = actor, table
+        self._slots = {index: trajectories.slot(index) for index in table.slots_of(actor)}
+        splits = range(trajectories.layout.splits)
+        # Slots come back in the order they were sent, so each split looks at its least recently used first.
+        # A replacement starts with slots that are free: those that are READY may be freed only once the free ones
+        # have been filled, see NOTE [Collection waits].
+        self._queues = [deque(sorted(table.slots_of_split(actor, split), key=self._when_due)) for split in splits]
+        self._max_in_flight = max_in_flight or len(self._slots)
+        self._held_back: deque[int] = deque()  # splits that the limit made wait, in order
+        self._to_learners, self._to_main = to_learners, to_main
+
+    def _when_due(self, slot: int) -> tuple[bool, int]:
+        return self._table.state(slot) is not SlotState.FREE, self._table.generation(slot)
+
+    def announce_again(self) -> None:
+        """By a replacement: its predecessor may have published more slots than it announced, see NOTE [Lives]."""
+        for index in sorted(self._slots, key=self._table.generation):
+            for policy in self._table.waiting_for(index):
+                self._to_learners[policy].put(TrajectoryReady(self._actor, index))
+
+    def begin(self, split: Split) -> bool:
+        """Start a free slot of ``split``; False if it has none, which is how the learner holds collection back."""
+        queue = self._queues[split.index]
+        if self._table.state(queue[0]) is not SlotState.FREE or not self._has_its_turn(split.index):
+            return False
+        index = queue[0]
+        queue.rotate(-1)
+        self._table.begin(index)
+        split.begin(self._slots[index])
+        return True
+
+    def _has_its_turn(self, split: int) -> bool:
+        """Whether the limit lets ``split`` begin: splits that had to wait come first, in the order they asked."""
+        if self._max_in_flight >= len(self._slots):
+            return True
+        if split not in self._held_back:
+            self._held_back.append(split)
+        taken = sum(self._table.state(index) is not SlotState.FREE for index in self._slots)
+        if taken >= self._max_in_flight or self._held_back[0] != split:
+            return False
+        self._held_back.popleft()
+        return True
+
+    def finish(self, split: Split) -> None:
+        """Send the completed slot of ``split`` to the learners of its policies, and its finished episodes to main."""
+        slot, policies = split.finish()
+        self._table.publish(slot.index, *policies)
+        for policy in policies:
+            self._to_learners[policy].put(TrajectoryReady(self._actor, slot.index))
+        self.report(split)
+
+    def report(self, split: Split) -> None:
+        """Send finished episodes and their extra statistics to main; what does not fit goes with the next report."""
+        put = self._to_main.try_put
+        # Extras first: once main knows of an episode, it knows the episode's extra statistics, too.
+        if split.batch.extras.send(self._actor, put):
+            split.episodes.send(self._actor, put)
 
 
 class Actor(abc.ABC):
@@ -34,7 +111,7 @@ class Actor(abc.ABC):
         """Do what can be done, waiting up to ``timeout`` seconds for a message. Ends early if a stop is ordered."""
 
     def _step(self, split: Split) -> None:
-        """Step ``split``, whose actions have arrived; send its slot if that completes it."""
+        """Step ``split`` once its actions have arrived; send its slot if that completes it."""
         steps = split.step()
         split.count_steps(self._setup.table)
         self._row.count_env_steps(steps)

@@ -10,7 +10,7 @@ fell asleep.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -37,9 +37,9 @@ class RequestTracker:
         splits: Sequence[Split],
         row: StatusRow,
     ) -> None:
-        """incarnation: of the actor. to_policies: for each policy, the ring of the worker that serves this actor."""
+        """incarnation: of the actor. to_policies: by policy, the channel to the worker that serves this actor."""
         self._actor, self._incarnation, self._to_policies, self._row = actor, incarnation, to_policies, row
-        self._incarnations = [channel.incarnation for channel in to_policies]
+        self.known_incarnations = self.incarnations()
         # By split: policies that have not answered, and which incarnation of each policy's worker was asked last.
         self._awaited: list[set[int]] = [set() for _ in splits]
         self._asked = [[0] * len(to_policies) for _ in splits]
@@ -67,17 +67,12 @@ class RequestTracker:
         """The current incarnation of each policy's worker."""
         return [channel.incarnation for channel in self._to_policies]
 
-    def ask_again(self, incarnations: list[int], receive: Callable[[float], bool]) -> None:
+    def repeat(self, incarnations: list[int]) -> None:
         """Repeat to replaced policy workers the requests that their predecessors did not answer.
 
-        incarnations: what ``incarnations()`` returned before the last wait. Answers of a dead worker have arrived by
-        then; ``receive(0)`` reads them.
+        incarnations: of the workers before the inbox was read. All answers of their predecessors had arrived by then.
         """
-        if incarnations == self._incarnations:
-            return
-        while receive(0):
-            pass
-        self._incarnations = incarnations
+        self.known_incarnations = incarnations
         for split in self._splits:
             for policy in sorted(self._awaited[split.index]):
                 if self._asked[split.index][policy] < incarnations[policy]:
@@ -128,31 +123,31 @@ class CentralActor(Actor):
 
     def turn(self, timeout: float) -> None:
         """Start splits for which there is a slot, then wait up to ``timeout`` seconds for messages and handle them."""
+        requests, inbox, watch = self._requests, self._setup.inbox, self._watch
         try:
             for split in self._splits:
                 if split.needs_slot and self._output.begin(split):
                     self._ask(split)
-            incarnations = self._requests.incarnations()
-            self._receive(timeout)
-            self._requests.ask_again(incarnations, self._receive)
+            incarnations = requests.incarnations()
+            watch.before_wait()
+            messages = inbox.get(timeout)
+            watch.after_wait()
+            replaced = incarnations != requests.known_incarnations
+            while replaced and (more := inbox.get(0)):
+                messages = [*messages, *more]
+            self._row.count_depth(len(messages))
+            for message in messages:
+                if type(message) is ActReply and requests.answered(message):
+                    watch.lap()  # the step of each split is timed on its own
+                    split = self._splits[message.split]
+                    if self._idle_agents is not None:
+                        self._idle_agents.carry(split)
+                    self._step(split)
+                    self._ask(split)
+            if replaced:
+                requests.repeat(incarnations)
         except StopOrdered:
             return  # see NOTE [Stop during a restart]
-
-    def _receive(self, timeout: float) -> bool:
-        """Wait for messages and handle them; whether there were any."""
-        self._watch.before_wait()
-        messages = self._setup.inbox.get(timeout)
-        self._watch.after_wait()
-        self._row.count_depth(len(messages))
-        for message in messages:
-            if type(message) is ActReply and self._requests.answered(message):
-                self._watch.lap()  # the step of each split is timed on its own
-                split = self._splits[message.split]
-                if self._idle_agents is not None:
-                    self._idle_agents.carry(split)
-                self._step(split)
-                self._ask(split)
-        return bool(messages)
 
     def _ask(self, split: Split) -> None:
         """Ask for actions; where no policy acts, step on to the next row, up to the end of the slot."""

@@ -7,57 +7,21 @@ of any statistics.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from sfactory.actor.env_batch import BaseBatch, reward_row
-from sfactory.actor.env_restarts import EnvFaults
-from sfactory.env.conversion import NOT_FINITE, BadObservation, Flaw, Rows, Writer
+from sfactory.actor.env_restarts import BadDataCounter
+from sfactory.env.conversion import REWARD, BadObservation, Flaw, Rows, Writer
 from sfactory.errors import SFactoryError
-from sfactory.shared.status import StatusRow
 from sfactory.shared.trajectories import Array, Slot, all_true
 from sfactory.spec import BoxHead, EnvSpec
-
-_log = logging.getLogger(__name__)
-
-FEW = 20  # so many bad steps are tolerated, whatever their share
-REWARD = "reward"
 
 
 class BadActions(SFactoryError):
     """A policy chose an action that is not finite."""
-
-
-class BadDataCounter:
-    """Counts how often envs of one actor returned invalid data. The count stands in the actor's status row."""
-
-    def __init__(self, actor: str, most: float, row: StatusRow) -> None:
-        """``most``: see --max_bad_env_data."""
-        self._actor, self._most, self._row = actor, most, row
-        self._logged: set[tuple[str, bool]] = set()
-
-    def add(self, flaws: Mapping[int, Flaw]) -> None:
-        """Count one step of each env (by its number in the actor); raises EnvFaults if it is one too many."""
-        for env, flaw in flaws.items():
-            self._row.add("bad_env_data", 1)
-            count = int(self._row.get("bad_env_data"))
-            steps = int(self._row.get("env_steps")) + count
-            if count >= FEW and count > self._most * steps:
-                raise EnvFaults(
-                    f"env {env} of {self._actor} returned invalid data: {_text(flaw)}; so did {count} of {steps} env "
-                    f"steps of the actor ({count / steps:.1%}), and --max_bad_env_data={self._most} allows no more"
-                )
-            kind = flaw.key, flaw.text == NOT_FINITE
-            if kind not in self._logged:
-                self._logged.add(kind)
-                _log.warning(
-                    "env %d of %s returned invalid data: %s; the step and its episode are discarded, and the env is "
-                    "reset (--max_bad_env_data=%s of the steps; others like it are only counted)",
-                    *(env, self._actor, _text(flaw), self._most),
-                )
 
 
 class DataValidator:
@@ -71,7 +35,7 @@ class DataValidator:
         self._writer, self._first, self._bad_data = writer, first, bad_data
         self._agents, self._num_agents = spec.agents, spec.num_agents
         self._finite = np.empty(size, bool)
-        # Only real numbers can be something else than numbers.
+        # Only floats can be NaN or infinite.
         self._real = [
             (key, np.empty((size, *tensor.shape), bool)) for key, tensor in spec.obs if tensor.dtype.startswith("float")
         ]
@@ -145,19 +109,14 @@ class DataValidator:
             return
         if self._bad_data is None:
             row, flaw = next(iter(flaws.items()))
-            raise BadObservation(f"env {self._env(row)}{self._agent(row)}: {_text(flaw)}")
+            raise BadObservation(f"env {self._env(row)}{self._agent(row)}: {flaw}")
         # An env counts once, however many of its agents returned invalid data.
         self._bad_data.add({self._env(row): flaw._replace(agent=self._agent(row)) for row, flaw in flaws.items()})
 
     def _env(self, row: int) -> int:
-        """Number in the actor of the env that ``row`` is of."""
+        """Number in the actor of the env of ``row``."""
         return self._first + row // self._num_agents
 
     def _agent(self, row: int) -> str:
-        """What errors add of the agent that ``row`` is of, if envs have many."""
+        """Addition to errors about ``row`` in multi-agent envs."""
         return f", agent {self._agents[row % self._num_agents]!r}" if self._agents else ""
-
-
-def _text(flaw: Flaw) -> str:
-    what = REWARD if flaw.key == REWARD else f"observation {flaw.key!r}"
-    return f"{what} {flaw.text}{flaw.agent}"

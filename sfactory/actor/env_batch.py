@@ -3,7 +3,7 @@
 An env that was truncated is not stepped in the next row but reset (see NOTE [Truncation row]); its entry in the list of
 step functions is swapped for a reset, so that the loop over envs needs no branch for it.
 
-An env that raises is recreated in place (``RestartPlan``), and the loop continues. The step that raised is lost: its
+An env that raises is recreated in place (``FaultHandling``), and the loop continues. The step that raised is lost: its
 row is invalid, and the row before it bootstraps from the observation between them, which is a row. A reset that raised
 spoils nothing, since the step before it had ended the episode.
 
@@ -23,22 +23,12 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from sfactory.actor.env_restarts import EnvFaults, RestartPlan
+from sfactory.actor.env_restarts import EnvFaults, FaultHandling
 from sfactory.actor.episode_stats import ExtraStatsTracker
-from sfactory.env.conversion import BadObservation
+from sfactory.env.conversion import BadObservation, Writer
 from sfactory.env.lifecycle import close_env
 
 BeforeEach = Callable[[], None]
-
-
-class _ClosedEnv:
-    """Takes the place of an env that was closed until its replacement is made."""
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-
-_CLOSED: Any = _ClosedEnv()
 
 
 class BaseBatch(abc.ABC):
@@ -68,9 +58,10 @@ class BaseBatch(abc.ABC):
 
     observations: Any
     rewards: Any
+    _writer: Writer
+    _first_env: int
 
-    def __init__(self, envs: Sequence[Any], size: int, restart_plan: RestartPlan | None) -> None:
-        """``restart_plan``: how an env that raises is recreated; without one the exception is passed on."""
+    def __init__(self, envs: Sequence[Any], size: int) -> None:
         self.envs: list[Any] = list(envs)
         self.size = size
         self.terminated: list[int] = []
@@ -83,8 +74,15 @@ class BaseBatch(abc.ABC):
         self.ended: list[int] = []
         self.absent: list[int] = []
         self.extras = ExtraStatsTracker()
-        self._restart_plan = restart_plan
+        self._faults: FaultHandling | None = None
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
+
+    def handle_faults(self, faults: FaultHandling, first_env: int, writer: Writer) -> None:
+        """Recreate envs that raise; without this call the exception is passed on.
+
+        first_env: number of the first env in the actor. writer: checks the observations of the envs.
+        """
+        self._faults, self._first_env, self._writer = faults, first_env, writer
 
     @property
     @abc.abstractmethod
@@ -116,7 +114,7 @@ class BaseBatch(abc.ABC):
 
     @abc.abstractmethod
     def _shown(self, env: int) -> Any:
-        """The current observations of ``env``, as ``RestartPlan.check`` takes them."""
+        """The current observations of ``env``, in the form that the split's writer takes."""
 
     def reset(self, seeds: Sequence[int], before_each: BeforeEach | None = None) -> None:
         """Reset every env for the first time, each with its own seed; ``before_each`` is called before each of them.
@@ -131,7 +129,8 @@ class BaseBatch(abc.ABC):
     def close(self, name: str) -> None:
         """Close every env of the batch called ``name``; an exception of one is logged and does not stop the others."""
         for index, env in enumerate(self.envs):
-            close_env(env, f"env {index} of {name}")
+            if env is not None:
+                close_env(env, f"env {index} of {name}")
 
     def _install(self, env: int, made: Any) -> None:
         """Put ``made`` in the place of ``env``."""
@@ -139,58 +138,64 @@ class BaseBatch(abc.ABC):
 
     def _reset(self, env: int, seed: int | None = None) -> None:
         """Begin the next episode of ``env``; one that raises is recreated."""
-        plan, game = self._restart_plan, self.envs[env]
+        faults, game = self._faults, self.envs[env]
         self._steps[env] = game.step
-        if plan is not None:
-            plan.restarter.resetting(True)
+        if faults is not None:
+            faults.restarter.resetting(True)
         try:
             self._begin(env, game.reset() if seed is None else game.reset(seed=seed))
         except Exception as error:  # foreign code may raise anything
             self._recreate(env, error)
         else:
-            if plan is not None:
-                plan.restarter.resetting(False)
+            if faults is not None:
+                faults.restarter.resetting(False)
 
     def _reset_again(self, env: int) -> None:
         """Reset ``env`` with another seed; recreate it if it shows invalid data once more."""
-        plan = self._restart_plan
-        assert plan is not None, "without a restart plan invalid data is an error"
-        self._reset(env, plan.restarter.fresh_seed(plan.first + env))
+        assert self._faults is not None, "without fault handling invalid data is an error"
+        self._reset(env, self._faults.restarter.fresh_seed(self._first_env + env))
         try:
-            plan.check(self._shown(env))
+            self._check_shown(env)
         except BadObservation as error:
             self._recreate(env, error)
 
+    def _check_shown(self, env: int) -> None:
+        """Raise BadObservation if the observations that the reset of ``env`` has shown are invalid."""
+        flaws = list(self._writer.flaws(self._shown(env), self.size // len(self.envs)).values())
+        if flaws:
+            raise BadObservation(f"after a reset {flaws[0]}")
+
     def _recreate(self, env: int, error: Exception) -> None:
         """Replace ``env``, which raised ``error``, by a new one at the start of an episode."""
-        plan = self._restart_plan
-        if plan is None:
+        faults = self._faults
+        if faults is None:
             raise error
-        number = plan.first + env
+        restarter, number = faults.restarter, self._first_env + env
 
         def recreate(seed: int) -> None:
-            old, self.envs[env] = self.envs[env], _CLOSED
-            close_env(old, f"env {number}, which is recreated")
-            self._install(env, plan.make(seed))
-            plan.restarter.begin_work()
+            old, self.envs[env] = self.envs[env], None  # so that it is closed once
+            if old is not None:
+                close_env(old, f"env {number}, which is recreated")
+            self._install(env, faults.make(seed))
+            restarter.begin_work()
             self._begin(env, self.envs[env].reset(seed=seed))
-            plan.check(self._shown(env))
+            self._check_shown(env)
 
         def first_step(actions: Any) -> Any:
             self._steps[env] = self.envs[env].step
             result = self.envs[env].step(actions)
-            plan.restarter.proved(number)
+            restarter.proved(number)
             return result
 
-        plan.restarter.restart(number, error, recreate)
+        restarter.restart(number, error, recreate)
         self._steps[env] = first_step
 
 
 class EnvBatch(BaseBatch):
     """N single-agent envs, stepped one by one; observations and rewards are lists of N."""
 
-    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], restart_plan: RestartPlan | None = None) -> None:
-        super().__init__(envs, len(envs), restart_plan)
+    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+        super().__init__(envs, len(envs))
         self.observations: list[Any] = [None] * self.size
         self.rewards: list[Any] = [0.0] * self.size
         self._late_resets = [self._late_reset_of(env) for env in range(self.size)]

@@ -1,4 +1,4 @@
-"""Recreates envs that raise, and ends the actor once they have failed too often.
+"""Recreates envs that raise, counts invalid data, and ends the actor once its envs have failed too often.
 
 The batch of envs records which rows are lost (``BaseBatch.broken``); this module decides how often, how soon and with
 which seed an env is recreated.
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sfactory.clock import BLOCK_S, Deadline
+from sfactory.env.conversion import NOT_FINITE, Flaw
 from sfactory.errors import SFactoryError, named
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusRow
@@ -24,6 +25,7 @@ from sfactory.shared.status import StatusRow
 _log = logging.getLogger(__name__)
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
+FEW = 20  # so many steps with invalid data are tolerated, whatever their share
 
 
 class EnvFaults(SFactoryError):
@@ -116,15 +118,39 @@ class EnvRestarter:
         raise StopOrdered
 
 
-@dataclass(frozen=True)
-class RestartPlan:
-    """How the envs of one split are recreated.
+class BadDataCounter:
+    """Counts how often envs of one actor returned invalid data. The count stands in the actor's status row."""
 
-    first: number of the split's first env among those of the actor. make: makes an env (or a vector env) given a seed.
-    check: raises BadObservation if the observations that a reset has shown are invalid.
-    """
+    def __init__(self, actor: str, most: float, row: StatusRow) -> None:
+        """``most``: see --max_bad_env_data."""
+        self._actor, self._most, self._row = actor, most, row
+        self._logged: set[tuple[str, bool]] = set()
+
+    def add(self, flaws: Mapping[int, Flaw]) -> None:
+        """Count one step of each env (by its number in the actor); raises EnvFaults if it is one too many."""
+        for env, flaw in flaws.items():
+            self._row.add("bad_env_data", 1)
+            count = int(self._row.get("bad_env_data"))
+            steps = int(self._row.get("env_steps")) + count
+            if count >= FEW and count > self._most * steps:
+                raise EnvFaults(
+                    f"env {env} of {self._actor} returned invalid data: {flaw}; so did {count} of {steps} env "
+                    f"steps of the actor ({count / steps:.1%}), and --max_bad_env_data={self._most} allows no more"
+                )
+            kind = flaw.key, flaw.text == NOT_FINITE
+            if kind not in self._logged:
+                self._logged.add(kind)
+                _log.warning(
+                    "env %d of %s returned invalid data: %s; the step and its episode are discarded, and the env is "
+                    "reset (--max_bad_env_data=%s of the steps; others like it are only counted)",
+                    *(env, self._actor, flaw, self._most),
+                )
+
+
+@dataclass(frozen=True)
+class FaultHandling:
+    """How an actor continues when envs fail. ``make``: makes an env (or a vector env), given a seed."""
 
     restarter: EnvRestarter
-    first: int
+    bad_data: BadDataCounter
     make: Callable[[int], Any]
-    check: Callable[[Any], None]

@@ -30,7 +30,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from sfactory.actor.env_batch import BaseBatch, BeforeEach
-from sfactory.actor.env_restarts import EnvFaults, RestartPlan
+from sfactory.actor.env_restarts import EnvFaults
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank, require_agents
 
 
@@ -118,9 +118,9 @@ class MultiAgentBatch(BaseBatch):
     over: envs (not rows) whose episode ended with the last step
     """
 
-    def __init__(self, envs: Sequence[AgentsEnv], restart_plan: RestartPlan | None = None) -> None:
+    def __init__(self, envs: Sequence[AgentsEnv]) -> None:
         self._names, self.agents = envs[0].agents, len(envs[0].agents)
-        super().__init__(envs, len(envs) * self.agents, restart_plan)
+        super().__init__(envs, len(envs) * self.agents)
         self.observations: list[Any] = [None] * self.size
         self.rewards: list[Any] = [0.0] * self.size
         self.over: list[int] = []

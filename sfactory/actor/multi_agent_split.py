@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sfactory.actor.data_validation import DataValidator
+from sfactory.actor.env_restarts import FaultHandling
 from sfactory.actor.episode_stats import EXTRA_STATS
 from sfactory.actor.multi_agent_batch import MultiAgentBatch
 from sfactory.actor.policy_assignment import PolicyAssignment
-from sfactory.actor.split import FaultHandling, Split
+from sfactory.actor.split import Split
 from sfactory.env.conversion import action_reader
 from sfactory.env.multi_agent import AgentsEnv, AgentsWriter, require_agents
 from sfactory.shared.trajectories import Array, Slot
@@ -38,19 +38,16 @@ class MultiAgentSplit(Split):
         faults: FaultHandling | None = None,
         assignment: PolicyAssignment | None = None,
     ) -> None:
-        """Without ``faults``, any fault of an env is an error. Raises EnvError if agents differ from ``spec``'s."""
+        """Raises EnvError if the agents of an env differ from those of ``spec``."""
         for env in envs:
             require_agents(env, spec.agents)
-        agents, first = spec.num_agents, index * len(envs)
-        writer = AgentsWriter(spec, envs[0].observation_space)
         self.batch: MultiAgentBatch
-        batch = MultiAgentBatch(envs, None if faults is None else faults.restart_plan(first, agents, writer))
-        bad_data = None if faults is None else faults.bad_data
-        validator = DataValidator(spec, writer, batch.size, first, bad_data)
-        super().__init__(index, batch, writer, validator, action_reader(envs[0].action_space), rollout, assignment)
+        batch, writer = MultiAgentBatch(envs), AgentsWriter(spec, envs[0].observation_space)
+        read_actions = action_reader(envs[0].action_space)
+        super().__init__(index, batch, spec, writer, read_actions, rollout, faults, assignment)
         self._names = spec.agents
         self._returns = np.zeros(batch.size)  # of the running episodes of the envs, agent by agent
-        self._first_rows = np.arange(0, batch.size, agents)
+        self._first_rows = np.arange(0, batch.size, spec.num_agents)
         self._some_are_frozen = assignment is not None and bool(assignment.frozen) and not assignment.is_fixed
 
     def resume_episodes(self, rows: Sequence[int], returns: Sequence[float], length: int) -> None:

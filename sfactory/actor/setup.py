@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from sfactory.actor.data_validation import BadDataCounter
 from sfactory.actor.decorrelation import warm_up
-from sfactory.actor.env_restarts import EnvRestarter
+from sfactory.actor.env_restarts import BadDataCounter, EnvRestarter, FaultHandling
 from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.actor.policy_assignment import (
     SOLE_AGENT,
@@ -18,7 +17,7 @@ from sfactory.actor.policy_assignment import (
     PolicyAssignment,
     RandomAssignment,
 )
-from sfactory.actor.split import FaultHandling, Split
+from sfactory.actor.split import Split
 from sfactory.actor.vector_batch import VectorEnvBatch
 from sfactory.config.import_strings import find_callable
 from sfactory.config.schema import PopulationConfig, RunConfig, SamplingConfig

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from sfactory.actor.data_validation import BadDataCounter, DataValidator
+from sfactory.actor.data_validation import DataValidator
 from sfactory.actor.env_batch import BaseBatch, BeforeEach, EnvBatch
-from sfactory.actor.env_restarts import EnvRestarter, RestartPlan
+from sfactory.actor.env_restarts import FaultHandling
 from sfactory.actor.episode_stats import EpisodeTracker
 from sfactory.actor.policy_assignment import PolicyAssignment
 from sfactory.actor.vector_batch import VectorEnvBatch
-from sfactory.env.conversion import BadObservation, BlockWriter, ObsWriter, Rows, Writer, action_reader, block_reader
+from sfactory.env.conversion import BlockWriter, ObsWriter, Rows, Writer, action_reader, block_reader
 from sfactory.env.vector import VectorEnv, single_spaces
 from sfactory.messages import ActRequest
 from sfactory.shared.slots import SlotTable
@@ -24,25 +23,6 @@ from sfactory.shared.trajectories import Array, Slot
 from sfactory.spec import EnvSpec
 
 _ONLY_POLICY = (0,)
-
-
-@dataclass(frozen=True)
-class FaultHandling:
-    """How an actor continues when envs fail. ``make`` makes what a split steps; see RestartPlan for the rest."""
-
-    restarter: EnvRestarter
-    bad_data: BadDataCounter
-    make: Callable[[int], Any]
-
-    def restart_plan(self, first: int, size: int, writer: Writer) -> RestartPlan:
-        """The plan of a split. first: number of its first env in the actor. size: rows that ``check`` is given."""
-
-        def check(observations: Any) -> None:
-            flaws = list(writer.flaws(observations, size).values())
-            if flaws:
-                raise BadObservation(f"after a reset observation {flaws[0].key!r} {flaws[0].text}")
-
-        return RestartPlan(self.restarter, first, self.make, check)
 
 
 class Split:
@@ -65,18 +45,26 @@ class Split:
         self,
         index: int,
         batch: BaseBatch,
+        spec: EnvSpec,
         writer: Writer,
-        validator: DataValidator,
         read_actions: Callable[[Rows], Any],
         rollout: int,
+        faults: FaultHandling | None = None,
         assignment: PolicyAssignment | None = None,
     ) -> None:
+        """Without ``faults``, any fault of an env is an error."""
+        first_env = index * (batch.size // spec.num_agents)
+        if faults is not None:
+            batch.handle_faults(faults, first_env, writer)
+        self._validator = DataValidator(
+            spec, writer, batch.size, first_env, None if faults is None else faults.bad_data
+        )
         self.index, self.batch, self.assignment = index, batch, assignment
         self.episodes = EpisodeTracker(batch.size, assignment)
         batch.extras.assignment = assignment
         self.before_slot: Callable[[], None] | None = None
         self.phase = self.t = self.agent_steps = 0
-        self._writer, self._validator, self._read_actions, self._rollout = writer, validator, read_actions, rollout
+        self._writer, self._read_actions, self._rollout = writer, read_actions, rollout
         self._first = list(range(batch.size))  # rows whose current observation is the first of an episode
         self._slot: Slot | None = None
 
@@ -89,11 +77,9 @@ class Split:
         faults: FaultHandling | None = None,
         assignment: PolicyAssignment | None = None,
     ) -> Split:
-        """A split of single-agent envs. Without ``faults``, any fault of theirs is an error."""
-        writer, size, first = ObsWriter(spec, envs[0].observation_space), len(envs), index * len(envs)
-        batch = EnvBatch(envs, None if faults is None else faults.restart_plan(first, 1, writer))
-        validator = DataValidator(spec, writer, size, first, None if faults is None else faults.bad_data)
-        return Split(index, batch, writer, validator, action_reader(envs[0].action_space), rollout, assignment)
+        """A split of single-agent envs."""
+        writer, read_actions = ObsWriter(spec, envs[0].observation_space), action_reader(envs[0].action_space)
+        return Split(index, EnvBatch(envs), spec, writer, read_actions, rollout, faults, assignment)
 
     @staticmethod
     def of_vector(
@@ -106,10 +92,8 @@ class Split:
     ) -> Split:
         """A split that is one vector env."""
         observations, actions = single_spaces(env)
-        writer, size, first = BlockWriter(spec, observations), env.num_envs, index * env.num_envs
-        batch = VectorEnvBatch(env, None if faults is None else faults.restart_plan(first, size, writer))
-        validator = DataValidator(spec, writer, size, first, None if faults is None else faults.bad_data)
-        return Split(index, batch, writer, validator, block_reader(actions), rollout, assignment)
+        writer, read_actions = BlockWriter(spec, observations), block_reader(actions)
+        return Split(index, VectorEnvBatch(env), spec, writer, read_actions, rollout, faults, assignment)
 
     @property
     def slot(self) -> Slot:

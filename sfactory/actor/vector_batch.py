@@ -11,7 +11,7 @@ would be that of an observation which is no row of the slot, so such a step is n
 bootstraps from the observation between them, which is a row. Nothing is biased, and a truncated episode costs one row,
 as in the other mode.
 
-A vector env that raises is recreated as a whole (``RestartPlan``). One that returns invalid data for one of its envs is
+A vector env that raises is recreated as a whole (``FaultHandling``). One that returns invalid data for one of its envs is
 reset as a whole: the last step of all N is discarded, and so are their episodes.
 """
 
@@ -25,7 +25,6 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from sfactory.actor.env_batch import BaseBatch
-from sfactory.actor.env_restarts import RestartPlan
 from sfactory.actor.episode_stats import EXTRA_STATS
 from sfactory.env.vector import VectorEnv, autoreset_mode, info_of_end, infos_of_ends
 from sfactory.messages import TRUE_OBJECTIVE
@@ -34,8 +33,8 @@ from sfactory.messages import TRUE_OBJECTIVE
 class VectorEnvBatch(BaseBatch):
     """The N envs of one vector env; observations and rewards are arrays over N."""
 
-    def __init__(self, env: VectorEnv, restart_plan: RestartPlan | None = None) -> None:
-        super().__init__([env], env.num_envs, restart_plan)
+    def __init__(self, env: VectorEnv) -> None:
+        super().__init__([env], env.num_envs)
         self.observations: Any = None
         self.rewards: Any = np.zeros(self.size)
         self._resets_next_step = autoreset_mode(env) is AutoresetMode.NEXT_STEP

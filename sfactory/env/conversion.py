@@ -27,18 +27,23 @@ class BadObservation(SFactoryError):
     """An observation does not have the shape or dtype of the env's observation space."""
 
 
+NOT_FINITE = "holds NaN or infinity"
+REWARD = "reward"
+
+
 class Flaw(NamedTuple):
     """Why data from an env is invalid.
 
-    key: path of the observation, or "reward". text: the problem. agent: name of the agent in a multi-agent env.
+    key: path of the observation, or REWARD. text: the problem. agent: added to error messages of multi-agent envs.
     """
 
     key: str
     text: str
     agent: str = ""
 
-
-NOT_FINITE = "holds NaN or infinity"
+    def __str__(self) -> str:
+        what = REWARD if self.key == REWARD else f"observation {self.key!r}"
+        return f"{what} {self.text}{self.agent}"
 
 
 def leaf_paths(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

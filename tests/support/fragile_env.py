@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sfactory.actor.data_validation import BadDataCounter
-from sfactory.actor.env_restarts import EnvRestarter
-from sfactory.actor.split import FaultHandling
+from sfactory.actor.env_restarts import BadDataCounter, EnvRestarter, FaultHandling
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusBoard, StatusRow
 from tests.support.scripted_env import Episode, Obs, ScriptedEnv

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from sfactory.actor.base_actor import TrajectoryOutput
 from sfactory.actor.split import Split
-from sfactory.actor.trajectory_output import TrajectoryOutput
 from sfactory.messages import (
     MAX_EPISODES_PER_REPORT,
     MAX_REPORT_BYTES,
