@@ -11,8 +11,8 @@ would be that of an observation which is no row of the slot, so such a step is n
 bootstraps from the observation between them, which is a row. Nothing is biased, and a truncated episode costs one row,
 as in the other mode.
 
-A vector env that raises is recreated as a whole (``FaultHandling``). One that returns invalid data for one of its envs is
-reset as a whole: the last step of all N is discarded, and so are their episodes.
+A vector env that raises is recreated as a whole (``FaultHandling``). One that returns invalid data for one of its envs
+is reset as a whole: the last step of all N is discarded, and so are their episodes.
 """
 
 from __future__ import annotations
