@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from sfactory.checkpoint import CheckpointDir
+from sfactory.checkpoint import CheckpointDir, Payload
 from sfactory.config.flags import config_of
 from sfactory.config.schema import CheckpointConfig, Config
 from sfactory.layout import Layout
@@ -62,6 +62,12 @@ class LoneLearner:
         """From ``area``, as if it were new."""
         self.learning.learn(self.area)
 
+    def saved(self) -> Payload | None:
+        """Payload of the latest checkpoint."""
+        assert self.setup.checkpoint_dir is not None
+        loaded = CheckpointDir(self.setup.checkpoint_dir, keep=2).load()
+        return None if loaded is None else loaded.payload
+
     def messages(self, kind: type[M]) -> list[M]:
         """Messages of that kind that have come to main and were not asked for before; the others are lost."""
         return [message for message in self.shared.learners_to_main[0].get(1) if isinstance(message, kind)]
@@ -84,39 +90,56 @@ class Saved:
 
 
 class LoneCheckpointer:
-    """A ``Checkpointer`` with what it saves; its model's weights carry a number, which shows which were saved."""
+    """A checkpointer and what it saves; the model's weights carry a number, which shows which were saved."""
 
     def __init__(self, path: Path, **fields: Any) -> None:
-        checkpoint = CheckpointConfig(
-            **{"save_every_sec": NEVER, "save_best_every_sec": 0, "save_best_after": 0, **fields}
-        )
+        """``fields``: of CheckpointConfig; nothing is saved by time unless they say so."""
+        defaults = {"save_every_sec": NEVER, "save_best_every_sec": 0.0, "save_best_after": 0}
+        checkpoint = CheckpointConfig(**{**defaults, **fields})
         shared = SharedObjects(VECTOR, small_layout(), weight_bytes=8)
         self.path = path
         self.control = shared.control
-        self.trainer = trainer_for(tiny_model())
-        self.progress = Progress(env_steps=100, agent_steps=100, run_env_steps=100)
+        self.trainer = trainer_for(tiny_model(), AlgoConfig(), OptimConfig(), LearnerConfig())
+        self.progress = Progress(env_steps=100, agent_steps=300, run_env_steps=100)
         setup = shared.learner(0, Config(checkpoint=checkpoint), 1, "cpu", 1, str(path))
         self.row = shared.status.row("sf-learner-0")
         publisher = Publisher(FlatState(self.trainer.model), setup.weights, 1)
         self.checkpointer = Checkpointer(setup, self.trainer, self.progress, self.row, publisher.check)
 
-    def learn(self, mark: float, mean_return: float) -> None:
-        """One dataset later: the weights carry ``mark``, and main reports the mean return ``mean_return``."""
+    def learn(self, mark: float, mean_return: float = LOWEST) -> None:
+        """One dataset later: the weights carry ``mark``, and main says that the mean return is ``mean_return``."""
         self.trainer.train_step += 1
-        self.progress.add(Learned(100, 0, 100, 100), Learned())
+        self.progress.add(Learned(200, 0, 100, 50), Learned())
         with torch.no_grad():
             self.trainer.model.value_head.linear.weight.fill_(mark)
         self.control.tell_objective(0, mean_return)
 
-    def train_until(self, seconds: float) -> None:
-        """One dataset later, ``seconds`` of training have passed over all sessions."""
-        self.learn(seconds, LOWEST)
+    def train_until(self, seconds: float, mean_return: float = LOWEST) -> None:
+        """One dataset later, ``seconds`` of training have passed over all sessions, which the weights carry."""
+        self.learn(seconds, mean_return)
         self.progress.earlier_seconds = seconds
+
+    def save_after(self, mark: float, mean_return: float = LOWEST) -> None:
+        """``learn``, and save what is due."""
+        self.learn(mark, mean_return)
+        self.checkpointer.after_dataset()
+
+    def save_at(self, seconds: float) -> None:
+        """``train_until``, and save what is due."""
+        self.train_until(seconds)
+        self.checkpointer.after_dataset()
+
+    def latest(self) -> Any:
+        """Payload of the latest checkpoint on disk, None without one."""
+        loaded = CheckpointDir(self.path, keep=2).load()
+        return None if loaded is None else loaded.payload
 
     def milestones(self) -> list[float]:
         """The training time of each milestone on disk."""
-        directory, paths = CheckpointDir(self.path, keep=2), sorted((self.path / "milestones").glob("*.pth"))
-        found = [directory.load_at(int(path.stem.split("_")[2]), "milestone") for path in paths]
+        found = [
+            CheckpointDir(self.path, keep=2).load_at(int(path.stem.split("_")[2]), "milestone")
+            for path in sorted((self.path / "milestones").glob("*.pth"))
+        ]
         return [loaded.payload["train_seconds"] for loaded in found]
 
     def best(self) -> Saved | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
 from sfactory.layout import Layout
 from sfactory.learner.batch import Batch
+from sfactory.learner.loss import make_auxiliary
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
@@ -76,15 +77,17 @@ def trainer_for(
     policy: int = 0,
     total_env_steps: int = 2**62,
 ) -> Trainer:
-    """A trainer of ``model``, by default settings where nothing else is said."""
+    """A trainer of ``model`` and of the auxiliary loss of ``algo``, if any; None: default settings."""
+    algo = algo or AlgoConfig()
     return Trainer(
         model,
-        algo or AlgoConfig(),
+        algo,
         optim or OptimConfig(),
         learner or LearnerConfig(),
         seed=seed,
         policy=policy,
         total_env_steps=total_env_steps,
+        auxiliary=make_auxiliary(model, algo),
     )
 
 
@@ -111,6 +114,15 @@ def random_batch(model: ActorCritic, steps: int = 5, rows: int = 4, seed: int = 
         rnn_states=torch.zeros(2, rows, 0),
     )
     return dataclasses.replace(batch, **fields_of(changes))
+
+
+def as_acted(model: ActorCritic, batch: Batch) -> Batch:
+    """``batch``, of random_batch, with the log-probabilities and values that ``model`` gives now."""
+    with torch.no_grad():
+        actions = {"action": batch.actions["action"].flatten()}
+        present = evaluate(model, {"obs": batch.obs["obs"][:-1].flatten(0, 1)}, actions)
+    log_prob, value = (tensor.view_as(batch.valid) for tensor in (present.log_prob, present.value))
+    return dataclasses.replace(batch, behavior_log_prob=log_prob, behavior_value=value)
 
 
 def fields_of(changes: dict[str, Tensor]) -> dict[str, Any]:

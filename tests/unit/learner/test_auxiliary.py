@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from typing import Any
 
@@ -10,60 +9,50 @@ import pytest
 import torch
 from torch import Tensor
 
-from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
-from sfactory.errors import CheckpointError, DivergedError
+from sfactory.config.schema import AlgoConfig, OptimConfig
+from sfactory.errors import CheckpointError
 from sfactory.learner.batch import Batch
 from sfactory.learner.checkpointing import Progress, payload_of, restore
 from sfactory.learner.loss import AuxiliaryTask, make_auxiliary
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.cpc import CpcAction
+from sfactory.model.cpc import Auxiliary
 from sfactory.model.flat_state import flat_bytes
+from tests.support.equality import changed, copied
 from tests.support.lone_learner import LoneLearner
 from tests.support.losses import loss_of
 from tests.support.models import model_of, tiny_config
-from tests.support.parts import VECTOR
+from tests.support.parts import VECTOR, trainer_for
 from tests.support.recorded import record
 
 CPC = AlgoConfig(use_cpc=True, cpc_forward_steps=3, cpc_time_subsample=4)
-GAE = dataclasses.replace(CPC, with_vtrace=False)
 MEMORY: dict[str, Any] = {"use_rnn": True}
-ALGOS = pytest.mark.parametrize("algo", [CPC, GAE], ids=["vtrace", "gae"])
+ALGOS = pytest.mark.parametrize("algo", [CPC, dataclasses.replace(CPC, with_vtrace=False)], ids=["vtrace", "gae"])
 
 
-def auxiliary_of(model: ActorCritic, algo: AlgoConfig = CPC, seed: int = 3) -> CpcAction:
-    torch.manual_seed(seed)
-    made = make_auxiliary(model, algo)
-    assert isinstance(made, CpcAction)
+def auxiliary_of(model: ActorCritic) -> Auxiliary:
+    torch.manual_seed(3)
+    made = make_auxiliary(model, CPC)
+    assert made is not None
     return made
 
 
-def trainer_of(algo: AlgoConfig = CPC, seed: int = 0, **learner: Any) -> Trainer:
-    model = model_of(seed=seed, **MEMORY)
-    return Trainer(
-        model,
-        algo,
-        OptimConfig(learning_rate=0.01),
-        LearnerConfig(**learner),
-        seed=5,
-        policy=0,
-        total_env_steps=2**62,
-        auxiliary=auxiliary_of(model, algo, seed) if algo.use_cpc else None,
-    )
+def trainer_of(algo: AlgoConfig = CPC) -> Trainer:
+    return trainer_for(model_of(**MEMORY), algo, OptimConfig(learning_rate=0.01))
 
 
-def batch_of(seed: int = 1) -> Batch:
-    return record(model_of(**MEMORY), tiny_config(**MEMORY), seed=seed)
-
-
-def weights(module: torch.nn.Module) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in module.parameters()]
+def batch_of() -> Batch:
+    return record(model_of(**MEMORY), tiny_config(**MEMORY))
 
 
 def test_first_weights_of_the_network_are_the_same_with_and_without() -> None:
-    plain, beside = Wired(), Wired(use_cpc=True, cpc_forward_steps=3, cpc_time_subsample=4)
+    def published(**flags: Any) -> Tensor:
+        learner = LoneLearner(**MEMORY, rnn_size=6, **flags)
+        host = torch.zeros(flat_bytes(ActorCritic(VECTOR, learner.config.model)), dtype=torch.uint8)
+        learner.shared.weights[0].read_into(host.numpy())
+        return host
 
-    assert torch.equal(plain.published(), beside.published())
+    assert torch.equal(published(), published(use_cpc=True, cpc_forward_steps=3, cpc_time_subsample=4))
 
 
 @ALGOS
@@ -90,48 +79,37 @@ def test_the_loss_grows_by_coefficient_times_the_auxiliary_loss(algo: AlgoConfig
 
 
 @ALGOS
-def test_updates_move_the_weights_of_both(algo: AlgoConfig) -> None:
-    trainer = trainer_of(algo)
+def test_updates_move_the_weights_of_both_and_skipped_ones_of_neither(algo: AlgoConfig) -> None:
+    trainer, batch = trainer_of(algo), batch_of()
     assert trainer.auxiliary is not None
-    before = weights(trainer.auxiliary), weights(trainer.model)
-
-    trainer.train(batch_of())
-
-    assert (trainer.train_step, trainer.stats.skipped) == (1, 0)
-    assert trainer.statistics()["aux_loss"] > 0.0
-    for module, old in zip((trainer.auxiliary, trainer.model), before, strict=True):
-        assert all(not torch.equal(a, b) for a, b in zip(weights(module), old, strict=True))
-
-
-def test_the_auxiliary_loss_alone_moves_encoder_and_memory() -> None:
-    silent = dataclasses.replace(CPC, policy_loss="pg", exploration_loss="none", value_loss_coeff=0.0)
-    batch = batch_of()
-    batch = dataclasses.replace(
-        batch, rewards=torch.zeros_like(batch.rewards), discounts=torch.zeros_like(batch.rewards)
-    )
-    trainer = trainer_of(silent)
-    with torch.no_grad():
-        for parameter in trainer.model.value_head.parameters():
-            parameter.zero_()  # values, targets and so advantages are 0
-    before = {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
+    modules = trainer.auxiliary, trainer.model
+    before = [copied(module) for module in modules]
 
     trainer.train(batch)
 
-    moved = {name for name, p in trainer.model.named_parameters() if not torch.equal(p, before[name])}
-    assert moved == {name for name in before if name.startswith(("tower.encoder", "tower.core"))}
-
-
-def test_an_update_that_is_skipped_leaves_the_auxiliary_weights_as_they_are() -> None:
-    trainer, batch = trainer_of(), batch_of()
-    rewards = batch.rewards.clone()
-    rewards[1, 0] = float("nan")
-    assert trainer.auxiliary is not None
-    before = weights(trainer.auxiliary)
-
-    trainer.train(dataclasses.replace(batch, rewards=rewards))
-
+    assert (trainer.train_step, trainer.stats.skipped) == (1, 0)
+    assert trainer.statistics()["aux_loss"] > 0.0
+    for module, old in zip(modules, before, strict=True):
+        assert changed(module, old) == set(old)
+    before = [copied(module) for module in modules]
+    batch.rewards[1, 0] = torch.nan
+    trainer.train(batch)
     assert trainer.stats.skipped == 1
-    assert all(torch.equal(a, b) for a, b in zip(weights(trainer.auxiliary), before, strict=True))
+    assert [changed(module, old) for module, old in zip(modules, before, strict=True)] == [set(), set()]
+
+
+def test_the_auxiliary_loss_alone_moves_encoder_and_memory() -> None:
+    batch = batch_of()
+    zeros = torch.zeros_like(batch.rewards)
+    trainer = trainer_of(dataclasses.replace(CPC, policy_loss="pg", exploration_loss="none", value_loss_coeff=0.0))
+    with torch.no_grad():
+        for parameter in trainer.model.value_head.parameters():
+            parameter.zero_()  # values, targets and so advantages are 0
+    before = copied(trainer.model)
+
+    trainer.train(dataclasses.replace(batch, rewards=zeros, discounts=zeros))
+
+    assert changed(trainer.model, before) == {n for n in before if n.startswith(("tower.encoder", "tower.core"))}
 
 
 def test_each_dataset_policy_and_seed_has_draws_of_its_own() -> None:
@@ -148,51 +126,9 @@ def test_each_dataset_policy_and_seed_has_draws_of_its_own() -> None:
     assert len({loss(), loss(seed=6), loss(policy=1), loss(train_step=8), loss(calls=2)}) == 5
 
 
-def test_a_resumed_trainer_does_the_same_updates_as_one_that_never_stopped() -> None:
-    first, resumed, batch = trainer_of(), trainer_of(seed=8), batch_of()
-    for _ in range(3):
-        first.train(batch)
-    payload = copy.deepcopy(payload_of(first, Progress(env_steps=90)))
-
-    restore(payload, "here", resumed, Progress())
-    for trainer in (first, resumed):
-        trainer.train(batch)
-
-    for mine, other in ((first.model, resumed.model), (first.auxiliary, resumed.auxiliary)):
-        assert mine is not None
-        assert other is not None
-        assert all(torch.equal(a, b) for a, b in zip(weights(mine), weights(other), strict=True))
-
-
 def test_a_checkpoint_without_auxiliary_weights_does_not_fit() -> None:
-    plain, beside = trainer_of(AlgoConfig()), trainer_of()
-    plain.train(batch_of())
-    payload = payload_of(plain, Progress())
+    payload = payload_of(trainer_of(AlgoConfig()), Progress())
 
     assert "auxiliary" not in payload
     with pytest.raises(CheckpointError, match="here does not fit the model of this configuration"):
-        restore(payload, "here", beside, Progress())
-
-
-class Wired(LoneLearner):
-    """A learner with memory, and what it publishes."""
-
-    def __init__(self, **flags: Any) -> None:
-        super().__init__(use_rnn=True, rnn_size=6, **flags)
-
-    def published(self) -> Tensor:
-        """The bytes that everybody reads."""
-        host = torch.zeros(flat_bytes(ActorCritic(VECTOR, self.config.model)), dtype=torch.uint8)
-        self.shared.weights[0].read_into(host.numpy())
-        return host
-
-
-def test_auxiliary_weights_that_are_not_finite_end_the_run_before_they_are_saved() -> None:
-    wired = Wired(use_cpc=True, cpc_forward_steps=3, cpc_time_subsample=4)
-    auxiliary = wired.learning.trainer.auxiliary
-    assert auxiliary is not None
-    with torch.no_grad():
-        next(auxiliary.parameters()).view(-1)[0] = float("inf")
-
-    with pytest.raises(DivergedError, match="not published or saved"):
-        wired.learning.publisher.publish(0)
+        restore(payload, "here", trainer_of(), Progress())

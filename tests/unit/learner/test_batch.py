@@ -1,33 +1,27 @@
-"""What a training pass sees: scaled rewards, discounts that know of ends, and a mask that knows of age."""
+"""A batch has scaled rewards, discounts of 0 at terminations, and a mask of steps that are too old."""
 
 from __future__ import annotations
 
 import dataclasses
 
-import pytest
 import torch
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig
 from sfactory.learner.batch import Batch
 from sfactory.learner.staging import Staging
 from tests.support.parts import VECTOR, small_layout
+from tests.support.recorded import CPU
 
-CPU = torch.device("cpu")
 STEPS, ROWS = 4, 4
 
 
 def staged() -> Staging:
-    staging = Staging(VECTOR, small_layout(rollout=STEPS, dataset_rows=ROWS), pin=False)
+    staging = Staging(VECTOR, small_layout(rollout=STEPS, dataset_rows=ROWS), pin=False, replay=True)
     torch.manual_seed(0)
-    staging.obs["obs"].normal_()
+    for tensor in (staging.obs["obs"], *(staging.scalars[name] for name in ("log_prob", "value", "reward"))):
+        tensor.normal_()
     staging.scalars["valid"].fill_(True)
-    for name in ("log_prob", "value", "reward"):
-        staging.scalars[name].normal_()
     return staging
-
-
-def batch_of(staging: Staging, algo: AlgoConfig | None = None, train_step: int = 0, max_lag: int = 1000) -> Batch:
-    return Batch.of(staging, algo or AlgoConfig(), LearnerConfig(max_policy_lag=max_lag), train_step, CPU)
 
 
 def test_recorded_numbers_become_rewards_discounts_and_behavior() -> None:
@@ -35,7 +29,7 @@ def test_recorded_numbers_become_rewards_discounts_and_behavior() -> None:
     staging.scalars["terminated"][1, 2] = True
     staging.scalars["reward"][:, 0] = torch.tensor([1.0, -3.0, 30.0, -300.0])
 
-    batch = batch_of(staging, AlgoConfig(gamma=0.75, reward_scale=0.5, reward_clip=10.0))
+    batch = Batch.of(staging, AlgoConfig(gamma=0.75, reward_scale=0.5, reward_clip=10.0), LearnerConfig(), 0, CPU)
 
     discounts = torch.full((STEPS, ROWS), 0.75)
     discounts[1, 2] = 0.0
@@ -45,34 +39,31 @@ def test_recorded_numbers_become_rewards_discounts_and_behavior() -> None:
     assert torch.equal(batch.behavior_value, staging.scalars["value"])
     assert torch.equal(batch.obs["obs"], staging.obs["obs"])
     assert torch.equal(batch.actions["action"], staging.actions["action"])
-    assert (tuple(batch.obs["obs"].shape), batch.rows) == ((STEPS + 1, ROWS, 3), ROWS)
 
 
-@pytest.mark.parametrize(("max_lag", "valid"), [(1, [True, False, False, False]), (3, [True, True, True, False])])
-def test_steps_of_a_policy_that_is_too_old_are_masked(max_lag: int, valid: list[bool]) -> None:
+def test_steps_of_a_policy_that_is_too_old_are_masked_and_replayed_ones_have_an_own_limit() -> None:
     staging = staged()
-    staging.scalars["policy_version"][:] = torch.tensor([10, 9, 8, 7], dtype=torch.int32)
+    staging.scalars["policy_version"][:] = torch.tensor([10, 4, 4, 1], dtype=torch.int32)
+    staging.scalars["replayed"][:, 2:] = True
 
-    batch = batch_of(staging, train_step=10, max_lag=max_lag)
+    batch = Batch.of(staging, AlgoConfig(), LearnerConfig(max_policy_lag=5, max_replay_lag=8), 10, CPU)
 
-    assert batch.lag[0].tolist() == [0, 1, 2, 3]
-    assert batch.valid.tolist() == [valid] * STEPS
+    assert batch.lag[0].tolist() == [0, 6, 6, 9]
+    assert batch.valid.tolist() == [[True, False, True, False]] * STEPS
+    assert batch.fresh[0].tolist() == [True, False, False, False]
+    later = batch.aged(12, 5, 8)
+    assert later.lag[0].tolist() == [2, 8, 8, 11]
+    assert later.valid[0].tolist() == [True, False, False, False]
 
 
 def test_columns_are_the_same_rows_of_every_field() -> None:
-    staging = staged()
-    staging.scalars["terminated"][1, 2] = True
-    staging.scalars["valid"][2, 1] = False
-    staging.scalars["policy_version"][:] = torch.tensor([0, 1, 2, 3], dtype=torch.int32)
-    whole = batch_of(staging, train_step=3)
+    whole = Batch.of(staged(), AlgoConfig(), LearnerConfig(), 0, CPU)
 
     part = whole.columns(slice(1, 3))
 
-    assert (part.rows, int((~whole.valid).sum())) == (2, 1)
     for field in dataclasses.fields(Batch):
         ours, theirs = getattr(part, field.name), getattr(whole, field.name)
         if isinstance(theirs, dict):
             assert all(torch.equal(ours[key], theirs[key][:, 1:3]) for key in theirs), field.name
         elif theirs is not None:
             assert torch.equal(ours, theirs[:, 1:3]), field.name
-    assert whole.columns(slice(0, ROWS)) is whole

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,14 +16,7 @@ from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
 from sfactory.config.validation import check
 from sfactory.layout import Layout
-from sfactory.learner.batcher import Batcher, Inbox
-from sfactory.learner.staging import Staging
-from sfactory.messages import TO_ACTOR, TO_LEARNER, SlotFreed, ToActor, ToLearner, TrajectoryReady
-from sfactory.shared.channel import Channel
-from sfactory.shared.slots import SlotState, SlotTable
-from sfactory.shared.status import StatusBoard
-from sfactory.shared.trajectories import TrajectoryBuffer
-from tests.support.parts import VECTOR
+from tests.support.assembly import Assembly
 
 ROLLOUT = 2
 
@@ -90,58 +82,6 @@ def test_asynchronous_collection_has_the_datasets_that_may_wait(
     assert (layout.slots_per_split, layout.num_slots, layout.datasets) == (4, 24, datasets)
 
 
-class Hall:
-    """Actors that do nothing but fill slots, and a learner that assembles them. Each row carries a mark of its own."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self.trajectories = TrajectoryBuffer(VECTOR, layout)
-        self.table = SlotTable(layout.num_actors, layout.splits, layout.slots_per_split, 1)
-        self.inbox: Channel[ToLearner] = Channel("learner", TO_LEARNER, layout.num_slots + 8)
-        self.to_actors: list[Channel[ToActor]] = [
-            Channel(name, TO_ACTOR, 2 * layout.slots_per_actor + 8) for name in layout.actor_names
-        ]
-        self.assembler = Batcher(
-            Inbox(
-                0,
-                self.trajectories,
-                self.table,
-                self.inbox,
-                self.to_actors,
-                StatusBoard(["sf-learner-0"]).row("sf-learner-0"),
-            ),
-            layout.slots_until_trained,
-        )
-        self.staging = Staging(VECTOR, layout, pin=False)
-        self.sent: list[float] = []
-
-    def free_slots(self) -> list[int]:
-        return [slot for slot in range(self.layout.num_slots) if self.table.state(slot) is SlotState.FREE]
-
-    def fill(self, index: int) -> None:
-        """Do what an actor does with a slot."""
-        self.table.begin(index)
-        slot, first = self.trajectories.slot(index), len(self.sent)
-        marks = np.arange(first, first + self.layout.rows)
-        slot.reward[...] = marks
-        self.table.publish(index, 0)
-        self.inbox.put(TrajectoryReady(self.table.owner(index), index))
-        self.sent += marks.tolist()
-
-    def assemble(self) -> bool:
-        """Whether what was announced completes the dataset."""
-        before = -1
-        while before < self.staging.filled < self.staging.rows:
-            before = self.staging.filled
-            self.assembler.advance(self.staging, 0)
-        return self.staging.full
-
-    def freed(self) -> list[int]:
-        """Slots that actors got back, since the last call."""
-        messages = [message for channel in self.to_actors for message in channel.get(0)]
-        return [message.slot for message in messages if isinstance(message, SlotFreed)]
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     actors=st.integers(1, 3),
@@ -153,28 +93,25 @@ class Hall:
 def test_slots_suffice_for_every_dataset_and_come_free_only_after_training(
     actors: int, splits: int, rows: int, dataset_rows: int, seed: int
 ) -> None:
-    hall = Hall(layout_of(config_with(actors, splits, rows, dataset_rows)))
-    order, delivered = random.Random(seed), []
+    parts = Assembly(layout_of(config_with(actors, splits, rows, dataset_rows)))
+    order, delivered = random.Random(seed), list[int]()
     for _ in range(5):
         # Each look of the learner comes after some slots were filled, in any order.
-        while not hall.assemble():
-            free = hall.free_slots()
-            assert free, f"deadlock: {hall.staging.filled} of {dataset_rows} rows"
-            for slot in order.sample(free, order.randint(1, len(free))):
-                hall.fill(slot)
+        while not parts.advance():
+            free = parts.free_slots()
+            assert free, f"deadlock: {parts.staging.filled} of {dataset_rows} rows"
+            parts.send(*order.sample(free, order.randint(1, len(free))))
         # Collection comes to rest while the learner trains, and nothing was freed meanwhile.
-        for slot in hall.free_slots():
-            hall.fill(slot)
-        assert hall.freed() == []
-        delivered += hall.staging.scalars["reward"][0].tolist()
-        hall.staging.clear()
+        parts.send(*parts.free_slots())
+        assert parts.freed() == []
+        delivered += parts.marks()
+        parts.staging.clear()
 
-        hall.assembler.trained()
+        parts.batcher.trained()
 
         # Free are the slots that went into datasets whole.
-        whole = len(delivered) // rows
-        begun = sum(hall.table.generation(slot) for slot in range(hall.layout.num_slots))
-        assert sorted(hall.freed()) == hall.free_slots()
-        assert len(hall.free_slots()) == hall.layout.num_slots - (begun - whole)
-    assert delivered == hall.sent[: len(delivered)]
+        begun = sum(parts.table.generation(slot) for slot in range(parts.layout.num_slots))
+        assert sorted(parts.freed()) == parts.free_slots()
+        assert len(parts.free_slots()) == parts.layout.num_slots - (begun - len(delivered) // rows)
+    assert delivered == parts.sent[: len(delivered)]
     assert len(delivered) == 5 * dataset_rows

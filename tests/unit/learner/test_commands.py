@@ -1,22 +1,22 @@
-"""What main orders of a learner in mid-run is in force in its next update, in the optimiser and in the loss."""
+"""Commands from main are in force in the next update, in the optimizer and in the loss."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-import torch
 
-from sfactory.checkpoint import CheckpointDir
 from sfactory.learner.batch import Batch
 from sfactory.learner.checkpointing import payload_of
 from sfactory.learner.commands import with_values
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.threads import Threads
 from sfactory.shared.control import LearnerCommand, LearnerCommands, Stop
+from tests.support.equality import assert_same, changed, copied
 from tests.support.files import truncate
 from tests.support.lone_learner import LoneLearner
 from tests.support.processes import eventually
+from tests.support.recorded import CPU
 
 CHANGED = {
     "learning_rate": 3e-4,
@@ -27,29 +27,29 @@ CHANGED = {
     "ppo_clip_ratio": 0.3,
     "exploration_loss_coeff": 0.02,
     "value_loss_coeff": 2.0,
-    "num_epochs": 3,
 }
 
 
-def weights_of(learner: LoneLearner) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in learner.learning.trainer.model.parameters()]
+def copy_from(parent: LoneLearner, child: LoneLearner) -> str:
+    """Have ``child`` take over the weights that ``parent`` saves; returns the problem."""
+    parent.learning.checkpointer.save()
+    return child.learning.commands.execute(LearnerCommand(parent=parent.setup.checkpoint_dir))
 
 
 def test_command_is_read_once_and_answered() -> None:
-    orders = LearnerCommands(2)
-    order = LearnerCommand(
-        save=True, parent="here/checkpoint_p0", hyperparameters={"gamma": 0.1 + 0.2, "batch_size": 2048}
-    )
-    assert orders.waiting(1) is None
+    commands = LearnerCommands(2)
+    values = {"gamma": 0.1 + 0.2, "batch_size": 2048}
+    command = LearnerCommand(save=True, parent="here/checkpoint_p0", hyperparameters=values)
+    assert commands.waiting(1) is None
 
-    orders.give(1, order)
+    commands.give(1, command)
 
-    assert orders.answer(1) is None
-    assert orders.waiting(0) is None
-    assert orders.waiting(1) == order
-    orders.answered(1, "no")
-    assert orders.waiting(1) is None
-    assert orders.answer(1) == "no"
+    assert commands.answer(1) is None
+    assert commands.waiting(0) is None
+    assert commands.waiting(1) == command
+    commands.answered(1, "no")
+    assert commands.waiting(1) is None
+    assert commands.answer(1) == "no"
 
 
 def test_new_hyperparameters_reach_optimizer_loss_and_batch() -> None:
@@ -66,23 +66,25 @@ def test_new_hyperparameters_reach_optimizer_loss_and_batch() -> None:
     assert trainer.loss.config.ppo_clip_ratio == 0.3
     assert trainer.loss.config.value_loss_coeff == 2.0
     assert trainer.statistics()["exploration_coeff"] == 0.02
-    batch = Batch.of(learner.area, trainer.algo, trainer.learner, 0, torch.device("cpu"))
+    batch = Batch.of(learner.area, trainer.algo, trainer.learner, 0, CPU)
     assert batch.discounts[~learner.area.scalars["terminated"]].unique().tolist() == pytest.approx([0.9])
+    with pytest.raises(KeyError, match="num_workers"):
+        with_values({"gamma": 0.5, "num_workers": 3}, trainer.algo, learner.setup.optim, trainer.learner)
 
 
 @pytest.mark.parametrize("background", [True, False])
 def test_command_is_executed_while_no_dataset_comes(background: bool) -> None:
     learner = LoneLearner(num_policies=2, train_in_background_thread=background)
-    orders, threads = learner.shared.orders, Threads()
-    assert orders is not None
+    commands, threads = learner.shared.orders, Threads()
+    assert commands is not None
     worker = LearnerWorker(learner.setup, learner.learning, learner.row)
     worker.start(threads)
 
-    orders.give(0, LearnerCommand(hyperparameters={"num_epochs": 3}))
+    commands.give(0, LearnerCommand(hyperparameters={"num_epochs": 3}))
 
     try:
-        assert eventually(lambda: orders.answer(0) is not None, within_s=60.0)
-        assert orders.answer(0) == ""
+        assert eventually(lambda: commands.answer(0) is not None, within_s=60.0)
+        assert commands.answer(0) == ""
         assert learner.learning.trainer.learner.num_epochs == 3
     finally:
         learner.shared.control.order_stop(Stop.SAVE)
@@ -92,22 +94,14 @@ def test_command_is_executed_while_no_dataset_comes(background: bool) -> None:
 
 def test_no_command_is_executed_after_finish() -> None:
     learner = LoneLearner(num_policies=2)
-    orders = learner.shared.orders
-    assert orders is not None
+    commands = learner.shared.orders
+    assert commands is not None
     learner.learning.finish(save=False)
-    orders.give(0, LearnerCommand(hyperparameters={"learning_rate": 3e-4}))
+    commands.give(0, LearnerCommand(hyperparameters={"learning_rate": 3e-4}))
 
     learner.learning.execute_command()
 
-    assert orders.answer(0) is None
-
-
-def test_unknown_hyperparameter_is_an_error() -> None:
-    learner = LoneLearner()
-    setup = learner.setup
-
-    with pytest.raises(KeyError, match="num_workers"):
-        with_values({"gamma": 0.5, "num_workers": 3}, setup.algo, setup.optim, setup.learner)
+    assert commands.answer(0) is None
 
 
 def test_child_copies_weights_and_moments_but_not_steps(tmp_path: Path) -> None:
@@ -116,63 +110,50 @@ def test_child_copies_weights_and_moments_but_not_steps(tmp_path: Path) -> None:
         parent.learn()
     child.area.obs["obs"].mul_(-1.0)
     child.learn()
-    parent.learning.checkpointer.save()
     steps = child.learning.progress.env_steps
 
-    problem = child.learning.commands.execute(LearnerCommand(parent=str(tmp_path / "parent" / "checkpoint_p0")))
+    assert copy_from(parent, child) == ""
 
-    assert problem == ""
-    assert all(torch.equal(a, b) for a, b in zip(weights_of(parent), weights_of(child), strict=True))
     theirs, own = (payload_of(each.learning.trainer, each.learning.progress) for each in (parent, child))
-    moments = theirs["optimizer"]["state"], own["optimizer"]["state"]
-    for key, values in moments[0].items():
-        for name, value in values.items():
-            assert torch.equal(torch.as_tensor(value), torch.as_tensor(moments[1][key][name]))
+    assert_same(own["model"], theirs["model"])
+    assert_same(own["optimizer"]["state"], theirs["optimizer"]["state"])
     assert child.learning.progress.env_steps == steps
-    saved = CheckpointDir(tmp_path / "child" / "checkpoint_p0", keep=2).load()
+    saved = child.saved()
     assert saved is not None
-    assert all(torch.equal(saved.payload["model"][name], value) for name, value in theirs["model"].items())
+    assert_same(dict(saved["model"]), dict(theirs["model"]))
 
 
 def test_steps_sampled_before_a_takeover_are_masked(tmp_path: Path) -> None:
     parent, child = LoneLearner(tmp_path / "parent"), LoneLearner(tmp_path / "child")
-    parent.learning.checkpointer.save()
     child.learn()
-    child.learning.commands.execute(LearnerCommand(parent=str(tmp_path / "parent" / "checkpoint_p0")))
-    before, steps = weights_of(child), child.learning.progress.env_steps
+    copy_from(parent, child)
+    learning, version = child.learning, child.area.scalars["policy_version"]
+    before, steps = copied(learning.trainer.model), learning.progress.env_steps
 
-    child.area.scalars["policy_version"].fill_(child.learning.trainer.train_step - 1)
+    version.fill_(learning.trainer.train_step - 1)
     child.learn()
 
-    assert child.learning.progress.env_steps == steps
-    assert all(torch.equal(a, b) for a, b in zip(before, weights_of(child), strict=True))
-    child.area.scalars["policy_version"].fill_(child.learning.trainer.train_step)
+    assert learning.progress.env_steps == steps
+    assert {name for name in changed(learning.trainer.model, before) if name.endswith("weight")} == set()
+    version.fill_(learning.trainer.train_step)
     child.learn()
-    assert child.learning.progress.env_steps > steps
+    assert learning.progress.env_steps > steps
 
 
-def test_unreadable_parent_changes_nothing(tmp_path: Path) -> None:
-    parent, child = LoneLearner(tmp_path / "parent"), LoneLearner(tmp_path / "child")
-    parent.learn()
-    parent.learning.checkpointer.save()
-    (checkpoint,) = (tmp_path / "parent" / "checkpoint_p0").glob("checkpoint_*.pth")
-    truncate(checkpoint)
-    before = weights_of(child)
+@pytest.mark.parametrize("problem", ["damaged", "no checkpoint", "does not fit the model"])
+def test_parent_that_does_not_fit_changes_nothing(tmp_path: Path, problem: str) -> None:
+    parent = LoneLearner(tmp_path / "parent", encoder_mlp_layers=(9,) if "fit" in problem else (8,))
+    child = LoneLearner(tmp_path / "child")
+    folder = tmp_path / "parent" / "checkpoint_p0"
+    if problem != "no checkpoint":
+        parent.learning.checkpointer.save()
+    if problem == "damaged":
+        truncate(next(folder.glob("checkpoint_*.pth")))
+    trainer = child.learning.trainer
+    before = copied(trainer.model)
 
-    for folder in (checkpoint.parent, tmp_path / "nowhere"):
-        problem = child.learning.commands.execute(LearnerCommand(parent=str(folder), hyperparameters={"gamma": 0.5}))
+    answer = child.learning.commands.execute(LearnerCommand(parent=str(folder), hyperparameters={"gamma": 0.5}))
 
-        assert problem
-        assert child.learning.trainer.algo.gamma != 0.5
-        assert all(torch.equal(a, b) for a, b in zip(before, weights_of(child), strict=True))
-
-
-def test_parent_with_another_network_changes_nothing(tmp_path: Path) -> None:
-    parent, child = LoneLearner(tmp_path / "parent", encoder_mlp_layers=(9,)), LoneLearner(tmp_path / "child")
-    parent.learning.checkpointer.save()
-    before = weights_of(child)
-
-    problem = child.learning.commands.execute(LearnerCommand(parent=str(tmp_path / "parent" / "checkpoint_p0")))
-
-    assert "does not fit the model" in problem
-    assert all(torch.equal(a, b) for a, b in zip(before, weights_of(child), strict=True))
+    assert answer if problem == "damaged" else problem in answer
+    assert trainer.algo.gamma != 0.5
+    assert changed(trainer.model, before) == set()

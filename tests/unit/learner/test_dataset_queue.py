@@ -8,9 +8,9 @@ import torch
 from sfactory.learner.dataset_queue import DatasetQueue
 from sfactory.learner.staging import Columns, DeviceSlot, Staging
 from tests.support.parts import VECTOR, small_layout
+from tests.support.recorded import CPU
 
 LAYOUT = small_layout(dataset_rows=4)
-CPU = torch.device("cpu")
 
 
 class PoisoningQueue(DatasetQueue):
@@ -25,22 +25,22 @@ class PoisoningQueue(DatasetQueue):
         super().release(dataset)
 
 
-def areas(count: int) -> list[Staging]:
-    return [Staging(VECTOR, LAYOUT, pin=False) for _ in range(count)]
+def areas(count: int, pin: bool = False) -> list[Staging]:
+    return [Staging(VECTOR, LAYOUT, pin) for _ in range(count)]
 
 
 def slots(count: int, device: torch.device = CPU) -> list[DeviceSlot]:
     return [DeviceSlot(VECTOR, LAYOUT, device, replay=False) for _ in range(count)]
 
 
-def fill(dataset_queue: DatasetQueue, mark: float) -> Staging:
-    """Do what a batcher does: take an area, fill it with ``mark``, submit it."""
-    area = dataset_queue.area_to_fill(0)
-    assert area is not None
-    area.scalars["reward"].fill_(mark)
-    area.valid_steps = 10
-    dataset_queue.submit(area)
-    return area
+def fill(dataset_queue: DatasetQueue, *marks: float) -> None:
+    """Do what a batcher does: take an area, fill it with a mark, submit it."""
+    for mark in marks:
+        area = dataset_queue.area_to_fill(0)
+        assert area is not None
+        area.scalars["reward"].fill_(mark)
+        area.valid_steps = 10
+        dataset_queue.submit(area)
 
 
 def load(dataset_queue: DatasetQueue) -> bool:
@@ -59,8 +59,9 @@ def mark_of(dataset: Columns | None) -> float:
 
 
 def test_on_a_cpu_areas_are_learned_from_in_place_in_order_and_come_back_once_released() -> None:
-    dataset_queue = DatasetQueue(areas(2))
-    first, second = fill(dataset_queue, 1.0), fill(dataset_queue, 2.0)
+    first, second = both = areas(2)
+    dataset_queue = DatasetQueue(both)
+    fill(dataset_queue, 1.0, 2.0)
 
     assert dataset_queue.ready == 2
     assert dataset_queue.area_to_fill(0) is None
@@ -90,13 +91,15 @@ def test_with_loaders_an_area_is_free_once_it_is_loaded_and_a_slot_once_it_is_re
     assert [mark_of(dataset_queue.dataset(0)) for _ in range(2)] == [2.0, 3.0]
 
 
-def test_the_oldest_dataset_that_waits_is_dropped_and_counted_instead_of_holding_batchers_back() -> None:
+def test_the_oldest_waiting_dataset_is_dropped_but_never_one_that_is_learned_from() -> None:
     dataset_queue = DatasetQueue(areas(3), drop_oldest=True)
-    for mark in (1.0, 2.0, 3.0, 4.0, 5.0):
-        fill(dataset_queue, mark)
+    fill(dataset_queue, 1.0)
+    learned = dataset_queue.dataset(0)
+    fill(dataset_queue, 2.0, 3.0, 4.0, 5.0)
 
+    assert mark_of(learned) == 1.0
     assert dataset_queue.dropped_steps == 2 * 10
-    assert [mark_of(dataset_queue.dataset(0)) for _ in range(3)] == [3.0, 4.0, 5.0]
+    assert [mark_of(dataset_queue.dataset(0)) for _ in range(2)] == [4.0, 5.0]
 
 
 def test_loaded_datasets_stay_and_the_oldest_full_area_is_dropped() -> None:
@@ -121,7 +124,7 @@ def test_unused_datasets_count_as_dropped_at_the_end() -> None:
     for mark in (1.0, 2.0):
         fill(dataset_queue, mark)
         assert load(dataset_queue)
-    learned = dataset_queue.dataset(0)
+    dataset_queue.dataset(0)
     fill(dataset_queue, 3.0)
     begun = dataset_queue.area_to_fill(0)
     assert begun is not None
@@ -130,21 +133,8 @@ def test_unused_datasets_count_as_dropped_at_the_end() -> None:
 
     dataset_queue.drop_rest()
 
-    assert mark_of(learned) == 1.0
     assert dataset_queue.dropped_steps == 10 + 10 + 4  # loaded, full and begun
     assert dataset_queue.dataset(0) is None
-
-
-def test_a_dataset_that_is_learned_from_is_never_dropped() -> None:
-    dataset_queue = DatasetQueue(areas(2), drop_oldest=True)
-    fill(dataset_queue, 1.0)
-    learned = dataset_queue.dataset(0)
-    for mark in (2.0, 3.0, 4.0):
-        fill(dataset_queue, mark)
-
-    assert mark_of(learned) == 1.0
-    assert dataset_queue.dropped_steps == 2 * 10
-    assert mark_of(dataset_queue.dataset(0)) == 4.0
 
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: copies beside computing exist there alone")
@@ -152,7 +142,7 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: cop
 
 @GPU
 def test_on_a_gpu_a_dataset_is_loaded_while_another_is_learned_from() -> None:
-    dataset_queue = DatasetQueue([Staging(VECTOR, LAYOUT, pin=True) for _ in range(2)], slots(2, torch.device("cuda")))
+    dataset_queue = DatasetQueue(areas(2, pin=True), slots(2, torch.device("cuda")))
     fill(dataset_queue, 1.0)
     assert load(dataset_queue)
     first = dataset_queue.dataset(0)
@@ -173,9 +163,7 @@ def test_on_a_gpu_a_dataset_is_loaded_while_another_is_learned_from() -> None:
 
 @GPU
 def test_on_a_gpu_a_slot_is_read_only_after_its_copy_and_written_only_after_its_last_reading() -> None:
-    device = torch.device("cuda")
-    pinned = [Staging(VECTOR, LAYOUT, pin=True) for _ in range(2)]
-    dataset_queue = PoisoningQueue(pinned, slots(2, device))
+    dataset_queue = PoisoningQueue(areas(2, pin=True), slots(2, torch.device("cuda")))
     sums = []
     for mark in range(50):
         fill(dataset_queue, float(mark))

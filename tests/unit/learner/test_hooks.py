@@ -1,15 +1,13 @@
-"""Hooks are called after each dataset with its statistics; what one raises ends the learner, which saves first."""
+"""Hooks are called after each dataset with its statistics; a failing hook ends the learner, which saves first."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ConfigError, ExitCode, HookFailed
 from sfactory.learner.hooks import Hooks, LearnerFacts
 from sfactory.messages import TRAIN_STATISTICS
@@ -22,20 +20,9 @@ from tests.support.parts import VECTOR, random_batch, tiny_model, trainer_for
 NOTE, FAIL = "tests.support.hooks:note", "tests.support.hooks:fail"
 
 
-class Learner(LoneLearner):
-    """A learner with hooks, whose datasets are two minibatches."""
-
-    def __init__(self, folder: Path, *hooks: str) -> None:
-        super().__init__(folder, batch_size=10, num_batches_per_epoch=2, after_train_step=hooks)
-        self._checkpoints = CheckpointDir(folder / "checkpoint_p0", keep=2)
-
-    def learn(self, valid: bool = True) -> None:
-        self.area.scalars["valid"].fill_(valid)
-        super().learn()
-
-    def saved_env_steps(self) -> int | None:
-        loaded = self._checkpoints.load()
-        return None if loaded is None else int(loaded.payload["env_steps"])
+def learner_of(folder: Path, *hooks: str) -> LoneLearner:
+    """A learner with hooks and datasets of two minibatches."""
+    return LoneLearner(folder, batch_size=10, num_batches_per_epoch=2, after_train_step=hooks)
 
 
 @pytest.fixture
@@ -46,15 +33,15 @@ def diary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_hook_is_called_after_each_dataset(tmp_path: Path, diary: Path) -> None:
-    learner = Learner(tmp_path, NOTE)
+def test_hook_is_called_after_each_dataset_that_brought_an_update(tmp_path: Path, diary: Path) -> None:
+    learner = learner_of(tmp_path, NOTE)
 
-    for _ in range(3):
+    for valid in (True, True, False, True):
+        learner.area.scalars["valid"].fill_(valid)
         learner.learn()
 
     notes = lines(diary)
-    assert [note["train_step"] for note in notes] == [2, 4, 6]
-    assert [note["env_steps"] for note in notes] == [20, 40, 60]
+    assert [(note["train_step"], note["env_steps"]) for note in notes] == [(2, 20), (4, 40), (6, 60)]
     parameters = ActorCritic(VECTOR, learner.config.model).parameters()
     assert notes[0]["parameters"] == sum(parameter.numel() for parameter in parameters)
     assert all(set(note["stats"]) == set(TRAIN_STATISTICS) for note in notes)
@@ -62,33 +49,24 @@ def test_hook_is_called_after_each_dataset(tmp_path: Path, diary: Path) -> None:
     assert notes[0]["stats"]["valid_fraction"] == 1.0
 
 
-def test_dataset_without_an_update_calls_no_hook(tmp_path: Path, diary: Path) -> None:
-    learner = Learner(tmp_path, NOTE)
-
-    learner.learn(valid=False)
-
-    assert lines(diary) == []
-
-
 def test_hooks_cannot_change_statistics_of_other_hooks() -> None:
-    model = tiny_model()
-    trainer = trainer_for(model)
-    trainer.train(random_batch(model))
+    trainer = trainer_for(tiny_model())
+    trainer.train(random_batch(trainer.model))
     found: list[float] = []
 
     def spoil(learner: LearnerFacts, stats: Any) -> None:
         stats.clear()
 
-    def look(learner: LearnerFacts, stats: Mapping[str, float]) -> None:
-        found.append(stats["grad_norm"])
+    def look(learner: LearnerFacts, stats: Any) -> None:
+        found.append(stats["kl"])
 
     Hooks({"a:spoil": spoil, "b:look": look}).after_dataset(trainer, 0, 20)
 
-    assert found == [trainer.statistics()["grad_norm"]]
+    assert found == [trainer.statistics()["kl"]]
 
 
 def test_failing_hook_ends_the_learner_after_a_save(tmp_path: Path, diary: Path) -> None:
-    learner = Learner(tmp_path, FAIL, NOTE)
+    learner = learner_of(tmp_path, FAIL, NOTE)
     datasets = 0
     while not learner.learning.over:
         learner.learn()
@@ -102,22 +80,21 @@ def test_failing_hook_ends_the_learner_after_a_save(tmp_path: Path, diary: Path)
     text = "".join(traceback.format_exception(caught.value)).splitlines()
     assert '    raise ValueError("the loss is not to my liking")' in text
     assert f"--after_train_step={FAIL}: called after update 6" in text[-1]
-    assert learner.saved_env_steps() == learner.learning.progress.env_steps == 20 * datasets
+    saved = learner.saved()
+    assert saved is not None
+    assert saved["env_steps"] == learner.learning.progress.env_steps == 20 * datasets
     assert learner.row.get("state") != State.DONE
     assert len(lines(diary)) == datasets - 1  # the next hook was not called any more
 
 
 def test_all_unresolved_hooks_are_reported() -> None:
-    with pytest.raises(ConfigError) as caught:
-        Hooks.of([NOTE, "tests.support.hooks:forget", "no_such_module_here:hook"])
+    unknown = ["tests.support.hooks:forget", "no_such_module_here:hook"]
 
-    assert [problem.split(": ")[0] for problem in caught.value.problems] == [
-        "--after_train_step=tests.support.hooks:forget",
-        "--after_train_step=no_such_module_here:hook",
-    ]
+    with pytest.raises(ConfigError) as caught:
+        Hooks.of([NOTE, *unknown])
+
+    assert [text.split(": ")[0] for text in caught.value.problems] == [f"--after_train_step={name}" for name in unknown]
 
 
 def test_a_benchmark_calls_no_hook() -> None:
-    learner = LoneLearner(benchmark=True, after_train_step=(NOTE,))
-
-    assert learner.setup.after_train_step == ()
+    assert LoneLearner(benchmark=True, after_train_step=(NOTE,)).setup.after_train_step == ()

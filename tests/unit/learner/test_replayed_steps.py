@@ -1,10 +1,11 @@
-"""A replayed step teaches as any other; what counts, normalizes or describes fresh data knows nothing of it."""
+"""A replayed step teaches as any other; counts, normalizers and statistics of fresh data leave it out."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,15 +13,11 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
-from sfactory.learner.staging import Staging
-from sfactory.learner.trainer import Trainer
-from sfactory.model.actor_critic import ActorCritic
+from tests.support.equality import changed, copied
 from tests.support.losses import loss_and_gradients, loss_of
 from tests.support.models import model_of
-from tests.support.parts import VECTOR, fields_of, random_batch, small_layout, tiny_model, trainer_for
-from tests.support.recorded import CPU
+from tests.support.parts import as_acted, fields_of, random_batch, tiny_model, trainer_for
 
-STANDING_STILL = OptimConfig(learning_rate=1e-30)
 PLAIN = AlgoConfig(gamma=0.9, normalize_advantages=False)
 FRESH_ROWS, ROWS = 4, 6
 # Statistics that say how much is replayed, or what replayed steps are like.
@@ -28,11 +25,15 @@ OF_REPLAY = ("valid_fraction", "replayed_fraction", "replay_kl")
 
 
 def with_replay(batch: Batch, **changes: Tensor) -> Batch:
-    """``batch`` whose last rows are replayed. changes: fields of theirs."""
+    """``batch`` with its last rows replayed. changes: fields of theirs."""
     replayed = torch.zeros_like(batch.valid)
     replayed[:, FRESH_ROWS:] = True
     fields = {name: torch.where(replayed, tensor, getattr(batch, name)) for name, tensor in changes.items()}
     return dataclasses.replace(batch, replayed=replayed, **fields_of(fields))
+
+
+def only_replayed(batch: Batch) -> Batch:
+    return dataclasses.replace(batch, replayed=torch.ones_like(batch.valid))
 
 
 def mixed(seed: int = 1) -> Batch:
@@ -40,9 +41,8 @@ def mixed(seed: int = 1) -> Batch:
 
 
 @pytest.mark.parametrize("policy_loss", ["pg", "ppo_clip"])
-def test_a_replayed_step_has_the_same_part_in_loss_and_gradient_as_a_fresh_one(policy_loss: str) -> None:
-    model, batch = tiny_model(), mixed()
-    config = AlgoConfig(policy_loss=policy_loss)  # type: ignore[arg-type]
+def test_a_replayed_step_has_the_same_part_in_loss_and_gradient_as_a_fresh_one(policy_loss: Any) -> None:
+    model, batch, config = tiny_model(), mixed(), AlgoConfig(policy_loss=policy_loss)
     fresh = dataclasses.replace(batch, replayed=torch.zeros_like(batch.valid))
 
     loss, gradients = loss_and_gradients(loss_of(model, config, batch), model)
@@ -52,12 +52,10 @@ def test_a_replayed_step_has_the_same_part_in_loss_and_gradient_as_a_fresh_one(p
     assert all(torch.equal(one, other) for one, other in zip(gradients, expected_gradients, strict=True))
 
 
-def test_statistics_are_those_of_the_fresh_rows_alone_whatever_the_replayed_ones_hold() -> None:
-    model = tiny_model()
-    batch = mixed()
-    wild = with_replay(
-        batch, rewards=torch.full_like(batch.rewards, 1e3), behavior_log_prob=batch.behavior_log_prob - 3.0
-    )
+def test_statistics_are_those_of_the_fresh_rows_alone() -> None:
+    model, batch = tiny_model(), mixed()
+    far = batch.behavior_log_prob - 3.0
+    wild = with_replay(batch, rewards=torch.full_like(batch.rewards, 1e3), behavior_log_prob=far)
 
     found = loss_of(model, PLAIN, wild).statistics
     expected = loss_of(model, PLAIN, batch.columns(slice(0, FRESH_ROWS))).statistics
@@ -75,8 +73,8 @@ def test_normalizers_of_observations_and_returns_do_not_see_replayed_steps_again
     algo = dataclasses.replace(PLAIN, with_vtrace=with_vtrace)
     model = model_of(normalize_input=True, normalize_returns=True)
     twin = copy.deepcopy(model)
-    learner = LearnerConfig(num_epochs=2, early_stop_loss_change=0.0)
-    trainers = [trainer_for(each, algo, STANDING_STILL, learner) for each in (model, twin)]
+    learner, optim = LearnerConfig(num_epochs=2, early_stop_loss_change=0.0), OptimConfig(learning_rate=1e-30)
+    trainers = [trainer_for(each, algo, optim, learner) for each in (model, twin)]
 
     for seed in (1, 2):
         batch = mixed(seed)
@@ -92,18 +90,14 @@ def test_normalizers_of_observations_and_returns_do_not_see_replayed_steps_again
     assert counts == [2 * 5 * FRESH_ROWS] * 2
 
 
-def only_replayed(batch: Batch) -> Batch:
-    return dataclasses.replace(batch, replayed=torch.ones_like(batch.valid))
-
-
-def test_a_minibatch_of_replayed_steps_alone_is_learned_from_and_tells_nothing_of_fresh_ones() -> None:
-    trainer = trainer_for(tiny_model(), PLAIN, OptimConfig(learning_rate=0.01), LearnerConfig())
-    before = copy.deepcopy(trainer.model.state_dict())
+def test_a_minibatch_of_replayed_steps_alone_has_an_update_and_no_statistics_of_fresh_ones() -> None:
+    trainer = trainer_for(tiny_model(), PLAIN, OptimConfig(learning_rate=0.01))
+    before = copied(trainer.model)
 
     learned = trainer.train(only_replayed(mixed()))
 
     assert (learned, trainer.train_step, trainer.stats.updates, trainer.stats.skipped) == (0, 1, 1, 0)
-    assert any(not torch.equal(before[name], tensor) for name, tensor in trainer.model.state_dict().items())
+    assert changed(trainer.model, before)
     statistics = trainer.statistics()
     assert all(math.isnan(statistics[name]) for name in ("policy_loss", "kl", "explained_variance"))
     assert statistics["replay_kl"] > 0.0
@@ -117,8 +111,9 @@ def test_an_adaptive_rate_and_an_adaptive_penalty_look_at_fresh_steps_alone(sche
     algo = dataclasses.replace(PLAIN, kl_loss_coeff=1.0, kl_target=0.01)
 
     def adapted(batch: Batch) -> tuple[float, float]:
-        trainer: Trainer = trainer_for(tiny_model(), algo, optim, LearnerConfig())
+        trainer = trainer_for(tiny_model(), algo, optim)
         trainer.train(batch)
+        assert trainer.statistics()["kl_coeff"] == trainer.coefficients.kl
         return trainer.coefficients.rates.policy / rate, trainer.coefficients.kl
 
     batch = as_acted(tiny_model(), random_batch(tiny_model(), rows=ROWS))
@@ -130,34 +125,3 @@ def test_an_adaptive_rate_and_an_adaptive_penalty_look_at_fresh_steps_alone(sche
     assert adapted(with_replay(diverged, behavior_log_prob=batch.behavior_log_prob)) == pytest.approx((1 / 1.5, 1.5))
     # With nothing fresh there is nothing to go by.
     assert adapted(only_replayed(diverged)) == (1.0, 1.0)
-
-
-def as_acted(model: ActorCritic, batch: Batch) -> Batch:
-    """``batch`` as if ``model`` had acted."""
-    with torch.no_grad():
-        params = model({"obs": batch.obs["obs"][:-1].flatten(0, 1)}).dist_params
-        log_prob = model.distribution(params).log_prob({"action": batch.actions["action"].flatten()})
-    return dataclasses.replace(batch, behavior_log_prob=log_prob.view_as(batch.valid))
-
-
-def test_staged_replayed_steps_have_an_own_lag_limit() -> None:
-    staging = Staging(VECTOR, small_layout(), pin=False)
-    staging.scalars["valid"].fill_(True)
-    staging.scalars["policy_version"][:] = torch.tensor([10, 4, 4, 1], dtype=torch.int32)
-    replayed = torch.zeros(4, 4, dtype=torch.bool)
-    replayed[:, 2:] = True
-
-    without = Batch.of(staging, PLAIN, LearnerConfig(max_policy_lag=5, max_replay_lag=8), 10, CPU)
-    staging.scalars["replayed"] = replayed
-    batch = Batch.of(staging, PLAIN, LearnerConfig(max_policy_lag=5, max_replay_lag=8), 10, CPU)
-
-    assert not without.replayed.any()
-    assert without.valid[0].tolist() == [True, False, False, False]
-    assert torch.equal(batch.replayed, replayed)
-    assert batch.lag[0].tolist() == [0, 6, 6, 9]
-    assert batch.valid[0].tolist() == [True, False, True, False]
-    assert batch.fresh[0].tolist() == [True, False, False, False]
-    later = batch.aged(12, 5, 8)
-    assert later.lag[0].tolist() == [2, 8, 8, 11]
-    assert later.valid[0].tolist() == [True, False, False, False]
-    assert later.obs is batch.obs

@@ -7,42 +7,32 @@ import threading
 
 import pytest
 
-from sfactory.learner import timing_stats as timings_module
-from sfactory.learner.timing_stats import STRETCHES, Timings
-from sfactory.messages import LearnerTimes
+from sfactory.learner import timing_stats
+from sfactory.learner.timing_stats import Timings
 
 
-def test_means_are_of_the_stretches_since_they_were_cleared() -> None:
+def test_means_are_of_the_stretches_since_the_last_message_that_was_sent() -> None:
     timings = Timings()
-    for seconds in (0.010, 0.030):
-        timings.add("grad", seconds)
-    timings.add("publish", 0.002)
+    for name, seconds in (("grad", 0.2), ("grad", 0.6), ("publish", 0.002)):
+        timings.add(name, seconds)
+    assert timings.message(0, updates=8).update_ms == pytest.approx(100.0)
 
-    first = timings.means_ms()
-    timings.clear()
-    timings.add("grad", 0.5)
-    second = timings.means_ms()
-
-    assert first["grad"] == pytest.approx(20.0)
-    assert first["publish"] == pytest.approx(2.0)
-    assert second["grad"] == pytest.approx(500.0)
-    assert all(math.isnan(second[name]) for name in STRETCHES if name != "grad")
-
-
-def test_stretch_between_message_and_clear_is_in_the_next_means() -> None:
-    timings = Timings()
-    timings.add("load", 0.1)
-    timings.means_ms()
-
-    timings.add("load", 0.3)
+    timings.add("grad", 0.4)  # the message before could not be sent
+    message = timings.message(3, updates=2)
+    timings.add("load", 0.3)  # between message and clear: of the next means
     timings.clear()
 
-    assert timings.means_ms()["load"] == pytest.approx(300.0)
+    assert message.policy == 3
+    means = message.grad_ms, message.update_ms, message.publish_ms, message.load_ms
+    assert means == pytest.approx((400.0, 120.0, 2.0, math.nan), nan_ok=True)
+    following = timings.message(3, updates=0)
+    means = following.grad_ms, following.update_ms, following.publish_ms, following.load_ms
+    assert means == pytest.approx((math.nan, math.nan, math.nan, 300.0), nan_ok=True)
 
 
 def test_failed_stretch_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([10.0, 12.5, 20.0])
-    monkeypatch.setattr(timings_module, "now", lambda: next(moments))
+    monkeypatch.setattr(timing_stats, "now", lambda: next(moments))
     timings = Timings()
 
     with timings.stretch("grad"):
@@ -50,24 +40,7 @@ def test_failed_stretch_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError), timings.stretch("grad"):
         raise RuntimeError
 
-    assert timings.means_ms()["grad"] == 2500.0
-
-
-def test_update_time_survives_an_unsent_message() -> None:
-    timings = Timings()
-    timings.add("grad", 0.8)
-    assert timings.message(0, updates=8).update_ms == pytest.approx(100.0)
-
-    timings.add("grad", 0.4)  # the message before could not be sent
-    message = timings.message(3, updates=2)
-    timings.clear()
-
-    assert isinstance(message, LearnerTimes)
-    assert message.policy == 3
-    assert message.grad_ms == pytest.approx(600.0)
-    assert message.update_ms == pytest.approx(120.0)
-    assert math.isnan(message.load_ms)
-    assert math.isnan(timings.message(3, updates=0).update_ms)
+    assert timings.message(0, 1).grad_ms == 2500.0
 
 
 def test_stretches_of_many_threads_add_up() -> None:

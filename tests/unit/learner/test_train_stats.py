@@ -13,7 +13,7 @@ from sfactory.messages import TRAIN_STATISTICS, TrainStats
 from tests.support.parts import random_batch, tiny_model, trainer_for
 
 SHAPE = (7, 5)
-NOTHING = torch.zeros(())
+NUMBERS = LossTerms._fields[:8]
 
 
 def cells_of(seed: int = 0, *, garbage: float = 0.0) -> LossTerms:
@@ -21,38 +21,32 @@ def cells_of(seed: int = 0, *, garbage: float = 0.0) -> LossTerms:
     generator = torch.Generator().manual_seed(seed)
     valid = torch.rand(SHAPE, generator=generator) > 0.3
     replayed = torch.rand(SHAPE, generator=generator) > 0.6
-    names = LossTerms._fields[:8]
-    numbers = {name: torch.where(valid, torch.randn(SHAPE, generator=generator), garbage) for name in names}
+    numbers = {name: torch.where(valid, torch.randn(SHAPE, generator=generator), garbage) for name in NUMBERS}
     return LossTerms(**numbers, valid=valid, replayed=replayed)
 
 
-def statistics(cells: LossTerms, clip_ratio: float = 0.2) -> dict[str, float]:
-    return dict(zip(NAMES, statistics_of(cells, clip_ratio, NOTHING).tolist(), strict=True))
+def statistics(cells: LossTerms) -> dict[str, float]:
+    return dict(zip(NAMES, statistics_of(cells, 0.2, torch.zeros(())).tolist(), strict=True))
 
 
 def test_every_statistic_of_the_list_is_reported() -> None:
     trainer = trainer_for(tiny_model())
     trainer.train(random_batch(trainer.model))
 
-    statistics = trainer.statistics()
-
-    assert tuple(sorted(statistics)) == tuple(sorted(TRAIN_STATISTICS))
-    assert {*NAMES, *GRADIENT, *COEFFICIENTS} == set(TRAIN_STATISTICS)
+    assert sorted(trainer.statistics()) == sorted(TRAIN_STATISTICS) == sorted([*NAMES, *GRADIENT, *COEFFICIENTS])
     assert set(TrainStats._fields) - set(TRAIN_STATISTICS) == {"policy", "updates", "lag", "replay_lag"}
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("garbage", [0.0, math.nan, math.inf])
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("garbage", [math.nan, math.inf])
 def test_each_statistic_is_that_of_the_fresh_cells(seed: int, garbage: float) -> None:
     clean, cells = cells_of(seed), cells_of(seed, garbage=garbage)
-    c = {name: getattr(clean, name)[clean.fresh].double().numpy() for name in LossTerms._fields[:8]}
+    c = {name: getattr(clean, name)[clean.fresh].double().numpy() for name in NUMBERS}
     again = clean.log_ratio[clean.valid & clean.replayed].double().numpy()
     ratio = np.exp(c["surrogate"])
-
-    found = statistics(cells)
-
     error = c["target"] - c["value"]
-    assert found == pytest.approx(
+
+    assert statistics(cells) == pytest.approx(
         {
             "policy_loss": c["policy_loss"].mean(),
             "value_loss": c["value_loss"].mean(),
@@ -70,37 +64,27 @@ def test_each_statistic_is_that_of_the_fresh_cells(seed: int, garbage: float) ->
         },
         rel=1e-4,
     )
-
-
-def test_explained_variance_of_targets_that_are_all_the_same_is_no_number() -> None:
-    cells = cells_of()
-    assert math.isnan(statistics(cells._replace(target=torch.full(SHAPE, 3.0)))["explained_variance"])
-
-
-def test_joined_parts_have_the_statistics_of_the_whole() -> None:
-    whole = cells_of(3)
-    parts = [LossTerms(*(cell[:, columns] for cell in whole)) for columns in (slice(0, 1), slice(1, 3), slice(3, 5))]
-
-    assert statistics(LossTerms.joined(parts)) == statistics(whole)
-    assert LossTerms.joined(parts[:1]) is parts[0]
+    parts = [LossTerms(*(cell[:, columns] for cell in cells)) for columns in (slice(0, 1), slice(1, 3), slice(3, 5))]
+    assert statistics(LossTerms.joined(parts)) == statistics(cells)
+    same_targets = clean._replace(target=torch.full(SHAPE, 3.0))
+    assert math.isnan(statistics(same_targets)["explained_variance"])
 
 
 def row(**numbers: float) -> list[float]:
     """A row of a taken update with 4 valid steps: the named statistics, 1 for all others."""
-    names = (*NAMES, *GRADIENT)
-    return [4.0, 3.0, 3.0, 3.0, 1.0, 0.0, *(numbers.get(name, 1.0) for name in names)]
+    return [4.0, 3.0, 3.0, 3.0, 1.0, 0.0, *(numbers.get(name, 1.0) for name in (*NAMES, *GRADIENT))]
 
 
 def test_means_are_over_the_updates_that_have_the_number() -> None:
     rows = np.array([row(kl=2.0, replay_kl=math.nan), row(kl=4.0, replay_kl=6.0), row(kl=math.nan, replay_kl=math.nan)])
-    record = UpdateStats(max_bad_steps=10)
+    stats = UpdateStats(max_bad_steps=10)
 
-    record.add(rows)
+    stats.add(rows)
 
-    means = record.means.value()
-    assert (record.updates, record.train_step) == (3, 3)
+    means = stats.means.value()
+    assert (stats.updates, stats.train_step) == (3, 3)
     assert (means["kl"], means["replay_kl"], means["grad_norm"]) == (3.0, 6.0, 1.0)
     assert mean_of("kl", rows) == 3.0
-    assert mean_of("replay_kl", rows[:1]) != mean_of("replay_kl", rows[:1])  # no number
-    record.clear()
-    assert math.isnan(record.means.value()["kl"])
+    assert math.isnan(mean_of("replay_kl", rows[:1]))
+    stats.clear()
+    assert math.isnan(stats.means.value()["kl"])

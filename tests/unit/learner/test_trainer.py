@@ -1,4 +1,4 @@
-"""A dataset gives the updates that were ordered, and data that cannot teach changes nothing."""
+"""A dataset is opened, passed over and closed; data that cannot teach changes nothing."""
 
 from __future__ import annotations
 
@@ -9,196 +9,255 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import DivergedError
 from sfactory.learner.batch import Batch
 from sfactory.learner.trainer import Trainer
-from tests.support.parts import random_batch, tiny_model, trainer_for
+from tests.support.equality import assert_same
+from tests.support.models import model_of
+from tests.support.parts import as_acted, random_batch, tiny_model, trainer_for
 
-NAN = float("nan")
-
-
-def trainer_of(
-    batches: int = 1, epochs: int = 1, algo: AlgoConfig | None = None, optim: OptimConfig | None = None
-) -> Trainer:
-    learner = LearnerConfig(num_batches_per_epoch=batches, num_epochs=epochs)
-    return trainer_for(tiny_model(), algo or AlgoConfig(), optim or OptimConfig(learning_rate=0.01), learner)
+VTRACE = AlgoConfig()
+EITHER_ALGO = pytest.mark.parametrize("algo", [VTRACE, AlgoConfig(with_vtrace=False)], ids=["vtrace", "gae"])
+STANDING_STILL = 1e-30
+NAN = math.nan
 
 
-def state_of(trainer: Trainer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Copies of all weights and of the optimizer's state."""
-    return copy.deepcopy((trainer.model.state_dict(), trainer.updater.optimizer.state_dict()))
+def trainer_of(batches: int = 1, epochs: int = 1, rate: float = 0.01, algo: AlgoConfig = VTRACE, **f: Any) -> Trainer:
+    """A trainer that stops no passes early unless ``f``, fields of LearnerConfig, say so."""
+    learner = LearnerConfig(**{"early_stop_loss_change": 0.0, **f}, num_batches_per_epoch=batches, num_epochs=epochs)
+    return trainer_for(tiny_model(), algo, OptimConfig(learning_rate=rate), learner, seed=3)
 
 
-def assert_same_state(trainer: Trainer, before: tuple[dict[str, Tensor], dict[str, Any]]) -> None:
-    weights, moments = before
-    after_weights, after_moments = state_of(trainer)
-    assert all(torch.equal(after_weights[name], tensor) for name, tensor in weights.items())
-    assert after_moments["param_groups"] == moments["param_groups"]
-    assert after_moments["state"].keys() == moments["state"].keys()
-    for index, moment in moments["state"].items():
-        for name, tensor in moment.items():
-            assert torch.equal(after_moments["state"][index][name], tensor), (index, name)
+def batch_of(seed: int = 1, bad: tuple[int, ...] = (), masked: slice | None = None) -> Batch:
+    """5 steps of 6 rows. bad: rows with a reward of NaN. masked: rows in which no step was taken."""
+    batch = random_batch(tiny_model(), rows=6, seed=seed)
+    batch.rewards[1, list(bad)] = NAN
+    if masked is not None:
+        batch.taken[:, masked] = batch.valid[:, masked] = False
+    return batch
 
 
-def without_valid_steps(batch: Batch, columns: slice) -> Batch:
-    valid = batch.valid.clone()
-    valid[:, columns] = False
-    return dataclasses.replace(batch, taken=valid, valid=valid)
+def state_of(trainer: Trainer) -> dict[str, Any]:
+    """Weights and moments, copied."""
+    return copy.deepcopy({"model": dict(trainer.model.state_dict()), **trainer.updater.state()})
 
 
-def with_bad_reward(batch: Batch, row: int, value: float = NAN) -> Batch:
-    rewards = batch.rewards.clone()
-    rewards[1, row] = value
-    return dataclasses.replace(batch, rewards=rewards)
-
-
-@pytest.mark.parametrize(("batches", "epochs"), [(1, 1), (4, 1), (2, 3)])
+@pytest.mark.parametrize(("batches", "epochs"), [(1, 1), (3, 1), (2, 3)])
 def test_every_epoch_has_an_update_for_every_minibatch(batches: int, epochs: int) -> None:
     trainer = trainer_of(batches, epochs)
-    before = state_of(trainer)[0]
 
-    trainer.train(random_batch(trainer.model, rows=8))
+    trainer.train(batch_of())
 
-    assert trainer.train_step == batches * epochs
-    assert trainer.stats.skipped == 0
-    assert any(not torch.equal(before[name], tensor) for name, tensor in trainer.model.state_dict().items())
-    assert {int(moment["step"]) for moment in trainer.updater.optimizer.state_dict()["state"].values()} == {
-        batches * epochs
-    }
+    assert (trainer.train_step, trainer.stats.skipped) == (batches * epochs, 0)
+    moments = trainer.updater.optimizer.state_dict()["state"]
+    assert {int(moment["step"]) for moment in moments.values()} == {batches * epochs}
 
 
 def test_a_minibatch_without_a_valid_step_changes_nothing_at_all() -> None:
     trainer = trainer_of()
-    batch = random_batch(trainer.model)
-    trainer.train(batch)  # Adam has momentum now, which would move weights by itself
-    before, updates = state_of(trainer), trainer.train_step
+    trainer.train(batch_of())  # Adam has momentum now, which would move weights by itself
+    before = trainer.train_step, state_of(trainer)
 
-    trainer.train(without_valid_steps(batch, slice(None)))
+    trainer.train(batch_of(masked=slice(None)))
 
-    assert_same_state(trainer, before)
-    assert (trainer.train_step, trainer.stats.skipped) == (updates, 0)
+    assert_same((trainer.train_step, state_of(trainer)), before)
+    assert trainer.stats.skipped == 0
 
 
 @pytest.mark.parametrize("bad", [NAN, math.inf, -math.inf])
 def test_a_loss_that_is_not_finite_skips_the_step_and_is_counted(bad: float) -> None:
-    trainer = trainer_of()
-    batch = random_batch(trainer.model)
+    trainer, batch = trainer_of(), batch_of()
     trainer.train(batch)
     trainer.stats.clear()
     before = state_of(trainer)
 
-    trainer.train(with_bad_reward(batch, row=0, value=bad))
+    batch.rewards[1, 0] = bad
+    trainer.train(batch)
 
-    assert_same_state(trainer, before)
-    assert (trainer.train_step, trainer.stats.skipped) == (2, 1)
-    assert trainer.stats.updates == 0
-
-
-def test_one_bad_minibatch_does_not_spoil_its_neighbors() -> None:
-    trainer = trainer_of(batches=2)
-
-    trainer.train(with_bad_reward(random_batch(trainer.model, rows=6), row=5))
-
-    assert (trainer.train_step, trainer.stats.skipped) == (2, 1)
-    assert all(bool(torch.isfinite(tensor).all()) for tensor in trainer.model.parameters())
-    statistics = trainer.statistics()
-    assert [name for name, value in statistics.items() if not math.isfinite(value)] == ["replay_kl"]  # there is none
+    assert_same(state_of(trainer), before)
+    assert (trainer.train_step, trainer.stats.skipped, trainer.stats.updates) == (2, 1, 0)
 
 
 def test_only_steps_that_were_learned_from_count_as_trained(caplog: pytest.LogCaptureFixture) -> None:
     trainer = trainer_of(batches=2)
-    batch = random_batch(trainer.model, rows=6)  # 5 steps of 6 rows, 3 rows to a minibatch
 
-    whole = trainer.train(batch)
-    masked = trainer.train(without_valid_steps(batch, slice(0, 1)))
-    assert caplog.text == ""
-    half = trainer.train(with_bad_reward(batch, row=5))
-    nothing = trainer.train(with_bad_reward(with_bad_reward(batch, row=5), row=0))
+    batches = batch_of(), batch_of(masked=slice(0, 1)), batch_of(bad=(5,)), batch_of(bad=(0, 5))
 
-    assert (whole, masked, half, nothing) == (30, 25, 15, 0)
+    assert [trainer.train(batch) for batch in batches] == [30, 25, 15, 0]
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [text.split(" skipped")[0] for text in warnings] == ["update 6", "update 7", "update 8"]
     assert all("not finite" in text for text in warnings)
 
 
+@EITHER_ALGO
 @pytest.mark.parametrize(
     ("change", "rate", "epochs"),
     [
         (1e9, 0.01, 2),  # the second epoch is the first that can be compared
         (0.0, 0.01, 7),
-        (0.0, 1e-30, 7),  # exactly equal losses are no reason either
-        (1e-6, 1e-30, 2),
+        (0.0, STANDING_STILL, 7),  # exactly equal losses are no reason either
+        (1e-6, STANDING_STILL, 2),
         (1e-6, 0.01, 7),
     ],
 )
-@pytest.mark.parametrize("with_vtrace", [True, False])
 def test_epochs_end_once_the_policy_loss_changes_less_than_was_asked_for(
-    with_vtrace: bool, change: float, rate: float, epochs: int
+    algo: AlgoConfig, change: float, rate: float, epochs: int
 ) -> None:
-    learner = LearnerConfig(num_batches_per_epoch=2, num_epochs=7, early_stop_loss_change=change)
-    algo = AlgoConfig(with_vtrace=with_vtrace)
-    trainer = trainer_for(tiny_model(), algo, OptimConfig(learning_rate=rate), learner)
-    batch = random_batch(trainer.model, rows=6)
+    trainer = trainer_of(2, 7, rate, algo, early_stop_loss_change=change)
 
     for dataset in (1, 2):
-        assert trainer.train(batch) == 30
+        assert trainer.train(batch_of()) == 30
         # Each dataset begins with no loss to compare with.
         assert trainer.train_step == dataset * 2 * epochs
 
 
-def test_the_mean_policy_loss_of_an_epoch_is_what_counts() -> None:
+def test_early_stop_compares_mean_losses_of_the_same_dataset() -> None:
     # Losses of single minibatches differ by far, and as they are shuffled so do first and last ones of two epochs.
-    learner = LearnerConfig(
-        num_batches_per_epoch=3, num_epochs=4, early_stop_loss_change=1e-4, shuffle_minibatches=True
-    )
     algo = AlgoConfig(with_vtrace=False, normalize_advantages=False)
-    trainer = trainer_for(tiny_model(), algo, OptimConfig(learning_rate=1e-30), learner)
+    trainer = trainer_of(3, 4, STANDING_STILL, algo, early_stop_loss_change=1e-4, shuffle_minibatches=True)
+    first, second = (trainer.open(batch_of(seed)) for seed in (1, 2))
 
-    trainer.train(random_batch(trainer.model, rows=6))
-
-    assert trainer.train_step == 2 * 3
+    assert [trainer.learn(dataset) for dataset in (first, second, first, second)] == [True, True, False, False]
 
 
-def test_training_stops_between_two_minibatches_and_counts_what_was_learned_from() -> None:
+def batch_with_divergence(trainer: Trainer, difference: float) -> Batch:
+    """A batch in which every log-probability was lower by ``difference`` when it was acted."""
+    batch = as_acted(trainer.model, batch_of())
+    batch.behavior_log_prob.sub_(difference)
+    return batch
+
+
+@pytest.mark.parametrize(("limit", "passes"), [(0.0, 5), (0.0215, 5), (0.0213, 1), (0.01, 1)])
+def test_passes_end_once_the_policy_has_diverged_too_far_from_the_one_that_acted(limit: float, passes: int) -> None:
+    trainer = trainer_of(2, 5, STANDING_STILL, early_stop_kl=limit)
+
+    trainer.train(batch_with_divergence(trainer, 0.2))  # e^0.2 - 1 - 0.2 is 0.021403
+
+    assert trainer.statistics()["kl"] == pytest.approx(0.021403, abs=1e-5)
+    assert trainer.train_step == 2 * passes
+
+
+def test_divergence_of_replayed_steps_does_not_end_passes() -> None:
+    trainer = trainer_of(1, 3, STANDING_STILL, early_stop_kl=0.01)
+    batch = batch_with_divergence(trainer, 0.0)
+    batch.replayed[:, 3:] = True
+    batch.behavior_log_prob[:, 3:] -= 1.0
+
+    trainer.train(batch)
+
+    assert trainer.train_step == 3
+    statistics = trainer.statistics()
+    assert statistics["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert statistics["replay_kl"] == pytest.approx(math.e - 2.0, rel=1e-3)
+
+
+def test_stopped_pass_is_the_last_and_counts_its_steps() -> None:
     trainer = trainer_of(batches=2, epochs=100_000)
-    asked = 0
+    answers = iter([False, True])
 
-    def stopping() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked == 2
-
-    assert trainer.train(random_batch(trainer.model, rows=6), stopping) == 15
-    assert trainer.train(random_batch(trainer.model, rows=6), lambda: True) == 0
+    assert trainer.train(batch_of(), lambda: next(answers)) == 15
+    assert trainer.train(batch_of(), lambda: True) == 0
     assert trainer.train_step == 1
 
 
 def test_ten_bad_updates_in_a_row_end_the_run_with_finite_weights() -> None:
-    trainer = trainer_of()
-    bad = with_bad_reward(random_batch(trainer.model), row=0)
-    before = state_of(trainer)[0]
+    trainer, bad = trainer_of(), batch_of(bad=(0,))
+    for batch in [bad] * 9 + [batch_of()]:
+        trainer.train(batch)
+    before = state_of(trainer)
     for _ in range(9):
         trainer.train(bad)
 
-    with pytest.raises(DivergedError, match=r"10 updates in a row .*\(update 10\); lower --learning_rate"):
+    with pytest.raises(DivergedError, match=r"10 updates in a row .*\(update 20\); lower --learning_rate"):
         trainer.train(bad)
 
-    after, moments = state_of(trainer)
-    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
-    assert {float(tensor.abs().max()) for moment in moments["state"].values() for tensor in moment.values()} == {0.0}
-    assert trainer.stats.skipped == 10
+    assert_same(state_of(trainer), before)
+    assert trainer.stats.skipped == 19
 
 
-def test_good_update_resets_the_count_of_bad_ones() -> None:
-    trainer = trainer_of()
-    good = random_batch(trainer.model)
-    bad = with_bad_reward(good, row=0)
+def test_datasets_opened_at_the_same_step_are_shuffled_differently() -> None:
+    trainer = trainer_of(6, rate=STANDING_STILL, shuffle_minibatches=True)
+    batch = dataclasses.replace(batch_of(), rewards=torch.arange(6.0).expand(5, 6).clone())
+    orders = []
 
-    for _ in range(3):
-        for batch in [bad] * 9 + [good]:
-            trainer.train(batch)
+    for dataset in (trainer.open(batch), trainer.open(batch)):
+        trainer.learn(dataset)
+        assert dataset.minibatches is not None
+        orders.append([float(minibatch.batch.rewards[0, 0]) for minibatch in dataset.minibatches.epoch()])
 
-    assert (trainer.train_step, trainer.stats.skipped) == (30, 27)
+    assert orders[0] != orders[1]
+
+
+def test_steps_that_become_too_old_are_masked_in_the_next_pass() -> None:
+    trainer, batch = trainer_of(max_policy_lag=3), batch_of()
+    batch.policy_version[:] = torch.tensor([0, 0, 0, -1, -1, -2], dtype=torch.int32)
+    dataset = trainer.open(batch)
+    fractions = []
+
+    for _ in range(4):
+        trainer.stats.clear()
+        trainer.learn(dataset)
+        fractions.append(trainer.statistics()["valid_fraction"])
+
+    # At update 0 all rows are younger than 3; at 1 the oldest is 3 updates old; at 2 three are; at 3 all are.
+    assert fractions == pytest.approx([1.0, 5 / 6, 3 / 6, NAN], nan_ok=True)
+    assert trainer.train_step == 3
+    # Each step counts once, though not all of them were there in each pass.
+    assert trainer.close(dataset) == 30
+
+
+@EITHER_ALGO
+def test_normalizers_count_a_dataset_once(algo: AlgoConfig) -> None:
+    model = model_of(normalize_input=True, normalize_returns=True)
+    trainer = trainer_for(model, algo, OptimConfig(learning_rate=STANDING_STILL))
+    first, second = (trainer.open(batch_of(seed)) for seed in (1, 2))
+    normalizer, head = model.obs_normalizer, model.value_head.returns
+    assert normalizer is not None
+    assert head is not None
+
+    def counted() -> tuple[int, int]:
+        return int(normalizer._by_key["obs"].count), int(head.count)
+
+    # Before anything is learned observations are taken in at once, later only when a dataset is closed.
+    assert counted() == (60, 0 if algo.with_vtrace else 60)
+    for dataset in (first, second, first, second):
+        trainer.learn(dataset)
+    trainer.close(first)
+    trainer.close(second)
+    assert counted() == (60, 60)
+
+    third = trainer.open(batch_of(3))
+    trainer.learn(third)
+    trainer.learn(third)
+    assert counted() == (60, 90)
+    trainer.close(third)
+    assert counted() == (90, 90)
+
+
+def test_dataset_statistics_are_of_its_own_updates() -> None:
+    trainer = trainer_of(2, rate=STANDING_STILL)
+    whole, thin = trainer.open(batch_of()), trainer.open(batch_of(masked=slice(0, 6, 2)))
+    for dataset in (whole, thin, whole, thin):
+        trainer.learn(dataset)
+
+    for dataset, expected in ((thin, 0.5), (whole, 1.0)):
+        trainer.close(dataset)
+        assert trainer.dataset_statistics()["valid_fraction"] == pytest.approx(expected)
+
+    assert trainer.statistics()["valid_fraction"] == pytest.approx(0.75)
+    trainer.close(trainer.open(batch_of()))
+    assert trainer.dataset_statistics() == {}
+
+
+def test_scheduled_exploration_coefficient_reaches_the_loss() -> None:
+    norms = []
+    for env_steps, coefficient in ((0, 100.0), (500, 50.0), (1000, 0.0)):
+        trainer = trainer_of(algo=AlgoConfig(exploration_loss_coeff_schedule="0:100,1000:0"))
+        trainer.coefficients.at(env_steps)
+        trainer.train(batch_of())
+        assert trainer.statistics()["exploration_coeff"] == coefficient
+        norms.append(trainer.statistics()["grad_norm"])
+
+    assert norms[0] > 1.5 * norms[1] > 3.0 * norms[2]

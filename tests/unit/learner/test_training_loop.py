@@ -4,42 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfactory.config.flags import config_of
-from sfactory.layout import Layout
 from sfactory.learner.diagnostics import Starvation
-from sfactory.learner.learner import Learner
 from sfactory.learner.minibatches import Dataset
 from sfactory.learner.staging import DeviceSlot, Staging
 from sfactory.learner.training_loop import MinibatchRing, TrainingLoop
-from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.flat_state import flat_bytes
 from sfactory.shared.control import Stop
 from sfactory.shared.status import Stopwatch
-from sfactory.supervise.shared_objects import SharedObjects
+from tests.support.lone_learner import LoneLearner
 from tests.support.parts import VECTOR
+from tests.support.recorded import CPU
 from tests.unit.learner.test_dataset_queue import PoisoningQueue
 
-
-def letters() -> Iterator[str]:
-    return iter("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-
-
-def trace(ring: MinibatchRing[str], turns: int) -> str:
-    """What is learned from in turn; * marks the last pass over it."""
-    source, words = letters(), []
-    for _ in range(turns):
-        item = ring.turn(lambda: next(source))
-        assert item is not None
-        words.append(item + ("*" if ring.passed() else ""))
-    return " ".join(words)
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @pytest.mark.parametrize(
@@ -55,16 +37,22 @@ def trace(ring: MinibatchRing[str], turns: int) -> str:
     ],
 )
 def test_golden_traces(size: int, passes: int, warmup: int, expected: str) -> None:
-    assert trace(MinibatchRing(size, passes, warmup), len(expected.split())) == expected
+    ring: MinibatchRing[str] = MinibatchRing(size, passes, warmup)
+    source, words = iter(LETTERS), []
+    for _ in expected.split():
+        item = ring.turn(lambda: next(source))
+        assert item is not None
+        words.append(item + ("*" if ring.passed() else ""))  # * marks the last pass over it
+
+    assert " ".join(words) == expected
 
 
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 120))
 def test_every_released_item_had_its_passes(size: int, passes: int, turns: int) -> None:
-    words = [str(number) for number in range(200)]
-    source = iter(words)
-    ring: MinibatchRing[str] = MinibatchRing(size, passes, 0)
-    emitted: Counter[str] = Counter()
-    released: Counter[str] = Counter()
+    source = iter(range(200))
+    ring: MinibatchRing[int] = MinibatchRing(size, passes, 0)
+    emitted: Counter[int] = Counter()
+    released: Counter[int] = Counter()
     for _ in range(turns):
         item = ring.turn(lambda: next(source))
         assert item is not None
@@ -94,7 +82,7 @@ def test_empty_place_keeps_the_turn_unless_it_is_skipped() -> None:
 
 def test_item_cut_short_is_released_at_once() -> None:
     ring: MinibatchRing[str] = MinibatchRing(2, 3, 0)
-    source = letters()
+    source = iter(LETTERS)
     ring.turn(lambda: next(source))
 
     assert ring.passed(more=False)
@@ -108,60 +96,48 @@ BOUND_S = 60.0
 
 
 class Bench:
-    """A real learner with a queue of two device slots, poisoned on release; datasets are made up, marked A, B, ...
+    """A real learner with a queue of device slots, poisoned on release; datasets are made up, marked A, B, ...
 
-    trace: what was learned from, in order. targets: those that each dataset had at each pass.
+    trace: the datasets that were learned from, in order.
     """
 
     def __init__(self, **flags: Any) -> None:
-        sizes = {"num_workers": 1, "num_envs_per_worker": 4, "worker_num_splits": 1, "rollout": 5, "batch_size": STEPS}
-        config = config_of({"env": "any", **sizes, "encoder_mlp_layers": (8,), "early_stop_loss_change": 0.0, **flags})
-        layout = Layout.plan(config.sampling, config.learner, "central")
-        torch.manual_seed(1)
-        self.shared = SharedObjects(VECTOR, layout, flat_bytes(ActorCritic(VECTOR, config.model)))
-        row = self.shared.status.row("sf-learner-0")
-        self.learning = Learner(self.shared.learner(0, config, 1, "cpu", 1, None), row)
-        self.learning.begin()
-        self.learning.progress.start_clock(1e-9)
-        count = max(2, config.learner.minibatch_ring_size)
-        slots = [DeviceSlot(VECTOR, layout, torch.device("cpu"), replay=False) for _ in range(count)]
+        self.lone = LoneLearner(early_stop_loss_change=0.0, **flags)
+        learning, row, layout = self.lone.learning, self.lone.row, self.lone.layout
+        learning.progress.start_clock(1e-9)
+        count = max(2, self.lone.config.learner.minibatch_ring_size)
+        slots = [DeviceSlot(VECTOR, layout, CPU, replay=False) for _ in range(count)]
         self.dataset_queue = PoisoningQueue([Staging(VECTOR, layout, pin=False)], slots)
-        starvation = Starvation(0.0, self.shared.status, self.shared.table)
-        self.passes = TrainingLoop(self.learning, self.dataset_queue, row, Stopwatch(row), starvation)
+        starvation = Starvation(0.0, self.lone.shared.status, self.lone.shared.table)
+        self.loop = TrainingLoop(learning, self.dataset_queue, row, Stopwatch(row), starvation)
         self.trace = ""
-        self.targets: dict[str, list[object]] = {}
-        self._one_pass = self.learning.one_pass
-        self.learning.one_pass = self._recorded  # type: ignore[method-assign]
+        self._ended = threading.Event()
+        self._one_pass = learning.one_pass
+        learning.one_pass = self._recorded  # type: ignore[method-assign]
 
     def _recorded(self, dataset: Dataset) -> bool:
-        letter = chr(ord("A") + int(dataset.batch.rewards[0, 0]))
-        assert bool((dataset.batch.rewards == dataset.batch.rewards[0, 0]).all())
-        self.trace += letter
-        self.targets.setdefault(letter, []).append(dataset.targets)
+        rewards = dataset.batch.rewards
+        assert bool((rewards == rewards[0, 0]).all())
+        self.trace += LETTERS[int(rewards[0, 0])]
         return self._one_pass(dataset)
 
-    def feed(self, number: int) -> None:
-        """Assemble and load a dataset that is called by the ``number``-th letter."""
-        area = self.dataset_queue.area_to_fill(BOUND_S)
-        assert area is not None
-        area.obs["obs"].normal_()
-        area.scalars["reward"].fill_(number)
-        area.scalars["valid"].fill_(True)
-        area.scalars["log_prob"].fill_(-1.0)
-        while (slot := self.dataset_queue.slot_to_load(0.1)) is None:
-            assert not self.ended.is_set()
-        self.dataset_queue.load(area, slot)
-
-    def _feed_all(self, datasets: int) -> None:
+    def _feed(self, datasets: int) -> None:
+        """Assemble and load so many datasets."""
         for number in range(datasets):
-            self.feed(number)
+            area = self.dataset_queue.area_to_fill(BOUND_S)
+            assert area is not None
+            area.obs["obs"].normal_()
+            for name, value in (("reward", number), ("valid", True), ("log_prob", -1.0)):
+                area.scalars[name].fill_(value)
+            while (slot := self.dataset_queue.slot_to_load(0.1)) is None:
+                assert not self._ended.is_set()
+            self.dataset_queue.load(area, slot)
 
     def run(self, datasets: int, turns: int) -> str:
         """Learn ``turns`` passes with so many datasets fed; returns the trace."""
-        self.ended = threading.Event()
-        threading.Thread(target=self._feed_all, args=(datasets,), daemon=True).start()
-        self.passes.run(lambda: len(self.trace) >= turns or self.shared.control.stopping)
-        self.ended.set()
+        threading.Thread(target=self._feed, args=(datasets,), daemon=True).start()
+        self.loop.run(lambda: len(self.trace) >= turns or self.lone.shared.control.stopping)
+        self._ended.set()
         return self.trace
 
 
@@ -172,14 +148,16 @@ class Bench:
         ({"num_epochs": 2, "minibatch_ring_size": 2}, 4, "ABABCDCD"),
         ({"num_epochs": 2, "minibatch_ring_size": 3}, 3, "ABCABC"),
         ({"num_epochs": 3, "minibatch_ring_size": 2, "ring_warmup": 1}, 4, "ABCBCDCD"),
+        # It continues without a new dataset.
+        ({"num_epochs": 4, "minibatch_ring_size": 2, "ring_nonblocking": True}, 1, "AAAA"),
     ],
 )
 def test_passes_follow_the_ring_and_steps_count_once(flags: dict[str, Any], datasets: int, trace: str) -> None:
     bench = Bench(**flags)
 
     assert bench.run(datasets, len(trace)) == trace
-    assert bench.learning.progress.env_steps == len(set(trace)) * STEPS
-    assert bench.learning.trainer.train_step == len(trace)
+    assert bench.lone.learning.progress.env_steps == len(set(trace)) * STEPS
+    assert bench.lone.learning.trainer.train_step == len(trace)
 
 
 @pytest.mark.parametrize(
@@ -191,12 +169,13 @@ def test_weights_are_published_every_so_many_updates_after_whole_passes(
     interval: int, minibatches: int, published: int
 ) -> None:
     bench = Bench(publish_interval=interval, num_batches_per_epoch=minibatches, batch_size=STEPS // minibatches)
-    before = bench.shared.weights[0].publications
+    weights = bench.lone.shared.weights[0]
+    before = weights.publications
 
     bench.run(12, 12)
 
-    assert bench.shared.weights[0].publications - before == published
-    assert bench.shared.status.row("sf-learner-0").get("publications") == before + published
+    assert weights.publications - before == published
+    assert bench.lone.row.get("publications") == before + published
 
 
 def test_step_limit_completes_open_datasets_and_opens_no_other() -> None:
@@ -204,23 +183,16 @@ def test_step_limit_completes_open_datasets_and_opens_no_other() -> None:
 
     # C is ready, too, but the limit is reached with the first passes over A and B.
     assert bench.run(3, 99) == "ABABAB"
-    assert bench.learning.progress.env_steps == 2 * STEPS
-    assert bench.learning.over
+    assert bench.lone.learning.progress.env_steps == 2 * STEPS
+    assert bench.lone.learning.over
 
 
 def test_stop_interrupts_passes_and_is_not_the_end_of_training() -> None:
     bench = Bench(num_epochs=10**6)
-    threading.Timer(0.5, lambda: bench.shared.control.order_stop(Stop.SAVE)).start()
+    threading.Timer(0.5, lambda: bench.lone.shared.control.order_stop(Stop.SAVE)).start()
 
     trace = bench.run(1, 10**9)
 
     assert 0 < len(trace) < 10**6
-    bench.learning.finish(save=False)
-    assert not bench.learning.over  # a stop is no limit: the run was not done
-
-
-def test_nonblocking_ring_continues_without_a_new_dataset() -> None:
-    bench = Bench(num_epochs=4, minibatch_ring_size=2, ring_nonblocking=True)
-
-    assert bench.run(1, 4) == "AAAA"
-    assert bench.learning.progress.env_steps == STEPS
+    bench.lone.learning.finish(save=False)
+    assert not bench.lone.learning.over  # a stop is no limit: the run was not done
