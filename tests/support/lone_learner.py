@@ -99,7 +99,7 @@ class LoneCheckpointer:
         shared = SharedObjects(VECTOR, small_layout(), weight_bytes=8)
         self.path = path
         self.control = shared.control
-        self.trainer = trainer_for(tiny_model(), AlgoConfig(), OptimConfig(), LearnerConfig())
+        self.trainer = trainer_for(tiny_model())
         self.progress = Progress(env_steps=100, agent_steps=300, run_env_steps=100)
         setup = shared.learner(0, Config(checkpoint=checkpoint), 1, "cpu", 1, str(path))
         self.row = shared.status.row("sf-learner-0")
