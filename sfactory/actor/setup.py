@@ -17,12 +17,11 @@ from sfactory.actor.policy_assignment import (
     PolicyAssignment,
     RandomAssignment,
 )
+from sfactory.actor.reward_shaping import shape_rewards
 from sfactory.actor.split import Split
-from sfactory.actor.vector_batch import VectorEnvBatch
 from sfactory.config.import_strings import find_callable
 from sfactory.config.schema import PopulationConfig, RunConfig, SamplingConfig
 from sfactory.env.factory import EnvFactory
-from sfactory.env.reward_shaping import shaped
 from sfactory.layout import Layout, actor_name
 from sfactory.messages import ToActor, ToLearner, ToMain, ToPolicy
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at
@@ -43,7 +42,7 @@ class ActorSetup:
         are part of all seeds, so that neither a resumed session nor a replaced process repeats the same episodes.
     decorrelates: whether the flags that put envs and workers out of step apply; a benchmark ignores them.
     weights, to_learners, to_policies: by policy; the last is () with local inference.
-    schemes: reward shaping set by main; None where no env takes part in it.
+    reward_shaping: of each policy, set by main; None if the env has none.
     frozen_policies: those that act without learning.
     """
 
@@ -67,7 +66,7 @@ class ActorSetup:
     to_policies: tuple[Channel[ToPolicy], ...]
     to_learners: tuple[Channel[ToLearner], ...]
     to_main: Channel[ToMain]
-    schemes: SharedRewardShaping | None = None
+    reward_shaping: SharedRewardShaping | None = None
     frozen_policies: tuple[int, ...] = ()
 
     @property
@@ -107,8 +106,8 @@ def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     restarter = EnvRestarter(actor, sampling.max_env_restarts, setup.seed_after_fault, setup.control, row)
     bad_data = BadDataCounter(actor, sampling.max_bad_env_data, row)
     splits = [_make_split(setup, index, row, restarter, bad_data) for index in range(layout.splits)]
-    if setup.schemes is not None:
-        _shape_rewards(setup.schemes, splits, setup.spec.num_agents)
+    if setup.reward_shaping is not None:
+        shape_rewards(setup.reward_shaping, splits, setup.spec.num_agents)
     row.set("state", State.RESETTING)
     for split in splits:
         first = split.index * layout.envs
@@ -165,45 +164,3 @@ def _make_split(
         made.append(make())
     split_of = MultiAgentSplit if spec.agents else Split.of_envs
     return split_of(index, made, spec, rollout, FaultHandling(restarter, bad_data, lambda seed: make()), assignment)
-
-
-class RewardShaper:
-    """Sends the reward shaping of their policies to the envs of one split.
-
-    Looks for changes when a slot begins, so that an env shapes by a new scheme at most one rollout later, and when
-    policies were assigned.
-    """
-
-    def __init__(self, split: Split, agents: int, schemes: SharedRewardShaping) -> None:
-        """``agents``: of each env."""
-        self._split, self._agents, self._schemes = split, agents, schemes
-        # Of each row: the env that was updated, the policy, and the version of its scheme.
-        self._sent: list[tuple[object, int, int]] = [(None, 0, 0)] * split.batch.size
-
-    def look(self) -> None:
-        """Send schemes that are newer, or of another policy, than those that the envs have."""
-        assignment = self._split.assignment
-        ids = [0] * len(self._sent) if assignment is None else assignment.ids.tolist()
-        versions = [self._schemes.version(policy) for policy in range(max(ids) + 1)]
-        if not all(versions):
-            return  # no scheme is used, or main has not set all of them yet
-        for row, policy in enumerate(ids):
-            env = self._split.batch.envs[row // self._agents]  # looked up again: an env may have been recreated
-            state = (env, policy, versions[policy])
-            if self._sent[row] != state and self._send(env, row % self._agents, policy):
-                self._sent[row] = state
-
-    def _send(self, env: object, agent: int, policy: int) -> bool:
-        """Update ``env``; False if the scheme cannot be read now."""
-        target, scheme = shaped(env), self._schemes.read(policy)
-        if target is not None and scheme is not None:
-            target.set_reward_shaping(scheme, agent)
-        return scheme is not None
-
-
-def _shape_rewards(schemes: SharedRewardShaping, splits: list[Split], agents: int) -> None:
-    for split in splits:
-        if not isinstance(split.batch, VectorEnvBatch):
-            split.before_slot = look = RewardShaper(split, agents, schemes).look
-            if split.assignment is not None:
-                split.assignment.after_draw = look

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
+from sfactory.actor.reward_shaping import RewardShaping, default_reward_shaping
 from sfactory.clock import Deadline
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env, see_gpu_of
 from sfactory.env.multi_agent import AgentsEnv
-from sfactory.env.reward_shaping import Scheme, default_scheme
 from sfactory.errors import EnvError, SFactoryError
 from sfactory.planning.env_checker import NUM_VECTOR_ENVS, check_agents_env, check_env, check_vector_env
 from sfactory.planning.step_cost import agents_step_us, env_step_us
@@ -39,7 +39,7 @@ class Probed(NamedTuple):
 
     spec: EnvSpec
     step_us: float | None = None
-    reward_shaping: Scheme | None = None
+    reward_shaping: RewardShaping | None = None
 
 
 def probe_env(
@@ -116,9 +116,9 @@ def examine(factory: EnvFactory, timed: bool = False) -> Probed:
         step_us = env_step_us(env) if timed else None
     else:
         raise EnvError(f"{name}: the factory returned a {type(env).__name__}; it must return a gymnasium.Env")
-    scheme = default_scheme(env)
+    reward_shaping = default_reward_shaping(env)
     close_env(env, name)
-    return Probed(spec, step_us, scheme)
+    return Probed(spec, step_us, reward_shaping)
 
 
 def _cause(error: BaseException) -> str:

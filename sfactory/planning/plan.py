@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from sfactory.actor.policy_assignment import SOLE_AGENT, CustomAssignment, Mapping
+from sfactory.actor.reward_shaping import RewardShaping
 from sfactory.config.flags import assigned
 from sfactory.config.import_strings import Unresolved, find_callable
 from sfactory.config.rules import rounds_misfit
 from sfactory.config.schema import Config
-from sfactory.env.reward_shaping import Scheme
 from sfactory.errors import ConfigError, named, raised_at
 from sfactory.layout import ActingCost, Choice, Layout, choose_inference, num_evaluators
 from sfactory.model.actor_critic import ActorCritic
@@ -49,7 +49,7 @@ class Plan:
     cores: Cores
     weight_bytes: int
     why_inference: str = ""
-    reward_shaping: Scheme | None = None
+    reward_shaping: RewardShaping | None = None
     weight_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def is_shaped(self, config: Config) -> bool:

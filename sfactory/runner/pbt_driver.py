@@ -12,9 +12,9 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from sfactory.actor.reward_shaping import RewardShaping
 from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
-from sfactory.env.reward_shaping import Scheme
 from sfactory.errors import EnvError, ExitCode
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
@@ -69,7 +69,7 @@ class PbtDriver:
         reports: ReportCollector,
         shared: SharedObjects,
         rundir: RunDir,
-        reward_shaping: Scheme | None = None,
+        reward_shaping: RewardShaping | None = None,
     ) -> PbtDriver | None:
         """That of the population which the run directory holds, or of a new one; None without ``with_pbt``.
 
@@ -139,13 +139,13 @@ class PbtDriver:
         # Nobody is to take over fresh weights, however well they may have done by chance.
         return population.turn(policy, steps, {p: mean for p, mean in objectives.items() if p not in self._orphans})
 
-    def _shape_all(self, own: Scheme | None) -> None:
+    def _shape_all(self, own: RewardShaping | None) -> None:
         """Have every policy rewarded by its scheme; who is no member, by the env's ``own``."""
         for policy in range(self._num_policies):
             member = self._population.members.get(policy)
             self._shape(policy, own if member is None else member.reward_shaping)
 
-    def _shape(self, policy: int, scheme: Scheme | None) -> None:
+    def _shape(self, policy: int, scheme: RewardShaping | None) -> None:
         if self._schemes is not None and scheme is not None:
             self._schemes.set(policy, scheme)
 

@@ -126,7 +126,7 @@ class SharedObjects:
             to_policies=self._policy_workers_of(actor),
             to_learners=tuple(self.to_learners),
             to_main=self.actors_to_main,
-            schemes=self.schemes,
+            reward_shaping=self.schemes,
             frozen_policies=tuple(sorted(set(range(self.layout.num_policies)) - set(learning_policies(config)))),
         )
 

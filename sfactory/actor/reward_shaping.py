@@ -1,0 +1,89 @@
+"""Finds envs with configurable reward shaping, and sends them the reward shaping of their policies.
+
+Reward shaping is a nested mapping from names to numbers. An env that has it has the two methods of ``ShapedEnv``,
+directly or on an env that it wraps; the method names are those of Sample Factory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
+
+import gymnasium
+
+from sfactory.actor.split import Split
+from sfactory.actor.vector_batch import VectorEnvBatch
+from sfactory.shared.control import SharedRewardShaping
+
+_GET, _SET = "get_default_reward_shaping", "set_reward_shaping"
+
+RewardShaping = Mapping[str, Any]
+
+
+class ShapedEnv(Protocol):
+    """An env with reward shaping, which may differ between agents."""
+
+    def get_default_reward_shaping(self) -> RewardShaping | None:
+        """The env's default; None if it has no reward shaping."""
+
+    def set_reward_shaping(self, reward_shaping: RewardShaping, agent_idx: int) -> None:
+        """Use this reward shaping for agent ``agent_idx`` (0 in a single-agent env) from now on."""
+
+
+def shaped_env(env: object) -> ShapedEnv | None:
+    """Return ``env`` or an inner env that has reward shaping; None if there is none."""
+    while True:
+        if hasattr(env, _GET) and hasattr(env, _SET) and not isinstance(env, gymnasium.Wrapper):
+            return cast(ShapedEnv, env)
+        own = vars(type(env)) if isinstance(env, gymnasium.Wrapper) else {}
+        if _GET in own and _SET in own:
+            return cast(ShapedEnv, env)
+        inner = getattr(env, "env", None)
+        if inner is None or inner is env:
+            return None
+        env = inner
+
+
+def default_reward_shaping(env: object) -> RewardShaping | None:
+    """The default reward shaping of ``env``; None if it has none."""
+    found = shaped_env(env)
+    return None if found is None else found.get_default_reward_shaping()
+
+
+class RewardShaper:
+    """Sends the reward shaping of their policies to the envs of one split.
+
+    Looks for changes when a slot begins, so that an env gets a new one at most one rollout later, and when policies
+    were assigned.
+    """
+
+    def __init__(self, split: Split, agents: int, shared: SharedRewardShaping) -> None:
+        """``agents``: of each env."""
+        self._split, self._agents, self._shared = split, agents, shared
+        # Of each row: the env that was updated, the policy, and the version of its reward shaping.
+        self._sent: list[tuple[object, int, int]] = [(None, 0, 0)] * split.batch.size
+
+    def look(self) -> None:
+        """Send what is newer, or of another policy, than the reward shaping that the envs have."""
+        assignment = self._split.assignment
+        ids = [0] * len(self._sent) if assignment is None else assignment.ids.tolist()
+        versions = [self._shared.version(policy) for policy in range(max(ids) + 1)]
+        if not all(versions):
+            return  # there is no reward shaping, or main has not set all of it yet
+        for row, policy in enumerate(ids):
+            env = self._split.batch.envs[row // self._agents]  # looked up again: an env may have been recreated
+            state = (env, policy, versions[policy])
+            if self._sent[row] == state or (values := self._shared.read(policy)) is None:
+                continue
+            if (target := shaped_env(env)) is not None:
+                target.set_reward_shaping(values, row % self._agents)
+            self._sent[row] = state
+
+
+def shape_rewards(shared: SharedRewardShaping, splits: list[Split], agents: int) -> None:
+    """Give each of ``splits`` a RewardShaper. Vector envs have no reward shaping."""
+    for split in splits:
+        if not isinstance(split.batch, VectorEnvBatch):
+            split.before_slot = look = RewardShaper(split, agents, shared).look
+            if split.assignment is not None:
+                split.assignment.after_draw = look
