@@ -20,7 +20,7 @@ from sfactory.actor.setup import ActorSetup
 from sfactory.actor.split import Split
 from sfactory.errors import SFactoryError
 from sfactory.layout import Layout
-from sfactory.messages import ActReply, ToPolicy
+from sfactory.messages import ActReply, ActRequest, ToPolicy
 from sfactory.shared.channel import Channel
 from sfactory.shared.status import StatusRow
 from sfactory.shared.trajectories import NOBODY, RnnStates
@@ -82,7 +82,7 @@ class RequestTracker:
         channel = self._to_policies[policy]
         incarnation = channel.incarnation
         self._asked[split.index][policy] = incarnation
-        request = split.request(self._actor, self._incarnation)
+        request = ActRequest(self._actor, split.index, split.slot.index, split.t, split.phase, self._incarnation)
         self._row.enter_ring()
         channel.put(request, incarnation)
         self._row.leave_ring()

@@ -45,6 +45,7 @@ class EnvRestarter:
     The count stands in the actor's status row, which outlives the process: all processes of the actor share it.
 
     resetting: called with True before and with False after a reset, which has a timeout of its own.
+    begin_work: starts the timeout of the next call that may take long.
     """
 
     def __init__(
@@ -52,7 +53,8 @@ class EnvRestarter:
     ) -> None:
         """``most``: see --max_env_restarts. ``seed_of(env, n)``: seed of the actor's n-th reset after a fault."""
         self._actor, self._most, self._seed_of, self._control, self._row = actor, most, seed_of, control, row
-        self.resetting = row.begin_reset  # the method itself, since it is called twice for every reset of an env
+        # The methods themselves, since they are called twice for every reset of an env.
+        self.resetting, self.begin_work = row.begin_reset, row.begin_work
         self._in_vain: dict[int, int] = {}  # by env: how often it failed without a good step in between
         self._seeds = 0
         self._logged_traceback = False
@@ -82,10 +84,6 @@ class EnvRestarter:
         self._row.begin_work()
         self._seeds += 1
         return self._seed_of(env, self._seeds)
-
-    def begin_work(self) -> None:
-        """Start the timeout of the next call that may take long."""
-        self._row.begin_work()
 
     def proved(self, env: int) -> None:
         """``env`` has made a good step, so the waits start from the shortest again."""

@@ -27,21 +27,13 @@ EXTRA_STATS = "episode_extra_stats"
 RowNumbers = list[int] | npt.NDArray[np.intp]  # in the split
 
 
-class _Finished:
-    """Returns and lengths of finished episodes that were not sent yet, in order."""
-
-    def __init__(self) -> None:
-        self.returns: list[float] = []
-        self.lengths: list[int] = []
-
-
 class EpisodeTracker:
     """Raw returns and lengths of the running episodes of N rows, and of finished ones by policy."""
 
     def __init__(self, size: int, assignment: PolicyAssignment | None = None) -> None:
         """size: N. assignment: the policy of each episode; without it all are of policy 0."""
         self._assignment = assignment
-        self._finished: dict[int, _Finished] = {}
+        self._finished: dict[int, tuple[list[float], list[int]]] = {}  # (returns, lengths), by policy
         self._returns = np.zeros(size, np.float64)
         self._started = np.zeros(size, np.int64)  # ticks
         self._tick = 0
@@ -74,20 +66,19 @@ class EpisodeTracker:
 
     def send(self, actor: int, put: Callable[[EpisodesDone], bool]) -> bool:
         """Pass all finished episodes to ``put``; False as soon as that returns False, and the rest stays here."""
-        for policy, finished in self._finished.items():
-            while finished.returns:
-                returns = np.array(finished.returns[:MAX_EPISODES_PER_REPORT], np.float64)
-                lengths = np.array(finished.lengths[:MAX_EPISODES_PER_REPORT], np.int64)
-                if not put(EpisodesDone(actor, returns, lengths, policy)):
+        for policy, (returns, lengths) in self._finished.items():
+            while returns:
+                count = min(len(returns), MAX_EPISODES_PER_REPORT)
+                report = np.array(returns[:count], np.float64), np.array(lengths[:count], np.int64)
+                if not put(EpisodesDone(actor, *report, policy)):
                     return False
-                del finished.returns[: len(returns)]
-                del finished.lengths[: len(returns)]
+                del returns[:count], lengths[:count]
         return True
 
     def _finish(self, policy: int, rows: RowNumbers) -> None:
-        finished = self._finished.setdefault(policy, _Finished())
-        finished.returns += self._returns[rows].tolist()
-        finished.lengths += (self._tick - self._started[rows]).tolist()
+        returns, lengths = self._finished.setdefault(policy, ([], []))
+        returns += self._returns[rows].tolist()
+        lengths += (self._tick - self._started[rows]).tolist()
 
 
 class ExtraStatsTracker:

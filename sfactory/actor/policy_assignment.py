@@ -35,6 +35,7 @@ class PolicyAssignment:
     """The policies of the N rows of a split.
 
     ids: [N] int16, of the current episodes
+    present: the policies that act in the row that was written last, in order
     may_play: policies that may act in the split, now or later
     frozen: policies that do not learn
     after_draw: called when policies were chosen
@@ -45,65 +46,60 @@ class PolicyAssignment:
         rows: int,
         agents: int,
         policy: int,
-        draw: AssignmentRule | None = None,
+        rule: AssignmentRule | None = None,
         policies: int = 1,
         frozen: Sequence[int] = (),
     ) -> None:
-        """``policy``: that of the whole split without ``draw``; else ``draw`` chooses among ``policies``."""
+        """``policy``: that of the whole split without ``rule``; else ``rule`` chooses among ``policies``."""
         self.frozen = frozen
         self.after_draw: Callable[[], None] | None = None
         self.ids: Ids = np.full(rows, policy, np.int16)
-        self._agents, self._draw = agents, draw
+        self._agents, self._rule = agents, rule
         self._episodes = np.zeros(rows // agents, np.int64)
         self._absent: Sequence[int] = ()
-        self._present: tuple[int, ...] = (policy,)
-        self.may_play: Sequence[int] = range(policies) if draw is not None else (policy,)
-        if draw is not None:
+        self.present: tuple[int, ...] = (policy,)
+        self.may_play: Sequence[int] = range(policies) if rule is not None else (policy,)
+        if rule is not None:
             self.begin_episodes(range(rows))
-
-    @property
-    def present(self) -> tuple[int, ...]:
-        """The policies that act in the row that was written last, in order."""
-        return self._present
 
     @property
     def is_fixed(self) -> bool:
         """Whether the whole split always belongs to one policy."""
-        return self._draw is None
+        return self._rule is None
 
     def begin_episodes(self, rows: Sequence[int]) -> None:
         """New episodes begin in ``rows``; policies are chosen once per env, however many of its rows begin."""
-        if self._draw is None:
+        if self._rule is None:
             return
         for env in dict.fromkeys(row // self._agents for row in rows):
             own = slice(env * self._agents, (env + 1) * self._agents)
-            self.ids[own] = self._draw.draw(env, int(self._episodes[env]), self.ids[own].copy())
+            self.ids[own] = self._rule.draw(env, int(self._episodes[env]), self.ids[own].copy())
             self._episodes[env] += 1
-        self._present = _present(self.ids)
+        self.present = _present(self.ids)
         if self.after_draw is not None:
             self.after_draw()
 
     def begin(self, slot: Slot, absent: Sequence[int]) -> None:
         """``slot`` begins; no policy acts in the rows ``absent`` in its first step."""
         assert slot.policy_id is not None
-        if self._draw is None:
+        if self._rule is None:
             slot.policy_id.fill(self.ids[0])
         self.write(slot, 0, absent)
 
     def write(self, slot: Slot, t: int, absent: Sequence[int]) -> None:
         """Write which policies act in row ``t``: none in the rows ``absent``."""
         assert slot.policy_id is not None
-        if self._draw is None and not absent:
+        if self._rule is None and not absent:
             if self._absent:
-                self._absent, self._present = (), _present(self.ids)
+                self._absent, self.present = (), _present(self.ids)
             return
         row = slot.policy_id[t]
         row[:] = self.ids
         if absent:
             row[absent] = NOBODY
-            self._present = _present(row)
+            self.present = _present(row)
         elif self._absent:
-            self._present = _present(self.ids)
+            self.present = _present(self.ids)
         self._absent = list(absent)
 
 
@@ -133,17 +129,18 @@ class CustomAssignment:
 
     def draw(self, env: int, episode: int, before: Ids) -> Sequence[int]:
         """See AssignmentRule; raises EnvError if the function does not return a policy."""
-        return [self._policy_of(agent, episode, self._first_env + env) for agent in self._agents]
-
-    def _policy_of(self, agent: str, episode: int, env: int) -> int:
-        policy = self._function(agent, episode, env)
-        # A numpy integer is valid, too; True is not.
-        if isinstance(policy, int | np.integer) and not isinstance(policy, bool) and 0 <= policy < self._policies:
-            return int(policy)
-        raise EnvError(
-            f"--policy_mapping={self._name} returned {policy!r} for agent {agent!r}, episode {episode}, env {env}; it "
-            f"must return a policy from 0 to {self._policies - 1} (--num_policies={self._policies})"
-        )
+        env_of_run, policies = self._first_env + env, []
+        for agent in self._agents:
+            policy = self._function(agent, episode, env_of_run)
+            # A numpy integer is valid, too; True is not.
+            if not isinstance(policy, int | np.integer) or isinstance(policy, bool) or not 0 <= policy < self._policies:
+                raise EnvError(
+                    f"--policy_mapping={self._name} returned {policy!r} for agent {agent!r}, episode {episode}, env "
+                    f"{env_of_run}; it must return a policy from 0 to {self._policies - 1} "
+                    f"(--num_policies={self._policies})"
+                )
+            policies.append(int(policy))
+        return policies
 
 
 def _present(ids: Ids) -> tuple[int, ...]:

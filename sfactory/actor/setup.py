@@ -154,13 +154,14 @@ def _make_split(
     assignment = make_assignment(setup, index)
     if factory.makes_vectors:
         row.begin_work()
-        env = factory.vector(envs, setup.env_seed(index * envs))
+        made: Any = factory.vector(envs, setup.env_seed(index * envs))
         faults = FaultHandling(restarter, bad_data, lambda seed: factory.vector(envs, seed))
-        return Split.of_vector(index, env, spec, rollout, faults, assignment)
-    make: Callable[[], Any] = factory.agents if spec.agents else factory
-    made = []
-    for _ in range(envs):
-        row.begin_work()
-        made.append(make())
+    else:
+        make: Callable[[], Any] = factory.agents if spec.agents else factory
+        made = []
+        for _ in range(envs):
+            row.begin_work()
+            made.append(make())
+        faults = FaultHandling(restarter, bad_data, lambda seed: make())
     split_of = MultiAgentSplit if spec.agents else Split.of_envs
-    return split_of(index, made, spec, rollout, FaultHandling(restarter, bad_data, lambda seed: make()), assignment)
+    return split_of(index, made, spec, rollout, faults, assignment)

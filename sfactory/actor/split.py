@@ -17,7 +17,6 @@ from sfactory.actor.policy_assignment import PolicyAssignment
 from sfactory.actor.vector_batch import VectorEnvBatch
 from sfactory.env.conversion import BlockWriter, ObsWriter, Rows, Writer, action_reader, block_reader
 from sfactory.env.vector import VectorEnv, single_spaces
-from sfactory.messages import ActRequest
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.trajectories import Array, Slot
 from sfactory.spec import EnvSpec
@@ -71,29 +70,20 @@ class Split:
     @staticmethod
     def of_envs(
         index: int,
-        envs: Sequence[gymnasium.Env[Any, Any]],
+        envs: Sequence[gymnasium.Env[Any, Any]] | VectorEnv,
         spec: EnvSpec,
         rollout: int,
         faults: FaultHandling | None = None,
         assignment: PolicyAssignment | None = None,
     ) -> Split:
-        """A split of single-agent envs."""
-        writer, read_actions = ObsWriter(spec, envs[0].observation_space), action_reader(envs[0].action_space)
-        return Split(index, EnvBatch(envs), spec, writer, read_actions, rollout, faults, assignment)
-
-    @staticmethod
-    def of_vector(
-        index: int,
-        env: VectorEnv,
-        spec: EnvSpec,
-        rollout: int,
-        faults: FaultHandling | None = None,
-        assignment: PolicyAssignment | None = None,
-    ) -> Split:
-        """A split that is one vector env."""
-        observations, actions = single_spaces(env)
-        writer, read_actions = BlockWriter(spec, observations), block_reader(actions)
-        return Split(index, VectorEnvBatch(env), spec, writer, read_actions, rollout, faults, assignment)
+        """A split of single-agent envs, or of one vector env."""
+        if isinstance(envs, gymnasium.vector.VectorEnv):
+            observations, actions = single_spaces(envs)
+            batch: BaseBatch = VectorEnvBatch(envs)
+            writer: Writer = BlockWriter(spec, observations)
+            return Split(index, batch, spec, writer, block_reader(actions), rollout, faults, assignment)
+        batch, writer = EnvBatch(envs), ObsWriter(spec, envs[0].observation_space)
+        return Split(index, batch, spec, writer, action_reader(envs[0].action_space), rollout, faults, assignment)
 
     @property
     def slot(self) -> Slot:
@@ -120,10 +110,6 @@ class Split:
     def may_play(self) -> Sequence[int]:
         """The policies that may act before the slot is complete."""
         return _ONLY_POLICY if self.assignment is None else self.assignment.may_play
-
-    def request(self, actor: int, incarnation: int) -> ActRequest:
-        """The request for actions for row ``t``, by this incarnation of the actor."""
-        return ActRequest(actor, self.index, self.slot.index, self.t, self.phase, incarnation)
 
     def reset(self, seeds: list[int], where: str, before_each: BeforeEach | None = None) -> None:
         """First reset of all envs; raises BadObservation if one does not fit its observation space."""
@@ -172,7 +158,10 @@ class Split:
         env_steps = self._record(slot, t, rewards)
         self.t = t + 1
         if self.assignment is not None:
-            self._assign(self.assignment, slot)
+            if first := self.batch.first:
+                self.assignment.begin_episodes(first)
+            if not self.completed:
+                self.assignment.write(slot, self.t, self.batch.absent)
         return env_steps
 
     def count_steps(self, table: SlotTable) -> None:
@@ -224,14 +213,6 @@ class Split:
             truncated = np.array(batch.truncated, np.intp)
             slot.truncated[t, truncated] = True
             episodes.end(truncated)
-
-    def _assign(self, assignment: PolicyAssignment, slot: Slot) -> None:
-        """Choose the policies of new episodes, and write which ones act in row ``t``."""
-        first = self.batch.first
-        if first:
-            assignment.begin_episodes(first)
-        if not self.completed:
-            assignment.write(slot, self.t, self.batch.absent)
 
 
 def row_of(slot: Slot, t: int) -> dict[str, Array]:

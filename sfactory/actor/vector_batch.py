@@ -26,7 +26,7 @@ from gymnasium.vector import AutoresetMode
 
 from sfactory.actor.env_batch import BaseBatch
 from sfactory.actor.episode_stats import EXTRA_STATS
-from sfactory.env.vector import VectorEnv, autoreset_mode, info_of_end, infos_of_ends
+from sfactory.env.vector import VectorEnv, autoreset_mode, info_of, infos_of_ends
 from sfactory.messages import TRUE_OBJECTIVE
 
 
@@ -91,7 +91,7 @@ class VectorEnvBatch(BaseBatch):
         found = infos_of_ends(infos)
         if EXTRA_STATS in found or TRUE_OBJECTIVE in found:  # otherwise no env's part of it need be looked at
             for env in self.terminated + self.truncated:
-                self.extras.add(info_of_end(infos, env), env)
+                self.extras.add(info_of(found, env), env)
 
 
 def _where(mask: npt.ArrayLike) -> list[int]:

@@ -9,21 +9,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import MutableMapping, Sequence
-from typing import Protocol
+from typing import Any
 
 from sfactory.errors import EnvError, named
 
 _log = logging.getLogger(__name__)
 
 
-class Closable(Protocol):
-    """An env of any kind."""
-
-    def close(self) -> object:
-        """Free the resources of the env."""
-
-
-def close_env(env: Closable, name: str) -> None:
+def close_env(env: Any, name: str) -> None:
     """Close ``env``; exceptions are only logged, because the env is no longer needed. ``name``: for the log."""
     try:
         env.close()

@@ -60,11 +60,6 @@ def infos_of_ends(infos: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def info_of_end(infos: Any, env: int) -> dict[str, Any]:
-    """``infos_of_ends`` for one env."""
-    return info_of(infos_of_ends(infos), env)
-
-
 class SoleEnv(gymnasium.Env[Any, Any]):
     """A vector env of size 1 as a plain env. Call ``reset`` after each episode, before the next step.
 
@@ -89,7 +84,7 @@ class SoleEnv(gymnasium.Env[Any, Any]):
         actions = concatenate(self.action_space, [action], actions)
         observations, rewards, terminated, truncated, infos = self._env.step(actions)
         over = bool(terminated[0]), bool(truncated[0])
-        info = info_of_end(infos, 0) if any(over) else info_of(infos, 0)
+        info = info_of(infos_of_ends(infos) if any(over) else infos, 0)
         return self._only(observations), float(rewards[0]), *over, info
 
     def render(self) -> Any:

@@ -7,7 +7,6 @@ but always on the same memory. Batches are therefore padded to a few sizes; each
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,35 +18,27 @@ Act = Callable[[dict[str, Tensor], Tensor], Acted]
 _WARM_UPS = 3  # passes before the capture: libraries choose kernels and allocate workspaces in the first passes
 
 
-class Pass(Protocol):
-    """A forward pass with its own memory. Write ``obs`` and ``state``, then call ``run``, which overwrites and returns
-    the same tensors each time."""
-
-    obs: dict[str, Tensor]
-    state: Tensor
-
-    def run(self) -> Acted:
-        """Run the pass on ``obs`` and ``state``."""
-
-
 class GraphPass:
-    """A pass that is captured once and then replayed. Each replay draws new random numbers."""
+    """A forward pass that is captured once, in its own memory, and then replayed with new random numbers.
+
+    Write ``obs`` and ``state``, then call ``run``, which overwrites and returns the same tensors each time.
+    """
 
     def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor) -> None:
         self.obs, self.state = obs, state
-        aside = torch.cuda.Stream(state.device)  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream(state.device))
-        with torch.cuda.stream(aside):
+        side_stream = torch.cuda.Stream(state.device)  # type: ignore[no-untyped-call]
+        side_stream.wait_stream(torch.cuda.current_stream(state.device))
+        with torch.cuda.stream(side_stream):
             for _ in range(_WARM_UPS):
                 act(obs, state)
-        torch.cuda.current_stream(state.device).wait_stream(aside)
+        torch.cuda.current_stream(state.device).wait_stream(side_stream)
         self._graph = torch.cuda.CUDAGraph()
         # Other threads and processes keep using the device during the capture.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._acted = act(obs, state)
 
     def run(self) -> Acted:
-        """See Pass."""
+        """Run the pass on ``obs`` and ``state``."""
         self._graph.replay()
         return self._acted
 
@@ -62,16 +53,17 @@ def padded_rows(rows: int) -> int:
 class FixedShapes:
     """Calls ``act`` with batches padded to a few sizes. Results are valid until the next call."""
 
-    def __init__(self, act: Act, make_pass: Callable[[Act, dict[str, Tensor], Tensor], Pass] = GraphPass) -> None:
+    def __init__(self, act: Act, make_pass: Callable[[Act, dict[str, Tensor], Tensor], GraphPass] = GraphPass) -> None:
         self._act, self._make_pass = act, make_pass
-        self._passes: dict[int, Pass] = {}
+        self._passes: dict[int, GraphPass] = {}
 
     def act(self, obs: dict[str, Tensor], state: Tensor) -> Acted:
         """Sample actions for obs {key: [B, ...]} and state [B, S], as ``ActorCritic.act``."""
         rows = len(state)
         size = padded_rows(rows)
         if size not in self._passes:
-            self._passes[size] = self._make_pass(self._act, *_zeros_like(obs, state, size))
+            memory = {key: tensor.new_zeros(size, *tensor.shape[1:]) for key, tensor in obs.items()}
+            self._passes[size] = self._make_pass(self._act, memory, state.new_zeros(size, state.shape[1]))
         chosen = self._passes[size]
         for key, tensor in obs.items():
             chosen.obs[key][:rows].copy_(tensor, non_blocking=True)
@@ -83,10 +75,3 @@ class FixedShapes:
             value=acted.value[:rows],
             state=acted.state[:rows],
         )
-
-
-def _zeros_like(obs: dict[str, Tensor], state: Tensor, rows: int) -> tuple[dict[str, Tensor], Tensor]:
-    """Allocate memory for ``rows`` rows of observations and states."""
-    return {key: tensor.new_zeros(rows, *tensor.shape[1:]) for key, tensor in obs.items()}, state.new_zeros(
-        rows, state.shape[1]
-    )

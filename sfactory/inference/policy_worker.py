@@ -153,11 +153,6 @@ class PolicyWorker:
         self._gather = Gather(setup.spec, rows, policy.device)
         self._states = StateGather(setup.states, layout, policy.device)
 
-    def run(self) -> None:
-        """Work until a stop is ordered."""
-        while not self._setup.control.stopping:
-            self.turn(BLOCK_S)
-
     def turn(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for requests, and answer all that have arrived."""
         setup, policy, gather, states = self._setup, self._policy, self._gather, self._states
@@ -169,7 +164,7 @@ class PolicyWorker:
         while True:
             places = [Place.of(request, self._slots[request.slot], setup.policy) for request in requests]
             acted = policy.act(gather.obs(places), states.before(places)).on_host()
-            living = self._of_the_living(requests)
+            living = self._from_living_actors(requests)
             if len(living) == len(requests):
                 break
             if not living:
@@ -191,12 +186,12 @@ class PolicyWorker:
             # With few cores, an actor that is about to send a request may be waiting for this core. A pass for two
             # requests costs little more than for one. If no process waits for the core, this returns at once.
             os.sched_yield()
-            requests = self._of_the_living([*requests, *inbox.get(0)])
+            requests = self._from_living_actors([*requests, *inbox.get(0)])
         self._watch.after_wait()
         return requests
 
-    def _of_the_living(self, requests: Sequence[ActRequest]) -> list[ActRequest]:
-        """Drop requests from an earlier life of their actor."""
+    def _from_living_actors(self, requests: Sequence[ActRequest]) -> list[ActRequest]:
+        """Drop requests of earlier incarnations of their actor."""
         to_actors = self._setup.to_actors
         return [request for request in requests if request.incarnation == to_actors[request.actor].incarnation]
 
@@ -211,4 +206,6 @@ def run_policy_worker(setup: PolicySetup, row: StatusRow) -> None:
     if not policy.wait_for_weights(setup.control):
         return
     row.set("state", State.RUNNING)
-    PolicyWorker(setup, policy, row).run()
+    worker = PolicyWorker(setup, policy, row)
+    while not setup.control.stopping:
+        worker.turn(BLOCK_S)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sfactory.config.schema import ModelConfig
-from sfactory.inference.cuda_graphs import Act
+from sfactory.inference.cuda_graphs import Act, GraphPass
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.spec import EnvSpec
 from tests.support.parts import TINY, VECTOR
@@ -31,7 +31,7 @@ def model_of(spec: EnvSpec = VECTOR, seed: int = 0, dtype: torch.dtype = torch.f
     return model
 
 
-class PlainPass:
+class PlainPass(GraphPass):
     """A forward pass over memory of its own that is computed again each time; for devices without graphs."""
 
     def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor) -> None:

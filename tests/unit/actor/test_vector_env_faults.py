@@ -52,7 +52,7 @@ class VectorStock:
 
     def split(self, **limits: Any) -> tuple[Split, FaultRecord, list[Slot]]:
         record = FaultRecord(self.make, **limits)
-        split = Split.of_vector(0, self.make(0), SCALAR, T, record.handling)
+        split = Split.of_envs(0, self.make(0), SCALAR, T, record.handling)
         split.reset([0] * len(self._ones), "actor 0")
         return split, record, used_slots(len(self._ones))
 
@@ -147,7 +147,7 @@ def test_a_batch_of_another_shape_counts_for_all_envs(waits: list[float]) -> Non
 
     env = Shrinking([FragileEnv, FragileEnv], autoreset_mode=AutoresetMode.NEXT_STEP)
     record = FaultRecord(lambda seed: env)
-    split = Split.of_vector(0, env, SCALAR, T, record.handling)
+    split = Split.of_envs(0, env, SCALAR, T, record.handling)
     split.reset([0, 0], "actor 0")
     slots = used_slots(2)
 
@@ -184,7 +184,7 @@ def test_a_stop_ends_the_wait_for_a_vector_env(waits: list[float]) -> None:
     ("faults", "error"), [(Faults(steps=[1]), Broken), (Faults(rewards={1: math.nan}), BadObservation)]
 )
 def test_without_fault_handling_faults_are_errors(faults: Faults, error: type[Exception]) -> None:
-    split = Split.of_vector(0, VectorStock("NextStep", ([], faults)).make(0), SCALAR, T)
+    split = Split.of_envs(0, VectorStock("NextStep", ([], faults)).make(0), SCALAR, T)
     split.reset([0], "actor 0")
 
     with pytest.raises(error):
