@@ -39,12 +39,11 @@ def _enjoy(config: EnjoyConfig, interrupts: Interrupts) -> str:
     # Imported only now, so that a mistyped flag is reported at once. A signal that raises inside an import of torch may
     # end the process without a message.
     with signals_held_back():
-        from sfactory.experiment.saved_policy import CheckpointChoice, SavedPolicy
+        from sfactory.experiment.saved_policy import SavedPolicy
         from sfactory.play.play_session import play_session
         from sfactory.play.player import Evaluation, result_line
 
-    choice = CheckpointChoice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
-    saved = SavedPolicy.load(config.train_dir, config.experiment, choice)
+    saved = SavedPolicy.load(config)
     seed = secrets.randbits(31) if config.seed is None else config.seed
     with play_session(config, saved) as (player, video):
         episodes = _play(player, config, saved, seed, interrupts)

@@ -26,10 +26,9 @@ def _export(config: ExportConfig) -> str:
     # Imported only now, so that a mistyped flag is reported at once. A signal that raises inside an import of torch may
     # end the process without a message.
     with signals_held_back():
-        from sfactory.experiment.saved_policy import CheckpointChoice, SavedPolicy, export
+        from sfactory.experiment.saved_policy import export
 
-    choice = CheckpointChoice(config.load_checkpoint_kind, config.policy_index, config.checkpoint_env_steps)
-    return export(SavedPolicy.load(config.train_dir, config.experiment, choice), config.policy_index, config.out)
+    return export(config)
 
 
 if __name__ == "__main__":

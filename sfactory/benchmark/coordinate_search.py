@@ -193,16 +193,13 @@ class Search:
         if self.trials[0].rate is None:
             return None
         start_rate, best_rate = self._try(self.start), self._try(best.settings)
-        if start_rate is None or best_rate is None:
-            return None if start_rate is None else self._back_to_start(start_rate)
-        if best_rate <= start_rate:
-            return self._back_to_start(start_rate)
+        if start_rate is None:
+            return None
+        if best_rate is None or best_rate <= start_rate:
+            self._best = _Best(self.start, start_rate)
+            return 1.0
         best.rate = best_rate
         return best_rate / start_rate
-
-    def _back_to_start(self, rate: float) -> float:
-        self._best = _Best(self.start, rate)
-        return 1.0
 
     def _with(self, origin: Settings, name: str, value: int) -> Settings:
         """``origin`` with another value; other numbers of workers share the envs, if these are free."""

@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -39,27 +39,15 @@ def archive_run(rundir: RunDir, behavior: Literal["restart", "overwrite"]) -> Pa
     """
     if all(entry.name == LOCK_NAME for entry in rundir.path.iterdir()):
         return None
-    target = _next_old(rundir.path) if behavior == "restart" else _cleared_for(rundir.path)
+    if behavior == "restart":
+        target = next(folder for folder in _numbered(rundir.path, "old") if not os.path.lexists(folder))
+    else:
+        first = rundir.path.with_name(f"{rundir.path.name}_overwritten")
+        candidates = itertools.chain([first], _numbered(rundir.path, "overwritten"))
+        target = next(folder for folder in candidates if _is_free(folder, rundir.path.name))
     rundir.move_to(target)
     _log.info("the earlier run %s is now %s", rundir.path, target)
     return target
-
-
-def _next_old(path: Path) -> Path:
-    """NAME_old0001, or the first number that is free."""
-    return next(folder for folder in _numbered(path, "old") if not os.path.lexists(folder))
-
-
-def _cleared_for(path: Path) -> Path:
-    """NAME_overwritten, or the first name with a number that is free or can be freed."""
-    for folder in itertools.chain([path.with_name(f"{path.name}_overwritten")], _numbered(path, "overwritten")):
-        if not os.path.lexists(folder):
-            return folder
-        reason = _cleared(folder, path.name)
-        if reason is None:
-            return folder
-        _log.warning("%s is kept: %s", folder, reason)
-    raise AssertionError("there is always another number")
 
 
 def _numbered(path: Path, word: str) -> Iterator[Path]:
@@ -67,18 +55,31 @@ def _numbered(path: Path, word: str) -> Iterator[Path]:
     return (path.with_name(f"{path.name}_{word}{number:04d}") for number in itertools.count(1))
 
 
+def _is_free(folder: Path, experiment: str) -> bool:
+    """Whether ``folder`` does not exist, or has been removed just now."""
+    if not os.path.lexists(folder):
+        return True
+    reason = _cleared(folder, experiment)
+    if reason is not None:
+        _log.warning("%s is kept: %s", folder, reason)
+    return reason is None
+
+
 def _cleared(folder: Path, experiment: str) -> str | None:
     """Remove the run that an earlier overwrite moved to ``folder``; returns the reason if it has to stay.
 
     See NOTE [Nothing is deleted].
     """
-    if not _is(folder, stat.S_ISDIR):
-        return "it is not a folder"
     try:
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            return "it is not a folder"
         if not _was_run_of(folder, experiment):
             return f"it does not hold an earlier run of {experiment!r}"
         with RunDir.open(folder.parent, folder.name):
-            files, folders = _content(folder)
+            files, folders = list[Path](), list[Path]()
+            for where, inside, names in os.walk(folder):  # does not follow links
+                files += [Path(where, name) for name in names]
+                folders += [Path(where, name) for name in inside]
             foreign = next((entry for entry in (*files, *folders) if not _written_here(entry, folder)), None)
             if foreign is not None:
                 return f"{foreign} is not sfactory's"
@@ -105,22 +106,13 @@ def _was_run_of(folder: Path, experiment: str) -> bool:
         return False
 
 
-def _content(folder: Path) -> tuple[list[Path], list[Path]]:
-    """All files and links below ``folder``, and all folders; links are not followed."""
-    files: list[Path] = []
-    folders: list[Path] = []
-    for where, inner, names in os.walk(folder):
-        files += [Path(where, name) for name in names]
-        folders += [Path(where, name) for name in inner]
-    return files, folders
-
-
 def _written_here(entry: Path, folder: Path) -> bool:
     """Whether ``entry``, anywhere below ``folder``, is a file or folder that a run writes there."""
     *parents, name = entry.relative_to(folder).parts
-    if _is(entry, stat.S_ISDIR):
+    mode = entry.lstat().st_mode
+    if stat.S_ISDIR(mode):
         return _holds_checkpoints([*parents, name])
-    if not _is(entry, stat.S_ISREG):
+    if not stat.S_ISREG(mode):
         return False
     if parents:
         return _holds_checkpoints(parents) and (is_checkpoint(name) or _UNFINISHED.fullmatch(name) is not None)
@@ -129,10 +121,3 @@ def _written_here(entry: Path, folder: Path) -> bool:
 
 def _holds_checkpoints(parts: list[str]) -> bool:
     return _CHECKPOINTS.fullmatch(parts[0]) is not None and parts[1:] in ([], [MILESTONES])
-
-
-def _is(path: Path, kind: Callable[[int], bool]) -> bool:
-    try:
-        return kind(path.lstat().st_mode)
-    except FileNotFoundError:
-        return False

@@ -111,9 +111,7 @@ def _require_fit(saved: Mapping[str, object], path: Path, here: Mapping[str, tup
     differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
     if not differing:
         return
-    lines = [
-        f"{name} is {_shape_text(there.get(name))} there and {_shape_text(here.get(name))} here" for name in differing
-    ]
+    lines = [f"{name} is {_text(there.get(name))} there and {_text(here.get(name))} here" for name in differing]
     more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
     raise CheckpointError(
         f"{path} does not fit --env={env} as it is now: {'; '.join(lines[:_SHOWN])}{more}. Give the run the "
@@ -122,5 +120,5 @@ def _require_fit(saved: Mapping[str, object], path: Path, here: Mapping[str, tup
     )
 
 
-def _shape_text(shape: tuple[int, ...] | None) -> str:
+def _text(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else str(list(shape))

@@ -6,6 +6,7 @@ be removed. This module does not import torch.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -13,7 +14,6 @@ import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from sfactory import atomic
@@ -31,15 +31,13 @@ _log = logging.getLogger(__name__)
 class RunDir:
     """An experiment's folder, owned by this process until ``close``; a context manager.
 
-    config_path: the configuration. run_json: the sessions, with arguments, machine, versions and status.
-    metrics_path: the rows of metrics. summary_path: the result, written at every exit. log_path: a copy of the
-    terminal's output.
+    run_json: the sessions, with arguments, machine, versions and status. metrics_path: the rows of metrics.
+    summary_path: the result, written at every exit. log_path: a copy of the terminal's output.
     """
 
     def __init__(self, path: Path, lock_fd: int) -> None:
         """Use ``RunDir.open``."""
         self.path = path
-        self.config_path = path / "config.json"
         self.run_json = path / "run.json"
         self.metrics_path = path / "metrics.jsonl"
         self.summary_path = path / "summary.json"
@@ -66,9 +64,7 @@ class RunDir:
     def __enter__(self) -> RunDir:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -143,8 +139,7 @@ class RunDir:
     def _sessions(self) -> list[dict[str, Any]]:
         """The sessions recorded so far; a record that cannot be read is renamed."""
         try:
-            sessions = json.loads(self.run_json.read_bytes())["sessions"]
-            return [dict(session) for session in sessions]
+            return [dict(session) for session in json.loads(self.run_json.read_bytes())["sessions"]]
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -158,16 +153,10 @@ def _locked(path: Path) -> int:
     while True:
         fd = lock_file(path, "Wait for that run or stop it, or choose another --experiment.")
         # The folder may have been renamed between opening and locking; then this lock belongs to the renamed run.
-        if _is_at(fd, path):
-            return fd
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False)):
+                return fd
         os.close(fd)
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
-    except FileNotFoundError:
-        return False
 
 
 def lock_file(path: Path, advice: str) -> int:

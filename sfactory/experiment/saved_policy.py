@@ -14,10 +14,12 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 
 from sfactory import __version__, atomic
 from sfactory.checkpoint import CheckpointDir, Kind, Loaded
+from sfactory.config.commands import ExportConfig
+from sfactory.config.enjoy import EnjoyConfig
 from sfactory.config.flags import assigned, config_of, did_you_mean
 from sfactory.config.saved_config import CONFIG_NAME, read_config
 from sfactory.config.schema import Config
@@ -41,18 +43,6 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class CheckpointChoice:
-    """Which checkpoint of a run is wanted: its policy, its kind, and perhaps its exact env step.
-
-    With ``env_steps`` the kind "latest" stands for any kind.
-    """
-
-    kind: Kind = "latest"
-    policy: int = 0
-    env_steps: int | None = None
-
-
-@dataclass(frozen=True)
 class SavedPolicy:
     """A run's config and one of its checkpoints."""
 
@@ -61,17 +51,17 @@ class SavedPolicy:
     state: SavedState
 
     @staticmethod
-    def load(train_dir: Path | str, experiment: str, choice: CheckpointChoice) -> SavedPolicy:
-        """Read what the run saved.
+    def load(wanted: EnjoyConfig | ExportConfig) -> SavedPolicy:
+        """Read the checkpoint that the flags name; with ``checkpoint_env_steps`` the kind "latest" stands for any kind.
 
         Raises RunDirError if there is no such run, ConfigError if its config.json is damaged or it has no such
         policy, and CheckpointError if it has no such checkpoint, or none that can be loaded.
         """
-        run_dir = Path(train_dir) / experiment
-        config = _read_run_config(Path(train_dir), experiment)
-        _check_policy(run_dir, choice.policy)
-        directory = CheckpointDir(run_dir / f"checkpoint_p{choice.policy}", config.checkpoint.keep_checkpoints)
-        loaded = _load(directory, choice)
+        run_dir = Path(wanted.train_dir) / wanted.experiment
+        config = _read_run_config(Path(wanted.train_dir), wanted.experiment)
+        _check_policy(run_dir, wanted.policy_index)
+        directory = CheckpointDir(run_dir / f"checkpoint_p{wanted.policy_index}", config.checkpoint.keep_checkpoints)
+        loaded = _load(directory, wanted.load_checkpoint_kind, wanted.checkpoint_env_steps)
         return SavedPolicy(config, loaded.path, SavedState.of(loaded.payload, loaded.path))
 
     @property
@@ -104,17 +94,15 @@ def _read_run_config(train_dir: Path, experiment: str) -> Config:
     for warning in saved.warnings:
         _log.warning("%s", warning)
     config = config_of({**saved.values, "experiment": experiment, "train_dir": str(train_dir)})
-    problems = [f"{problem.text} (this value comes from {saved.path})" for problem in find_problems(config)]
-    problems += [f"{text} (this value comes from {saved.path})" for text in check_env_name(config.run.env)]
-    if problems:
-        raise ConfigError(problems)
+    found = [problem.text for problem in find_problems(config)] + check_env_name(config.run.env)
+    if found:
+        raise ConfigError([f"{text} (this value comes from {saved.path})" for text in found])
     return config
 
 
 def _no_run(train_dir: Path, experiment: str) -> str:
-    where = (
-        f"{assigned('experiment', experiment)}: there is no such run: {train_dir / experiment / CONFIG_NAME} is missing"
-    )
+    missing = train_dir / experiment / CONFIG_NAME
+    where = f"{assigned('experiment', experiment)}: there is no such run: {missing} is missing"
     if not train_dir.is_dir():
         return f"{where}, and so is {train_dir}; say with --train_dir where runs are kept"
     runs = sorted(path.parent.name for path in train_dir.glob(f"*/{CONFIG_NAME}"))
@@ -134,31 +122,34 @@ def _check_policy(run_dir: Path, policy: int) -> None:
         _log.info("policy %d of %s (--policy_index chooses)", policy, several)
 
 
-def _load(directory: CheckpointDir, choice: CheckpointChoice) -> Loaded:
-    if choice.env_steps is not None:
-        return directory.load_at(choice.env_steps, None if choice.kind == "latest" else choice.kind)
-    loaded = directory.load_to_resume(choice.kind)
+def _load(directory: CheckpointDir, kind: Kind, env_steps: int | None) -> Loaded:
+    if env_steps is not None:
+        return directory.load_at(env_steps, None if kind == "latest" else kind)
+    loaded = directory.load_to_resume(kind)
     if loaded is None:
-        raise CheckpointError(_no_checkpoint(directory, choice.kind))
+        what, when = _SAVED_BY.get(kind, ("checkpoint", "save_every_sec"))
+        advice = ""
+        if kind != "latest" and directory.load("latest") is not None:
+            advice = "; play its newest with --load_checkpoint_kind=latest"
+        raise CheckpointError(
+            f"{directory.path} holds no {what}: the run has not saved one yet (see train's --{when}){advice}"
+        )
     return loaded
 
 
-def _no_checkpoint(directory: CheckpointDir, kind: Kind) -> str:
-    what, when = _SAVED_BY.get(kind, ("checkpoint", "save_every_sec"))
-    text = f"{directory.path} holds no {what}: the run has not saved one yet (see train's --{when})"
-    if kind != "latest" and directory.load("latest") is not None:
-        return f"{text}; play its newest with --load_checkpoint_kind=latest"
-    return text
+def export(config: ExportConfig) -> str:
+    """Write the weights of a saved policy to ``config.out``; returns the line of JSON for stdout.
 
-
-def export(saved: SavedPolicy, policy: int, out: str) -> str:
-    """Write the weights of ``saved`` to ``out``; returns the line of JSON for stdout.
-
-    Raises ConfigError if the package is missing or ``out`` cannot be a new file, CheckpointError if the weights do not
-    fit the env as it is now, and CannotSaveError if the file cannot be written.
+    Raises ConfigError if the package is missing or the file cannot be a new one, CheckpointError if the weights do not
+    fit the env as it is now, CannotSaveError if the file cannot be written, and the errors of ``SavedPolicy.load``.
     """
-    package = _package()
-    path = _new_file(out)
+    saved, policy = SavedPolicy.load(config), config.policy_index
+    try:
+        package = importlib.import_module("safetensors.torch")
+    except ImportError as error:
+        problem = f"weights are exported with the package safetensors, which cannot be imported ({error}); install it: "
+        raise ConfigError([problem + "pip install 'sfactory[safetensors]'"]) from error
+    path = _new_file(config.out)
     spec = _spec_of(saved)
     model = saved.model(spec)
     # Copies: safetensors refuses tensors that share memory.
@@ -212,18 +203,6 @@ def _spec_of(saved: SavedPolicy) -> EnvSpec:
         return EnvSpec.of_spaces(env.observation_space, env.action_space)
     finally:
         close_env(env, f"--env={saved.config.run.env}")
-
-
-def _package() -> ModuleType:
-    try:
-        return importlib.import_module("safetensors.torch")
-    except ImportError as error:
-        raise ConfigError(
-            [
-                f"weights are exported with the package safetensors, which cannot be imported ({error}); install it: "
-                "pip install 'sfactory[safetensors]'"
-            ]
-        ) from error
 
 
 def _new_file(out: str) -> Path:

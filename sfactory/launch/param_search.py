@@ -110,14 +110,15 @@ Distribution = Uniform | LogUniform | IntUniform | Choice
 def _draw(distribution: Distribution, source: random.Random) -> object:
     """A value; the same state of ``source`` gives the same one."""
     match distribution:
-        case Uniform(low, high):
-            return _rounded(source.uniform(low, high), low, high)
-        case LogUniform(low, high):
-            return _rounded(math.exp(source.uniform(math.log(low), math.log(high))), low, high)
-        case IntUniform(low, high):
-            return source.randint(low, high)
         case Choice(values):
             return values[source.randrange(len(values))]
+        case IntUniform(low, high):
+            return source.randint(low, high)
+        case LogUniform(low, high):
+            number = math.exp(source.uniform(math.log(low), math.log(high)))
+        case Uniform(low, high):
+            number = source.uniform(low, high)
+    return min(max(float(f"{number:.{_DIGITS}g}"), low), high)  # with few digits, but within the range
 
 
 def _distribution_problems(key: Key, distribution: object) -> list[str]:
@@ -163,9 +164,9 @@ class RandomSearch:
         if not isinstance(self.parameters, Mapping) or not self.parameters:
             return ["a random search needs at least one flag with a distribution"]
         problems = _key_problems(list(self.parameters))
-        for name in ("count", "seed"):
-            if not isinstance(getattr(self, name), int) or isinstance(getattr(self, name), bool):
-                problems.append(f"random search: {name}={getattr(self, name)!r} must be a whole number")
+        for name, number in (("count", self.count), ("seed", self.seed)):
+            if not isinstance(number, int) or isinstance(number, bool):
+                problems.append(f"random search: {name}={number!r} must be a whole number")
         if not problems and self.count < 1:
             problems.append(f"random search: count={self.count} must be at least 1")
         for key, distribution in self.parameters.items():
@@ -236,8 +237,3 @@ def _joint_problems(key: Key, values: Sequence[Any]) -> list[str]:
         for value in values
         if not isinstance(value, list | tuple) or len(value) != len(key)
     ]
-
-
-def _rounded(number: float, low: float, high: float) -> float:
-    """``number`` with few digits, within its range."""
-    return min(max(float(f"{number:.{_DIGITS}g}"), low), high)

@@ -17,7 +17,7 @@ import re
 import shlex
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,11 +45,6 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_NAME_LENGTH = 100
 _HASH_DIGITS = 8
 _DEFAULT_OBJECT = "RUN_DESCRIPTION"  # of a module without :object
-_RANGES: Mapping[str, Callable[[Any, Any], Distribution]] = {
-    "uniform": Uniform,
-    "log_uniform": LogUniform,
-    "int_uniform": IntUniform,
-}
 _FILE_KEYS = ("run_name", "experiments")
 _EXPERIMENT_KEYS = ("base_name", "cmd", "env_vars", "list", "grid", "random")
 _RANDOM_KEYS = ("count", "seed", "parameters")
@@ -247,26 +242,21 @@ def _random(where: str, table: object, problems: list[str]) -> Parameters:
     problems += _unknown(f"{where}random: ", table, _RANDOM_KEYS)
     parameters: dict[Key, Distribution] = {}
     for name, declared in table["parameters"].items():
-        distribution = _distribution(declared)
-        if distribution is None:
-            problems.append(
-                f"{where}random, {name}: must be one of {{uniform = [low, high]}}, {{log_uniform = [low, high]}}, "
-                "{int_uniform = [low, high]} and {choice = [values]}"
-            )
-        else:
-            parameters[_key(name)] = distribution
+        match declared:
+            case {"choice": values, **others} if not others:
+                parameters[_key(name)] = Choice(values)
+            case {"uniform": [low, high], **others} if not others:
+                parameters[_key(name)] = Uniform(low, high)
+            case {"log_uniform": [low, high], **others} if not others:
+                parameters[_key(name)] = LogUniform(low, high)
+            case {"int_uniform": [low, high], **others} if not others:
+                parameters[_key(name)] = IntUniform(low, high)
+            case _:
+                problems.append(
+                    f"{where}random, {name}: must be one of {{uniform = [low, high]}}, {{log_uniform = [low, high]}}, "
+                    "{int_uniform = [low, high]} and {choice = [values]}"
+                )
     return RandomSearch(parameters, table["count"], table.get("seed", 0))
-
-
-def _distribution(declared: object) -> Distribution | None:
-    if not isinstance(declared, dict) or len(declared) != 1:
-        return None
-    ((word, values),) = declared.items()
-    if word == "choice":
-        return Choice(values)
-    if word in _RANGES and isinstance(values, list) and len(values) == 2:
-        return _RANGES[word](*values)
-    return None
 
 
 def _key(name: str) -> Key:

@@ -71,7 +71,14 @@ class Batch:
 
     def script(self, job: Job) -> str:
         """The batch script of a run."""
-        options = [f"#SBATCH {option}" for option in self._options(job)]
+        log = str(job.log_path.absolute()).replace("%", "%%")  # sbatch interprets %j and the like
+        options = [f"--job-name={job.name}", f'--output="{log}"', "--open-mode=append", "--ntasks=1"]
+        options.append(f"--cpus-per-task={self.cpus}")
+        if self.gpus:
+            options.append(f"--gres=gpu:{self.gpus}")
+        if self.partition is not None:
+            options.append(f"--partition={self.partition}")
+        options.append("--requeue")
         variables = [f"export {name}={shlex.quote(value)}" for name, value in job.env_vars.items()]
         values = (
             self._command(job),
@@ -87,17 +94,8 @@ class Batch:
         # #SBATCH lines of a template must come before the first command.
         own = [line for line in body.splitlines() if line.startswith("#SBATCH")]
         rest = [line for line in body.splitlines() if not line.startswith(("#SBATCH", "#!"))]
-        return "\n".join(["#!/bin/bash", *options, *own, "", *variables, *rest]) + "\n"
-
-    def _options(self, job: Job) -> list[str]:
-        log = str(job.log_path.absolute()).replace("%", "%%")  # sbatch interprets %j and the like
-        options = [f"--job-name={job.name}", f'--output="{log}"', "--open-mode=append", "--ntasks=1"]
-        options.append(f"--cpus-per-task={self.cpus}")
-        if self.gpus:
-            options.append(f"--gres=gpu:{self.gpus}")
-        if self.partition is not None:
-            options.append(f"--partition={self.partition}")
-        return [*options, "--requeue"]
+        lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options), *own, "", *variables, *rest]
+        return "\n".join(lines) + "\n"
 
     def _command(self, job: Job) -> str:
         """The run under srun, which forwards signals; with a timeout, the job is requeued afterwards."""
