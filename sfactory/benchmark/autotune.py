@@ -7,7 +7,8 @@ results. ``Search`` decides which settings are tried.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 from sfactory.benchmark.coordinate_search import MOST_TRIALS, Found, Search, Settings, Tried
 from sfactory.benchmark.trial import Timing, Trial
@@ -59,15 +60,8 @@ class Autotune:
         """``plan``: the plan of ``config``. ``given``: flags that must not change."""
         self._config, self._plan, self._seed, self._console = config, plan, seed, console
         self._free = free_flags(config, given, plan.device)
-        sampling, learner = config.sampling, config.learner
-        self._start = Settings(
-            inference=plan.layout.inference,
-            num_workers=sampling.num_workers,
-            num_envs_per_worker=sampling.num_envs_per_worker,
-            worker_num_splits=sampling.worker_num_splits,
-            learner_num_threads=learner.learner_num_threads,
-            batch_size=learner.batch_size,
-        )
+        values: dict[str, Any] = {**values_of(config), "inference": plan.layout.inference}
+        self._start = Settings(**{field.name: values[field.name] for field in fields(Settings)})
         self._most_datasets = max(MOST_DATASETS_A_ROUND, datasets_a_round(plan.layout))
         self._tried = 0
 

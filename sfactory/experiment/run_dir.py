@@ -143,10 +143,16 @@ class RunDir:
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
-            renamed = self.run_json.with_name("run.json.unreadable")
-            _log.warning("%s cannot be read (%r); kept as %s", self.run_json, error, renamed.name)
-            self.run_json.replace(renamed)
+            keep_unreadable(self.run_json, error)
             return []
+
+
+def keep_unreadable(path: Path, error: Exception) -> None:
+    """Rename a file that cannot be read, so that a new one can be written."""
+    renamed = path.with_name(f"{path.name}.unreadable")
+    _log.warning("%s cannot be read (%r); it is kept as %s", path, error, renamed.name)
+    with contextlib.suppress(OSError):
+        path.replace(renamed)
 
 
 def _locked(path: Path) -> int:

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from sfactory import atomic
+from sfactory.config.flags import values_of
 from sfactory.config.resolve import read_command_line
 from sfactory.errors import ConfigError, RunDirError
 from sfactory.experiment.provenance import local_time
-from sfactory.experiment.run_dir import lock_file
+from sfactory.experiment.run_dir import keep_unreadable, lock_file
 from sfactory.experiment.summary import Summary
 from sfactory.launch.run_description import MODULE, RunDescription
 
@@ -34,6 +35,16 @@ Status = Literal["waiting", "running", "done", "interrupted", "failed"]
 
 _MAX_NAMES = 3
 _RESERVED_FLAGS = {"experiment": "the launcher names the runs", "train_dir": "it is a flag of the launcher"}
+# The only value of a flag that a run of a launcher may have, and why.
+_FIXED_FLAGS = {
+    "benchmark": (False, "a benchmark is not a run that can be done or resumed; leave it out"),
+    "restart_behavior": (
+        "resume",
+        "would restart the run whenever the launcher resumes; choose another run_name or --experiment_suffix for new "
+        "runs",
+    ),
+    "load_checkpoint_kind": ("latest", "would go back whenever the launcher resumes; leave it out"),
+}
 
 _log = logging.getLogger(__name__)
 
@@ -90,8 +101,12 @@ def jobs_of(description: RunDescription, folder: Path, suffix: str) -> list[Job]
         jobs.append(Job(run.name, folder, arguments, run.env_vars))
         for problem in _problems(run.words, arguments):
             names_by_problem.setdefault(problem, []).append(run.name)
-    if names_by_problem:
-        raise ConfigError([f"{_listed(names)}: {problem}" for problem, names in names_by_problem.items()])
+    problems = []
+    for problem, names in names_by_problem.items():
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        problems.append(f"{', '.join(names[:_MAX_NAMES])}{more}: {problem}")
+    if problems:
+        raise ConfigError(problems)
     return jobs
 
 
@@ -103,27 +118,10 @@ def _problems(words: Sequence[str], arguments: Sequence[str]) -> list[str]:
     if problems:
         return problems
     try:
-        config = read_command_line(arguments, prog=MODULE).config
+        values = values_of(read_command_line(arguments, prog=MODULE).config)
     except ConfigError as error:
         return error.problems
-    if config.benchmark.benchmark:
-        problems.append("--benchmark=True: a benchmark is not a run that can be done or resumed; leave it out")
-    if config.run.restart_behavior != "resume":
-        problems.append(
-            f"--restart_behavior={config.run.restart_behavior}: would restart the run whenever the launcher resumes; "
-            "choose another run_name or --experiment_suffix for new runs"
-        )
-    if config.checkpoint.load_checkpoint_kind != "latest":
-        problems.append(
-            f"--load_checkpoint_kind={config.checkpoint.load_checkpoint_kind}: would go back whenever the "
-            "launcher resumes; leave it out"
-        )
-    return problems
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MAX_NAMES
-    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return [f"--{name}={values[name]}: {why}" for name, (only, why) in _FIXED_FLAGS.items() if values[name] != only]
 
 
 @dataclass(frozen=True)
@@ -210,10 +208,7 @@ def _read(path: Path) -> dict[str, Entry]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        renamed = path.with_name(f"{path.name}.unreadable")
-        _log.warning("%s cannot be read (%r); it is kept as %s, and a new one is started", path, error, renamed.name)
-        with contextlib.suppress(OSError):
-            path.replace(renamed)
+        keep_unreadable(path, error)
         return {}
 
 

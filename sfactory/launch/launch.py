@@ -12,7 +12,7 @@ from sfactory.errors import ExitCode
 from sfactory.launch.jobs import Job, LaunchState, failures, jobs_of, print_line, results, table
 from sfactory.launch.run_description import description_of
 from sfactory.launch.run_processes import VISIBLE, Gpus, LocalRuns, devices
-from sfactory.launch.run_slurm import Batch, submit, submit_command, write_scripts
+from sfactory.launch.run_slurm import Batch, submit, write_scripts
 from sfactory.process.signals import Interrupts
 
 
@@ -50,12 +50,7 @@ def launch(config: LauncherConfig, command: str, interrupts: Interrupts) -> tupl
 
 def _to_slurm(jobs: Sequence[Job], todo: Sequence[Job], batch: Batch, print_only: bool) -> str:
     paths = write_scripts(todo, batch)
-    numbers: dict[str, str] = {}
-    if print_only:
-        for path in paths:
-            print_line(submit_command(path))
-    else:
-        numbers = submit(paths)
+    numbers = submit(paths, print_only)
     scripts = {path.stem: str(path) for path in paths}
     facts = [
         {

@@ -1,13 +1,4 @@
-"""What a launcher runs: experiments with command lines and varying settings, from Python or a TOML file.
-
-from sfactory.launch.run_description import Experiment, RunDescription
-from sfactory.launch.param_search import ParamGrid, seeds
-
-RUNS = RunDescription(
-    "cartpole",
-    [Experiment("gamma", "--env=CartPole-v1", ParamGrid([("seed", seeds(3)), ("gamma", [0.9, 0.99])]))],
-)
-"""
+"""What a launcher runs: experiments with command lines and varying settings, from Python or a TOML file."""
 
 from __future__ import annotations
 

@@ -135,15 +135,16 @@ def write_scripts(jobs: Sequence[Job], batch: Batch) -> list[Path]:
     return paths
 
 
-def submit_command(path: Path) -> str:
-    """The command that submits a script."""
-    return shlex.join([_SBATCH, str(path)])
+def submit(paths: Sequence[Path], print_only: bool) -> dict[str, str]:
+    """Submit the scripts, or print the commands that do; returns job numbers by name of the run.
 
-
-def submit(paths: Sequence[Path]) -> dict[str, str]:
-    """Submit the scripts; returns job numbers by name of the run. Raises SFactoryError at the first failure."""
+    Raises SFactoryError at the first failure.
+    """
     numbers: dict[str, str] = {}
     for path in paths:
+        if print_only:
+            print_line(shlex.join([_SBATCH, str(path)]))
+            continue
         command = [_SBATCH, "--parsable", str(path)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_SUBMIT_S, check=True)
