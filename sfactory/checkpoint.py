@@ -29,7 +29,7 @@ from sfactory.checkpoint_file import (
 )
 from sfactory.errors import CannotSaveError, CheckpointError
 
-__all__ = ["FORMAT_VERSION", "MILESTONES", "CheckpointDir", "Kind", "Loaded", "Payload", "Skipped", "is_checkpoint"]
+__all__ = ["FORMAT_VERSION", "MILESTONES", "CheckpointDir", "Kind", "Loaded", "Payload", "is_checkpoint"]
 
 Kind = Literal["latest", "best", "milestone"]
 
@@ -50,20 +50,12 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Skipped:
-    """A checkpoint that was skipped when loading, and why."""
-
-    path: Path
-    reason: str
-
-
-@dataclass(frozen=True)
 class Loaded:
-    """A payload, its path, and the newer checkpoints that had to be skipped."""
+    """A payload and its path. ``skipped``: why newer checkpoints were skipped, by path."""
 
     payload: Payload
     path: Path
-    skipped: tuple[Skipped, ...]
+    skipped: Mapping[Path, str]
 
 
 @dataclass(frozen=True, order=True)
@@ -261,19 +253,19 @@ def _cleaning_up_after(path: Path) -> Iterator[None]:
 
 def _first_usable(candidates: list[Path], holder: str, advice: str) -> Loaded | None:
     """The first of ``candidates`` that can be loaded; None if there are none. CheckpointError if all are damaged."""
-    skipped: list[Skipped] = []
+    skipped: dict[Path, str] = {}
     for path in candidates:
         try:
             payload = read(path)
         except Unusable as error:
-            skipped.append(Skipped(path, str(error)))
+            skipped[path] = str(error)
             continue
-        for bad in skipped:
-            _log.warning("checkpoint %s skipped (%s); using %s instead", bad.path, bad.reason, path)
-        return Loaded(payload, path, tuple(skipped))
+        for bad, reason in skipped.items():
+            _log.warning("checkpoint %s skipped (%s); using %s instead", bad, reason, path)
+        return Loaded(payload, path, skipped)
     if not candidates:
         return None
-    reasons = "\n".join(f"  {bad.path}: {bad.reason}" for bad in skipped)
+    reasons = "\n".join(f"  {bad}: {reason}" for bad, reason in skipped.items())
     raise CheckpointError(
         f"{holder} {len(skipped)} checkpoint(s) and none can be loaded:\n{reasons}\nNothing was deleted. {advice}"
     )

@@ -64,11 +64,10 @@ class Layout:
     NOTE [Rows of agents]: every agent of an env is a row. Row ``env * A + agent`` of a split is agent ``agent`` of its
     env ``env``, both from 0; an env that is its own agent is a row.
 
-    NOTE [Collection waits]: with ``slots_until_trained`` the learner frees slots only once it has learned from them
-    and published. Every split owns as many slots as a dataset takes of it, so that collection comes to rest while
-    the learner trains. If a dataset takes all slots exactly (async_rl=False, see the rule _rounds_fit_datasets),
-    the policy lag is 0 by construction: no action is chosen between the last row of a dataset and the weights made
-    of it.
+    NOTE [Collection waits]: with ``slots_until_trained`` the learner frees slots only after it has learned from them
+    and published. Every split owns as many slots as a dataset takes of it, so collection pauses while the learner
+    trains. If a dataset takes all slots exactly (async_rl=False, see ``rounds_misfit``), the policy lag is 0: no
+    action is chosen between the last row of a dataset and the weights that are learned from it.
     """
 
     inference: Inference
@@ -135,12 +134,12 @@ class Layout:
         )
 
     def with_batches(self, learner: LearnerConfig) -> Layout:
-        """The sizes of a learner whose batches are others than those of the run."""
+        """The sizes of a learner that has its own batch sizes."""
         minibatch_rows = learner.batch_size // self.rollout
         return replace(self, minibatch_rows=minibatch_rows, dataset_rows=minibatch_rows * learner.num_batches_per_epoch)
 
     def policy_of_split(self, actor: int, split: int) -> int:
-        """Whose split it is, where each split is of one policy."""
+        """The policy that plays a split, where each split has one policy."""
         return (actor * self.splits + split) % self.num_policies
 
     @property
@@ -171,7 +170,7 @@ class Layout:
     @property
     def policy_worker_names(self) -> list[str]:
         """Process names of the policy workers."""
-        return [policy_name(p, i) for p in range(self.num_policies) for i in range(self.policy_workers)]
+        return [f"{POLICY_WORKERS}{p}-{i}" for p in range(self.num_policies) for i in range(self.policy_workers)]
 
     @property
     def learner_names(self) -> list[str]:
@@ -200,10 +199,7 @@ def choose_mapping(population: PopulationConfig, splits: int, agents: int) -> Ma
 
 
 def _splits(sampling: SamplingConfig, inference: Inference, population: PopulationConfig) -> int:
-    """Splits of an actor. With local inference none ever waits for another process, so one wide split is best.
-
-    But one of each policy is better than one of all, where an actor has to serve several.
-    """
+    """Splits of an actor. Local inference waits for no other process, so it needs only one split for each policy."""
     if inference == "central":
         return sampling.worker_num_splits
     of_actor = -(-population.num_policies // sampling.num_workers)
@@ -212,7 +208,7 @@ def _splits(sampling: SamplingConfig, inference: Inference, population: Populati
 
 
 def num_evaluators(evaluation: EvaluationConfig) -> int:
-    """How many processes play beside training: none without an interval, and no more than there are episodes."""
+    """Number of evaluators: 0 without an interval, and no more than there are episodes."""
     return min(evaluation.eval_workers, evaluation.eval_episodes) if evaluation.eval_interval_sec > 0 else 0
 
 
@@ -233,11 +229,6 @@ def _slots_of_a_dataset(dataset_rows: int, rows: int, splits: int) -> int:
 def actor_name(actor: int) -> str:
     """Name of an actor's process, as the kernel shows it."""
     return f"{ACTORS}{actor}"
-
-
-def policy_name(policy: int, worker: int) -> str:
-    """Name of a policy worker's process."""
-    return f"{POLICY_WORKERS}{policy}-{worker}"
 
 
 def learner_name(policy: int) -> str:

@@ -1,14 +1,13 @@
 """Describes observations and actions of an environment as flat, picklable facts.
 
-``EnvSpec`` is made of gymnasium spaces; from it trajectory memory, models and action decoding are
-all derived. Nested spaces become flat dicts keyed by path ("image", "goal/position"); a single,
-un-nested space has the key "obs" or "action".
+``EnvSpec`` is made of gymnasium spaces; trajectory memory, models and the decoding of actions are derived from it.
+Nested spaces become flat dicts keyed by path ("image", "goal/position"); a single space has the key "obs" or "action".
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,9 +87,11 @@ class EnvSpec:
         observation_space: spaces.Space[Any], action_space: spaces.Space[Any], agents: tuple[str, ...] = ()
     ) -> EnvSpec:
         """Flatten gymnasium spaces; raises EnvError naming the path of a space that is not supported."""
+        obs = ((path or OBS_KEY, space) for path, space in _leaves(observation_space))
+        actions = ((path or ACTION_KEY, space) for path, space in _leaves(action_space))
         return EnvSpec(
-            obs=tuple(_obs_leaves(observation_space, "")),
-            actions=tuple(head for head in _action_leaves(action_space, "")),
+            obs=tuple((path, _tensor_of(path, space)) for path, space in obs),
+            actions=tuple(head for path, space in actions for head in _heads_of(path, space)),
             agents=agents,
         )
 
@@ -104,42 +105,36 @@ def _join(prefix: str, name: object) -> str:
     return f"{prefix}/{name}" if prefix else str(name)
 
 
-def _children(space: spaces.Space[Any], prefix: str) -> list[tuple[str, spaces.Space[Any]]] | None:
-    """Named children of a container space, or None for a leaf."""
+def _leaves(space: spaces.Space[Any], prefix: str = "") -> Iterator[tuple[str, spaces.Space[Any]]]:
+    """The spaces in ``space`` that are no containers, with their paths; a space that is not nested has the path ""."""
+    children: Iterable[tuple[object, spaces.Space[Any]]]
     if isinstance(space, spaces.Dict):
-        return [(_join(prefix, name), child) for name, child in space.spaces.items()]
-    if isinstance(space, spaces.Tuple):
-        return [(_join(prefix, index), child) for index, child in enumerate(space.spaces)]
-    return None
-
-
-def _obs_leaves(space: spaces.Space[Any], prefix: str) -> Iterator[tuple[str, TensorSpec]]:
-    children = _children(space, prefix)
-    if children is not None:
-        for path, child in children:
-            yield from _obs_leaves(child, path)
+        children = space.spaces.items()
+    elif isinstance(space, spaces.Tuple):
+        children = enumerate(space.spaces)
+    else:
+        yield prefix, space
         return
-    where = prefix or OBS_KEY
-    if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete | spaces.Discrete):
-        dtype = np.dtype(space.dtype)
-        if dtype.kind not in "fiub":
-            raise EnvError(f"observation {where!r} has dtype {dtype}, which is not numeric")
-        # float64 observations are stored as float32: no model here computes in double precision.
-        yield where, TensorSpec(tuple(space.shape or ()), "float32" if dtype == np.float64 else dtype.name)
-        return
-    raise EnvError(
-        f"observation space {where!r} is a {type(space).__name__}; supported are Box, Discrete, "
-        "MultiDiscrete, MultiBinary, and Dict or Tuple of these"
-    )
+    for name, child in children:
+        yield from _leaves(child, _join(prefix, name))
 
 
-def _action_leaves(space: spaces.Space[Any], prefix: str) -> Iterator[ActionHead]:
-    children = _children(space, prefix)
-    if children is not None:
-        for path, child in children:
-            yield from _action_leaves(child, path)
-        return
-    where = prefix or ACTION_KEY
+def _tensor_of(where: str, space: spaces.Space[Any]) -> TensorSpec:
+    """How observations of a leaf are stored."""
+    if not isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete | spaces.Discrete):
+        raise EnvError(
+            f"observation space {where!r} is a {type(space).__name__}; supported are Box, Discrete, "
+            "MultiDiscrete, MultiBinary, and Dict or Tuple of these"
+        )
+    dtype = np.dtype(space.dtype)
+    if dtype.kind not in "fiub":
+        raise EnvError(f"observation {where!r} has dtype {dtype}, which is not numeric")
+    # float64 observations are stored as float32: no model here computes in double precision.
+    return TensorSpec(tuple(space.shape or ()), "float32" if dtype == np.float64 else dtype.name)
+
+
+def _heads_of(where: str, space: spaces.Space[Any]) -> Iterator[ActionHead]:
+    """The heads that choose the actions of a leaf."""
     if isinstance(space, spaces.Discrete):
         yield DiscreteHead(where, int(space.n), int(space.start))
     elif isinstance(space, spaces.MultiDiscrete):
