@@ -104,7 +104,7 @@ def fsync_dir(path: Path) -> None:
 
 
 def remove_stale(directory: Path) -> list[Path]:
-    """Remove temporary files whose writers are dead; returns what was removed. A missing directory has none."""
+    """Remove and return temporary files that dead writers left. A missing directory has none."""
     return [path for path in sorted(directory.glob(f"{TMP_PREFIX}*")) if _removed_if_stale(path)]
 
 

@@ -113,7 +113,7 @@ def remove_orphans(directory: Path) -> None:
 
 
 def _plain(value: object, where: str) -> Any:
-    """A copy of ``value`` in plain containers and detached tensors; TypeError names what is not plain.
+    """A copy of ``value`` in plain containers and detached tensors; TypeError names the first value that is not plain.
 
     Types are compared exactly: numpy's float64 is a float to isinstance, but needs its class to be loaded.
     """

@@ -21,7 +21,7 @@ _SCALE = "SFACTORY_TIMEOUT_SCALE"
 
 
 class Deadline:
-    """A moment ``seconds`` from now, asked how much time is left."""
+    """A moment ``seconds`` from now."""
 
     def __init__(self, seconds: float) -> None:
         self._at = now() + seconds
@@ -47,7 +47,7 @@ class Awake:
         self._looked_at, self.seconds = now(), 0.0
 
     def look(self) -> float:
-        """Seconds so far; to be asked at least every PAUSE_S."""
+        """Seconds so far; call it at least every PAUSE_S."""
         moment = now()
         self.seconds += min(moment - self._looked_at, PAUSE_S)
         self._looked_at = moment

@@ -91,7 +91,7 @@ class WorkerDied(SFactoryError):
 
 
 class RingsLost(WorkerDied):
-    """Rings through which processes talk cannot be used any more; only new processes with new rings can go on."""
+    """Rings between processes cannot be used any more; the run needs new processes with new rings."""
 
 
 class LearnerDied(SFactoryError):
@@ -117,7 +117,7 @@ class HookFailed(SFactoryError):
 
 
 class ObserverFailed(SFactoryError):
-    """An observer raised, or gave what is no summary; the text carries its traceback and names it and its method."""
+    """An observer raised or returned an invalid summary; the text has its traceback, its name and its method."""
 
     exit_code = ExitCode.LEARNER
 

@@ -229,7 +229,7 @@ class Codec(Generic[M]):
 
 
 TRUE_OBJECTIVE = "true_objective"
-# Extra statistics of episodes, TRUE_OBJECTIVE not counted. Names are cut off nowhere: what is longer is refused.
+# Extra statistics of episodes, TRUE_OBJECTIVE not counted. Longer names are refused, not cut.
 MAX_STAT_NAMES = 64
 MAX_STAT_NAME_CHARS = 100
 MAX_REASON_CHARS = 300

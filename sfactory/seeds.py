@@ -23,9 +23,9 @@ class Branch(IntEnum):
     INFERENCE = 2  # policy, worker, generation: actions of a policy worker
     LEARNER = 3  # policy: initial weights
     SHUFFLE = 4  # policy, train step: minibatches of the dataset that is begun at that step
-    PLAY = 5  # none: the env of a play, whose actions are drawn by the seed itself
+    PLAY = 5  # none: the env of a play; its actions are drawn by the seed itself
     LIBRARIES = 6  # actor, generation (two parts): what envs draw from random, numpy and torch without asking
-    REPLAY = 7  # policy, train step at birth: which trajectories are replayed
+    REPLAY = 7  # policy, train step at the start of its learner: which trajectories are replayed
     AUXILIARY = 8  # policy, train step: what an auxiliary loss draws over the dataset that is begun at that step
     EVALUATION = 9  # evaluator, generation, number (0 while its env is made): a play beside training
     ASSIGNMENT = 11  # actor, generation (two parts), split: which policies play its episodes

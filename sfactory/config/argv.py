@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from sfactory.config.flags import Flag, assigned, coerce, did_you_mean, shown, value_text
 from sfactory.errors import ConfigError
 
-# For software whose flags resemble ours: by our flags, its names for them.
+# Names that other software has for our flags, by our flags.
 _NAMES_OF_ANCESTORS: Mapping[str, Mapping[str, str]] = {
     "RLlib": {
         "num_epochs": "num_sgd_iter circular_buffer_iterations_per_batch",

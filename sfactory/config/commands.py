@@ -22,7 +22,7 @@ from sfactory.errors import ConfigError
 # Flags that say where the run is; train's rules for their values hold here, too.
 _WHERE = ("experiment", "train_dir")
 
-# Flags that do not go together, or have a form of their own: the flag to blame, what is wrong, the other flags.
+# Flags that do not go together, or have a form of their own: the flag to blame, the problem, the other flags.
 Clash = tuple[str, str, tuple[str, ...]]
 Settings = TypeVar("Settings")
 
@@ -66,7 +66,7 @@ class Command(Generic[Settings]):
         return settings
 
     def _value_problems(self, settings: Settings, broken: set[str]) -> list[str]:
-        """What is wrong with values that could be read."""
+        """Problems of the values that could be read."""
         values = {name: getattr(settings, name) for name in self._flags}
         problems = [
             f"{assigned(name, values[name])}: {text}"
@@ -133,7 +133,7 @@ class PlotConfig:
 
 @dataclass(frozen=True)
 class Plot:
-    """What is drawn: a picture of ``kind`` of the run in ``run_dir``, into ``out``."""
+    """A picture of ``kind`` of the run in ``run_dir``, drawn into ``out``."""
 
     kind: str
     run_dir: Path

@@ -1,8 +1,8 @@
 """Determines which flags population-based training mutates, and within which range.
 
 NOTE [Mutated flags]: PBT mutates a flag that its section declares as mutable, if the flag named there is True or
-``pbt_hyperparameters`` asks for it. It skips flags without effect under the config, and, unless asked for, flags that
-are 0, which means off.
+``pbt_hyperparameters`` names it. It skips flags without effect under the config, and flags that are 0 (off), unless
+``pbt_hyperparameters`` names them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def hyperparameter(config: Config, name: str) -> Hyperparameter | None:
 
 
 def range_problem(name: str, config: Config) -> str | None:
-    """What is wrong with the value of ``name`` if it is mutated by default."""
+    """The problem of the value of ``name`` if it is mutated by default; None if there is none."""
     if name in config.population.pbt_hyperparameters:
         return None
     found = hyperparameter(config, name)
@@ -99,7 +99,7 @@ def range_problem(name: str, config: Config) -> str | None:
 
 
 def request_problems(config: Config) -> list[str]:
-    """What is wrong with ``pbt_hyperparameters``, a line for each flag in it."""
+    """The problems of ``pbt_hyperparameters``, a line for each flag in it."""
     asked = config.population.pbt_hyperparameters
     return [f"{name}: {text}" for name, body in asked.items() if (text := _request_problem(config, name, body))]
 
@@ -124,7 +124,7 @@ def _request_problem(config: Config, name: str, body: object) -> str | None:
 
 
 def _value_problem(config: Config, flag: Flag, body: Mapping[str, object]) -> str | None:
-    """What is wrong with a range, or with the present value's place in it."""
+    """The problem of a range, or of the present value's place in it."""
     value = values_of(config)[flag.name]
     if not is_number(value):
         return f"is {'none' if value is None else value}, so there is nothing to mutate"

@@ -10,7 +10,7 @@ POINTS_FORM = "points as 0:5e-4,20e6:1e-6, which are trained env steps and the v
 
 
 def points_error(text: str) -> str | None:
-    """What is wrong with a schedule that may be empty; None if it is fine."""
+    """The problem of a schedule that may be empty; None if it is fine."""
     try:
         if text:
             parse_points(text)
@@ -41,7 +41,7 @@ def parse_points(text: str) -> tuple[tuple[float, float], ...]:
 
 
 def _point(word: str, reasons: list[str]) -> tuple[float, float] | None:
-    """The point that ``word`` names, or None; appends what is wrong with it to ``reasons``."""
+    """The point that ``word`` names, or None; appends its problems to ``reasons``."""
     try:
         steps, value = (float(number) for number in word.split(":"))
     except ValueError:

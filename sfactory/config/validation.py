@@ -63,7 +63,7 @@ def find_problems(config: Config, skip: Collection[str] = (), chosen: Collection
 
 
 def value_problem(flag: Flag, value: object) -> str | None:
-    """What is wrong with one value by itself (type, choice, range), or None."""
+    """The problem of one value by itself (type, choice, range), or None."""
     if not is_of_type(flag.type, value):
         return f"must be one of {', '.join(flag.choices)}" if flag.choices else f"must be of type {type_text(flag)}"
     for element in value if isinstance(value, tuple) else (value,):
@@ -86,7 +86,7 @@ def _number_problem(info: FlagInfo, number: int | float) -> str | None:
 
 
 def check_env_name(name: str) -> list[str]:
-    """What is wrong with ``--env=name``, found without executing any of the user's code.
+    """The problems of ``--env=name``, found without executing any of the user's code.
 
     A name is known if a family claims it, if its module can be found (``module:function``, or Gymnasium's
     ``module:Id-v0``), or if it is registered with Gymnasium. ``check`` reports an empty name.

@@ -119,7 +119,7 @@ class BenchmarkConfig:
 
     @property
     def stage(self) -> Literal["env", "sample", "learn", "full"]:
-        """What is measured."""
+        """The measured stage."""
         return "sample" if self.sampler_only else self.benchmark_stage
 
 
