@@ -133,16 +133,12 @@ YAML = {
     + "gamma: *a40",
     "a merge of nothing": "<<: 1",
     "a key that is a list": "[1, 2]: 3",
-    "two documents": "gamma: 0.9\n---\ngamma: 0.8",
     "deep": "[" * 3000,
     "deep mapping": "{a: " * 3000,
     "a date": "gamma: 2001-01-01",
-    "a date that is none": "gamma: 2001-99-99",
     "binary": "gamma: !!binary aGk=",
     "base sixty": "num_workers: 1:99:99",
-    "not a number": "gamma: .nan",
     "control characters": "gamma: \x01",
-    "only an alias": "*nothing",
     "equals": "=: =",
 }
 

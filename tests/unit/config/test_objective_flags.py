@@ -96,6 +96,8 @@ def test_the_objective_agrees_with_the_reference(fields: dict[str, Any]) -> None
         returns = torch.from_numpy(wanted.returns).float()
         torch.testing.assert_close(found.returns[batch.valid], returns[batch.valid], rtol=1e-4, atol=1e-4)
         assert found.statistics == pytest.approx(wanted.statistics, rel=1e-3, abs=1e-4, nan_ok=True)
+    torch.autograd.backward(found.total)
+    assert target is None or all(parameter.grad is None for parameter in target.model.parameters())
 
 
 @pytest.mark.parametrize("with_vtrace", [True, False])
@@ -112,40 +114,22 @@ def test_a_sum_is_the_mean_times_the_number_of_valid_steps_in_value_and_gradient
     summed = dataclasses.replace(config, loss_reduction="sum")
     total, sums = loss_and_gradients(loss_of(model, summed, batch), model)
 
+    masked = dataclasses.replace(batch, valid=torch.zeros_like(batch.valid))
+    nothing, zeros = loss_and_gradients(loss_of(model, summed, masked), model)
+
     assert steps < batch.valid.numel()
+    assert nothing == 0.0
+    assert not any(gradient.any() for gradient in zeros)
     assert total == pytest.approx(steps * mean, rel=1e-5)
     for one, other in zip(gradients, sums, strict=True):
         torch.testing.assert_close(other, steps * one, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_a_minibatch_without_a_valid_step_has_a_loss_of_0_in_either_reduction(reduction: str) -> None:
-    model = model_of()
-    batch = dataclasses.replace(random_batch(model), valid=torch.zeros(5, 4, dtype=torch.bool))
-
-    loss, gradients = loss_and_gradients(loss_of(model, of(loss_reduction=reduction), batch), model)
-
-    assert loss == 0.0
-    assert all(not gradient.any() for gradient in gradients)
-
-
-def test_no_gradient_reaches_the_target_network() -> None:
-    model = model_of()
-    target = TargetNetwork(moved(model), interval=1, tau=1.0)
-
-    torch.autograd.backward(loss_of(model, of(use_target_net=True), mixed_batch(model, 1), target=target).total)
-
-    assert all(parameter.grad is None for parameter in target.model.parameters())
-    assert any(bool(parameter.grad.any()) for parameter in model.parameters() if parameter.grad is not None)
-
-
 def without_last_step(batch: Batch) -> Batch:
     """The rollouts one step shorter, so that what was observed last is followed by nothing."""
-    tensors = {field.name: getattr(batch, field.name) for field in dataclasses.fields(Batch)}
-    cut: dict[str, Any] = {name: value[:-1] for name, value in tensors.items() if isinstance(value, torch.Tensor)}
-    cut["obs"] = {key: leaf[:-1] for key, leaf in batch.obs.items()}
-    cut["actions"] = {key: leaf[:-1] for key, leaf in batch.actions.items()}
-    return Batch(**cut | {"rnn_states": batch.rnn_states})
+    cut: dict[str, Any] = {name: value[:-1] for name, value in vars(batch).items() if isinstance(value, torch.Tensor)}
+    cut["obs"], cut["actions"] = ({k: leaf[:-1] for k, leaf in part.items()} for part in (batch.obs, batch.actions))
+    return dataclasses.replace(batch, **{**cut, "rnn_states": batch.rnn_states})
 
 
 @pytest.mark.parametrize("policy_loss", ["pg", "ppo_clip"])

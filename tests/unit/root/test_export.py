@@ -122,7 +122,3 @@ def test_missing_package_is_named_with_the_command_that_installs_it(
 
     assert "pip install 'sfactory[safetensors]'" in line
     assert not Path(OUT).exists()
-
-
-def test_every_problem_of_a_command_line_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(refused(capsys, "--experiment=a/b", "--policy_index=-1", "--gama=1")) == 4  # and there is no --out
