@@ -22,15 +22,11 @@ Path = tuple[str | int, ...]
 _MAX_DEPTH = 20
 
 
-def shaping_problem(value: object) -> str | None:
-    """What is wrong with the reward shaping of an env, or None."""
-    if not isinstance(value, Mapping):
-        return f"must be a mapping of names to numbers or further mappings, not a {type(value).__name__}"
-    return _problem(value, ())
-
-
-def _problem(value: object, path: Path) -> str | None:
+def shaping_problem(value: object, path: Path = ()) -> str | None:
+    """What is wrong with the reward shaping of an env, or with its part at ``path``; None if nothing is."""
     where = ".".join(map(str, path))
+    if not path and not isinstance(value, Mapping):
+        return f"must be a mapping of names to numbers or further mappings, not a {type(value).__name__}"
     if len(path) > _MAX_DEPTH:
         return f"is nested more than {_MAX_DEPTH} deep at {where}"
     if isinstance(value, Mapping):
@@ -38,7 +34,7 @@ def _problem(value: object, path: Path) -> str | None:
         if invalid:
             return f"has the key {invalid[0]!r}{f' at {where}' if where else ''}; keys must be text"
     if isinstance(value, Mapping | list | tuple):
-        problems = (_problem(inner, (*path, key)) for key, inner in _items(value))
+        problems = (shaping_problem(inner, (*path, key)) for key, inner in _items(value))
         return next((text for text in problems if text is not None), None)
     if value is None or isinstance(value, bool | str) or is_number(value):
         return None

@@ -218,12 +218,10 @@ class Player:
             raise EnvFailed(f"{self._name}: reset() of episode {number} raised {named(error)}") from error
         self._activity.begin(observations)
         where = f"{self._name}, reset() of episode {number}"
-        if not self._spec.agents:
-            self._writer.check(observations[0], where)
-            return observations
-        for agent, obs in zip(self._spec.agents, observations, strict=True):
-            if obs is not None:
-                self._writer.check(obs, f"{where}, agent {agent!r}")
+        places = [f"{where}, agent {agent!r}" for agent in self._spec.agents] or [where]
+        for place, obs in zip(places, observations, strict=True):
+            if obs is not None or not self._spec.agents:
+                self._writer.check(obs, place)
         return observations
 
     def _step(self, actions: Sequence[Any], number: int, step: int) -> tuple[Sequence[Any], list[float], Change | None]:

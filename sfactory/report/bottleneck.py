@@ -19,41 +19,29 @@ from sfactory.model.precision import cpu_has_bf16
 from sfactory.planning.plan import Plan
 from sfactory.shared.status import StatusBoard, Times
 
-# Kinds of processes, and the messages that arrive in their rings.
+# Kinds of processes by their names, and rings by the kind of process that they need and by their readers.
 KINDS = {"actor": ACTORS, "policy": POLICY_WORKERS, "learner": LEARNERS}
-_RINGS = {"replies": ACTORS, "requests": POLICY_WORKERS, "trajectories": LEARNERS}
+_RINGS = {
+    "replies": ("policy", ACTORS),  # with local inference actors get no replies
+    "requests": ("policy", POLICY_WORKERS),
+    "trajectories": ("learner", LEARNERS),
+}
+_STATISTICS = ("count", "mean", "std", "min", "p10", "p50", "p90", "max")
 _SATURATED = 0.9  # a kind of process with at least this busy share is the bottleneck
 
 
-@dataclass(frozen=True)
-class Depth:
-    """Statistics of the number of messages that a reader found in its ring, over a time window; 0 is not counted.
-
-    For datasets: how many were ready when the learner needed one, 0 included.
-    """
-
-    count: int
-    mean: float
-    std: float
-    min: float
-    p10: float
-    p50: float
-    p90: float
-    max: float
-
-    @staticmethod
-    def of(histogram: npt.NDArray[np.int64]) -> Depth | None:
-        """histogram: [D] int64 - how often each depth 0, 1, ... was seen. None if it is all zeros."""
-        count = int(histogram.sum())
-        if not count:
-            return None
-        depths = np.arange(len(histogram))
-        seen = depths[histogram > 0]
-        mean = float((depths * histogram).sum() / count)
-        variance = float(((depths - mean) ** 2 * histogram).sum() / count)
-        below = np.cumsum(histogram)
-        p10, p50, p90 = (float(np.searchsorted(below, share * count)) for share in (0.1, 0.5, 0.9))
-        return Depth(count, mean, variance**0.5, float(seen[0]), p10, p50, p90, float(seen[-1]))
+def depth_statistics(histogram: npt.NDArray[np.int64]) -> dict[str, float | None]:
+    """Statistics of the depths 0, 1, ... in ``histogram`` ([D] int64, how often each was seen); all None if it is 0."""
+    count = int(histogram.sum())
+    if not count:
+        return dict.fromkeys(_STATISTICS)
+    depths = np.arange(len(histogram))
+    seen = depths[histogram > 0]
+    mean = float((depths * histogram).sum() / count)
+    variance = float(((depths - mean) ** 2 * histogram).sum() / count)
+    percentiles = np.searchsorted(np.cumsum(histogram), np.array((0.1, 0.5, 0.9)) * count)
+    found = (count, mean, variance**0.5, float(seen[0]), *map(float, percentiles), float(seen[-1]))
+    return dict(zip(_STATISTICS, found, strict=True))
 
 
 @dataclass(frozen=True)
@@ -61,13 +49,15 @@ class Load:
     """Busy and waiting shares by kind of process and ring depths of one time window.
 
     busy, waiting: shares of the measured time; they add up to 1.
+    rings: statistics of the number of messages that readers found; 0 is not counted. For datasets: how many were ready
+    when the learner needed one, 0 included.
     bound_by: the kind of process that limits throughput, "cores", or "nobody"; None if nothing was measured.
     idle_cores: cores that no busy process occupies.
     """
 
     busy: dict[str, float]
     waiting: dict[str, float]
-    rings: dict[str, Depth | None]
+    rings: dict[str, dict[str, float | None]]
     bound_by: str | None
     idle_cores: float = 0.0
 
@@ -75,9 +65,8 @@ class Load:
         """``load/<kind>_busy``, ``load/<kind>_waiting`` and ``ring/<what>_<statistic>``."""
         row: dict[str, float | None] = {f"load/{kind}_busy": share for kind, share in self.busy.items()}
         row |= {f"load/{kind}_waiting": share for kind, share in self.waiting.items()}
-        for what, depth in self.rings.items():
-            for statistic in Depth.__dataclass_fields__:
-                row[f"ring/{what}_{statistic}"] = None if depth is None else getattr(depth, statistic)
+        for what, statistics in self.rings.items():
+            row |= {f"ring/{what}_{name}": value for name, value in statistics.items()}
         return row
 
 
@@ -88,10 +77,7 @@ class LoadMeter:
         """``cores``: how many the run may use."""
         self._status, self._cores = status, cores
         self._kinds = {kind: prefix for kind, prefix in KINDS.items() if status.values("pid", prefix)}
-        self._rings = {what: prefix for what, prefix in _RINGS.items() if prefix in self._kinds.values()}
-        if "policy" not in self._kinds:
-            self._rings.pop("replies")  # with local inference actors get no replies
-        self._queues = (*self._rings, "datasets")
+        self._rings = {what: prefix for what, (kind, prefix) in _RINGS.items() if kind in self._kinds}
         self._at = now()
         self._times, self._depths = self._read_times(), self._read_depths()
 
@@ -102,7 +88,7 @@ class LoadMeter:
         spent = {kind: _spent(self._times[kind], times[kind]) for kind in self._kinds}
         busy = {kind: _share(of.busy, of) for kind, of in spent.items()}
         waiting = {kind: _share(of.waiting, of) for kind, of in spent.items()}
-        rings = {what: Depth.of(depths[what] - self._depths[what]) for what in self._queues}
+        rings = {what: depth_statistics(depths[what] - self._depths[what]) for what in depths}
         self._at, self._times, self._depths = at, times, depths
         in_use = {kind: of.busy / seconds for kind, of in spent.items()}
         idle = max(0.0, self._cores - sum(in_use.values()))

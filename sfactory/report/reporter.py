@@ -69,7 +69,9 @@ class Reporter:
             if mean is not None:
                 self._control.tell_objective(policy, mean)
         self._write_evaluations()
-        self._notify_observers()
+        if self._observers and reports.updates > self._observed_updates:
+            self._observed_updates = reports.updates
+            self._observers.on_training_step(reports.progress())
         if self._line_due.due():
             self._write_line()
         if self._row_due.due():
@@ -81,7 +83,11 @@ class Reporter:
         self.reports.sample_trained()
         self._console.line(self.reports.progress())
         self._write_evaluations(last=True)
-        self._report_dropped_evaluation()
+        candidate, evaluations = self._candidate, self.reports.evaluations
+        if candidate is not None and candidate.number and not evaluations.is_complete(candidate.number):
+            self._console.message(
+                f"evaluation of policy version {candidate.version}: dropped, because the run ended before its episodes"
+            )
         self._write_row(last=True)
         self.close()
         return Outcome(status, self.reports.summary(status), error, self.reports.saved_env_steps)
@@ -119,17 +125,3 @@ class Reporter:
         for evaluation in self.reports.evaluations.take():
             self._write(evaluation.scalars(), last)
             self._console.message(str(evaluation))
-
-    def _report_dropped_evaluation(self) -> None:
-        """Report an evaluation that was still running when the run ended and is therefore in no row."""
-        candidate, evaluations = self._candidate, self.reports.evaluations
-        if candidate is not None and candidate.number and not evaluations.is_complete(candidate.number):
-            self._console.message(
-                f"evaluation of policy version {candidate.version}: dropped, because the run ended before its episodes"
-            )
-
-    def _notify_observers(self) -> None:
-        updates = self.reports.updates
-        if self._observers and updates > self._observed_updates:
-            self._observed_updates = updates
-            self._observers.on_training_step(self.reports.progress())
