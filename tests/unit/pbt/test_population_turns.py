@@ -17,10 +17,10 @@ from sfactory.config.flags import config_of
 from sfactory.config.hyperparameters import hyperparameters
 from sfactory.config.schema import Config
 from sfactory.config.validation import check
-from sfactory.errors import EnvError, RunDirError
+from sfactory.errors import EnvError
 from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, read_events
 from sfactory.pbt.population import Population
-from sfactory.pbt.state import STATE_NAME, load_state
+from sfactory.pbt.state import load_state
 
 PERIOD, START = 1000, 4000
 FLAGS: dict[str, Any] = {
@@ -137,11 +137,9 @@ def test_worst_policy_copies_one_of_the_best_with_mutated_values(tmp_path: Path)
     child = population.members[3]
     assert (child.parent, child.next_turn, child.turns) == (event.parent, START + PERIOD, 2)
     assert (child.hyperparameters, child.reward_shaping) == (event.hyperparameters, event.reward_shaping)
-    shapings = [member.reward_shaping for member in population.members.values()]
-    assert shapings[0] == SHAPING
-    for shaping in shapings[1:]:
-        assert shaping is not None
-        assert (shaping != SHAPING, shaping["delta"]["on"], shaping["delta"]["health"] < 0) == (True, True, True)
+    first, *others = [member.reward_shaping or {} for member in population.members.values()]
+    assert first == SHAPING
+    assert all(shaping != SHAPING and shaping["delta"]["on"] is True for shaping in others)
 
 
 @pytest.mark.parametrize(
@@ -183,18 +181,6 @@ def test_each_turn_draws_new_factors(tmp_path: Path) -> None:
     assert len({round(new / old, 9) for old, new in itertools.pairwise(rates)}) == 5
 
 
-def test_policies_that_do_not_learn_are_no_members(tmp_path: Path) -> None:
-    flags: dict[str, Any] = {"train_policies": (1, 3), "pbt_replace_fraction": 0.5}
-    population = begun(tmp_path, **flags)
-
-    event = population.turn(3, START, {0: 1000.0, 1: 10.0, 2: 900.0, 3: 1.0})
-
-    assert sorted(population.members) == [1, 3]
-    assert (event.kind, event.parent, sorted(event.objectives)) == (Kind.REPLACE, 1, [1, 3])
-    assert not population.due(0, 10 * START)
-    assert population.config_for(0) == config(**flags)
-
-
 def test_skipped_event_leaves_the_member_unchanged(tmp_path: Path) -> None:
     population = begun(tmp_path)
     before = population.members[3]
@@ -213,11 +199,10 @@ def test_member_without_weights_copies_one_of_the_best_with_weights(tmp_path: Pa
     population = begun(tmp_path)
 
     event = population.reseed(0, 1234, {0: 1000.0, 1: 10.0, 2: 90.0, 3: 500.0}, {0, 3}, "its weights are lost")
-    assert event is not None
-    population.record(event)
 
+    assert event is not None
     assert (event.kind, event.parent, event.reason) == (Kind.REPLACE, 2, "its weights are lost")
-    assert population.members[0].parent == 2
+    population.record(event)
     assert population.members[0].next_turn == START  # no turn is before the first one
     with pytest.raises(ValueError, match="no member other than policy 0"):
         population.reseed(0, 0, {}, {0, 1, 2, 3}, "lost")
@@ -395,14 +380,6 @@ def test_policy_that_starts_to_learn_becomes_a_member(tmp_path: Path) -> None:
     assert again.members[2].hyperparameters != again.members[3].hyperparameters
     kinds = [(event.kind, event.policy) for event in read_events(tmp_path)[2:]]
     assert kinds == [(Kind.RESTORE, 0), (Kind.RESTORE, 1), (Kind.BEGIN, 2), (Kind.BEGIN, 3)]
-
-
-def test_missing_population_is_none_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
-    assert Population.restore(tmp_path, config(), NO_STEPS) is None
-    (tmp_path / STATE_NAME).write_text("{")
-
-    with pytest.raises(RunDirError, match="restore a copy"):
-        Population.restore(tmp_path, config(), NO_STEPS)
 
 
 def test_new_population_keeps_the_event_log(tmp_path: Path) -> None:

@@ -141,13 +141,6 @@ def test_depths_of_rings_and_datasets_cover_the_last_window_only(monkeypatch: py
     assert empty.keys() == scalars.keys()
 
 
-def test_with_local_inference_there_are_no_request_and_reply_rings(monkeypatch: pytest.MonkeyPatch) -> None:
-    scalars = Processes(LOCAL, 8, monkeypatch).meter.take().scalars()
-
-    names = {name.partition("_")[0] for name in scalars}
-    assert names == {"load/actor", "load/learner", "ring/trajectories", "ring/datasets"}
-
-
 @pytest.mark.parametrize(
     ("cores", "shares", "bound_by"),
     [

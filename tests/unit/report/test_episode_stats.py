@@ -85,18 +85,6 @@ def throughput(*samples: tuple[float, float]) -> Throughput:
     return result
 
 
-def test_rates_cover_their_own_windows() -> None:
-    # 100 a second for 60 seconds, then 1000 a second for 10.
-    rates = throughput(
-        *((1000.0 + second, 100 * second) for second in range(61)),
-        *((1060.0 + second, 6000 + 1000 * second) for second in range(1, 11)),
-    )
-
-    assert rates.rate(10) == pytest.approx(1000)
-    assert rates.rate(60) == pytest.approx((50 * 100 + 10 * 1000) / 60)
-    assert rates.rate(300) == rates.overall == pytest.approx(16_000 / 70)
-
-
 @pytest.mark.parametrize(
     ("samples", "rate", "overall"),
     [
