@@ -20,7 +20,7 @@ class ActRequest(NamedTuple):
     """Actor -> policy worker: obs of step ``t`` of ``slot`` is written, actions are wanted.
 
     phase: 0 or 1, which of the split's two states is the one before this step (NOTE [State phases]).
-    incarnation: of the actor that asks (NOTE [Lives]).
+    incarnation: of the actor that asks (NOTE [Incarnations]).
     """
 
     actor: int

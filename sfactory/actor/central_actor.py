@@ -1,7 +1,7 @@
 """The actor under central inference: receive replies, step the splits that have all of theirs, send requests.
 
 A split asks every policy that acts in one of its rows, once, and is stepped when all of them have answered. When a
-policy worker is replaced, requests that its predecessor did not answer are sent again: see NOTE [Lives].
+policy worker is replaced, requests that its predecessor did not answer are sent again: see NOTE [Incarnations].
 
 The RNN state of a row is written by the policy worker that acts in it (NOTE [State phases]). For a row in which no
 policy acts the actor copies the state to the next phase, so that an agent that wakes up remembers what it knew when it

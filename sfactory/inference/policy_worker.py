@@ -2,7 +2,7 @@
 
 Each turn: get requests, refresh weights, run one forward pass for all requests, write actions into the slots, send
 replies. Requests that arrive during a pass form the next batch, so batches grow when inference is the bottleneck.
-Requests of dead actors are ignored, because a replacement now uses their slots, see NOTE [Lives].
+Requests of dead actors are ignored, because a replacement now uses their slots, see NOTE [Incarnations].
 """
 
 from __future__ import annotations

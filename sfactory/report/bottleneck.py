@@ -110,8 +110,8 @@ class LoadMeter:
         return {kind: self._status.times(prefix, now()) for kind, prefix in self._kinds.items()}
 
     def _read_depths(self) -> dict[str, npt.NDArray[np.int64]]:
-        depths = {what: self._status.depths(prefix) for what, prefix in self._rings.items()}
-        return depths | {"datasets": self._status.ready(LEARNERS)}
+        depths = {what: self._status.histogram("depths", prefix) for what, prefix in self._rings.items()}
+        return depths | {"datasets": self._status.histogram("ready", LEARNERS)}
 
 
 def _spent(before: list[Times], after: list[Times]) -> Times:

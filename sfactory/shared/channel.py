@@ -7,15 +7,14 @@ died with a process: see NOTE [Saving waits for no ring].
 
 NOTE [Death and queues]: a ring has only one reader process. A reader killed inside ``get`` can leave the ring's
 condition variable in a state in which a second reader makes the next writer hang. The replacement of a dead reader
-therefore gets its own ring: see NOTE [Lives].
+therefore gets its own ring.
 
-NOTE [Lives]: a dead reader is replaced by a process with its own ring (see NOTE [Death and queues]). The life of a
-reader is the index of its current ring. Main increments it after the old process is dead and its slots are reclaimed,
-and then starts the new process. Writers read the life for every message, so messages reach the current reader. Messages
-in flight to the dead reader are lost, which is harmless: a process that waits for a reply repeats its request when the
-life of the replying process has changed (``CentralActor``). A request contains the life of its sender, so that requests
-of dead actors are ignored (``PolicyWorker``). A replacement actor announces slots again; each is counted once
-(``Inbox``).
+NOTE [Incarnations]: a replaceable reader has several rings; its incarnation is the index of the current one. Main
+increments it after the old process is dead and its slots are reclaimed, and then starts the new process. Writers read
+it for every message, so messages reach the current reader. Messages in flight to the dead reader are lost, which is
+harmless: a process that waits for a reply repeats its request when the incarnation of the replying process has changed
+(``CentralActor``). A request contains the incarnation of its sender, so that requests of dead actors are ignored
+(``PolicyWorker``). A replacement actor announces slots again; each is counted once (``Inbox``).
 """
 
 from __future__ import annotations
@@ -32,59 +31,32 @@ from sfactory.shared.memory import SharedArrays
 from sfactory.spec import TensorSpec
 
 RINGS = 8  # per replaceable reader; a few KB each
-
-
-class Incarnations:
-    """The life of each reader, in the order of ``names``; written only by main."""
-
-    def __init__(self, names: list[str]) -> None:
-        self._names = list(names)
-        self._shared = SharedArrays("lives", {"life": TensorSpec((len(names),), "int64")})
-
-    def of(self, name: str) -> Incarnation:
-        """The life of the reader called ``name``."""
-        return Incarnation(self._shared, self._names.index(name))
-
-
-class Incarnation:
-    """The life of one reader; 0 is the first."""
-
-    def __init__(self, shared: SharedArrays, index: int) -> None:
-        self._shared, self._index = shared, index
-        self._attach()
-
-    def _attach(self) -> None:
-        self._incarnations = self._shared["life"].data  # a memoryview reads one number twice as fast as an array
-
-    def __getstate__(self) -> tuple[SharedArrays, int]:
-        return self._shared, self._index
-
-    def __setstate__(self, state: tuple[SharedArrays, int]) -> None:
-        self._shared, self._index = state
-        self._attach()
-
-    @property
-    def number(self) -> int:
-        """The current life."""
-        return self._incarnations[self._index]
-
-    def begin_next(self) -> None:
-        """Start the next life; called by main after the current process is dead."""
-        self._incarnations[self._index] += 1
-
-
-M = TypeVar("M")
-
 _MESSAGE_OVERHEAD = 16  # bytes the ring adds to each message (a size_t, rounded up)
 _MIN_BYTES = 4096
 
 
-class Channel(Generic[M]):
-    """A ring with one reader and any number of writers. A replaceable reader has one ring per life.
+class Incarnations:
+    """The incarnation of each reader in ``names``, from 0; written only by main. See NOTE [Incarnations].
 
-    ``capacity``: maximum number of messages in flight. ``message_bytes``: size of the largest message; by default the
-    largest fixed message of the codec.
+    current: memoryview of the numbers, which is read twice as fast as an array.
     """
+
+    def __init__(self, names: list[str]) -> None:
+        self.__setstate__((list(names), SharedArrays("incarnations", {"current": TensorSpec((len(names),), "int64")})))
+
+    def __getstate__(self) -> tuple[list[str], SharedArrays]:
+        return self.names, self._shared
+
+    def __setstate__(self, state: tuple[list[str], SharedArrays]) -> None:
+        self.names, self._shared = state
+        self.current = self._shared["current"].data
+
+
+M = TypeVar("M")
+
+
+class Channel(Generic[M]):
+    """A ring with one reader and any number of writers. A replaceable reader has one ring per incarnation."""
 
     def __init__(
         self,
@@ -92,20 +64,23 @@ class Channel(Generic[M]):
         codec: Codec[M],
         capacity: int,
         message_bytes: int = 0,
-        incarnation: Incarnation | None = None,
+        incarnations: Incarnations | None = None,
     ) -> None:
-        """``incarnation``: None if the reader is never replaced."""
+        """``capacity``: maximum number of messages in flight. ``message_bytes``: size of the largest message; by
+        default the largest fixed message of the codec. ``incarnations``: None if the reader is never replaced.
+        """
         self.reader = reader
         self._codec = codec
         self._bytes = max(_MIN_BYTES, capacity * ((message_bytes or codec.max_fixed_bytes) + _MESSAGE_OVERHEAD))
-        self._of_reader = incarnation
-        rings = 1 if incarnation is None else RINGS
+        self._incarnations = incarnations
+        self._index = 0 if incarnations is None else incarnations.names.index(reader)
+        rings = 1 if incarnations is None else RINGS
         self._queues = [Queue(self._bytes, loads=codec.decode, dumps=codec.encode) for _ in range(rings)]
 
     @property
     def incarnation(self) -> int:
-        """The current life of the reader."""
-        return 0 if self._of_reader is None else self._of_reader.number
+        """The current incarnation of the reader."""
+        return 0 if self._incarnations is None else self._incarnations.current[self._index]
 
     @property
     def waiting(self) -> int:
@@ -114,19 +89,19 @@ class Channel(Generic[M]):
 
     @property
     def has_another(self) -> bool:
-        """True if there is a ring for one more life."""
+        """True if there is a ring for one more incarnation."""
         return self.incarnation + 1 < len(self._queues)
 
     def begin_next_incarnation(self) -> None:
         """Send messages to the ring of the next reader from now on; called by main after the reader is dead."""
-        assert self._of_reader is not None, f"{self.reader} cannot be replaced"
+        assert self._incarnations is not None, f"{self.reader} cannot be replaced"
         assert self.has_another, f"no ring is left for {self.reader}"
-        self._of_reader.begin_next()
+        self._incarnations.current[self._index] += 1
 
     def put(self, message: M, incarnation: int | None = None) -> None:
         """Send; raises ChannelFull if the ring is full and MessageTooLarge if the message can never fit.
 
-        ``incarnation``: life of the intended reader, by default the current one; a message to an earlier life is lost.
+        ``incarnation``: of the intended reader, by default the current one; a message to an earlier one is lost.
         """
         if not self.try_put(message, incarnation):
             size = len(self._codec.encode(message)) + _MESSAGE_OVERHEAD

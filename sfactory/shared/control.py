@@ -1,16 +1,16 @@
 """Passes orders and settings from main to its children through shared memory.
 
-``Control`` holds stop orders, ``LearnerCommands`` orders to learners during a run, and ``SharedRewardShaping`` the
-reward-shaping scheme of each policy. Main writes to no queue: a ring with a lock that died with a process could hang
-main, which must end the run. Children read the flags at least every BLOCK_S. See NOTE [Who may block] and
+``Control`` holds stop orders, ``LearnerCommands`` commands to learners during a run, and ``SharedRewardShaping`` the
+reward shaping of each policy. Main writes to no queue: a ring with a lock that died with a process could hang main,
+which must end the run. Children read the flags at least every BLOCK_S. See NOTE [Who may block] and
 NOTE [Saving waits for no ring].
 
-Each policy has at most one learner order in progress: main writes the order and then its number; the learner carries it
-out and then writes the answer and the number.
+Each policy has at most one learner command in progress: main writes the command and then its number; the learner
+executes it and then writes the answer and the number.
 
-NOTE [Schemes]: main writes a scheme and then increments its version. An actor that sees a version other than the
-applied one reads the scheme. If main is writing the scheme at that time, the version differs afterwards, and the actor
-reads it again.
+NOTE [Reward shaping]: main writes a reward shaping and then increments its version. An actor that sees a version other
+than the applied one reads it. If main is writing it at that time, the version differs afterwards, and the actor reads
+it again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from enum import IntEnum
 from typing import Any
 
 from sfactory.errors import EnvError
-from sfactory.shared.memory import SharedArrays
+from sfactory.shared.memory import SharedArrays, SharedTexts
 from sfactory.spec import TensorSpec
 
 
@@ -38,25 +38,16 @@ class Control:
     """Stop orders to all processes, and the objective of each policy, by which learners find their best weights."""
 
     def __init__(self, num_policies: int) -> None:
-        self._shared = SharedArrays(
-            "control",
-            {
-                "stop": TensorSpec((1,), "int64"),
-                "objective": TensorSpec((num_policies,), "float64"),
-            },
-        )
+        fields = {"stop": TensorSpec((1,), "int64"), "objective": TensorSpec((num_policies,), "float64")}
+        self.__setstate__(SharedArrays("control", fields))
         self._shared["objective"][:] = float("-inf")
-        self._attach()
-
-    def _attach(self) -> None:
-        self._stop = self._shared["stop"]
 
     def __getstate__(self) -> SharedArrays:
         return self._shared
 
     def __setstate__(self, shared: SharedArrays) -> None:
         self._shared = shared
-        self._attach()
+        self._stop = shared["stop"]
 
     @property
     def stop(self) -> Stop:
@@ -81,12 +72,12 @@ class Control:
         return float(self._shared["objective"][policy])
 
 
-_TEXT_BYTES = 65_536
+_COMMAND_BYTES = 65_536
 
 
 @dataclass(frozen=True)
 class LearnerCommand:
-    """An order to save, to change hyperparameters, or to load the weights and optimizer of another policy.
+    """A command to save, to change hyperparameters, or to load the weights and optimizer of another policy.
 
     save: save a checkpoint first
     parent: checkpoint folder of the policy to copy, None to keep the own weights
@@ -99,85 +90,73 @@ class LearnerCommand:
 
 
 class LearnerCommands:
-    """One order and one answer per policy."""
+    """One command and one answer per policy."""
 
     def __init__(self, num_policies: int) -> None:
-        rows = TensorSpec((num_policies,), "int64")
-        texts = TensorSpec((num_policies, _TEXT_BYTES), "uint8")
-        fields = {"given": rows, "answered": rows, "order_length": rows, "answer_length": rows}
-        self._shared = SharedArrays("orders", {**fields, "order": texts, "answer": texts})
+        numbers = TensorSpec((num_policies,), "int64")
+        self._shared = SharedArrays("commands", {"given": numbers, "answered": numbers})
+        self._commands = SharedTexts("command-texts", num_policies, _COMMAND_BYTES)
+        self._answers = SharedTexts("answers", num_policies, _COMMAND_BYTES)
 
-    def give(self, policy: int, order: LearnerCommand) -> None:
-        """Called by main: give ``policy``'s learner an order, only after it has answered the previous one."""
-        assert self.answer(policy) is not None, f"policy {policy} has an order that it has not answered"
-        self._write("order", policy, json.dumps(asdict(order)))
+    def give(self, policy: int, command: LearnerCommand) -> None:
+        """Called by main: give ``policy``'s learner a command, only after it has answered the previous one."""
+        assert self.answer(policy) is not None, f"policy {policy} has a command that it has not answered"
+        self._commands.write(policy, json.dumps(asdict(command)).encode())
         self._shared["given"][policy] += 1
 
     def answer(self, policy: int) -> str | None:
-        """Called by main: why the last order failed, "" if it succeeded, None while it is in progress."""
-        if self._shared["answered"][policy] != self._shared["given"][policy]:
-            return None
-        return self._read("answer", policy)
+        """Called by main: why the last command failed, "" if it succeeded, None while it is in progress."""
+        return self._answers.read(policy) if self._is_answered(policy) else None
 
     def waiting(self, policy: int) -> LearnerCommand | None:
-        """Called by the learner: the order to carry out now, or None."""
-        if self._shared["answered"][policy] == self._shared["given"][policy]:
-            return None
-        return LearnerCommand(**json.loads(self._read("order", policy)))
+        """Called by the learner: the command to execute now, or None."""
+        return None if self._is_answered(policy) else LearnerCommand(**json.loads(self._commands.read(policy)))
 
     def answered(self, policy: int, problem: str = "") -> None:
-        """Called by the learner: report that the order is done, or why it failed."""
-        self._write("answer", policy, problem)
+        """Called by the learner: report that the command is done, or why it failed."""
+        self._answers.write(policy, problem.encode(errors="replace")[:_COMMAND_BYTES])
         self._shared["answered"][policy] = self._shared["given"][policy]
 
-    def _write(self, name: str, policy: int, text: str) -> None:
-        data = text.encode(errors="replace")[:_TEXT_BYTES]
-        self._shared[name][policy, : len(data)] = memoryview(data)
-        self._shared[f"{name}_length"][policy] = len(data)
-
-    def _read(self, name: str, policy: int) -> str:
-        length = int(self._shared[f"{name}_length"][policy])
-        return self._shared[name][policy, :length].tobytes().decode(errors="replace")
+    def _is_answered(self, policy: int) -> bool:
+        return bool(self._shared["answered"][policy] == self._shared["given"][policy])
 
 
-_SCHEME_BYTES = 16_384
+_SHAPING_BYTES = 16_384
 _LONGEST = -1.2345678901234567e-100
 
 
 class SharedRewardShaping:
-    """The reward-shaping scheme of each policy; version 0 is the env's default."""
+    """The reward shaping of each policy; version 0 is the env's default. See NOTE [Reward shaping]."""
 
     def __init__(self, num_policies: int) -> None:
-        rows, texts = TensorSpec((num_policies,), "int64"), TensorSpec((num_policies, _SCHEME_BYTES), "uint8")
-        self._shared = SharedArrays("schemes", {"begun": rows, "version": rows, "length": rows, "text": texts})
+        numbers = TensorSpec((num_policies,), "int64")
+        self._shared = SharedArrays("shaping", {"begun": numbers, "version": numbers})
+        self._texts = SharedTexts("shaping-texts", num_policies, _SHAPING_BYTES)
 
-    def set(self, policy: int, scheme: Mapping[str, Any]) -> None:
-        """Set the scheme of ``policy``; called by main. Raises EnvError if its text is too long."""
-        # The scheme must still fit after mutations.
-        if (most := len(json.dumps(_at_most(scheme)).encode())) > _SCHEME_BYTES:
+    def set(self, policy: int, shaping: Mapping[str, Any]) -> None:
+        """Set the shaping of ``policy``; called by main. Raises EnvError if its text is too long."""
+        # It must still fit after mutations.
+        if (most := len(json.dumps(_at_most(shaping)).encode())) > _SHAPING_BYTES:
             raise EnvError(
                 f"the env's reward shaping is too large: {most} characters of JSON, if every number has as many digits "
-                f"as one can have; {_SCHEME_BYTES} are possible"
+                f"as one can have; {_SHAPING_BYTES} are possible"
             )
-        data = json.dumps(scheme).encode()
         self._shared["begun"][policy] += 1
-        self._shared["text"][policy, : len(data)] = memoryview(data)
-        self._shared["length"][policy] = len(data)
+        self._texts.write(policy, json.dumps(shaping).encode())
         self._shared["version"][policy] += 1
 
     def version(self, policy: int) -> int:
-        """Number of times that the scheme of ``policy`` was set."""
+        """Number of times that the shaping of ``policy`` was set."""
         return int(self._shared["version"][policy])
 
     def read(self, policy: int) -> Mapping[str, Any] | None:
-        """The scheme of ``policy``; None while main writes it (try again later)."""
+        """The shaping of ``policy``; None while main writes it (try again later)."""
         version = self._shared["version"][policy]
-        length = int(self._shared["length"][policy])
-        data = self._shared["text"][policy, :length].tobytes()
+        text = self._texts.read(policy)
         if self._shared["begun"][policy] != version:
             return None
-        scheme: Mapping[str, Any] = json.loads(data)
-        return scheme
+        shaping: Mapping[str, Any] = json.loads(text)
+        return shaping
 
 
 def _at_most(tree: object) -> object:

@@ -1,7 +1,7 @@
 """Allocates memory and events that all processes of a run share.
 
-``SharedArrays`` maps named numpy arrays; ``SharedEvent`` is an eventfd that stays readable once it is opened, so
-waiting needs no polling, no lock and no name.
+``SharedArrays`` maps named numpy arrays, ``SharedTexts`` holds texts; ``SharedEvent`` is an eventfd that stays readable
+once it is opened, so waiting needs no polling, no lock and no name.
 
 NOTE [Nameless memory]: blocks are anonymous memory files (memfd). They have no name, so nothing is left behind when all
 processes of a run are killed, and the size of /dev/shm does not matter. A block is passed to a child only while the
@@ -55,17 +55,8 @@ class SharedArrays:
     def __contains__(self, key: str) -> bool:
         return key in self._arrays
 
-    def __iter__(self) -> Any:
-        return iter(self._arrays)
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the block in bytes."""
-        return len(self._mmap)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickling is allowed only while a child starts; at other times DupFd would start a thread.
-        assert_spawning(self)
+        assert_spawning(self)  # pickling is allowed only while a child starts; otherwise DupFd would start a thread
         return (_attach, (self._name, self._fields, reduction.DupFd(self._fd)))
 
 
@@ -82,6 +73,24 @@ def _attach(name: str, fields: dict[str, TensorSpec], handle: Any) -> SharedArra
     arrays = SharedArrays.__new__(SharedArrays)
     arrays._map(name, fields, handle.detach())
     return arrays
+
+
+class SharedTexts:
+    """One text per row, of at most ``nbytes`` bytes. Each row has one writer at a time."""
+
+    def __init__(self, name: str, rows: int, nbytes: int) -> None:
+        fields = {"length": TensorSpec((rows,), "int64"), "text": TensorSpec((rows, nbytes), "uint8")}
+        self._shared = SharedArrays(name, fields)
+
+    def write(self, row: int, text: bytes) -> None:
+        """Store ``text``, which must fit."""
+        self._shared["text"][row, : len(text)] = memoryview(text)
+        self._shared["length"][row] = len(text)
+
+    def read(self, row: int) -> str:
+        """The text of ``row``, '' if there is none. Bytes that are no UTF-8 are replaced."""
+        length = int(self._shared["length"][row])
+        return self._shared["text"][row, :length].tobytes().decode(errors="replace")
 
 
 class SharedEvent:
@@ -105,10 +114,10 @@ class SharedEvent:
 
     def __reduce__(self) -> tuple[Any, ...]:
         assert_spawning(self)  # see SharedArrays
-        return (_attach_gate, (reduction.DupFd(self._fd),))
+        return (_attach_event, (reduction.DupFd(self._fd),))
 
 
-def _attach_gate(handle: Any) -> SharedEvent:
-    gate = SharedEvent.__new__(SharedEvent)
-    gate._hold(handle.detach())
-    return gate
+def _attach_event(handle: Any) -> SharedEvent:
+    event = SharedEvent.__new__(SharedEvent)
+    event._hold(handle.detach())
+    return event

@@ -6,7 +6,7 @@ and only the learner of that policy clears it. FREE means not filling and not pe
 channel message that follows it (under a mutex) orders it after the contents of the slot.
 
 When an actor dies, main frees the slots that it was filling; no process writes them any more. Its published slots stay
-READY. The replacement actor announces them again, in case the first announcement was lost (see NOTE [Lives]).
+READY. The replacement actor announces them again, in case the first announcement was lost (see NOTE [Incarnations]).
 """
 
 from __future__ import annotations

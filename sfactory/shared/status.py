@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sfactory.clock import now
-from sfactory.shared.memory import SharedArrays
+from sfactory.shared.memory import SharedArrays, SharedTexts
 from sfactory.spec import TensorSpec
 
 
 class State(IntEnum):
     """The state of a process."""
 
-    UNBORN = 0
+    NEW = 0  # not started
     STARTING = 1  # importing; an actor: creating its envs
     RESETTING = 2  # an actor during the first reset of its envs and the optional random steps after it
     RUNNING = 3
@@ -49,7 +49,7 @@ _INTS = (
     # Actor, in this session: envs recreated after an exception, steps with invalid data.
     *("env_restarts", "bad_env_data"),
 )
-_DEPTHS, _READY = "depths", "ready"
+_HISTOGRAMS = ("depths", "ready")
 MAX_DEPTH = 255  # larger values count as this
 
 
@@ -67,10 +67,9 @@ class StatusRow:
     """
 
     def __init__(self, board: SharedArrays, row: int) -> None:
-        # Memoryviews read and write single numbers twice as fast as arrays. A memoryview rejects values of another
-        # type.
+        # Memoryviews read and write single numbers twice as fast as arrays, and reject values of another type.
         self._cells: dict[str, Any] = {name: board[name].data for name in (*_FLOATS, *_INTS)}
-        self._depths, self._ready = board[_DEPTHS][row], board[_READY][row]
+        self._depths, self._ready = (board[name][row] for name in _HISTOGRAMS)
         self._row = row
 
     def get(self, name: str) -> float:
@@ -193,7 +192,7 @@ class StatusBoard:
         rows = (len(names),)
         fields = {name: TensorSpec(rows, "float64") for name in _FLOATS}
         fields |= {name: TensorSpec(rows, "int64") for name in _INTS}
-        fields |= {name: TensorSpec((*rows, MAX_DEPTH + 1), "int64") for name in (_DEPTHS, _READY)}
+        fields |= {name: TensorSpec((*rows, MAX_DEPTH + 1), "int64") for name in _HISTOGRAMS}
         self._shared = SharedArrays("status", fields)
 
     def row(self, name: str) -> StatusRow:
@@ -202,34 +201,27 @@ class StatusBoard:
 
     def total(self, field: str, prefix: str) -> float:
         """Sum of a field over all processes with a name that starts with ``prefix``."""
-        values = self._shared[field]
-        return float(sum(values[row] for row, name in enumerate(self.names) if name.startswith(prefix)))
+        return sum(self.values(field, prefix), 0.0)
 
     def values(self, field: str, prefix: str) -> list[float]:
         """A field of all processes with a name that starts with ``prefix``."""
-        values = self._shared[field]
-        return [float(values[row]) for row, name in enumerate(self.names) if name.startswith(prefix)]
+        return [float(value) for value in self._shared[field][self._rows(prefix)]]
 
     def times(self, prefix: str, at: float) -> list[Times]:
         """``StatusRow.times`` of all processes with a name that starts with ``prefix``."""
-        rows = [row for row, name in enumerate(self.names) if name.startswith(prefix)]
-        return [StatusRow(self._shared, row).times(at) for row in rows]
+        return [StatusRow(self._shared, row).times(at) for row in self._rows(prefix)]
 
-    def depths(self, prefix: str) -> npt.NDArray[np.int64]:
-        """[MAX_DEPTH + 1]: histogram of messages found in the rings of processes with the name prefix ``prefix``."""
-        return self._histogram(_DEPTHS, prefix)
-
-    def ready(self, prefix: str) -> npt.NDArray[np.int64]:
-        """[MAX_DEPTH + 1]: histogram of datasets that these learners found ready when they wanted one."""
-        return self._histogram(_READY, prefix)
-
-    def _histogram(self, field: str, prefix: str) -> npt.NDArray[np.int64]:
-        rows = [row for row, name in enumerate(self.names) if name.startswith(prefix)]
-        total: npt.NDArray[np.int64] = self._shared[field][rows].sum(axis=0)
+    def histogram(self, field: str, prefix: str) -> npt.NDArray[np.int64]:
+        """[MAX_DEPTH + 1]: histogram of the messages that processes with this name prefix found in their rings
+        ("depths"), or of the datasets that learners found ready ("ready")."""
+        total: npt.NDArray[np.int64] = self._shared[field][self._rows(prefix)].sum(axis=0)
         return total
 
+    def _rows(self, prefix: str) -> list[int]:
+        return [row for row, name in enumerate(self.names) if name.startswith(prefix)]
 
-_TEXT_BYTES = 16_384
+
+_FAILURE_BYTES = 16_384
 
 
 class FailureBoard:
@@ -237,23 +229,12 @@ class FailureBoard:
 
     def __init__(self, names: list[str]) -> None:
         self._names = list(names)
-        self._shared = SharedArrays(
-            "failures",
-            {
-                "length": TensorSpec((len(names),), "int64"),
-                "text": TensorSpec((len(names), _TEXT_BYTES), "uint8"),
-            },
-        )
+        self._texts = SharedTexts("failures", len(names), _FAILURE_BYTES)
 
     def write(self, name: str, text: str) -> None:
-        """Store ``text`` (its last 16 KiB) as the reason why ``name`` died."""
-        row = self._names.index(name)
-        data = text.encode(errors="replace")[-_TEXT_BYTES:]
-        self._shared["text"][row, : len(data)] = memoryview(data)
-        self._shared["length"][row] = len(data)
+        """Store the end of ``text``, 16 KiB, as the reason why ``name`` died."""
+        self._texts.write(self._names.index(name), text.encode(errors="replace")[-_FAILURE_BYTES:])
 
     def read(self, name: str) -> str:
         """The text of ``name``, or '' if there is none."""
-        row = self._names.index(name)
-        length = int(self._shared["length"][row])
-        return self._shared["text"][row, :length].tobytes().decode(errors="replace")
+        return self._texts.read(self._names.index(name))

@@ -143,11 +143,6 @@ class TrajectoryBuffer:
         """Bytes that the buffer needs."""
         return planned_bytes(trajectory_fields(spec, layout))
 
-    @property
-    def nbytes(self) -> int:
-        """Size of the block in bytes."""
-        return self._arrays.nbytes
-
     def slot(self, index: int) -> Slot:
         """Views of slot ``index``."""
         return Slot(self._arrays, self.spec, index)

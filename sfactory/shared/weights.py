@@ -37,29 +37,17 @@ class SharedWeights:
     """
 
     def __init__(self, nbytes: int, policy: int = 0) -> None:
-        self._shared = SharedArrays(
-            f"weights-p{policy}",
-            {
-                "sequence": TensorSpec((2,), "int64"),
-                "version": TensorSpec((2,), "int64"),
-                "data": TensorSpec((2, nbytes), "uint8"),
-            },
-        )
-        self.published = SharedEvent()
-        self._attach()
-
-    def _attach(self) -> None:
-        self._sequence = self._shared["sequence"]
-        self._version = self._shared["version"]
-        self._data = self._shared["data"]
-        self._fence = threading.Lock()
+        pair = TensorSpec((2,), "int64")
+        fields = {"sequence": pair, "version": pair, "data": TensorSpec((2, nbytes), "uint8")}
+        self.__setstate__((SharedArrays(f"weights-p{policy}", fields), SharedEvent()))
 
     def __getstate__(self) -> tuple[SharedArrays, SharedEvent]:
         return self._shared, self.published
 
     def __setstate__(self, state: tuple[SharedArrays, SharedEvent]) -> None:
         self._shared, self.published = state
-        self._attach()
+        self._sequence, self._version, self._data = (self._shared[name] for name in ("sequence", "version", "data"))
+        self._fence = threading.Lock()
 
     @property
     def nbytes(self) -> int:

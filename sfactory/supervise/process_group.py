@@ -3,7 +3,7 @@
 Only a limited number of actors make and reset their envs at the same time. An actor that ends before its envs have had
 their first reset is replaced by a process with the same shared objects, its queue included. NOTE [Death and queues]
 forbids a second reader, but this one is the first: the dead process never read or wrote, so it held no lock. An actor
-that has worked is replaced by a process with a queue of its own: see NOTE [Lives].
+that has worked is replaced by a process with a queue of its own: see NOTE [Incarnations].
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class RestartBudget:
 
 
 class WorkerReplacement:
-    """Replaces actors and policy workers that have died by new processes. See NOTE [Lives]."""
+    """Replaces actors and policy workers that have died by new processes. See NOTE [Incarnations]."""
 
     def __init__(self, process_group: ProcessGroup, shared: SharedObjects, budget: RestartBudget) -> None:
         self._process_group, self._shared, self._budget = process_group, shared, budget

@@ -59,11 +59,11 @@ class SharedObjects:
         per_actor = layout.num_policies * (layout.splits + 2 * layout.slots_per_actor) + _SPARE
         incarnations = Incarnations(layout.actor_names + layout.policy_worker_names)
         self.to_actors: list[Channel[ToActor]] = [
-            Channel(name, TO_ACTOR, per_actor, incarnation=incarnations.of(name)) for name in layout.actor_names
+            Channel(name, TO_ACTOR, per_actor, incarnations=incarnations) for name in layout.actor_names
         ]
         requests = 2 * layout.num_actors * layout.splits + _SPARE
         self.to_policies: list[Channel[ToPolicy]] = [
-            Channel(name, TO_POLICY, requests, incarnation=incarnations.of(name)) for name in layout.policy_worker_names
+            Channel(name, TO_POLICY, requests, incarnations=incarnations) for name in layout.policy_worker_names
         ]
         self.to_learners: list[Channel[ToLearner]] = [
             Channel(name, TO_LEARNER, 2 * layout.num_slots + _SPARE) for name in layout.learner_names

@@ -51,7 +51,7 @@ def drained(channel: Channel[M], count: int) -> list[M]:
 
 
 def channel_of(name: str, incarnations: Incarnations) -> Channel[ToActor]:
-    return Channel(name, TO_ACTOR, 8, incarnation=incarnations.of(name))
+    return Channel(name, TO_ACTOR, 8, incarnations=incarnations)
 
 
 def test_channel_holds_its_capacity() -> None:

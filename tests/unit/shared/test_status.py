@@ -38,7 +38,7 @@ def test_row_is_reset_before_a_replacement_starts() -> None:
 
     row.clear()
 
-    assert [row.get(name) for name in ("pid", "state", "busy_since", "heartbeat")] == [0, State.UNBORN, 0, 0]
+    assert [row.get(name) for name in ("pid", "state", "busy_since", "heartbeat")] == [0, State.NEW, 0, 0]
 
 
 def test_stopwatch_splits_all_time_into_busy_and_waiting() -> None:
