@@ -44,7 +44,7 @@ class TrajectoryOutput:
         return self._table.state(slot) is not SlotState.FREE, self._table.generation(slot)
 
     def announce_again(self) -> None:
-        """By a replacement: its predecessor may have published slots without announcing them, see NOTE [Incarnations]."""
+        """For a replacement: some published slots may not be announced, see NOTE [Incarnations]."""
         for index in sorted(self._slots, key=self._table.generation):
             for policy in self._table.waiting_for(index):
                 self._to_learners[policy].put(TrajectoryReady(self._actor, index))
