@@ -39,7 +39,7 @@ def random_actions(env: Any, count: int) -> list[Any]:
 
 
 class _Sweeps:
-    """Slices of a list of ``count`` actions, in order and repeatedly, for ``seconds``. elapsed: the real duration.
+    """Yields slices of a list of ``count`` actions, repeatedly, for ``seconds``. elapsed: the real duration.
 
     Between two slices the clock is read and ``begin`` is called; the faster envs are, the longer the slices.
     """
@@ -49,8 +49,7 @@ class _Sweeps:
         self.elapsed = 0.0
 
     def __iter__(self) -> Iterator[slice]:
-        position, size = 0, 1
-        start = now()
+        position, size, start = 0, 1, now()
         while self.elapsed < self._seconds:
             if position + size > self._count:
                 position = 0

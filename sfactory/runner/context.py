@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sfactory.config.schema import Config
 from sfactory.errors import SFactoryError
@@ -41,8 +41,8 @@ class RunContext:
     spawner: Spawner
     interrupts: Interrupts
     started_at: float
-    worker_restarts: RestartBudget = field(default_factory=lambda: RestartBudget("max_worker_restarts", 0))
-    run_restarts: RestartBudget = field(default_factory=lambda: RestartBudget("max_restarts", 0))
+    worker_restarts: RestartBudget
+    run_restarts: RestartBudget
     is_restart: bool = False
 
 

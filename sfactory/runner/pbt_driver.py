@@ -1,8 +1,7 @@
 """Carries out the decisions of population-based training: sends commands to learners and records the results.
 
-A turn that changes something takes several iterations of main: the parent saves a checkpoint, the child loads it, and
-then the event is recorded. Learners execute commands between datasets and while they wait for one. Training and the
-turns of other policies continue meanwhile.
+A turn that changes something takes several beats: the parent saves a checkpoint, the child loads it, and then the event
+is recorded. Learners execute commands between datasets and while they wait for one. Training continues meanwhile.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 
 from sfactory.actor.reward_shaping import RewardShaping
 from sfactory.config.population_rules import learning_policies
@@ -31,34 +29,33 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Turn:
-    """An event in progress. waits_for_parent: the parent was asked to save and has not answered yet."""
+    """An event in progress. saving: the parent that was asked to save and has not answered; None once it has."""
 
     event: Event
-    waits_for_parent: bool
+    saving: int | None
 
 
 class PbtDriver:
-    """Looked at in every beat. failure: why the run cannot go on, if it cannot."""
+    """Advances turns at every beat. failure: why the run cannot continue, if it cannot."""
 
     def __init__(
         self,
         config: Config,
         population: Population,
+        orphans: set[int],
         reports: ReportCollector,
         shared: SharedObjects,
         rundir: RunDir,
     ) -> None:
-        options = config.population
+        """``orphans``: members without weights that have no parent yet."""
         assert shared.orders is not None, "a population has several policies"
-        self._population, self._reports, self._orders = population, reports, shared.orders
-        self._is_done = shared.has_learned_enough  # it has saved then, and its learner looks at no orders any more
-        self._rundir, self._schemes = rundir, shared.schemes
-        self._num_policies = shared.layout.num_policies
-        self._target = TargetObjective(options.pbt_target_objective, config.report.stats_avg)
+        self._population, self._orphans, self._reports, self._rundir = population, orphans, reports, rundir
+        self._commands, self._schemes = shared.orders, shared.schemes
+        self._is_done = shared.has_learned_enough  # it has saved then, and its learner executes no commands any more
+        self._target = TargetObjective(config.population.pbt_target_objective, config.report.stats_avg)
         self._objective: str | None = None
-        self._orphans: set[int] = set()  # members without weights that have no parent yet
         self._turns: dict[int, _Turn] = {}
-        self._last = -1  # who had the last turn
+        self._last = -1  # the policy that had the last turn
         self.failure: EnvError | None = None
 
     @staticmethod
@@ -71,15 +68,15 @@ class PbtDriver:
         rundir: RunDir,
         reward_shaping: RewardShaping | None = None,
     ) -> PbtDriver | None:
-        """That of the population which the run directory holds, or of a new one; None without ``with_pbt``.
+        """Restore the population of the run directory, or begin a new one; None without ``with_pbt``.
 
-        reward_shaping: the env's own scheme, if it has one.
+        reward_shaping: the env's own, if it has one; policies that are no members keep it.
         """
         if not config.population.with_pbt:
             if (rundir.path / STATE_NAME).exists():
                 _log.warning(
-                    "--with_pbt=False: policies go on with the values of the flags; those that %s had reached are not "
-                    "used, and come back with --with_pbt=True",
+                    "--with_pbt=False: policies use the values of the flags; those that %s had reached are not used, "
+                    "and come back with --with_pbt=True",
                     STATE_NAME,
                 )
             return None
@@ -87,25 +84,26 @@ class PbtDriver:
         population = Population.restore(rundir.path, config, steps)
         if population is None:
             population = Population.begin(rundir.path, config, seed, steps, reward_shaping)
-        pbt_driver = PbtDriver(config, population, reports, shared, rundir)
         learning = {*learning_policies(config)}
         lost = learning & {*resumed.policies_without_checkpoint}
         # If all are lost there is no policy to copy.
-        pbt_driver._orphans = lost if lost != learning else set()
-        pbt_driver._shape_all(reward_shaping)
+        pbt_driver = PbtDriver(config, population, lost if lost != learning else set(), reports, shared, rundir)
+        for policy in range(config.population.num_policies):
+            member = population.members.get(policy)
+            pbt_driver._shape(policy, reward_shaping if member is None else member.reward_shaping)
         return pbt_driver
 
     def config_of(self, policy: int) -> Config:
-        """What the learner of ``policy`` begins with."""
+        """The config with which the learner of ``policy`` starts."""
         return self._population.config_for(policy)
 
     def look(self) -> None:
-        """Go on with turns that are under way, and begin those that are due."""
-        if not self._knows_objective():
+        """Advance turns in progress, and begin those that are due."""
+        objective = self._find_objective()
+        if objective is None:
             return
-        for policy, turn in list(self._turns.items()):
-            self._go_on(policy, turn)
-        objectives = self._reports.objectives(self._objective_name())
+        self._advance_turns()
+        objectives = self._reports.objectives(objective)
         self._population.look_at(objectives)
         for policy in self._in_order():
             if self._turns:
@@ -116,41 +114,13 @@ class PbtDriver:
                 self._begin(event)
 
     def settle(self) -> None:
-        """At the end, once no learner is left: record what was still carried out. What was not comes again."""
+        """Record turns that were carried out before the last learner ended; the others come again."""
         for policy, turn in list(self._turns.items()):
-            if not turn.waits_for_parent and self._orders.answer(policy) is not None:
-                self._go_on(policy, turn)
+            if turn.saving is None and self._commands.answer(policy) is not None:
+                self._advance(policy, turn.event)
 
-    def _in_order(self) -> list[int]:
-        """All members: those without weights first, then in rotation, so that short periods reach every member."""
-        members = sorted(self._population.members, key=lambda policy: (policy <= self._last, policy))
-        return sorted(members, key=lambda policy: policy not in self._orphans)
-
-    def _next(self, policy: int, objectives: Objectives) -> Event | None:
-        """What becomes of ``policy`` now, if it is time for anything."""
-        population, steps = self._population, self._reports.env_steps_of(policy)
-        if policy in self._orphans:
-            event = population.reseed(policy, steps, objectives, self._orphans, "its own weights are lost")
-            if event is not None:
-                self._orphans.remove(policy)  # if it fails now, its next turn is one as all others are
-            return event
-        if not population.due(policy, steps):
-            return None
-        # Nobody is to take over fresh weights, however well they may have done by chance.
-        return population.turn(policy, steps, {p: mean for p, mean in objectives.items() if p not in self._orphans})
-
-    def _shape_all(self, own: RewardShaping | None) -> None:
-        """Have every policy rewarded by its scheme; who is no member, by the env's ``own``."""
-        for policy in range(self._num_policies):
-            member = self._population.members.get(policy)
-            self._shape(policy, own if member is None else member.reward_shaping)
-
-    def _shape(self, policy: int, scheme: RewardShaping | None) -> None:
-        if self._schemes is not None and scheme is not None:
-            self._schemes.set(policy, scheme)
-
-    def _knows_objective(self) -> bool:
-        """Whether it is known which statistic policies are ranked by."""
+    def _find_objective(self) -> str | None:
+        """The statistic that policies are ranked by; None while it is not known."""
         if self._objective is None and self.failure is None:
             found = self._target.look(self._reports.episodes.episodes, self._reports.extra_names)
             if found is not None and found.name is None:
@@ -160,64 +130,78 @@ class PbtDriver:
                 if found.text:
                     _log.info("%s", found.text)
                 self._objective = found.name
-        return self._objective is not None
-
-    def _objective_name(self) -> str:
-        assert self._objective is not None
         return self._objective
 
+    def _in_order(self) -> list[int]:
+        """All members: those without weights first, then in rotation, so that short periods reach every member."""
+        members = sorted(self._population.members, key=lambda policy: (policy <= self._last, policy))
+        return sorted(members, key=lambda policy: policy not in self._orphans)
+
+    def _next(self, policy: int, objectives: Objectives) -> Event | None:
+        """The event of ``policy`` that is due now, if any."""
+        population, steps = self._population, self._reports.env_steps_of(policy)
+        if policy in self._orphans:
+            event = population.reseed(policy, steps, objectives, self._orphans, "its own weights are lost")
+            if event is not None:
+                self._orphans.remove(policy)  # if it fails now, its next turn is an ordinary one
+            return event
+        if not population.due(policy, steps):
+            return None
+        # No member may copy fresh weights, however well they may have done by chance.
+        return population.turn(policy, steps, {p: mean for p, mean in objectives.items() if p not in self._orphans})
+
     def _begin(self, event: Event) -> None:
-        """Give the first order that ``event`` takes."""
+        """Give the first command of ``event``."""
         if event.kind is Kind.KEEP:
             self._population.record(event)
-            return
-        if event.kind is not Kind.REPLACE or event.parent is None or self._is_done(event.parent):
-            self._order(event)
+        elif event.kind is Kind.REPLACE and event.parent is not None and not self._is_done(event.parent):
+            self._commands.give(event.parent, LearnerCommand(save=True))
+            self._turns[event.policy] = _Turn(event, saving=event.parent)
         else:
-            self._orders.give(event.parent, LearnerCommand(save=True))
-            self._turns[event.policy] = _Turn(event, waits_for_parent=True)
+            self._command(event)
 
-    def _go_on(self, policy: int, turn: _Turn) -> None:
-        event = turn.event
-        if turn.waits_for_parent:
-            assert event.parent is not None
-            problem = "" if self._is_done(event.parent) else self._orders.answer(event.parent)
-            if problem is not None:
-                # What could not be saved now may have been before; it is for the child to find out.
-                self._order(event)
-            return
+    def _advance_turns(self) -> None:
+        for policy, turn in list(self._turns.items()):
+            if turn.saving is None:
+                self._advance(policy, turn.event)
+            elif self._is_done(turn.saving) or self._commands.answer(turn.saving) is not None:
+                # If the parent could not save, it may have saved before; the child finds out.
+                self._command(turn.event)
+
+    def _advance(self, policy: int, event: Event) -> None:
+        """Record ``event`` once the learner of ``policy`` has answered."""
         done = self._is_done(policy)  # asked first: from then on it answers nothing
-        problem = self._orders.answer(policy)
+        problem = self._commands.answer(policy)
         if problem is None:
             if done:
                 del self._turns[policy]
                 self._population.call_off(policy)
             return
         del self._turns[policy]
-        # It learns with what the event says since a beat ago at most, and the next period begins.
+        # It learns with the new values since a beat ago at most, and the next period begins.
         event = dataclasses.replace(event, env_steps=self._reports.env_steps_of(policy))
         if problem:
             _log.warning("policy %d keeps what it has: %s", policy, problem)
             self._population.record(event.skipped(problem))
             return
+        values = ", ".join(f"{name}={value:.4g}" for name, value in sorted(event.hyperparameters.items()))
         if event.kind is Kind.REPLACE:
             self._reports.forget_episodes(policy)
+            _log.info("policy %d takes over from policy %s (%s): %s", policy, event.parent, event.reason, values)
+        else:
+            _log.info("policy %d continues with %s (%s)", policy, values, event.reason)
         self._shape(policy, event.reward_shaping)
-        _log.info("%s", _told(event))
         self._population.record(event)
 
-    def _order(self, event: Event) -> None:
-        parent = None if event.kind is not Kind.REPLACE else str(self._checkpoints_of(event.parent))
-        self._orders.give(event.policy, LearnerCommand(parent=parent, hyperparameters=dict(event.hyperparameters)))
-        self._turns[event.policy] = _Turn(event, waits_for_parent=False)
+    def _command(self, event: Event) -> None:
+        """Have the learner of the event's policy load what it is to load and take the new hyperparameters."""
+        parent = None
+        if event.kind is Kind.REPLACE:
+            assert event.parent is not None
+            parent = str(self._rundir.checkpoint_dir(event.parent))
+        self._commands.give(event.policy, LearnerCommand(parent=parent, hyperparameters=dict(event.hyperparameters)))
+        self._turns[event.policy] = _Turn(event, saving=None)
 
-    def _checkpoints_of(self, policy: int | None) -> Path:
-        assert policy is not None
-        return self._rundir.checkpoint_dir(policy)
-
-
-def _told(event: Event) -> str:
-    values = ", ".join(f"{name}={value:.4g}" for name, value in sorted(event.hyperparameters.items()))
-    if event.kind is Kind.REPLACE:
-        return f"policy {event.policy} takes over from policy {event.parent} ({event.reason}): {values}"
-    return f"policy {event.policy} goes on with {values} ({event.reason})"
+    def _shape(self, policy: int, shaping: RewardShaping | None) -> None:
+        if self._schemes is not None and shaping is not None:
+            self._schemes.set(policy, shaping)

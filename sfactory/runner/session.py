@@ -40,6 +40,10 @@ _log = logging.getLogger(__name__)
 
 _NO_OBSERVERS: Mapping[str, Observer] = {}
 _NO_LIMIT = 10**9  # limits beyond this are the defaults, which no run reaches
+_FINISHED = (
+    "this run is finished: %d env steps in %.0f s of training; raise the limit that it reached "
+    "(--train_for_env_steps, --train_for_frames or --train_for_seconds) to train further"
+)
 
 
 class Session:
@@ -48,7 +52,7 @@ class Session:
     def __init__(
         self, resolved: Resolved, arguments: list[str], spawner: Spawner, interrupts: Interrupts, started_at: float
     ) -> None:
-        """``arguments``: the words that ``resolved`` was read from. started_at: when the process started."""
+        """arguments: the words that ``resolved`` was read from. started_at: when the process started."""
         self._resolved = _with_seed(resolved)
         self._arguments, self._spawner, self._interrupts = arguments, spawner, interrupts
         self._started_at = started_at
@@ -80,14 +84,28 @@ class Session:
                 for warning in self._resolved.warnings:
                     _log.warning("%s", warning)
                 if resumed is not None and resumed.finished(self._config):
-                    outcome = _already_finished(self._config, resumed)
+                    _log.info(_FINISHED, resumed.env_steps, resumed.train_seconds)
+                    outcome = Outcome("done", _summary_of(self._config, resumed, "done"), None)
                 else:
                     plan = self._tune(plan, console) if self._config.tuning.autotune else plan
                     write_config(run_dir.path, self._config, self._resolved.sources)
                     has_begun = True
                     run_dir.write_run_json("running", argv=self._arguments, seed=self._seed)
                     _log_start(self._config, plan, resumed, run_dir)
-                    context = self._context(plan, run_dir, resumed or Resumed(), console, observers)
+                    context = RunContext(
+                        config=self._config,
+                        seed=self._seed,
+                        plan=plan,
+                        run_dir=run_dir,
+                        resumed=resumed or Resumed(),
+                        console=console,
+                        observers=observers,
+                        spawner=self._spawner,
+                        interrupts=self._interrupts,
+                        started_at=self._started_at,
+                        worker_restarts=RestartBudget("max_worker_restarts", self._config.sampling.max_worker_restarts),
+                        run_restarts=RestartBudget("max_restarts", self._config.run.max_restarts),
+                    )
                     outcome = run_with_restarts(context)
             except Interrupted:
                 self._interrupts.raising = False
@@ -115,25 +133,6 @@ class Session:
         console.close(f"RESULT done benchmark of {now() - started:.0f} s")
         return result
 
-    def _context(
-        self, plan: Plan, run_dir: RunDir, resumed: Resumed, console: Console, observers: Observers
-    ) -> RunContext:
-        config = self._config
-        return RunContext(
-            config=config,
-            seed=self._seed,
-            plan=plan,
-            run_dir=run_dir,
-            resumed=resumed,
-            console=console,
-            observers=observers,
-            spawner=self._spawner,
-            interrupts=self._interrupts,
-            started_at=self._started_at,
-            worker_restarts=RestartBudget("max_worker_restarts", config.sampling.max_worker_restarts),
-            run_restarts=RestartBudget("max_restarts", config.run.max_restarts),
-        )
-
     def _plan(self) -> Plan:
         """Probe the env, and decide sizes and devices."""
         config, sampling = self._config, self._config.sampling
@@ -148,7 +147,7 @@ class Session:
         return plan
 
     def _plan_and_archive(self, run_dir: RunDir) -> Plan | None:
-        """Archive an earlier run if the flags say so, but only once this one could be planned; returns its plan."""
+        """Archive an earlier run if the flags say so, and then return the plan of this one, which is made first."""
         behavior = self._config.run.restart_behavior
         if behavior == "resume":
             return None
@@ -169,9 +168,8 @@ class Session:
                 "--experiment or --restart_behavior=restart"
             )
         else:
-            tuned = Autotune(resolved.config, resolved.given, plan, self._seed, console).run(
-                self._spawner, self._interrupts
-            )
+            autotune = Autotune(resolved.config, resolved.given, plan, self._seed, console)
+            tuned = autotune.run(self._spawner, self._interrupts)
             command = tuned_command(self._arguments, tuned.chosen, _from_file(resolved))
             console.message(f"autotune: the same without it: {command}")
             sources = {**resolved.sources, **dict.fromkeys(tuned.chosen, AUTOTUNE)}
@@ -246,10 +244,7 @@ def _open_console(config: Config, run_dir: RunDir) -> Console:
     steps = limits.env_steps * len(learning_policies(config)) if limits.env_steps < _NO_LIMIT else None
     seconds = limits.seconds if limits.seconds < _NO_LIMIT else None
     console = Console(steps, seconds, log_path=run_dir.log_path if config.report.log_to_file else None)
-    root = logging.getLogger()
-    for handler in list(root.handlers):
-        root.removeHandler(handler)
-    root.addHandler(console.handler())
+    logging.getLogger().handlers[:] = [console.handler()]
     return console
 
 
@@ -275,16 +270,6 @@ def _log_start(config: Config, plan: Plan, resumed: Resumed | None, run_dir: Run
     )
     if resumed is not None:
         _log.info("resumed at %d env steps, update %d", resumed.env_steps, resumed.updates)
-
-
-def _already_finished(config: Config, resumed: Resumed) -> Outcome:
-    _log.info(
-        "this run is finished: %d env steps in %.0f s of training; raise the limit that it reached "
-        "(--train_for_env_steps, --train_for_frames or --train_for_seconds) to train further",
-        resumed.env_steps,
-        resumed.train_seconds,
-    )
-    return Outcome("done", _summary_of(config, resumed, "done"), None)
 
 
 def _summary_of(config: Config, resumed: Resumed | None, status: Result) -> Summary:

@@ -19,6 +19,7 @@ from sfactory.report.observers import Observers
 from sfactory.runner.context import RunContext
 from sfactory.runner.parallel import ParallelExecutor
 from sfactory.runner.serial import SerialExecutor
+from sfactory.supervise.restarts import RestartBudget
 from tests.support.parts import VECTOR
 
 
@@ -43,6 +44,8 @@ def context_of(folder: Path, interrupts: Interrupts, env_steps: int = 0, **flags
             spawner=Spawner(),
             interrupts=interrupts,
             started_at=0.0,
+            worker_restarts=RestartBudget("max_worker_restarts", 0),
+            run_restarts=RestartBudget("max_restarts", 0),
         )
 
 
