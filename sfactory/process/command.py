@@ -8,7 +8,6 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from sfactory.config.flags import all_flags, assigned
@@ -20,11 +19,10 @@ from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
 class Command:
     """The main process of a command, as a context: handles signals, and turns errors into messages and an exit code.
 
-    interrupts: the signals that came. exit_code: what the process is to end with; set it where it is not 0.
+    process_name: as ``ps`` shows it. interrupts: the signals that came. exit_code: of the process; 0 if it is not set.
     """
 
     def __init__(self, process_name: str) -> None:
-        """``process_name``: as ``ps`` shows it."""
         self._process_name = process_name
         self.interrupts = Interrupts()
         self.exit_code = int(ExitCode.DONE)
@@ -34,13 +32,11 @@ class Command:
         self.interrupts.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
         try:
             return self._handles(error)
         finally:
-            self.interrupts.__exit__(kind, error, traceback)
+            self.interrupts.__exit__()
 
     def print_result(self, work: Callable[[], str]) -> None:
         """Print the line that ``work`` returns on stdout; until then everything that is printed goes to stderr."""
@@ -55,7 +51,7 @@ class Command:
         print(line, flush=True)
 
     def _handles(self, error: BaseException | None) -> bool:
-        """Report ``error`` and set the exit code; False for what Python itself is to handle, such as SystemExit."""
+        """Report ``error`` and set the exit code; False if Python itself must handle it, such as SystemExit."""
         if isinstance(error, Interrupted):
             self.interrupts.raising = self.interrupts.raising_again = False
             self.exit_code = self.interrupts.exit_code
@@ -63,20 +59,18 @@ class Command:
         elif isinstance(error, SFactoryError):
             if error.exit_code is ExitCode.FAULTS and error.__cause__ is not None:
                 traceback.print_exception(error.__cause__)  # the exception of the env
-            problems = error.problems if isinstance(error, ConfigError) else [str(error)]
-            self._fail(problems, error.headline, error.exit_code)
-        elif isinstance(error, Exception):  # a defect: shown whole, and ended as every other fault is
+            self.exit_code = int(error.exit_code)
+            for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:
+                print(f"error: {problem}", file=sys.stderr, flush=True)
+            self.on_failure(error.headline)
+        elif isinstance(error, Exception):  # a defect: shown whole, and ended like every other fault
             traceback.print_exception(error)
-            self._fail([named(error)], named(error), ExitCode.FAULTS)
+            self.exit_code = int(ExitCode.FAULTS)
+            print(f"error: {named(error)}", file=sys.stderr, flush=True)
+            self.on_failure(named(error))
         else:
             return False
         return True
-
-    def _fail(self, problems: Sequence[str], headline: str, code: ExitCode) -> None:
-        for problem in problems:
-            print(f"error: {problem}", file=sys.stderr, flush=True)
-        self.exit_code = int(code)
-        self.on_failure(headline)
 
     def on_interrupt(self) -> None:
         """Called when a signal ended the work; prints the last line on stderr."""
@@ -100,7 +94,7 @@ def resume_command(arguments: Sequence[str], from_file: Collection[str] = ()) ->
 
 
 def tuned_command(arguments: Sequence[str], chosen: Mapping[str, object], from_file: Collection[str] = ()) -> str:
-    """The command that does the same as ``arguments`` with the settings that autotune has ``chosen``, without tuning.
+    """The command that trains with the settings that autotune has ``chosen``, and the other ``arguments``.
 
     ``from_file``: as for ``resume_command``.
     """

@@ -1,9 +1,8 @@
 """Handles SIGINT, SIGTERM, SIGHUP and SIGUSR1 in main, and keeps stdout for results.
 
-The first signal saves and stops, the second ends the run at once. The same signal again within ECHO_S counts as the
-first: ``timeout`` and others signal a process and then its whole group. SIGUSR1 logs the state of the run and changes
-nothing. Signals are counted; during start-up they raise ``Interrupted``. The module does not import torch, so signals
-are handled before anything slow happens. While foreign code runs, its prints go to stderr.
+The first signal saves and stops, the second ends the run at once. The same signal again within ECHO_S is ignored:
+``timeout`` and others signal a process and then its whole group. SIGUSR1 logs the state of the run. The module does not
+import torch, so that signals are handled before anything slow happens.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from sfactory.clock import now
@@ -22,7 +21,7 @@ from sfactory.clock import now
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 QUESTION = signal.SIGUSR1
 ECHO_S = 0.25
-# Signals that main alone answers: a child that gets one, because the whole group did, goes on.
+# Signals that main alone answers: a child that gets one, because the whole group did, continues.
 FOR_MAIN = (*HANDLED, QUESTION)
 
 
@@ -56,21 +55,16 @@ class Interrupts:
         self._previous[QUESTION] = signal.signal(QUESTION, self._ask)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.raising = self.raising_again = False
-        if self.count:
-            # The process is on its way out, and a second signal must not change how it ends: not in the interpreter's
-            # last moments either, in which it gives handlers of Python's up for the default, and leaves this as it is.
-            for handled in HANDLED:
-                signal.signal(handled, signal.SIG_IGN)
-            return
-        for signum, handler in self._previous.items():
+        # After a signal the process ends, and another one must not change how. At its end the interpreter replaces
+        # Python's handlers by the default, but not SIG_IGN.
+        handlers = dict.fromkeys(HANDLED, signal.SIG_IGN) if self.count else self._previous
+        for signum, handler in handlers.items():
             signal.signal(signum, handler)
 
     def restore(self) -> None:
-        """Have signals do what they did before, even if some came, in a process that goes on. For the main thread."""
+        """Restore the earlier handlers, even if signals came, in a process that continues. For the main thread."""
         previous, self._previous = self._previous, {}
         for signum, handler in previous.items():
             if handler is not None:  # one that was not set by Python cannot be set again
@@ -108,12 +102,12 @@ class Interrupts:
 
 @contextlib.contextmanager
 def signals_held_back() -> Iterator[None]:
-    """Have signals for main heard when the block ends. For the main thread.
+    """Handle signals for main only when the block ends. For the main thread.
 
-    They are blocked, so that processes started inside inherit that and a signal to the group spares them. That alone
+    They are blocked, and processes started inside inherit that, so a signal to the group does not end them. That alone
     holds nothing back here: the kernel gives a signal to any thread that does not block it, such as those of BLAS, and
-    Python then runs its handler in the main thread. So the handlers are exchanged, too; one that was not set by Python
-    could not be put back, and stays.
+    Python then runs its handler in the main thread. So the handlers are exchanged, too, except those that were not set
+    by Python, which could not be restored.
     """
     heard: list[int] = []
     found = {signum: signal.getsignal(signum) for signum in FOR_MAIN}
@@ -138,37 +132,23 @@ _LIBC = ctypes.CDLL(None)
 def stdout_to_stderr() -> Iterator[None]:
     """What Python, C and child processes print to stdout inside goes to stderr; afterwards stdout is as it was.
 
-    C's stdio keeps what it is to print to a pipe or a file until its buffer is full, at the latest to the end of the
-    process, where it would come after the result. So buffers are emptied before file descriptor 1 changes its meaning.
+    C's stdio buffers what it prints to a pipe or a file, at the latest to the end of the process, where it would come
+    after the result. So buffers are emptied before file descriptor 1 changes its meaning.
     """
     _flush()
-    restore = _divert()
-    try:
+    with contextlib.ExitStack() as at_end:
+        if sys.__stdout__ is not None:  # otherwise descriptor 1 belongs to another file, or to none
+            try:
+                kept = os.dup(1)
+            except OSError:  # it was closed on the way
+                at_end.callback(os.close, 1)
+            else:
+                at_end.callback(os.close, kept)
+                at_end.callback(os.dup2, kept, 1)
+            os.dup2(2, 1)
+        at_end.callback(_flush)
         with contextlib.redirect_stdout(sys.stderr):
             yield
-    finally:
-        try:
-            _flush()
-        finally:
-            restore()
-
-
-def _divert() -> Callable[[], None]:
-    """Make file descriptor 1 another name of 2; returns what undoes that."""
-    if sys.__stdout__ is None:  # Python was started without a stdout: descriptor 1 belongs to another file or to none
-        return lambda: None
-    try:
-        kept = os.dup(1)
-    except OSError:  # it was closed on the way
-        os.dup2(2, 1)
-        return lambda: os.close(1)
-    os.dup2(2, 1)
-
-    def restore() -> None:
-        os.dup2(kept, 1)
-        os.close(kept)
-
-    return restore
 
 
 def _flush() -> None:

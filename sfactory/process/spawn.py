@@ -39,9 +39,9 @@ _F_SETSIG = 10  # fcntl.F_SETSIG is missing from Python's fcntl
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """What every child is given: its name, the boards it writes to, its niceness, where it shows its stacks.
+    """What every child gets: its name, the boards it writes to, its niceness, where it writes its stacks.
 
-    log_path: the file that takes what it logs, beside stderr.
+    log_path: the file it logs to, beside stderr.
     """
 
     name: str
@@ -52,30 +52,27 @@ class ChildSpec:
     log_path: Path | None = None
 
 
-def child_main(birth: ChildSpec, role: Callable[..., None], *given: Any) -> None:
+def child_main(spec: ChildSpec, role: Callable[..., None], *given: Any) -> None:
     """Entry point of a child: set the process up, then run ``role(*given, row)``. Does not return."""
-    prepare_process(birth.name, birth.stack)
-    if birth.log_path is not None:
-        _log_to(birth.log_path, birth.name)
-    row = birth.status.row(birth.name)
+    prepare_process(spec.name, spec.stack)
+    if spec.log_path is not None:
+        _log_to(spec.log_path, spec.name)
+    row = spec.status.row(spec.name)
     row.start()
     code = int(ExitCode.DONE)
     try:
         with contextlib.suppress(OSError):  # lowering niceness needs rights; main has warned where they lack
-            os.nice(birth.niceness)
+            os.nice(spec.niceness)
         role(*given, row)
     except BaseException as error:
-        birth.failures.write(birth.name, _told(error))
+        spec.failures.write(spec.name, _failure_text(error))
         code = int(error.exit_code) if isinstance(error, SFactoryError) else int(ExitCode.FAULTS)
     finally:
         leave(code)
 
 
-def _told(error: BaseException) -> str:
-    """The traceback of what ended the process, or its text alone where that says all that a reader can act on.
-
-    Either way the last line says what happened.
-    """
+def _failure_text(error: BaseException) -> str:
+    """The traceback of ``error``, or its text alone if that says all that a user needs; the last line is the error."""
     if not isinstance(error, CannotSaveError | CheckpointError | DivergedError | Starved):
         return traceback.format_exc()
     details = str(error).splitlines()[1:]
@@ -83,14 +80,14 @@ def _told(error: BaseException) -> str:
 
 
 def prepare_process(name: str, stack: StackDump | None = None) -> None:
-    """Name the process, tie its life to main's, let main alone decide on signals, keep stdout for results.
+    """Name the process, have it die with main, leave signals to main, and stdout to results.
 
-    ``stack``: where the process writes its stacks when main asks where it hangs.
+    ``stack``: where the process writes its stacks when main asks for them.
     """
     Path("/proc/self/comm").write_text(name)
     _die_with_main()
     for signum in FOR_MAIN:
-        # A handler, not SIG_IGN: programs that an env starts must not inherit deafness to signals.
+        # A handler, not SIG_IGN, which programs that an env starts would inherit.
         signal.signal(signum, _leave_it_to_main)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_MAIN)
     os.dup2(2, 1)
@@ -101,10 +98,10 @@ def prepare_process(name: str, stack: StackDump | None = None) -> None:
 
 
 class _LogFile(logging.FileHandler):
-    """A file that several processes append to, a line at a time. A disk that is full costs lines, never the process."""
+    """A file that several processes append to, a line at a time. A full disk costs lines, never the process."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """What could not be written is on stderr all the same."""
+        """Ignore the error: the line is on stderr, too."""
 
 
 def _log_to(path: Path, name: str) -> None:
@@ -116,7 +113,7 @@ def _log_to(path: Path, name: str) -> None:
 
 
 def leave(code: int) -> None:
-    """End the process now, without waiting for threads or exit handlers of whatever the env loaded."""
+    """End the process now, without waiting for threads or exit handlers of libraries."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -124,7 +121,7 @@ def leave(code: int) -> None:
 
 
 def _leave_it_to_main(signum: int, frame: FrameType | None) -> None:
-    """Main gets the same signal, and orders the stop, or answers."""
+    """Do nothing: main gets the same signal."""
 
 
 def _die_with_main() -> None:
@@ -153,10 +150,7 @@ class Spawner:
         self._context.set_forkserver_preload(_PRELOAD)
 
     def open(self) -> None:
-        """Start the server process. It is deaf to Ctrl-C and SIGTERM: a signal to the group is main's business.
-
-        Before that the limit of open files is raised, which it and all children inherit.
-        """
+        """Raise the limit of open files, and start the server process, which ignores signals to the group."""
         raise_file_limit()
         resource_tracker.ensure_running()
         os.environ[_SOCKET_DIR] = util.get_temp_dir()
