@@ -13,7 +13,6 @@ import contextlib
 import faulthandler
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 
 from sfactory.clock import TIMEOUTS, Awake, now
 from sfactory.errors import RingsLost, WorkerDied
@@ -28,7 +27,7 @@ _LOCKED = "uses a ring that is locked by a process that was killed while it used
 
 
 class HangDetector:
-    """Asks children that take too long for their stacks. ``is_late``: whether a child does."""
+    """Asks children that take too long for their stacks. ``is_late``: whether a child takes too long."""
 
     def __init__(self, is_late: Callable[[ChildProcess], bool]) -> None:
         self._is_late = is_late
@@ -59,9 +58,9 @@ class WorkerHangs:
         reset_limit_s: float,
         reading_since: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """step_limit_s: bound on one step of a worker; 0 is none. reset_limit_s: on making or resetting one env.
+        """step_limit_s: bound on one step of a worker; 0: none. reset_limit_s: bound on making or resetting one env.
 
-        ``reading_since``: since when main has been reading the queue of its reports; 0 if it is not.
+        ``reading_since``: since when main has been reading the queue of its reports; 0 if it is not reading.
         """
         self._process_group, self._step_limit_s, self._reset_limit_s = process_group, step_limit_s, reset_limit_s
         self._reading_since = reading_since
@@ -86,7 +85,7 @@ class WorkerHangs:
         return None
 
     def where(self, name: str) -> str | None:
-        """Where and why ``name`` hung, if it was killed for that; asked once, after its death."""
+        """Where and why ``name`` hung, if it was killed for that; to be called once, after its death."""
         self._detector.forget(name)
         return self._killed.pop(name, None)
 
@@ -98,9 +97,7 @@ class WorkerHangs:
         row = child.row
         if self._is_at_ring(child):
             return _LOCKED
-        if not (is_actor(child.name) or is_policy_worker(child.name)):
-            return None
-        if not row.get("loop_since"):
+        if not (is_actor(child.name) or is_policy_worker(child.name)) or not row.get("loop_since"):
             return None  # it has not come to its loop yet
         busy_since = row.get("busy_since")
         seconds = self._seconds(child.name, "busy", busy_since)
@@ -117,7 +114,7 @@ class WorkerHangs:
         )
 
     def _seconds(self, name: str, what: str, stamp: float) -> float:
-        """How long main, while it was awake, has seen this stamp of a process; 0 without a stamp."""
+        """How long main has seen this stamp of a process, in time awake; 0 without a stamp."""
         if not stamp:
             return 0.0
         seen = self._seen.get((name, what))
@@ -127,10 +124,10 @@ class WorkerHangs:
 
 
 class BenchmarkHangs:
-    """Ends a measurement in which an actor hangs: its figure would be that of the others, or there would be none."""
+    """Ends a measurement in which an actor hangs, which would measure the other actors only."""
 
     def __init__(self, process_group: ProcessGroup, env: str, limit_s: float) -> None:
-        """``limit_s``: ``--reset_timeout_seconds``, as a step may include a reset. ``env``: for the error."""
+        """``limit_s``: ``--reset_timeout_seconds``, since a step may include a reset. ``env``: for the error."""
         self._process_group, self._env, self._limit_s = process_group, env, limit_s
         self._detector = HangDetector(self._is_late)
 
@@ -172,9 +169,7 @@ class SerialHangWatch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(_JOIN_S)
         faulthandler.cancel_dump_traceback_later()

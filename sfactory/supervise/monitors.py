@@ -1,6 +1,6 @@
-"""Warnings about a run that makes no progress, and a dump of all processes on request (SIGUSR1).
+"""Warns about a run that makes no progress, and logs the state of all processes on request (SIGUSR1).
 
-They only read shared memory: no process is asked and no lock is taken, so they work where all processes are stuck.
+It only reads shared memory and takes no lock, so it works even if all processes are stuck.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class StallWarnings:
 
 
 class StatusDump:
-    """Logs the state, waiting messages and slots of every process on ``kill -USR1 <pid of sf-main>``."""
+    """Logs state, messages and slots of every process on ``kill -USR1 <pid of sf-main>``."""
 
     def __init__(self, shared: SharedObjects) -> None:
         self._shared = shared
@@ -89,7 +89,7 @@ class IdlePolicyWarning:
     def __init__(
         self, policies: Sequence[int], env_steps_of: Callable[[int], int], is_done: Callable[[int], bool]
     ) -> None:
-        """``policies``: those that learn. env_steps_of: how many env steps each has learned from."""
+        """``policies``: those that learn. env_steps_of: how many env steps a policy has learned from."""
         self._policies, self._env_steps_of, self._is_done = policies, env_steps_of, is_done
         self._seen: dict[int, tuple[int, float]] = {}  # steps, and since when there were as many
         self._warned: set[int] = set()

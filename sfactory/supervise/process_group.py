@@ -1,9 +1,9 @@
 """Starts the child processes of a run, and collects how each of them ended.
 
-Only a limited number of actors make and reset their envs at the same time. An actor that ends before its envs have had
-their first reset is replaced by a process with the same shared objects, its queue included. NOTE [Death and queues]
-forbids a second reader, but this one is the first: the dead process never read or wrote, so it held no lock. An actor
-that has worked is replaced by a process with a queue of its own: see NOTE [Incarnations].
+Only a limited number of actors make and reset their envs at the same time. An actor that ends before the first reset
+of its envs is replaced by a process with the same shared objects, its queue included. NOTE [Death and queues] forbids a
+second reader, but this one is the first: the dead process never read or wrote, so it held no lock. An actor that has
+worked is replaced by a process with a new queue: see NOTE [Incarnations].
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ _NICER = {POLICY_WORKERS: 2, ACTORS: 10, EVALUATORS: 10}  # added to --default_n
 
 @dataclass(frozen=True)
 class ProcessExit:
-    """How a child ended. text: the traceback that it left, or ''."""
+    """How a child ended. text: its traceback, or ''."""
 
     name: str
     exit_code: int
     text: str
 
     def as_error(self) -> SFactoryError:
-        """The error with which this death ends the run; a learner may have left the exit code."""
-        kind = LearnerDied if is_learner(self.name) else WorkerDied
-        error = kind(f"{self.text.rstrip()}\n{self.cause}" if self.text else self.cause)
-        if isinstance(error, LearnerDied):
-            error.was_killed = not self.text
-        if is_learner(self.name) and self.exit_code in (ExitCode.DIVERGED, ExitCode.CANNOT_SAVE, ExitCode.REFUSED):
+        """The error with which this death ends the run, with the exit code of a learner that has set one."""
+        text = f"{self.text.rstrip()}\n{self.cause}" if self.text else self.cause
+        if not is_learner(self.name):
+            return WorkerDied(text)
+        error = LearnerDied(text)
+        error.was_killed = not self.text
+        if self.exit_code in (ExitCode.DIVERGED, ExitCode.CANNOT_SAVE, ExitCode.REFUSED):
             error.exit_code = ExitCode(self.exit_code)
         return error
 
@@ -58,10 +59,9 @@ class ProcessExit:
     def cause(self) -> str:
         """One line: which process ended, and how."""
         if self.exit_code < 0:
-            known = -self.exit_code in {int(signum) for signum in signal.Signals}
-            name = signal.Signals(-self.exit_code).name if known else f"signal {-self.exit_code}"
-            hint = "; perhaps the machine ran out of memory" if name == "SIGKILL" else ""
-            return f"{self.name} was killed by {name}{hint}"
+            names = {int(signum): signum.name for signum in signal.Signals}
+            hint = "; perhaps the machine ran out of memory" if self.exit_code == -signal.SIGKILL else ""
+            return f"{self.name} was killed by {names.get(-self.exit_code, f'signal {-self.exit_code}')}{hint}"
         if self.text:
             return f"{self.name} failed: {self.text.rstrip().splitlines()[-1]}"
         return f"{self.name} ended with exit code {self.exit_code} although no stop was ordered"
@@ -83,18 +83,18 @@ class ChildProcess:
         return State(int(self.row.get("state")))
 
     def where(self) -> str:
-        """The stack where it hangs, if it has answered a request for it, with a headline."""
+        """The stack where it hangs, with a headline, if it has answered a request."""
         stack = self.stack.read().rstrip()
         return f"{self.name} hung here:\n{stack}" if stack else f"{self.name} hung, and did not answer where"
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What the children are to do.
+    """Settings of the children.
 
     generation: env steps when this start began; makes the seeds of actors differ between sessions.
-    checkpoint_dirs: of each policy; None where nothing is saved. config_of: the config of the learner of a policy,
-    where they differ. log_path: the file that takes what children log, beside stderr.
+    checkpoint_dirs: of each policy; None if nothing is saved. config_of: the config of each policy's learner, if they
+    differ. log_path: the file that children log to, beside stderr.
     """
 
     config: Config
@@ -108,7 +108,7 @@ class Workload:
 
 
 class ProcessGroup:
-    """Starts all children of a run, and notices their deaths."""
+    """Starts the children of a run, and collects how they end."""
 
     def __init__(self, spawner: Spawner, shared: SharedObjects, workload: Workload) -> None:
         self._spawner, self._shared, self._workload = spawner, shared, workload
@@ -133,7 +133,7 @@ class ProcessGroup:
             self._start(name, run_evaluator, setup)
 
     def start_actors(self) -> None:
-        """Start actors that wait to be started, as many as may make and reset envs at the same time."""
+        """Start waiting actors, as many as may make and reset envs at the same time."""
         layout, work = self._shared.layout, self._workload
         most_starting = work.cores.actors_starting(work.config.sampling.max_workers_starting)
         starting = sum(is_actor(child.name) for child in self.booting())
@@ -151,7 +151,7 @@ class ProcessGroup:
         """
         layout, table = self._shared.layout, self._shared.table
         assert name not in self._children, f"{name} is alive"
-        self._shared.status.row(name).clear()  # so that the dead process does not look alive until then
+        self._shared.status.row(name).clear()  # until then the dead process must not look alive
         if is_policy_worker(name):
             self._start_policy_worker(layout.policy_worker_names.index(name))
             return
@@ -217,7 +217,7 @@ class ProcessGroup:
         return ProcessExit(name, int(ExitCode.FAULTS) if code is None else code, self._shared.failures.read(name))
 
     def kill(self) -> list[str]:
-        """SIGKILL all children that are left, and wait until they are gone; returns their names. None starts later."""
+        """SIGKILL all children, and wait until they are gone; returns their names. No child starts later."""
         names = list(self._children)
         self._waiting.clear()
         for child in self._children.values():

@@ -1,11 +1,11 @@
-"""Replaces worker processes: while they start, and when they die later in the run.
+"""Replaces worker processes that die while they start or later in the run.
 
 An actor that dies or hangs during the first reset of its envs is replaced: simulators may fail then for causes that
 pass (a port is taken, many ask a licence server at once). So is one that is killed before that. An exception while
 modules are imported and envs are made would be raised again, and ends the run.
 
-Later, a process is replaced if it was ended from outside or ended itself without a message: by a signal, a crash of
-native code, a hang. A process that raised has said why, and would raise again.
+Later, a process is replaced if it ended without a traceback: by a signal, a crash of native code, a hang. One that
+raised would raise again.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class StartupMonitor:
 
     def __init__(self, process_group: ProcessGroup, status: StatusBoard, limit_s: float) -> None:
         self._process_group, self._status, self._limit_s = process_group, status, limit_s
+        self._boot_limit_s = max(_MIN_BOOT_S, limit_s)
         self._detector = HangDetector(self._is_late)
         self._hung: dict[str, str] = {}  # stacks of actors that were killed because they hung
         self._tries: dict[str, int] = {}  # first resets of an actor that has not worked yet
@@ -41,21 +42,14 @@ class StartupMonitor:
     def look(self) -> SFactoryError | None:
         """Start actors that may start now, and end children that take too long; returns the failure, if any."""
         for child, stack in self._detector.hung(self._process_group.booting()):
-            failure = self._end(child, stack)
-            if failure is not None:
-                return failure
+            state = child.state  # read after the stack: a child that is RUNNING by now is left alone
+            if state >= State.RUNNING or child.name in self._hung:
+                continue
+            child.process.kill()  # its end is not awaited; the death of an actor in a reset is noticed as any other
+            if state is not State.RESETTING:
+                return self._never_ready(child, stack)
+            self._hung[child.name] = stack
         self._process_group.start_actors()
-        return None
-
-    def _end(self, child: ChildProcess, stack: str) -> WorkerDied | None:
-        """Kill a child that is late; returns the failure of the run unless it can be replaced."""
-        state = child.state  # read after the stack: a child that is RUNNING by now is left alone
-        if state >= State.RUNNING or child.name in self._hung:
-            return None
-        child.process.kill()  # its end is not awaited; the death of an actor in a reset is noticed as any other
-        if state is not State.RESETTING:
-            return self._never_ready(child, stack)
-        self._hung[child.name] = stack
         return None
 
     def may_be_tried_again(self, death: ProcessExit) -> bool:
@@ -66,33 +60,28 @@ class StartupMonitor:
 
     def after(self, death: ProcessExit) -> SFactoryError | None:
         """Replace an actor that died in a first reset; returns the failure of the run if that is not possible."""
-        self._detector.forget(death.name)
-        again = self.may_be_tried_again(death)
-        stack = self._hung.pop(death.name, None)
+        name, cause, again = death.name, death.cause, self.may_be_tried_again(death)
+        self._detector.forget(name)
+        stack = self._hung.pop(name, None)
+        if stack is not None:
+            limit = f"--reset_timeout_seconds={self._limit_s:g}"
+            cause = f"{stack}\n{name} took longer than {limit} for one environment's reset"
         if not again:
-            return death.as_error() if stack is None else WorkerDied(self._cause_of(death, stack))
-        cause = self._cause_of(death, stack)
-        tries = self._tries[death.name] = self._tries.get(death.name, 0) + 1
+            return death.as_error() if stack is None else WorkerDied(cause)
+        tries = self._tries[name] = self._tries.get(name, 0) + 1
         if tries < MAX_TRIES:
             log.warning("%s; replaced (try %d of %d of its first reset)", cause, tries + 1, MAX_TRIES)
-            self._process_group.replace(death.name)
+            self._process_group.replace(name)
             self._process_group.start_actors()
             return None
         traceback = f"{death.text.rstrip()}\n" if death.text else ""
         return WorkerDied(f"{traceback}{cause} (first reset, tried {tries} times)")
 
-    def restart(self, name: str) -> None:
+    def forget(self, name: str) -> None:
         """Forget the first resets of an actor that had worked and is replaced."""
         self._tries.pop(name, None)
         self._detector.forget(name)
         self._hung.pop(name, None)
-
-    def _cause_of(self, death: ProcessExit, stack: str | None) -> str:
-        """How it ended, in the last line; before that its ``stack``, if it was killed because it hung."""
-        if stack is None:
-            return death.cause
-        limit = f"--reset_timeout_seconds={self._limit_s:g}"
-        return f"{stack}\n{death.name} took longer than {limit} for one environment's reset"
 
     def _is_late(self, child: ChildProcess) -> bool:
         since = child.row.get("busy_since")
@@ -100,22 +89,16 @@ class StartupMonitor:
             return now() - since > self._limit_s
         return now() - child.started_at > self._boot_limit_s
 
-    @property
-    def _boot_limit_s(self) -> float:
-        return max(_MIN_BOOT_S, self._limit_s)
-
     def _never_ready(self, child: ChildProcess, stack: str) -> WorkerDied:
+        flag = f"--reset_timeout_seconds={self._limit_s:g}"
         if is_actor(child.name) and child.row.get("busy_since"):
-            why = (
-                f"did not get ready within --reset_timeout_seconds={self._limit_s:g}: that long it was making one "
-                "environment; if it needs longer, raise it"
-            )
+            why = f"within {flag}: that long it was making one environment; if it needs longer, raise it"
         else:
             why = (
-                f"did not get ready within {self._boot_limit_s:g} s; if this machine only needs longer for imports, "
-                f"the checkpoint and the first weights, raise --reset_timeout_seconds={self._limit_s:g} above that"
+                f"within {self._boot_limit_s:g} s; if this machine only needs longer for imports, the checkpoint and "
+                f"the first weights, raise {flag} above that"
             )
-        return WorkerDied(f"{stack}\n{child.name} {why}")
+        return WorkerDied(f"{stack}\n{child.name} did not get ready {why}")
 
 
 class RestartBudget:
@@ -170,7 +153,9 @@ class WorkerReplacement:
         return None
 
     def _reclaim(self, actor: int) -> int:
-        """Free the slots that a dead actor was filling; returns the env steps that are lost."""
+        """Free the slots that a dead actor was filling, and reset its states; returns the env steps that are lost."""
         self._shared.settle_steps(actor)
-        self._shared.forget(actor)
+        for split in range(self._shared.layout.splits):
+            for phase in range(2):
+                self._shared.states.of(phase, actor, split)[:] = 0.0
         return self._shared.table.reclaim(actor)

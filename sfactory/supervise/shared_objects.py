@@ -42,7 +42,7 @@ class SharedObjects:
     """Allocates everything once, before any child is started. Capacities: see NOTE [Who may block]."""
 
     def __init__(self, spec: EnvSpec, layout: Layout, weight_bytes: int, shaped: bool = False) -> None:
-        """``shaped``: main says by which scheme envs reward each policy."""
+        """``shaped``: main sets the reward shaping of each policy."""
         self.spec, self.layout = spec, layout
         self.trajectories = TrajectoryBuffer(spec, layout)
         self.table = SlotTable(layout.num_actors, layout.splits, layout.slots_per_split, layout.num_policies)
@@ -54,8 +54,8 @@ class SharedObjects:
         self.candidate = EvalWeights(weight_bytes, layout.evaluators) if layout.evaluators else None
         self.status = StatusBoard(layout.process_names)
         self.failures = FailureBoard(layout.process_names)
-        # Under way to an actor at most: of each policy that may play a split a reply, and two wake-ups per slot (one
-        # sent, one unread). To the others twice what actors have to say, of which one that takes over says some again.
+        # To an actor at most: a reply per split from each policy that may play it, and two wake-ups per slot (one sent,
+        # one unread). To the others twice the messages of all actors, since a replacement repeats some of them.
         per_actor = layout.num_policies * (layout.splits + 2 * layout.slots_per_actor) + _SPARE
         incarnations = Incarnations(layout.actor_names + layout.policy_worker_names)
         self.to_actors: list[Channel[ToActor]] = [
@@ -75,24 +75,18 @@ class SharedObjects:
         ]
 
     def settle_steps(self, actor: int) -> None:
-        """Once ``actor`` is dead: its steps are those that it counted in its slots, which it may have died after.
+        """Once ``actor`` is dead: its env steps are those in its slots. It may have died before it reported the last.
 
-        It can have died so within one step of one split; a larger difference is a defect and is logged.
+        These are one step of one split at most; a larger difference is a defect and is logged.
         """
-        # Of envs with many agents the table counts agents' steps, and env steps are those reported last.
-        if self.layout.agents == 1:
-            name, counted = self.layout.actor_names[actor], self.table.steps_of(actor)
-            row = self.status.row(name)
-            reported = int(row.get("env_steps"))
-            if not 0 <= counted - reported <= self.layout.rows:
-                _log.error("%s: %d env steps lie in its slots, %d were reported", name, counted, reported)
-            row.set("env_steps", counted)
-
-    def forget(self, actor: int) -> None:
-        """Once ``actor`` is dead: another one begins with episodes of its own."""
-        for split in range(self.layout.splits):
-            for phase in range(2):
-                self.states.of(phase, actor, split)[:] = 0.0
+        if self.layout.agents > 1:
+            return  # the table counts agents' steps, so the reported env steps stand
+        name, counted = self.layout.actor_names[actor], self.table.steps_of(actor)
+        row = self.status.row(name)
+        reported = int(row.get("env_steps"))
+        if not 0 <= counted - reported <= self.layout.rows:
+            _log.error("%s: %d env steps lie in its slots, %d were reported", name, counted, reported)
+        row.set("env_steps", counted)
 
     def has_learned_enough(self, policy: int) -> bool:
         """Whether the learner of ``policy`` has reached its limit, or does not learn."""
@@ -104,7 +98,7 @@ class SharedObjects:
         return next(inbox for inbox in inboxes if inbox.reader == name)
 
     def actor(self, actor: int, config: Config, seed: int, generation: int, attempt: int = 0) -> ActorSetup:
-        """What actor ``actor`` is given."""
+        """The setup of actor ``actor``."""
         return ActorSetup(
             actor=actor,
             generation=generation,
@@ -140,7 +134,7 @@ class SharedObjects:
     def policy_worker(
         self, policy: int, worker: int, config: Config, seed: int, generation: int, device: str
     ) -> PolicySetup:
-        """What worker ``worker`` of ``policy`` is given, in whichever life it is."""
+        """The setup of worker ``worker`` of ``policy``, the same for all its incarnations."""
         return PolicySetup(
             policy=policy,
             worker=worker,
@@ -161,7 +155,7 @@ class SharedObjects:
     def learner(
         self, policy: int, config: Config, seed: int, device: str, threads: int, checkpoint_dir: str | None
     ) -> LearnerSetup:
-        """What the learner of ``policy`` is given."""
+        """The setup of the learner of ``policy``."""
         benchmark, stage = config.benchmark.benchmark, config.benchmark.stage
         assert stage != "env", "without a learner"
         return LearnerSetup(
@@ -176,7 +170,7 @@ class SharedObjects:
             layout=self.layout.with_batches(config.learner),
             model=config.model,
             algo=config.algo,
-            # What is learned again and again would go astray; a rate of 0 costs as much.
+            # Learning the same data again and again would diverge; a rate of 0 costs as much.
             optim=standing_still(config.optim) if stage == "learn" else config.optim,
             learner=config.learner,
             checkpoint=config.checkpoint,
@@ -194,7 +188,7 @@ class SharedObjects:
         )
 
     def evaluator(self, evaluator: int, config: Config, seed: int, generation: int) -> EvaluatorSetup:
-        """What evaluator ``evaluator`` is given."""
+        """The setup of evaluator ``evaluator``."""
         assert self.candidate is not None, "without evaluators"
         return EvaluatorSetup(
             evaluator=evaluator,

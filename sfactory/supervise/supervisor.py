@@ -31,7 +31,6 @@ class Supervisor:
     """Watches a group of processes until none is left.
 
     failure: the first fault, if any. done: every learner reached its limit, or a beat ended the run.
-    boot_limit_s: see StartupMonitor. saves: whether learners save at a stop; those of a measurement do not.
     """
 
     def __init__(
@@ -45,7 +44,10 @@ class Supervisor:
         replacement: WorkerReplacement | None = None,
         hangs: WorkerHangs | None = None,
     ) -> None:
-        """``replacement``: without one, every death ends the run. ``hangs``: without one, hangs are not detected."""
+        """boot_limit_s: see StartupMonitor. saves: whether learners save at a stop; those of a measurement do not.
+
+        replacement: without one, every death ends the run. hangs: without one, hangs are not detected.
+        """
         self._process_group, self._control, self._status, self._interrupts = process_group, control, status, interrupts
         self._stop = Stop.SAVE if saves else Stop.NOW
         self._boot = StartupMonitor(process_group, status, boot_limit_s)
@@ -94,7 +96,7 @@ class Supervisor:
         """Replace the process that died; returns the failure of the run if that is not possible."""
         if self._replacement is None or not self._replacement.is_for(death):
             return self._boot.after(death)
-        self._boot.restart(death.name)
+        self._boot.forget(death.name)
         return self._replacement.after(death, self._hangs.where(death.name) if self._hangs is not None else None)
 
     def _on_signals(self) -> None:
