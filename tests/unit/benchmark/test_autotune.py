@@ -116,17 +116,6 @@ def test_batches_are_tried_only_if_they_are_free() -> None:
     assert asked.best.batch_size == 8192  # three doublings, and no more
 
 
-def test_the_start_stays_if_no_setting_matters() -> None:
-    found = searched(lambda settings: 1000.0)
-
-    assert found.best == START
-    assert found.gain == 1.0
-    assert len(found.trials) <= MOST_TRIALS
-    # No ladder is followed beyond its first rung.
-    envs = {trial.settings.num_envs_per_worker for trial in found.trials if trial.settings.num_workers == 2}
-    assert envs <= {16, 32, 64}
-
-
 def test_doubling_ends_with_the_first_that_gains_too_little() -> None:
     rates = {32: 100.0, 64: 150.0, 128: 180.0, 256: 180.0 * (1 + GAIN / 2)}
 
@@ -136,7 +125,7 @@ def test_doubling_ends_with_the_first_that_gains_too_little() -> None:
     assert max(trial.settings.num_envs_per_worker for trial in found.trials) == 256
 
 
-@pytest.mark.parametrize("change", [0.02, -0.02], ids=["ever faster", "ever slower"])
+@pytest.mark.parametrize("change", [0.0, 0.02, -0.02], ids=["still", "ever faster", "ever slower"])
 def test_a_machine_that_drifts_does_not_choose_by_chance(change: float) -> None:
     moments = itertools.count(1)
 

@@ -57,34 +57,35 @@ def measure(
     raise AssertionError("a measurement without end")
 
 
-@pytest.mark.parametrize("dataset_s", [0.01, 0.7, 2.0, 5.0])
-def test_the_rate_is_that_of_whole_datasets_however_long_one_takes(
-    dataset_s: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("dataset_s", "learners", "of_learners", "rate"),
+    [
+        *((seconds, 1, True, 1000.0 / seconds) for seconds in (0.01, 0.7, 2.0, 5.0)),
+        (0.5, 2, True, 1000.0 / 0.5),  # both learn from every step, which the first of them counts for the run
+        (1000.0, 1, False, 100 / BEAT_S),  # the steps of actors
+    ],
+)
+def test_the_rate_is_that_of_whole_datasets_or_of_actors(
+    dataset_s: float, learners: int, of_learners: bool, rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured = measure(Machine(dataset_s), monkeypatch)
+    measured = measure(Machine(dataset_s, learners=learners), monkeypatch, of_learners)
 
     assert measured is not None
-    assert measured.rate == pytest.approx(1000.0 / dataset_s)
-    assert TIMING.measured <= measured.seconds <= TIMING.measured + max(dataset_s, BEAT_S)
+    assert measured.rate == pytest.approx(rate)
+    longest = max(dataset_s if of_learners else 0.0, BEAT_S)
+    assert TIMING.measured <= measured.seconds <= TIMING.measured + longest
 
 
-def test_without_learners_steps_of_actors_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = measure(Machine(1000.0), monkeypatch, of_learners=False)
-
-    assert measured is not None
-    assert measured.rate == pytest.approx(100 / BEAT_S)
-    assert measured.seconds == TIMING.measured
-
-
-def test_the_warm_up_begins_once_all_actors_work_and_something_was_learned_from(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("dataset_s", "ready_at", "warm_up"), [(0.5, 7.0, 7.0), (9.0, 0.0, 9.0)], ids=["late actor", "late learner"]
+)
+def test_the_warm_up_begins_with_the_first_dataset_once_all_actors_work(
+    dataset_s: float, ready_at: float, warm_up: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late_actor, late_learner = Machine(0.5, ready_at=7.0), Machine(9.0)
+    machine = Machine(dataset_s, ready_at)
 
-    for machine in (late_actor, late_learner):
-        assert measure(machine, monkeypatch) is not None
-    assert late_actor.warm_ups == [7.0]
-    assert late_learner.warm_ups == [9.0]
+    assert measure(machine, monkeypatch) is not None
+    assert machine.warm_ups == [warm_up]
 
 
 @pytest.mark.parametrize(
@@ -131,12 +132,3 @@ def test_a_measurement_without_patience_takes_the_datasets_so_far(monkeypatch: p
     assert measured is not None
     assert measured.rate == pytest.approx(400.0)
     assert measured.seconds == pytest.approx(2.5)
-
-
-def test_a_step_of_two_policies_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Both learn from every step, which the first of them counts for the run.
-    measured = measure(Machine(0.5, learners=2), monkeypatch)
-
-    assert measured is not None
-    assert measured.rate == pytest.approx(1000.0 / 0.5)
-    assert measured.seconds >= TIMING.measured

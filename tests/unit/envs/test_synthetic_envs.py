@@ -182,31 +182,26 @@ def test_every_corruption_is_caught() -> None:
             check_column(corrupt(column), env.rules, start=(0, 0))
 
 
-@pytest.mark.parametrize("slot", [0, 5, 11])
-def test_every_corruption_of_a_slot_end_is_caught(slot: int) -> None:
+def test_every_corruption_of_a_slot_end_is_caught() -> None:
     column, env = good_column()
     assert column.slot_end_obs is not None
     assert column.slot_end_is_first is not None
-    wrong_obs = set_at("slot_end_obs", slot, column.obs[slot * ROLLOUT])(column)
-    wrong_first = set_at("slot_end_is_first", slot, not column.slot_end_is_first[slot])(column)
+    for slot in (0, 11):
+        wrong_obs = set_at("slot_end_obs", slot, column.obs[slot * ROLLOUT])
+        wrong_first = set_at("slot_end_is_first", slot, not column.slot_end_is_first[slot])
+        for corrupt in (wrong_obs, wrong_first):
+            with pytest.raises(AssertionError, match=f"of slot {slot} is"):
+                check_column(corrupt(column), env.rules)
 
-    for corrupted in (wrong_obs, wrong_first):
-        with pytest.raises(AssertionError, match=f"of slot {slot} is"):
-            check_column(corrupted, env.rules)
 
-
-def test_the_bandit_pays_for_the_action_its_observation_names() -> None:
-    env = Bandit(num_contexts=5, length=200)
+def test_the_bandit_rewards_the_action_that_its_observation_shows() -> None:
+    env = Bandit(num_contexts=5, length=2)
     obs, _ = env.reset(seed=1)
-    right = wrong = 0.0
-    for step in range(200):
-        best = int(np.argmax(obs))
-        played = best if step % 2 == 0 else (best + 1) % 5
-        obs, reward, terminated, truncated, _ = env.step(np.int64(played))
-        right, wrong = (right + reward, wrong) if step % 2 == 0 else (right, wrong + reward)
 
-    assert (right, wrong) == (100.0, 0.0)
-    assert (terminated, truncated) == (True, False)
+    obs, right, *_ = env.step(np.int64(np.argmax(obs)))
+    _, wrong, *ends, _ = env.step(np.int64((np.argmax(obs) + 1) % 5))
+
+    assert (right, wrong, ends) == (1.0, 0.0, [True, False])
 
 
 def test_a_pole_that_falls_is_reset_until_the_episode_ends() -> None:
@@ -232,9 +227,7 @@ def test_poles_of_one_env_are_independent() -> None:
     assert all(np.array_equal(first[agent], other[agent]) for agent in poles.possible_agents)
     assert not np.array_equal(first["pole_0"], first["pole_1"])
     assert steps[0][0]["pole_0"][1] < steps[0][0]["pole_1"][1]  # pushed to the left, to the right
-    assert [step[3] for step in steps] == [{"pole_0": over, "pole_1": over} for over in (False, False, True)]
-    assert not any(over for step in steps for over in step[2].values())
-    assert poles.agents == []
+    assert [step[3]["pole_1"] for step in steps] == [False, False, True]
 
 
 def test_faulty_env_raises_in_its_steps_its_reset_and_its_constructor() -> None:
@@ -254,16 +247,11 @@ def test_faulty_env_raises_in_its_steps_its_reset_and_its_constructor() -> None:
 
 def test_fault_with_a_fuse_happens_as_often_as_ordered_over_all_envs(tmp_path: Path) -> None:
     fuses = [Fuse(str(tmp_path / "fuse"), skip=1, count=2) for _ in range(5)]
-
-    def faults(env: Faulty) -> int:
-        env.reset(seed=0)
-        count = 0
-        for _ in range(5):
-            try:
-                env.step(np.int64(0))
-            except EnvFault:
-                count += 1
-        return count
-
     assert [fuse.trip() for fuse in fuses] == [False, True, True, False, False]
-    assert [faults(Faulty(raise_at=2, fuse=str(tmp_path / "once"), length=100)) for _ in range(3)] == [1, 0, 0]
+
+    first, second = (Faulty(raise_at=1, fuse=str(tmp_path / "once")) for _ in range(2))
+    first.reset(seed=0)
+    second.reset(seed=0)
+    with pytest.raises(EnvFault):
+        first.step(np.int64(0))
+    second.step(np.int64(0))

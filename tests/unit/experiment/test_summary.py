@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from sfactory.errors import CannotSaveError
 from sfactory.experiment.summary import Summary, result_line
 from sfactory.messages import PolicyLag
-from tests.support.source import ROOT
 
 FIRST_KEYS = (
     "status env_steps agent_steps frames train_seconds fps sample_fps episodes episode_return_mean "
@@ -73,12 +70,3 @@ def test_the_result_line_is_one_line_and_ends_with_the_command_that_resumes() ->
 
     assert interrupted == "RESULT interrupted env_steps=5000 return=195.250 resume: python -m x"
     assert failed == "RESULT failed env_steps=0 return=none resume: a \\  b"
-
-
-def test_reporting_does_not_import_torch() -> None:
-    reports = ", ".join(f"sfactory.report.{name}" for name in ("episode_stats", "writers", "console"))
-    code = f"import sys, sfactory.experiment.summary, {reports}\nprint('torch' in sys.modules)"
-
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "False"

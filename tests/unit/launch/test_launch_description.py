@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -165,26 +166,23 @@ def test_problems_of_all_runs_are_reported_at_once_with_their_names() -> None:
     assert all(problem.startswith(start) for problem, start in zip(found, expected, strict=True)), found
 
 
-@pytest.mark.parametrize(
-    ("experiment", "words"),
-    [
+def test_invalid_experiments_are_refused_at_once_with_their_names() -> None:
+    invalid: list[tuple[Any, str]] = [
         (Experiment("a b", BANDIT), "experiment 'a b': its name"),
         (Experiment("a", "python train.py --env=x"), "cmd: 'python': must be flags of sfactory.train"),
         (Experiment("a", "--env='x"), "cmd: No closing quotation"),
         (Experiment("a", BANDIT, env_vars={"1A": "x"}), "env_vars: '1A'='x'"),
-        (Experiment("a", BANDIT, [{"seed": 1}]), "param_generator: [{'seed': 1}] must be"),  # type: ignore[arg-type]
+        (Experiment("a", BANDIT, cast(Any, [{"seed": 1}])), "param_generator: [{'seed': 1}] must be"),
         (Experiment("a", BANDIT, ParamList([{"seed": object}])), "--seed: a type cannot be given"),
         (Experiment("a", BANDIT, RandomSearch({"n": Choice([])}, 1)), "n: has no values to choose from"),
-    ],
-)
-def test_invalid_experiment_is_refused(experiment: Experiment, words: str) -> None:
-    (problem,) = problems(experiment)
+        ("no experiment", "is not an Experiment"),
+    ]
+    same = [Experiment("b", BANDIT), Experiment("b", BANDIT)]
 
-    assert words in problem
+    found = problems(*(experiment for experiment, _ in invalid), *same)
 
-
-def test_two_runs_with_the_same_name_are_refused() -> None:
-    assert "a: several runs have this name" in problems(Experiment("a", BANDIT), Experiment("a", BANDIT))[0]
+    for problem, words in zip(found, [*(words for _, words in invalid), "b: several runs have this name"], strict=True):
+        assert words in problem
 
 
 @pytest.mark.parametrize(

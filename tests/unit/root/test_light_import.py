@@ -37,6 +37,12 @@ def test_the_fork_server_imports_the_code_of_every_kind_of_child() -> None:
     assert {f"sfactory.{role}" for role in roles} <= modules_after("import sfactory.supervise.preload")
 
 
+def test_reporting_does_not_import_torch() -> None:
+    names = ("experiment.summary", "report.episode_stats", "report.writers", "report.console")
+
+    assert "torch" not in modules_after(f"import {', '.join(f'sfactory.{name}' for name in names)}")
+
+
 def test_public_names_are_reachable_from_the_package() -> None:
     public = (sfactory.run, sfactory.RunResult, sfactory.Observer, sfactory.RunDescription, sfactory.ParamGrid)
 
