@@ -1,8 +1,8 @@
-"""The terms of the loss, one number for each cell of a minibatch, and masked means.
+"""The terms of the loss, one number for each cell of a minibatch, and normalized advantages.
 
-All tensors are [T, B], or flattened alike. The mean or sum over valid cells is minimized (losses, penalties), maximized
-(entropy) or reported. Invalid cells are exactly 0, whatever their inputs are (NaN included), and send no gradient.
-Advantages, targets and recorded numbers are constants here: no gradient reaches them.
+All tensors are [T, B], or flattened alike. The mean or sum over valid cells is minimized or reported. Invalid cells are
+exactly 0, whatever their inputs are (NaN included), and send no gradient. Advantages, targets and recorded numbers are
+constants here: no gradient reaches them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, no_grad, where
+from torch import Tensor
 
 # exp() of more overflows into inf, and inf times the zero gradient of a clipped branch is NaN.
 _MAX_LOG_RATIO = 20.0
 # A nearly certain policy is far from uniform however it is measured: beyond this, more certainty costs no more.
 _MAX_SYMMETRIC_KL = 30.0
+# Added to the standard deviation: far below any useful advantage, far above float32 rounding noise of
+# advantages near 1, so that a constant advantage is not blown up into noise of unit size.
+_NORMALIZE_EPS = 1e-6
 
 
 def log_ratio(log_prob: Tensor, behavior_log_prob: Tensor, valid: Tensor) -> Tensor:
@@ -73,11 +76,6 @@ def value_loss(
     return squared
 
 
-def entropy_bonus(*, entropy: Tensor, valid: Tensor) -> Tensor:
-    """Entropy of the policy, to be subtracted from the loss. entropy: [T, B] float. valid: [T, B] bool."""
-    return torch.where(valid, entropy, 0.0)
-
-
 def symmetric_kl_to_uniform(*, symmetric_kl: Tensor, valid: Tensor) -> Tensor:
     """Symmetric divergence of the policy from the uniform one, bounded by 30: to be minimized.
 
@@ -95,9 +93,8 @@ def kl_penalty(*, log_ratios: Tensor) -> Tensor:
 
     With R = pi(a) / mu(a) and a ~ mu: E[R log R] = E_pi[log R] = KL(pi || mu), and E[R - 1] = 0, so the value is
     right in expectation; as f(R) = R log R - R + 1 is never negative and 0 only at R = 1, its variance is small
-    near mu. So is the gradient, f'(R) grad R = R log R grad log pi(a): in expectation it is
-    E_pi[log R grad log pi] = grad KL(pi || mu), since E_pi[grad log pi] = 0; the term R - 1 has taken out
-    R grad log pi, which is noise of mean 0 that would not vanish at pi = mu. No parameters of mu are needed.
+    near mu. So is the gradient, R log R grad log pi(a), which is grad KL(pi || mu) in expectation: the term R - 1 has
+    taken out R grad log pi, which is noise of mean 0 that would not vanish at pi = mu.
 
     Cells whose log R is beyond +-20 are held there and give no gradient.
     """
@@ -126,33 +123,13 @@ def outside_clip(*, log_ratios: Tensor, clip_ratio: float) -> Tensor:
     return ((ratio < 1.0 / (1.0 + clip_ratio)) | (ratio > 1.0 + clip_ratio)).to(log_ratios.dtype)
 
 
-# Added to the standard deviation: far below any useful advantage, far above float32 rounding noise of
-# advantages near 1, so that a constant advantage is not blown up into noise of unit size.
-NORMALIZE_EPS = 1e-6
-
-
-def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
-    """Mean of ``x`` over the cells where ``valid``; exactly 0, with zero gradient, where none is.
-
-    x: [T, B] float - any shape, in fact. valid: same shape, bool. Returns a 0-dim tensor of x's dtype.
-    """
-    return where(valid, x, 0.0).sum() / valid.sum().clamp(min=1)
-
-
-def masked_mean_std(x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and population standard deviation of ``x`` over the cells where ``valid``.
-
-    x: [T, B] float. valid: [T, B] bool. Returns two 0-dim tensors: (0, 0) with no valid cell, std 0 with one.
-    """
-    mean = masked_mean(x, valid)
-    return mean, masked_mean((x - mean).square(), valid).sqrt()
-
-
-@no_grad()
-def normalize(advantages: Tensor, valid: Tensor, eps: float = NORMALIZE_EPS) -> Tensor:
+@torch.no_grad()
+def normalize(advantages: Tensor, valid: Tensor) -> Tensor:
     """Advantages shifted and scaled to mean 0 and standard deviation 1 over the valid cells; 0 elsewhere.
 
     advantages: [T, B] float. valid: [T, B] bool. A single valid cell becomes 0. Carries no gradient.
     """
-    mean, std = masked_mean_std(advantages, valid)
-    return where(valid, (advantages - mean) / (std + eps), 0.0)
+    count = valid.sum().clamp(min=1)
+    mean = torch.where(valid, advantages, 0.0).sum() / count
+    std = (torch.where(valid, (advantages - mean).square(), 0.0).sum() / count).sqrt()
+    return torch.where(valid, (advantages - mean) / (std + _NORMALIZE_EPS), 0.0)

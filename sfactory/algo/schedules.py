@@ -5,10 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-_FACTOR = 1.5
 _TOLERANCE = 2.0
-_COEFFICIENT_UP, _COEFFICIENT_DOWN = 1.5, 0.5
-_COEFFICIENT_MIN, _COEFFICIENT_MAX = 1e-4, 1e2
 
 
 def linear_decay(initial: float, done: float, total: float) -> float:
@@ -36,54 +33,45 @@ class PiecewiseLinear:
 
 @dataclass(frozen=True)
 class KlAdaptive:
-    """Keeps the divergence of an update near ``threshold`` by the learning rate, within [minimum, maximum].
+    """Keeps the divergence of updates near ``target`` by a value within [minimum, maximum].
+
+    The value changes where the divergence is more than twice the target, or less than half of it: it is multiplied by
+    ``up`` or divided by ``down``. ``damps``: a greater value makes the divergence smaller.
+    """
+
+    target: float
+    minimum: float
+    maximum: float
+    up: float
+    down: float
+    damps: bool
+
+    def next(self, value: float, kl: float) -> float:
+        """The value after ``value``. A NaN divergence, as of a skipped update, changes nothing."""
+        far = kl > _TOLERANCE * self.target
+        if far or kl < self.target / _TOLERANCE:
+            value = value * self.up if far == self.damps else value / self.down
+        return self.bounded(value)
+
+    def bounded(self, value: float) -> float:
+        """The nearest value within [minimum, maximum]."""
+        return min(self.maximum, max(self.minimum, value))
+
+
+def kl_adaptive_rate(threshold: float, minimum: float, maximum: float) -> KlAdaptive:
+    """The rule of learning rates: /1.5 where an update diverges too far, *1.5 where too little.
 
     The divergence is that of the behavior policy and the policy after an update: of the last minibatch, if the
     caller adapts per minibatch, or the mean over an epoch. Source: Heess et al. 2017, "Emergence of
     locomotion behaviours", the rule for its penalty, applied to the rate.
     """
-
-    threshold: float
-    minimum: float
-    maximum: float
-
-    def next(self, learning_rate: float, kl: float) -> float:
-        """The rate after ``learning_rate``: /1.5 if kl > 2 * threshold, *1.5 if kl < threshold / 2, else the same.
-
-        A NaN divergence, as of a skipped update, changes nothing.
-        """
-        if kl > _TOLERANCE * self.threshold:
-            learning_rate /= _FACTOR
-        elif kl < self.threshold / _TOLERANCE:
-            learning_rate *= _FACTOR
-        return self.bounded(learning_rate)
-
-    def bounded(self, learning_rate: float) -> float:
-        """The nearest rate within [minimum, maximum]."""
-        return min(self.maximum, max(self.minimum, learning_rate))
+    return KlAdaptive(threshold, minimum, maximum, up=1.5, down=1.5, damps=False)
 
 
-@dataclass(frozen=True)
-class KlCoefficient:
-    """Keeps the divergence of a dataset's updates near ``target`` by the weight of the penalty on it.
+def kl_penalty_weight(target: float) -> KlAdaptive:
+    """The rule of the penalty's weight: *1.5 where a dataset's updates diverge too far, /2 where too little.
 
-    Source: Schulman et al. 2017, "Proximal policy optimization algorithms", section 4; the tolerance of 2, and factors
-    of 1.5 and 0.5 for the paper's 2 and 1/2, are RLlib's. The weight stays within [1e-4, 1e2].
+    Source: Schulman et al. 2017, "Proximal policy optimization algorithms", section 4; the tolerance and the factors
+    are RLlib's.
     """
-
-    target: float
-
-    def next(self, coefficient: float, kl: float) -> float:
-        """The weight after ``coefficient``: *1.5 if kl > 2 * target, *0.5 if kl < target / 2, else the same.
-
-        A NaN divergence changes nothing.
-        """
-        if kl > _TOLERANCE * self.target:
-            coefficient *= _COEFFICIENT_UP
-        elif kl < self.target / _TOLERANCE:
-            coefficient *= _COEFFICIENT_DOWN
-        return self.bounded(coefficient)
-
-    def bounded(self, coefficient: float) -> float:
-        """The nearest weight within [1e-4, 1e2]."""
-        return min(_COEFFICIENT_MAX, max(_COEFFICIENT_MIN, coefficient))
+    return KlAdaptive(target, 1e-4, 1e2, up=1.5, down=2.0, damps=True)

@@ -53,11 +53,7 @@ class Batch:
 
     @staticmethod
     def of(columns: Columns, algo: AlgoConfig, learner: LearnerConfig, train_step: int, device: torch.device) -> Batch:
-        """Move a full dataset to ``device``, if it is not there yet; ``train_step``: the learner's present version.
-
-        With ``vtrace_drop_last_ts`` the last step of each rollout counts as not taken, so that V-trace bootstraps from
-        its value.
-        """
+        """Move a full dataset to ``device``, if it is not there yet; ``train_step``: the learner's present version."""
 
         def move(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=True)
@@ -65,15 +61,15 @@ class Batch:
         scalars = {name: move(tensor) for name, tensor in columns.scalars.items()}
         taken, version = scalars["valid"], scalars["policy_version"]
         if algo.with_vtrace and algo.vtrace_drop_last_ts:
+            # V-trace bootstraps from the value of the last step.
             taken = torch.cat((taken[:-1], torch.zeros_like(taken[-1:])))
         replayed = scalars[REPLAYED] if REPLAYED in scalars else torch.zeros_like(taken)
-        rewards = (scalars["reward"] * algo.reward_scale).clamp(-algo.reward_clip, algo.reward_clip)
-        batch = Batch(
+        return Batch(
             obs={key: move(tensor) for key, tensor in columns.obs.items()},
             actions={key: move(tensor) for key, tensor in columns.actions.items()},
             behavior_log_prob=scalars["log_prob"],
             behavior_value=scalars["value"],
-            rewards=rewards,
+            rewards=(scalars["reward"] * algo.reward_scale).clamp(-algo.reward_clip, algo.reward_clip),
             discounts=torch.where(scalars["terminated"], 0.0, algo.gamma),
             taken=taken,
             valid=taken,
@@ -85,8 +81,7 @@ class Batch:
             held=scalars.get(HELD),
             env_step=scalars.get(ENV_STEP),
             run_step=scalars.get(RUN_STEP),
-        )
-        return batch.aged(train_step, learner.max_policy_lag, learner.max_replay_lag)
+        ).aged(train_step, learner.max_policy_lag, learner.max_replay_lag)
 
     def aged(self, train_step: int, max_policy_lag: int, max_replay_lag: int) -> Batch:
         """The same batch at ``train_step``, with ``lag`` of then; valid are steps below their limit.

@@ -23,7 +23,7 @@ from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot, TrajectoryBuffe
 
 
 class RingUsage:
-    """Notes on the status board since when threads of a learner have been at a ring."""
+    """Keeps on the status board since when threads of a learner have been at a ring."""
 
     def __init__(self, row: StatusRow) -> None:
         self._row = row
@@ -47,10 +47,7 @@ class RingUsage:
 
 
 class SlotRemainder(NamedTuple):
-    """Columns of a slot that are not copied yet: ``columns`` from ``start`` on.
-
-    columns: in which the policy acts, in order; a slice if it acts in all.
-    """
+    """Columns of a slot that are not copied yet: ``columns``, in which the policy acts, from ``start`` on."""
 
     slot: Slot
     start: int
@@ -63,10 +60,7 @@ class SlotRemainder(NamedTuple):
 
 
 class Inbox:
-    """Hands out slots to batchers, in the order they were announced, each slot to one batcher at a time.
-
-    Each learner has an inbox. If a slot holds steps of several policies, each learner copies its own.
-    """
+    """Hands out a learner's slots to its batchers, in the order they were announced, each to one batcher at a time."""
 
     def __init__(
         self,
@@ -80,21 +74,19 @@ class Inbox:
     ) -> None:
         """``shared``: several batchers take, and another thread reads for them, see ``receive``."""
         self._policy, self._table, self._ring, self._to_actors, self._row = policy, table, ring, to_actors, row
-        self._at_rings = RingUsage(row) if shared else row
+        self._shared, self._at_rings = shared, RingUsage(row) if shared else row
         self._slots = trajectories.slots()
         self._taken = [0] * len(self._slots)  # generation of each slot that was announced last
         self._waiting: deque[SlotRemainder] = deque()
-        self._arrived = threading.Condition() if shared else None
+        self._arrived = threading.Condition()
 
     def wait(self, timeout: float) -> None:
         """Block until there is something to take, up to ``timeout`` seconds."""
-        if self._waiting:
-            return
-        if self._arrived is None:
-            self.receive(timeout)
-        else:
+        if self._shared:
             with self._arrived:
                 self._arrived.wait_for(lambda: bool(self._waiting), timeout)
+        elif not self._waiting:
+            self.receive(timeout)
 
     def receive(self, timeout: float) -> None:
         """Read announcements, blocking up to ``timeout`` seconds for the first. Call from one thread only."""
@@ -106,7 +98,8 @@ class Inbox:
             if self._is_new(message.slot):
                 slot = self._slots[message.slot]
                 self._waiting.append(SlotRemainder(slot, 0, slot.columns_of(self._policy)))
-        self._notify()
+        if arrived:
+            self._notify()
 
     def take(self, timeout: float) -> SlotRemainder | None:
         """The next rows to copy, after ``wait(timeout)``; None if there are none.
@@ -121,8 +114,7 @@ class Inbox:
 
     def take_all(self) -> list[SlotRemainder]:
         """All rows to copy, without waiting; for a single batcher."""
-        taken = list(self._waiting)
-        self._waiting.clear()
+        taken, self._waiting = list(self._waiting), deque()
         return taken
 
     def give_back(self, rest: SlotRemainder) -> None:
@@ -140,16 +132,14 @@ class Inbox:
 
     def _is_new(self, slot: int) -> bool:
         """False for a second announcement: the actor that replaces a dead one repeats what may have been lost."""
-        generation = self._table.generation(slot)
-        if not self._table.is_ready_for(slot, self._policy) or self._taken[slot] == generation:
-            return False
-        self._taken[slot] = generation
-        return True
+        before, generation = self._taken[slot], self._table.generation(slot)
+        if self._table.is_ready_for(slot, self._policy):
+            self._taken[slot] = generation
+        return self._taken[slot] != before
 
     def _notify(self) -> None:
-        if self._arrived is not None:
-            with self._arrived:
-                self._arrived.notify_all()
+        with self._arrived:
+            self._arrived.notify_all()
 
 
 class Batcher:
@@ -195,22 +185,16 @@ class Batcher:
         self._copied.clear()
 
     def _copy(self, rest: SlotRemainder, staging: Staging) -> None:
-        slot = rest.slot
-        if self._replay is None:
+        slot, replay, first = rest.slot, self._replay, staging.filled
+        if replay is None:
             count = staging.take(slot, rest.start, columns=rest.columns)
         else:
-            count = self._mix(self._replay, rest, staging)
+            most = replay.new_rows(rest.width - rest.start, staging.rows_left)
+            count = staging.take(slot, rest.start, most, rest.columns)
+            replay.mix(staging, first, count)
         if rest.start + count < rest.width:
             self._inbox.give_back(rest._replace(start=rest.start + count))
         elif self._until_trained:
             self._copied.append(slot)
         else:
             self._inbox.free(slot)
-
-    def _mix(self, replay: Replay, rest: SlotRemainder, staging: Staging) -> int:
-        """Copy new rows, and replayed ones in their proportion; returns the number of new ones."""
-        first = staging.filled
-        most = replay.new_rows(rest.width - rest.start, staging.rows_left)
-        count = staging.take(rest.slot, rest.start, most, rest.columns)
-        replay.mix(staging, first, count)
-        return count

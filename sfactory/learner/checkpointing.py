@@ -1,4 +1,4 @@
-"""Saves and restores the training of one policy: what a checkpoint's payload holds, and when one is saved.
+"""Saves and restores the training of one policy.
 
 Only this file knows the payload's keys and versions.
 """
@@ -18,7 +18,7 @@ import torch
 from sfactory.checkpoint import CheckpointDir, Payload
 from sfactory.clock import TIMEOUTS, Deadline, Every, now
 from sfactory.errors import CannotSaveError, CheckpointError
-from sfactory.learner.setup import LearnerSetup, Limits
+from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.train_stats import Learned
 from sfactory.learner.trainer import Trainer
 from sfactory.shared.status import StatusRow
@@ -63,14 +63,10 @@ class Progress:
         """Seconds of training, without start-up, over all resumes."""
         return self.earlier_seconds + (0.0 if self.started_at is None else now() - self.started_at)
 
-    def reached(self, limits: Limits) -> bool:
-        """True if training is over."""
-        return limits.reached(self.env_steps, self.train_seconds)
-
 
 @dataclass(frozen=True)
 class SavedState:
-    """What a checkpoint says of the training that it was saved by. The state of the optimizer is not in it.
+    """Contents of a checkpoint, without the state of the optimizer.
 
     model: the weights by name, as ``state_dict`` has them. The other fields are those of Trainer and Progress.
     """
@@ -153,18 +149,18 @@ def take_over(payload: dict[str, Any], where: str, trainer: Trainer) -> None:
 
 def _weights(trainer: Trainer) -> dict[str, Any]:
     """Weights of all networks and the state of the optimizer, by the keys of a payload."""
-    return {
-        "model": trainer.model.state_dict(),
-        **trainer.updater.state(),
-        **({} if trainer.target is None else {"target": trainer.target.state_dict()}),
-        **({} if trainer.auxiliary is None else {"auxiliary": trainer.auxiliary.state_dict()}),
-    }
+    others = {"target": trainer.target, "auxiliary": trainer.auxiliary}
+    states = {name: network.state_dict() for name, network in others.items() if network is not None}
+    return {"model": trainer.model.state_dict(), **trainer.updater.state(), **states}
 
 
 def _restore_weights(payload: dict[str, Any], where: str, trainer: Trainer) -> None:
     try:
         trainer.model.load_state_dict(payload["model"])
-        _restore_target(trainer, payload.get("target"))
+        if trainer.target is not None and payload.get("target") is None:
+            trainer.target.copy()
+        elif trainer.target is not None:
+            trainer.target.load_state_dict(payload["target"])
         if trainer.auxiliary is not None:
             trainer.auxiliary.load_state_dict(payload["auxiliary"])
     except (RuntimeError, ValueError, KeyError) as error:
@@ -175,38 +171,20 @@ def _restore_weights(payload: dict[str, Any], where: str, trainer: Trainer) -> N
         raise CheckpointError(f"{where} does not fit the optimizer of this configuration: {error}") from error
 
 
-def _restore_target(trainer: Trainer, state: dict[str, Any] | None) -> None:
-    """Where a target network is wanted that was not saved, it begins as a copy of the model."""
-    if trainer.target is None:
-        return
-    if state is None:
-        trainer.target.copy()
-    else:
-        trainer.target.load_state_dict(state)
-
-
 class Checkpointer:
     """Loads at the start; saves every save_every_sec, at the end, and when the objective is better than ever.
 
     Milestones, which are never deleted, are due at multiples of save_milestones_sec of training time over all resumes.
-
     Main computes the objective, the mean of save_best_metric over the last stats_avg episodes. It is read when saving,
     not before, so that the best policy is saved with the weights that reached it.
     """
 
     def __init__(
-        self,
-        setup: LearnerSetup,
-        trainer: Trainer,
-        progress: Progress,
-        row: StatusRow,
-        check: Callable[[int], None],
+        self, setup: LearnerSetup, trainer: Trainer, progress: Progress, row: StatusRow, check: Callable[[int], None]
     ) -> None:
         """``check``: given the train step, raises DivergedError if weights are not finite; nothing is saved then."""
-        self._setup, self._trainer, self._progress, self._row = setup, trainer, progress, row
-        self._check = check
-        config = setup.checkpoint
-        path = setup.checkpoint_dir
+        self._setup, self._trainer, self._progress, self._row, self._check = setup, trainer, progress, row, check
+        config, path = setup.checkpoint, setup.checkpoint_dir
         self._directory = CheckpointDir(path, config.keep_checkpoints) if path is not None else None
         self._save_due = Every(config.save_every_sec)
         self._pause: Deadline | None = None
@@ -241,9 +219,7 @@ class Checkpointer:
             self.save()
 
     def after_dataset(self) -> None:
-        """Save what is due. A failure is logged, and tried again later; training continues.
-
-        Raises DivergedError.
+        """Save what is due. A failure is logged, and tried again later; training continues. Raises DivergedError.
 
         The latest checkpoint, which a resumed run continues from, comes first; each is saved even if another fails.
         """
@@ -290,8 +266,11 @@ class Checkpointer:
             self._save_best(objective)
 
     def _save_milestone_if_due(self) -> None:
+        """If that fails, it stays due."""
         if self._progress.train_seconds >= self._next_milestone:
-            self._save_milestone()
+            if self._directory is not None:
+                self._directory.save_milestone(self._payload(), self._trainer.train_step, self._progress.env_steps)
+            self._plan_milestone()
 
     def _record_objective(self) -> float | None:
         """The objective, if it is better than ever and late enough to count."""
@@ -316,13 +295,6 @@ class Checkpointer:
         if interval > 0:
             self._next_milestone = (self._progress.train_seconds // interval + 1) * interval
 
-    def _save_milestone(self) -> None:
-        """Save a checkpoint for ever; if that fails, it stays due."""
-        if self._directory is not None:
-            payload = self._payload()
-            self._directory.save_milestone(payload, self._trainer.train_step, self._progress.env_steps)
-        self._plan_milestone()
-
     def _payload(self) -> dict[str, Any]:
         """What is to be saved, looked at first: a hook, or an update not yet published, may have spoiled it."""
         self._check(self._trainer.train_step)
@@ -338,9 +310,8 @@ class Checkpointer:
         try:
             best = self._directory.load("best")
             saved = None if best is None else SavedState.of(best.payload, best.path)
+            if saved is not None and saved.best_metric == self._progress.best_metric:
+                return saved.best_objective
         except CheckpointError as error:
             log.warning("%s", error)
-            saved = None
-        if saved is None or saved.best_metric != self._progress.best_metric:
-            return float("-inf")
-        return saved.best_objective
+        return float("-inf")

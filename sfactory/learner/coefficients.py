@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sfactory.algo.schedules import KlAdaptive, KlCoefficient, PiecewiseLinear, linear_decay
+from sfactory.algo.schedules import PiecewiseLinear, kl_adaptive_rate, kl_penalty_weight, linear_decay
 from sfactory.config.schedule_text import LR_WORDS, parse_points
 from sfactory.config.schema import AlgoConfig, OptimConfig
 from sfactory.learner.gradient_step import Rates
@@ -23,14 +23,14 @@ class Coefficients:
     def __init__(self, optim: OptimConfig, algo: AlgoConfig, total_env_steps: int) -> None:
         """``total_env_steps``: where linear decay ends."""
         self._optim, self._algo, self._total = optim, algo, total_env_steps
-        self._adaptive = KlAdaptive(optim.lr_schedule_kl_threshold, optim.lr_adaptive_min, optim.lr_adaptive_max)
+        self._rate_rule = kl_adaptive_rate(optim.lr_schedule_kl_threshold, optim.lr_adaptive_min, optim.lr_adaptive_max)
         self._rate_points = None if optim.lr_schedule in LR_WORDS else _points(optim.lr_schedule)
         self._value_points = _points(optim.value_lr_schedule)
         self._exploration_points = _points(algo.exploration_loss_coeff_schedule)
         self._divergences: list[float] = []  # of the present epoch's updates
         self._rate, self._value_rate = optim.learning_rate, optim.value_lr
         self.exploration = algo.exploration_loss_coeff
-        self._kl_rule = KlCoefficient(algo.kl_target) if algo.kl_target else None
+        self._kl_rule = kl_penalty_weight(algo.kl_target) if algo.kl_target else None
         self.kl = algo.kl_loss_coeff if self._kl_rule is None else self._kl_rule.bounded(algo.kl_loss_coeff)
         self.at(0)
 
@@ -73,14 +73,14 @@ class Coefficients:
     def after_update(self, kl: float) -> None:
         """Adapt after an update: ``kl`` is the divergence from the behavior policy on the update's minibatch."""
         if self._optim.lr_schedule == "kl_adaptive_minibatch":
-            self._rate = self._adaptive.next(self._rate, kl)
+            self._rate = self._rate_rule.next(self._rate, kl)
         elif self._optim.lr_schedule == "kl_adaptive_epoch":
             self._divergences.append(kl)
 
     def after_epoch(self) -> None:
         """Adapt after an epoch."""
         if self._divergences:
-            self._rate = self._adaptive.next(self._rate, sum(self._divergences) / len(self._divergences))
+            self._rate = self._rate_rule.next(self._rate, sum(self._divergences) / len(self._divergences))
             self._divergences.clear()
 
     def after_dataset(self, kl: float) -> None:
@@ -104,7 +104,7 @@ class Coefficients:
         now, rate, kl = self.state(), state["learning_rate"], state.get("kl")
         same = all(rate[key] == now["learning_rate"][key] for key in ("schedule", "initial"))
         if self.looks_at_updates and same:
-            self._rate = self._adaptive.bounded(float(rate["value"]))
+            self._rate = self._rate_rule.bounded(float(rate["value"]))
         if self._kl_rule is not None and kl is not None:
             same = all(kl[key] == now["kl"][key] for key in ("adaptive", "initial"))
             self.kl = self._kl_rule.bounded(float(kl["value"])) if same else self.kl

@@ -20,7 +20,10 @@ T = TypeVar("T")
 
 
 class DatasetQueue:
-    """Staging areas and device slots, each in one place at a time. Every method may be called from any thread."""
+    """Staging areas and device slots, each in one place at a time. Every method may be called from any thread.
+
+    dropped_steps: valid steps of datasets that were dropped, by batchers or by ``drop_rest``.
+    """
 
     def __init__(self, areas: Sequence[Staging], slots: Sequence[DeviceSlot] = (), drop_oldest: bool = False) -> None:
         """``slots``: empty on a CPU.
@@ -33,25 +36,22 @@ class DatasetQueue:
         self._idle_slots, self._loaded = _queue_of(slots), _queue_of(list[DeviceSlot]())
         self.has_loaders = bool(slots)
         self._counting = threading.Lock()
-        self._dropped_steps = 0
+        self.dropped_steps = 0
 
     @property
     def ready(self) -> int:
         """Datasets that wait for training."""
         return self._loaded.qsize() if self.has_loaders else self._full.qsize()
 
-    @property
-    def dropped_steps(self) -> int:
-        """Valid steps of datasets that were dropped, by batchers or by ``drop_rest``."""
-        return self._dropped_steps
-
     def area_to_fill(self, timeout: float) -> Staging | None:
         """For a batcher: an area, waiting up to ``timeout`` seconds; None on a timeout."""
-        if self._drop_oldest:
-            area = _get(self._idle_areas, 0.0) or self._take_back()
-            if area is not None:
-                return area
-        return _get(self._idle_areas, timeout)
+        area = _get(self._idle_areas, 0.0 if self._drop_oldest else timeout)
+        if area is None and self._drop_oldest:
+            area = _get(self._full, 0.0)
+            if area is None:
+                return _get(self._idle_areas, timeout)
+            self._count_dropped(area)
+        return area
 
     def submit(self, area: Staging) -> None:
         """From a batcher: the area is full."""
@@ -98,20 +98,12 @@ class DatasetQueue:
 
     def drop_rest(self) -> None:
         """After all threads have ended: count the datasets that were begun, full or loaded as dropped."""
-        while (area := _get(self._begun, 0.0) or _get(self._full, 0.0)) is not None:
-            self._count_dropped(area.valid_steps)
-        while (slot := _get(self._loaded, 0.0)) is not None:
-            self._count_dropped(slot.valid_steps)
+        while (dataset := _get(self._begun, 0.0) or _get(self._full, 0.0) or _get(self._loaded, 0.0)) is not None:
+            self._count_dropped(dataset)
 
-    def _take_back(self) -> Staging | None:
-        area = _get(self._full, 0.0)
-        if area is not None:
-            self._count_dropped(area.valid_steps)
-        return area
-
-    def _count_dropped(self, steps: int) -> None:
+    def _count_dropped(self, dataset: Staging | DeviceSlot) -> None:
         with self._counting:
-            self._dropped_steps += steps
+            self.dropped_steps += dataset.valid_steps
 
 
 def _queue_of(items: Sequence[T]) -> queue.SimpleQueue[T]:

@@ -62,13 +62,14 @@ class LossScale:
         self._good = state["good"].to(self._good)
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """The loss whose gradient is computed."""
+        """The loss to take the gradient of."""
         return loss * self._scale
 
-    def unscale_(self, gradients: list[Tensor]) -> None:
-        """Divide gradients of the scaled loss by the scale."""
-        for gradient in gradients:
-            gradient.div_(self._scale)
+    def unscale_(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Divide their gradients by the scale."""
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.div_(self._scale)
 
     def after(self, finite: Tensor) -> Tensor:
         """Adapt to a gradient that was ``finite`` (0-dim bool) or not; returns whether the scale was halved."""
@@ -93,11 +94,11 @@ class GradientStep:
         self._max_norm = config.max_grad_norm or torch.inf
         extra, matrices = list(beside), frozenset(model.hidden_matrices())
         self._parameters = [*model.parameters(), *extra]  # saved moments go by this order
-        mine, critic = self._parameters, model.critic_parameters()
+        mine = self._parameters
         self.value_optimizer: GuardedOptimizer | None = None
         if config.separate_value_optimizer:
             mine = [*model.actor_parameters(), *extra]
-            self.value_optimizer = GuardedOptimizer(critic, matrices, config)
+            self.value_optimizer = GuardedOptimizer(model.critic_parameters(), matrices, config)
         self.optimizer = GuardedOptimizer(mine, matrices, config)
         self._scale = LossScale(self._parameters[0].device) if model.computes_in is torch.float16 else None
 
@@ -147,8 +148,12 @@ class GradientStep:
         """
         scale = self._scale
         if scale is not None:
-            scale.unscale_([parameter.grad for parameter in self._parameters if parameter.grad is not None])
-        norm = self._clip()
+            scale.unscale_(self._parameters)
+        # Each optimizer's gradients are clipped by their own norm.
+        norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self._max_norm)
+        if self.value_optimizer is not None:
+            value_norm = torch.nn.utils.clip_grad_norm_(self.value_optimizer.parameters, self._max_norm)
+            norm = torch.hypot(norm, value_norm)
         finite = torch.isfinite(norm)
         taken = finite & wanted
         self.optimizer.step(rates.policy, taken)
@@ -157,11 +162,3 @@ class GradientStep:
             self.value_optimizer.step(rates.value, taken)
         excused = torch.zeros_like(taken) if scale is None else scale.after(finite)
         return Applied(norm, taken, excused)
-
-    def _clip(self) -> Tensor:
-        """Clip each optimizer's gradients by their own norm; returns the norm of all, before clipping."""
-        norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self._max_norm)
-        if self.value_optimizer is None:
-            return norm
-        value_norm = torch.nn.utils.clip_grad_norm_(self.value_optimizer.parameters, self._max_norm)
-        return torch.hypot(norm, value_norm)

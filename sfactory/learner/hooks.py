@@ -6,9 +6,9 @@ The next training pass waits for them. They may look at everything and change no
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 from sfactory.config.import_strings import Unresolved, find_callable
 from sfactory.errors import ConfigError, HookFailed, named
@@ -37,15 +37,10 @@ class LearnerFacts:
         return self.trainer.model
 
 
-class AfterTrainStep(Protocol):
-    """What ``--after_train_step`` names."""
-
-    def __call__(self, learner: LearnerFacts, stats: Mapping[str, float]) -> object:
-        """Called after training on a dataset, when its weights are published, if that was due.
-
-        stats: means over the dataset's updates, by the names behind ``train/`` in metrics.jsonl
-        (``policy_loss``, ``grad_norm``, ``learning_rate``, ...). An exception ends the run, after a save.
-        """
+# A function of ``--after_train_step``, called after training on a dataset, when its weights are published if that was
+# due, with means over the dataset's updates, by the names behind ``train/`` in metrics.jsonl (``policy_loss``,
+# ``grad_norm``, ``learning_rate``, ...). An exception ends the run, after a save.
+AfterTrainStep = Callable[[LearnerFacts, Mapping[str, float]], object]
 
 
 class Hooks:
@@ -91,7 +86,12 @@ class Hooks:
                 hook(facts, dict(stats))
             # Foreign code may raise anything, and may even call sys.exit.
             except (Exception, SystemExit) as error:
-                self._failure = _failure_of(name, facts, error)
+                cause = " ".join(named(error).split("\n"))
+                self._failure = HookFailed(
+                    f"--after_train_step={name}: called after update {facts.train_step}, it raised {cause}; fix or "
+                    "remove it"
+                )
+                self._failure.__cause__ = error
                 _log.error("%s", self._failure)  # also here: the run may end with another error, such as a failed save
                 return
 
@@ -99,13 +99,3 @@ class Hooks:
         """Raise what a hook has raised, if one has."""
         if self._failure is not None:
             raise self._failure
-
-
-def _failure_of(name: str, facts: LearnerFacts, error: BaseException) -> HookFailed:
-    """A failure that carries ``error``, with its traceback, as its cause."""
-    cause = " ".join(named(error).split("\n"))
-    failure = HookFailed(
-        f"--after_train_step={name}: called after update {facts.train_step}, it raised {cause}; fix or remove it"
-    )
-    failure.__cause__ = error
-    return failure

@@ -115,7 +115,8 @@ class Learner:
     @property
     def wants_no_more(self) -> bool:
         """True once no further dataset is to be opened: a limit is reached, or a hook has failed."""
-        return self._hooks.failed or self.progress.reached(self._setup.limits)
+        limits = self._setup.limits
+        return self._hooks.failed or limits.reached(self.progress.env_steps, self.progress.train_seconds)
 
     @property
     def over(self) -> bool:

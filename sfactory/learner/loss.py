@@ -225,7 +225,7 @@ class LossFunction:
         )
         terms = policy + config.value_loss_coeff * value
         # Exploration: entropy bonus (PPO, eq. 9), or distance to the uniform policy.
-        entropy = losses.entropy_bonus(entropy=outputs.distribution.entropy().view_as(valid), valid=valid)
+        entropy = torch.where(valid, outputs.distribution.entropy().view_as(valid), 0.0)
         if config.exploration_loss == "entropy":
             terms = terms - exploration * entropy
         elif config.exploration_loss == "symmetric_kl":

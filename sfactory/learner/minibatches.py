@@ -33,12 +33,11 @@ class Minibatch(NamedTuple):
         length, rows = self.batch.valid.shape
         if not steps or steps >= length * rows:
             return self, [slice(0, rows)]
-        minibatch = self
         if steps % length:
             assert self.targets is not None, "V-trace needs whole rows; rules.py refuses such a microbatch_size"
-            minibatch, length, rows = Minibatch(self.batch.steps(), self.targets.steps()), 1, length * rows
+            return Minibatch(self.batch.steps(), self.targets.steps()).cut(steps)
         width = steps // length
-        return minibatch, [slice(start, min(start + width, rows)) for start in range(0, rows, width)]
+        return self, [slice(start, min(start + width, rows)) for start in range(0, rows, width)]
 
 
 class Minibatches:

@@ -22,6 +22,7 @@ class Replay:
     """Keeps the last ``slots`` new rows of all batchers, and replays each with the same probability.
 
     Due rows for which a dataset has no room left go to the next one. While no row is kept, none is due.
+    rows: number of those that are kept.
     """
 
     def __init__(self, proportion: float, slots: int, include_new: bool, seed: int) -> None:
@@ -29,21 +30,15 @@ class Replay:
         self._proportion, self._slots, self._include_new = proportion, slots, include_new
         self._generator = np.random.default_rng(seed)
         self._kept: list[Array] = []
-        self._rows, self._next = 0, 0
-        self._due = 0
+        self.rows, self._next, self._due = 0, 0, 0
         self._lock = threading.Lock()
-
-    @property
-    def rows(self) -> int:
-        """Rows that are kept."""
-        return self._rows
 
     def add_due(self, staging: Staging) -> None:
         """Replay the rows that are due, as far as there is room."""
         with self._lock:
             count = min(self._due, staging.rows_left)
             if count:
-                staging.take_replayed(self._kept, self._generator.integers(0, self._rows, count))
+                staging.take_replayed(self._kept, self._generator.integers(0, self.rows, count))
                 self._due -= count
 
     def new_rows(self, available: int, rows_left: int) -> int:
@@ -53,9 +48,13 @@ class Replay:
         """
         with self._lock:
             most = min(available, rows_left)
-            if not most or not (self._rows or self._include_new):
+            if not most or not (self.rows or self._include_new):
                 return most
-            draws = self._draws(most)
+            # k for each of the new rows.
+            whole = int(self._proportion)
+            draws = np.full(most, whole, np.int64)
+            if self._proportion > whole:
+                draws += self._generator.random(most) < self._proportion - whole
             # Row i has room if the rows before it and their replayed rows leave some; its own may have to wait.
             before = np.cumsum(draws + 1) - (draws + 1)
             taken = int(np.count_nonzero(before < rows_left))
@@ -81,12 +80,4 @@ class Replay:
             for kept, view in zip(self._kept, views, strict=True):
                 kept[:, where] = view[:, first : first + count]
             self._next = (self._next + count) % self._slots
-            self._rows = min(self._slots, self._rows + count)
-
-    def _draws(self, count: int) -> npt.NDArray[np.int64]:
-        """k for each of ``count`` new rows."""
-        whole = int(self._proportion)
-        draws = np.full(count, whole, np.int64)
-        if self._proportion > whole:
-            draws += self._generator.random(count) < self._proportion - whole
-        return draws
+            self.rows = min(self._slots, self.rows + count)

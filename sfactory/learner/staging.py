@@ -89,10 +89,13 @@ class CopyThreads:
         if self._pool is None:
             for to, of in copies:
                 to[:] = of
-        else:
-            # numpy releases the GIL while it copies; cut along time so that threads share large observations.
-            parts = [part for to, of in copies for part in _cut(to, of, self._threads)]
-            list(self._pool.map(lambda part: np.copyto(*part), parts))
+            return
+        # numpy releases the GIL while it copies; cut along time so that threads share large observations.
+        parts: list[Copy] = []
+        for to, of in copies:
+            step = -(-len(to) // self._threads)
+            parts += [(to[start : start + step], of[start : start + step]) for start in range(0, len(to), step)]
+        list(self._pool.map(lambda part: np.copyto(*part), parts))
 
 
 class Staging(Columns):
@@ -107,10 +110,7 @@ class Staging(Columns):
         replay: bool = False,
         policy: int = 0,
     ) -> None:
-        """``policy``: the one that learns. ``pin``: page-locked memory, for asynchronous copies to a GPU.
-
-        ``replay``: rows may be replayed.
-        """
+        """``policy``: the one that learns. ``pin``: see Columns. ``replay``: rows may be replayed."""
         super().__init__(spec, layout, layout.dataset_rows, torch.device("cpu"), pin, replay)
         self._obs_views = _views(self.obs)
         self._action_views = _views(self.actions)
@@ -121,9 +121,7 @@ class Staging(Columns):
         self._replayed = self.scalars[REPLAYED].numpy() if replay else None
         self._policy = policy
         self._copying = copying or CopyThreads(1)
-        self.filled = 0
-        self.valid_steps = 0
-        self.replayed_rows = 0
+        self.clear()
 
     @property
     def full(self) -> bool:
@@ -137,9 +135,7 @@ class Staging(Columns):
 
     def clear(self) -> None:
         """Start over; old contents stay until they are overwritten."""
-        self.filled = 0
-        self.valid_steps = 0
-        self.replayed_rows = 0
+        self.filled = self.valid_steps = 0
 
     def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
         """Copy ``columns`` of ``slot`` from the ``start``-th on, as many as there is room for, at ``most``.
@@ -178,18 +174,11 @@ class Staging(Columns):
             to[:, target] = of[:, rows]
         self._replayed[:, target] = True
         self.filled += len(rows)
-        self.replayed_rows += len(rows)
 
     def views(self) -> list[Array]:
         """Arrays of all that is copied of a row, always in the same order."""
         held = self._env_steps if self._held is None else [*self._env_steps, self._held]
         return [*self._obs_views.values(), *self._action_views.values(), *self._scalar_views.values(), *held]
-
-
-def _cut(to: Array, of: Array, parts: int) -> list[Copy]:
-    """Both arrays in at most ``parts`` pieces along time."""
-    step = -(-len(to) // parts)
-    return [(to[start : start + step], of[start : start + step]) for start in range(0, len(to), step)]
 
 
 def _views(tensors: dict[str, Tensor]) -> dict[str, Array]:

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sfactory.algo.gae import gae
-from sfactory.algo.vtrace import vtrace
+from sfactory.algo.returns import gae, vtrace
 from sfactory.config.schema import AlgoConfig
 from sfactory.learner.batch import Batch
 from sfactory.model.actor_critic import ActorCritic
@@ -67,14 +66,10 @@ def vtrace_targets(config: AlgoConfig, batch: Batch, log_prob: Tensor, values: T
         pg_rho_clip=config.vtrace_pg_rho,
         lambda_=config.vtrace_lambda,
     )
-    return Targets(result.vs, result.pg_advantages if _weights_advantages(config) else result.advantages)
-
-
-def _weights_advantages(config: AlgoConfig) -> bool:
-    """Whether advantages carry the importance weight. PPO's surrogate contains the ratio already."""
-    if config.vtrace_adv_weighting == "auto":
-        return config.policy_loss == "pg"
-    return config.vtrace_adv_weighting == "rho"
+    # PPO's surrogate contains the ratio already: by default only advantages of the policy gradient carry the weight.
+    weighting = config.vtrace_adv_weighting
+    weighted = config.policy_loss == "pg" if weighting == "auto" else weighting == "rho"
+    return Targets(result.vs, result.pg_advantages if weighted else result.advantages)
 
 
 class TargetNetwork:

@@ -13,8 +13,6 @@ from sfactory.messages import LearnerTimes, PolicyLag
 # Fields of LearnerTimes, without their unit.
 STRETCHES = ("grad", "load", "load_wait", "dequeue", "publish")
 
-_Sums = dict[str, tuple[float, int]]
-
 
 class Timings:
     """Mean duration of named stretches of time, from any thread, since ``clear``.
@@ -25,7 +23,7 @@ class Timings:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sums: _Sums = dict.fromkeys(STRETCHES, (0.0, 0))
+        self._sums: dict[str, tuple[float, int]] = dict.fromkeys(STRETCHES, (0.0, 0))  # seconds, number
         self._cleared = self._reported = dict(self._sums)
         self._updates = 0
 
@@ -42,16 +40,12 @@ class Timings:
         yield
         self.add(name, now() - since)
 
-    def means_ms(self) -> dict[str, float]:
-        """Mean milliseconds of a stretch, by name; NaN without one."""
+    def message(self, policy: int, updates: int) -> LearnerTimes:
+        """The means for main, NaN without a stretch. ``updates``: in stretches of "grad" since the last message."""
+        self._updates += updates
         with self._lock:
             self._reported = dict(self._sums)
-        return {name: _mean_ms(*self._since_cleared(name)) for name in STRETCHES}
-
-    def message(self, policy: int, updates: int) -> LearnerTimes:
-        """The means for main. ``updates``: those in stretches of "grad" since the last message."""
-        self._updates += updates
-        means = {f"{name}_ms": mean for name, mean in self.means_ms().items()}
+        means = {f"{name}_ms": _mean_ms(*self._since_cleared(name)) for name in STRETCHES}
         update_ms = _mean_ms(self._since_cleared("grad")[0], self._updates)
         return LearnerTimes(policy=policy, update_ms=update_ms, **means)
 

@@ -205,15 +205,14 @@ class UpdateStats:
         """Count updates, in order; raises DivergedError if too many in a row were skipped."""
         self.means.add(rows)
         for row in rows:
+            self.train_step += bool(row[_VALID_STEPS])
             if row[_TAKEN]:
-                self.train_step += 1
                 self._bad_in_a_row = 0
             elif row[_VALID_STEPS]:
-                self.train_step += 1
                 self._skip(excused=bool(row[_EXCUSED]))
 
     def _skip(self, excused: bool) -> None:
-        """Count an update whose loss or gradient is not finite. ``excused``: see ``Applied``."""
+        """Count an update with a loss or gradient that is not finite. ``excused``: see ``Applied``."""
         self.skipped += 1
         self._bad_in_a_row += not excused
         log.warning("update %d skipped: its loss or gradient is not finite (%d so far)", self.train_step, self.skipped)

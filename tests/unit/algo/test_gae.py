@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sfactory.algo.gae import gae
+from sfactory.algo.returns import gae
 from tests.unit.algo.test_vtrace import Batch, oracle, random_batch
 
 

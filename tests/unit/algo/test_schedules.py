@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from sfactory.algo.schedules import KlAdaptive, KlCoefficient, PiecewiseLinear, linear_decay
+from sfactory.algo.schedules import KlAdaptive, PiecewiseLinear, kl_adaptive_rate, kl_penalty_weight, linear_decay
 
-ADAPTIVE = KlAdaptive(threshold=0.008, minimum=1e-6, maximum=1e-2)
-PENALTY = KlCoefficient(target=0.01)
+ADAPTIVE = kl_adaptive_rate(threshold=0.008, minimum=1e-6, maximum=1e-2)
+PENALTY = kl_penalty_weight(target=0.01)
 
 
 def test_linear_decay_falls_on_a_line_to_0_and_stays_there() -> None:
@@ -33,7 +33,7 @@ def test_linear_decay_falls_on_a_line_to_0_and_stays_there() -> None:
     ],
 )
 def test_adaptive_values_change_after_too_large_or_too_small_a_divergence(
-    rule: KlAdaptive | KlCoefficient, start: float, expected: dict[float, float]
+    rule: KlAdaptive, start: float, expected: dict[float, float]
 ) -> None:
     assert {kl: rule.next(start, kl) for kl in expected} == pytest.approx(expected, rel=1e-12)
     assert rule.next(start, math.nan) == start

@@ -249,7 +249,7 @@ def trainer_of(seed: int = 0, **optim: Any) -> Trainer:
 
 def test_training_time_adds_up_from_the_first_start_of_the_clock_until_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sfactory.learner.checkpointing.now", lambda: 110.0)
-    progress = Progress(env_steps=1000, earlier_seconds=5.0)
+    progress = Progress(earlier_seconds=5.0)
     assert progress.train_seconds == 5.0
 
     progress.start_clock(100.0)
@@ -257,7 +257,7 @@ def test_training_time_adds_up_from_the_first_start_of_the_clock_until_a_limit(m
 
     assert progress.train_seconds == 15.0
     limits = Limits(1001, 16.0), Limits(1000, 16.0), Limits(1001, 15.0)
-    assert [progress.reached(limit) for limit in limits] == [False, True, True]
+    assert [limit.reached(1000, progress.train_seconds) for limit in limits] == [False, True, True]
 
 
 @pytest.mark.parametrize(

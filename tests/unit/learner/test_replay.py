@@ -93,7 +93,7 @@ def test_all_that_was_recorded_comes_back_bit_by_bit() -> None:
 
     for of, to in zip(source.views(), target.views(), strict=True):
         np.testing.assert_array_equal(to[:, :2], of[:, [0, 0]])
-    assert (target.replayed_rows, target.valid_steps) == (2, 0)
+    assert (target.filled, target.valid_steps) == (2, 0)
 
 
 def test_the_same_seed_replays_the_same_rows_and_another_one_others() -> None:
