@@ -1,18 +1,25 @@
-"""Settings that do not go together are refused, blaming one flag and naming what would be right."""
+"""Wrong values, values that do not go together and unknown environments are refused, with what would work instead."""
 
 from __future__ import annotations
 
+import math
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sfactory.config.flags import config_of
+from sfactory.config.flags import Flag, all_flags, coerce, config_of, is_of_type, type_text, value_text
 from sfactory.config.rules import RULES
-from sfactory.config.validation import check, find_problems, warnings_of
+from sfactory.config.schedule_text import parse_points
+from sfactory.config.schema import Config
+from sfactory.config.validation import check, check_env_name, find_problems, warnings_of
 from tests.support.broken_settings import BROKEN, CPC, OWN_CRITIC, REPLAY, SYNCHRONOUS
 
+BOUNDED = [flag for flag in all_flags().values() if flag.info.ge is not None or flag.info.gt is not None]
 RING = {"minibatch_ring_size": 2, "num_epochs": 2}
 TARGET = {"use_target_net": True, "target_update_interval": 8, "target_tau": 0.5, "target_worker_clip": 1.5}
 SMALL = {"rollout": 16, "batch_size": 64}
@@ -27,6 +34,84 @@ def _no_extra_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def problems(**values: Any) -> list[str]:
     return check(config_of({"env": "CartPole-v1", **values}), chosen=values)
+
+
+def test_the_defaults_lack_only_an_environment() -> None:
+    (problem,) = check(Config())
+
+    assert problem.startswith("--env=: an environment is required")
+    assert problems() == []
+
+
+@pytest.mark.parametrize("flag", BOUNDED, ids=lambda flag: flag.name)
+def test_every_bounded_flag_refuses_what_lies_beyond_its_bounds(flag: Flag) -> None:
+    info, name = flag.info, flag.name
+    wrong: list[Any] = [info.gt if info.ge is None else info.ge - 1, info.le and info.le + 1, info.lt]
+
+    for value in (each for each in wrong if each is not None):
+        number = int(value) if isinstance(flag.default, int) or flag.is_list or name == "seed" else float(value)
+        (problem,) = problems(**{name: (number,) if flag.is_list else number})
+
+        assert problem.startswith(f"--{name}")
+        assert "must be" in problem
+
+
+@pytest.mark.parametrize("name", [name for name, flag in all_flags().items() if flag.type is float])
+def test_no_real_number_may_be_nan_or_infinite(name: str) -> None:
+    for value in (math.nan, math.inf, -math.inf):
+        assert "must be a finite number" in problems(**{name: value})[0]
+
+
+@pytest.mark.parametrize("flag", all_flags().values(), ids=lambda flag: flag.name)
+def test_every_default_survives_the_way_over_text_and_over_data(flag: Flag) -> None:
+    assert is_of_type(flag.type, flag.default)
+    assert coerce(flag, value_text(flag.default)) == flag.default
+    assert coerce(flag, flag.default) == flag.default
+    assert type_text(flag)
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "CartPole", "Taxi-v4", "os:getcwd", "json.decoder:JSONDecoder"])
+def test_known_environment_names_pass(name: str) -> None:
+    assert check_env_name(name) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("CartPol-v1", "did you mean CartPole-v1?"),
+        ("cartpole-v1", "did you mean CartPole-v1?"),
+        ("CartPole-v99", "there are CartPole-v0, CartPole-v1"),
+        ("Nowhere/Thing-v5", "--env=package:Nowhere/Thing-v5"),
+        ("not an id", "CartPole-v1"),
+        ("no_such_module_here:make", f"module 'no_such_module_here' cannot be found from {Path.cwd()}"),
+        ("json.nothing:make", "package 'json' does not hold it"),
+        ("this.that:make", "'this' is a module, not a package"),
+        (":make", "module:function"),
+        ("json:", "module:function"),
+        ("a:b:c", "module:function"),
+        ("my-envs:make", "not the name of a module"),
+    ],
+)
+def test_unknown_environment_names_are_refused_with_advice(name: str, expected: str) -> None:
+    (problem,) = check_env_name(name)
+
+    assert problem.startswith(f"--env={name}: ")
+    assert expected in problem
+
+
+def test_a_module_in_the_current_directory_is_found_without_being_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "explosive_envs.py").write_text("raise RuntimeError('executed')\n")
+    (tmp_path / "explosive_package").mkdir()
+    (tmp_path / "explosive_package" / "__init__.py").write_text("raise RuntimeError('executed')\n")
+    (tmp_path / "explosive_package" / "inner.py").write_text("")
+
+    assert check_env_name("explosive_envs:make") == []
+    assert check_env_name("explosive_package.inner:make") == []
+    assert "does not hold it" in check_env_name("explosive_package.outer:make")[0]
+    assert not {"explosive_envs", "explosive_package"} & set(sys.modules)
 
 
 @pytest.mark.parametrize(("blamed", "values"), BROKEN, ids=[f"{i}-{name}" for i, (name, _) in enumerate(BROKEN)])
@@ -185,3 +270,46 @@ def test_unusual_settings_give_one_warning_and_others_none(values: dict[str, Any
     assert len(warnings) == (expected is not None)
     assert all(expected in line for line in warnings if expected)
     assert expected is None or problems(**values) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [
+        ("0:5e-4,20e6:1e-6", ((0.0, 5e-4), (2e7, 1e-6))),
+        ("0:0.01, 1_000_000:0", ((0.0, 0.01), (1e6, 0.0))),
+        (" 0 : 1 , 2.5 : 3 ", ((0.0, 1.0), (2.5, 3.0))),
+    ],
+)
+def test_points_are_steps_and_values(text: str, points: tuple[tuple[float, float], ...]) -> None:
+    assert parse_points(text) == points
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "holds no points"),
+        ("5e-4", "'5e-4' is not a point STEPS:VALUE"),
+        ("0:", "'0:' is not a point STEPS:VALUE"),
+        ("0:1,", "'' is not a point STEPS:VALUE"),
+        ("0:1:2", "'0:1:2' is not a point STEPS:VALUE"),
+        ("0:a", "'0:a' is not a point STEPS:VALUE"),
+        ("10:1", "the first point must be at step 0, and is at 10"),
+        ("0:1,20:1,10:1", "steps must rise, and 10 follows 20"),
+        ("0:1,10:1,10:2", "step 10 stands twice"),
+        ("0:1,5:-1e-9", "the value of '5:-1e-9' must be at least 0"),
+        ("0:nan", "both numbers of '0:nan' must be finite"),
+    ],
+)
+def test_wrong_points_are_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(reason)}$"):
+        parse_points(text)
+
+
+@given(
+    steps=st.sets(st.floats(min_value=1e-3, max_value=1e12), max_size=5),
+    values=st.lists(st.floats(min_value=0, max_value=1e6), min_size=6, max_size=6),
+)
+def test_every_rising_list_that_begins_at_zero_is_read_back_exactly(steps: set[float], values: list[float]) -> None:
+    points = tuple(zip([0.0, *sorted(steps)], values, strict=False))
+
+    assert parse_points(",".join(f"{step!r}:{value!r}" for step, value in points)) == points
