@@ -33,8 +33,9 @@ def check_env(env: gymnasium.Env[Any, Any], name: str) -> EnvSpec:
     with _named(name):
         spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
         writer = ObsWriter(spec, env.observation_space)
-        obs, info = _tuple(env.reset(seed=0), 2, f"reset() must return (observation, info dict){_GYMNASIUM}")
-        _require(isinstance(info, dict), f"reset() must return (observation, info dict){_GYMNASIUM}")
+        form = f"reset() must return (observation, info dict){_GYMNASIUM}"
+        obs, info = _tuple(env.reset(seed=0), 2, form)
+        _require(isinstance(info, dict), form)
         _check_observations(writer, [obs], 1, "reset()")
         (action,) = _some_actions(spec, action_reader(env.action_space), 1)
         step = env.step(action)
@@ -86,7 +87,7 @@ def check_agents_env(env: AgentsEnv, name: str) -> EnvSpec:
 
 @contextlib.contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Put ``name`` before what is wrong."""
+    """Put ``name`` before errors."""
     try:
         yield
     except (EnvError, BadAgents) as error:
@@ -179,13 +180,12 @@ def _require_size(what: str, part: Sequence[Any], spec: EnvSpec, where: str) -> 
 
 
 def _play(env: AgentsEnv, spec: EnvSpec) -> None:
-    """Some steps, as training makes them."""
+    """Step the env as training does."""
     writer, activity = AgentsWriter(spec, env.observation_space), AgentActivity(spec.num_agents)
     actions = _some_actions(spec, action_reader(env.action_space), spec.num_agents)
     deadline = Deadline(_LONG_S)
 
     def check_shown(observations: Sequence[Any], where: str) -> None:
-        """Check the observations that training would use."""
         shown = [agent for agent, acts in enumerate(activity.acting) if acts or agent in activity.showing]
         names = [spec.agents[agent] for agent in shown]
         _check_observations(writer, [observations[agent] for agent in shown], len(shown), where, names)

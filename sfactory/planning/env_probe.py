@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import traceback
 from collections.abc import Sequence
 from multiprocessing import connection
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from sfactory.clock import Deadline
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env, see_gpu_of
 from sfactory.env.multi_agent import AgentsEnv
-from sfactory.errors import EnvError, SFactoryError
+from sfactory.errors import EnvError, SFactoryError, named, raised_at
 from sfactory.planning.env_checker import NUM_VECTOR_ENVS, check_agents_env, check_env, check_vector_env
 from sfactory.planning.step_cost import agents_step_us, env_step_us
 from sfactory.process.spawn import Spawner, leave, prepare_process
@@ -33,8 +32,8 @@ log = logging.getLogger(__name__)
 class Probed(NamedTuple):
     """Facts about an env.
 
-    step_us: microseconds of a step per agent; None if it was not asked for, and of vector envs, where it depends on how
-    many there are.
+    step_us: microseconds of a step per agent; None without a measurement, and of vector envs, where it depends on their
+    number.
     """
 
     spec: EnvSpec
@@ -45,10 +44,9 @@ class Probed(NamedTuple):
 def probe_env(
     spawner: Spawner, factory: EnvFactory, timeout_s: float, gpus: Sequence[int] = (), timed: bool = False
 ) -> Probed:
-    """Check the env that ``factory`` makes; raises EnvError naming what is wrong with it.
+    """Check the env that ``factory`` makes; raises EnvError with its flaw.
 
-    gpus: as ``--actor_worker_gpus``; the env sees the GPU that the envs of the first actor will see. timed: measure its
-    steps.
+    gpus: as ``--actor_worker_gpus``; the env sees the GPU of the first actor. timed: measure its steps.
     """
     for worker in range(len(gpus)):
         see_gpu_of(worker, gpus, dict(os.environ))  # refuses those that are not there
@@ -63,7 +61,7 @@ def probe_env(
         connection.wait([receiver, process.sentinel], deadline.left)
         if not receiver.poll():
             if not process.is_alive():
-                raise EOFError  # without an end of the pipe where a process that the env started still holds it
+                raise EOFError  # recv() would not, if a process that the env started still holds the pipe
             log.warning("sf-probe hung here:\n%s", stack.request(process).wait())
             raise EnvError(
                 f"--env={factory.name}: not made, reset and stepped within --reset_timeout_seconds={timeout_s:g}"
@@ -92,7 +90,7 @@ def _probe_child(factory: EnvFactory, gpus: tuple[int, ...], timed: bool, stack:
     except SFactoryError as error:
         answer = str(error)
     except BaseException as error:
-        answer = f"--env={factory.name}: {_cause(error)}"
+        answer = f"--env={factory.name}: {named(error)}{raised_at(error)}"
     with contextlib.suppress(BrokenPipeError):  # main was interrupted and no longer listens
         sender.send(answer)
     sender.close()
@@ -119,9 +117,3 @@ def examine(factory: EnvFactory, timed: bool = False) -> Probed:
     reward_shaping = default_reward_shaping(env)
     close_env(env, name)
     return Probed(spec, step_us, reward_shaping)
-
-
-def _cause(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" (at {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"

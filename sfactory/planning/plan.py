@@ -15,7 +15,7 @@ from sfactory.config.import_strings import Unresolved, find_callable
 from sfactory.config.rules import rounds_misfit
 from sfactory.config.schema import Config
 from sfactory.errors import ConfigError, named, raised_at
-from sfactory.layout import ActingCost, Choice, Layout, choose_inference, num_evaluators
+from sfactory.layout import ActingCost, Layout, choose_inference, num_evaluators
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.distributions import require_discrete
 from sfactory.model.flat_state import flat_bytes
@@ -51,10 +51,6 @@ class Plan:
     why_inference: str = ""
     reward_shaping: RewardShaping | None = None
     weight_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-
-    def is_shaped(self, config: Config) -> bool:
-        """Whether envs get a reward shaping for each policy."""
-        return config.population.with_pbt and self.reward_shaping is not None
 
 
 def choose_device(wanted: str) -> str:
@@ -95,25 +91,9 @@ def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:
 
 def steps_are_timed(config: Config) -> bool:
     """Whether ``plan_run`` needs the time of an env step; raises ConfigError as ``choose_device`` does."""
-    # Serial mode has to be repeatable, and a measurement is not.
-    timed = config.sampling.inference == "auto" and not config.run.serial_mode
-    return timed and choose_device(config.run.device) != "cpu"
-
-
-def _inference(config: Config, spec: EnvSpec, device: str, env_step_us: float | None) -> Choice:
-    sampling, cost = config.sampling, None
-    if env_step_us is not None and steps_are_timed(config):
-        cost = ActingCost(env_step_us, forward_us(spec, config.model, sampling.num_envs_per_worker * spec.num_agents))
-    return choose_inference(sampling.inference, device != "cpu", cost)
-
-
-def _cores(config: Config) -> Cores:
-    """The cores of this run; raises ResourceError if the learner would take all of them."""
-    cores, kept = Cores.available(), config.learner.learner_cores
-    if config.run.serial_mode or not config.sampling.set_workers_cpu_affinity:
-        return cores  # no process is pinned
-    require_cores(kept, cores.count)
-    return cores.keeping(kept)
+    if config.sampling.inference != "auto" or config.run.serial_mode:
+        return False  # serial mode has to be repeatable, and a measurement is not
+    return choose_device(config.run.device) != "cpu"
 
 
 def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:
@@ -121,19 +101,23 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
 
     env_step_us: microseconds of an env's step on one core, if known, for ``--inference=auto``.
     """
-    device = choose_device(config.run.device)
+    sampling, cost, device = config.sampling, None, choose_device(config.run.device)
     model = _blueprint(config, spec)
-    inference, why = _inference(config, spec, device, env_step_us)
+    if env_step_us is not None and steps_are_timed(config):
+        cost = ActingCost(env_step_us, forward_us(spec, config.model, sampling.num_envs_per_worker * spec.num_agents))
+    inference, why = choose_inference(sampling.inference, device != "cpu", cost)
     no_evaluation = config.benchmark.benchmark or config.run.serial_mode
     evaluators = 0 if no_evaluation else num_evaluators(config.evaluation)
     if misfit := rounds_misfit(config, spec.num_agents):
-        raise ConfigError([f"{assigned('async_rl', config.sampling.async_rl)}: {misfit}"])
+        raise ConfigError([f"{assigned('async_rl', sampling.async_rl)}: {misfit}"])
     layout = Layout.plan(
-        config.sampling, config.learner, inference, model.state_size, evaluators, config.population, spec.num_agents
+        sampling, config.learner, inference, model.state_size, evaluators, config.population, spec.num_agents
     )
-    weight_bytes = flat_bytes(model)
+    cores, weight_bytes = Cores.available(), flat_bytes(model)
     weight_shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    cores = _cores(config)
+    if sampling.set_workers_cpu_affinity and not config.run.serial_mode:  # otherwise no process is pinned
+        require_cores(config.learner.learner_cores, cores.count)
+        cores = cores.keeping(config.learner.learner_cores)
     require_memory(_planned_bytes(spec, layout, weight_bytes, config.learner.replay_slots))
     return Plan(spec, layout, device, cores, weight_bytes, why, weight_shapes=weight_shapes)
 
@@ -152,9 +136,9 @@ def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None) ->
 
 
 def require_mapping(config: Config, plan: Plan) -> None:
-    """Raise ConfigError, or EnvError of ``CustomAssignment``, unless ``--policy_mapping`` returns policies.
+    """Raise ConfigError or EnvError unless ``--policy_mapping`` returns policies for the first episode of every env.
 
-    The first episode of every env is asked for. A mapping that is wrong only for later ones ends the actor that got it.
+    A mapping that is wrong only for later episodes ends the actor that calls it.
     """
     layout, name = plan.layout, config.population.policy_mapping
     if layout.num_policies == 1 or layout.mapping != "function":

@@ -53,7 +53,8 @@ class Executor(ABC):
         """Allocate what both kinds of run need; calls ``on_init`` of the observers."""
         config, plan, resumed, run_dir = context.config, context.plan, context.resumed, context.run_dir
         self._context = context
-        self._shared = SharedObjects(plan.spec, plan.layout, plan.weight_bytes, plan.is_shaped(config))
+        shaped = config.population.with_pbt and plan.reward_shaping is not None
+        self._shared = SharedObjects(plan.spec, plan.layout, plan.weight_bytes, shaped)
         if not context.is_restart:
             context.observers.begin(RunFacts(config, context.seed, run_dir.path, plan.spec, resumed.env_steps))
         advisor = None if config.run.serial_mode else Advisor(config, plan)

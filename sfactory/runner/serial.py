@@ -140,7 +140,7 @@ class SerialExecutor(Executor):
 
     def _all_over(self) -> bool:
         """Whether every policy that learns has learned enough, or a stop was ordered."""
-        # A list, since each of them looks at the clock.
+        # A list, so that each of them looks at the clock.
         overs = [self._learner_workers[policy].over() for policy in learning_policies(self._context.config)]
         return all(overs)
 
@@ -189,9 +189,9 @@ class SerialExecutor(Executor):
 
     def _make_actor(self, actor: int) -> Actor:
         context, shared, name = self._context, self._shared, self._layout.actor_names[actor]
+        row = shared.status.row(name)
         with _failing_as(name):
             setup = shared.actor(actor, context.config, context.seed, context.resumed.env_steps)
-            row = shared.status.row(name)
             splits = make_splits(setup, row)
             self._envs.callback(close_envs, splits)
             return make_actor(setup, splits, context.config.model, row)
@@ -213,7 +213,7 @@ class SerialExecutor(Executor):
 
 
 class _IdleWatch:
-    """Ends a run in which no worker has anything to do: a defect, and no reason to loop forever."""
+    """Ends a run in which no worker has anything to do, which is a defect."""
 
     def __init__(self, reports: ReportCollector) -> None:
         self._reports = reports

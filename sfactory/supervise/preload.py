@@ -17,13 +17,6 @@ import sfactory.learner.learner_process  # noqa: F401
 SOCKET_DIR_VARIABLE = "SFACTORY_SOCKET_DIR"
 
 
-def _tidy_up_after_main() -> None:
-    """Remove the folder of the server's socket when the server ends, which it does after main, even a killed one."""
-    folder = os.environ.pop(SOCKET_DIR_VARIABLE, None)
-    if folder is not None:
-        atexit.register(_remove_sockets, folder)
-
-
 def _remove_sockets(folder: str) -> None:
     """Remove a folder that holds sockets alone; with anything else in it, it stays."""
     with contextlib.suppress(OSError):
@@ -33,4 +26,7 @@ def _remove_sockets(folder: str) -> None:
         os.rmdir(folder)
 
 
-_tidy_up_after_main()
+# The server ends after main, even after a killed one, and removes the folder of its socket.
+_folder = os.environ.pop(SOCKET_DIR_VARIABLE, None)
+if _folder is not None:
+    atexit.register(_remove_sockets, _folder)
