@@ -41,7 +41,7 @@ def _enjoy(config: EnjoyConfig, interrupts: Interrupts) -> str:
     with signals_held_back():
         from sfactory.experiment.saved_policy import SavedPolicy
         from sfactory.play.play_session import play_session
-        from sfactory.play.player import Evaluation, result_line
+        from sfactory.play.player import result_line
 
     saved = SavedPolicy.load(config)
     seed = secrets.randbits(31) if config.seed is None else config.seed
@@ -58,7 +58,7 @@ def _enjoy(config: EnjoyConfig, interrupts: Interrupts) -> str:
     recorded = video if video is not None and video.frames else None
     if recorded is not None:
         print(f"{recorded.frames} frames are in {recorded.path}", file=sys.stderr, flush=True)
-    return result_line(played, Evaluation.of(episodes), recorded.path if recorded is not None else None)
+    return result_line(played, episodes, recorded.path if recorded is not None else None)
 
 
 def _play(player: Player, config: EnjoyConfig, saved: SavedPolicy, seed: int, interrupts: Interrupts) -> list[Episode]:

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class RunDir:
     """An experiment's folder, owned by this process until ``close``; a context manager.
 
-    run_json: the sessions, with arguments, machine, versions and status. metrics_path: the rows of metrics.
+    run_json: the sessions, with arguments, machine, versions and status.
     summary_path: the result, written at every exit. log_path: a copy of the terminal's output.
     """
 
@@ -39,7 +39,6 @@ class RunDir:
         """Use ``RunDir.open``."""
         self.path = path
         self.run_json = path / "run.json"
-        self.metrics_path = path / "metrics.jsonl"
         self.summary_path = path / "summary.json"
         self.log_path = path / "sf_log.txt"
         self._lock_fd: int | None = lock_fd

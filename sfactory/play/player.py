@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,57 +46,38 @@ class Episode(NamedTuple):
     stats: Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """How a policy did; field names are keys of the JSON line. None where no episode was finished.
+def result_line(played: Mapping[str, object], episodes: Sequence[Episode], video: Path | None) -> str:
+    """One line of JSON: what was ``played``, how it did, and the video. Numbers that are not finite become null.
 
     true_objective_mean: what the env calls its objective; the mean return if it reports none.
-    episode_extra_stats: means of what else the env reports, by name.
+    episode_extra_stats: means of what else the env reports, by name, each over the episodes that report it.
     """
-
-    episodes: int
-    episode_return_mean: float | None
-    episode_return_min: float | None
-    episode_return_max: float | None
-    episode_length_mean: float | None
-    true_objective_mean: float | None
-    episode_extra_stats: Mapping[str, float | None]
-
-    @staticmethod
-    def of(episodes: Sequence[Episode]) -> Evaluation:
-        """Sum up ``episodes``; the mean of an extra statistic is over the episodes that report it."""
-        returns = [episode.episode_return for episode in episodes]
-        stats: dict[str, list[float]] = {}
-        for episode in episodes:
-            for name, value in episode.stats.items():
-                stats.setdefault(name, []).append(value)
-        return Evaluation(
-            episodes=len(episodes),
-            episode_return_mean=_mean(returns),
-            episode_return_min=min(returns, default=None),
-            episode_return_max=max(returns, default=None),
-            episode_length_mean=_mean([episode.length for episode in episodes]),
-            true_objective_mean=_mean(stats.pop(TRUE_OBJECTIVE, returns)),
-            episode_extra_stats={name: _mean(values) for name, values in sorted(stats.items())},
-        )
-
-
-def result_line(played: Mapping[str, object], evaluation: Evaluation, video: Path | None) -> str:
-    """One line of JSON; numbers that are not finite become null, as JSON has no others.
-
-    played: what was played, and how.
-    """
-    values = {**played, **dataclasses.asdict(evaluation), "video": None if video is None else str(video)}
-    values["episode_extra_stats"] = {k: _finite(v) for k, v in evaluation.episode_extra_stats.items()}
-    return json.dumps({k: _finite(v) for k, v in values.items()}, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    returns = [episode.episode_return for episode in episodes]
+    stats: dict[str, list[float]] = {}
+    for episode in episodes:
+        for name, value in episode.stats.items():
+            stats.setdefault(name, []).append(value)
+    result = {
+        **played,
+        "episodes": len(episodes),
+        "episode_return_mean": _mean(returns),
+        "episode_return_min": _finite(min(returns, default=None)),
+        "episode_return_max": _finite(max(returns, default=None)),
+        "episode_length_mean": _mean([episode.length for episode in episodes]),
+        "true_objective_mean": _mean(stats.pop(TRUE_OBJECTIVE, returns)),
+        "episode_extra_stats": {name: _mean(values) for name, values in sorted(stats.items())},
+        "video": None if video is None else str(video),
+    }
+    return json.dumps(result, allow_nan=False)
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
+    """None if there are no values, or if their mean is not finite."""
+    return _finite(math.fsum(values) / len(values)) if values else None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 # Chooses actions on the CPU: a network, or one that follows published weights.
