@@ -87,24 +87,18 @@ class RankingMetric:
     text: str = ""
 
 
-class TargetObjective:
-    """Looks for the statistic named by pbt_target_objective in the first ``stats_avg`` episodes."""
+def ranking_metric(metric: str, stats_avg: int, episodes: int, reported: Collection[str]) -> RankingMetric | None:
+    """The statistic to rank by if pbt_target_objective is ``metric``; None while too few episodes ended to know.
 
-    def __init__(self, metric: str, stats_avg: int) -> None:
-        self._metric, self._stats_avg = metric, stats_avg
-
-    def look(self, episodes: int, reported: Collection[str]) -> RankingMetric | None:
-        """The statistic to rank by; None while there are too few ``episodes`` to know.
-
-        episodes: number of episodes so far, of all policies. reported: names of the extra statistics in them. If the
-        result's name is None, the run must end with its text.
-        """
-        if self._metric in BUILT_IN or self._metric in reported:
-            return RankingMetric(self._metric)
-        if episodes < self._stats_avg:
-            return None
-        missing = f"pbt_target_objective={self._metric}: none of the first {episodes} episodes reported it"
-        known = f"the env reports {', '.join([*BUILT_IN, *sorted(reported)])}"
-        if self._metric == TRUE_OBJECTIVE:
-            return RankingMetric(REWARD, f"{missing} ({known}); policies are ranked by the reward")
-        return RankingMetric(None, f"{missing}; {known}: choose one of these with --pbt_target_objective")
+    stats_avg: how many episodes are enough. episodes: those so far, of all policies. reported: names of the extra
+    statistics in them. If the result's name is None, the run must end with its text.
+    """
+    if metric in BUILT_IN or metric in reported:
+        return RankingMetric(metric)
+    if episodes < stats_avg:
+        return None
+    missing = f"pbt_target_objective={metric}: none of the first {episodes} episodes reported it"
+    known = f"the env reports {', '.join([*BUILT_IN, *sorted(reported)])}"
+    if metric == TRUE_OBJECTIVE:
+        return RankingMetric(REWARD, f"{missing} ({known}); policies are ranked by the reward")
+    return RankingMetric(None, f"{missing}; {known}: choose one of these with --pbt_target_objective")

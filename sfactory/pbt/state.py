@@ -112,10 +112,8 @@ def _shaping(data: Mapping[str, Any]) -> Shaping | None:
 
 def _count(data: Mapping[str, Any], name: str) -> int:
     value = data.get(name)
-    _demand(
-        isinstance(value, int) and not isinstance(value, bool) and value >= 0, f"{name!r} is not a count: {value!r}"
-    )
-    assert isinstance(value, int)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name!r} is not a count: {value!r}")
     return value
 
 

@@ -18,7 +18,7 @@ from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.pbt.event_log import Event, Kind
 from sfactory.pbt.population import Population
-from sfactory.pbt.ranking import Objectives, TargetObjective
+from sfactory.pbt.ranking import Objectives, ranking_metric
 from sfactory.pbt.state import STATE_NAME
 from sfactory.report.collector import ReportCollector
 from sfactory.shared.control import LearnerCommand
@@ -52,7 +52,7 @@ class PbtDriver:
         self._population, self._orphans, self._reports, self._rundir = population, orphans, reports, rundir
         self._commands, self._schemes = shared.orders, shared.schemes
         self._is_done = shared.has_learned_enough  # it has saved then, and its learner executes no commands any more
-        self._target = TargetObjective(config.population.pbt_target_objective, config.report.stats_avg)
+        self._target, self._stats_avg = config.population.pbt_target_objective, config.report.stats_avg
         self._objective: str | None = None
         self._turns: dict[int, _Turn] = {}
         self._last = -1  # the policy that had the last turn
@@ -122,7 +122,8 @@ class PbtDriver:
     def _find_objective(self) -> str | None:
         """The statistic that policies are ranked by; None while it is not known."""
         if self._objective is None and self.failure is None:
-            found = self._target.look(self._reports.episodes.episodes, self._reports.extra_names)
+            episodes, reported = self._reports.episodes.episodes, self._reports.extra_names
+            found = ranking_metric(self._target, self._stats_avg, episodes, reported)
             if found is not None and found.name is None:
                 self.failure = EnvError(found.text)
                 self.failure.exit_code = ExitCode.FAULTS  # training has begun

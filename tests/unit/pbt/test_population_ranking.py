@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sfactory.config.population_rules import best_count
 from sfactory.messages import EpisodesDone
-from sfactory.pbt.ranking import Place, Selection, TargetObjective, best_of, ranked, relative_gap, standing
+from sfactory.pbt.ranking import Place, Selection, best_of, ranked, ranking_metric, relative_gap, standing
 from sfactory.report.policy_stats import PolicyStats
 
 NUMBERS = st.floats(-1e9, 1e9, allow_subnormal=False)
@@ -96,7 +96,7 @@ def test_both_gaps_must_be_exceeded() -> None:
 def test_metric_is_the_named_one_or_is_replaced_or_refused(
     metric: str, episodes: int, reported: list[str], name: str | None
 ) -> None:
-    found = TargetObjective(metric, 100).look(episodes, reported)
+    found = ranking_metric(metric, 100, episodes, reported)
 
     assert found is not None
     assert found.name == name
@@ -105,7 +105,7 @@ def test_metric_is_the_named_one_or_is_replaced_or_refused(
 
 
 def test_metric_is_unknown_after_too_few_episodes() -> None:
-    assert TargetObjective("kills", 100).look(99, ["deaths"]) is None
+    assert ranking_metric("kills", 100, 99, ["deaths"]) is None
 
 
 def test_policy_without_true_objective_is_not_ranked_by_its_returns() -> None:

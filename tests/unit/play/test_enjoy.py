@@ -112,7 +112,7 @@ def test_flags_choose_the_checkpoint(
         (["--experiment=other"], "checkpoint_000000007_70.pth does not fit --env"),
     ],
 )
-def test_what_is_missing_or_does_not_fit_is_refused(
+def test_missing_and_unfitting_runs_and_checkpoints_are_refused(
     flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_run()
@@ -155,7 +155,7 @@ class Chatty(Bandit):
 
 
 @pytest.mark.parametrize("redirection", ["", ">&-"])
-def test_what_an_env_prints_stays_out_of_the_result_and_stdout_may_be_closed(tmp_path: Path, redirection: str) -> None:
+def test_output_of_an_env_stays_out_of_the_result_and_stdout_may_be_closed(tmp_path: Path, redirection: str) -> None:
     (tmp_path / "chatty_bandit.py").write_text(CHATTY_ENV)
     save_run(env="chatty_bandit:Chatty")
 

@@ -174,7 +174,7 @@ def test_a_stop_is_seen_within_an_episode_and_drops_what_would_take_long(monkeyp
     assert (run.shared.candidate.number, run.shared.candidate.done) == (1, False)
 
 
-def test_what_is_under_way_at_a_stop_is_finished_if_it_does_not_take_long() -> None:
+def test_an_evaluation_begun_before_a_stop_is_finished_if_it_does_not_take_long() -> None:
     run = Run(4, eval_workers=2)
     first, second = (run.evaluator(ScriptedEnv(SCRIPT), evaluator) for evaluator in range(2))
     first.turn(0)

@@ -126,7 +126,7 @@ def test_a_smaller_frameskip_shows_the_frames_between_and_plays_the_same(capsys:
         (f"{ENVS}:Stacked", {"hold": 4}, ["--eval_env_frameskip=2"], "each observation of several frames"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(
+def test_impossible_videos_and_windows_are_refused(
     env: str,
     kwargs: dict[str, object],
     flags: list[str],

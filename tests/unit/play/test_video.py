@@ -132,6 +132,6 @@ def test_grey_and_transparent_pictures_become_colored_ones(shape: tuple[int, ...
         ([np.zeros((4, 6, 3), np.uint8)], "returned a list"),
     ],
 )
-def test_what_is_no_picture_is_refused(image: object, text: str) -> None:
+def test_invalid_pictures_are_refused(image: object, text: str) -> None:
     with pytest.raises(EnvError, match=text):
         rgb_frame(image)
