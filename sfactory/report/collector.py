@@ -234,18 +234,8 @@ class ReportCollector:
             episode_extra_stats={name: mean for name, mean in extras.items() if mean is not None},
             evaluation=earlier_evaluation if evaluation is None else asdict(evaluation),
             policies=policies,
-            best_policy=self._best_policy(),
+            best_policy=_best_policy(self, earlier),
         )
-
-    def _best_policy(self) -> int | None:
-        """The policy with the highest mean of stats_avg true objectives, or of returns if envs report none.
-
-        Until a policy has had that many episodes in this session it is the best policy of the last session.
-        """
-        objective = TRUE_OBJECTIVE if TRUE_OBJECTIVE in self.extra_names else REWARD
-        means = {policy: mean for policy, mean in self.objectives(objective).items() if mean is not None}
-        earlier = self._resumed.summary
-        return max(means, key=lambda policy: means[policy], default=earlier.best_policy if earlier else None)
 
     def _read(self) -> None:
         while not self._stopping.is_set():
@@ -307,3 +297,13 @@ def _best_return_mean(policies: Sequence[PolicyStats], earlier: float | None) ->
     """The best that any single policy has reached in any session."""
     bests = [earlier, *(stats.episodes.best_return_mean for stats in policies)]
     return max((best for best in bests if best is not None), default=None)
+
+
+def _best_policy(reports: ReportCollector, earlier: Summary | None) -> int | None:
+    """The policy with the highest mean of stats_avg true objectives, or of returns if envs report none.
+
+    Until a policy has had that many episodes in this session it is the best policy of ``earlier``.
+    """
+    objectives = reports.objectives(TRUE_OBJECTIVE if TRUE_OBJECTIVE in reports.extra_names else REWARD)
+    means = {policy: mean for policy, mean in objectives.items() if mean is not None}
+    return max(means, key=lambda policy: means[policy], default=earlier.best_policy if earlier else None)
