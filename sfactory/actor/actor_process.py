@@ -30,8 +30,11 @@ def run_actor(setup: ActorSetup, model: ModelConfig, cores: frozenset[int] | Non
     row.set("state", State.RUNNING)
     row.set("busy_since", 0)
     try:
-        if not setup.to_policies:
-            _begin_acting(setup)
+        if not setup.to_policies:  # this process samples actions; others do without torch
+            import torch
+
+            torch.manual_seed(setup.acting_seed())
+            torch.set_num_threads(1)
         actor = make_actor(setup, splits, model, row)
         while not setup.control.stopping:
             actor.turn(BLOCK_S)
@@ -43,7 +46,6 @@ def make_actor(setup: ActorSetup, splits: list[Split], model: ModelConfig, row: 
     """The actor of these splits. With local inference it waits for the first weights (or for a stop)."""
     if setup.to_policies:
         return CentralActor(setup, splits, row)
-    # Imported here because actors under central inference do without torch.
     import torch
 
     from sfactory.actor.local_actor import LocalActor
@@ -59,11 +61,3 @@ def _limit_threads(setup: ActorSetup) -> None:
     """Limit the libraries loaded by now to one thread each, if --force_envs_single_thread is set."""
     if setup.sampling.force_envs_single_thread:
         threadpool_limits(1)  # until the process ends, so not used as a context
-
-
-def _begin_acting(setup: ActorSetup) -> None:
-    """Seed torch and limit it to one thread: this process samples actions."""
-    import torch
-
-    torch.manual_seed(setup.acting_seed())
-    torch.set_num_threads(1)

@@ -19,11 +19,10 @@ from sfactory.actor.env_restarts import StopOrdered
 from sfactory.actor.setup import ActorSetup
 from sfactory.actor.split import Split
 from sfactory.errors import SFactoryError
-from sfactory.layout import Layout
 from sfactory.messages import ActReply, ActRequest, ToPolicy
 from sfactory.shared.channel import Channel
 from sfactory.shared.status import StatusRow
-from sfactory.shared.trajectories import NOBODY, RnnStates
+from sfactory.shared.trajectories import NOBODY
 
 
 class RequestTracker:
@@ -88,29 +87,6 @@ class RequestTracker:
         self._row.leave_ring()
 
 
-class IdleAgentStates:
-    """Keeps the RNN states of rows in which no policy acts."""
-
-    def __init__(self, actor: int, states: RnnStates, layout: Layout) -> None:
-        self._actor, self._states = actor, states
-        self._recurrence, self._rollout = layout.recurrence, layout.rollout
-
-    def carry(self, split: Split) -> None:
-        """Before the split's step: copy the states of these rows to the next phase, and to the slot where it needs."""
-        slot, t = split.slot, split.t
-        assert slot.policy_id is not None
-        rows = np.flatnonzero(slot.policy_id[t] == NOBODY)
-        if not len(rows):
-            return
-        states = self._states.of(split.phase, self._actor, split.index)[rows]
-        states[slot.is_first[t, rows]] = 0.0
-        self._states.of(1 - split.phase, self._actor, split.index)[rows] = states
-        if t % self._recurrence == 0:
-            slot.rnn_states[t // self._recurrence, rows] = states
-        if t + 1 == self._rollout:
-            slot.rnn_states[-1, rows] = states
-
-
 class CentralActor(Actor):
     """Steps splits as their actions arrive from policy workers."""
 
@@ -118,8 +94,7 @@ class CentralActor(Actor):
         super().__init__(setup, splits, row)
         assert setup.to_policies, "central inference needs policy workers to ask"
         self._requests = RequestTracker(setup.actor, setup.inbox.incarnation, setup.to_policies, splits, row)
-        agents_sleep = setup.spec.num_agents > 1 and setup.layout.state_size > 0
-        self._idle_agents = IdleAgentStates(setup.actor, setup.states, setup.layout) if agents_sleep else None
+        self._keeps_states = setup.spec.num_agents > 1 and setup.layout.state_size > 0
 
     def turn(self, timeout: float) -> None:
         """Start splits for which there is a slot, then wait up to ``timeout`` seconds for messages and handle them."""
@@ -140,8 +115,8 @@ class CentralActor(Actor):
                 if type(message) is ActReply and requests.answered(message):
                     watch.lap()  # the step of each split is timed on its own
                     split = self._splits[message.split]
-                    if self._idle_agents is not None:
-                        self._idle_agents.carry(split)
+                    if self._keeps_states:
+                        self._carry_states(split)
                     self._step(split)
                     self._ask(split)
             if replaced:
@@ -152,6 +127,25 @@ class CentralActor(Actor):
     def _ask(self, split: Split) -> None:
         """Ask for actions; where no policy acts, step on to the next row, up to the end of the slot."""
         while not split.needs_slot and not self._requests.ask(split):
-            if self._idle_agents is not None:
-                self._idle_agents.carry(split)
+            if self._keeps_states:
+                self._carry_states(split)
             self._step(split)
+
+    def _carry_states(self, split: Split) -> None:
+        """Before the split's step: copy the RNN states of rows in which no policy acts to the next phase.
+
+        They are recorded in the slot where the learner needs them.
+        """
+        slot, t, states = split.slot, split.t, self._setup.states
+        recurrence, rollout = self._setup.layout.recurrence, self._setup.layout.rollout
+        assert slot.policy_id is not None
+        rows = np.flatnonzero(slot.policy_id[t] == NOBODY)
+        if not len(rows):
+            return
+        kept = states.of(split.phase, self._setup.actor, split.index)[rows]
+        kept[slot.is_first[t, rows]] = 0.0
+        states.of(1 - split.phase, self._setup.actor, split.index)[rows] = kept
+        if t % recurrence == 0:
+            slot.rnn_states[t // recurrence, rows] = kept
+        if t + 1 == rollout:
+            slot.rnn_states[-1, rows] = kept

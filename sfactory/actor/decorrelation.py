@@ -62,7 +62,7 @@ def _random_agent_steps(
     batch: MultiAgentBatch, env: int, steps: int, may_step: Callable[[], bool]
 ) -> tuple[Sequence[Any], list[float], int]:
     """Observations and returns of the A agents, and length so far, of the episode that runs after the steps."""
-    game, size, activity = batch.envs[env], batch.agents, batch.activity(env)
+    game, size, activity = batch.envs[env], batch.agents, batch.activities[env]
     observations: Sequence[Any] = batch.observations[env * size : (env + 1) * size]
     returns, length = [0.0] * size, 0
     for _ in range(steps):

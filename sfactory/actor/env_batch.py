@@ -16,7 +16,7 @@ final observation is the old slot's obs[T] and the new slot starts with the rese
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gymnasium
@@ -75,6 +75,7 @@ class BaseBatch(abc.ABC):
         self.absent: list[int] = []
         self.extras = ExtraStatsTracker()
         self._faults: FaultHandling | None = None
+        self._rows_per_env = size // len(envs)
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
 
     def handle_faults(self, faults: FaultHandling, first_env: int, writer: Writer) -> None:
@@ -96,13 +97,24 @@ class BaseBatch(abc.ABC):
         Raises EnvFaults if an env failed that may not be recreated any more, StopOrdered if a stop came first.
         """
 
-    @abc.abstractmethod
     def discard(self, rows: Sequence[int]) -> None:
-        """The last step of ``rows`` returned invalid data: they become ``broken`` and start a new episode."""
+        """The last step of ``rows`` returned invalid data: all rows of their envs become ``broken``.
 
-    @abc.abstractmethod
+        An env that does not show the first observation of an episode is reset.
+        """
+        for env in self._envs_of(rows):
+            if not set(self._rows(env)) <= set(self.first):
+                self._reset_again(env)
+            self._discard(env)
+        self._settle()
+
     def reset_again(self, rows: Sequence[int]) -> Sequence[int]:
         """``rows`` show invalid data at the start of an episode: reset their envs; returns all rows that were reset."""
+        envs = self._envs_of(rows)
+        for env in envs:
+            self._reset_again(env)
+        self._settle()
+        return self._rows_of(envs)
 
     @abc.abstractmethod
     def reset_truncated(self) -> list[int]:
@@ -112,9 +124,13 @@ class BaseBatch(abc.ABC):
     def _begin(self, env: int, shown: Any) -> None:
         """Store ``shown``, which the reset of ``env`` has returned."""
 
-    @abc.abstractmethod
     def _shown(self, env: int) -> Any:
         """The current observations of ``env``, in the form that the split's writer takes."""
+        own = self._rows(env)
+        return self.observations[own.start : own.stop]
+
+    def _settle(self) -> None:  # noqa: B027 - only some batches have something to do
+        """Called after envs were reset outside ``step``."""
 
     def reset(self, seeds: Sequence[int], before_each: BeforeEach | None = None) -> None:
         """Reset every env for the first time, each with its own seed; ``before_each`` is called before each of them.
@@ -161,7 +177,7 @@ class BaseBatch(abc.ABC):
 
     def _check_shown(self, env: int) -> None:
         """Raise BadObservation if the observations that the reset of ``env`` has shown are invalid."""
-        flaws = list(self._writer.flaws(self._shown(env), self.size // len(self.envs)).values())
+        flaws = list(self._writer.flaws(self._shown(env), self._rows_per_env).values())
         if flaws:
             raise BadObservation(f"after a reset {flaws[0]}")
 
@@ -189,6 +205,33 @@ class BaseBatch(abc.ABC):
 
         restarter.restart(number, error, recreate)
         self._steps[env] = first_step
+
+    def _discard(self, env: int) -> None:
+        """The last step of ``env`` is discarded: its rows are ``broken`` and in no other list."""
+        own = self._rows(env)
+        lists = (
+            self.terminated,
+            self.truncated,
+            self.resumed,
+            self.lost,
+            self.broken,
+            self.idle,
+            self.paused,
+            self.ended,
+        )
+        for rows in lists:
+            rows[:] = [row for row in rows if row not in own]
+        self.rewards[own.start : own.stop] = [0.0] * len(own)
+        self.broken += own
+
+    def _rows(self, env: int) -> range:
+        return range(env * self._rows_per_env, (env + 1) * self._rows_per_env)
+
+    def _rows_of(self, envs: Iterable[int]) -> list[int]:
+        return [row for env in envs for row in self._rows(env)]
+
+    def _envs_of(self, rows: Iterable[int]) -> list[int]:
+        return sorted({row // self._rows_per_env for row in rows})
 
 
 class EnvBatch(BaseBatch):
@@ -228,19 +271,6 @@ class EnvBatch(BaseBatch):
                 self._recreate(index, error)
                 self._discard(index)
 
-    def discard(self, rows: Sequence[int]) -> None:
-        """See BaseBatch."""
-        for env in rows:
-            if env not in self.terminated:
-                self._reset_again(env)
-            self._discard(env)
-
-    def reset_again(self, rows: Sequence[int]) -> Sequence[int]:
-        """See BaseBatch."""
-        for env in rows:
-            self._reset_again(env)
-        return rows
-
     def reset_truncated(self) -> list[int]:
         """See BaseBatch."""
         late, self.truncated = self.truncated, []
@@ -250,9 +280,6 @@ class EnvBatch(BaseBatch):
 
     def _begin(self, env: int, shown: Any) -> None:
         self.observations[env], _ = shown
-
-    def _shown(self, env: int) -> Any:
-        return [self.observations[env]]
 
     def _end(self, env: int, terminated: bool, info: dict[str, Any]) -> None:
         self.extras.add(info, env)
@@ -270,13 +297,6 @@ class EnvBatch(BaseBatch):
             return self.observations[env], 0.0, False, False, {}
 
         return reset
-
-    def _discard(self, env: int) -> None:
-        for rows in (self.terminated, self.truncated, self.resumed):
-            if env in rows:
-                rows.remove(env)
-        self.rewards[env] = 0.0
-        self.broken.append(env)
 
 
 def reward_row(rewards: Any) -> npt.NDArray[np.float64]:

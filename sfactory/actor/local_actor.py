@@ -37,7 +37,11 @@ class SlotActing:
         which is the one before it where no policy acts.
         """
         if self._remembers:
-            state = self._remembered(slot, t, state)
+            first = slot.is_first[t]
+            if first.any():
+                state = state.masked_fill(torch.from_numpy(first).unsqueeze(-1), 0.0)
+            if t % self._recurrence == 0:
+                slot.rnn_states[t // self._recurrence] = state.numpy()
         obs = self._rows.row(slot, t)
         for policy in present:
             state = self._act(policy, slot, t, obs, state)
@@ -63,15 +67,6 @@ class SlotActing:
         slot.policy_version[t, rows] = acting.version
         return state
 
-    def _remembered(self, slot: Slot, t: int, state: Tensor) -> Tensor:
-        """``state`` with rows that start an episode zeroed; recorded where a chunk begins."""
-        first = slot.is_first[t]
-        if first.any():
-            state = state.masked_fill(torch.from_numpy(first).unsqueeze(-1), 0.0)
-        if t % self._recurrence == 0:
-            slot.rnn_states[t // self._recurrence] = state.numpy()
-        return state
-
 
 class LocalActor(Actor):
     """Fills slot after slot, waiting only for a free one."""
@@ -84,28 +79,23 @@ class LocalActor(Actor):
 
     def turn(self, timeout: float) -> None:
         """Fill a slot for each split that gets one, waiting up to ``timeout`` seconds if none does."""
+        inbox, watch, control = self._setup.inbox, self._watch, self._setup.control
+        inbox.get(0)  # wake-ups for slots that were freed while this actor was busy
         try:
-            for split in self._begin(timeout):
+            begun = [split for split in self._splits if self._output.begin(split)]
+            if not begun:
+                watch.before_wait()
+                inbox.get(timeout)
+                watch.after_wait()
+                begun = [split for split in self._splits if self._output.begin(split)]
+            for split in begun:
                 for policy in split.may_play:
                     self._policies[policy].refresh()
-                self._fill(split)
+                slot, state = split.slot, self._states[split.index]
+                while not split.needs_slot and not control.stopping:
+                    watch.lap()  # a rollout may take long without a wait in it
+                    state = self._acting.act(slot, split.t, state, split.policies)
+                    self._step(split)
+                self._states[split.index] = state
         except StopOrdered:
             return  # see NOTE [Stop during a restart]
-
-    def _begin(self, timeout: float) -> list[Split]:
-        """Give free slots to splits, waiting for one if there is none; returns the splits that got one."""
-        self._setup.inbox.get(0)  # wake-ups for slots that were freed while this actor was busy
-        begun = [split for split in self._splits if self._output.begin(split)]
-        if begun:
-            return begun
-        self._watch.before_wait()
-        self._setup.inbox.get(timeout)
-        self._watch.after_wait()
-        return [split for split in self._splits if self._output.begin(split)]
-
-    def _fill(self, split: Split) -> None:
-        slot, states, act, control = split.slot, self._states, self._acting.act, self._setup.control
-        while not split.needs_slot and not control.stopping:
-            self._watch.lap()  # a rollout may take long without a wait in it
-            states[split.index] = act(slot, split.t, states[split.index], split.policies)
-            self._step(split)

@@ -25,7 +25,7 @@ for the whole env, which is reset in it. Otherwise the env is reset at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -115,7 +115,8 @@ class MultiAgentBatch(BaseBatch):
     """E envs of A agents each; observations and rewards are lists of N = E x A.
 
     agents: A
-    over: envs (not rows) whose episode ended with the last step
+    over: envs (not rows) with an episode that ended with the last step
+    activities: of the agents of each env
     """
 
     def __init__(self, envs: Sequence[AgentsEnv]) -> None:
@@ -125,7 +126,7 @@ class MultiAgentBatch(BaseBatch):
         self.rewards: list[Any] = [0.0] * self.size
         self.over: list[int] = []
         self._blank = blank(envs[0].observation_space)
-        self._activities = [AgentActivity(self.agents) for _ in envs]
+        self.activities = [AgentActivity(self.agents) for _ in envs]
         self._slices = [slice(first, first + self.agents) for first in range(0, self.size, self.agents)]
         self._fresh: list[int] = []  # envs whose current observations are the first of an episode
         self._resting: list[int] = []  # envs that the next step resets
@@ -166,22 +167,6 @@ class MultiAgentBatch(BaseBatch):
         if self._partial or self._moved:
             self._settle()
 
-    def discard(self, rows: Sequence[int]) -> None:
-        """See BaseBatch. The envs of these rows are discarded as wholes."""
-        for env in self._envs_of(rows):
-            if env not in self._fresh:
-                self._reset_again(env)
-            self._discard(env)
-        self._settle()
-
-    def reset_again(self, rows: Sequence[int]) -> Sequence[int]:
-        """See BaseBatch. The envs of these rows are reset as wholes."""
-        envs = self._envs_of(rows)
-        for env in envs:
-            self._reset_again(env)
-        self._settle()
-        return self._rows_of(envs)
-
     def reset_truncated(self) -> list[int]:
         """See BaseBatch. Agents whose episode is over while that of their env is not are idle at once."""
         late, self.truncated = list(self._resting), []
@@ -191,13 +176,9 @@ class MultiAgentBatch(BaseBatch):
         self._settle()
         return self._rows_of(late)
 
-    def activity(self, env: int) -> AgentActivity:
-        """Which agents of ``env`` are active in the next step."""
-        return self._activities[env]
-
     def place(self, env: int, observations: Sequence[Any]) -> None:
         """Replace the current observations of ``env``, which was stepped from outside before the first slot."""
-        self._activities[env].showing = []
+        self.activities[env].showing = []
         self.observations[self._slices[env]] = observations
         self._partial.add(env)
         self._moved = True
@@ -213,13 +194,13 @@ class MultiAgentBatch(BaseBatch):
 
     def _end_showing(self, of_sleepers: bool = True) -> None:
         for env in self._partial:
-            if self._activities[env].end_showing(of_sleepers):
+            if self.activities[env].end_showing(of_sleepers):
                 self._moved = True
 
     def _change(self, env: int, change: Change) -> None:
         """Agents of ``env`` were stopped or woken up by a step."""
         rows = self._rows(env)
-        stops = self._activities[env].change(change, self.observations[self._slices[env]])
+        stops = self.activities[env].change(change, self.observations[self._slices[env]])
         self._partial.add(env)
         self._moved = True
         self.terminated += [rows[agent] for agent in stops.terminated]
@@ -242,9 +223,9 @@ class MultiAgentBatch(BaseBatch):
         if self._moved:
             self._moved = False
             self.absent, self._next_idle = [], []
-            self._partial = {env for env in self._partial if self._activities[env].inactive}
+            self._partial = {env for env in self._partial if self.activities[env].inactive}
             for env in sorted(self._partial):
-                activity, rows = self._activities[env], self._rows(env)
+                activity, rows = self.activities[env], self._rows(env)
                 self.absent += [rows[agent] for agent in activity.absent]
                 if env not in self._resting:  # all rows of a resting env will be in ``resumed``
                     self._next_idle += [rows[agent] for agent in activity.inactive]
@@ -258,7 +239,7 @@ class MultiAgentBatch(BaseBatch):
         return self.observations[self._slices[env]], [0.0] * self.agents, None
 
     def _begin(self, env: int, shown: Sequence[Any]) -> None:
-        self._activities[env].begin(shown)
+        self.activities[env].begin(shown)
         self.observations[self._slices[env]] = [self._blank if obs is None else obs for obs in shown]
         self._partial.add(env)
         self._moved = True
@@ -267,27 +248,11 @@ class MultiAgentBatch(BaseBatch):
         if env not in self._fresh:
             self._fresh.append(env)
 
-    def _shown(self, env: int) -> list[Any]:
-        return self.observations[self._slices[env]]
-
     def _install(self, env: int, made: Any) -> None:
         super()._install(env, made)
         require_agents(made, self._names)
 
     def _discard(self, env: int) -> None:
-        own = self._rows(env)
-        for rows in (self.terminated, self.truncated, self.paused, self.resumed, self.lost, self.idle, self.ended):
-            rows[:] = [row for row in rows if row not in own]
+        super()._discard(env)
         if env in self.over:
             self.over.remove(env)
-        self.rewards[self._slices[env]] = [0.0] * self.agents
-        self.broken += own
-
-    def _rows(self, env: int) -> range:
-        return range(env * self.agents, (env + 1) * self.agents)
-
-    def _rows_of(self, envs: Iterable[int]) -> list[int]:
-        return [row for env in envs for row in self._rows(env)]
-
-    def _envs_of(self, rows: Iterable[int]) -> list[int]:
-        return sorted({row // self.agents for row in rows})

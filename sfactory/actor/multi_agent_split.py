@@ -18,11 +18,9 @@ from sfactory.actor.policy_assignment import PolicyAssignment
 from sfactory.actor.split import Split
 from sfactory.env.conversion import action_reader
 from sfactory.env.multi_agent import AgentsEnv, AgentsWriter, require_agents
-from sfactory.shared.trajectories import Array, Slot
+from sfactory.shared.trajectories import Slot
 from sfactory.spec import EnvSpec
 
-TEAM_RETURN = "team_return"
-RETURN_OF = "return/"
 MOST_NAMED = 32  # with more agents only the team's return is reported: there is no room for all names
 
 
@@ -97,18 +95,16 @@ class MultiAgentSplit(Split):
         """Mark what counts as an env step in row ``t``; returns how many envs stepped. Sets ``agent_steps``."""
         valid = slot.valid[t].reshape(len(self._first_rows), -1)
         if slot.counts_env_step is not None:
-            counts, learned = slot.counts_env_step[t], self._learned(valid, slot, t)
+            counts, learned = slot.counts_env_step[t], valid
+            if self._some_are_frozen:
+                assert self.assignment is not None
+                assert slot.policy_id is not None
+                frozen = np.isin(slot.policy_id[t].reshape(valid.shape), self.assignment.frozen)
+                learned = valid & ~frozen
             counts.fill(False)
             counts[self._first_rows + learned.argmax(axis=1)] = learned.any(axis=1)
         self.agent_steps = int(np.count_nonzero(valid))
         return int(np.count_nonzero(valid.any(axis=1)))
-
-    def _learned(self, valid: Array, slot: Slot, t: int) -> Array:
-        """Of the ``valid`` rows [envs, agents] of row ``t``, those of policies that learn."""
-        if self.assignment is None or not self._some_are_frozen:
-            return valid
-        assert slot.policy_id is not None
-        return valid & ~np.isin(slot.policy_id[t].reshape(valid.shape), self.assignment.frozen)
 
     def _count_for_policies(self, slot: Slot, t: int) -> None:
         """Mark, of the valid rows of each env, the first of every policy."""
@@ -135,8 +131,8 @@ class MultiAgentSplit(Split):
 
 
 def team_stats(agents: Sequence[str], returns: Sequence[float]) -> dict[str, float]:
-    """The returns of an env's episode by name: the sum over its agents, and each of them unless they are too many."""
-    stats = {TEAM_RETURN: float(sum(returns))}
+    """Returns of an env's episode by name: the sum over its agents, and that of each unless there are too many."""
+    stats = {"team_return": float(sum(returns))}
     if len(agents) <= MOST_NAMED:
-        stats |= {f"{RETURN_OF}{agent}": float(earned) for agent, earned in zip(agents, returns, strict=True)}
+        stats |= {f"return/{agent}": float(earned) for agent, earned in zip(agents, returns, strict=True)}
     return stats

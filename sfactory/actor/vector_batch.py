@@ -55,21 +55,17 @@ class VectorEnvBatch(BaseBatch):
             self.truncated = _where(np.logical_and(truncated, np.logical_not(terminated)))
         except Exception as error:  # foreign code may raise anything
             self._recreate(0, error)
-            self._discard_all()
+            self._discard(0)
             return
         if not self._resets_next_step:
             self.lost = self.truncated
         if self.terminated or self.truncated:
             self._add_extras(infos)
 
-    def discard(self, rows: Sequence[int]) -> None:
-        """See BaseBatch. No env can be reset alone, so the step of all is discarded."""
-        self._reset_again(0)
-        self._discard_all()
-
     def reset_again(self, rows: Sequence[int]) -> Sequence[int]:
-        """See BaseBatch. All are reset."""
-        self.discard(rows)
+        """See BaseBatch. All are reset, so the steps of the others are lost, too."""
+        self._reset_again(0)
+        self._discard(0)
         return self.broken
 
     def reset_truncated(self) -> list[int]:
@@ -81,11 +77,6 @@ class VectorEnvBatch(BaseBatch):
 
     def _shown(self, env: int) -> Any:
         return self.observations
-
-    def _discard_all(self) -> None:
-        self.terminated, self.truncated, self.resumed, self.lost = [], [], [], []
-        self.broken = list(range(self.size))
-        self.rewards = np.zeros(self.size)
 
     def _add_extras(self, infos: Mapping[str, Any]) -> None:
         found = infos_of_ends(infos)
