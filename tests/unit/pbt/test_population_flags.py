@@ -110,11 +110,9 @@ def test_invalid_wish_is_refused(wishes: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"num_policies": 1}, "--num_policies=4"),
         ({"pbt_replace_fraction": 0.8}, "use 0.75 or less"),
         ({"pbt_mutation_rate": 1.5}, "at most 1"),
         ({"pbt_replace_reward_gap": 1.0}, "less than 1"),
-        ({"pbt_perturb_min": 1.6}, "pbt_perturb_max (1.5)"),
         ({"with_pbt": False, "num_policies": 3, "train_policies": (0, 3, 5)}, "no policy 3 or 5"),
         ({"with_pbt": False, "policy_mapping": "agents"}, "--policy_mapping=agents: must be one of"),
         ({"learning_rate": 0.5}, '--pbt_hyperparameters=\'{"learning_rate": {"max": 5}}\''),
