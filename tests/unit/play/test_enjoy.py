@@ -1,4 +1,4 @@
-"""enjoy plays whole episodes of a saved run, the same ones for the same seed, and names what is missing or damaged."""
+"""enjoy plays whole episodes of a saved run, the same ones for the same seed; missing and damaged files are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A video holds the frames that were written, in a file that is whole or absent, and refuses what is no picture."""
+"""A video holds the frames that were written, in a file that is whole or absent, and invalid pictures are refused."""
 
 from __future__ import annotations
 
