@@ -22,12 +22,12 @@ from sfactory.learner.minibatches import Minibatch
 from sfactory.learner.targets import TargetNetwork, Targets, gae_targets, vtrace_targets
 from sfactory.learner.train_stats import LossTerms
 from sfactory.model.actor_critic import ActorCritic, Unrolled
-from sfactory.model.cpc import Auxiliary, CpcAction, Trace
+from sfactory.model.cpc import CpcAction, Trace
 from sfactory.model.distributions import ActionDistribution
 from sfactory.seeds import Branch, seed_at
 
 
-def make_auxiliary(model: ActorCritic, config: AlgoConfig) -> Auxiliary | None:
+def make_auxiliary(model: ActorCritic, config: AlgoConfig) -> CpcAction | None:
     """The auxiliary loss that the flags ask for, on torch's default device, if any.
 
     Create it after ``model``, so that it does not change the random numbers of the model's first weights.
@@ -37,7 +37,7 @@ def make_auxiliary(model: ActorCritic, config: AlgoConfig) -> Auxiliary | None:
     return CpcAction(
         model.heads,
         embedding_size=model.tower.encoder.out_size,
-        memory_size=model.tower.core.out_size,
+        memory_size=model.tower.memory_size,
         forward_steps=config.cpc_forward_steps,
         time_subsample=config.cpc_time_subsample,
         forward_subsample=config.cpc_forward_subsample,
@@ -51,7 +51,7 @@ class AuxiliaryTask:
     published, and neither actors nor enjoy have them.
     """
 
-    def __init__(self, module: Auxiliary, seed: int, policy: int) -> None:
+    def __init__(self, module: CpcAction, seed: int, policy: int) -> None:
         self.module = module
         self._seed, self._policy = seed, policy
         self._generator = torch.Generator(next(module.parameters()).device)

@@ -32,7 +32,7 @@ from sfactory.learner.train_stats import (
     steps_learned,
 )
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.cpc import Auxiliary
+from sfactory.model.cpc import CpcAction
 from sfactory.seeds import Branch, seed_at
 
 
@@ -53,7 +53,7 @@ class Trainer:
         seed: int,
         policy: int,
         total_env_steps: int,
-        auxiliary: Auxiliary | None = None,
+        auxiliary: CpcAction | None = None,
         evidence: Path | None = None,
     ) -> None:
         """``seed`` and ``policy`` decide how minibatches are shuffled; ``total_env_steps``: where linear decay ends.

@@ -11,7 +11,6 @@ negatives that together weigh as much as the positive, and a draw among possible
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -40,18 +39,6 @@ class Trace(NamedTuple):
     valid: Tensor
 
 
-class Auxiliary(nn.Module, ABC):
-    """An auxiliary loss over the encoder's and the memory's outputs for a rollout."""
-
-    @abstractmethod
-    def loss(self, trace: Trace, generator: torch.Generator) -> Tensor:
-        """0-dim mean loss, with gradients for embeddings, memory and the module's weights; 0 without valid steps.
-
-        ``generator``: on the device of the trace; the source of all randomness. The number of draws depends on shapes
-        alone. Implementations must not wait for the device, see NOTE [No waiting for the device].
-        """
-
-
 NEGATIVES = 16
 _WIDTH = 128  # hidden units of the classifier
 
@@ -68,7 +55,7 @@ class Predictions(NamedTuple):
     possible: Tensor
 
 
-class CpcAction(Auxiliary):
+class CpcAction(nn.Module):
     """CPC|A: a GRU continues from the memory of a step, fed with actions, and a classifier distinguishes the embedding
     that followed from ``NEGATIVES`` others. The loss is the mean cross-entropy: ln 2 before anything is learned.
     """
@@ -98,15 +85,18 @@ class CpcAction(Auxiliary):
         self.score = nn.Linear(_WIDTH, 1)
 
     def loss(self, trace: Trace, generator: torch.Generator) -> Tensor:
-        """See Auxiliary. Only valid steps are predicted, predicted from, or given as negatives."""
+        """0-dim mean loss, with gradients for embeddings, memory and the module's weights; 0 without valid steps.
+
+        Only valid steps are predicted, predicted from, or given as negatives. ``generator``: on the device of the
+        trace; the number of draws depends on shapes alone. Does not wait, see NOTE [No waiting for the device].
+        """
         valid = trace.valid
-        chosen = choose(
-            can_predict(trace.is_first, valid, self._forward_steps),
-            self._time_subsample,
-            self._forward_subsample,
-            generator,
-        )
-        targets = _cells(chosen, valid.shape)
+        can = can_predict(trace.is_first, valid, self._forward_steps)
+        chosen = choose(can, self._time_subsample, self._forward_subsample, generator)
+        # The predicted cells t * R + r; arbitrary where no prediction is possible.
+        steps, rows = valid.shape
+        row = torch.arange(rows, device=valid.device).view(-1, 1, 1)
+        targets = (chosen.starts.unsqueeze(-1) + 1 + chosen.ahead).clamp(max=steps - 1) * rows + row
         others, there_are_others = draw_others(valid, targets, NEGATIVES, generator)
         embeddings = torch.where(valid.unsqueeze(-1), trace.embeddings.float(), 0.0).flatten(0, 1)
         projected = self.of_embedding(embeddings)
@@ -178,18 +168,9 @@ def draw_others(valid: Tensor, targets: Tensor, count: int, generator: torch.Gen
     return cells, total > 1
 
 
-def _cells(chosen: Predictions, shape: torch.Size) -> Tensor:
-    """[R, S, F] int64 - the predicted cells t * R + r; arbitrary where that is not possible."""
-    steps, rows = shape
-    row = torch.arange(rows, device=chosen.starts.device).view(-1, 1, 1)
-    return (chosen.starts.unsqueeze(-1) + 1 + chosen.ahead).clamp(max=steps - 1) * rows + row
-
-
 def _draw(allowed: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """[..., count] int64 - different places in the last dimension of ``allowed`` [..., N] bool, in random order.
-
-    Allowed places come first. If N is less than ``count``, all places are returned.
-    """
+    """[..., count or N] int64 - different places in the last dimension of ``allowed`` [..., N] bool, in random order;
+    allowed places come first."""
     scores = torch.rand(allowed.shape, generator=generator, device=allowed.device) + ~allowed
     return scores.argsort(dim=-1)[..., :count]
 

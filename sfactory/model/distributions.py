@@ -6,6 +6,8 @@ Heads are independent given the network's outputs, so log-probabilities, entropi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,14 +22,10 @@ FEW_CHOICES = 8  # see _log_softmax
 Actions = dict[str, Tensor]
 
 
-def head_num_params(head: ActionHead) -> int:
-    """Parameters of one head: ``n`` logits, or ``size`` means followed by ``size`` log standard deviations."""
-    return head.n if isinstance(head, DiscreteHead) else 2 * head.size
-
-
-def num_params(heads: tuple[ActionHead, ...]) -> int:
-    """Parameters of all heads together: the P of ``ActionDistribution``."""
-    return sum(head_num_params(head) for head in heads)
+def num_params(heads: Sequence[ActionHead]) -> int:
+    """P, the parameters of all heads: ``n`` logits of a DiscreteHead; ``size`` means and then ``size`` log standard
+    deviations of a BoxHead."""
+    return sum(head.n if isinstance(head, DiscreteHead) else 2 * head.size for head in heads)
 
 
 def require_discrete(heads: tuple[ActionHead, ...]) -> None:
@@ -46,23 +44,18 @@ class Categorical:
     def __init__(self, logits: Tensor) -> None:
         self.log_probs = _log_softmax(logits)  # [B, n]
 
-    def sample(self) -> Tensor:
-        """[B] int64 - by inverting the cumulative distribution: one random number a row, whatever n is."""
-        return self._drawn().squeeze(-1)
-
     def sample_with_log_prob(self) -> tuple[Tensor, Tensor]:
-        """[B] int64 and [B] float - a sample and its log-probability."""
-        action = self._drawn()
-        return action.squeeze(-1), self.log_probs.gather(-1, action).squeeze(-1)
+        """[B] int64 and [B] float - a sample and its log-probability.
 
-    def _drawn(self) -> Tensor:
-        """[B, 1] int64."""
+        Inverts the cumulative distribution: one random number per row for any n.
+        """
         cumulative = self.log_probs.detach().exp().cumsum_(-1)
         total = cumulative[:, -1:]
         # total x (1 - u) with u in [0, 1), and a strict comparison: neither rounding of the total nor a choice of
         # probability 0 at either end can yield an index that is out of range or impossible.
         threshold = torch.addcmul(total, total, torch.rand_like(total), value=-1)
-        return (cumulative < threshold).sum(-1, keepdim=True)
+        action = (cumulative < threshold).sum(-1, keepdim=True)
+        return action.squeeze(-1), self.log_probs.gather(-1, action).squeeze(-1)
 
     def mode(self) -> Tensor:
         """[B] int64 - the most probable choice."""
@@ -97,14 +90,10 @@ class DiagonalGaussian:
         self.mean, log_std = params.chunk(2, dim=-1)
         self.log_std = log_std.clamp(math.log(MIN_STDDEV), math.log(MAX_STDDEV))
 
-    def sample(self) -> Tensor:
-        """[B, size] float - carries no gradient."""
-        mean = self.mean.detach()
-        return torch.addcmul(mean, self.log_std.detach().exp(), torch.randn_like(mean))
-
     def sample_with_log_prob(self) -> tuple[Tensor, Tensor]:
-        """[B, size] float and [B] float - a sample and its log-probability."""
-        action = self.sample()
+        """[B, size] float and [B] float - a sample, without gradient, and its log-probability."""
+        mean = self.mean.detach()
+        action = torch.addcmul(mean, self.log_std.detach().exp(), torch.randn_like(mean))
         return action, self.log_prob(action)
 
     def mode(self) -> Tensor:
@@ -154,12 +143,8 @@ class ActionDistribution:
         if len(heads) == 1:
             self._parts = (_part(heads[0], params),)
         else:
-            pieces = params.split([head_num_params(head) for head in heads], dim=-1)
+            pieces = params.split([num_params((head,)) for head in heads], dim=-1)
             self._parts = tuple(_part(head, piece) for head, piece in zip(heads, pieces, strict=True))
-
-    def sample(self) -> Actions:
-        """One random action per row, from torch's global generator of the device; carries no gradient."""
-        return {head.key: part.sample() for head, part in zip(self.heads, self._parts, strict=True)}
 
     def mode(self) -> Actions:
         """The most probable action per row; carries no gradient."""
@@ -170,7 +155,10 @@ class ActionDistribution:
         return _total([part.log_prob(actions[head.key]) for head, part in zip(self.heads, self._parts, strict=True)])
 
     def sample_with_log_prob(self) -> tuple[Actions, Tensor]:
-        """A ``sample()`` and its log-probability [B]; cheaper than both calls."""
+        """One random action per row, without gradient, and its log-probability [B].
+
+        Uses torch's global generator of the device.
+        """
         actions, terms = {}, []
         for head, part in zip(self.heads, self._parts, strict=True):
             actions[head.key], term = part.sample_with_log_prob()
@@ -191,19 +179,11 @@ class ActionDistribution:
         if self.heads != other.heads:
             raise ValueError(f"KL needs the same action heads on both sides; got {self.heads} and {other.heads}")
         pairs = zip(self._parts, other._parts, strict=True)
-        return _total([_part_kl(mine, theirs) for mine, theirs in pairs])
+        return _total([mine.kl(cast(Any, theirs)) for mine, theirs in pairs])  # the same heads have the same kinds
 
 
 def _part(head: ActionHead, params: Tensor) -> Part:
     return DiagonalGaussian(params) if isinstance(head, BoxHead) else Categorical(params)
-
-
-def _part_kl(mine: Part, theirs: Part) -> Tensor:
-    if isinstance(mine, Categorical) and isinstance(theirs, Categorical):
-        return mine.kl(theirs)
-    assert isinstance(mine, DiagonalGaussian)
-    assert isinstance(theirs, DiagonalGaussian)
-    return mine.kl(theirs)
 
 
 def _total(terms: list[Tensor]) -> Tensor:

@@ -16,24 +16,20 @@ from torch import Tensor, nn
 _ALIGN = 64
 
 
-def _entries(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """Tensors ordered by dtype, then by name, so that each dtype is one contiguous stretch."""
+def _stretches(module: nn.Module) -> Iterator[tuple[Tensor, int, int]]:
+    """(tensor, first byte, byte after it, aligned) of all tensors: by dtype, then by name, so that each dtype is one
+    contiguous stretch."""
+    start = 0
     tensors = module.state_dict(keep_vars=True)
-    return sorted(tensors.items(), key=lambda item: (str(item[1].dtype), item[0]))
-
-
-def _offsets(module: nn.Module) -> Iterator[tuple[Tensor, int, int]]:
-    """(tensor, first byte, bytes) of every entry."""
-    offset = 0
-    for _, tensor in _entries(module):
-        nbytes = tensor.numel() * tensor.element_size()
-        yield tensor, offset, nbytes
-        offset += -(-nbytes // _ALIGN) * _ALIGN
+    for _, tensor in sorted(tensors.items(), key=lambda item: (str(item[1].dtype), item[0])):
+        end = start + -(-tensor.nbytes // _ALIGN) * _ALIGN
+        yield tensor, start, end
+        start = end
 
 
 def flat_bytes(module: nn.Module) -> int:
     """Bytes of the module's flat state; works on meta tensors, too."""
-    return max(((offset + -(-nbytes // _ALIGN) * _ALIGN) for _, offset, nbytes in _offsets(module)), default=_ALIGN)
+    return max((end for _, _, end in _stretches(module)), default=_ALIGN)
 
 
 class FlatState:
@@ -44,12 +40,11 @@ class FlatState:
         self.block = torch.zeros(flat_bytes(module), dtype=torch.uint8, device=device)
         stretches: dict[torch.dtype, tuple[int, int]] = {}
         with torch.no_grad():
-            for tensor, offset, nbytes in list(_offsets(module)):
-                home = self.block[offset : offset + nbytes].view(tensor.dtype).view(tensor.shape)
-                home.copy_(tensor)
-                tensor.data = home
-                first = stretches.get(tensor.dtype, (offset, 0))[0]
-                stretches[tensor.dtype] = (first, offset + -(-nbytes // _ALIGN) * _ALIGN)
+            for tensor, start, end in list(_stretches(module)):
+                view = self.block[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+                view.copy_(tensor)
+                tensor.data = view
+                stretches[tensor.dtype] = (stretches.get(tensor.dtype, (start, 0))[0], end)
         self._host: Tensor | None = None  # of a block on a GPU: pinned memory that it is copied to
         self._floats = [self.block[a:b].view(dtype) for dtype, (a, b) in stretches.items() if dtype.is_floating_point]
 

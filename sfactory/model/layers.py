@@ -10,6 +10,7 @@ often, compute with the same weights at the same version. The vectors are publis
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,24 +55,15 @@ def tanh_(x: Tensor) -> Tensor:
     return _numpy_tanh_(x.detach())
 
 
-def elu_(x: Tensor) -> Tensor:
-    """ELU of ``x``, in place."""
-    return F.elu(x, inplace=True)
-
-
-def relu_(x: Tensor) -> Tensor:
-    """ReLU of ``x``, in place."""
-    return torch.relu_(x)
-
-
-Activation = Callable[[Tensor], Tensor]
-
-ACTIVATIONS: dict[str, Activation] = {"elu": elu_, "relu": relu_, "tanh": tanh_}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # all in place
+    "elu": partial(F.elu, inplace=True),
+    "relu": torch.relu_,
+    "tanh": tanh_,
+}
 
 # Gains that preserve the size of signals through an orthogonal layer and the activation (He et al. 2015 for relu;
 # torch.nn.init.calculate_gain for tanh; elu behaves like relu).
 GAINS: dict[str, float] = {"elu": 2.0**0.5, "relu": 2.0**0.5, "tanh": 5.0 / 3.0}
-
 
 _FIRST_ITERATIONS = 30  # on fresh weights, before the first pass
 _SMALLEST = 1e-12  # singular value: a layer of zeros stays zero

@@ -16,7 +16,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sfactory.config.schema import ModelConfig
 from sfactory.model.encoders import Initialization
 from sfactory.model.rnn_kernels import LayerWeights, gru_layer, lstm_layer
 
@@ -24,23 +23,6 @@ RnnType = Literal["gru", "lstm"]
 
 _GATES: dict[str, int] = {"gru": 3, "lstm": 4}
 _STATES: dict[str, int] = {"gru": 1, "lstm": 2}
-
-
-class IdentityCore(nn.Module):
-    """No memory: features pass through. ``state_size`` is 0; states are [B, 0]."""
-
-    def __init__(self, in_size: int) -> None:
-        super().__init__()
-        self.out_size = in_size
-        self.state_size = 0
-
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """``x`` [B, F] and ``state`` [B, 0], unchanged."""
-        return x, state
-
-    def sequence(self, x: Tensor, state: Tensor, is_first: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``x`` [T, B, F] and ``state`` [B, 0], unchanged."""
-        return x, state
 
 
 class RecurrentCore(nn.Module):
@@ -110,22 +92,6 @@ class RecurrentCore(nn.Module):
     def _parts(self, state: Tensor) -> tuple[Tensor, ...]:
         """The [B, H] pieces of a state [B, S]; views."""
         return state.split(self.out_size, dim=1)
-
-
-Core = IdentityCore | RecurrentCore
-
-
-def make_core(in_size: int, config: ModelConfig) -> Core:
-    """The core over features [B, in_size]; IdentityCore without ``use_rnn``."""
-    if not config.use_rnn:
-        return IdentityCore(in_size)
-    return RecurrentCore(
-        in_size,
-        rnn_type=config.rnn_type,
-        rnn_size=config.rnn_size,
-        rnn_num_layers=config.rnn_num_layers,
-        initialization=config.policy_initialization,
-    )
 
 
 class _Layer(nn.Module):

@@ -14,7 +14,7 @@ from sfactory.config.schema import ModelConfig
 from sfactory.model.encoders import ObsSpec, linear_layers, make_encoder
 from sfactory.model.layers import ACTIVATIONS
 from sfactory.model.precision import wide
-from sfactory.model.rnn import from_chunks, make_core, to_chunks
+from sfactory.model.rnn import RecurrentCore, from_chunks, to_chunks
 
 
 class Stages(NamedTuple):
@@ -30,7 +30,11 @@ class Stages(NamedTuple):
 
 
 class Tower(nn.Module):
-    """Encoder, core and decoder. ``out_size``: features. ``state_size``: S, 0 without memory."""
+    """Encoder, core and decoder.
+
+    out_size, memory_size: of features and of the core's output (without memory, of the encoder's).
+    state_size: S, 0 without memory.
+    """
 
     def __init__(
         self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str], dtype: torch.dtype = torch.float32
@@ -40,24 +44,30 @@ class Tower(nn.Module):
         """
         super().__init__()
         self.encoder = make_encoder(obs, config, normalized, dtype)
-        self.core = make_core(self.encoder.out_size, config)
+        self.core: RecurrentCore | None = None
+        self.memory_size, self.state_size = self.encoder.out_size, 0
+        if config.use_rnn:
+            self.core = RecurrentCore(
+                self.encoder.out_size,
+                rnn_type=config.rnn_type,
+                rnn_size=config.rnn_size,
+                rnn_num_layers=config.rnn_num_layers,
+                initialization=config.policy_initialization,
+            )
+            self.memory_size, self.state_size = self.core.out_size, self.core.state_size
         self._activation = ACTIVATIONS[config.nonlinearity]
         self._wide = wide(dtype)
-        self._decoders = linear_layers([self.core.out_size, *config.decoder_mlp_layers], config, dtype)
+        self._decoders = linear_layers([self.memory_size, *config.decoder_mlp_layers], config, dtype)
         self.decoder = nn.ModuleList(self._decoders)
-        self.out_size = self._decoders[-1].out_features if self._decoders else self.core.out_size
-        self.state_size = self.core.state_size
-        # Looking up a module by its attribute costs as much as a small operation, so acting reads this tuple.
-        self._stages = self.encoder, self.core
+        self.out_size = self._decoders[-1].out_features if self._decoders else self.memory_size
 
     def step(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Features [B, H] float32 of obs {path: [B, ...]}, and the state [B, S] after it.
 
         ``state`` [B, S] is zero in the rows that start an episode.
         """
-        encoder, core = self._stages
-        features = encoder.forward(obs)
-        if self.state_size:
+        features, core = self.encoder.forward(obs), self.core
+        if core is not None:
             features, state = core.step(features.to(self._wide), state)
         return (self._decode(features) if self._decoders else features).to(self._wide), state
 
@@ -72,28 +82,28 @@ class Tower(nn.Module):
         The step after the rollout starts from the state that the present weights compute.
         """
         embeddings = memory = self.encoder.forward({path: leaf.flatten(0, 1) for path, leaf in obs.items()})
-        if self.state_size:
-            steps, rows = is_first.shape
-            features = embeddings.to(self._wide).view(steps, rows, -1)
-            memory = self._remember(features, states, is_first, recurrence, held).flatten(0, 1)
+        if self.core is not None:
+            features = embeddings.to(self._wide).unflatten(0, (-1, is_first.shape[1]))
+            memory = _remember(self.core, features, states, is_first, recurrence, held).flatten(0, 1)
         return Stages(embeddings, memory, self._decode(memory).to(self._wide))
-
-    def _remember(
-        self, features: Tensor, states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None
-    ) -> Tensor:
-        """The core over features [T or T+1, B, F]."""
-        rows, steps = is_first.shape[1], states.shape[0] * recurrence
-        chunks = to_chunks(features[:steps], recurrence), states.flatten(0, 1), to_chunks(is_first[:steps], recurrence)
-        y, after = self.core.sequence(*chunks, None if held is None else to_chunks(held, recurrence))
-        y = from_chunks(y, rows)
-        if len(features) == steps:
-            return y
-        with torch.no_grad():  # the value after the rollout is a bootstrap, not learned
-            state = torch.where(is_first[-1].unsqueeze(-1), 0.0, after[-rows:])
-            last, _ = self.core.step(features[-1], state)
-        return torch.cat((y, last.unsqueeze(0)))
 
     def _decode(self, x: Tensor) -> Tensor:
         for layer in self._decoders:
             x = self._activation(layer.forward(x))
         return x
+
+
+def _remember(
+    core: RecurrentCore, features: Tensor, states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None
+) -> Tensor:
+    """The core over features [T or T+1, B, F]."""
+    rows, steps = is_first.shape[1], states.shape[0] * recurrence
+    chunks = to_chunks(features[:steps], recurrence), states.flatten(0, 1), to_chunks(is_first[:steps], recurrence)
+    y, after = core.sequence(*chunks, None if held is None else to_chunks(held, recurrence))
+    y = from_chunks(y, rows)
+    if len(features) == steps:
+        return y
+    with torch.no_grad():  # the value after the rollout is a bootstrap, not learned
+        state = torch.where(is_first[-1].unsqueeze(-1), 0.0, after[-rows:])
+        last, _ = core.step(features[-1], state)
+    return torch.cat((y, last.unsqueeze(0)))

@@ -16,7 +16,7 @@ from sfactory.learner.checkpointing import Progress, payload_of, restore
 from sfactory.learner.loss import AuxiliaryTask, make_auxiliary
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.cpc import Auxiliary
+from sfactory.model.cpc import CpcAction
 from sfactory.model.flat_state import flat_bytes
 from tests.support.equality import changed, copied
 from tests.support.lone_learner import LoneLearner
@@ -30,7 +30,7 @@ MEMORY: dict[str, Any] = {"use_rnn": True}
 ALGOS = pytest.mark.parametrize("algo", [CPC, dataclasses.replace(CPC, with_vtrace=False)], ids=["vtrace", "gae"])
 
 
-def auxiliary_of(model: ActorCritic) -> Auxiliary:
+def auxiliary_of(model: ActorCritic) -> CpcAction:
     torch.manual_seed(3)
     made = make_auxiliary(model, CPC)
     assert made is not None

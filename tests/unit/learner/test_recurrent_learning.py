@@ -69,7 +69,7 @@ def test_recurrence_changes_how_far_gradients_flow_and_not_the_loss(algo: AlgoCo
         model = model_of(**MEMORY)
         batch = record(model, tiny_config(**MEMORY), recurrence=recurrence, **NO_ENDS)
         loss, _ = loss_and_gradients(loss_of(model, algo, batch), model)
-        found.append((loss, [p.grad for p in model.tower.core.parameters() if p.grad is not None]))
+        found.append((loss, [p.grad for p in model.get_submodule("tower.core").parameters() if p.grad is not None]))
 
     (loss, whole), (loss_of_cut, cut) = found
     assert loss_of_cut == pytest.approx(loss, rel=1e-4)

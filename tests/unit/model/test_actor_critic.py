@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.layers import elu_, relu_, tanh_
+from sfactory.model.layers import ACTIVATIONS
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
 from tests.support.parts import evaluate
 
@@ -135,11 +135,10 @@ def test_observations_are_unchanged_and_read_in_the_order_of_the_spec(
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [(tanh_, torch.tanh), (elu_, torch.nn.functional.elu), (relu_, torch.relu)]
+    ("name", "theirs"), [("tanh", torch.tanh), ("elu", torch.nn.functional.elu), ("relu", torch.relu)]
 )
-def test_activations_and_their_gradients_equal_those_of_torch(
-    ours: Callable[[Tensor], Tensor], theirs: Callable[[Tensor], Tensor]
-) -> None:
+def test_activations_and_their_gradients_equal_those_of_torch(name: str, theirs: Callable[[Tensor], Tensor]) -> None:
+    ours = ACTIVATIONS[name]
     x = torch.linspace(-12.0, 12.0, 10_001, requires_grad=True)
 
     # The multiplication replaces the layer before, since activations compute in place.

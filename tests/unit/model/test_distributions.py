@@ -49,7 +49,7 @@ def test_log_prob_entropy_and_kl_and_gradients_equal_those_of_torch(heads: tuple
     other_params = torch.randn(shape, dtype=torch.float64)
     ours, other = ActionDistribution(heads, params), ActionDistribution(heads, other_params)
     theirs, theirs_other = references(heads, params), references(heads, other_params)
-    actions = ours.sample()
+    actions = ours.sample_with_log_prob()[0]
 
     found = ours.log_prob(actions), ours.entropy(), ours.kl(other)
     expected = (
@@ -67,7 +67,7 @@ def test_log_prob_entropy_and_kl_and_gradients_equal_those_of_torch(heads: tuple
 def test_actions_have_the_shapes_and_dtypes_of_the_spec() -> None:
     distribution = ActionDistribution(MIXED, torch.randn(BATCH, num_params(MIXED)))
 
-    for actions in (distribution.sample(), distribution.mode(), distribution.sample_with_log_prob()[0]):
+    for actions in (distribution.sample_with_log_prob()[0], distribution.mode()):
         assert list(actions) == ["move", "steer", "fire"]
         for head in MIXED:
             action = actions[head.key]
@@ -94,7 +94,7 @@ def test_choices_are_drawn_with_their_probabilities(head: DiscreteHead, shift: i
     samples = 200_000
     distribution = ActionDistribution((head,), probs.log().clamp(min=-1e4).expand(samples, -1))
 
-    counts = torch.bincount(distribution.sample()[head.key], minlength=head.n)
+    counts = torch.bincount(distribution.sample_with_log_prob()[0][head.key], minlength=head.n)
 
     # Five standard deviations of a binomial count at its widest, p = 1/2.
     assert (counts / samples - probs).abs().max() < 5.0 * math.sqrt(0.25 / samples)
@@ -109,7 +109,7 @@ def test_extreme_random_numbers_draw_possible_choices(
     # Choices 0 and 4 are impossible, and the probabilities of 1 to 3 do not add up to 1 exactly.
     logits = torch.tensor([[-200.0, 0.1, 0.3, 0.7, -200.0]])
 
-    action = ActionDistribution((MOVE,), logits).sample()["move"]
+    action = ActionDistribution((MOVE,), logits).sample_with_log_prob()[0]["move"]
 
     assert action.tolist() == [expected]
 
@@ -120,7 +120,7 @@ def test_box_samples_have_their_mean_and_deviation() -> None:
     samples = 100_000
     distribution = ActionDistribution((STEER,), torch.cat([mean, std.log()]).expand(samples, -1))
 
-    actions = distribution.sample()["steer"]
+    actions = distribution.sample_with_log_prob()[0]["steer"]
 
     assert bool(((actions.mean(0) - mean).abs() < 5.0 * std / math.sqrt(samples)).all())
     torch.testing.assert_close(actions.std(0), std, rtol=0.02, atol=0.0)

@@ -95,6 +95,7 @@ def test_value_after_the_rollout_has_no_gradient_in_memory() -> None:
     obs, is_first = rollout()
 
     last = model.unroll(obs, torch.zeros(1, ROWS, model.state_size), is_first, STEPS).values[-1]
+    assert model.tower.core is not None
     gradients = torch.autograd.grad(last.sum(), list(model.tower.core.parameters()), allow_unused=True)
 
     assert all(gradient is None or not bool(gradient.any()) for gradient in gradients)
