@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, get_type_hints
@@ -35,7 +35,7 @@ class Command(Generic[Settings]):
         kind: type[Settings],
         name: str,
         about: str,
-        clashes: Callable[[Settings], list[Clash]],
+        clashes: Callable[[Settings], Iterable[Clash]],
         usage: str = "--experiment=NAME",
     ) -> None:
         """``about``: what ``--help`` says the command does; ``usage``: what its command line begins with."""
@@ -104,11 +104,10 @@ class ExportConfig:
     out: str = flag("", "file to write, which must not exist yet; its name ends in .safetensors")
 
 
-def _export_clashes(config: ExportConfig) -> list[Clash]:
+def _export_clashes(config: ExportConfig) -> Iterator[Clash]:
     name = Path(config.out).name
-    if name.endswith(SUFFIX) and name != SUFFIX and "\0" not in config.out:
-        return []
-    return [("out", f"must be a file whose name ends in {SUFFIX}, --out=cartpole{SUFFIX}", ())]
+    if not name.endswith(SUFFIX) or name == SUFFIX or "\0" in config.out:
+        yield "out", f"must be a file whose name ends in {SUFFIX}, --out=cartpole{SUFFIX}", ()
 
 
 _EXPORT = Command(
@@ -140,10 +139,9 @@ class Plot:
     out: Path
 
 
-def _plot_clashes(config: PlotConfig) -> list[Clash]:
-    if not config.out or config.out.endswith(SUFFIXES):
-        return []
-    return [("out", f"must be a file whose name ends in {' or '.join(SUFFIXES)}", ())]
+def _plot_clashes(config: PlotConfig) -> Iterator[Clash]:
+    if config.out and not config.out.endswith(SUFFIXES):
+        yield "out", f"must be a file whose name ends in {' or '.join(SUFFIXES)}", ()
 
 
 _PLOT = Command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,23 +68,21 @@ class EnjoyConfig:
         return self.video_name if self.video_name.endswith(_VIDEO_SUFFIX) else self.video_name + _VIDEO_SUFFIX
 
 
-def _clashes(config: EnjoyConfig) -> list[Clash]:
-    clashes: list[Clash] = []
+def _clashes(config: EnjoyConfig) -> Iterator[Clash]:
     if config.render == "window" and config.no_render:
-        clashes.append(("render", "contradicts --no_render=True; leave out one of them", ("no_render",)))
+        yield "render", "contradicts --no_render=True; leave out one of them", ("no_render",)
     if config.render == "window" and config.save_video:
         text = "an environment draws into a window or for --save_video=True, not both; leave out one of them"
-        clashes.append(("render", text, ("save_video",)))
+        yield "render", text, ("save_video",)
     if not _VIDEO_NAME.fullmatch(config.video_name):
         text = (
             "must be a plain file name of letters, digits, '.', '_' or '-' that begins with a letter or digit; "
             "the video is put into the run's folder"
         )
-        clashes.append(("video_name", text, ()))
+        yield "video_name", text, ()
     for name in ("video_name", "video_frames"):
         if not config.save_video and getattr(config, name) != enjoy_flags()[name].default:
-            clashes.append((name, "needs --save_video=True", ("save_video",)))
-    return clashes
+            yield name, "needs --save_video=True", ("save_video",)
 
 
 _COMMAND = Command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,28 +52,22 @@ class LauncherConfig:
     )
 
 
-def _clashes(config: LauncherConfig) -> list[Clash]:
-    clashes: list[Clash] = []
-
-    def wrong(name: str, text: str, *others: str) -> None:
-        clashes.append((name, text, others))
-
+def _clashes(config: LauncherConfig) -> Iterator[Clash]:
     if not config.run or "\0" in config.run:
-        wrong("run", "must say what to run, for example --run=my_search:RUNS or --run=my_search.toml")
+        yield "run", "must say what to run, for example --run=my_search:RUNS or --run=my_search.toml", ()
     if not _SUFFIX.fullmatch(config.experiment_suffix):
-        wrong("experiment_suffix", "becomes a part of folder names: letters, digits, '.', '_' or '-'")
+        yield "experiment_suffix", "becomes a part of folder names: letters, digits, '.', '_' or '-'", ()
     if config.experiments_per_gpu == 0:
-        wrong("experiments_per_gpu", "must be at least 1, or -1 so that every run sees all GPUs")
+        yield "experiments_per_gpu", "must be at least 1, or -1 so that every run sees all GPUs", ()
     if config.num_gpus > 1 and config.experiments_per_gpu == -1:
         advice = "GPUs are dealt out only where --experiments_per_gpu says how many runs share one, for example 1"
-        wrong("num_gpus", advice, "experiments_per_gpu")
+        yield "num_gpus", advice, ("experiments_per_gpu",)
     if config.slurm_partition is not None and not _NAMES.fullmatch(config.slurm_partition):
-        wrong("slurm_partition", "must be a name, or several separated by commas")
+        yield "slurm_partition", "must be a name, or several separated by commas", ()
     of_slurm = [name for name in launcher_flags() if name.startswith("slurm_")]
     for name in _OF_PROCESSES if config.backend == "slurm" else of_slurm:
         if getattr(config, name) != launcher_flags()[name].default:
-            wrong(name, f"has no effect with --backend={config.backend}; leave it out", "backend")
-    return clashes
+            yield name, f"has no effect with --backend={config.backend}; leave it out", ("backend",)
 
 
 _COMMAND = Command(
