@@ -16,18 +16,16 @@ from tests.support.processes import catches_signal, eventually
 WITHIN_S = 60.0
 
 
+def end_at_once(_stack: StackDump) -> None: ...
+
+
 def sleep_without_answering(_stack: StackDump) -> None:
-    """As a child does until it is set up."""
     time.sleep(9999)
 
 
 def sleep_and_answer(stack: StackDump) -> None:
-    """As a child does from then on."""
     stack.answer()
     time.sleep(9999)
-
-
-def end_at_once(_stack: StackDump) -> None: ...
 
 
 Start = Callable[[Callable[[StackDump], None]], tuple[StackDump, ForkServerProcess]]
@@ -51,13 +49,17 @@ def start() -> Iterator[Start]:
         process.join()
 
 
-def test_a_child_that_has_no_handler_yet_survives_the_request(start: Start) -> None:
-    stack, process = start(sleep_without_answering)
+@pytest.mark.parametrize(("target", "exit_code"), [(sleep_without_answering, None), (end_at_once, 0)])
+def test_a_child_that_cannot_answer_is_not_harmed(
+    start: Start, target: Callable[[StackDump], None], exit_code: int | None
+) -> None:
+    stack, process = start(target)
+    process.join(0.0 if exit_code is None else WITHIN_S)
 
     stack.request(process)
 
     process.join(0.5)
-    assert process.exitcode is None
+    assert process.exitcode == exit_code
     assert stack.read() == ""
 
 
@@ -72,12 +74,3 @@ def test_a_child_answers_each_request_with_its_present_stack(start: Start) -> No
         assert stack.read().count("in sleep_and_answer") == 1
 
     assert process.is_alive()
-
-
-def test_a_child_that_has_ended_is_not_asked(start: Start) -> None:
-    stack, process = start(end_at_once)
-    process.join(WITHIN_S)
-
-    stack.request(process)
-
-    assert stack.read() == ""

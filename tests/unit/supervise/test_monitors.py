@@ -22,33 +22,17 @@ from tests.support.rings import lock_for_ever
 def test_each_stall_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     board = StatusBoard(["sf-actor-0", "sf-actor-1", "sf-actor-2", "sf-actor-3"])
     warnings = StallWarnings(board, board.names, limit_s=30.0, waits=lambda: "all for sf-policy-0-0")
+    board.row("sf-actor-0").set("state", State.RESETTING)
     for name, seconds in zip(board.names, (31.0, 32.0, 5.0, 0.0), strict=True):
         board.row(name).set("busy_since", now() - seconds if seconds else 0.0)
 
     assert warnings.look() == ["sf-actor-0", "sf-actor-1"]
     assert warnings.look() == []
+    assert "sf-actor-0 has been busy with the first reset of one environment for 31 s" in caplog.text
     assert caplog.text.count("what each process is waiting for:\nall for sf-policy-0-0") == 1
 
     board.row("sf-actor-0").set("busy_since", now() - 40.0)
     assert warnings.look() == ["sf-actor-0"]
-
-
-@pytest.mark.parametrize(
-    ("state", "work"),
-    [
-        (State.STARTING, "making one environment"),
-        (State.RESETTING, "the first reset of one environment"),
-        (State.RUNNING, "one step"),
-    ],
-)
-def test_a_warning_says_what_takes_so_long(state: State, work: str, caplog: pytest.LogCaptureFixture) -> None:
-    board = StatusBoard(["sf-actor-0"])
-    board.row("sf-actor-0").set("state", state)
-    board.row("sf-actor-0").set("busy_since", now() - 31.0)
-
-    StallWarnings(board, board.names).look()
-
-    assert f"sf-actor-0 has been busy with {work} for 31 s" in caplog.text
 
 
 @pytest.mark.parametrize(("is_done", "learns", "warnings"), [(True, False, 1), (True, True, 0), (False, False, 0)])

@@ -1,21 +1,32 @@
-"""Dead workers are replaced as often as allowed, and their slots are freed."""
+"""Late and dead workers are replaced as often as allowed, and the failure of the run says what to do."""
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
-from sfactory.errors import WorkerDied
+import pytest
+
+from sfactory.clock import now
+from sfactory.errors import ExitCode, WorkerDied
+from sfactory.process.spawn import Spawner
 from sfactory.shared.slots import SlotState
-from sfactory.shared.status import State
-from sfactory.supervise.process_group import ProcessExit
-from sfactory.supervise.restarts import RestartBudget, WorkerReplacement
+from sfactory.shared.status import State, StatusRow
+from sfactory.supervise.process_group import ProcessExit, ProcessGroup
+from sfactory.supervise.restarts import RestartBudget, StartupMonitor, WorkerReplacement
 from sfactory.supervise.shared_objects import SharedObjects
+from sfactory.supervise.supervisor import Supervisor
 from tests.support.parts import VECTOR, small_layout
 
 
-def test_slots_of_a_dead_actor_are_freed_and_replacements_have_a_bound() -> None:
-    shared, replaced = SharedObjects(VECTOR, small_layout(), weight_bytes=8), list[str]()
+@pytest.fixture
+def shared() -> SharedObjects:
+    return SharedObjects(VECTOR, small_layout(), weight_bytes=8)
+
+
+def test_slots_of_a_dead_actor_are_freed_and_replacements_have_a_bound(shared: SharedObjects) -> None:
+    replaced: list[str] = []
     group: Any = SimpleNamespace(replace=replaced.append, start_actors=lambda: None)
     replacement = WorkerReplacement(group, shared, RestartBudget("max_worker_restarts", 2))
     death, row = ProcessExit("sf-actor-1", -9, ""), shared.status.row("sf-actor-1")
@@ -37,3 +48,95 @@ def test_slots_of_a_dead_actor_are_freed_and_replacements_have_a_bound() -> None
     assert "2 of --max_worker_restarts=2 were replaced before" in str(results[2])
     assert replaced == ["sf-actor-1", "sf-actor-1"]
     assert (row.get("discarded_steps"), row.get("restarts")) == (4, 2)
+
+
+class Child:
+    """A child as main knows it, which is its own process and stack file. ready: it gets ready while it is asked."""
+
+    over, killed = True, False
+
+    def __init__(self, name: str, row: StatusRow, age_s: float, ready: bool) -> None:
+        self.name, self.row, self.started_at, self._ready = name, row, now() - age_s, ready
+        self.process = self.stack = self
+
+    @property
+    def state(self) -> State:
+        return State(int(self.row.get("state")))
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def request(self, _process: object) -> Child:
+        return self
+
+    def where(self) -> str:
+        if self._ready:
+            self.row.set("state", State.RUNNING)
+        return "here it hangs"
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "busy_s", "age_s", "ready", "killed", "words"),
+    [
+        ("sf-learner-0", State.STARTING, 0, 119, False, False, ""),
+        ("sf-learner-0", State.STARTING, 0, 121, False, True, "120 s; .*raise --reset_timeout_seconds=90 above that"),
+        ("sf-actor-0", State.STARTING, 91, 91, False, True, "--reset_timeout_seconds=90: .* making one environment"),
+        ("sf-actor-0", State.RESETTING, 89, 200, False, False, ""),
+        ("sf-actor-0", State.RESETTING, 91, 200, False, True, ""),  # it is replaced after its death
+        ("sf-actor-0", State.RESETTING, 91, 200, True, False, ""),
+    ],
+)
+def test_a_child_that_is_late_is_killed(
+    shared: SharedObjects, name: str, state: State, busy_s: float, age_s: float, ready: bool, killed: bool, words: str
+) -> None:
+    row = shared.status.row(name)
+    child = Child(name, row, age_s, ready)
+    row.set("state", state)
+    row.set("busy_since", now() - busy_s if busy_s else 0.0)
+    group: Any = SimpleNamespace(booting=lambda: [child], start_actors=lambda: None)
+    boot = StartupMonitor(group, shared.status, limit_s=90.0)
+
+    assert boot.look() is None  # it is asked for its stack
+    failure = boot.look()
+
+    assert child.killed == killed
+    assert (failure is not None) == bool(words)
+    if words:
+        assert re.search(f"^here it hangs\n{name} did not get ready within {words}", str(failure))
+
+
+def supervisor_of(shared: SharedObjects) -> Supervisor:
+    group: Any = SimpleNamespace(alive=[])
+    interrupts: Any = None
+    return Supervisor(group, shared.control, shared.status, interrupts, boot_limit_s=90.0)
+
+
+def test_a_learner_with_long_updates_has_longer_to_save(shared: SharedObjects) -> None:
+    supervisor = supervisor_of(shared)
+    row, usual = shared.status.row("sf-learner-0"), supervisor._save_grace_s()
+
+    row.set("update_s", 10.0)
+    row.set("save_s", 2.5)
+    assert supervisor._save_grace_s() == usual + 25.0
+    row.set("update_s", 1e6)
+    assert supervisor._save_grace_s() == 120.0
+
+
+def test_a_failure_to_save_is_logged_although_another_failure_came_first(
+    shared: SharedObjects, caplog: pytest.LogCaptureFixture
+) -> None:
+    supervisor = supervisor_of(shared)
+    first = supervisor.failure = WorkerDied("sf-actor-0 was killed")
+
+    supervisor._on_death(ProcessExit("sf-learner-0", int(ExitCode.CANNOT_SAVE), "CannotSaveError: disk full"))
+
+    assert "disk full" in caplog.text
+    assert supervisor.failure is first
+
+
+def test_an_actor_is_not_replaced_before_its_slots_are_free(shared: SharedObjects) -> None:
+    workload: Any = None
+    shared.table.begin(shared.table.slots_of(0)[0])
+
+    with pytest.raises(AssertionError, match="sf-actor-0 was filling a slot"):
+        ProcessGroup(Spawner(), shared, workload).replace("sf-actor-0")

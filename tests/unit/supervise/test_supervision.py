@@ -22,16 +22,12 @@ from sfactory.errors import ExitCode, LearnerDied, WorkerDied
 from sfactory.layout import Layout
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
-from sfactory.process import stack_dump
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
-from sfactory.process.stack_dump import StackDump
 from sfactory.shared.control import Stop
-from sfactory.shared.status import State
 from sfactory.spec import EnvSpec
-from sfactory.supervise import restarts, supervisor
+from sfactory.supervise import supervisor
 from sfactory.supervise.process_group import ProcessExit, ProcessGroup, Workload
-from sfactory.supervise.restarts import StartupMonitor
 from sfactory.supervise.shared_objects import SharedObjects
 from sfactory.supervise.supervisor import Supervisor
 from sfactory.system.cores import Cores
@@ -237,90 +233,6 @@ def run_to_failure(supervisor: Supervisor) -> float:
     supervisor.run(lambda: False)
     thread.join(60.0)
     return noticed[0]
-
-
-def test_a_process_that_is_not_ready_in_time_is_named_with_the_place_where_it_hangs(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "_SAVE_GRACE_S", 2.0)
-    run = start(env_kwargs={"hang_in_constructor": True}, boot_limit_s=4.0)
-
-    run.run()
-
-    assert re.match(r"sf-actor-\d did not get ready within --reset_timeout_seconds=4", run.failure().splitlines()[-1])
-    assert re.search(r"faulty\.py.* line \d+ in __init__", run.failure())
-    assert run.group.alive == []
-
-
-def test_a_process_that_is_late_before_it_can_answer_is_named_with_advice(
-    start: Start, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(restarts, "_MIN_BOOT_S", 0.0)
-    monkeypatch.setattr(stack_dump, "STACK_S", 0.0)
-    run = start(boot_limit_s=1e-6)
-    boot = StartupMonitor(run.group, run.shared.status, 1e-6)
-
-    looks = [boot.look(), boot.look()]
-
-    assert looks[0] is None
-    assert isinstance(looks[1], WorkerDied)
-    assert "sf-learner-0 did not get ready within 1e-06 s" in str(looks[1])
-    assert "raise --reset_timeout_seconds=1e-06 above that" in str(looks[1])
-    deaths = run.group.wait(interrupts.wake_fd, 60.0)
-    assert [(death.name, death.exit_code) for death in deaths] == [("sf-learner-0", -signal.SIGKILL)]
-    run.group.kill()
-
-
-def test_an_actor_that_got_ready_while_it_was_asked_for_its_stack_is_left_alone(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = start()
-    boot = StartupMonitor(run.group, run.shared.status, limit_s=90.0)
-    actor = next(child for child in run.group.booting() if child.name == "sf-actor-0")
-    assert eventually(lambda: actor.row.get("pid") > 0, 60.0)
-    os.kill(int(actor.row.get("pid")), signal.SIGSTOP)  # from here on the test writes its row
-    actor.row.set("state", State.RESETTING)
-    actor.row.set("busy_since", now() - 91.0)
-    assert boot.look() is None
-
-    def answer_and_get_ready(stack: StackDump) -> str:
-        if stack is actor.stack:
-            actor.row.set("state", State.RUNNING)
-        return "somewhere in reset"
-
-    monkeypatch.setattr(StackDump, "read", answer_and_get_ready)
-    assert boot.look() is None
-
-    assert actor.state is State.RUNNING
-    actor.process.join(0.5)
-    assert actor.process.exitcode is None
-    run.group.kill()
-
-
-def test_without_processes_the_save_grace_and_late_failures_and_replacements_are_decided(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = start()
-    run.group.kill()
-    row, usual = run.shared.status.row("sf-learner-0"), run.supervisor._save_grace_s()
-
-    # A learner with long updates has longer to save, up to a bound.
-    row.set("update_s", 10.0)
-    row.set("save_s", 2.5)
-    assert run.supervisor._save_grace_s() == usual + 25.0
-    row.set("update_s", 1e6)
-    assert run.supervisor._save_grace_s() == 120.0
-
-    # A failure to save is logged although another failure came first.
-    run.supervisor.failure = WorkerDied("sf-actor-0 was killed")
-    run.supervisor._on_death(ProcessExit("sf-learner-0", int(ExitCode.CANNOT_SAVE), "CannotSaveError: disk full"))
-    assert "disk full" in caplog.text
-    assert run.failure() == "sf-actor-0 was killed"
-
-    # An actor is not replaced before its slots are free.
-    run.shared.table.begin(run.shared.table.slots_of(0)[0])
-    with pytest.raises(AssertionError, match="sf-actor-0 was filling a slot"):
-        run.group.replace("sf-actor-0")
 
 
 @pytest.mark.parametrize(
