@@ -1,7 +1,7 @@
 """CartPole for policies with a memory: observations are position and angle, without velocities.
 
-What balances the pole depends on both velocities. They show only in two observations together, so a policy without
-memory stays far below one that has seen them all.
+Balancing the pole depends on both velocities. They can be computed only from two observations, so a policy without
+memory gets much lower returns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SEEN = slice(0, None, 2)
 
 
 class CartPoleWithoutVelocities(gymnasium.Wrapper[Obs, Any, Obs, Any], gymnasium.utils.RecordConstructorArgs):
-    """``env``, a CartPole, of whose observations two numbers are left.
+    """A CartPole that shows two of its four numbers.
 
     Observations: [2] float32 - position of the cart, angle of the pole.
     """

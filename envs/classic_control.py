@@ -1,7 +1,4 @@
-"""Gymnasium's classic control tasks, and ``cartpole_without_velocities``.
-
-Out: environments, and flags with which they are learned.
-"""
+"""Gymnasium's classic control tasks, and ``cartpole_without_velocities``."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ _NUMBER_AT_THE_END = re.compile(r"\d+$")
 
 
 def by_number(agent: str, episode: int, env: int) -> int:
-    """The policy of the number that the agent's name ends with, so that each agent of an env has one of its own.
+    """The policy whose number ends the agent's name, so that each agent of an env has its own policy.
 
     Raises ValueError for a name without a number.
     """

@@ -1,8 +1,8 @@
-"""PettingZoo's environments: ``pettingzoo:`` and a module name an env of many agents.
+"""Makes PettingZoo's environments, named ``pettingzoo:`` and a module.
 
-``pettingzoo:mpe2.simple_spread_v3`` is what ``parallel_env()`` of the module ``mpe2.simple_spread_v3`` makes, whatever
-package it is in. ``pettingzoo:butterfly.pistonball_v6`` is of a module of PettingZoo's own, with or without
-``pettingzoo.`` before it. ``--env_kwargs`` are passed on.
+``pettingzoo:mpe2.simple_spread_v3`` is the result of ``parallel_env()`` of the module ``mpe2.simple_spread_v3``, of any
+package. ``pettingzoo:butterfly.pistonball_v6`` is a module of PettingZoo itself; ``pettingzoo.`` may stand before it.
+``--env_kwargs`` are passed on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PettingZoo:
     name: str = "pettingzoo"
 
     def names(self) -> Sequence[str]:
-        """Some of the many."""
+        """Some of them."""
         return (f"{_PREFIX}mpe2.simple_spread_v3", f"{_PREFIX}butterfly.pistonball_v6")
 
     def matches(self, env_name: str) -> bool:
@@ -38,7 +38,7 @@ class PettingZoo:
         return env_name.startswith(_PREFIX)
 
     def make(self, env_name: str, **kwargs: object) -> Any:
-        """What ``parallel_env(**kwargs)`` of the module returns. Raises EnvError if there is none."""
+        """The result of ``parallel_env(**kwargs)`` of the module. Raises EnvError if there is none."""
         module = _module(env_name)
         parallel_env = getattr(module, "parallel_env", None)
         if not callable(parallel_env):
@@ -83,7 +83,7 @@ def _advice(module: str) -> str:
 
 
 def _alike(module: str) -> str | None:
-    """The module beside one that does not exist whose name is nearest; None if none is near."""
+    """The existing module with the most similar name in the same package; None if none is similar."""
     package, _, wanted = module.rpartition(".")
     try:
         places = importlib.import_module(package).__path__

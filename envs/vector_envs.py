@@ -1,8 +1,7 @@
-"""Vector envs: ``vector:ID`` and ``envpool:ID``, with flags to learn them with.
+"""Makes vector envs, named ``vector:ID`` and ``envpool:ID``, and gives defaults of flags for them.
 
-``vector:CartPole-v1`` or ``vector:ALE/Breakout-v5`` are what Gymnasium has registered as the id's own vectorized form
-(its ``vector_entry_point``), ``envpool:Breakout-v5`` is EnvPool's. The flags with which an environment learns are
-those of the family that has it one by one.
+``vector:CartPole-v1`` and ``vector:ALE/Breakout-v5`` are vector forms that Gymnasium has registered for the id (its
+``vector_entry_point``); ``envpool:Breakout-v5`` is EnvPool's. Defaults of flags are those of the family of the id.
 """
 
 from __future__ import annotations

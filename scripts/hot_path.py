@@ -1,6 +1,6 @@
 """Runs the steps of splits alone and records what they call and allocate.
 
-The rooms of a run take turns in this process, as in serial mode, over an env whose step costs next to nothing.
+The workers of a run take turns in this process, as in serial mode, over an env whose step costs next to nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def hot_config(inference: Inference, envs: int = ENVS) -> Config:
     )
 
 
-class Room(Protocol):
+class Worker(Protocol):
     """What takes turns."""
 
     def turn(self, timeout: float) -> None:
@@ -85,9 +85,9 @@ class Room(Protocol):
 
 
 class HotPath:
-    """Context in which the rooms of ``hot_config`` take turns, and nothing is learned.
+    """Context in which the workers of ``hot_config`` take turns, and nothing is learned.
 
-    rooms: those that take turns. Around them is what keeps them going: the learner's assembler copies slots into a
+    workers: those that take turns. Around them is what keeps them going: the learner's assembler copies slots into a
     staging area and hands them back; after each dataset weights are published, and what main receives is read.
     """
 
@@ -105,7 +105,7 @@ class HotPath:
         self._staging = Staging(spec, layout, pin=False)
         self._splits: list[Split] = []
         self._updates = 0
-        self.rooms: list[Room] = []
+        self.workers: list[Worker] = []
 
     def __enter__(self) -> Self:
         self._threads = torch.get_num_threads()
@@ -115,12 +115,12 @@ class HotPath:
         for worker, name in enumerate(self._layout.policy_worker_names):
             setup = shared.policy_worker(0, worker, config, SEED, 0, "cpu")
             policy = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device("cpu"))
-            self.rooms.append(PolicyWorker(setup, policy, shared.status.row(name)))
+            self.workers.append(PolicyWorker(setup, policy, shared.status.row(name)))
         for actor, name in enumerate(self._layout.actor_names):
             actor_setup, row = shared.actor(actor, config, SEED, 0), shared.status.row(name)
             splits = make_splits(actor_setup, row)
             self._splits += splits
-            self.rooms.append(make_actor(actor_setup, splits, config.model, row))
+            self.workers.append(make_actor(actor_setup, splits, config.model, row))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -128,7 +128,7 @@ class HotPath:
         torch.set_num_threads(self._threads)
 
     def run(self, steps: int) -> None:
-        """Let the rooms take turns until so many split steps, a multiple of STEPS_OF_A_DATASET, are copied."""
+        """Let the workers take turns until so many split steps, a multiple of STEPS_OF_A_DATASET, are copied."""
         assert steps % STEPS_OF_A_DATASET == 0
         for _ in range(steps // STEPS_OF_A_DATASET):
             self._fill()
@@ -138,8 +138,8 @@ class HotPath:
     def _fill(self) -> None:
         self._staging.clear()
         for _ in range(MOST_TURNS):
-            for room in self.rooms:
-                room.turn(0)
+            for worker in self.workers:
+                worker.turn(0)
             if self._assembler.advance(self._staging, 0):
                 return
         raise AssertionError(f"no dataset came within {MOST_TURNS} turns")

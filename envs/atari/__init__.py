@@ -1,4 +1,4 @@
-"""Atari 2600 games: names such as ``atari_breakout``, and flags to learn them with.
+"""Makes Atari 2600 games, named ``atari_breakout`` and so on, and gives defaults of flags for them.
 
 Importing this needs neither the emulator nor OpenCV; only making a game does.
 """
@@ -54,14 +54,14 @@ _DEFAULTS: Mapping[str, object] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Atari:
-    """The env family of the 57 games that agents are usually compared on.
+    """The env family of the 57 games that are the usual benchmark.
 
     ``atari_<rom>`` (atari_breakout, atari_montezuma_revenge) and the Gymnasium ids of the same games
     (ALE/Breakout-v5, Breakout-v4, BreakoutDeterministic-v4, BreakoutNoFrameskip-v4) all make the same environment
     with the same defaults: those of ``Preprocessing``, not those that Gymnasium has for the id (ALE/Breakout-v5
     there repeats actions at random, and none of them preprocesses). ``--env_frameskip`` sets for how many frames an
     action is held, ``--env_kwargs`` every other field of ``Preprocessing``. Ids of RAM observations
-    (Breakout-ram-v4) are left to Gymnasium.
+    (Breakout-ram-v4) are made by Gymnasium.
     """
 
     name: str = "atari"

@@ -1,7 +1,7 @@
-"""The last frames of a game as one array, stacked without copying.
+"""Stacks the last frames of a game without copying.
 
-Frames are written one behind the other into a strip that is four stacks long, so a stack is a window of it and
-only once in three stacks' length some frames are copied, back to the start of the strip.
+Frames are written one after the other into a strip that is four stacks long. A stack is a window of the strip; at its
+end, the last frames are copied back to the start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STACKS = 4
 class FrameRing:
     """The last ``stack`` frames of ``shape`` [C, H, W] uint8, oldest first.
 
-    A window stays as it is while the ring is restarted once and one more frame follows, in this or the other order.
+    A window stays unchanged during one restart and one more frame, in either order.
     """
 
     def __init__(self, stack: int, shape: tuple[int, int, int]) -> None:
@@ -36,7 +36,7 @@ class FrameRing:
         return self._windows[self._last - self._stack + 1]
 
     def push(self) -> Frame:
-        """Room for the next frame, to be filled in by the caller; the oldest one leaves the window."""
+        """The place of the next frame, which the caller fills; the oldest frame leaves the window."""
         kept = self._stack - 1
         if self._last + 1 == len(self._strip):
             self._strip[:kept] = self._strip[len(self._strip) - kept :]
@@ -47,7 +47,7 @@ class FrameRing:
         return frame
 
     def restart(self) -> Frame:
-        """Room for the first frame of an episode; once it is filled in, ``spread`` makes the window whole."""
+        """The place of the first frame of an episode; the caller fills it and then calls ``spread``."""
         self._last += self._stack
         if self._last >= len(self._strip):
             self._last = self._stack - 1
@@ -55,5 +55,5 @@ class FrameRing:
         return frame
 
     def spread(self) -> None:
-        """Make every frame of the window equal to the last one."""
+        """Copy the last frame to all others of the window."""
         self._strip[self._last - self._stack + 1 : self._last] = self._strip[self._last]

@@ -1,7 +1,7 @@
-"""One Atari game as agents are trained on it: stacks of small grey frames and raw rewards.
+"""An Atari game with stacks of small grey frames and raw rewards.
 
-The emulator is driven directly, without Gymnasium's own environment and wrappers around it: an agent step costs
-the emulation of its frames, two looks at the screen, and hardly anything else.
+It uses the emulator directly, without Gymnasium's environment and wrappers, so a step costs little more than the
+emulation of its frames and two screens.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _FRAMES_PER_SECOND = 60
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a game is presented. Sources: Mnih et al. 2015; Machado et al. 2018 (repeat_action_probability).
+    """Options of a game. Sources: Mnih et al. 2015; Machado et al. 2018 (repeat_action_probability).
 
     frameskip: frames that an action is held for; given by the flag env_frameskip
     noop_max: a game begins with 1 to noop_max frames of doing nothing; 0 is off
     repeat_action_probability: chance, frame by frame, that the last action is held instead of the chosen one
-    episodic_life: a lost life terminates the episode for the learner; the game goes on after the next reset
+    episodic_life: a lost life terminates the episode for the learner; the game continues after the next reset
     fire_reset: games that have a fire button are started with it, after each reset
     framestack: frames in an observation, oldest first
     size: height and width of a frame in pixels
@@ -76,9 +76,9 @@ class AtariEnv(gymnasium.Env[Obs, np.int64]):
 
     Observations: [framestack, size, size] uint8, three times as many channels in color. Each frame is the maximum
     of the last two that an action was held for, since many games show some objects in every other frame only.
-    An observation is a view that stays as it is through the next reset and the step after it, no longer.
+    An observation is a view that is valid until the next reset and the step after it.
 
-    Rewards are the game's own points; clipping them is the learner's business. ``info["lives"]`` is there after
+    Rewards are the game's own points; the learner may clip them. ``info["lives"]`` is there after
     every step; the step that ends a whole game adds ``info["true_objective"]``, its score over all lives, and
     ``info["episode_extra_stats"]``: the same as ``game_score``, and ``game_length``, the number of steps. With
     episodic_life these are the figures to report, since an episode is one life then.
@@ -119,19 +119,19 @@ class AtariEnv(gymnasium.Env[Obs, np.int64]):
         self.observation_space = gymnasium.spaces.Box(0, 255, self._ring.window.shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(actions))
         self._last_action = ale_py.Action.NOOP
-        self._game_goes_on = False
+        self._game_continues = False
         self._lives, self._score, self._steps = 0, 0, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, Info]:
-        """Begin a game; or, after a life lost under episodic_life, go on with the same one."""
+        """Begin a game, or continue the same one after a lost life under episodic_life."""
         super().reset(seed=seed)
         if seed is not None and not self._pristine:
             # Some games carry memory from one game to the next; loading is what wipes it.
             self._ale.loadROM(self._rom_path)
-            self._game_goes_on = False
-        if not self._game_goes_on:
+            self._game_continues = False
+        if not self._game_continues:
             self._begin_game()
-        self._game_goes_on = False
+        self._game_continues = False
         if self._settings.fire_reset and self._fires:
             self._score += self._play((ale_py.Action.FIRE,) * self._settings.frameskip)
             if self._ale.game_over():
@@ -153,7 +153,7 @@ class AtariEnv(gymnasium.Env[Obs, np.int64]):
         self._lives = lives
         truncated = not over and self._steps * settings.frameskip >= settings.max_episode_frames
         terminated = over or (settings.episodic_life and life_lost)
-        self._game_goes_on = terminated and not over and not truncated
+        self._game_continues = terminated and not over and not truncated
         info: Info = {"lives": lives}
         if over or truncated:
             score = info["true_objective"] = float(self._score)

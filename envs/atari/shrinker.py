@@ -1,9 +1,9 @@
 """Resizes the screens of a game to small frames, only where they changed.
 
-Making a whole screen small costs nearly as much as emulating a frame, but from one step to the next most of it stays
-as it is: of the 57 games only 6 change more than half of their rows, and one in two changes a quarter or less. So the
-screen is cut into bands that become whole rows of the small frame, and only those that changed are made small again.
-The result is to the bit what making small the whole screen gives.
+Resizing a whole screen costs nearly as much as emulating a frame, but most rows do not change in a step: only 6 of the
+57 games change more than half of their rows, and half of the games at most a quarter. So the screen is cut into bands
+that become whole rows of the small frame, and only changed bands are resized. The result is equal to resizing the whole
+screen, bit by bit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An env that a working trainer learns in seconds.
 
-In: actions. Out: a one-hot context; reward 1 for the action of the same number, 0 for any other. The best mean return
-is ``length``, a random policy's is ``length / num_contexts``; a policy that ignores its observation gets no more.
+Observations are one-hot contexts; the reward is 1 for the action of the same number, else 0. The best mean return is
+``length``, a random policy's is ``length / num_contexts``; a policy that ignores its observation gets no more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""An env with a step that costs next to nothing, so that the trainer alone is measured.
+"""An env with a step that costs almost nothing, so that only the trainer is measured.
 
-In: actions, ignored. Out: the same observation array every time (a new one would cost more than the step does);
-episodes end by the count of steps.
+It ignores actions, returns the same observation array every time (a new one would cost more than the step), and ends
+episodes after a number of steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Envs of many agents with a step that costs next to nothing, so that the trainer alone is measured.
+"""Envs of many agents with a step that costs almost nothing, so that only the trainer is measured.
 
-In: actions, ignored. Out: the same objects every time, in PettingZoo's parallel form or in lists. Spaces and episodes
-are those of CostFree.
+They ignore actions and return the same objects every time, in PettingZoo's parallel form or in lists. Spaces and
+episodes are those of CostFree.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An env with observations that name the env, episode and step, and rewards that name the action.
 
-In: actions. Out: whole numbers that float32 holds exactly (each below 2**24), so that a reader of recorded
-trajectories can prove that no transition was lost, repeated, reordered, torn or given another one's action.
-Everything is a pure function of (identity, episode, step, action): the functions below are what a checker recomputes.
+Observations are whole numbers that float32 holds exactly (each below 2**24), so that a checker of recorded
+trajectories can prove that no transition was lost, repeated, reordered, torn or combined with another action.
+Everything is a pure function of (identity, episode, step, action), which the checker recomputes.
 """
 
 from __future__ import annotations

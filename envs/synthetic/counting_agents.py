@@ -1,8 +1,8 @@
 """Counting envs of many agents that die, sleep, wake up and are truncated, each by its own script.
 
-In: actions of A agents. Out: observations that say which env, agent, episode and step they are of, and rewards that say
-which action came (see counting.py), in PettingZoo's parallel form or in lists. Who does what when is a pure function of
-(identity of the env, episode, agent, step), which is what a checker recomputes.
+Observations contain the env, agent, episode and step, and rewards contain the action (see counting.py), in PettingZoo's
+parallel form or in lists. Everything is a pure function of (identity of the env, episode, agent, step), which a checker
+recomputes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def place_of(identity: int) -> tuple[int, int]:
 class AgentsRules:
     """What the agents of a counting env do, as pure functions.
 
-    agents: A. max_length: most steps of an episode. all_may_sleep: whether a step may be without anybody.
+    agents: A. max_length: most steps of an episode. all_may_sleep: whether all agents may sleep in a step.
     """
 
     agents: int = 3
@@ -46,7 +46,7 @@ class AgentsRules:
             raise ValueError(f"max_length is {self.max_length}; it must be in [1, {FIELD_LIMIT})")
 
     def until(self, identity: int, episode: int, agent: int) -> int:
-        """Steps of the env's episode after which that of ``agent`` is over; now and then the same for all of them."""
+        """Steps of the env's episode after which that of ``agent`` is over; sometimes the same for all agents."""
         together = mix(identity, episode, 1) % 3 == 0
         return 1 + mix(identity, episode, 0 if together else agent, 2) % self.max_length
 
@@ -73,7 +73,7 @@ class AgentsRules:
         return mix(identity, episode, agent, step // 2, 4) % 4 != 0
 
     def shows(self, identity: int, episode: int, agent: int, step: int) -> bool:
-        """Whether ``agent``, who takes no part any more after ``step`` steps, is shown what it has come to."""
+        """Whether an ``agent`` that takes no part after ``step`` steps gets an observation."""
         return mix(identity, episode, agent, step, 5) % 8 != 0
 
     def reward(self, position: Position, action: int) -> float:
@@ -86,7 +86,7 @@ class AgentsRules:
 
 
 class _Play:
-    """The env itself. ``step`` tells all; its two forms leave out what they do not tell."""
+    """The env without its interface."""
 
     def __init__(self, rules: AgentsRules, obs_size: int) -> None:
         self.rules, self._obs_size = rules, obs_size
@@ -131,7 +131,7 @@ class _Play:
         return encode(self.position(agent), self._obs_size)
 
     def step(self, actions: dict[int, Any]) -> list[float]:
-        """One step with the actions of just those who act; returns A rewards."""
+        """One step with the actions of the agents that act; returns A rewards."""
         rules = self.rules
         acting = {agent for agent in range(rules.agents) if self.acts(agent)}
         if self.steps >= rules.length(self.position(0).identity >> AGENT_BITS, self.episode):
@@ -152,7 +152,7 @@ class _Play:
 
 
 class CountingParallel:
-    """A counting env of many agents in PettingZoo's parallel form: who is asleep is not among its agents."""
+    """A counting env of many agents in PettingZoo's parallel form; sleeping agents are not in ``agents``."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - as PettingZoo has it
     render_mode = None
@@ -213,7 +213,7 @@ class CountingParallel:
 
 
 class CountingLists:
-    """A counting env of many agents that tells of them in lists; there may be steps in which all are asleep."""
+    """A counting env of many agents in lists; in some steps all agents may sleep."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - the attribute of gymnasium.Env
     render_mode = None
@@ -231,7 +231,7 @@ class CountingLists:
         return [self._play.obs(agent) for agent in range(self.num_agents)], self._infos()
 
     def step(self, actions: Sequence[Any]) -> tuple[list[Any], ...]:
-        """One step; actions of those who take no part are ignored."""
+        """One step; actions of agents that take no part are ignored."""
         play, everybody = self._play, range(self.num_agents)
         rewards = play.step({agent: actions[agent] for agent in everybody if play.acts(agent)})
         shown = [play.obs(agent) if play.acts(agent) or play.shows(agent) else None for agent in everybody]

@@ -1,7 +1,4 @@
-"""An env that fails on demand, to show what a trainer does then.
-
-In: at which step or reset to fail, how, and how often in all. Out: Bandit episodes, until the fault comes.
-"""
+"""An env that fails on demand: Bandit episodes, with faults at given steps or resets."""
 
 from __future__ import annotations
 

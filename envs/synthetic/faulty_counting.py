@@ -1,7 +1,6 @@
 """A Counting env with faults at known places.
 
-Like everything of Counting, a fault is a pure function of (identity, episode, step), so that a checker knows where one
-was due.
+A fault is a pure function of (identity, episode, step), so that a checker knows where it was due.
 """
 
 from __future__ import annotations

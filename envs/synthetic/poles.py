@@ -1,6 +1,6 @@
-"""Poles that are set up again where they fall: CartPole's observations, one agent for each pole.
+"""CartPole's poles that are reset when they fall, one agent for each pole.
 
-The same work for one agent a step, whether an env has one or many: for comparing what many agents in an env cost.
+An agent's step costs the same in an env with one agent or many, so the cost of many agents in an env can be compared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Obs = npt.NDArray[Any]
 
 
 class Pole(gymnasium.Env[Obs, np.int64]):
-    """One pole, set up again whenever it falls; a step in which it does earns nothing. Truncated after ``length``."""
+    """One pole, which is reset when it falls; that step has no reward. Truncated after ``length``."""
 
     metadata = {"render_modes": []}  # noqa: RUF012 - the attribute of gymnasium.Env
 
@@ -51,7 +51,7 @@ class Poles:
 
     def __init__(self, agents: int = 4, length: int = 500) -> None:
         if agents < 1:
-            raise ValueError(f"agents is {agents}; somebody has to play")
+            raise ValueError(f"agents is {agents}; at least 1 is needed")
         self._poles = {f"pole_{agent}": Pole(length) for agent in range(agents)}
         # Looked up once, as they are of single envs.
         self._steps = {agent: pole.step for agent, pole in self._poles.items()}
@@ -75,7 +75,7 @@ class Poles:
     ) -> tuple[dict[str, Obs], dict[str, Any]]:
         """Begin an episode of all."""
         self.agents = list(self.possible_agents)
-        # Without a seed poles go on with their own generators, as single ones do.
+        # Without a seed, poles continue with their own generators, as single poles do.
         seeds = (
             [None] * len(self._poles)
             if seed is None

@@ -1,8 +1,8 @@
 """An env with a misleading reward that reward shaping can correct.
 
-In every step one action is right and another one tempting. The reward is ``scheme["right"]`` for the one and
-``scheme["tempting"]`` for the other; the true objective is how often the right one was chosen. By itself the tempting
-one pays twice as much, so that a policy which learns well does badly.
+In every step one action is right and another one is tempting. The reward is ``scheme["right"]`` for the first and
+``scheme["tempting"]`` for the second; the true objective counts right actions. By default the tempting action
+has twice the reward, so a policy that learns well has a low true objective.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Tempting(gymnasium.Env[Obs, np.int64]):
         self._scheme: Mapping[str, Any] = self.get_default_reward_shaping()
 
     def get_default_reward_shaping(self) -> Mapping[str, Any]:
-        """What the two actions pay."""
+        """The rewards of the two actions."""
         return {"pays": {"right": 0.5, "tempting": 1.0}}
 
     def set_reward_shaping(self, reward_shaping: Mapping[str, Any], agent_idx: int) -> None:
-        """Pay by this scheme from now on."""
+        """Use this scheme from now on."""
         self._scheme = reward_shaping
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
@@ -44,7 +44,7 @@ class Tempting(gymnasium.Env[Obs, np.int64]):
         return self._draw(), {}
 
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Pay; terminates after ``length`` steps, and tells then how many were right."""
+        """Reward the action; terminates after ``length`` steps, with the number of right ones in ``info``."""
         pays, chosen = self._scheme["pays"], int(action)
         right, tempted = chosen == self._context, chosen == (self._context + 1) % self._num_contexts
         reward = float(pays["right"]) * right + float(pays["tempting"]) * tempted

@@ -100,7 +100,7 @@ def test_what_stays_is_seen() -> None:
             circle.append(circle)
 
     with HotPath("central", ENVS) as path:
-        path.rooms.append(Keeper())
+        path.workers.append(Keeper())
         path.run(WARM_UP)
         more, too_many = grew(path)
 
