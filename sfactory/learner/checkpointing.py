@@ -64,6 +64,14 @@ class Progress:
         return self.earlier_seconds + (0.0 if self.started_at is None else now() - self.started_at)
 
 
+# Numbers of a payload, with their types.
+_NUMBERS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("train_step", "env_steps", "agent_steps", "run_env_steps"), int),
+    **dict.fromkeys(("train_seconds", "best_objective"), float),
+    "best_metric": str,
+}
+
+
 @dataclass(frozen=True)
 class SavedState:
     """Contents of a checkpoint, without the state of the optimizer.
@@ -85,18 +93,10 @@ class SavedState:
         """Read ``payload``, loaded from ``where``; raises CheckpointError if another version or program wrote it."""
         try:
             if payload["payload_version"] in READABLE_VERSIONS and isinstance(payload["model"], dict):
-                env_steps = int(payload["env_steps"])
-                return SavedState(
-                    model=payload["model"],
-                    train_step=int(payload["train_step"]),
-                    env_steps=env_steps,
-                    # Without several agents or policies, older runs did not count these two apart.
-                    agent_steps=int(payload.get("agent_steps", env_steps)),
-                    run_env_steps=int(payload.get("run_env_steps", env_steps)),
-                    train_seconds=float(payload["train_seconds"]),
-                    best_metric=str(payload["best_metric"]),
-                    best_objective=float(payload["best_objective"]),
-                )
+                # Without several agents or policies, older runs did not count these two apart.
+                older = dict.fromkeys(("agent_steps", "run_env_steps"), payload["env_steps"])
+                numbers: dict[str, Any] = {name: kind((older | payload)[name]) for name, kind in _NUMBERS.items()}
+                return SavedState(payload["model"], **numbers)
         except (KeyError, TypeError, ValueError, RuntimeError):
             pass
         raise CheckpointError(
@@ -107,18 +107,9 @@ class SavedState:
 
 def payload_of(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     """What a checkpoint holds: plain numbers and tensors only."""
-    return {
-        "payload_version": PAYLOAD_VERSION,
-        **_weights(trainer),
-        "coefficients": trainer.coefficients.state(),
-        "train_step": trainer.train_step,
-        "env_steps": progress.env_steps,
-        "agent_steps": progress.agent_steps,
-        "run_env_steps": progress.run_env_steps,
-        "train_seconds": progress.train_seconds,
-        "best_objective": progress.best_objective,
-        "best_metric": progress.best_metric,
-    }
+    numbers = {name: getattr(progress, name) for name in _NUMBERS if name != "train_step"}
+    state = {"coefficients": trainer.coefficients.state(), "train_step": trainer.train_step, **numbers}
+    return {"payload_version": PAYLOAD_VERSION, **_weights(trainer), **state}
 
 
 def restore(payload: dict[str, Any], where: str, trainer: Trainer, progress: Progress) -> None:
@@ -128,10 +119,8 @@ def restore(payload: dict[str, Any], where: str, trainer: Trainer, progress: Pro
     earlier = {name: payload[name] for name in ("learning_rate",) if name in payload}
     trainer.coefficients.restore(payload.get("coefficients", earlier))
     trainer.train_step = saved.train_step
-    progress.env_steps = saved.env_steps
-    progress.agent_steps = saved.agent_steps
-    progress.run_env_steps = saved.run_env_steps
-    progress.earlier_seconds = saved.train_seconds
+    progress.env_steps, progress.agent_steps = saved.env_steps, saved.agent_steps
+    progress.run_env_steps, progress.earlier_seconds = saved.run_env_steps, saved.train_seconds
     if saved.best_metric == progress.best_metric:
         progress.best_objective = saved.best_objective
 

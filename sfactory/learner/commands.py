@@ -16,6 +16,8 @@ from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.trainer import Trainer
 from sfactory.shared.control import LearnerCommand
 
+Publish = Callable[[int], None]
+
 _log = logging.getLogger(__name__)
 
 
@@ -23,12 +25,7 @@ class CommandExecutor:
     """Executes commands, each whole or not at all, and answers main. The caller holds the lock of the model."""
 
     def __init__(
-        self,
-        setup: LearnerSetup,
-        trainer: Trainer,
-        progress: Progress,
-        checkpointer: Checkpointer,
-        publish: Callable[[int], None],
+        self, setup: LearnerSetup, trainer: Trainer, progress: Progress, checkpointer: Checkpointer, publish: Publish
     ) -> None:
         """``publish``: publishes the weights as the version that it is given."""
         self._setup, self._trainer, self._progress = setup, trainer, progress
@@ -37,16 +34,14 @@ class CommandExecutor:
     @property
     def waiting(self) -> LearnerCommand | None:
         """The command that has not been executed yet, if any."""
-        commands = self._setup.orders
-        return None if commands is None else commands.waiting(self._setup.policy)
+        return None if self._setup.orders is None else self._setup.orders.waiting(self._setup.policy)
 
     def execute_waiting(self) -> bool:
         """Execute and answer the waiting command; False if there is none."""
-        command, commands = self.waiting, self._setup.orders
-        if command is None or commands is None:
-            return False
-        commands.answered(self._setup.policy, self.execute(command))
-        return True
+        command = self.waiting
+        if command is not None and self._setup.orders is not None:
+            self._setup.orders.answered(self._setup.policy, self.execute(command))
+        return command is not None
 
     def execute(self, command: LearnerCommand) -> str:
         """Execute ``command``; returns why that is impossible, "" on success."""
@@ -63,8 +58,7 @@ class CommandExecutor:
         except (CheckpointError, CannotSaveError) as error:
             return str(error)
         if command.hyperparameters:
-            setup = self._setup
-            sections = with_values(command.hyperparameters, setup.algo, setup.optim, setup.learner)
+            sections = with_values(command.hyperparameters, self._setup.algo, self._setup.optim, self._setup.learner)
             self._trainer.adopt(*sections, self._progress.env_steps)
         if command.parent is not None:
             try:

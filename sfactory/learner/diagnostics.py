@@ -22,8 +22,10 @@ from sfactory.shared.status import State, StatusBoard
 
 EVIDENCE_FILE = "diverged_batch.pt"
 
+_log = logging.getLogger(__name__)
 
-def keep_evidence(directory: Path, *, batch: Batch, model: ActorCritic, train_step: int, reason: str) -> str:
+
+def keep_evidence(directory: Path, batch: Batch, model: ActorCritic, train_step: int, reason: str) -> str:
     """Save the batch and the weights at which training failed for ``reason``; returns a phrase that says where.
 
     The file replaces that of an earlier failure, atomically, and holds plain values and CPU tensors:
@@ -46,15 +48,10 @@ def keep_evidence(directory: Path, *, batch: Batch, model: ActorCritic, train_st
 
 
 def _on_host(value: Tensor | dict[str, Tensor] | None) -> Any:
-    if value is None:
-        return None
-    # Cloned: saving a view would save all of its storage.
     if isinstance(value, dict):
         return {key: _on_host(tensor) for key, tensor in value.items()}
-    return value.detach().cpu().clone()
-
-
-_log = logging.getLogger(__name__)
+    # Cloned: saving a view would save all of its storage.
+    return None if value is None else value.detach().cpu().clone()
 
 
 class Starvation:
@@ -79,23 +76,17 @@ class Starvation:
         """Call while no dataset comes. Raises Starved if none will come."""
         if not self._timeout_s or self._awake.look() < self._timeout_s:
             return
-        waits = describe_processes(self._status, self._table)
-        steps = self._sampled()
+        waits, steps = describe_processes(self._status, self._table), self._sampled()
         text = f"no dataset to learn from for {self._timeout_s:g} s (--learner_starvation_timeout_sec)"
-        if steps == self._steps and not self._booting():
+        booting = any(state < State.RUNNING for state in self._status.values("state", ACTORS))
+        if steps == self._steps and not booting:
             raise Starved(f"{text}, and no actor has taken a step meanwhile, so none will come\n{waits}")
         taken = steps - self._steps
         meanwhile = f"actors have taken {taken} steps meanwhile" if taken else "actors still create or reset their envs"
-        _log.warning("%s; %s, so training continues to wait%s\n%s", text, meanwhile, self._which_policy(), waits)
+        advice = f"; --policy_mapping says how often policy {self._policy} plays, and --train_policies can leave it out"
+        which = "" if self._policy is None else advice
+        _log.warning("%s; %s, so training continues to wait%s\n%s", text, meanwhile, which, waits)
         self.begin()
-
-    def _which_policy(self) -> str:
-        if self._policy is None:
-            return ""
-        return f"; --policy_mapping says how often policy {self._policy} plays, and --train_policies can leave it out"
-
-    def _booting(self) -> bool:
-        return any(state < State.RUNNING for state in self._status.values("state", ACTORS))
 
     def _sampled(self) -> int:
         return int(self._status.total("env_steps", ACTORS))

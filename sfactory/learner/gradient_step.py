@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sfactory.config.schema import OptimConfig
-from sfactory.learner.optimizers import GuardedOptimizer
+from sfactory.learner.optimizers import RefusableOptimizer
 from sfactory.model.actor_critic import ActorCritic
 
 
@@ -95,11 +95,11 @@ class GradientStep:
         extra, matrices = list(beside), frozenset(model.hidden_matrices())
         self._parameters = [*model.parameters(), *extra]  # saved moments go by this order
         mine = self._parameters
-        self.value_optimizer: GuardedOptimizer | None = None
+        self.value_optimizer: RefusableOptimizer | None = None
         if config.separate_value_optimizer:
             mine = [*model.actor_parameters(), *extra]
-            self.value_optimizer = GuardedOptimizer(model.critic_parameters(), matrices, config)
-        self.optimizer = GuardedOptimizer(mine, matrices, config)
+            self.value_optimizer = RefusableOptimizer(model.critic_parameters(), matrices, config)
+        self.optimizer = RefusableOptimizer(mine, matrices, config)
         self._scale = LossScale(self._parameters[0].device) if model.computes_in is torch.float16 else None
 
     def adopt(self, config: OptimConfig) -> None:

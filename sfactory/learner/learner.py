@@ -37,11 +37,9 @@ from sfactory.shared.weights import SharedWeights
 class Publisher:
     """Publishes the weights, every ``interval`` updates or at once, unless one is not finite."""
 
-    def __init__(
-        self, flat: FlatState, weights: SharedWeights, interval: int, unpublished: FlatState | None = None
-    ) -> None:
+    def __init__(self, flat: FlatState, weights: SharedWeights, interval: int, *unpublished: FlatState) -> None:
         """``unpublished``: weights that are trained but not acted with; they have to be finite, too."""
-        self._flat, self._weights, self._interval, self._unpublished = flat, weights, interval, unpublished
+        self._flat, self._weights, self._interval, self._trained = flat, weights, interval, (flat, *unpublished)
         self._last = 0
 
     def publish(self, train_step: int) -> None:
@@ -57,7 +55,7 @@ class Publisher:
 
     def check(self, train_step: int) -> None:
         """Raises DivergedError if a weight is not finite, so that it is neither published nor saved."""
-        if not self._flat.is_finite() or not (self._unpublished is None or self._unpublished.is_finite()):
+        if not all(flat.is_finite() for flat in self._trained):
             raise DivergedError(
                 f"weights are not finite after update {train_step}; they were not published or "
                 "saved; lower --learning_rate, or look for extreme rewards or observations"
@@ -81,8 +79,8 @@ class Learner:
         allow_tf32(setup.model.amp, self._device)
         model = ActorCritic(setup.spec, setup.model, dtype).to(self._device)
         auxiliary = make_auxiliary(model, setup.algo)
-        unpublished = None if auxiliary is None else FlatState(auxiliary.to(self._device))
-        self.publisher = Publisher(FlatState(model), setup.weights, setup.learner.publish_interval, unpublished)
+        unpublished = [] if auxiliary is None else [FlatState(auxiliary.to(self._device))]
+        self.publisher = Publisher(FlatState(model), setup.weights, setup.learner.publish_interval, *unpublished)
         self.trainer = Trainer(
             model,
             setup.algo,
@@ -121,9 +119,8 @@ class Learner:
     @property
     def over(self) -> bool:
         """True once no more datasets are wanted and none is open; a limit of seconds waits for no pass."""
-        if self.progress.train_seconds >= self._setup.limits.seconds:
-            return True
-        return not self._open_datasets and self.wants_no_more
+        out_of_time = self.progress.train_seconds >= self._setup.limits.seconds
+        return out_of_time or (not self._open_datasets and self.wants_no_more)
 
     def learn(self, columns: Columns) -> None:
         """Every pass over one dataset, from open to close."""
@@ -193,14 +190,9 @@ class Learner:
         stats, to_main, policy = self.trainer.stats, self._setup.to_main, self._setup.policy
         if not stats.updates:
             return
-        message = TrainStats(
-            policy=policy,
-            updates=stats.updates,
-            lag=self._lag.value(),
-            replay_lag=self._replay_lag.value(),
-            **self.trainer.statistics(),
-        )
-        if to_main.try_put(message):
+        lag, replay_lag = self._lag.value(), self._replay_lag.value()
+        numbers = self.trainer.statistics()
+        if to_main.try_put(TrainStats(policy=policy, updates=stats.updates, lag=lag, replay_lag=replay_lag, **numbers)):
             times = self.timings.message(policy, stats.updates)
             stats.clear()
             self._lag.clear()
@@ -255,9 +247,8 @@ class Learner:
     def _write_row(self) -> None:
         row, progress = self._row, self.progress
         seconds, grew = progress.train_seconds, progress.run_env_steps != row.get("run_env_steps")
-        row.set("env_steps", progress.env_steps)
-        row.set("agent_steps", progress.agent_steps)
-        row.set("run_env_steps", progress.run_env_steps)
+        for name in ("env_steps", "agent_steps", "run_env_steps"):
+            row.set(name, getattr(progress, name))
         row.set("updates", self.trainer.train_step)
         row.set("train_seconds", seconds)
         if grew:  # written after the steps: a reader of this time then sees at least the steps that belong to it

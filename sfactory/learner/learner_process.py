@@ -34,29 +34,24 @@ _log = logging.getLogger(__name__)
 class LearnerWorker:
     """Assembles datasets and has a ``Learner`` learn from them, until a limit or a stop.
 
-    Busy, on the status board, is the thread that trains: threads that assemble beside it do not count, and what they
-    take too long for is time that the training thread waits. A worker that does both in turn waits only for slots that
-    were not announced yet.
+    Busy, on the status board, is the thread that trains: it waits while other threads assemble. A worker that does both
+    in turn waits only for slots that were not announced yet.
     """
 
     def __init__(self, setup: LearnerSetup, learner: Learner, row: StatusRow) -> None:
         self._setup, self._learner, self._row = setup, learner, row
         self._watch = Stopwatch(row)
         self._copying = CopyThreads(setup.learner.learner_main_loop_num_cores)
-        self._shared_inbox = setup.learner.num_batchers > 1
-        self._inbox = Inbox(
-            setup.policy, setup.trajectories, setup.table, setup.inbox, setup.to_actors, row, self._shared_inbox
-        )
+        config, shared = setup.learner, setup.learner.num_batchers > 1
+        self._inbox = Inbox(setup.policy, setup.trajectories, setup.table, setup.inbox, setup.to_actors, row, shared)
         self._replay: Replay | None = None
-        if setup.learner.replay_proportion:
+        if config.replay_proportion:
             # A resumed run draws other rows, as its actors act otherwise.
             seed = seed_at(setup.seed, Branch.REPLAY, setup.policy, learner.trainer.train_step)
-            config = setup.learner
             self._replay = Replay(config.replay_proportion, config.replay_slots, config.replay_include_new, seed)
         self._batcher = self._make_batcher()
         policy = setup.policy if setup.layout.num_policies > 1 else None
-        timeout_s = setup.learner.learner_starvation_timeout_sec
-        self._starvation = Starvation(timeout_s, setup.status, setup.table, policy)
+        self._starvation = Starvation(config.learner_starvation_timeout_sec, setup.status, setup.table, policy)
         self._own_area: Staging | None = None
         self._dataset_queue: DatasetQueue | None = None
         self._dropped_before = 0  # steps, before the present dataset queue
@@ -72,7 +67,7 @@ class LearnerWorker:
         return self._setup.control.stopping or self._learner.over
 
     @property
-    def is_outdated(self) -> bool:
+    def _is_outdated(self) -> bool:
         """Whether datasets are assembled for another batch size than the one in force, which a command has changed."""
         return self._learner.trainer.learner.batch_size != self._setup.learner.batch_size
 
@@ -107,13 +102,13 @@ class LearnerWorker:
             self.discard(BLOCK_S)
 
     def discard(self, timeout: float) -> None:
-        """Free what comes although nothing more is learned, so that others are not held up."""
+        """Free announced slots although nothing more is learned, so that others are not held up."""
         self._wait(self._inbox.receive, timeout)  # no batcher is left, nor the thread that reads for them
         self._batcher.discard()
 
     def assemble(self, timeout: float) -> bool:
-        """Take in what has come, blocking up to ``timeout`` seconds for it; True once a dataset is complete."""
-        if self.is_outdated:
+        """Copy announced slots, blocking up to ``timeout`` seconds for the first; True once a dataset is complete."""
+        if self._is_outdated:
             self.rebuild()
         self._wait(self._batcher.receive, timeout)
         return self._batcher.advance(self._area(), 0)
@@ -153,7 +148,7 @@ class LearnerWorker:
         threads.start("train", lambda: training.run(lambda: self._is_interrupted(threads)))
         for number in range(config.num_loader_threads if slots else 0):
             threads.start(f"load-{number}", lambda: self._load(queue, threads))
-        if self._shared_inbox:
+        if config.num_batchers > 1:
             threads.start("inbox", lambda: self._read_for_batchers(threads))
         for number in range(config.num_batchers):
             threads.start(f"batch-{number}", lambda: self._batch(queue, threads))
@@ -184,19 +179,19 @@ class LearnerWorker:
 
     def _load(self, dataset_queue: DatasetQueue, threads: Threads) -> None:
         """Bring full areas to the device."""
+        slot = None
         while not self._wants_no_more(threads):
-            slot = dataset_queue.slot_to_load(BLOCK_S)
-            while slot is not None and not self._wants_no_more(threads):
-                area = dataset_queue.area_to_load(BLOCK_S)
-                if area is not None:
-                    since = now()
-                    dataset_queue.load(area, slot)
-                    self._learner.timings.add("load", now() - since)
-                    break
+            slot = slot or dataset_queue.slot_to_load(BLOCK_S)
+            area = None if slot is None else dataset_queue.area_to_load(BLOCK_S)
+            if slot is not None and area is not None:
+                since = now()
+                dataset_queue.load(area, slot)
+                self._learner.timings.add("load", now() - since)
+                slot = None
 
     def _is_interrupted(self, threads: Threads) -> bool:
         """Whether the threads around the dataset queue are to end although there may be more to learn."""
-        return self._setup.control.stopping or threads.failed or self.is_outdated
+        return self._setup.control.stopping or threads.failed or self._is_outdated
 
     def _wants_no_more(self, threads: Threads) -> bool:
         """Whether the threads that feed training are to end."""
@@ -229,11 +224,8 @@ class LearnerWorker:
         ring, count = config.minibatch_ring_size, config.num_gpu_slots
         if 1 < ring >= count:
             _log.warning(
-                "--minibatch_ring_size=%d takes all of --num_gpu_slots=%d: nothing is loaded during training; "
-                "--num_gpu_slots=%d loads one dataset meanwhile",
-                ring,
-                count,
-                ring + 1,
+                f"--minibatch_ring_size={ring} takes all of --num_gpu_slots={count}: nothing is loaded during "
+                f"training; --num_gpu_slots={ring + 1} loads one dataset meanwhile"
             )
         return [DeviceSlot(setup.spec, setup.layout, device, self._replay is not None) for _ in range(max(count, ring))]
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from sfactory.algo import losses
-from sfactory.algo.losses import normalize
 from sfactory.config.schema import AlgoConfig
 from sfactory.learner.batch import Batch
 from sfactory.learner.minibatches import Minibatch
@@ -45,11 +44,7 @@ def make_auxiliary(model: ActorCritic, config: AlgoConfig) -> CpcAction | None:
 
 
 class AuxiliaryTask:
-    """An auxiliary loss with its random generator. ``module``: what is trained and saved.
-
-    Its weights belong to the learner alone: the same optimizer trains them and checkpoints hold them, but they are not
-    published, and neither actors nor enjoy have them.
-    """
+    """An auxiliary loss with its random generator. Its weights, of ``module``, are trained and saved, not published."""
 
     def __init__(self, module: CpcAction, seed: int, policy: int) -> None:
         self.module = module
@@ -77,7 +72,7 @@ class Part(NamedTuple):
     """A part of a minibatch, after its forward pass.
 
     loss: 0-dim, with gradients - its share of the minibatch's loss: the shares of all parts add up to that.
-    cells: what it was made of. auxiliary: 0-dim - its auxiliary loss, times its valid steps.
+    cells: terms of the loss. auxiliary: 0-dim - its auxiliary loss, times its valid steps.
     """
 
     loss: Tensor
@@ -86,20 +81,19 @@ class Part(NamedTuple):
 
 
 class _Outputs(NamedTuple):
-    """What a model computes for recorded steps.
+    """Outputs of a model for recorded steps.
 
-    unrolled: as it came. distribution: [T * R] - at every step. log_prob: [T, R] - of the recorded actions.
-    values: [T or T+1, R] - as ValueHead gives them.
+    unrolled: all, with values [T or T+1, R] as ValueHead gives them. distribution: [T * R] - at every step.
+    log_prob: [T, R] - of the recorded actions.
     """
 
     unrolled: Unrolled
     distribution: ActionDistribution
     log_prob: Tensor
-    values: Tensor
 
 
 class _Constants(NamedTuple):
-    """What the loss compares the outputs with, each [T, R], without gradients.
+    """Constants of the loss, each [T, R], without gradients.
 
     returns: value targets. advantages: in the unit of rewards. normalized: advantages as the policy loss takes them.
     reference: log-probabilities in the denominator of the policy loss's ratio.
@@ -118,15 +112,10 @@ class LossFunction:
     """The loss that ``config`` describes, for one minibatch after the other; ``config`` may be replaced in between."""
 
     def __init__(
-        self,
-        model: ActorCritic,
-        config: AlgoConfig,
-        target: TargetNetwork | None = None,
-        auxiliary: AuxiliaryTask | None = None,
+        self, model: ActorCritic, config: AlgoConfig, target: TargetNetwork | None, auxiliary: AuxiliaryTask | None
     ) -> None:
-        """``target``: with ``use_target_net``, the network whose policy V-trace and the ratio use."""
-        self._model, self.config = model, config
-        self._target, self._auxiliary = target, auxiliary
+        """``target``: with ``use_target_net``; V-trace and the ratio use its policy."""
+        self._model, self.config, self._target, self._auxiliary = model, config, target, auxiliary
 
     def gae_targets(self, batch: Batch) -> Targets | None:
         """Targets of a whole dataset under GAE; None with V-trace, whose targets are computed per minibatch."""
@@ -157,7 +146,9 @@ class LossFunction:
         batch = minibatch.batch
         outputs = _forward(self._model, batch, ahead=1 if minibatch.targets is None else 0)
         target_log_prob = None if self._target is None else _log_prob(self._target.model, batch)
-        constants = self._constants(minibatch, outputs.log_prob.detach(), outputs.values.detach(), target_log_prob)
+        constants = self._constants(
+            minibatch, outputs.log_prob.detach(), outputs.unrolled.values.detach(), target_log_prob
+        )
         return self._part(batch, constants, outputs, divisor, exploration, kl)
 
     @torch.no_grad()
@@ -168,7 +159,7 @@ class LossFunction:
         if minibatch.targets is None:
             outputs = [_forward(self._model, part, ahead=1) for part in parts]
             log_prob = torch.cat([each.log_prob for each in outputs], dim=1)
-            values = torch.cat([each.values for each in outputs], dim=1)
+            values = torch.cat([each.unrolled.values for each in outputs], dim=1)
         if self._target is not None:
             target_log_prob = torch.cat([_log_prob(self._target.model, part) for part in parts], dim=1)
         return self._constants(minibatch, log_prob, values, target_log_prob)
@@ -193,9 +184,10 @@ class LossFunction:
             assert corrected_for is not None
             assert values is not None
             targets = vtrace_targets(config, batch, corrected_for, self._model.value_head.denormalize(values))
-        advantages = targets.advantages
-        normalized = normalize(advantages, batch.valid) if config.normalize_advantages else advantages
-        return _Constants(targets.returns, advantages, normalized, reference)
+        normalized = targets.advantages
+        if config.normalize_advantages:
+            normalized = losses.normalize(normalized, batch.valid)
+        return _Constants(targets.returns, targets.advantages, normalized, reference)
 
     def _part(
         self, batch: Batch, constants: _Constants, outputs: _Outputs, divisor: Tensor, exploration: float, kl: float
@@ -215,7 +207,7 @@ class LossFunction:
                 log_ratios=surrogate, advantages=constants.normalized, valid=valid, clip_ratio=config.ppo_clip_ratio
             )
         # Value loss (PPO, eq. 9, squared error), of normalized values if returns are normalized.
-        values = outputs.values[: valid.shape[0]]
+        values = outputs.unrolled.values[: valid.shape[0]]
         value = losses.value_loss(
             values=values,
             targets=head.normalize(constants.returns),
@@ -276,7 +268,7 @@ def _forward(model: ActorCritic, batch: Batch, ahead: int = 0) -> _Outputs:
     unrolled = model.unroll(obs, batch.rnn_states[:-1], batch.is_first[:steps], batch.recurrence, batch.held)
     distribution = model.distribution(unrolled.dist_params)
     actions = {key: tensor.flatten(0, 1) for key, tensor in batch.actions.items()}
-    return _Outputs(unrolled, distribution, distribution.log_prob(actions).view_as(batch.valid), unrolled.values)
+    return _Outputs(unrolled, distribution, distribution.log_prob(actions).view_as(batch.valid))
 
 
 @torch.no_grad()

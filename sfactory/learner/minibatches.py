@@ -41,31 +41,30 @@ class Minibatch(NamedTuple):
 
 
 class Minibatches:
-    """The parts of one dataset: ``count`` of equal size, in order or shuffled for each epoch by ``generator``."""
+    """The parts of one dataset: ``count`` of equal size, in order or shuffled for each epoch by ``generator``.
+
+    ``batch``: what is cut; a later epoch may have a batch with other masks.
+    """
 
     def __init__(self, batch: Batch, targets: Targets | None, count: int, generator: torch.Generator | None) -> None:
         """``generator``: on the CPU; None keeps the order."""
         by_steps = generator is not None and targets is not None and batch.rnn_states.shape[2] == 0
-        self._batch = batch.steps() if by_steps else batch
+        self.batch = batch.steps() if by_steps else batch
         self._targets = targets.steps() if by_steps and targets is not None else targets
         self._count, self._generator = count, generator
 
-    def age(self, train_step: int, max_policy_lag: int, max_replay_lag: int) -> None:
-        """Mask steps that are too old at ``train_step``, see Batch.aged."""
-        self._batch = self._batch.aged(train_step, max_policy_lag, max_replay_lag)
-
     def epoch(self) -> Iterator[Minibatch]:
         """Every row once."""
-        rows = self._batch.rows
+        rows = self.batch.rows
         width = rows // self._count
         # Moved once: a copy from unpinned memory waits for all work of the device.
-        device = self._batch.valid.device
+        device = self.batch.valid.device
         order = None if self._generator is None else torch.randperm(rows, generator=self._generator).to(device)
         for number in range(self._count):
             part = slice(number * width, (number + 1) * width)
             which = part if order is None else order[part]
             targets = None if self._targets is None else self._targets.columns(which)
-            yield Minibatch(self._batch.columns(which), targets)
+            yield Minibatch(self.batch.columns(which), targets)
 
 
 @dataclass

@@ -26,10 +26,8 @@ class RMSprop(torch.optim.Optimizer):
     Source: Tieleman and Hinton 2012, "Neural networks for machine learning", lecture 6.5.
     """
 
-    def __init__(
-        self, parameters: Iterable[Tensor], *, lr: float, alpha: float, momentum: float, eps: float, tf_style: bool
-    ) -> None:
-        settings = {"lr": lr, "alpha": alpha, "momentum": momentum, "eps": eps, "tf_style": tf_style}
+    def __init__(self, parameters: Iterable[Tensor], **settings: Any) -> None:
+        """settings: lr, alpha, momentum, eps and tf_style."""
         super().__init__(parameters, settings)
 
     def init_group(self, group: dict[str, Any]) -> None:
@@ -46,12 +44,11 @@ class RMSprop(torch.optim.Optimizer):
         """One step along the gradients; ``closure`` is ignored."""
         for group in self.param_groups:
             self.init_group(group)
-            self._step_group(group)
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
+                self._step_group(group, parameters)
 
-    def _step_group(self, group: dict[str, Any]) -> None:
-        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-        if not parameters:
-            return
+    def _step_group(self, group: dict[str, Any], parameters: list[Any]) -> None:
         gradients = [parameter.grad for parameter in parameters]
         squares = [self.state[parameter]["square_avg"] for parameter in parameters]
         torch._foreach_mul_(squares, group["alpha"])
@@ -71,7 +68,7 @@ class RMSprop(torch.optim.Optimizer):
             torch._foreach_addcdiv_(parameters, gradients, divisors, value=-group["lr"])
 
 
-class GuardedOptimizer:
+class RefusableOptimizer:
     """What ``--optimizer`` names, for some parameters of a model; its steps may be refused on the device.
 
     ``parameters``: the parameters. Muon consists of two optimizers, all others of one.
@@ -92,10 +89,8 @@ class GuardedOptimizer:
     def adopt(self, config: OptimConfig) -> None:
         """Continue under the hyperparameters of ``config``, with the same moments; it names the same optimizer."""
         assert config.optimizer == self._name
-        betas = {"betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_eps}
-        if config.optimizer == "rmsprop":
-            betas = {"alpha": config.rmsprop_alpha, "momentum": config.rmsprop_momentum, "eps": config.rmsprop_eps}
-        wanted: dict[str, Any] = {**betas, "weight_decay": config.weight_decay}
+        own = _rmsprop_settings(config) if config.optimizer == "rmsprop" else _adam_settings(config)
+        wanted = {**own, "weight_decay": config.weight_decay}
         for group, settings in zip(self.param_groups, self._settings, strict=True):
             # Adam has a weight decay of 0 that it must keep; Muon has no epsilon.
             changed = {key: value for key, value in wanted.items() if settings.get(key)}
@@ -155,22 +150,27 @@ def _restoring(optimizer: torch.optim.Optimizer, taken: Tensor) -> Iterator[None
         group.pop("step", None)
 
 
+def _adam_settings(config: OptimConfig) -> dict[str, Any]:
+    return {"betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_eps}
+
+
+def _rmsprop_settings(config: OptimConfig) -> dict[str, Any]:
+    return {"alpha": config.rmsprop_alpha, "momentum": config.rmsprop_momentum, "eps": config.rmsprop_eps}
+
+
 def _make_optimizers(
     parameters: list[nn.Parameter], matrices: Set[nn.Parameter], config: OptimConfig
 ) -> list[torch.optim.Optimizer]:
     """What ``--optimizer`` names. Weight decay is decoupled: rate x ``weight_decay``, apart from the gradient."""
     # The rate is set before each step: Coefficients alone knows it.
-    adaptive: dict[str, Any] = {"lr": 0.0, "betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_eps}
-    decay = config.weight_decay
+    adaptive, decay = {"lr": 0.0, **_adam_settings(config)}, config.weight_decay
     match config.optimizer:
         case "adam":
             return [torch.optim.Adam(parameters, fused=True, **adaptive)]
         case "adamw":
             return [torch.optim.AdamW(parameters, fused=True, weight_decay=decay, **adaptive)]
         case "rmsprop":
-            alpha, momentum, eps = config.rmsprop_alpha, config.rmsprop_momentum, config.rmsprop_eps
-            tf_style = config.rmsprop_tf_style
-            return [RMSprop(parameters, lr=0.0, alpha=alpha, momentum=momentum, eps=eps, tf_style=tf_style)]
+            return [RMSprop(parameters, lr=0.0, tf_style=config.rmsprop_tf_style, **_rmsprop_settings(config))]
         case "lamb":
             from pytorch_optimizer import Lamb
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -33,9 +32,11 @@ _SCALARS = {
     "valid": torch.bool,
     "policy_version": torch.int32,
 }
-REPLAYED = "replayed"
-HELD = "held"
+REPLAYED, HELD = "replayed", "held"
 ENV_STEP, RUN_STEP = "counts_for_policy", "counts_env_step"
+
+Array = npt.NDArray[Any]
+Copy = tuple[Array, Array]  # target, source
 
 
 class Columns:
@@ -57,11 +58,9 @@ class Columns:
 
         self.obs = {key: block(steps + 1, t.shape, torch_dtype(t.dtype)) for key, t in spec.obs}
         self.actions = {h.key: block(steps, h.tensor.shape, torch_dtype(h.tensor.dtype)) for h in spec.actions}
-        scalars = _SCALARS | ({REPLAYED: torch.bool} if replay else {})
-        if spec.num_agents > 1 and layout.state_size:
-            scalars[HELD] = torch.bool
-        if spec.num_agents > 1:
-            scalars |= {ENV_STEP: torch.bool, RUN_STEP: torch.bool}
+        agents = spec.num_agents > 1
+        wanted = {REPLAYED: replay, HELD: agents and layout.state_size, ENV_STEP: agents, RUN_STEP: agents}
+        scalars = _SCALARS | {name: torch.bool for name, given in wanted.items() if given}
         self.scalars = {name: block(steps, (), dtype) for name, dtype in scalars.items()}
         self.is_first = block(steps + 1, (), torch.bool)
         self.rnn_states = block(steps // layout.recurrence + 1, (layout.state_size,), torch.float32)
@@ -70,11 +69,6 @@ class Columns:
         """All tensors, in the same order for all ``Columns`` of a run."""
         others = [self.is_first, self.rnn_states]
         return [*self.obs.values(), *self.actions.values(), *self.scalars.values(), *others]
-
-
-Array = npt.NDArray[Any]
-_COMPUTED = (REPLAYED, HELD, ENV_STEP, RUN_STEP)  # not copied from a field of the slot
-Copy = tuple[Array, Array]  # target, source
 
 
 class CopyThreads:
@@ -115,7 +109,7 @@ class Staging(Columns):
         self._obs_views = _views(self.obs)
         self._action_views = _views(self.actions)
         others = {"is_first": self.is_first} | ({"rnn_states": self.rnn_states} if layout.state_size else {})
-        self._scalar_views = _views({n: t for n, t in self.scalars.items() if n not in _COMPUTED} | others)
+        self._scalar_views = _views({name: self.scalars[name] for name in _SCALARS} | others)
         self._env_steps = [self.scalars[name].numpy() for name in (ENV_STEP, RUN_STEP) if name in self.scalars]
         self._held = self.scalars[HELD].numpy() if HELD in self.scalars else None
         self._replayed = self.scalars[REPLAYED].numpy() if replay else None
@@ -202,7 +196,9 @@ class DeviceSlot(Columns):
     def load(self, staging: Staging) -> None:
         """Copy a full staging area here, and wait for the end of the copy: the area may then be filled again."""
         self.valid_steps = staging.valid_steps
-        with self._copying():
+        if self._stream is not None:
+            self._stream.wait_event(self._read)
+        with contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
             for to, of in zip(self.tensors(), staging.tensors(), strict=True):
                 to.copy_(of, non_blocking=True)
         if self._stream is not None:
@@ -218,9 +214,3 @@ class DeviceSlot(Columns):
         """Call after the last work that reads the present content was given to the present stream."""
         if self._stream is not None:
             self._read.record(torch.cuda.current_stream(self._device))
-
-    def _copying(self) -> AbstractContextManager[object]:
-        if self._stream is None:
-            return contextlib.nullcontext()
-        self._stream.wait_event(self._read)
-        return torch.cuda.stream(self._stream)

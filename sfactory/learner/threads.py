@@ -70,7 +70,6 @@ class Threads:
         for thread in self._threads:
             thread.join(deadline.left)
             self._raise_failure()
-        self._raise_failure()
 
     def _alive(self) -> bool:
         return any(thread.is_alive() for thread in self._threads)

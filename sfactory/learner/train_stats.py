@@ -69,35 +69,24 @@ def statistics_of(cells: LossTerms, clip_ratio: float, auxiliary: Tensor) -> Ten
     clip_ratio: e of ``ppo_clip_loss``. auxiliary: 0-dim - sum over parts of auxiliary loss times valid steps.
     """
     kl = losses.approx_kl(log_ratios=cells.log_ratio)
-    numbers = torch.stack(
-        (
-            cells.policy_loss,
-            cells.value_loss,
-            cells.entropy,
-            kl,
-            losses.outside_clip(log_ratios=cells.surrogate, clip_ratio=clip_ratio),
-            cells.surrogate.exp(),
-            cells.value,
-            cells.advantage,
-            cells.target,
-            cells.target - cells.value,
-        )
-    )
+    averaged = {
+        "policy_loss": cells.policy_loss,
+        "value_loss": cells.value_loss,
+        "entropy": cells.entropy,
+        "kl": kl,
+        "clip_fraction": losses.outside_clip(log_ratios=cells.surrogate, clip_ratio=clip_ratio),
+        "ratio_mean": cells.surrogate.exp(),
+        "value_mean": cells.value,
+    }
+    numbers = torch.stack((*averaged.values(), cells.advantage, cells.target, cells.target - cells.value))
     fresh, again = cells.fresh, cells.valid & cells.replayed
     fresh_steps, replayed_steps = fresh.sum(), again.sum()
     # No matrix product: on a GPU it may be computed in fewer bits. With no step at all, 0 / 0 is NaN.
     means = _total(numbers, fresh) / fresh_steps
     spread = _total((numbers[-3:] - means[-3:, None, None]).square(), fresh) / fresh_steps
     advantage, target, error = spread.unbind()
-    named = {
-        "policy_loss": means[0],
-        "value_loss": means[1],
-        "entropy": means[2],
-        "kl": means[3],
+    named = dict(zip(averaged, means[:-3], strict=True)) | {
         "replay_kl": _total(kl, again) / replayed_steps,
-        "clip_fraction": means[4],
-        "ratio_mean": means[5],
-        "value_mean": means[6],
         "advantage_std": advantage.sqrt(),
         "explained_variance": torch.where(target > 0.0, 1.0 - error / target, torch.nan),
         "valid_fraction": (fresh_steps + replayed_steps) / cells.valid.numel(),

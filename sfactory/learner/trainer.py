@@ -23,7 +23,6 @@ from sfactory.learner.train_stats import (
     Learned,
     LossTerms,
     Means,
-    Rows,
     UpdateStats,
     mean_of,
     on_host,
@@ -94,7 +93,11 @@ class Trainer:
 
     def aged(self, batch: Batch) -> Batch:
         """``batch`` at the present train step: steps that have become too old are masked."""
-        return batch.aged(self.train_step, *self._max_lags())
+        limits = self.learner.max_policy_lag, self.learner.max_replay_lag
+        if self._oldest is not None:
+            since = self.train_step - self._oldest + 1
+            limits = min(limits[0], since), min(limits[1], since)
+        return batch.aged(self.train_step, *limits)
 
     @property
     def train_step(self) -> int:
@@ -140,13 +143,13 @@ class Trainer:
         """One pass over the minibatches of a dataset; ``stopping`` is asked before each.
 
         Steps that have become too old since the last pass are masked. True if another pass makes sense: this one was
-        whole, and neither ``early_stop_loss_change`` nor ``early_stop_kl`` ends the passes. Raises DivergedError, or
-        the error of a failed pass, after the batch was saved as evidence.
+        whole, it has changed the loss by ``early_stop_loss_change`` or more, and the policy is no farther off than
+        ``early_stop_kl``. Raises DivergedError, or the error of a failed pass, after the batch was saved as evidence.
         """
         first = dataset.passes == 0
         dataset.passes += 1
         minibatches = self._minibatches(dataset)
-        minibatches.age(self.train_step, *self._max_lags())
+        minibatches.batch = self.aged(minibatches.batch)
         if self._auxiliary_task is not None:
             self._auxiliary_task.begin(self.train_step)
         rows: list[Tensor] = []
@@ -163,7 +166,10 @@ class Trainer:
         if len(rows) < self.learner.num_batches_per_epoch:
             return False
         self.coefficients.after_epoch()
-        return not self._is_enough(dataset, done)
+        loss, last_loss = mean_of("policy_loss", done), dataset.last_loss
+        dataset.last_loss = loss
+        too_far = bool(self.learner.early_stop_kl) and mean_of("kl", done) > self.learner.early_stop_kl
+        return not (too_far or abs(loss - last_loss) < self.learner.early_stop_loss_change)
 
     def close(self, dataset: Dataset) -> int:
         """Do what is due after the last pass over a dataset; returns how many fresh steps were learned from."""
@@ -179,14 +185,6 @@ class Trainer:
         self._last_closed = dataset.means
         return dataset.learned.fresh
 
-    def _max_lags(self) -> tuple[int, int]:
-        """Lags at which a step, and a replayed step, become invalid."""
-        limits = self.learner.max_policy_lag, self.learner.max_replay_lag
-        if self._oldest is None:
-            return limits
-        since = self.train_step - self._oldest + 1
-        return min(limits[0], since), min(limits[1], since)
-
     def _observe(self, batch: Batch) -> None:
         self.model.observe({key: obs[:-1] for key, obs in batch.obs.items()}, batch.fresh)
 
@@ -197,10 +195,7 @@ class Trainer:
         except (DivergedError, RuntimeError) as error:
             if self._evidence is not None:
                 reason = f"{type(error).__name__}: {error}"
-                saved = keep_evidence(
-                    self._evidence, batch=batch, model=self.model, train_step=self.train_step, reason=reason
-                )
-                error.args = (f"{error}; {saved}",)
+                error.args = (f"{error}; {keep_evidence(self._evidence, batch, self.model, self.train_step, reason)}",)
             raise
 
     def _update(self, minibatch: Minibatch, first: bool) -> Tensor:
@@ -230,17 +225,9 @@ class Trainer:
     def _minibatches(self, dataset: Dataset) -> Minibatches:
         """The dataset's minibatches, shuffled the same if the run is resumed where its first pass begins."""
         if dataset.minibatches is None:
-            generator = None
+            generator, count = None, self.learner.num_batches_per_epoch
             if self.learner.shuffle_minibatches:
                 seed = seed_at(self._seed, Branch.SHUFFLE, self._policy, self.train_step)
                 generator = torch.Generator().manual_seed(seed)
-            count = self.learner.num_batches_per_epoch
             dataset.minibatches = Minibatches(dataset.batch, dataset.targets, count, generator)
         return dataset.minibatches
-
-    def _is_enough(self, dataset: Dataset, done: Rows) -> bool:
-        """Whether the updates of a whole pass say that another one gains too little, or that it is too far off."""
-        loss, last_loss = mean_of("policy_loss", done), dataset.last_loss
-        dataset.last_loss = loss
-        too_far = bool(self.learner.early_stop_kl) and mean_of("kl", done) > self.learner.early_stop_kl
-        return too_far or abs(loss - last_loss) < self.learner.early_stop_loss_change

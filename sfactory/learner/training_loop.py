@@ -73,8 +73,8 @@ class TrainingLoop:
     def __init__(
         self, learner: Learner, dataset_queue: DatasetQueue, row: StatusRow, watch: Stopwatch, starvation: Starvation
     ) -> None:
-        self._learner, self._dataset_queue, self._watch, self._starvation = learner, dataset_queue, watch, starvation
-        self._row = row
+        self._learner, self._dataset_queue, self._row = learner, dataset_queue, row
+        self._watch, self._starvation = watch, starvation
         config = learner.trainer.learner
         warmup = 0 if learner.trainer.train_step else config.ring_warmup  # a resumed run has warmed up before
         self._ring: MinibatchRing[tuple[Columns, Dataset]]

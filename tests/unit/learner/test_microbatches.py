@@ -100,7 +100,7 @@ def test_gradients_and_divergences_of_parts_add_up_to_those_of_the_whole(case: s
     torch.testing.assert_close(parts.returns, whole.returns, rtol=0.0, atol=10 * EXACT)
     assert parts.statistics == pytest.approx(whole.statistics, rel=100 * EXACT, abs=10 * EXACT)
     # The divergence is measured over fresh steps, by forward passes of its own.
-    function = LossFunction(model, config)
+    function = LossFunction(model, config, None, None)
     minibatch = Minibatch(batch, function.gae_targets(batch))
     for divergence in (function.divergence(minibatch, 0), function.divergence(minibatch, size)):
         assert divergence == pytest.approx(whole.statistics["kl"], rel=EXACT)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sfactory.config.schema import OptimConfig
-from sfactory.learner.optimizers import GuardedOptimizer, RMSprop
+from sfactory.learner.optimizers import RefusableOptimizer, RMSprop
 from tests.support.equality import assert_same
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -37,8 +37,8 @@ def weights_of() -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((8, 4), (6, 8), (6,), (2, 6))]
 
 
-def optimizer_of(weights: list[nn.Parameter], **fields: Any) -> GuardedOptimizer:
-    return GuardedOptimizer(weights, frozenset(weights[:2]), OptimConfig(**fields))
+def optimizer_of(weights: list[nn.Parameter], **fields: Any) -> RefusableOptimizer:
+    return RefusableOptimizer(weights, frozenset(weights[:2]), OptimConfig(**fields))
 
 
 def give_gradients(seed: int, *models: list[nn.Parameter]) -> None:
@@ -170,7 +170,7 @@ def test_lamb_and_muon_take_the_steps_of_the_librarys_own() -> None:
 
 
 def test_muon_without_a_matrix_is_its_partner_alone() -> None:
-    optimizer = GuardedOptimizer(weights_of()[2:], frozenset(), OptimConfig(optimizer="muon"))
+    optimizer = RefusableOptimizer(weights_of()[2:], frozenset(), OptimConfig(optimizer="muon"))
 
     assert [len(group["params"]) for group in optimizer.param_groups] == [2]
 

@@ -84,7 +84,7 @@ def test_gae_values_the_observation_after_the_rollout_with_the_memory_stored_for
     # Rows 1 and 4 begin an episode at obs[T]; the RNN state must be zeroed there.
     batch.is_first[-1, [1, 4]] = True
 
-    targets = LossFunction(model, GAE).gae_targets(batch)
+    targets = LossFunction(model, GAE, None, None).gae_targets(batch)
 
     state = batch.rnn_states[-1].clone()
     state[[1, 4]] = 0.0
