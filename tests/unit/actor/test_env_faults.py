@@ -143,19 +143,6 @@ def test_other_envs_of_the_split_are_stepped_once_with_their_own_actions(waits: 
     assert record.counts() == (3, 0)
 
 
-def test_a_step_that_returns_too_few_values_is_a_failure(waits: list[float]) -> None:
-    class TooFew(FragileEnv):
-        def step(self, action: int) -> Any:
-            return super().step(action)[:4]
-
-    split, record, slots = make_split([TooFew()], EnvStock())
-
-    play(split, slots[:1])
-
-    assert slots[0].valid[:, 0].tolist() == [False, True, True, True]
-    assert record.counts() == (1, 0)
-
-
 def test_each_recreated_env_has_a_seed_of_its_own(waits: list[float]) -> None:
     stock = EnvStock(failing(1), RuntimeError("no licence"), failing(1))
     split, record, slots = make_split([failing(2)], stock)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from sfactory.actor.env_batch import EnvBatch
 from sfactory.actor.split import Split
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from tests.support.episodes import finished_episodes
@@ -205,9 +206,9 @@ def test_an_env_truncated_at_the_end_of_a_slot_is_reset_when_the_next_slot_begin
     split, (env,), slots = make_split([[(4, "truncated")]])
 
     play(split, slots[:1])
-    assert len(env.seeds) == 1
+    assert env.seeds == [0]
     split.begin(slots[1])
-    assert len(env.seeds) == 2
+    assert env.seeds == [0, None]
 
 
 def test_the_first_observation_must_fit_the_space() -> None:
@@ -219,3 +220,38 @@ def test_the_first_observation_must_fit_the_space() -> None:
 
     with pytest.raises(Exception, match=r"actor 3, first reset of split 1, env 1: .*shape \(2,\)"):
         split.reset([0, 1], "actor 3")
+
+
+def test_too_few_actions_are_an_error() -> None:
+    with pytest.raises(ValueError, match="1 actions for 2 envs"):
+        EnvBatch([ScriptedEnv([]), ScriptedEnv([])]).step([0])
+
+
+class NumpyFlags(ScriptedEnv):
+    """Returns numpy's bools, and its number of steps in the info of every step."""
+
+    def step(self, action: int) -> Any:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        info = {"episode_extra_stats": {"steps": len(self.taken)}}
+        return obs, reward, np.bool_(terminated), np.bool_(truncated), info
+
+
+def test_flags_may_be_numpy_bools() -> None:
+    batch = EnvBatch([NumpyFlags([(1, "truncated")]), NumpyFlags([(1, "terminated")])])
+    batch.reset([0, 1])
+
+    batch.step([0, 0])
+
+    assert (batch.terminated, batch.truncated) == ([1], [0])
+
+
+def test_extra_statistics_are_taken_only_at_the_ends_of_episodes() -> None:
+    batch = EnvBatch([NumpyFlags([(2, "terminated"), (1, "both")]), NumpyFlags([(4, "truncated")]), NumpyFlags([])])
+    batch.reset([0, 1, 2])
+
+    for _ in range(6):
+        batch.step([0, 0, 0])
+
+    sent: list[Any] = []
+    batch.extras.send(9, lambda message: bool(sent.append(message)))  # type: ignore[func-returns-value]
+    assert [(sent[0].actor, sent[0].name, sent[0].values.tolist())] == [(9, "steps", [2.0, 3.0, 4.0])]

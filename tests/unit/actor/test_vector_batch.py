@@ -1,26 +1,41 @@
-"""A vector batch records what a step did to each env, in both autoreset modes."""
+"""A vector batch records what a step did to each env, in both autoreset modes, and handles faults as a whole."""
 
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from sfactory.actor.split import Split
 from sfactory.actor.vector_batch import VectorEnvBatch
+from sfactory.env.conversion import BadObservation
 from sfactory.errors import EnvError
+from sfactory.shared.trajectories import Slot
+from tests.support.episodes import finished_episodes
+from tests.support.fragile_env import Broken, FaultRecord, Faults, FragileEnv
+from tests.support.parts import SCALAR
 from tests.support.scripted_env import Episode, ScriptedEnv
+from tests.unit.actor.test_env_faults import waits
+from tests.unit.actor.test_split import Rows, T, assert_rows, play, steps_from, used_slots
+
+__all__ = ["waits"]
 
 Mode = Literal["NextStep", "SameStep"]
+One = tuple[Sequence[Episode], Faults]
+GOOD: One = ([], Faults())
+NAN_SHOWN = np.array([math.nan], np.float32)
+in_both_modes = pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 
 
 class StepsAsExtra(ScriptedEnv):
     """Reports the length of each episode at its end."""
 
     def step(self, action: int) -> Any:
-        """As ScriptedEnv."""
         obs, reward, terminated, truncated, _ = super().step(action)
         info = {"episode_extra_stats": {"steps": float(self._step)}} if terminated or truncated else {}
         return obs, reward, terminated, truncated, info
@@ -55,14 +70,14 @@ STEPS: dict[Mode, list[dict[str, list[int]]]] = {
 }
 
 
-@pytest.mark.parametrize("mode", STEPS)
+@in_both_modes
 def test_next_step_resets_in_a_row_of_its_own_and_same_step_loses_the_truncated_step(mode: Mode) -> None:
     batch = batch_of(mode, *ENDS)
 
     assert [stepped(batch) for _ in STEPS[mode]] == STEPS[mode]
 
 
-@pytest.mark.parametrize("mode", STEPS)
+@in_both_modes
 def test_extra_statistics_at_the_end_of_an_episode_are_passed_on(mode: Mode) -> None:
     batch = batch_of(mode, [(2, "truncated")], [(3, "terminated")])
     sent: list[tuple[str, list[float]]] = []
@@ -79,3 +94,139 @@ def test_a_vector_env_without_autoreset_is_refused() -> None:
 
     with pytest.raises(EnvError, match=r"does not reset its envs .*NEXT_STEP"):
         VectorEnvBatch(env)
+
+
+class VectorStock:
+    """Makes vector envs: first one of ``ones``, then good ones with a base of 1000 k, or raises those of ``stock``."""
+
+    def __init__(self, mode: Mode, *ones: One, stock: Sequence[Exception] = ()) -> None:
+        self._mode, self._ones, self._stock = AutoresetMode(mode), ones, list(stock)
+        self.made: list[SyncVectorEnv] = []
+        self.seeds: list[int] = []
+
+    def make(self, seed: int) -> SyncVectorEnv:
+        self.seeds.append(seed)
+        if self.made and self._stock:
+            raise self._stock.pop(0)
+        base = 1000.0 * len(self.made)
+        ones = self._ones if not self.made else [GOOD] * len(self._ones)
+        makers = [functools.partial(FragileEnv, script, faults, base) for script, faults in ones]
+        self.made.append(SyncVectorEnv(makers, autoreset_mode=self._mode))
+        return self.made[-1]
+
+    def split(self, **limits: Any) -> tuple[Split, FaultRecord, list[Slot]]:
+        record = FaultRecord(self.make, **limits)
+        split = Split.of_envs(0, self.make(0), SCALAR, T, record.handling)
+        split.reset([0] * len(self._ones), "actor 0")
+        return split, record, used_slots(len(self._ones))
+
+
+@in_both_modes
+def test_one_step_of_all_envs_is_masked_and_all_start_again(mode: Mode, waits: list[float]) -> None:
+    ones: list[One] = [GOOD, ([(1, "terminated")], Faults()), ([], Faults(steps=[3]))]
+    stock = VectorStock(mode, *ones, stock=[RuntimeError("no licence")])
+    split, record, slots = stock.split()
+
+    valid = play(split, slots[:2])
+
+    for env in (0, 2):
+        assert_rows(slots[0], env, Rows([0, 1, 2, 1000, 1001], (), (), (2,), (0, 3)))
+    assert slots[0].valid[2:, 1].tolist() == [False, True]
+    assert slots[0].obs["obs"][3:, 1, 0].tolist() == [1000, 1001]
+    assert_rows(slots[1], 0, steps_from(1001))
+    # With resets in the next step the row behind the terminated one is invalid, too.
+    assert valid == 24 - 3 - (mode == "NextStep")
+    assert finished_episodes(split.episodes) == [(0.5, 1)]
+    assert record.counts() == (2, 0)
+    assert waits == [0.1, 0.2]
+    assert stock.seeds == [0, 7001, 7002]
+    assert stock.made[0].closed
+
+
+@in_both_modes
+@pytest.mark.parametrize("ending", ["terminated", "truncated"])
+def test_an_episode_that_ended_before_the_failure_is_reported(mode: Mode, ending: Any, waits: list[float]) -> None:
+    # The first episode ends with step 2; in the one mode step 3 would reset it.
+    at = 3 if mode == "NextStep" else 4
+    split, _, slots = VectorStock(mode, ([(2, ending)], Faults()), ([], Faults(steps=[at]))).split()
+
+    play(split, slots[:2])
+
+    assert slots[0].is_first[at].tolist() == [True, True]
+    assert slots[0].valid[at - 1].tolist() == [False, False]
+    assert slots[0].valid[at:].all()
+    assert slots[1].valid.all()
+    assert [length for _, length in finished_episodes(split.episodes)] == [2]
+
+
+@in_both_modes
+def test_after_a_failure_in_the_last_step_the_next_slot_starts_with_first_rows(mode: Mode, waits: list[float]) -> None:
+    split, _, slots = VectorStock(mode, ([], Faults(steps=[4])), GOOD).split()
+
+    play(split, slots[:2])
+
+    for env in (0, 1):
+        assert_rows(slots[0], env, Rows([0, 1, 2, 3, 1000], invalid=(3,), is_first=(0, 4)))
+        assert_rows(slots[1], env, steps_from(1000, starts=True))
+
+
+@in_both_modes
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(rewards={2: math.nan}),
+        Faults(rewards={2: math.inf}),
+        Faults(shown={2: NAN_SHOWN}),
+        Faults(shown={2: -np.full(1, np.inf, np.float32)}),
+    ],
+)
+def test_invalid_data_of_one_env_resets_all_and_counts_once(mode: Mode, faults: Faults) -> None:
+    split, record, slots = VectorStock(mode, GOOD, ([], faults), GOOD).split()
+
+    valid = play(split, slots[:1])
+
+    for env in range(3):
+        assert_rows(slots[0], env, Rows([0, 1, 100, 101, 102], invalid=(1,), is_first=(0, 2)))
+    assert valid == 9
+    assert record.counts() == (0, 1)
+
+
+@in_both_modes
+def test_the_first_reset_is_checked_too(mode: Mode) -> None:
+    split, record, slots = VectorStock(mode, GOOD, ([], Faults(reset_shown={1: NAN_SHOWN}))).split()
+
+    assert play(split, slots[:1]) == 8
+    assert_rows(slots[0], 1, steps_from(100, starts=True))
+    assert record.counts() == (0, 1)
+
+
+def test_a_batch_of_another_shape_counts_for_all_envs(waits: list[float]) -> None:
+    class Shrinking(SyncVectorEnv):
+        steps = 0
+
+        def step(self, actions: Any) -> Any:
+            self.steps += 1
+            obs, *rest = super().step(actions)
+            return (obs[:-1] if self.steps == 3 else obs, *rest)
+
+    env = Shrinking([FragileEnv, FragileEnv], autoreset_mode=AutoresetMode.NEXT_STEP)
+    record = FaultRecord(lambda seed: env)
+    split = Split.of_envs(0, env, SCALAR, T, record.handling)
+    split.reset([0, 0], "actor 0")
+    slots = used_slots(2)
+
+    play(split, slots[:1])
+
+    assert slots[0].valid.tolist() == [[True] * 2, [True] * 2, [False] * 2, [True] * 2]
+    assert record.counts() == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("faults", "error"), [(Faults(steps=[1]), Broken), (Faults(rewards={1: math.nan}), BadObservation)]
+)
+def test_without_fault_handling_faults_are_errors(faults: Faults, error: type[Exception]) -> None:
+    split = Split.of_envs(0, VectorStock("NextStep", ([], faults)).make(0), SCALAR, T)
+    split.reset([0], "actor 0")
+
+    with pytest.raises(error):
+        play(split, used_slots(1))

@@ -196,20 +196,13 @@ def test_a_vector_env_may_keep_its_actions() -> None:
 
 
 def test_indices_are_shifted_by_the_start_of_their_space() -> None:
-    rows = {"action": np.array([0, 3, 1])}
+    matrix = spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), dtype=INT32, start=np.array([[0, 10], [20, 30]]))
 
-    assert action_reader(spaces.Discrete(4))(rows) == [0, 3, 1]
-    assert action_reader(spaces.Discrete(4, start=-2))(rows) == [-2, 1, -1]
+    actions = action_reader(matrix)({f"action/{index}": np.array([0, index]) for index in range(4)})
 
-
-def test_multi_discrete_actions_keep_their_shape_dtype_and_starts() -> None:
-    space = spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), dtype=INT32, start=np.array([[0, 10], [20, 30]]))
-    rows = {f"action/{index}": np.array([0, index]) for index in range(4)}
-
-    first, second = action_reader(space)(rows)
-
-    assert (first.dtype, first.tolist()) == (np.int32, [[0, 10], [20, 30]])
-    assert second.tolist() == [[0, 11], [22, 33]]
+    assert action_reader(spaces.Discrete(4, start=-2))({"action": np.array([0, 3, 1])}) == [-2, 1, -1]
+    assert [action.tolist() for action in actions] == [[[0, 10], [20, 30]], [[0, 11], [22, 33]]]
+    assert actions[0].dtype == np.int32
 
 
 def test_reals_are_clipped_to_their_bounds_but_not_in_the_rows() -> None:

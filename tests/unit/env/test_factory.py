@@ -272,11 +272,3 @@ def test_classic_control_has_valid_defaults_for_its_envs(name: str) -> None:
     defaults = {flag: coerce(all_flags()[flag], value) for flag, value in family.defaults(name).items()}
     assert check(config_of({"env": name, **defaults})) == []
     assert defaults["train_for_env_steps"] != all_flags()["train_for_env_steps"].default
-
-
-def test_classic_control_makes_its_envs() -> None:
-    env = make_env("Pendulum-v1", {"g": 9.0}, "rgb_array")
-
-    assert env.unwrapped.g == 9.0  # type: ignore[attr-defined]
-    assert env.render_mode == "rgb_array"
-    assert env.action_space.shape == (1,)
