@@ -67,11 +67,8 @@ class ValueHead(nn.Module):
 
 
 class Output(NamedTuple):
-    """The result of one step.
-
-    dist_params: [B, P] float32 - see ActionDistribution. value: [B] float32 - V(obs), in the unit of rewards.
-    state: [B, S] float32 - after the step.
-    """
+    """dist_params: [B, P] float32 - see ActionDistribution. value: [B] float32 - V(obs), in the unit of rewards.
+    state: [B, S] float32 - after the step."""
 
     dist_params: Tensor
     value: Tensor
@@ -79,10 +76,8 @@ class Output(NamedTuple):
 
 
 class Unrolled(NamedTuple):
-    """The result of a rollout of T steps. dist_params: [T * B, P]. values: [T or T+1, B] - outputs of ValueHead.
-
-    embeddings, memory: [T or T+1, B, ...] - outputs of the actor's encoder and core, see Stages.
-    """
+    """Of a rollout of T steps. dist_params: [T * B, P]. values: [T or T+1, B] - outputs of ValueHead.
+    embeddings, memory: [T or T+1, B, ...] - outputs of the actor's encoder and core, see Stages."""
 
     dist_params: Tensor
     values: Tensor
@@ -130,7 +125,11 @@ class PolicyHead(nn.Module):
         self.linear = nn.Linear(in_size, width)
         initialize(self.linear, config.policy_initialization, _POLICY_GAIN)
         if self.log_stddev is None:
-            self._init_stddev_bias(log_stddev)
+            column = 0
+            for head in heads:
+                if isinstance(head, BoxHead):
+                    nn.init.constant_(self.linear.bias[column + head.size : column + 2 * head.size], log_stddev)
+                column += num_params((head,))
 
     def forward(self, features: Tensor) -> Tensor:
         """dist_params [B, P] of features [B, H]."""
@@ -153,14 +152,6 @@ class PolicyHead(nn.Module):
                 pieces.append(log_stddev[:, box_column : box_column + width])
                 box_column += width
         return torch.cat(pieces, dim=1)
-
-    @torch.no_grad()
-    def _init_stddev_bias(self, log_stddev: float) -> None:
-        column = 0
-        for head in self._heads:
-            if isinstance(head, BoxHead):
-                self.linear.bias[column + head.size : column + 2 * head.size] = log_stddev
-            column += num_params((head,))
 
 
 class ActorCritic(nn.Module):
@@ -186,7 +177,6 @@ class ActorCritic(nn.Module):
         self.policy_head = PolicyHead(self.tower.out_size, spec.actions, config)
         self.value_head = ValueHead(self.tower.out_size, config)
         self.state_size = self.tower.state_size * (1 if self.critic_tower is None else 2)
-        self._trunk = self.tower, self.policy_head, self.value_head  # plain attributes, as in Tower
         self._spectral = tuple(module for module in self.modules() if isinstance(module, SpectralLinear))
 
     def critic_parameters(self) -> list[nn.Parameter]:
@@ -215,17 +205,16 @@ class ActorCritic(nn.Module):
             state = self.fresh_state(len(next(iter(obs.values()))))
         if self.obs_normalizer is not None:
             obs = self.obs_normalizer.forward(obs)
-        tower, policy_head, value_head = self._trunk
         if self.critic_tower is None:
-            features, state = tower.step(obs, state)
+            features, state = self.tower.step(obs, state)
             critic_features = features
         else:
             actor_state, critic_state = state.chunk(2, dim=1)
-            features, actor_state = tower.step(obs, actor_state)
+            features, actor_state = self.tower.step(obs, actor_state)
             critic_features, critic_state = self.critic_tower.step(obs, critic_state)
             state = torch.cat((actor_state, critic_state), dim=1)
-        value = value_head.denormalize(value_head.forward(critic_features))
-        return Output(policy_head.forward(features), value, state)
+        value = self.value_head.denormalize(self.value_head.forward(critic_features))
+        return Output(self.policy_head.forward(features), value, state)
 
     def act(self, obs: dict[str, Tensor], state: Tensor | None = None, deterministic: bool = False) -> Acted:
         """Random or most probable actions for obs and state as in ``forward``. Needs torch.inference_mode()."""

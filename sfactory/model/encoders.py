@@ -50,7 +50,7 @@ class MLPEncoder(nn.Module):
         self._scaled = frozenset(path for path, _ in obs if scales and path not in normalized)
         self._activation = ACTIVATIONS[config.nonlinearity]
         sizes = [sum(size for _, size in self._leaves), *config.encoder_mlp_layers]
-        # Calling a module costs as much as the smallest layers: forward calls their forward() instead.
+        # Calling a module costs as much as the smallest layers, so forward() is called directly.
         self._wide = wide(dtype)
         self._linears = (*linear_layers(sizes[:2], config, self._wide), *linear_layers(sizes[1:], config, dtype))
         self.layers = nn.ModuleList(self._linears)
@@ -125,8 +125,11 @@ PLAIN_STACKS: Mapping[str, tuple[ConvShape, ...]] = MappingProxyType(
     }
 )
 _RESIDUAL_CHANNELS = (16, 32, 32)
-_IMAGE_DIMENSIONS = 3
 _BLOCKS_PER_STAGE = 2
+
+
+def _is_image(spec: TensorSpec) -> bool:
+    return len(spec.shape) == 3
 
 
 def is_channels_last(shape: tuple[int, ...]) -> bool:
@@ -145,7 +148,8 @@ def image_shape(spec: TensorSpec) -> ImageShape:
 
 
 class PlainStack(nn.Module):
-    """Convolutions, each followed by the activation. ``out_shape`` is the shape of the result."""
+    """Convolutions, each followed by the activation. ``out_shape``: of the result. Raises ValueError if the images are
+    too small."""
 
     def __init__(self, shape: ImageShape, config: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
@@ -155,7 +159,7 @@ class PlainStack(nn.Module):
         channels, height, width = shape
         for layer, (out_channels, kernel, stride) in enumerate(PLAIN_STACKS[config.encoder_conv_architecture], 1):
             if min(height, width) < kernel:
-                raise _TooSmall(layer, kernel, height, width)
+                raise ValueError(f"convolution {layer} needs {kernel}x{kernel} pixels and gets {height}x{width}")
             layers.append(_conv(channels, out_channels, kernel, stride, 0, config, gain, dtype))
             channels = out_channels
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
@@ -248,7 +252,7 @@ class ConvEncoder(nn.Module):
         stack = ResidualStack if architecture == "resnet_impala" else PlainStack
         try:
             self.stack = stack(shape, config, dtype)
-        except _TooSmall as error:
+        except ValueError as error:
             raise EnvError(
                 f"observation {path!r} of shape {spec.shape} is too small for "
                 f"--encoder_conv_architecture={architecture}: {error}; use --encoder_conv_architecture=resnet_impala, "
@@ -282,13 +286,6 @@ class ConvEncoder(nn.Module):
         return x if self._subtract_mean == 0.0 else x - self._subtract_mean
 
 
-class _TooSmall(Exception):
-    """A kernel is larger than its input."""
-
-    def __init__(self, layer: int, kernel: int, height: int, width: int) -> None:
-        super().__init__(f"convolution {layer} needs {kernel}x{kernel} pixels and gets {height}x{width}")
-
-
 def _conv(
     in_channels: int,
     out_channels: int,
@@ -314,12 +311,10 @@ class MultiEncoder(nn.Module):
         self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str], dtype: torch.dtype = torch.float32
     ) -> None:
         super().__init__()
-        images = [leaf for leaf in obs if len(leaf[1].shape) == _IMAGE_DIMENSIONS]
-        others = tuple(leaf for leaf in obs if len(leaf[1].shape) != _IMAGE_DIMENSIONS)
         parts: list[ConvEncoder | MLPEncoder] = [
-            ConvEncoder(path, spec, config, path in normalized, dtype) for path, spec in images
+            ConvEncoder(path, spec, config, path in normalized, dtype) for path, spec in obs if _is_image(spec)
         ]
-        if others:
+        if others := tuple(leaf for leaf in obs if not _is_image(leaf[1])):
             parts.append(MLPEncoder(others, config, normalized, dtype))
         self._parts = tuple(parts)
         self.parts = nn.ModuleList(parts)
@@ -341,7 +336,7 @@ def make_encoder(
     ``normalized``: paths of the leaves that come normalized. ``dtype``: of the computation. Raises EnvError if an image
     is too small for the convolutions.
     """
-    if all(len(spec.shape) != _IMAGE_DIMENSIONS for _, spec in obs):
+    if not any(_is_image(spec) for _, spec in obs):
         return MLPEncoder(obs, config, normalized, dtype)
     if len(obs) == 1:
         path, spec = obs[0]

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
 
 NATIVE = {
     # One native thread per process; the learner raises its own limit.
@@ -39,34 +37,27 @@ def set_for_children() -> None:
 ROOT = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 
-N = TypeVar("N", int, float)
-
 
 def cpu_quota(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
     """CPU quota of this process in CPUs: the smallest of all limits; None without a limit."""
-    return _least(_readings(root, membership, "cpu", _quota_v2, _quota_v1))
+    v2, v1 = _folders(root, membership, ""), _folders(root, membership, "cpu")
+    quotas = [*map(_quota_v2, v2), *map(_quota_v1, v1)]
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def memory_left(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
     """Bytes that this process and its children can still allocate under all limits; None without a limit."""
-    return _least(_readings(root, membership, "memory", _memory_v2, _memory_v1))
+    names_v2 = ("memory.max", "memory.current", "inactive_file")
+    names_v1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    left = [_memory(folder, *names_v2) for folder in _folders(root, membership, "")]
+    left += [_memory(folder, *names_v1) for folder in _folders(root, membership, "memory")]
+    return min((number for number in left if number is not None), default=None)
 
 
-def _readings(
-    root: Path,
-    membership: Path,
-    controller: str,
-    v2: Callable[[Path], N | None],
-    v1: Callable[[Path], N | None],
-) -> Iterator[N | None]:
-    yield from (v2(folder) for folder in _folders(root, _own_group(membership, "")))
-    yield from (v1(folder) for folder in _folders(root / controller, _own_group(membership, controller)))
-
-
-def _folders(base: Path, group: PurePosixPath) -> Iterator[Path]:
-    """The folders of a group and of its ancestors."""
-    for path in (group, *group.parents):
-        yield base / path.relative_to("/")
+def _folders(root: Path, membership: Path, controller: str) -> list[Path]:
+    """The folders of the own group and its ancestors; ``controller`` is '' for cgroup v2."""
+    group = _own_group(membership, controller)
+    return [root / controller / path.relative_to("/") for path in (group, *group.parents)]
 
 
 def _own_group(membership: Path, controller: str) -> PurePosixPath:
@@ -77,10 +68,6 @@ def _own_group(membership: Path, controller: str) -> PurePosixPath:
         return PurePosixPath("/")
     paths = [path for _, controllers, path in lines if controller in controllers.split(",")]
     return PurePosixPath(paths[0] if paths else "/")
-
-
-def _least(readings: Iterator[N | None]) -> N | None:
-    return min((reading for reading in readings if reading is not None), default=None)
 
 
 def _quota_v2(folder: Path) -> float | None:
@@ -96,34 +83,20 @@ def _quota_v1(folder: Path) -> float | None:
     return quota / period if quota is not None and period and quota > 0 else None
 
 
-def _memory_v2(folder: Path) -> int | None:
-    return _memory(folder, "memory.max", "memory.current", "inactive_file")
-
-
-def _memory_v1(folder: Path) -> int | None:
-    return _memory(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-
-
 def _memory(folder: Path, limit_name: str, used_name: str, cache_name: str) -> int | None:
     limit, used = _number(folder / limit_name), _number(folder / used_name)
     if limit is None or used is None:
         return None
     # The page cache counts as used, but the kernel frees its inactive part on demand.
-    return max(0, limit - max(0, used - _field(folder / "memory.stat", cache_name)))
+    return max(0, limit - max(0, used - (_number(folder / "memory.stat", cache_name) or 0)))
 
 
-def _field(path: Path, name: str) -> int:
+def _number(path: Path, name: str = "") -> int | None:
+    """The number in a file, or in its line ``name number``; None if there is none."""
     try:
-        fields = [line.split() for line in path.read_text().splitlines()]
-    except OSError:
-        return 0
-    return next((int(field[1]) for field in fields if len(field) == 2 and field[0] == name), 0)
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
+        lines = [line.split() for line in path.read_text().splitlines()]
+        return next(int(words[-1]) for words in lines if words[:-1] == name.split())
+    except (OSError, ValueError, IndexError, StopIteration):
         return None
 
 
@@ -132,16 +105,12 @@ _MIN_STARTING = 8  # creating an env often waits for a disk or for the start of 
 
 @dataclass(frozen=True)
 class Cores:
-    """The cores that this process may use, and its CPU quota.
-
-    kept: number of cores reserved for the learner
-    pins: True if processes can be pinned to cores
-    """
+    """The cores that this process may use, and its CPU quota."""
 
     ids: tuple[int, ...]
     quota: float | None
-    kept: int = 0
-    pins: bool = True
+    kept: int = 0  # cores reserved for the learner
+    pins: bool = True  # processes can be pinned to cores
 
     @staticmethod
     def available() -> Cores:
@@ -152,11 +121,6 @@ class Cores:
         """A copy that keeps ``cores`` cores free of actors; must be fewer than ``count``."""
         assert cores < self.count
         return replace(self, kept=cores)
-
-    @property
-    def for_actors(self) -> tuple[int, ...]:
-        """The cores that actors may use."""
-        return self.ids[self.kept :]
 
     @property
     def count(self) -> int:
@@ -173,7 +137,7 @@ class Cores:
         """
         if not self.pins:
             return None
-        cores = self.for_actors
+        cores = self.ids[self.kept :]
         if self.quota is None and num_actors <= len(cores):
             return frozenset({cores[actor]})
         return frozenset(cores) if self.kept else None

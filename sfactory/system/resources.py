@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import resource
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,19 +25,13 @@ _SHARE = 0.9  # maximum share of free memory for shared blocks
 _HANDLES, _HANDLES_PER_CHILD = 64, 4
 
 
-def _meminfo_available() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    kib = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
-    return None if kib is None else int(kib) * 1024
-
-
 def available_memory() -> int | None:
     """Bytes that can be allocated, by the limits of machine and container; None if unknown."""
-    known = [number for number in (_meminfo_available(), memory_left()) if number is not None]
-    return min(known, default=None)
+    numbers = [memory_left()]
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        numbers += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return min((number for number in numbers if number is not None), default=None)
 
 
 def require_cores(kept: int, have: int) -> None:
@@ -99,28 +94,27 @@ def warn_of_few_cores(cores: Cores, processes: int) -> None:
 
 def pinnable(cores: Cores) -> Cores:
     """Return ``cores``; if the kernel refuses to pin processes, log a warning and return them with pins=False."""
-    # On Linux each thread has its own affinity mask, so the test in this thread has no lasting effect.
-    with ThreadPoolExecutor(1) as thread:
-        try:
-            thread.submit(os.sched_setaffinity, 0, cores.ids[:1]).result()
-        except OSError as error:
-            _log.warning("--set_workers_cpu_affinity is left out: %s", error)
-            return replace(cores, pins=False)
+    if error := _refusal(os.sched_setaffinity, 0, cores.ids[:1]):
+        _log.warning("--set_workers_cpu_affinity is left out: %s", error)
+        return replace(cores, pins=False)
     return cores
 
 
 def warn_of_niceness(niceness: int) -> None:
     """Warn if the requested negative ``niceness`` is not permitted; the run then continues without it."""
-    if niceness >= 0:
-        return
-    # On Linux each thread has its own niceness, so the test in this thread has no lasting effect.
+    if niceness < 0 and (error := _refusal(os.nice, niceness)):
+        _log.warning(
+            "--default_niceness=%d is left out where it would lower the niceness of a process: %s (that takes root, "
+            "CAP_SYS_NICE, or a limit that is seen with ulimit -e)",
+            niceness,
+            error,
+        )
+
+
+def _refusal(change: Callable[..., object], *arguments: object) -> OSError | None:
+    """The error of ``change``, which runs in its own thread: on Linux, niceness and affinity mask belong to a thread,
+    so the test has no lasting effect."""
     with ThreadPoolExecutor(1) as thread:
-        try:
-            thread.submit(os.nice, niceness).result()
-        except OSError as error:
-            _log.warning(
-                "--default_niceness=%d is left out where it would lower the niceness of a process: %s (that takes "
-                "root, CAP_SYS_NICE, or a limit that is seen with ulimit -e)",
-                niceness,
-                error,
-            )
+        error = thread.submit(change, *arguments).exception()
+    assert error is None or isinstance(error, OSError)
+    return error
