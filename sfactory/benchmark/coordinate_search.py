@@ -57,15 +57,11 @@ class Tried:
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a search.
-
-    gain: speed of ``best`` relative to the start, measured one after the other; 1.0 if the start is best, None if the
-        start could not be measured
-    """
+    """The result of a search."""
 
     best: Settings
     rate: float
-    gain: float | None
+    gain: float | None  # speed relative to the start, measured one after the other; None if the start does not work
     trials: list[Tried]
 
 
@@ -77,20 +73,14 @@ class _Best:
 
 @dataclass
 class Search:
-    """Varies the settings named in ``free`` (fields of Settings), beginning with ``start``.
-
-    cores: number of cores of this machine
-    measure: returns env steps per second; settings that raise SFactoryError, OSError or MemoryError are skipped
-    tell: called with each trial
-    out_of_time: once it returns True, no new settings are tried
-    """
+    """Varies the settings named in ``free`` (fields of Settings), beginning with ``start``."""
 
     start: Settings
     free: Collection[str]
     cores: int
-    measure: Callable[[Settings], float]
-    tell: Callable[[Tried], None] = lambda tried: None
-    out_of_time: Callable[[], bool] = lambda: False
+    measure: Callable[[Settings], float]  # env steps per second; see _PASSED_OVER for errors
+    tell: Callable[[Tried], None] = lambda tried: None  # called with each trial
+    out_of_time: Callable[[], bool] = lambda: False  # once it returns True, no new settings are tried
     trials: list[Tried] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -25,20 +25,13 @@ from sfactory.supervise.supervisor import Supervisor
 
 
 class Timing(NamedTuple):
-    """Durations in seconds.
+    """Durations in seconds."""
 
-    warm_up: from the first counted steps to the start of the measurement
-    measured: minimum length of the measurement
-    patience: maximum extra length, until a dataset begun in the measurement is trained on and every actor has advanced
-    boot: limit on the time before the warm-up
-    first_steps: limit on the part of it in which all actors already run
-    """
-
-    warm_up: float
-    measured: float
-    patience: float
-    boot: float = float("inf")
-    first_steps: float = 600.0
+    warm_up: float  # from the first counted steps to the start of the measurement
+    measured: float  # minimum length of the measurement
+    patience: float  # maximum extra length, until a dataset begun in it is trained on and every actor has advanced
+    boot: float = float("inf")  # limit on the time before the warm-up
+    first_steps: float = 600.0  # limit on the part of it in which all actors already run
 
 
 class Measured(NamedTuple):

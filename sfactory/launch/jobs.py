@@ -213,7 +213,7 @@ def _read(path: Path) -> dict[str, Entry]:
 
 
 def results(jobs: Sequence[Job], launch_state: LaunchState) -> list[dict[str, Any]]:
-    """What is known about each run. A run is done if its own record says so."""
+    """Facts about each run. A run is done if its own record says so."""
     facts: list[dict[str, Any]] = []
     for job in jobs:
         summary, entry = Summary.read(job.run_dir / "summary.json"), launch_state.entry(job.name)

@@ -28,7 +28,7 @@ def launch(config: LauncherConfig, command: str, interrupts: Interrupts) -> tupl
     gpus = None
     if config.experiments_per_gpu != -1:
         gpus = Gpus(devices(config.num_gpus, os.environ.get(VISIBLE)), config.experiments_per_gpu)
-    batch = Batch.of(config, folder) if config.backend == "slurm" else None
+    batch = Batch(config, folder) if config.backend == "slurm" else None
     with LaunchState.opened(folder) as launch_state:
         todo = [job for job in jobs if not job.done]
         if len(todo) < len(jobs):

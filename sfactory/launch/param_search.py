@@ -28,7 +28,7 @@ class ParamList:
     listed: Sequence[Values] = ({},)
 
     def problems(self) -> list[str]:
-        """What is wrong with the declaration."""
+        """Problems of the declaration."""
         if not isinstance(self.listed, Sequence) or not all(isinstance(values, Mapping) for values in self.listed):
             return ["a list has one mapping of flag names to values for each run"]
         return [] if self.listed else ["the list is empty; give at least one combination, {} for one that sets nothing"]
@@ -48,19 +48,14 @@ class ParamGrid:
     grid: Sequence[tuple[Key, Sequence[Any]]] | Mapping[Any, Sequence[Any]]
 
     def problems(self) -> list[str]:
-        """What is wrong with the declaration."""
+        """Problems of the declaration."""
         try:
             axes = self._axes()
         except (TypeError, ValueError):
             return ["a grid has pairs of a flag, or a tuple of flags, and a list of values"]
         problems = _key_problems([key for key, _ in axes])
         for key, values in [] if problems else axes:
-            if isinstance(values, str) or not isinstance(values, Sequence):
-                problems.append(f"grid of {_shown(key)}: {values!r} must be a list of values")
-            elif not values:
-                problems.append(f"grid of {_shown(key)}: has no values")
-            else:
-                problems += [f"grid of {text}" for text in _joint_problems(key, values)]
+            problems += [f"grid of {_shown(key)}: {text}" for text in _value_problems(key, values)]
         return problems
 
     def combinations(self) -> list[dict[str, object]]:
@@ -124,27 +119,18 @@ def _draw(distribution: Distribution, source: random.Random) -> object:
 def _distribution_problems(key: Key, distribution: object) -> list[str]:
     match distribution:
         case Choice(values):
-            if isinstance(values, str) or not isinstance(values, Sequence):
-                return [f"{_shown(key)}: {values!r} must be a list of values"]
-            return _joint_problems(key, values) if values else [f"{_shown(key)}: has no values to choose from"]
+            return _value_problems(key, values)
         case Uniform(low, high) | LogUniform(low, high) | IntUniform(low, high):
-            problem = _range_problem(distribution, low, high)
-            if problem is None and not isinstance(key, str):
-                problem = "flags that vary together are drawn from a Choice"
-            return [] if problem is None else [f"{_shown(key)}: {problem}"]
-    return [f"{_shown(key)}: {distribution!r} is not a distribution"]
-
-
-def _range_problem(distribution: Distribution, low: Any, high: Any) -> str | None:
-    kinds = int if isinstance(distribution, IntUniform) else (int, float)
-    for bound in (low, high):
-        if isinstance(bound, bool) or not isinstance(bound, kinds) or not math.isfinite(bound):
-            return f"the bound {bound!r} must be a {'whole' if kinds is int else 'finite'} number"
-    if low >= high:
-        return f"low ({low}) must be less than high ({high})"
-    if isinstance(distribution, LogUniform) and low <= 0:
-        return f"low is {low}: must be greater than 0, for its logarithm"
-    return None
+            kinds = int if isinstance(distribution, IntUniform) else (int, float)
+            for bound in (low, high):
+                if isinstance(bound, bool) or not isinstance(bound, kinds) or not math.isfinite(bound):
+                    return [f"the bound {bound!r} must be a {'whole' if kinds is int else 'finite'} number"]
+            if low >= high:
+                return [f"low ({low}) must be less than high ({high})"]
+            if isinstance(distribution, LogUniform) and low <= 0:
+                return [f"low is {low}: must be greater than 0, for its logarithm"]
+            return [] if isinstance(key, str) else ["flags that vary together are drawn from a Choice"]
+    return [f"{distribution!r} is not a distribution"]
 
 
 @dataclass(frozen=True)
@@ -160,7 +146,7 @@ class RandomSearch:
     seed: int = 0
 
     def problems(self) -> list[str]:
-        """What is wrong with the declaration."""
+        """Problems of the declaration."""
         if not isinstance(self.parameters, Mapping) or not self.parameters:
             return ["a random search needs at least one flag with a distribution"]
         problems = _key_problems(list(self.parameters))
@@ -170,7 +156,8 @@ class RandomSearch:
         if not problems and self.count < 1:
             problems.append(f"random search: count={self.count} must be at least 1")
         for key, distribution in self.parameters.items():
-            problems += [f"random search, {text}" for text in _distribution_problems(key, distribution)]
+            found = _distribution_problems(key, distribution)
+            problems += [f"random search, {_shown(key)}: {text}" for text in found]
         if not problems and len(self.combinations()) < self.count:
             problems.append(
                 f"random search: count={self.count}, but only {len(self.combinations())} different combinations were "
@@ -218,22 +205,23 @@ def _key_problems(keys: Sequence[object]) -> list[str]:
     seen: set[str] = set()
     for key in keys:
         names = key if isinstance(key, tuple) else (key,)
-        if not names or not all(isinstance(name, str) for name in names):
-            problems.append(f"{key!r}: must be the name of a flag, or a tuple of names")
-            continue
-        for name in map(str, names):
-            if name in seen:
+        for name in names:
+            if not isinstance(name, str):
+                problems.append(f"{key!r}: must be the name of a flag, or a tuple of names")
+            elif name in seen:
                 problems.append(f"{name}: is varied twice")
-            seen.add(name)
+            else:
+                seen.add(name)
     return problems
 
 
-def _joint_problems(key: Key, values: Sequence[Any]) -> list[str]:
-    """What is wrong with the values of flags that vary together."""
+def _value_problems(key: Key, values: object) -> list[str]:
+    """Problems of the values of a flag, or of flags that vary together."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        return [f"{values!r} must be a list of values"]
+    if not values:
+        return ["has no values"]
     if isinstance(key, str):
         return []
-    return [
-        f"{_shown(key)}: {value!r} must be {len(key)} values"
-        for value in values
-        if not isinstance(value, list | tuple) or len(value) != len(key)
-    ]
+    wrong = [value for value in values if not isinstance(value, list | tuple) or len(value) != len(key)]
+    return [f"{value!r} must be {len(key)} values" for value in wrong]

@@ -12,7 +12,6 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sfactory import atomic
@@ -32,31 +31,16 @@ _KILL_AFTER_S = 60
 _PLACES = ("CMD", "CWD", "NAME", "GPU", "CPU", "PARTITION", "TIMEOUT")
 
 
-@dataclass(frozen=True)
 class Batch:
-    """Resources of a job and the template of its script."""
+    """The batch scripts of a launcher in ``folder``, made from its flags and a template."""
 
-    folder: Path
-    template: str
-    gpus: int
-    cpus: int
-    partition: str | None
-    timeout_s: int
-
-    @staticmethod
-    def of(config: LauncherConfig, runs: Path) -> Batch:
-        """From the flags; ``runs``: the directory of the runs. Raises ConfigError with all problems."""
-        problems: list[str] = []
-        template = DEFAULT_TEMPLATE
-        if config.slurm_sbatch_template is not None:
-            try:
-                template = Path(config.slurm_sbatch_template).read_text(encoding="utf-8")
-            except (OSError, ValueError) as error:
-                problems.append(f"{assigned('slurm_sbatch_template', config.slurm_sbatch_template)}: {error}")
-            else:
-                problems += _template_problems(config.slurm_sbatch_template, template)
-        folder = runs / "slurm" if config.slurm_workdir is None else Path(config.slurm_workdir)
-        for path in (folder, runs, Path.cwd()):
+    def __init__(self, config: LauncherConfig, runs: Path) -> None:
+        """``runs``: the directory of the runs. Raises ConfigError with all problems."""
+        self._config = config
+        self._cpus = config.slurm_cpus_per_gpu * max(1, config.slurm_gpus_per_job)
+        self._template, problems = _read_template(config.slurm_sbatch_template)
+        self.folder = runs / "slurm" if config.slurm_workdir is None else Path(config.slurm_workdir)
+        for path in (self.folder, runs, Path.cwd()):
             if not str(path.absolute()).isprintable() or '"' in str(path):
                 problems.append(f"{str(path)!r}: a path in a batch script must not contain line breaks or quotes")
         if not config.slurm_print_only and shutil.which(_SBATCH) is None:
@@ -66,31 +50,29 @@ class Batch:
             )
         if problems:
             raise ConfigError(problems)
-        cpus = config.slurm_cpus_per_gpu * max(1, config.slurm_gpus_per_job)
-        return Batch(folder, template, config.slurm_gpus_per_job, cpus, config.slurm_partition, config.slurm_timeout)
 
     def script(self, job: Job) -> str:
         """The batch script of a run."""
         log = str(job.log_path.absolute()).replace("%", "%%")  # sbatch interprets %j and the like
         options = [f"--job-name={job.name}", f'--output="{log}"', "--open-mode=append", "--ntasks=1"]
-        options.append(f"--cpus-per-task={self.cpus}")
-        if self.gpus:
-            options.append(f"--gres=gpu:{self.gpus}")
-        if self.partition is not None:
-            options.append(f"--partition={self.partition}")
+        gpus, partition = self._config.slurm_gpus_per_job, self._config.slurm_partition
+        options.append(f"--cpus-per-task={self._cpus}")
+        if gpus:
+            options.append(f"--gres=gpu:{gpus}")
+        if partition is not None:
+            options.append(f"--partition={partition}")
         options.append("--requeue")
         variables = [f"export {name}={shlex.quote(value)}" for name, value in job.env_vars.items()]
-        values = (
-            self._command(job),
-            shlex.quote(os.getcwd()),
-            job.name,
-            str(self.gpus),
-            str(self.cpus),
-            self.partition or "",
-            str(self.timeout_s),
-        )
-        places = dict(zip(_PLACES, values, strict=True))
-        body = _PLACE.sub(lambda match: places[match[1]], self.template)
+        places = {
+            "CMD": self._command(job),
+            "CWD": shlex.quote(os.getcwd()),
+            "NAME": job.name,
+            "GPU": str(gpus),
+            "CPU": str(self._cpus),
+            "PARTITION": partition or "",
+            "TIMEOUT": str(self._config.slurm_timeout),
+        }
+        body = _PLACE.sub(lambda match: places[match[1]], self._template)
         # #SBATCH lines of a template must come before the first command.
         own = [line for line in body.splitlines() if line.startswith("#SBATCH")]
         rest = [line for line in body.splitlines() if not line.startswith(("#SBATCH", "#!"))]
@@ -99,25 +81,33 @@ class Batch:
 
     def _command(self, job: Job) -> str:
         """The run under srun, which forwards signals; with a timeout, the job is requeued afterwards."""
-        command = shlex.join(["srun", *job.command])
-        if not self.timeout_s:
+        command, timeout_s = shlex.join(["srun", *job.command]), self._config.slurm_timeout
+        if not timeout_s:
             return command
         # With --foreground timeout signals srun only; otherwise also its process group, and a second SIGTERM ends a run
         # without saving.
         return (
-            f"timeout --foreground --kill-after={_KILL_AFTER_S} {self.timeout_s} {command}\n"
+            f"timeout --foreground --kill-after={_KILL_AFTER_S} {timeout_s} {command}\n"
             f'code=$?\nif [ $code -eq {_TIMED_OUT} ]; then scontrol requeue "$SLURM_JOB_ID"; fi\n'
             "exit $code"
         )
 
 
-def _template_problems(path: str, template: str) -> list[str]:
-    where, names = assigned("slurm_sbatch_template", path), _PLACE.findall(template)
+def _read_template(path: str | None) -> tuple[str, list[str]]:
+    """The template of the scripts, and its problems."""
+    if path is None:
+        return DEFAULT_TEMPLATE, []
+    where = assigned("slurm_sbatch_template", path)
+    try:
+        template = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        return "", [f"{where}: {error}"]
+    names = _PLACE.findall(template)
     unknown = [name for name in dict.fromkeys(names) if name not in _PLACES]
     problems = [f"{where}: {{{{ {name} }}}} is unknown; there are {', '.join(_PLACES)}" for name in unknown]
     if "CMD" not in names:
         problems.append(f"{where}: has no {{{{ CMD }}}}, which starts the run")
-    return problems
+    return template, problems
 
 
 def write_scripts(jobs: Sequence[Job], batch: Batch) -> list[Path]:

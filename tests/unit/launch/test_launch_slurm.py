@@ -23,7 +23,7 @@ def job(tmp_path: Path) -> Job:
 
 
 def lines(tmp_path: Path, **flags: object) -> list[str]:
-    batch = Batch.of(dataclasses.replace(CONFIG, **flags), tmp_path)  # type: ignore[arg-type]
+    batch = Batch(dataclasses.replace(CONFIG, **flags), tmp_path)  # type: ignore[arg-type]
     (path,) = write_scripts([job(tmp_path)], batch)
     assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
     return path.read_text().splitlines()
@@ -88,7 +88,7 @@ def test_all_problems_of_slurm_flags_are_reported(tmp_path: Path) -> None:
     )
 
     with pytest.raises(ConfigError) as caught:
-        Batch.of(wrong, tmp_path)
+        Batch(wrong, tmp_path)
 
     words = ("{{ COLOUR }} is unknown", "has no {{ CMD }}", "a path in a batch script", "there is no sbatch")
     assert len(caught.value.problems) == len(words)
