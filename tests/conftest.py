@@ -26,6 +26,9 @@ settings.load_profile(PROFILE)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow folders first; but for the profile "long", fewer examples than a test's own settings ask for."""
     items.sort(key=lambda item: not item.path.parent.name.startswith(SLOWEST_FIRST))
+    for item in items:
+        if item.path.parent.name == "faults":
+            item.add_marker("faults")
     for item in items if PROFILE != "long" else ():
         test = getattr(item, "function", None)
         own = getattr(test, "_hypothesis_internal_use_settings", None)
@@ -62,8 +65,7 @@ def interruptible() -> None:
 
 @pytest.fixture(autouse=True)
 def signals_as_found() -> Iterator[None]:
-    """Have signals do after a test what they did before it: a context that was interrupted leaves them ignored, for a
-    process that is about to end, and what later tests start would inherit that."""
+    """Restore the handlers of signals after a test: an interrupted context leaves signals ignored."""
     found = {signum: signal.getsignal(signum) for signum in FOR_MAIN}
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield

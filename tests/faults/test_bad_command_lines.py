@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import uuid
@@ -18,8 +17,35 @@ from tests.support.source import ROOT
 from tests.support.trainer import CLEAN_S, REFUSED_S
 from tests.support.warm_process import MARK, environment, warm_process
 
-pytestmark = pytest.mark.faults
+# A user's own module.
+BAD_ENVS = """
+import gymnasium
+from gymnasium import spaces
 
+def raising(**_):
+    raise ValueError("the simulator is not licensed")
+
+def leaving():
+    raise SystemExit("gone away")
+
+def nothing():
+    pass
+
+def missing_policy(agent, episode, env):
+    return 7
+
+class FailingReset(gymnasium.Env):
+    observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+
+    def reset(self, **_):
+        raise RuntimeError("the level file is missing")
+
+class TextObservations(FailingReset):
+    observation_space = spaces.Text(8)
+
+class SetActions(FailingReset):
+    action_space = spaces.Sequence(spaces.Discrete(3))
+"""
 # What is wrong with each command line of CartPole-v1 (or of another env), and what its refusal names.
 FLAGS = [
     ("--num_workers=-3", "--num_workers=-3", "at least 1"),
@@ -43,6 +69,12 @@ FLAGS = [
     ("--config=value.yaml", "--gamma=1.5", "config file"),
     ("--experiment=old --nonlinearity=relu", "--nonlinearity", "tanh"),
     ("--experiment=damaged", "damaged/config.json", "another --experiment"),
+    ("--observers=no_module:Watcher", "error: --observers=no_module:Watcher: "),
+    ("--after_train_step=bad_envs:forget", "error: --after_train_step=bad_envs:forget: "),
+    (
+        "--num_policies=2 --policy_mapping=bad_envs:missing_policy",
+        "bad_envs:missing_policy returned 7 for agent 'agent', episode 0, env 0",
+    ),
 ]
 ENVS = [
     ("", "--env=CartPole-v1"),
@@ -55,8 +87,8 @@ ENVS = [
     ("--env=bad_envs:leaving", "bad_envs:leaving", "gone away"),
     ("--env=bad_envs:nothing", "bad_envs:nothing", "None"),
     ("--env=bad_envs:FailingReset", "bad_envs:FailingReset", "level file is missing"),
-    ("--env=bad_envs:text_observations", "text_observations", "Text", "Box"),
-    ("--env=bad_envs:graph_actions", "graph_actions", "Sequence", "Discrete"),
+    ("--env=bad_envs:TextObservations", "TextObservations", "Text", "Box"),
+    ("--env=bad_envs:SetActions", "SetActions", "Sequence", "Discrete"),
 ]
 CASES = [(f"--env=CartPole-v1 {flags}", *texts) for flags, *texts in FLAGS] + ENVS
 AS_A_COMMAND = [CASES[1], CASES[11], ENVS[6]]
@@ -66,7 +98,7 @@ AS_A_COMMAND = [CASES[1], CASES[11], ENVS[6]]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder with modules, files of settings, and two earlier runs."""
     folder = tmp_path_factory.mktemp("bad_command_lines")
-    shutil.copy(Path(__file__).parent / "bad_envs.py", folder)
+    (folder / "bad_envs.py").write_text(BAD_ENVS)
     (folder / "failing_module.py").write_text("raise OSError('no display')\n")
     (folder / "broken.yaml").write_text("gamma: [0.9\n")
     (folder / "value.yaml").write_text("gamma: 1.5\n")
@@ -78,17 +110,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case[0]))
-def test_a_bad_command_line_is_refused_with_advice(case: tuple[str, ...], folder: Path) -> None:
-    assert_refused(case, folder, is_command=False)
-
-
-@pytest.mark.parametrize("case", AS_A_COMMAND, ids=lambda case: str(case[0]))
-def test_a_bad_command_is_refused_with_advice(case: tuple[str, ...], folder: Path) -> None:
-    assert_refused(case, folder, is_command=True)
-
-
-def assert_refused(case: tuple[str, ...], folder: Path, is_command: bool) -> None:
+@pytest.mark.parametrize(
+    ("case", "is_command"), [*((case, False) for case in CASES), *((case, True) for case in AS_A_COMMAND)], ids=str
+)
+def test_bad_command_line_is_refused_with_advice(case: tuple[str, ...], folder: Path, is_command: bool) -> None:
     flags, *texts = case
     argv, run_id = flags.split(), uuid.uuid4().hex
     stdout, stderr = folder / f"{run_id}.stdout", folder / f"{run_id}.stderr"

@@ -1,61 +1,68 @@
-"""A benchmark that is stopped says so and gives no numbers: half a measurement is none."""
+"""A benchmark or tuning that is stopped, or whose env fails, ends as a run does, without a result."""
 
 from __future__ import annotations
 
 import signal
 import time
+from typing import Any
 
 import pytest
 
 from sfactory.errors import ExitCode
 from tests.support.long import LONG, long
-from tests.support.trainer import RunTrainer, TrainerRun, within
-
-pytestmark = pytest.mark.faults
+from tests.support.trainer import FAULTY, RunTrainer, within
 
 END_S = within(12.0)
-LONG_S = 120.0  # enough on a busy machine
+TUNE = {"autotune": True, "autotune_seconds": 60}
 
 
-def assert_interrupted(run: TrainerRun) -> None:
+@pytest.mark.parametrize(
+    ("flags", "moment", "after_s"),
+    [
+        long({"benchmark": True, "benchmark_seconds": 20}, "warmed up in a moment", 4.0),
+        ({"benchmark": True, "benchmark_seconds": 600}, "pure simulation: ", 0.0),
+        (TUNE, "sf-actor-1", 0.0),
+        long({**TUNE, "benchmark": True}, "sf-actor-1", 0.0),
+    ],
+)
+def test_ctrl_c_ends_it_at_once_without_a_result(
+    run_trainer: RunTrainer, flags: dict[str, Any], moment: str, after_s: float
+) -> None:
+    run = run_trainer(**flags)
+    run.wait_until((lambda: moment in run.processes()) if moment.startswith("sf-") else moment)
+    time.sleep(after_s)  # the measurement begins after 2 s and ends after 22 s
+
+    run.signal_group(signal.SIGINT)
+
     run.assert_ended(ExitCode.SIGINT, END_S)
-    assert run.stdout == ""
     assert "Traceback" not in run.stderr, run.report("a traceback")
+    if "benchmark" in flags:
+        assert run.stdout == ""
+    if "autotune" in flags:  # nothing was chosen, so the resumed run has to tune
+        assert "--autotune=True" in run.last_stderr_line.partition("resume: ")[2]
+        assert not (run.run_dir / "config.json").exists()
 
 
 @LONG
-def test_ctrl_c_while_a_benchmark_measures_ends_it_without_a_result(run_trainer: RunTrainer) -> None:
-    run = run_trainer(benchmark=True, benchmark_seconds=20)
-    run.wait_until("warmed up in a moment")
-    time.sleep(4.0)  # the measurement begins after 2 s and ends after 22 s
+def test_env_that_fails_with_all_settings_fails_the_tuning_with_its_first_error(run_trainer: RunTrainer) -> None:
+    env = {"env": FAULTY, "env_kwargs": {"raise_at": 20}, "max_env_restarts": 0, "num_envs_per_worker": None}
+    run = run_trainer(**env, autotune=True, autotune_seconds=1)
 
-    run.signal_group(signal.SIGINT)
-
-    assert_interrupted(run)
-
-
-def test_ctrl_c_during_pure_simulation_ends_a_benchmark_without_a_result(run_trainer: RunTrainer) -> None:
-    run = run_trainer(benchmark=True, benchmark_seconds=600)
-    run.wait_until("pure simulation: ")
-
-    run.signal_group(signal.SIGINT)
-
-    assert_interrupted(run)
-
-
-FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
+    run.assert_ended(ExitCode.FAULTS)
+    assert run.stderr.count("passed over: ") == 3
+    assert "EnvFault: step 20 raises, as ordered" in run.last_stderr_line
+    assert not (run.run_dir / "config.json").exists()
 
 
 @pytest.mark.parametrize("inference", ["central", long("local")])
-def test_an_env_that_hangs_while_it_is_sampled_ends_a_benchmark_with_its_name_and_place(
+def test_env_that_hangs_while_it_is_sampled_ends_a_benchmark_with_its_place(
     run_trainer: RunTrainer, inference: str
 ) -> None:
     env = "tests.support.envs:HangsInActor1"
-    run = run_trainer(
-        env=env, inference=inference, benchmark=True, sampler_only=True, benchmark_seconds=2, reset_timeout_seconds=5
-    )
+    flags = {"benchmark": True, "sampler_only": True, "benchmark_seconds": 2, "reset_timeout_seconds": 5}
+    run = run_trainer(env=env, inference=inference, **flags)
 
-    run.assert_ended(ExitCode.FAULTS, LONG_S)
+    run.assert_ended(ExitCode.FAULTS)
     error = f"sf-actor-1 was busy with one step of --env={env} for longer than --reset_timeout_seconds=5"
     assert error in run.last_stderr_line, run.report("wrong last line")
     assert "envs.py" in run.stderr
@@ -63,16 +70,10 @@ def test_an_env_that_hangs_while_it_is_sampled_ends_a_benchmark_with_its_name_an
 
 
 @LONG
-def test_an_env_that_hangs_in_pure_simulation_ends_a_benchmark_with_its_name_and_place(run_trainer: RunTrainer) -> None:
-    run = run_trainer(
-        env=FAULTY,
-        env_kwargs={"hang_at": 20},
-        benchmark=True,
-        benchmark_stage="env",
-        benchmark_seconds=2,
-        reset_timeout_seconds=10,
-    )
+def test_env_that_hangs_in_pure_simulation_ends_a_benchmark_with_its_place(run_trainer: RunTrainer) -> None:
+    flags = {"benchmark": True, "benchmark_stage": "env", "benchmark_seconds": 2, "reset_timeout_seconds": 10}
+    run = run_trainer(env=FAULTY, env_kwargs={"hang_at": 20}, **flags)
 
-    run.assert_ended(ExitCode.FAULTS, LONG_S)
+    run.assert_ended(ExitCode.FAULTS)
     assert f"--env={FAULTY} hangs" in run.last_stderr_line, run.report("wrong last line")
     assert "faulty.py" in run.stderr

@@ -10,16 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
 from tests.support.long import long
 from tests.support.process_states import wait_until_all_work
-from tests.support.trainer import RunTrainer, TrainerRun, within
+from tests.support.trainer import ENDLESS, FAULTY, RunTrainer, TrainerRun, tensors_in, within
 
-pytestmark = pytest.mark.faults
-
-ENDLESS = 1_000_000_000
-FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
 LAYOUTS: dict[str, dict[str, Any]] = {
     "central": {"inference": "central"},
     "local": {"inference": "local"},
@@ -27,13 +22,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def once(folder: Path, **fault: int) -> dict[str, object]:
-    """Arguments of an env with a fault that happens once in the whole run."""
-    return {**fault, "fuse": str(folder / "fuse")}
-
-
 def assert_recovered(run: TrainerRun, warning: str, restarts: int, bad_data: int) -> None:
-    """The run is done, has warned of each fault once, and has counted it in metrics and in its lines."""
+    """The run is done, has warned of each fault once, has counted it, and has saved finite numbers alone."""
     run.assert_ended(ExitCode.DONE)
     last = run.metrics()[-1]
     assert (last["perf/env_restarts"], last["perf/bad_env_data"]) == (restarts, bad_data)
@@ -41,38 +31,25 @@ def assert_recovered(run: TrainerRun, warning: str, restarts: int, bad_data: int
     line = [line for line in run.stderr.splitlines() if " sample_fps=" in line][-1]
     for name, count in (("env_restarts", restarts), ("bad_env_data", bad_data)):
         assert (f" {name}={count} " in line) == (count > 0), line
-    assert_finite(run)
-
-
-def assert_finite(run: TrainerRun) -> None:
-    """Nothing that is saved, statistics of observations and returns included, is NaN or infinite."""
-    loaded = CheckpointDir(run.run_dir / "checkpoint_p0", keep=2).load()
-    assert loaded is not None
-    tensors = list(tensors_in(loaded.payload))
-    assert len(tensors) > 10
-    assert all(torch.isfinite(tensor).all() for tensor in tensors)
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return [tensor for part in parts for tensor in tensors_in(part)]
+    payload = run.payload()
+    del payload["best_objective"]  # which is infinite until there is one
+    assert torch.isfinite(torch.cat(tensors_in(payload))).all()
 
 
 @pytest.mark.parametrize(
     ("layout", "fault", "error"),
     [
-        long("central", {"raise_at": 100}, "step 100 raises"),
-        ("local", {"raise_at": 100}, "step 100 raises"),
-        ("serial", {"raise_at": 100}, "step 100 raises"),
-        ("central", {"raise_in_reset": 5}, "reset 5 raises"),
+        long("central", "raise_at", "step 100 raises"),
+        ("local", "raise_at", "step 100 raises"),
+        ("serial", "raise_at", "step 100 raises"),
+        ("central", "raise_in_reset", "reset 5 raises"),
     ],
 )
 def test_env_that_raises_once_is_recreated(
-    run_trainer: RunTrainer, tmp_path: Path, layout: str, fault: dict[str, int], error: str
+    run_trainer: RunTrainer, tmp_path: Path, layout: str, fault: str, error: str
 ) -> None:
-    run = run_trainer(train_for_env_steps=8_000, env=FAULTY, env_kwargs=once(tmp_path, **fault), **LAYOUTS[layout])
+    kwargs = {fault: 5 if fault == "raise_in_reset" else 100, "fuse": str(tmp_path / "fuse")}
+    run = run_trainer(train_for_env_steps=8_000, env=FAULTY, env_kwargs=kwargs, **LAYOUTS[layout])
 
     assert_recovered(run, rf"EnvFault: {error}.* \(1 of --max_env_restarts=20\)", restarts=1, bad_data=0)
     assert "faulty.py" in run.stderr
@@ -86,7 +63,7 @@ def test_env_that_raises_once_is_recreated(
     [
         long("central", "nan_reward_at", "reward is nan"),
         ("local", "inf_reward_at", "reward is inf"),
-        ("central", "nan_obs_at", "observation 'obs' holds NaN or infinity"),
+        long("central", "nan_obs_at", "observation 'obs' holds NaN or infinity"),
         long("local", "inf_obs_at", "observation 'obs' holds NaN or infinity"),
         ("serial", "nan_obs_at", "observation 'obs' holds NaN or infinity"),
         ("central", "short_obs_at", r"observation 'obs' has shape \(3,\)"),
@@ -94,30 +71,21 @@ def test_env_that_raises_once_is_recreated(
 )
 def test_invalid_data_is_masked(run_trainer: RunTrainer, tmp_path: Path, layout: str, fault: str, reason: str) -> None:
     # Step 100 is within an episode: the final observation of a terminated one is not looked at.
-    run = run_trainer(
-        train_for_env_steps=8_000,
-        env=FAULTY,
-        env_kwargs=once(tmp_path, **{fault: 100}),
-        normalize_input=True,
-        normalize_returns=True,
-        **LAYOUTS[layout],
-    )
+    kwargs = {fault: 100, "fuse": str(tmp_path / "fuse")}
+    normalized = {"normalize_input": True, "normalize_returns": True}
+    run = run_trainer(train_for_env_steps=8_000, env=FAULTY, env_kwargs=kwargs, **normalized, **LAYOUTS[layout])
 
     assert_recovered(run, reason, restarts=0, bad_data=1)
     assert run.result()["episode_length_mean"] == 8
 
 
 @pytest.mark.parametrize("layout", ["central", long("local"), "serial"])
-def test_env_that_raises_again_and_again_ends_the_run_with_its_own_traceback(
-    run_trainer: RunTrainer, layout: str
-) -> None:
-    run = run_trainer(
-        train_for_env_steps=ENDLESS, env=FAULTY, env_kwargs={"raise_at": 2}, max_env_restarts=4, **LAYOUTS[layout]
-    )
+def test_env_that_always_raises_ends_the_run_with_its_traceback(run_trainer: RunTrainer, layout: str) -> None:
+    flags = {"env_kwargs": {"raise_at": 2}, "max_env_restarts": 4, **LAYOUTS[layout]}
+    run = run_trainer(train_for_env_steps=ENDLESS, env=FAULTY, **flags)
 
     run.assert_ended(ExitCode.FAULTS)
-    error = run.stderr[run.stderr.rindex("error: ") :] if "error: " in run.stderr else run.stderr
-    assert "EnvFault: step 2 raises, as ordered" in error
+    assert "EnvFault: step 2 raises, as ordered" in run.stderr[run.stderr.rindex("error: ") :]
     for words in ("sf-actor-", "raised EnvFault: step 2 raises", "4 of the actor's envs", "--max_env_restarts=4"):
         assert words in run.last_stderr_line, run.report(f"{words!r} is missing in the last line")
     assert run.metrics()[-1]["perf/env_restarts"] >= 4
@@ -138,8 +106,8 @@ def test_rewards_that_are_all_nan_end_the_run_with_env_and_count(run_trainer: Ru
 def test_flag_limits_the_share_of_invalid_data(
     run_trainer: RunTrainer, tmp_path: Path, share: float, code: ExitCode
 ) -> None:
-    env_kwargs = {**once(tmp_path, nan_reward_at=50), "fuse_count": 60}
-    run = run_trainer(train_for_env_steps=20_000, env=FAULTY, env_kwargs=env_kwargs, max_bad_env_data=share)
+    kwargs = {"nan_reward_at": 50, "fuse": str(tmp_path / "fuse"), "fuse_count": 60}
+    run = run_trainer(train_for_env_steps=20_000, env=FAULTY, env_kwargs=kwargs, max_bad_env_data=share)
 
     run.assert_ended(code)
     counted = run.metrics()[-1]["perf/bad_env_data"]
@@ -149,13 +117,8 @@ def test_flag_limits_the_share_of_invalid_data(
 @pytest.mark.parametrize("layout", [long("central"), "local", "serial"])
 def test_ctrl_c_ends_a_run_that_recreates_its_envs(run_trainer: RunTrainer, tmp_path: Path, layout: str) -> None:
     order = tmp_path / "order"
-    run = run_trainer(
-        train_for_env_steps=ENDLESS,
-        env="tests.faults.bad_envs:Unresettable",
-        env_kwargs={"order": str(order)},
-        max_env_restarts=10**6,
-        **LAYOUTS[layout],
-    )
+    env = {"env": "tests.support.envs:Unresettable", "env_kwargs": {"order": str(order)}}
+    run = run_trainer(train_for_env_steps=ENDLESS, **env, max_env_restarts=10**6, **LAYOUTS[layout])
     # An actor whose first resets fail ends the run, so all have to have had theirs; a serial run has one process.
     if layout == "serial":
         run.wait_until_training()
@@ -167,3 +130,23 @@ def test_ctrl_c_ends_a_run_that_recreates_its_envs(run_trainer: RunTrainer, tmp_
     run.signal_group(signal.SIGINT)
 
     run.assert_ended(ExitCode.SIGINT)
+
+
+def test_env_that_calls_sys_exit_fails_a_serial_run_that_saves(run_trainer: RunTrainer) -> None:
+    env = {"env": "tests.support.envs:Exiting", "env_kwargs": {"at": 200}}
+    run = run_trainer(serial_mode=True, **env, train_for_env_steps=ENDLESS)
+
+    run.assert_ended(ExitCode.FAULTS)
+    assert "SystemExit" in run.stderr
+    assert "sf-actor-0 failed" in run.last_stderr_line
+    assert run.saved_env_steps() > 0
+
+
+def test_prints_of_an_env_from_c_do_not_spoil_the_result(
+    run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # it holds for C's stdout, too
+    run = run_trainer(serial_mode=True, env="tests.support.envs:ChattyInC", train_for_env_steps=2_000).done()
+
+    assert len(run.stdout.strip().splitlines()) == 1
+    assert run.stderr.count("a step was taken in C\n") >= 2_000

@@ -1,9 +1,8 @@
-"""Envs whose first reset fails get three tries, each in a new process; actors start in stages, with their GPUs."""
+"""Envs whose first reset fails get three tries, each in a new process; few actors start at once, with their GPUs."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,28 +11,23 @@ import pytest
 
 from sfactory.errors import ExitCode
 from tests.support.long import LONG, long
-from tests.support.trainer import RunTrainer, TrainerRun
+from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun
 
-pytestmark = pytest.mark.faults
-
-ENDLESS = 1_000_000_000
-WHO = "sf-actor-1"
+ACTOR = "sf-actor-1"
 ENVS = 4
-
-
-@pytest.fixture(autouse=True)
-def bad_envs_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the runs that the tests start, as a user's own module is."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
 
 
 def flags(folder: Path, **env_kwargs: object) -> dict[str, object]:
     return {
-        "env": "bad_envs:FirstResets",
+        "env": "tests.support.envs:FirstResets",
         "env_kwargs": {"folder": str(folder), **env_kwargs},
         "num_envs_per_worker": ENVS,
         "train_for_env_steps": ENDLESS,
     }
+
+
+def faulty(folder: Path, how: str, times: int, **env_kwargs: object) -> dict[str, object]:
+    return flags(folder, process=ACTOR, how=how, times=times, **env_kwargs)
 
 
 def events(folder: Path, name: str, event: str) -> list[dict[str, Any]]:
@@ -45,7 +39,7 @@ def events(folder: Path, name: str, event: str) -> list[dict[str, Any]]:
 def failed_seeds(folder: Path, times: int) -> list[int]:
     """The seeds with which the first env was reset in the first ``times`` processes, and in the one that came after."""
     first: dict[int, int] = {}
-    for line in events(folder, WHO, "first reset"):
+    for line in events(folder, ACTOR, "first reset"):
         first.setdefault(line["pid"], line["seed"])
     return list(first.values())[: times + 1]
 
@@ -54,15 +48,13 @@ def assert_gets_ready(run: TrainerRun, folder: Path, actors: int = 2, envs: int 
     """All envs of all actors had their first reset in the end; then the run is stopped, and ends as it should."""
     names = [f"sf-actor-{actor}" for actor in range(actors)]
     run.wait_until(lambda: all(len(events(folder, name, "was reset")) >= envs for name in names))
-
     run.signal_group(signal.SIGINT)
-
     run.assert_ended(ExitCode.SIGINT)
 
 
 def assert_failed(run: TrainerRun, *words: str) -> None:
     run.assert_ended(ExitCode.FAULTS)
-    for word in words:
+    for word in (ACTOR, *words):
         assert word in run.last_stderr_line, run.report(f"{word!r} is missing in the last line")
 
 
@@ -74,10 +66,10 @@ def assert_failed(run: TrainerRun, *words: str) -> None:
         ("leave", 1, "central", "sf-actor-1 ended with exit code 0"),
     ],
 )
-def test_an_actor_that_dies_in_its_first_reset_is_replaced_and_the_run_goes_on(
+def test_actor_that_dies_in_its_first_reset_is_replaced(
     run_trainer: RunTrainer, tmp_path: Path, how: str, times: int, inference: str, reason: str
 ) -> None:
-    run = run_trainer(**flags(tmp_path, who=WHO, how=how, times=times), inference=inference)
+    run = run_trainer(**faulty(tmp_path, how, times), inference=inference)
 
     assert_gets_ready(run, tmp_path)
     warnings = [line for line in run.stderr.splitlines() if reason in line and "replaced" in line]
@@ -95,12 +87,12 @@ def test_an_actor_that_dies_in_its_first_reset_is_replaced_and_the_run_goes_on(
         long("kill", "was killed by SIGSEGV"),
     ],
 )
-def test_an_actor_that_dies_in_every_first_reset_fails_the_run_after_three_tries(
+def test_actor_that_dies_in_every_first_reset_fails_the_run_after_three_tries(
     run_trainer: RunTrainer, tmp_path: Path, how: str, words: str
 ) -> None:
-    run = run_trainer(**flags(tmp_path, who=WHO, how=how, times=99))
+    run = run_trainer(**faulty(tmp_path, how, 99))
 
-    assert_failed(run, WHO, words, "tried 3 times")
+    assert_failed(run, words, "tried 3 times")
     assert len(failed_seeds(tmp_path, 99)) == 3
     assert run.stderr.count("replaced (try ") == 2
     if how != "kill":
@@ -108,32 +100,28 @@ def test_an_actor_that_dies_in_every_first_reset_fails_the_run_after_three_tries
         assert "in reset" in run.stderr
 
 
-def test_an_actor_that_hangs_in_its_first_reset_is_replaced_and_the_place_is_shown(
+def test_actor_that_hangs_in_its_first_reset_is_replaced_and_the_place_is_shown(
     run_trainer: RunTrainer, tmp_path: Path
 ) -> None:
     # The limit holds for the probe as well, so it must leave a busy machine time to start one process.
-    run = run_trainer(**flags(tmp_path, who=WHO, how="hang", times=1), reset_timeout_seconds=5)
+    run = run_trainer(**faulty(tmp_path, "hang", 1), reset_timeout_seconds=5)
 
     assert_gets_ready(run, tmp_path)
-    assert "sf-actor-1 hung here:" in run.stderr
-    assert "bad_envs.py" in run.stderr, run.report("no stack")
-    assert "took longer than --reset_timeout_seconds=5" in run.stderr
-    assert "try 2 of 3" in run.stderr
+    for words in ("sf-actor-1 hung here:", "envs.py", "took longer than --reset_timeout_seconds=5", "try 2 of 3"):
+        assert words in run.stderr, run.report(f"does not say {words}")
 
 
 @LONG
-def test_an_actor_that_always_hangs_in_its_first_reset_fails_the_run_with_the_place(
-    run_trainer: RunTrainer, tmp_path: Path
-) -> None:
-    run = run_trainer(**flags(tmp_path, who=WHO, how="hang", times=99), reset_timeout_seconds=4)
+def test_actor_that_always_hangs_in_its_first_reset_fails_the_run(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    run = run_trainer(**faulty(tmp_path, "hang", 99), reset_timeout_seconds=4)
 
-    assert_failed(run, WHO, "--reset_timeout_seconds=4", "tried 3 times")
+    assert_failed(run, "--reset_timeout_seconds=4", "tried 3 times")
     error = run.stderr[run.stderr.rindex("error: ") :]
     assert "sf-actor-1 hung here:" in error
-    assert "bad_envs.py" in error
+    assert "envs.py" in error
 
 
-def test_the_limit_bounds_one_first_reset_and_not_their_sum(run_trainer: RunTrainer, tmp_path: Path) -> None:
+def test_limit_bounds_one_first_reset_and_not_their_sum(run_trainer: RunTrainer, tmp_path: Path) -> None:
     # 12 first resets take 7.2 s in all, more than the limit.
     run = run_trainer(**flags(tmp_path, reset_s=0.6) | {"num_envs_per_worker": 12}, reset_timeout_seconds=5)
 
@@ -141,35 +129,32 @@ def test_the_limit_bounds_one_first_reset_and_not_their_sum(run_trainer: RunTrai
     assert "replaced" not in run.stderr
 
 
-def test_an_env_that_cannot_be_made_in_an_actor_is_not_tried_again(run_trainer: RunTrainer, tmp_path: Path) -> None:
-    run = run_trainer(**flags(tmp_path, who=WHO, how="raise", times=99, in_constructor=True))
+def test_env_whose_constructor_raises_in_an_actor_is_not_tried_again(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    run = run_trainer(**faulty(tmp_path, "raise", 99, in_constructor=True))
 
-    assert_failed(run, WHO, "the simulator refused the connection")
+    assert_failed(run, "the simulator refused the connection")
     assert "tried" not in run.last_stderr_line
-    assert len(events(tmp_path, WHO, "constructor")) == 1
+    assert len(events(tmp_path, ACTOR, "constructor")) == 1
     assert "Traceback (most recent call last)" in run.stderr
 
 
 @LONG
-def test_a_benchmark_replaces_actors_by_the_same_rule(run_trainer: RunTrainer, tmp_path: Path) -> None:
-    once = run_trainer(**flags(tmp_path, who=WHO, how="raise", times=1), benchmark=True, benchmark_seconds=1)
+def test_benchmark_replaces_actors_by_the_same_rule(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    run = run_trainer(**faulty(tmp_path, "raise", 1), benchmark=True, benchmark_seconds=1).done()
 
-    once.assert_ended(ExitCode.DONE)
-    assert "try 2 of 3" in once.stderr
-    assert once.result()["env_steps_per_second"] > 0
+    assert "try 2 of 3" in run.stderr
+    assert run.result()["env_steps_per_second"] > 0
 
 
-def test_at_most_so_many_actors_start_at_once_and_all_do(run_trainer: RunTrainer, tmp_path: Path) -> None:
-    run = run_trainer(
-        **flags(tmp_path, making_s=0.05, reset_s=0.05), num_workers=5, max_workers_starting=2, batch_size=512
-    )
+def test_at_most_so_many_actors_start_at_once(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    starts = {"num_workers": 5, "max_workers_starting": 2, "batch_size": 512}
+    run = run_trainer(**flags(tmp_path, making_s=0.05, reset_s=0.05), **starts)
 
     assert_gets_ready(run, tmp_path, actors=5)
     names = [f"sf-actor-{actor}" for actor in range(5)]
-    spans = [
-        (events(tmp_path, name, "making")[0]["at"], events(tmp_path, name, "was reset")[-1]["at"]) for name in names
-    ]
-    at_once = [sum(begin <= moment < end for begin, end in spans) for moment, _ in spans]
+    begins = [events(tmp_path, name, "making")[0]["at"] for name in names]
+    ends = [events(tmp_path, name, "was reset")[-1]["at"] for name in names]
+    at_once = [sum(begin <= moment < end for begin, end in zip(begins, ends, strict=True)) for moment in begins]
     assert max(at_once) <= 2, at_once
 
 
@@ -178,8 +163,7 @@ def test_each_actor_sees_the_gpu_it_was_given(
     run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: tuple[int, ...], seen: list[str]
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    given = {"actor_worker_gpus": gpus} if gpus else {}
-    run = run_trainer(**flags(tmp_path), **given, num_workers=3)
+    run = run_trainer(**flags(tmp_path), actor_worker_gpus=gpus or None, num_workers=3)
 
     assert_gets_ready(run, tmp_path, actors=3)
     made = [events(tmp_path, f"sf-actor-{actor}", "making") for actor in range(3)]

@@ -1,4 +1,4 @@
-"""A launcher whose runs are killed, or that is stopped or killed: what was interrupted goes on, and nothing is left."""
+"""A launcher whose runs are killed, or that is stopped or killed: what was interrupted resumes, and nothing is left."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -18,28 +17,21 @@ from sfactory.process.signals import ECHO_S
 from tests.support import processes
 from tests.support.launches import CLEAN_S, Launch, description
 from tests.support.long import LONG
-
-pytestmark = pytest.mark.faults
+from tests.support.trainer import ENDLESS
 
 SECONDS = 10  # a run is killed soon after its first save, and must not have ended by itself before
 SIX = "grid = {seed = [1, 2], gamma = [0.5, 0.7, 0.9]}"
 NAMES = [f"run_seed_{seed}_gamma_{gamma}" for seed in (1, 2) for gamma in (0.5, 0.7, 0.9)]
-ENDLESS = 1_000_000_000
-
-
-class Start(Protocol):
-    """Starts a launcher on a description."""
-
-    def __call__(self, text: str, environment: Mapping[str, str] = ..., /, **flags: object) -> Launch: ...
+Start = Callable[..., Launch]
 
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Start]:
-    """Starts launchers that share a folder; ends what still runs after the test."""
+    """Starts launchers on descriptions, which share a folder; ends what still runs after the test."""
     launches: list[Launch] = []
 
-    def start(text: str, environment: Mapping[str, str] | None = None, /, **flags: object) -> Launch:
-        launches.append(Launch(text, tmp_path, environment or {}, **{"pause_between": 0, **flags}))
+    def start(text: str, **flags: object) -> Launch:
+        launches.append(Launch(text, tmp_path, None, **{"pause_between": 0, **flags}))
         return launches[-1]
 
     yield start
@@ -59,7 +51,7 @@ def entries(folder: Path) -> dict[str, Entry]:
 
 
 @LONG
-def test_of_six_runs_the_one_that_was_killed_is_resumed_and_the_others_are_left_alone(launch: Start) -> None:
+def test_killed_run_of_six_is_resumed_and_the_others_are_left_alone(launch: Start) -> None:
     text = description("many", {"train_for_seconds": SECONDS}, SIX)
     killed, others = NAMES[2], NAMES[:2] + NAMES[3:]
     first = launch(text, max_parallel=2)
@@ -71,7 +63,7 @@ def test_of_six_runs_the_one_that_was_killed_is_resumed_and_the_others_are_left_
     assert {name: first.runs()[name]["status"] for name in NAMES} == {**dict.fromkeys(others, "done"), killed: "failed"}
     assert first.runs()[killed]["exit_code"] == -signal.SIGKILL
     assert f"failed {killed} (-9): " in first.stderr
-    first.assert_clean()
+    first.assert_all_gone(5.0)
     before = {name: files(first.folder / name) for name in others}
     saved = first.saved_env_steps(killed)
 
@@ -86,7 +78,7 @@ def test_of_six_runs_the_one_that_was_killed_is_resumed_and_the_others_are_left_
     assert {name: files(second.folder / name) for name in others} == before
     starts = {name: entry.starts for name, entry in entries(second.folder).items()}
     assert starts == {**dict.fromkeys(others, 1), killed: 2}
-    second.assert_clean()
+    second.assert_all_gone(5.0)
 
     third = launch(text)
 
@@ -95,8 +87,8 @@ def test_of_six_runs_the_one_that_was_killed_is_resumed_and_the_others_are_left_
     assert third.runs() == second.runs()
 
 
-@pytest.mark.long
-def test_ctrl_c_saves_all_runs_and_the_same_command_goes_on(launch: Start) -> None:
+@LONG
+def test_ctrl_c_saves_all_runs_and_the_same_command_resumes_them(launch: Start) -> None:
     varied = "grid = {seed = [1, 2, 3]}"
     endless = description("many", {"train_for_env_steps": ENDLESS}, varied)
     # Places for four, GPUs for two, which this machine lacks; each run sees one.
@@ -107,7 +99,7 @@ def test_ctrl_c_saves_all_runs_and_the_same_command_goes_on(launch: Start) -> No
         variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
         gpus |= {variable for variable in variables if variable.startswith("CUDA_VISIBLE_DEVICES=")}
 
-    first.send(signal.SIGINT)
+    first.signal_group(signal.SIGINT)
 
     assert first.wait() == ExitCode.SIGINT, first.report("wrong exit code")
     statuses = [run["status"] for run in first.runs().values()]
@@ -115,7 +107,7 @@ def test_ctrl_c_saves_all_runs_and_the_same_command_goes_on(launch: Start) -> No
     assert [run["exit_code"] for run in first.runs().values()] == [130, 130, None]
     assert gpus == {"CUDA_VISIBLE_DEVICES=0", "CUDA_VISIBLE_DEVICES=1"}
     assert "to resume the runs that are not done: " in first.stderr
-    first.assert_clean()
+    first.assert_all_gone(5.0)
     saved = first.saved_env_steps("run_seed_1")
     assert f" saved={saved} " in (first.folder / "run_seed_1.log").read_text().splitlines()[-2]
 
@@ -127,24 +119,24 @@ def test_ctrl_c_saves_all_runs_and_the_same_command_goes_on(launch: Start) -> No
 
 
 @LONG
-def test_a_second_ctrl_c_ends_everything_at_once(launch: Start) -> None:
+def test_second_ctrl_c_ends_everything_at_once(launch: Start) -> None:
     run = launch(description("many", {"train_for_env_steps": ENDLESS}, "grid = {seed = [1, 2]}"))
     run.wait_until_saved("run_seed_1", "run_seed_2")
 
     # Stopped, a run cannot answer the first one.
     stopped = run.mains()["run_seed_1"]
     os.kill(stopped, signal.SIGSTOP)
-    run.send(signal.SIGINT)
+    run.signal_group(signal.SIGINT)
     assert processes.eventually(lambda: "a second signal ends them at once" in run.stderr, 10)
     time.sleep(ECHO_S)
-    run.send(signal.SIGINT)
+    run.signal_group(signal.SIGINT)
 
     assert run.wait(30) == ExitCode.SIGINT, run.report("wrong exit code")
     assert {each["status"] for each in run.runs().values()} == {"interrupted"}
-    run.assert_clean()
+    run.assert_all_gone(5.0)
 
 
-def test_a_launcher_that_is_killed_leaves_no_process_and_its_runs_have_saved(launch: Start) -> None:
+def test_killed_launcher_leaves_no_process_and_its_runs_have_saved(launch: Start) -> None:
     text = description("many", {"train_for_env_steps": ENDLESS, "save_every_sec": 1000}, "grid = {seed = [1, 2]}")
     run = launch(text)
     logs = [run.folder / f"run_seed_{seed}.log" for seed in (1, 2)]
@@ -152,10 +144,10 @@ def test_a_launcher_that_is_killed_leaves_no_process_and_its_runs_have_saved(lau
     training = lambda: all(log.exists() and learned.search(log.read_text()) for log in logs)  # noqa: E731
     assert processes.eventually(training, 90), run.report("not training")
 
-    run.send(signal.SIGKILL)
+    run.signal_group(signal.SIGKILL)
 
     assert run.wait() == -signal.SIGKILL
-    run.assert_clean(CLEAN_S)
+    run.assert_all_gone(CLEAN_S)
     assert [run.saved_env_steps(f"run_seed_{seed}") > 0 for seed in (1, 2)] == [True, True]
     with LaunchState.opened(run.folder) as launch_state:
         assert {launch_state.entry(f"run_seed_{seed}").status for seed in (1, 2)} == {"interrupted"}
@@ -172,7 +164,7 @@ def test_failed_run_is_reported_with_its_last_line_and_the_others_continue(launc
     (line,) = [line for line in run.stderr.splitlines() if line.startswith(f"failed {failed} (2): ")]
     assert "num_contexts is 1" in line
     assert line.endswith(f"[{failure['log']}]")
-    run.assert_clean()
+    run.assert_all_gone(5.0)
 
 
 @LONG
@@ -184,7 +176,7 @@ def test_two_launchers_do_not_share_a_folder(launch: Start) -> None:
     second = launch(text)
 
     assert second.wait() == ExitCode.REFUSED
-    assert "is in use by process " in second.stderr
-    first.send(signal.SIGTERM)
+    assert "is in use by another launcher (process " in second.stderr
+    first.signal_group(signal.SIGTERM)
     assert first.wait() == ExitCode.SIGTERM
-    first.assert_clean()
+    first.assert_all_gone(5.0)

@@ -18,11 +18,8 @@ from sfactory.pbt.population import Population
 from sfactory.pbt.state import load_state
 from tests.support.long import long
 from tests.support.processes import eventually, is_stopped
-from tests.support.trainer import END_S, RunTrainer, TrainerRun, within
+from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun, within
 
-pytestmark = pytest.mark.faults
-
-ENDLESS = 1_000_000_000
 POPULATION: dict[str, Any] = {
     "train_for_env_steps": ENDLESS,
     "num_policies": 2,
@@ -51,7 +48,7 @@ def checkpoints(run: TrainerRun, policy: int) -> Path:
 
 @contextlib.contextmanager
 def standing_still(run: TrainerRun, *names: str) -> Iterator[None]:
-    """The processes of these names do nothing within the block."""
+    """The processes of these names are stopped within the block."""
     pids = [run.pid_of(name) for name in names]
     try:
         for pid in pids:
@@ -63,12 +60,7 @@ def standing_still(run: TrainerRun, *names: str) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def end_by_signal(run: TrainerRun) -> None:
-    run.signal_main(signal.SIGINT)
-    run.assert_ended(ExitCode.SIGINT)
-
-
-def test_a_member_whose_learner_is_killed_is_restored_and_the_population_goes_on(run_trainer: RunTrainer) -> None:
+def test_member_whose_learner_is_killed_is_restored(run_trainer: RunTrainer) -> None:
     run = run_trainer(**POPULATION)
     run.wait_until(lambda: len(events(run)) > 4)
     before = run.pid_of("sf-learner-1")
@@ -79,13 +71,13 @@ def test_a_member_whose_learner_is_killed_is_restored_and_the_population_goes_on
     run.wait_until(lambda: run.processes().get("sf-learner-1", before) != before)
     turns = len(events(run))
     run.wait_until(lambda: len(events(run)) > turns + 4)
-    end_by_signal(run)
+    run.stop()
     restored = [event["policy"] for event in events(run, "restore")]
     assert sorted(restored) == [0, 1]
     assert "of --max_worker_restarts=20" in run.stderr
 
 
-def test_a_parent_whose_checkpoints_cannot_be_read_is_skipped(run_trainer: RunTrainer) -> None:
+def test_parent_whose_checkpoints_cannot_be_read_is_skipped(run_trainer: RunTrainer) -> None:
     run = run_trainer(**POPULATION)
     run.wait_until(lambda: all(list(checkpoints(run, policy).glob("checkpoint_*.pth")) for policy in range(2)))
     # A save recreates a directory that is missing.
@@ -101,24 +93,24 @@ def test_a_parent_whose_checkpoints_cannot_be_read_is_skipped(run_trainer: RunTr
             folder.rename(checkpoints(run, policy))
 
     run.wait_until(lambda: run.metrics()[-1]["perf/trained_env_steps"] > events(run, "skip")[-1]["env_steps"])
-    end_by_signal(run)
+    run.stop()
     skipped = events(run, "skip")[0]
     assert skipped["reason"]
     assert f"policy {skipped['policy']} keeps what it has" in run.stderr
 
 
 @pytest.mark.parametrize("serial", [False, long(True)])
-def test_a_population_goes_on_where_it_was(run_trainer: RunTrainer, serial: bool) -> None:
+def test_population_resumes_where_it_was(run_trainer: RunTrainer, serial: bool) -> None:
     run = run_trainer(**POPULATION, serial_mode=serial)
     run.wait_until(lambda: bool(events(run, "replace")))
-    end_by_signal(run)
+    run.stop()
     state = load_state(run.run_dir)
     assert state is not None
     before = len(events(run))
 
     again = run_trainer(**POPULATION, serial_mode=serial)
     again.wait_until(lambda: {event["policy"] for event in events(again)[before + 2 :]} == {0, 1})
-    end_by_signal(again)
+    again.stop()
 
     later = events(again)[before:]
     restored, turns = later[:2], later[2:]
@@ -137,13 +129,13 @@ def test_a_population_goes_on_where_it_was(run_trainer: RunTrainer, serial: bool
             assert turn["env_steps"] < latest + period
 
 
-def test_what_is_mutated_is_what_the_learner_learns_with(run_trainer: RunTrainer) -> None:
+def test_learner_learns_with_mutated_hyperparameters(run_trainer: RunTrainer) -> None:
     run = run_trainer(**POPULATION, pbt_hyperparameters={"gamma": {}}, experiment_summaries_interval=0.25)
     run.wait_until(lambda: bool(events(run, "replace")) and bool(events(run, "mutate")))
 
     run.wait_until(lambda: learns_with_what_was_decided(run))
 
-    end_by_signal(run)
+    run.stop()
 
 
 def learns_with_what_was_decided(run: TrainerRun) -> bool:
@@ -157,7 +149,7 @@ def learns_with_what_was_decided(run: TrainerRun) -> bool:
     )
 
 
-def test_an_objective_that_no_env_reports_ends_the_run_with_what_is_reported(run_trainer: RunTrainer) -> None:
+def test_objective_that_no_env_reports_ends_the_run(run_trainer: RunTrainer) -> None:
     run = run_trainer(**POPULATION, pbt_target_objective="kills")
 
     run.assert_ended(ExitCode.FAULTS)
@@ -165,27 +157,15 @@ def test_an_objective_that_no_env_reports_ends_the_run_with_what_is_reported(run
     assert "the env reports reward, length" in run.last_stderr_line
 
 
-def test_a_frozen_policy_plays_and_its_weights_never_change(run_trainer: RunTrainer) -> None:
-    run = run_trainer(num_policies=2, train_policies=(1,), train_for_env_steps=6000)
-    run.assert_ended(ExitCode.DONE)
+def test_frozen_policy_that_is_rarely_chosen_plays_and_blocks_nothing(run_trainer: RunTrainer) -> None:
+    mapping = "tests.support.envs:mostly_the_first"
+    run = run_trainer(num_policies=2, train_policies=(0,), policy_mapping=mapping, train_for_env_steps=20_000).done()
 
-    result, last = run.result(), run.metrics()[-1]
-    assert result["env_steps"] >= 6000
-    assert last["policy_0/train/episodes"] > 0
-    assert last["policy_0/train/learning_rate"] is None
-    assert [path.name for path in checkpoints(run, 0).glob("checkpoint_*_*.pth")] == ["checkpoint_000000000_0.pth"]
-
-
-def test_policy_that_is_rarely_chosen_does_not_block_the_others(run_trainer: RunTrainer) -> None:
-    run = run_trainer(
-        num_policies=2,
-        train_policies=(0,),
-        policy_mapping="tests.support.envs:mostly_the_first",
-        train_for_env_steps=20_000,
-    )
-
-    run.assert_ended(ExitCode.DONE)
-    assert run.metrics()[-1]["policy_0/train/episodes"] > run.metrics()[-1]["policy_1/train/episodes"]
+    last = run.metrics()[-1]
+    assert run.result()["env_steps"] >= 20_000
+    assert last["policy_0/train/episodes"] > last["policy_1/train/episodes"] > 0
+    assert last["policy_1/train/learning_rate"] is None
+    assert [path.name for path in checkpoints(run, 1).glob("checkpoint_*_*.pth")] == ["checkpoint_000000000_0.pth"]
 
 
 @pytest.mark.parametrize("serial", [long(False), True])
@@ -200,34 +180,24 @@ def test_member_that_plays_no_more_does_not_block_turns(run_trainer: RunTrainer,
 
     # The third one stays the best, from which the worst takes over; it has to save for that.
     run.wait_until(lambda: turns(0) >= 3 and turns(1) >= 3)
-    end_by_signal(run)
+    run.stop()
     assert [event["parent"] for event in events(run, "replace")][:2] == [2, 2]
 
 
-def test_mapping_to_a_missing_policy_is_refused(run_trainer: RunTrainer) -> None:
-    run = run_trainer(num_policies=2, policy_mapping="tests.support.envs:unknown", train_for_env_steps=20_000)
-
-    run.assert_ended(ExitCode.REFUSED, END_S)
-    assert "envs:unknown returned 7 for agent 'agent', episode 0, env 0" in run.stderr
-
-
-def test_a_population_in_one_process_lives_through_the_same_again(run_trainer: RunTrainer) -> None:
+def test_serial_population_repeats_itself(run_trainer: RunTrainer) -> None:
     flags = {**POPULATION, "train_for_env_steps": 8000, "serial_mode": True}
     histories = []
     for name in ("one", "other"):
-        run = run_trainer(experiment=name, **flags)
-        run.assert_ended(ExitCode.DONE)
-        histories.append(events(run))
+        histories.append(events(run_trainer(experiment=name, **flags).done()))
 
     assert histories[0] == histories[1]
     assert any(event["kind"] == "replace" for event in histories[0])
 
 
-def test_in_one_process_a_policy_that_has_learned_enough_leaves_turns_to_the_others(run_trainer: RunTrainer) -> None:
+def test_serial_policy_that_has_learned_enough_leaves_turns_to_the_others(run_trainer: RunTrainer) -> None:
     # Two splits of three are policy 0's, which is done when policy 1 is half-way.
     splits = {"num_workers": 1, "num_envs_per_worker": 6, "worker_num_splits": 3}
     flags = {**POPULATION, **splits, "pbt_mutation_rate": 1.0, "train_for_env_steps": 12_000, "serial_mode": True}
-    run = run_trainer(**flags)
+    run = run_trainer(**flags).done()
 
-    run.assert_ended(ExitCode.DONE)
     assert max(event["env_steps"] for event in events(run) if event["policy"] == 1) >= 10_000

@@ -1,112 +1,151 @@
-"""A run that is started again goes on from what is saved, under the settings it is given now."""
+"""A run that is started again resumes, restarts or is refused as its flags say, and loses nothing of the old run."""
 
 from __future__ import annotations
 
 import json
-import re
-import signal
-import time
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
-from tests.support import processes
-from tests.support.trainer import RunTrainer, TrainerRun, within
+from tests.support.long import long
+from tests.support.trainer import FAULTY, Finished, RunTrainer, TrainerRun, trained
 
-pytestmark = pytest.mark.faults
-
-END_S = within(12.0)
-STEPS = 4096
-BANDIT = "sfactory_envs.synthetic.bandit:Bandit"
+STEPS = 2048
 
 
-def finished(run: TrainerRun) -> TrainerRun:
-    run.assert_ended(ExitCode.DONE)
-    return run
-
-
-def read(run: TrainerRun, name: str) -> dict[str, Any]:
-    """A JSON file of the run's directory."""
-    content = json.loads((run.run_dir / name).read_text())
+def read(path: Path, name: str) -> dict[str, Any]:
+    content = json.loads((path / name).read_text())
     assert isinstance(content, dict)
     return content
 
 
-def learning_rates(run: TrainerRun) -> list[float]:
-    """Every learning rate in metrics.jsonl, in order."""
-    rows = run.metrics()
-    return [row["train/learning_rate"] for row in rows if row.get("train/learning_rate") is not None]
+def files(path: Path) -> dict[str, bytes]:
+    """Content of every file below a folder, but its lock, which every start writes."""
+    found = {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    return {name: content for name, content in found.items() if name != ".lock"}
 
 
-def test_a_resumed_run_learns_at_the_rate_it_is_given_now(run_trainer: RunTrainer) -> None:
-    first = finished(run_trainer(train_for_env_steps=STEPS, learning_rate=0.001))
-    before = learning_rates(first)
+def resume_words(run: TrainerRun) -> list[str]:
+    return shlex.split(run.last_stderr_line.partition("resume: ")[2])
 
-    again = finished(run_trainer(train_for_env_steps=3 * STEPS, learning_rate=0.0005, adam_beta1=0.5))
 
-    after = learning_rates(again)[len(before) :]
-    assert set(before) == {0.001}
-    assert set(after) == {0.0005}
-    assert after
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A finished run, with the settings of which others are started."""
+    return trained(tmp_path_factory.mktemp("trained_once"), STEPS)
+
+
+@pytest.fixture
+def over(trained_once: Finished, tmp_path: Path) -> Finished:
+    """That run, for one test."""
+    return trained_once.copied_to(tmp_path)
+
+
+def test_resumed_run_learns_at_the_rate_it_is_given_now(run_trainer: RunTrainer) -> None:
+    first = run_trainer(train_for_env_steps=STEPS, learning_rate=0.001).done()
+    before = first.metrics()
+
+    again = run_trainer(train_for_env_steps=6 * STEPS, learning_rate=0.0005, adam_beta1=0.5).done()
+
+    rates = [{row["train/learning_rate"] for row in rows} - {None} for rows in (before, again.metrics()[len(before) :])]
+    assert rates == [{0.001}, {0.0005}]
     assert "--learning_rate=0.0005: the run was started with --learning_rate=0.001" in again.stderr
-    loaded = CheckpointDir(again.run_dir / "checkpoint_p0", keep=2).load()
-    assert loaded is not None
-    groups = loaded.payload["optimizer"]["param_groups"]
+    groups = again.payload()["optimizer"]["param_groups"]
     assert [(group["lr"], list(group["betas"])) for group in groups] == [(0.0005, [0.5, 0.999])]
 
 
-def test_going_on_from_the_best_policy_is_not_remembered(run_trainer: RunTrainer) -> None:
-    steps = 20_000  # long enough for main to look at what episodes bring, on a busy machine, too
-    flags = {"env": BANDIT, "stats_avg": 10, "save_best_after": 0, "save_best_every_sec": 0}
-    finished(run_trainer(**flags, train_for_env_steps=steps))
+def test_restarted_run_is_resumed_by_the_command_it_prints(run_trainer: RunTrainer) -> None:
+    first = run_trainer(train_for_env_steps=STEPS, gamma=0.9).done()
+    old = files(first.run_dir)
 
-    from_best = finished(run_trainer(**flags, train_for_env_steps=2 * steps, load_checkpoint_kind="best"))
+    # Weights of another shape, for another env: nothing of the old run may be in the way.
+    other = {"env": "Acrobot-v1", "encoder_mlp_layers": (8,), "log_to_file": False}
+    second = run_trainer(**other, train_for_env_steps=STEPS, restart_behavior="restart").done()
 
-    resume = from_best.last_stderr_line.partition("resume: ")[2]
-    assert "--experiment=run" in resume
-    assert "load_checkpoint_kind" not in resume
-    best = max(int(path.name.split("_")[2]) for path in from_best.run_dir.glob("checkpoint_p0/best_*.pth"))
-    assert from_best.result()["env_steps"] >= best
+    aside = first.run_dir.with_name("run_old0001")
+    assert files(aside) == old
+    assert f"the earlier run {first.run_dir} is now {aside}" in second.stderr
+    assert "resumed at" not in second.stderr
+    config = read(second.run_dir, "config.json")["config"]
+    assert (config["env"], config["gamma"], config["restart_behavior"]) == ("Acrobot-v1", 0.99, "resume")
+    assert len(read(second.run_dir, "run.json")["sessions"]) == 1
+    assert (aside / "sf_log.txt").exists()
+    assert not (second.run_dir / "sf_log.txt").exists()
+    assert not any(word.startswith("--restart") for word in resume_words(second))
 
-    latest = from_best.saved_env_steps()
-    plain = finished(run_trainer(**flags, train_for_env_steps=3 * steps))
+    saved = second.saved_env_steps()
+    third = run_trainer(**other, train_for_env_steps=2 * STEPS).done()
 
-    assert f"resumed at {latest} env steps" in plain.stderr
-    assert read(plain, "config.json")["config"]["load_checkpoint_kind"] == "latest"
-
-
-def interrupt(run: TrainerRun, after_s: float) -> None:
-    """Ctrl-C, so many seconds after the program (and not Python alone) is there to answer."""
-    run.wait_until(lambda: processes.catches_signal(run.pid, signal.SIGTERM))
-    time.sleep(after_s)
-    run.signal_group(signal.SIGINT)
-
-
-def assert_left_as_it_was(run: TrainerRun, saved: int, episodes: int) -> None:
-    """The interrupted run tells of what is saved, on every way it has of telling."""
-    run.assert_ended(ExitCode.SIGINT, END_S)
-    line = re.match(r"RESULT interrupted env_steps=(\d+) ", run.last_stderr_line)
-    assert line is not None, run.report("wrong last line")
-    assert int(line[1]) >= saved, run.report(f"{saved} were saved")
-    result = run.result()
-    assert result["status"] == "interrupted"
-    for summary in (result, read(run, "summary.json")):
-        assert summary["env_steps"] >= saved
-        assert summary["episodes"] >= episodes > 0
-        assert summary["updates"] > 0
-    assert read(run, "run.json")["status"] in ("interrupted", "done")
+    assert f"resumed at {saved} env steps" in third.stderr
+    assert sorted(path.name for path in first.run_dir.parent.iterdir()) == ["run", "run_old0001"]
 
 
-def test_ctrl_c_while_a_run_is_being_resumed_leaves_it_as_it_was(run_trainer: RunTrainer) -> None:
-    earlier = finished(run_trainer(train_for_env_steps=STEPS))
-    episodes = earlier.result()["episodes"]
+def test_overwritten_run_is_the_last_one_that_can_be_brought_back(run_trainer: RunTrainer) -> None:
+    flags = {"train_for_env_steps": STEPS, "restart_behavior": "overwrite", "save_milestones_sec": 0.2}
+    seeds = []
+    for seed in (1, 2, 3):
+        run = run_trainer(**flags, seed=seed, with_tensorboard=True).done()
+        aside = run.run_dir.with_name("run_overwritten")
+        seeds.append((read(run.run_dir, "config.json")["config"]["seed"], aside.exists()))
 
-    # From the first line of the program to the first steps.
-    for after_s in (0.0, 0.5, 1.5, 2.5):
-        saved = earlier.saved_env_steps()
-        run = run_trainer(train_for_env_steps=1_000_000_000)
-        interrupt(run, after_s)
+    assert seeds == [(1, False), (2, True), (3, True)]
+    assert read(aside, "config.json")["config"]["seed"] == 2
+    assert sorted(path.name for path in aside.parent.iterdir()) == ["run", "run_overwritten"]
 
-        assert_left_as_it_was(run, saved, episodes)
+    # A run that was moved aside is a run like any other.
+    again = run_trainer(experiment="run_overwritten", train_for_env_steps=2 * STEPS, seed=2).done()
+    assert "resumed at" in again.stderr
+
+
+def test_refused_start_and_benchmark_move_nothing(over: Finished, run_trainer: RunTrainer) -> None:
+    before, fails = files(over.run_dir), {"raise_in_constructor": True}
+
+    refused = run_trainer(env=FAULTY, env_kwargs=fails, restart_behavior="restart")
+    refused.assert_ended(ExitCode.REFUSED)
+    run_trainer(restart_behavior="overwrite", benchmark=True, benchmark_seconds=1).done()
+
+    assert "the constructor raises, as ordered" in refused.stderr
+    assert "--restart_behavior=restart" in resume_words(refused)
+    assert files(over.run_dir) == before
+    assert [path.name for path in over.run_dir.parent.iterdir()] == ["run"]
+
+
+def test_finished_run_resumes_from_its_last_milestone(run_trainer: RunTrainer) -> None:
+    flags = {"train_for_seconds": 4, "save_milestones_sec": 1, "save_every_sec": 0.3, "keep_checkpoints": 1}
+    first = run_trainer(**flags).done()
+    directory = CheckpointDir(first.run_dir / "checkpoint_p0", keep=1)
+    milestones = sorted((directory.path / "milestones").glob("*.pth"))
+    # They are kept, where of the others only the last is.
+    assert 2 <= len(milestones) <= 4
+    assert len(list(directory.path.glob("checkpoint_*.pth"))) == 1
+    for path in milestones[1:]:  # the last one may have been due when training was over
+        path.unlink()
+    last = first.payload(kind="milestone")
+    assert 1.0 <= last["train_seconds"] < 4.0
+
+    assert "this run is finished" in run_trainer(**flags).done().stderr
+
+    back = run_trainer(**flags, load_checkpoint_kind="milestone").done()
+
+    assert f"resumed at {last['env_steps']} env steps" in back.stderr
+    assert "this run is finished" not in back.stderr
+    assert back.result()["train_seconds"] >= 4.0
+    # The kind is not remembered.
+    assert not any(word.startswith("--load_checkpoint_kind") for word in resume_words(back))
+    assert read(back.run_dir, "config.json")["config"]["load_checkpoint_kind"] == "latest"
+    assert milestones[0].exists()
+
+
+@pytest.mark.parametrize("kind", [long("best"), "milestone"])
+def test_missing_kind_of_checkpoint_is_refused(over: Finished, run_trainer: RunTrainer, kind: str) -> None:
+    before = files(over.run_dir / "checkpoint_p0")
+
+    refused = run_trainer(train_for_env_steps=2 * STEPS, load_checkpoint_kind=kind)
+
+    refused.assert_ended(ExitCode.REFUSED)
+    assert f"holds no {kind} checkpoint" in refused.stderr
+    assert files(over.run_dir / "checkpoint_p0") == before

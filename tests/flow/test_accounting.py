@@ -1,4 +1,4 @@
-"""Every env step that was taken is accounted for: trained, masked, or still under way."""
+"""Every env step that was taken is accounted for: trained, masked, or still in progress."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def one_thread() -> Iterator[None]:
     ("inference", "max_policy_lag"),
     [("central", 5), ("local", 1000), *(long(inference, 1) for inference in ("central", "local"))],
 )
-def test_sampled_steps_are_trained_or_masked_or_under_way(
+def test_sampled_steps_are_trained_or_masked_or_in_progress(
     inference: Literal["central", "local"], max_policy_lag: int
 ) -> None:
     sampling = dataclasses.replace(CONFIG.sampling, inference=inference)

@@ -20,10 +20,9 @@ from tests.support import processes
 from tests.support.launches import SHORT
 from tests.support.long import long
 from tests.support.source import ROOT
-from tests.support.trainer import to_argv, within
+from tests.support.trainer import ENDLESS, to_argv, within
 from tests.support.warm_process import MARK
 
-ENDLESS = 1_000_000_000
 TOP = "import json, logging, os, signal, sys, threading, time\nimport sfactory\nflags = json.loads(sys.argv[1])\n"
 Flags = dict[str, object]
 Script = Callable[[str, Flags], "subprocess.Popen[str]"]
@@ -112,9 +111,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.long
-def test_several_runs_in_one_process_end_when_a_report_says_so_and_leave_it_as_it_was(
-    script: Script, flags: Flags, tmp_path: Path
-) -> None:
+def test_several_runs_in_one_process_leave_it_as_it_was(script: Script, flags: Flags, tmp_path: Path) -> None:
     changed, results = result(script(SEVERAL, {**flags, "train_for_env_steps": ENDLESS}))
 
     assert changed == []
@@ -164,7 +161,7 @@ def test_ctrl_c_saves_and_the_result_says_so(script: Script, flags: Flags, tmp_p
     assert list((tmp_path / "train_dir" / "run" / "checkpoint_p0").glob(f"*_{env_steps}.pth"))
 
 
-def test_script_without_a_guard_is_refused_with_advice(script: Script, flags: Flags) -> None:
+def test_script_that_runs_at_its_import_is_refused_with_advice(script: Script, flags: Flags) -> None:
     program = script("sfactory.run(flags)", flags)
 
     _, err = program.communicate(timeout=100)
@@ -173,7 +170,7 @@ def test_script_without_a_guard_is_refused_with_advice(script: Script, flags: Fl
     assert 'if __name__ == "__main__":' in err
 
 
-def test_what_a_report_raises_ends_the_run_which_saves(flags: Flags, tmp_path: Path) -> None:
+def test_report_that_raises_ends_the_run_which_saves(flags: Flags, tmp_path: Path) -> None:
     def refuse(row: sfactory.api.Row) -> bool | None:
         raise LookupError("no such trial")
 
@@ -185,7 +182,8 @@ def test_what_a_report_raises_ends_the_run_which_saves(flags: Flags, tmp_path: P
     assert json.loads((tmp_path / "train_dir" / "run" / "summary.json").read_text())["status"] == "failed"
 
 
-def test_bad_flags_are_refused_with_all_problems(flags: Flags, tmp_path: Path) -> None:
+def test_refused_runs_raise_all_problems_and_leave_signals_as_they_were(flags: Flags, tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(ConfigError) as caught:
         sfactory.run({**flags, "gama": 1, "gamma": 2.0, "num_epochs": 0})
 
@@ -194,14 +192,8 @@ def test_bad_flags_are_refused_with_all_problems(flags: Flags, tmp_path: Path) -
         with pytest.raises(ConfigError):
             sfactory.run(wrong)  # type: ignore[arg-type]
     assert not (tmp_path / "train_dir").exists()
-
-
-def test_refused_run_raises_its_error_and_signals_are_as_before(flags: Flags) -> None:
-    before = signal.getsignal(signal.SIGINT)
-
     with pytest.raises(EnvError, match="num_contexts is 1"):
         sfactory.run({**flags, "env_kwargs": {"num_contexts": 1}})
-
     assert signal.getsignal(signal.SIGINT) is before
 
 

@@ -35,12 +35,11 @@ def words_of_the_command(run: TrainerRun) -> list[str]:
     return shlex.split(command[1])[3:]
 
 
-def test_a_run_is_tuned_once_and_keeps_what_was_chosen(run_trainer: RunTrainer) -> None:
+def test_run_is_tuned_once_and_keeps_the_chosen_settings(run_trainer: RunTrainer) -> None:
     run = run_trainer(train_for_env_steps=STEPS, **FREE, **TUNE)
 
-    assert run.wait(TUNING_S) == ExitCode.DONE, run.report("failed")
+    run.assert_ended(ExitCode.DONE, TUNING_S)
     assert run.result()["env_steps"] >= STEPS
-    run.assert_clean()
     tried = settings_tried(run)
     assert len(tried) >= 4
     assert all(re.fullmatch(r"inference=\w+ num_envs_per_worker=\d+", settings) for settings in tried), tried
@@ -49,10 +48,8 @@ def test_a_run_is_tuned_once_and_keeps_what_was_chosen(run_trainer: RunTrainer) 
     assert chosen[1] in tried
     saved = read_config(run.run_dir)
     assert saved is not None
-    assert {name for name, source in saved.sources.items() if source == "autotune"} == {
-        "inference",
-        "num_envs_per_worker",
-    }
+    tuned = {name for name, source in saved.sources.items() if source == "autotune"}
+    assert tuned == {"inference", "num_envs_per_worker"}
     assert chosen[1] == " ".join(f"{name}={saved.values[name]}" for name in ("inference", "num_envs_per_worker"))
     assert saved.values["autotune"] is False
     # The command that is printed gives this very run.
@@ -60,32 +57,30 @@ def test_a_run_is_tuned_once_and_keeps_what_was_chosen(run_trainer: RunTrainer) 
 
     again = run_trainer(**{**run.flags, "train_for_env_steps": 2 * STEPS})
 
-    assert again.wait() == ExitCode.DONE, again.report("failed")
+    again.assert_ended(ExitCode.DONE)
     kept = f"--num_envs_per_worker={saved.values['num_envs_per_worker']} --inference={saved.values['inference']}"
     assert f"this run keeps the settings that it was tuned to: {kept};" in again.stderr
     assert settings_tried(again) == []
     resumed = read_config(run.run_dir)
     assert resumed is not None
     assert {**resumed.values, "train_for_env_steps": STEPS} == saved.values
-    again.assert_clean()
 
 
-def test_a_benchmark_measures_with_what_was_chosen_and_leaves_no_files(run_trainer: RunTrainer) -> None:
+def test_benchmark_measures_with_the_chosen_settings_and_leaves_no_files(run_trainer: RunTrainer) -> None:
     run = run_trainer(benchmark=True, benchmark_seconds=1, learner_num_threads=1, **TUNE)
 
-    assert run.wait(TUNING_S) == ExitCode.DONE, run.report("failed")
+    run.assert_ended(ExitCode.DONE, TUNING_S)
     result = run.result()
     assert f"--inference={result['inference']}" in words_of_the_command(run)
     assert result["mode"] == "train"
     assert {settings.partition("=")[0] for settings in settings_tried(run)} == {"inference"}
     assert not run.run_dir.exists()
-    run.assert_clean()
 
 
-def test_where_everything_is_given_there_is_nothing_to_try(run_trainer: RunTrainer) -> None:
+def test_nothing_is_tried_where_everything_is_given(run_trainer: RunTrainer) -> None:
     run = run_trainer(train_for_env_steps=STEPS, inference="local", learner_num_threads=1, **TUNE)
 
-    assert run.wait() == ExitCode.DONE, run.report("failed")
+    run.assert_ended(ExitCode.DONE)
     assert "there is nothing to tune" in run.stderr
     assert settings_tried(run) == []
     assert json.loads((run.run_dir / "config.json").read_text())["config"]["num_envs_per_worker"] == 8

@@ -16,6 +16,8 @@ from tests.support.long import long
 from tests.support.parts import evaluate
 from tests.support.sampling import Array, Sampler, Sampling, SerialSampler, WitnessStaging, columns_by_env
 
+Inference = Literal["central", "local"]
+BOTH: tuple[Inference, Inference] = ("central", "local")
 ACTORS, ENVS = 2, 10
 COUNTING = "sfactory_envs.synthetic.counting:Counting"
 COUNTING_VECTOR = "sfactory_envs.synthetic.counting_vector:counting_vector"
@@ -24,7 +26,7 @@ DATASET_ROWS = 7  # no multiple of the rows of a slot: slots are cut, and cut in
 
 
 def counting_config(
-    inference: Literal["central", "local"],
+    inference: Inference,
     rollout: int,
     ends: str,
     *,
@@ -55,7 +57,7 @@ def counting_config(
 
 
 def publish(sampler: Sampling, version: int) -> None:
-    """Weights under which every value is the version, and action probabilities are as different as ever."""
+    """Weights under which every value is the version; action probabilities stay different."""
     with torch.no_grad():
         sampler.model.value_head.linear.weight.zero_()
         sampler.model.value_head.linear.bias.fill_(version)
@@ -120,30 +122,12 @@ def check_places(columns: list[Column], rollout: int, ends: str) -> None:
         assert places == set(range(rollout)), way
 
 
-@pytest.mark.parametrize(
-    ("inference", "rollout", "ends", "transitions"),
-    [
-        ("central", 5, "mixed", 8_000),
-        ("local", 1, "mixed", 3_000),
-        ("local", 3, "truncated", 3_000),
-        *(long(inference, rollout, "mixed", 30_000) for inference in ("central", "local") for rollout in (5, 8)),
-        *(long(inference, 4, "both", 3_000) for inference in ("central", "local")),
-    ],
-)
-def test_every_transition_arrives_once_in_order_and_whole(
-    inference: Literal["central", "local"], rollout: int, ends: Any, transitions: int
-) -> None:
-    torch.manual_seed(rollout)
-    rules = CountingRules(max_length=2 * rollout + 1, ends=ends)
-
-    check_layout(Sampler(counting_config(inference, rollout, ends), SPEC), rules, transitions)
-
-
-def check_layout(
-    sampler: Sampler | SerialSampler, rules: CountingRules, transitions: int, resets: Resets = "trainer"
-) -> list[dict[str, Array]]:
+def check_layout(config: Config, serial: bool, transitions: int, resets: Resets = "trainer") -> list[dict[str, Array]]:
     """Sample that many transitions and check them all; returns the datasets."""
-    rollout, inference = sampler.layout.rollout, sampler.layout.inference
+    rollout, inference, ends = config.sampling.rollout, config.sampling.inference, config.run.env_kwargs["ends"]
+    torch.manual_seed(rollout)
+    sampler = (SerialSampler if serial else Sampler)(config, SPEC)
+    rules = CountingRules(max_length=2 * rollout + 1, ends=ends)
     with sampler:
         datasets, staging = sample(sampler, transitions)
         sampler.wait_until_held_back()
@@ -191,31 +175,32 @@ def check_memory(sampler: Sampling, rollouts: list[dict[str, Array]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inference", "serial"), [("central", False), ("local", True), long("local", False), long("central", True)]
+    ("inference", "serial", "rollout", "ends", "transitions"),
+    [
+        ("central", False, 5, "mixed", 8_000),
+        ("local", False, 1, "mixed", 3_000),
+        ("local", False, 3, "truncated", 3_000),
+        *(long(inference, False, rollout, "mixed", 30_000) for inference in BOTH for rollout in (5, 8)),
+        *(long(inference, False, 4, "both", 3_000) for inference in BOTH),
+        ("central", True, 1, "mixed", 5_000),
+        ("local", True, 5, "mixed", 5_000),
+        ("central", True, 4, "both", 5_000),
+    ],
 )
-def test_in_a_synchronous_layout_every_dataset_is_of_the_newest_policy(
-    inference: Literal["central", "local"], serial: bool
+def test_every_transition_arrives_once_in_order_and_whole(
+    inference: Inference, serial: bool, rollout: int, ends: Any, transitions: int
 ) -> None:
-    torch.manual_seed(0)
-    config = counting_config(inference, 5, "mixed", synchronous=True)
-    sampler = (SerialSampler if serial else Sampler)(config, SPEC)
-
-    datasets = check_layout(sampler, CountingRules(max_length=11, ends="mixed"), 6_000)
-
-    for version, dataset in enumerate(datasets):
-        assert (dataset["policy_version"] == version).all(), f"dataset {version}"
+    check_layout(counting_config(inference, rollout, ends), serial, transitions)
 
 
 @pytest.mark.parametrize(
-    ("inference", "rollout", "ends"), [("central", 1, "mixed"), ("local", 5, "mixed"), ("central", 4, "both")]
+    ("inference", "serial"), [("central", False), ("local", True), long("local", False), long("central", True)]
 )
-def test_in_serial_mode_every_transition_arrives_once_in_order_and_whole(
-    inference: Literal["central", "local"], rollout: int, ends: Any
-) -> None:
-    torch.manual_seed(rollout)
-    rules = CountingRules(max_length=2 * rollout + 1, ends=ends)
+def test_every_dataset_of_a_synchronous_layout_is_of_the_newest_policy(inference: Inference, serial: bool) -> None:
+    datasets = check_layout(counting_config(inference, 5, "mixed", synchronous=True), serial, 6_000)
 
-    check_layout(SerialSampler(counting_config(inference, rollout, ends), SPEC), rules, 5_000)
+    for version, dataset in enumerate(datasets):
+        assert (dataset["policy_version"] == version).all(), f"dataset {version}"
 
 
 @pytest.mark.parametrize(
@@ -224,18 +209,14 @@ def test_in_serial_mode_every_transition_arrives_once_in_order_and_whole(
         ("central", False, 6, 2),
         ("local", True, 3, 1),
         ("central", True, 6, 6),
-        *(long(inference, False, rollout, rollout) for inference in ("central", "local") for rollout in (1, 6)),
+        *(long(inference, False, rollout, rollout) for inference in BOTH for rollout in (1, 6)),
         long("local", False, 6, 2),
     ],
 )
-def test_with_memory_recorded_states_are_those_of_the_whole_life_of_an_env(
-    inference: Literal["central", "local"], serial: bool, rollout: int, recurrence: int
+def test_recorded_states_of_memory_are_those_of_the_whole_life_of_an_env(
+    inference: Inference, serial: bool, rollout: int, recurrence: int
 ) -> None:
-    torch.manual_seed(rollout)
-    rules = CountingRules(max_length=2 * rollout + 1, ends="mixed")
-    config = counting_config(inference, rollout, "mixed", recurrence=recurrence)
-
-    check_layout((SerialSampler if serial else Sampler)(config, SPEC), rules, 4_000)
+    check_layout(counting_config(inference, rollout, "mixed", recurrence=recurrence), serial, 4_000)
 
 
 @pytest.mark.parametrize(
@@ -249,11 +230,9 @@ def test_with_memory_recorded_states_are_those_of_the_whole_life_of_an_env(
         long("central", "NextStep", 6, "mixed", 2),
     ],
 )
-def test_a_vector_env_is_recorded_as_plain_envs_are_whichever_way_it_resets(
-    inference: Literal["central", "local"], resets: Resets, rollout: int, ends: Any, recurrence: int
+def test_vector_env_is_recorded_as_plain_envs_are(
+    inference: Inference, resets: Resets, rollout: int, ends: Any, recurrence: int
 ) -> None:
-    torch.manual_seed(rollout)
-    rules = CountingRules(max_length=2 * rollout + 1, ends=ends)
     config = counting_config(inference, rollout, ends, recurrence=recurrence, resets=resets)
 
-    check_layout(Sampler(config, SPEC), rules, 4_000, resets)
+    check_layout(config, False, 4_000, resets)

@@ -17,13 +17,12 @@ from sfactory.config.schema import Config
 from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.counting_agents import AgentsRules, CountingLists
-from tests.flow.test_counting import ACTORS, DATASET_ROWS, ENVS, counting_config
+from tests.flow.test_counting import ACTORS, BOTH, DATASET_ROWS, ENVS, Inference, counting_config
 from tests.flow.test_counting_with_faults import PlaceStaging, sampled_columns
 from tests.support.agents_check import AgentRows, AgentsTally, check_rows
 from tests.support.long import long
 from tests.support.sampling import Array, Sampler, SerialSampler
 
-Inference = Literal["central", "local"]
 Form = Literal["Parallel", "Lists"]
 MODULE = "sfactory_envs.synthetic.counting_agents"
 AGENTS = 3
@@ -123,7 +122,7 @@ def check_layout(
         ("local", "Parallel", 5, True),
         ("central", "Parallel", 1, True),
         *(long(inference, form, 5, False) for inference, form in (("local", "Lists"), ("central", "Parallel"))),
-        *(long(inference, "Lists", rollout, True) for inference in ("central", "local") for rollout in (1, 5, 8)),
+        *(long(inference, "Lists", rollout, True) for inference in BOTH for rollout in (1, 5, 8)),
     ],
 )
 def test_every_row_of_every_agent_arrives_as_the_script_says(
@@ -136,7 +135,7 @@ def test_every_row_of_every_agent_arrives_as_the_script_says(
 
 
 @pytest.mark.parametrize("inference", ["central", long("local")])
-def test_in_a_synchronous_layout_a_dataset_is_one_round_of_all_agents(inference: Inference) -> None:
+def test_synchronous_dataset_is_one_round_of_all_agents(inference: Inference) -> None:
     config = agents_config(inference, "Lists", 5, synchronous=True)
 
     columns = check_layout(SerialSampler(config, SPEC), "Lists", 1_500)
@@ -155,7 +154,7 @@ def check_memory(sampler: Sampler | SerialSampler, rollouts: list[dict[str, Arra
             if t % recurrence == 0:
                 recorded = torch.from_numpy(rollout["rnn_states"][t // recurrence])
                 torch.testing.assert_close(recorded, state[0], atol=1e-5, rtol=1e-4)
-            if obs[t].any():  # who stands idle shows zeros
+            if obs[t].any():  # an idle agent shows zeros
                 with torch.no_grad():
                     state = sampler.model({"obs": obs[t : t + 1]}, state).state
         torch.testing.assert_close(torch.from_numpy(rollout["rnn_states"][-1]), state[0], atol=1e-5, rtol=1e-4)
@@ -164,7 +163,7 @@ def check_memory(sampler: Sampler | SerialSampler, rollouts: list[dict[str, Arra
 @pytest.mark.parametrize(
     ("inference", "rollout", "recurrence"), [("local", 6, 2), long("central", 6, 2), long("central", 3, 1)]
 )
-def test_an_agent_that_wakes_up_remembers_all_that_it_has_seen(
+def test_agent_that_wakes_up_remembers_all_that_it_has_seen(
     inference: Inference, rollout: int, recurrence: int
 ) -> None:
     torch.manual_seed(rollout)

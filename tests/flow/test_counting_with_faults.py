@@ -1,13 +1,12 @@
 """Envs that fail all the time: every good transition arrives once, in order and whole, and nothing else is valid.
 
-With real processes and in one; envs raise in steps and resets, and give NaN, infinity and short observations.
+With real processes and in one; envs raise in steps and resets, and return NaN, infinity and short observations.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from typing import Literal
 
 import pytest
 
@@ -15,14 +14,13 @@ from sfactory.config.schema import Config
 from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
 from sfactory_envs.synthetic.counting import CountingRules
 from sfactory_envs.synthetic.faulty_counting import FAULTS
-from tests.flow.test_counting import ACTORS, ENVS, SPEC, as_column, counting_config, publish
+from tests.flow.test_counting import ACTORS, ENVS, SPEC, Inference, as_column, counting_config, publish
 from tests.support.counting_check import check_column
 from tests.support.long import long
 from tests.support.sampling import Array, Sampler, SerialSampler, WitnessStaging
 
 FAULTY = "sfactory_envs.synthetic.faulty_counting:FaultyCounting"
 EVERY = 80
-Inference = Literal["central", "local"]
 
 
 class PlaceStaging(WitnessStaging):
@@ -77,7 +75,7 @@ def sampled_columns(
     ("inference", "rollout", "serial"),
     [("central", 5, False), ("local", 1, True), long("local", 5, False), long("central", 5, True)],
 )
-def test_faults_spoil_their_own_steps_and_no_others(inference: Inference, rollout: int, serial: bool) -> None:
+def test_faults_mask_their_own_steps_alone(inference: Inference, rollout: int, serial: bool) -> None:
     config = faulty_config(inference, rollout)
     sampler = SerialSampler(config, SPEC) if serial else Sampler(config, SPEC)
     with sampler:

@@ -14,40 +14,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
 from sfactory.system.cores import Cores
-from tests.support.envs import HIGH_RETURN, LOW_RETURN
 from tests.support.process_states import wait_until_all_work
-from tests.support.trainer import REAL, RunTrainer, TrainerRun
+from tests.support.trainer import ENDLESS, REAL, RunTrainer, TrainerRun
 
-ENDLESS = 1_000_000_000
 NEVER_S = 100_000
 SEESAW = "tests.support.envs:Seesaw"
 ACTORS = ["sf-actor-0", "sf-actor-1"]
 
 
 def stop(runs: Iterable[TrainerRun]) -> None:
-    """End endless runs as a container's stop does, all at once."""
+    """End endless runs, all at once."""
     runs = list(runs)
     for run in runs:
         run.signal_main(signal.SIGTERM)
     for run in runs:
-        assert run.wait() == ExitCode.SIGTERM, run.report("wrong exit code")
-    for run in runs:
-        run.assert_clean()
-
-
-def finished(run: TrainerRun) -> TrainerRun:
-    assert run.wait() == ExitCode.DONE, run.report("wrong exit code")
-    run.assert_clean()
-    return run
+        run.assert_ended(ExitCode.SIGTERM)
 
 
 def rows(run: TrainerRun) -> list[dict[str, Any]]:
-    path = run.run_dir / "metrics.jsonl"
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return run.metrics() if (run.run_dir / "metrics.jsonl").exists() else []
 
 
 def progress_lines(run: TrainerRun) -> int:
@@ -90,48 +77,12 @@ def test_each_interval_of_reports_has_a_flag_of_its_own(run_trainer: RunTrainer)
     assert events(runs["rows"]) == 0
     assert [progress_lines(runs[name]) for name in ("rows", "flushes")] == [0, 0]
     stop(runs.values())
-    # At its end a run tells everything once more.
+    # At its end a run reports everything once more.
     assert len(rows(runs["lines"])) == 1
     assert [progress_lines(runs[name]) for name in ("rows", "flushes")] == [1, 1]
     for name in ("rows", "flushes"):
         assert events(runs[name]) == 1 + len(rows(runs[name])) >= 8
     assert events(runs["lines"]) == 0
-
-
-def test_serial_sessions_end_after_seconds_and_tell_returns_from_what_policies_are_judged_by(
-    run_trainer: RunTrainer,
-) -> None:
-    flags = {
-        "env": SEESAW,
-        "serial_mode": True,
-        "stats_avg": 100,
-        "save_best_after": 0,
-        "save_best_every_sec": 0,
-        "experiment_summaries_interval": 0.25,
-        "train_for_env_steps": ENDLESS,
-    }
-    bests, last_rows = [], []
-    for seconds, metric in ((3.0, "score"), (6.0, "reward")):
-        run = finished(run_trainer(**flags, save_best_metric=metric, train_for_seconds=seconds))
-        result = run.result()
-        assert json.loads((run.run_dir / "summary.json").read_text()) == result
-        assert (result["status"], result["train_seconds"] >= seconds) == ("done", True)
-        assert 256 <= result["env_steps"] == run.saved_env_steps() < ENDLESS
-        assert LOW_RETURN < result["episode_return_mean"] <= result["best_episode_return_mean"] < HIGH_RETURN
-        last_rows.append(rows(run)[-1])
-        loaded = CheckpointDir(run.run_dir / "checkpoint_p0", keep=2).load("best")
-        assert loaded is not None, run.report("no best policy")
-        bests.append((loaded.payload["best_metric"], loaded.payload["best_objective"]))
-
-    assert [metric for metric, _ in bests] == ["score", "reward"]
-    assert 1000 * LOW_RETURN < bests[0][1] < 1000 * HIGH_RETURN
-    assert LOW_RETURN < bests[1][1] < HIGH_RETURN
-    # Each session ends with a row, and its last hundred episodes are of both kinds.
-    for row in last_rows:
-        assert [row[f"train/episode_return_{kind}"] for kind in ("min", "max")] == [LOW_RETURN, HIGH_RETURN]
-        assert LOW_RETURN < row["train/episode_return_mean"] < HIGH_RETURN
-        assert [row[f"train/extra/score_{kind}"] for kind in ("min", "max")] == [1000 * LOW_RETURN, 1000 * HIGH_RETURN]
-        assert [row[f"train/episode_length_{kind}"] for kind in ("min", "mean", "max")] == [4.0, 4.0, 4.0]
 
 
 def own_library(folder: Path) -> Path:
@@ -141,7 +92,7 @@ def own_library(folder: Path) -> Path:
     return Path(shutil.copy(own, folder))
 
 
-def test_processes_are_as_nice_as_pinned_and_as_threaded_as_is_wanted(
+def test_processes_have_the_niceness_cores_and_threads_of_the_flags(
     run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "4")
@@ -184,49 +135,34 @@ def test_processes_are_as_nice_as_pinned_and_as_threaded_as_is_wanted(
 
 
 @pytest.mark.skipif(Cores.available().count < 2, reason="one core cannot be kept free of the only one")
-def test_cores_that_are_kept_for_the_learner_are_closed_to_actors_alone(run_trainer: RunTrainer) -> None:
+def test_cores_kept_for_the_learner_are_closed_to_actors_alone(run_trainer: RunTrainer) -> None:
     run = run_trainer(learner_cores=1, train_for_env_steps=ENDLESS)
     wait_until_all_work(run)
+    learner, *actors = (os.sched_getaffinity(run.pid_of(name)) for name in ("sf-learner-0", *ACTORS))
+    run.stop()
 
     cores = Cores.available().ids
-    learner = os.sched_getaffinity(run.pid_of("sf-learner-0"))
-    actors = [os.sched_getaffinity(run.pid_of(actor)) for actor in ACTORS]
-    stop([run])
-
     assert learner == set(cores)
     assert all(len(own) > 0 and own <= set(cores[1:]) for own in actors)
 
 
-def drawn(run_trainer: RunTrainer, folder: Path, actors: list[str], **flags: object) -> list[list[float]]:
-    """What the first env of each actor drew from the generators of its process, in a run with these flags."""
-    folder.mkdir()
-    run = run_trainer(
-        env="tests.support.envs:Drawing",
-        env_kwargs={"folder": str(folder)},
-        experiment=folder.name,
-        train_for_env_steps=512,
-        **flags,
-    )
-    finished(run)
-    return [json.loads((folder / actor).read_text().splitlines()[0]) for actor in actors]
-
-
-def test_the_seed_reaches_the_generators_of_an_actors_process(run_trainer: RunTrainer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("processes", "flags"),
     # Synchronous, so that no actor can be left out.
-    first = drawn(run_trainer, tmp_path / "first", ACTORS, seed=1, async_rl=False)
-    again = drawn(run_trainer, tmp_path / "again", ACTORS, seed=1, async_rl=False)
-    other = drawn(run_trainer, tmp_path / "other", ACTORS, seed=2, async_rl=False)
+    [(ACTORS, {"async_rl": False}), (["sf-main"], {"serial_mode": True})],
+    ids=["processes", "serial"],
+)
+def test_seed_reaches_the_generators_of_processes(
+    run_trainer: RunTrainer, tmp_path: Path, processes: list[str], flags: dict[str, Any]
+) -> None:
+    drawn: dict[str, list[list[float]]] = {}  # by the first env of each process: Python's, numpy's and torch's number
+    for name, seed in (("first", 1), ("again", 1), ("other", 2)):
+        folder = tmp_path / name
+        folder.mkdir()
+        env = {"env": "tests.support.envs:Drawing", "env_kwargs": {"folder": str(folder)}}
+        run_trainer(**env, experiment=name, seed=seed, train_for_env_steps=512, **flags).done()
+        drawn[name] = [json.loads((folder / process).read_text().splitlines()[0]) for process in processes]
 
-    assert first == again
-    # Python's, numpy's and torch's number differ between actors and between seeds.
-    assert all(one != two for one, two in zip(first[0], first[1], strict=True))
-    assert all(one != two for one, two in zip(first[0], other[0], strict=True))
-
-
-def test_in_serial_mode_the_seed_reaches_the_generators_of_the_process(run_trainer: RunTrainer, tmp_path: Path) -> None:
-    first = drawn(run_trainer, tmp_path / "first", ["sf-main"], seed=1, serial_mode=True)
-    again = drawn(run_trainer, tmp_path / "again", ["sf-main"], seed=1, serial_mode=True)
-    other = drawn(run_trainer, tmp_path / "other", ["sf-main"], seed=2, serial_mode=True)
-
-    assert first == again
-    assert all(one != two for one, two in zip(first[0], other[0], strict=True))
+    assert drawn["first"] == drawn["again"]
+    for others in (drawn["first"][1:], drawn["other"]):
+        assert all(one != two for other in others for one, two in zip(drawn["first"][0], other, strict=True))

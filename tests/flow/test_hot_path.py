@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 from faster_fifo import Queue
@@ -51,9 +51,14 @@ def grew(path: HotPath) -> tuple[Growth, int]:
     return more, more.steps // STEPS_PER_BLOCK
 
 
-def take_multiprocessing_lock() -> None:
-    with multiprocessing.get_context("fork").Lock():
-        pass
+PICKLES = (
+    lambda: pickle.dumps(1),
+    lambda: pickle.loads(b"I1\n."),
+    lambda: pickle.dumps(PICKLING.keys),
+    lambda: Queue(4096).put(1),
+    lambda: json.dumps(1),
+    lambda: copy.deepcopy([1]),
+)
 
 
 def take_lock() -> None:
@@ -68,7 +73,7 @@ def test_no_step_pickles_or_takes_a_lock(inference: Inference) -> None:
         calls = profiled(lambda: path.run(PROFILED))
 
     slots = PROFILED // ROLLOUT
-    # Per step a request and a reply, if somebody else answers; per slot the news that it is complete, and free.
+    # Per step a request and a reply with central inference; per slot the news that it is complete, and free.
     messages = 2 * slots + (2 * PROFILED if inference == "central" else 0)
     assert called(calls, r"actor\.split:Split\.step$") == PROFILED
     assert called(calls, ENCODED) >= messages
@@ -89,8 +94,8 @@ def test_what_stays_does_not_grow_with_the_steps(inference: Inference) -> None:
     assert more.heap_bytes < BYTES_PER_STEP * more.steps
 
 
-def test_what_stays_is_seen() -> None:
-    class Keeper:
+def test_growth_is_detected() -> None:
+    class Growing:
         def __init__(self) -> None:
             self.kept: list[object] = []
 
@@ -100,7 +105,7 @@ def test_what_stays_is_seen() -> None:
             circle.append(circle)
 
     with HotPath("central", ENVS) as path:
-        path.workers.append(Keeper())
+        path.workers.append(Growing())
         path.run(WARM_UP)
         more, too_many = grew(path)
 
@@ -109,27 +114,15 @@ def test_what_stays_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    "work",
+    ("work", "patterns"),
     [
-        lambda: pickle.dumps(1),
-        lambda: pickle.loads(b"I1\n."),
-        lambda: pickle.dumps(PICKLING.keys),
-        lambda: Queue(4096).put(1),
-        lambda: json.dumps(1),
-        lambda: copy.deepcopy([1]),
+        *((work, PICKLING.values()) for work in PICKLES),
+        (take_lock, [LOCKS]),
+        (lambda: threading.Lock().acquire(), [LOCKS]),
+        (lambda: multiprocessing.get_context("fork").Lock().acquire(), [LOCKS]),
     ],
-    ids=["dumps", "loads", "reduce", "faster-fifo by itself", "json", "deepcopy"],
 )
-def test_what_pickles_is_seen(work: Callable[[], object]) -> None:
+def test_pickles_and_locks_are_detected(work: Callable[[], object], patterns: Iterable[str]) -> None:
     calls = profiled(work)
 
-    assert sum(called(calls, pattern) for pattern in PICKLING.values()) > 0
-
-
-@pytest.mark.parametrize(
-    "work",
-    [take_lock, take_multiprocessing_lock, lambda: threading.Lock().acquire(), lambda: threading.Event().is_set()],
-    ids=["with", "multiprocessing", "acquire", "threading"],
-)
-def test_a_lock_is_seen(work: Callable[[], object]) -> None:
-    assert called(profiled(work), LOCKS) > 0
+    assert sum(called(calls, pattern) for pattern in patterns) > 0

@@ -11,16 +11,14 @@ from tests.support.hooks import DIARY, FILE, lines
 from tests.support.long import LONG, long
 from tests.support.trainer import RunTrainer
 
-WATCHERS = "tests.support.hooks"
+HOOKS = "tests.support.hooks"
 
 
 @pytest.mark.parametrize("serial", [False, long(True)])
-def test_an_observer_sees_a_run_from_its_beginning_to_its_end(run_trainer: RunTrainer, serial: bool) -> None:
-    run = run_trainer(
-        observers=f"{WATCHERS}:Diary", serial_mode=serial, train_for_seconds=3, experiment_summaries_interval=0.5
-    )
+def test_observer_sees_a_run_from_its_beginning_to_its_end(run_trainer: RunTrainer, serial: bool) -> None:
+    flags = {"train_for_seconds": 3, "experiment_summaries_interval": 0.5}
+    run = run_trainer(observers=f"{HOOKS}:Diary", serial_mode=serial, **flags).done()
 
-    assert run.wait() == 0, run.report("failed")
     diary = lines(run.run_dir / FILE)
     calls = [line["call"] for line in diary]
     assert calls[:2] == ["on_init", "on_start"]
@@ -39,30 +37,22 @@ def test_an_observer_sees_a_run_from_its_beginning_to_its_end(run_trainer: RunTr
     rows = run.metrics()
     assert [row["diary/asked"] for row in rows] == list(range(1, len(rows) + 1))
     assert len(rows) >= 3
-    run.assert_clean()
 
 
 @pytest.mark.parametrize("serial", [long(False), True])
-def test_a_hook_is_called_in_the_learner_after_each_dataset(
+def test_hook_is_called_in_the_learner_after_each_dataset(
     run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, serial: bool
 ) -> None:
     monkeypatch.setenv(DIARY, str(tmp_path / "hook.jsonl"))
-    run = run_trainer(
-        after_train_step=f"{WATCHERS}:note",
-        serial_mode=serial,
-        num_batches_per_epoch=2,
-        num_epochs=1,
-        train_for_env_steps=5000,
-    )
+    flags = {"num_batches_per_epoch": 2, "num_epochs": 1, "train_for_env_steps": 5000}
+    run = run_trainer(after_train_step=f"{HOOKS}:note", serial_mode=serial, **flags).done()
 
-    assert run.wait() == 0, run.report("failed")
     notes, result = lines(tmp_path / "hook.jsonl"), run.result()
     assert [note["train_step"] for note in notes] == list(range(2, result["updates"] + 1, 2))
     assert notes[-1]["env_steps"] == result["env_steps"]
     assert all(set(note["stats"]) == set(TRAIN_STATISTICS) for note in notes)
     (pid,) = {note["pid"] for note in notes}
     assert (pid == run.pid) == serial
-    run.assert_clean()
 
 
 @LONG
@@ -70,12 +60,7 @@ def test_benchmark_calls_no_observer_and_no_hook(
     run_trainer: RunTrainer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(DIARY, str(tmp_path / "hook.jsonl"))
-    run = run_trainer(
-        benchmark=True,
-        benchmark_seconds=1,
-        observers=f"{WATCHERS}:FailsInStart",
-        after_train_step=f"{WATCHERS}:note",
-    )
+    own = {"observers": f"{HOOKS}:FailsInStart", "after_train_step": f"{HOOKS}:note"}
+    run_trainer(benchmark=True, benchmark_seconds=1, **own).done()
 
-    assert run.wait() == 0, run.report("failed")
     assert not (tmp_path / "hook.jsonl").exists()

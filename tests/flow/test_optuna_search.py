@@ -1,4 +1,4 @@
-"""The example of a search by Optuna searches, and prunes what Optuna gives up."""
+"""The example of a search by Optuna searches, and prunes the runs that Optuna gives up."""
 
 from __future__ import annotations
 
@@ -23,29 +23,7 @@ FLAGS = to_argv({**SHORT, "serial_mode": True, "train_for_env_steps": 4000})
 
 
 @LONG
-def test_three_trials_train_with_what_optuna_suggests(tmp_path: Path) -> None:
-    options = ["--trials", "3", "--seed", "1", "--study", "bandit", "--train_dir", str(tmp_path)]
-    argv = [sys.executable, "scripts/optuna_search.py", *options, "--", *FLAGS]
-
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
-
-    assert done.returncode == 0, done.stderr
-    best = json.loads(done.stdout.splitlines()[-1])
-    study = optuna.load_study(study_name="bandit", storage=f"sqlite:///{tmp_path}/bandit/study.db")
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3
-    assert best["score"] == max(trial.values[0] for trial in study.trials)
-    for trial in study.trials:
-        folder = tmp_path / "bandit" / f"trial_{trial.number}"
-        config = json.loads((folder / "config.json").read_text())["config"]
-        assert {name: config[name] for name in trial.params} == trial.params
-        summary = Summary.read(folder / "summary.json")
-        assert summary is not None
-        assert (summary.status, summary.episode_return_mean) == ("done", trial.values[0])
-        assert trial.intermediate_values
-
-
-@LONG
-def test_an_interrupted_search_goes_on_with_the_run_that_it_was_at(tmp_path: Path) -> None:
+def test_interrupted_search_resumes_its_run(tmp_path: Path) -> None:
     flags = [*(word for word in FLAGS if not word.startswith("--train_for")), "--train_for_seconds=12"]
     options = ["--trials", "1", "--study", "halted", "--train_dir", str(tmp_path)]
     argv = [sys.executable, "scripts/optuna_search.py", *options, "--", *flags]
@@ -68,14 +46,17 @@ def test_an_interrupted_search_goes_on_with_the_run_that_it_was_at(tmp_path: Pat
     before, after = (list(trial.intermediate_values.values()) for trial in (interrupted, finished))
     assert 0 < len(before) < len(after)
     assert after[: len(before)] == before
-    assert json.loads(again.stdout.splitlines()[-1])["experiment"] == "trial_0"
+    best = json.loads(again.stdout.splitlines()[-1])
+    assert (best["experiment"], best["score"]) == ("trial_0", finished.values[0])
+    config = json.loads(rows.with_name("config.json").read_text())["config"]
+    assert {name: config[name] for name in finished.params} == finished.params
     assert [path.name for path in rows.parents[1].iterdir() if path.is_dir()] == ["trial_0"]
     summary = Summary.read(rows.with_name("summary.json"))
     assert summary is not None
     assert (summary.status, summary.episode_return_mean) == ("done", finished.values[0])
 
 
-def test_a_run_that_optuna_gives_up_is_ended_and_its_trial_pruned(tmp_path: Path) -> None:
+def test_run_that_optuna_gives_up_is_ended_and_its_trial_pruned(tmp_path: Path) -> None:
     flags = [word for word in FLAGS if not word.startswith("--train_for")]
     study = optuna.create_study(
         direction="maximize", pruner=optuna.pruners.ThresholdPruner(lower=2.0, n_warmup_steps=2)
@@ -92,7 +73,7 @@ def test_a_run_that_optuna_gives_up_is_ended_and_its_trial_pruned(tmp_path: Path
     assert (summary.status, summary.updates > 0) == ("done", True)
 
 
-def test_a_report_that_raises_fails_the_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_that_raises_fails_the_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError("the database is gone")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from typing import Literal
 
 import numpy as np
@@ -38,22 +39,15 @@ class Learners:
         shared, layout = sampler.shared, sampler.layout
         self.assemblers, self.areas = [], []
         for policy, name in enumerate(layout.learner_names):
-            row = shared.status.row(name)
-            inbox = Inbox(
-                policy,
-                shared.trajectories,
-                shared.table,
-                shared.to_learners[policy],
-                shared.to_actors,
-                row,
-            )
+            row, ring = shared.status.row(name), shared.to_learners[policy]
+            inbox = Inbox(policy, shared.trajectories, shared.table, ring, shared.to_actors, row)
             self.assemblers.append(Batcher(inbox, slots_until_trained=False))
             self.areas.append(Staging(spec, layout, pin=False, policy=policy))
         self.datasets: list[list[dict[str, Array]]] = [[] for _ in range(layout.num_policies)]
         self._sampler = sampler
 
     def collect(self) -> None:
-        """Let the rooms take turns until every learner has six datasets."""
+        """Let the workers take turns until every learner has six datasets."""
         for _ in range(TURNS):
             self._sampler.take_turns()
             self.advance()
@@ -78,6 +72,20 @@ def publish_all(sampler: Sampler | SerialSampler) -> None:
         weights.publish(sampler.flat.to_host(), policy)
 
 
+def check_datasets(learners: Learners) -> int:
+    """Each learner got the steps of its own policy alone, and no step came twice; returns how many there were."""
+    seen: Counter[bytes] = Counter()
+    for policy, datasets in enumerate(learners.datasets):
+        for columns in datasets:
+            valid = columns["valid"]
+            assert (columns["value"][valid] == policy * APART).all()
+            assert (columns["policy_version"][valid] == policy).all()
+            # An observation of the counting env holds env, episode and step, and comes but once.
+            seen.update(step.tobytes() for step in columns["obs"][:-1][valid])
+    assert max(seen.values()) == 1
+    return seen.total()
+
+
 @pytest.mark.parametrize(
     ("mapping", "inference", "recurrence"),
     [
@@ -87,7 +95,7 @@ def publish_all(sampler: Sampler | SerialSampler) -> None:
         long("env", "central", 0),
     ],
 )
-def test_a_learner_gets_the_steps_of_its_own_policy_and_no_others(
+def test_learner_gets_the_steps_of_its_own_policy_alone(
     mapping: str, inference: Literal["central", "local"], recurrence: int
 ) -> None:
     with SerialSampler(population(mapping, inference, recurrence), SPEC) as sampler:
@@ -95,21 +103,12 @@ def test_a_learner_gets_the_steps_of_its_own_policy_and_no_others(
         learners = Learners(sampler)
         learners.collect()
 
-        seen: dict[bytes, int] = {}
-        for policy, datasets in enumerate(learners.datasets):
-            for columns in datasets:
-                valid = columns["valid"]
-                assert valid.any()
-                assert (columns["value"][valid] == policy * APART).all()
-                assert (columns["policy_version"][valid] == policy).all()
-                for step in columns["obs"][:-1][valid]:
-                    seen[step.tobytes()] = seen.get(step.tobytes(), 0) + 1
-        # An observation of the counting env tells env, episode and step, and comes but once.
-        assert max(seen.values()) == 1
+        assert check_datasets(learners)
+        assert all(columns["valid"].any() for datasets in learners.datasets for columns in datasets)
 
 
 @pytest.mark.parametrize(("inference", "recurrence"), [("central", 4), ("local", 0), long("local", 4)])
-def test_agents_that_sleep_die_and_change_their_policy_reach_the_learner_of_whoever_played_them(
+def test_agents_that_change_their_policy_reach_the_learner_of_the_policy_that_played_them(
     inference: Literal["central", "local"], recurrence: int
 ) -> None:
     config = agents_config(inference, "Lists", ROLLOUT)
@@ -122,18 +121,10 @@ def test_agents_that_sleep_die_and_change_their_policy_reach_the_learner_of_whoe
         learners = Learners(sampler, AGENTS_SPEC)
         learners.collect()
 
-        seen: dict[bytes, int] = {}
-        for policy, datasets in enumerate(learners.datasets):
-            for columns in datasets:
-                valid = columns["valid"]
-                assert (columns["value"][valid] == policy * APART).all()
-                assert (columns["policy_version"][valid] == policy).all()
-                for step in columns["obs"][:-1][valid]:
-                    seen[step.tobytes()] = seen.get(step.tobytes(), 0) + 1
-                if recurrence:
-                    assert not (columns["held"] & valid).any()
-        assert max(seen.values()) == 1
-        assert sampler.shared.table.steps_of(0) + sampler.shared.table.steps_of(1) >= sum(seen.values())
+        seen, table = check_datasets(learners), sampler.shared.table
+        assert table.steps_of(0) + table.steps_of(1) >= seen
+        for columns in (columns for datasets in learners.datasets for columns in datasets if recurrence):
+            assert not (columns["held"] & columns["valid"]).any()
 
 
 @pytest.mark.parametrize(("mapping", "inference"), [("split", "local"), ("env", "central")])

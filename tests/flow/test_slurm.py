@@ -16,8 +16,8 @@ from tests.support.launches import description
 from tests.support.long import LONG
 from tests.support.source import ROOT
 
-# Time is up once the run trains: what comes before takes as long as the machine likes. A SIGALRM tells that to the
-# timeout of coreutils, which does all the rest itself. sbatch has a minute, in which this one runs the whole job.
+# Time is up once the run trains, because start-up takes as long as the machine needs. A SIGALRM has the timeout of
+# coreutils act at once; it does all the rest itself. sbatch has a minute, in which this one runs the whole job.
 TIMEOUT = """
 $REAL_TIMEOUT "$@" & job=$!
 for _ in {1..450}; do
@@ -59,7 +59,7 @@ def launched(text: str, folder: Path, *flags: str) -> subprocess.CompletedProces
 
 
 @pytest.mark.usefixtures("slurm")
-def test_submitted_scripts_train_and_what_is_done_is_not_submitted_again(tmp_path: Path) -> None:
+def test_submitted_scripts_train_and_finished_runs_are_not_submitted_again(tmp_path: Path) -> None:
     text = description("many", {"train_for_env_steps": 2000}, 'env_vars = {GREETING = "it\'s me"}')
 
     done = launched(text, tmp_path, "--backend=slurm", "--slurm_gpus_per_job=0")
@@ -76,7 +76,7 @@ def test_submitted_scripts_train_and_what_is_done_is_not_submitted_again(tmp_pat
 
 
 @LONG
-def test_a_run_that_does_not_end_in_time_saves_and_is_queued_again(tmp_path: Path, slurm: Path) -> None:
+def test_run_that_does_not_end_in_time_saves_and_is_queued_again(tmp_path: Path, slurm: Path) -> None:
     text = description("many", {"train_for_env_steps": 10**9, "save_every_sec": 1000}, "")
 
     launched(text, tmp_path, "--backend=slurm", f"--slurm_timeout={LONG_S}")

@@ -1,53 +1,65 @@
-"""Envs with known returns, envs that write down what their process may use, and functions for --policy_mapping."""
+"""Envs for whole runs: with known returns, with faults, and with reports of what their process has; policy mappings."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import random
+import signal
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 import torch
 from threadpoolctl import threadpool_info
 
-Obs = npt.NDArray[np.float32]
+from sfactory.messages import TrajectoryReady
+from sfactory.shared.channel import Channel
+from sfactory_envs.synthetic.faulty import Fuse
+from tests.support.rings import lock_for_ever
+
 LOW_RETURN, HIGH_RETURN = 1.0, 5.0
 STEPS = 4  # of an episode
+Step = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
-class Seesaw(gymnasium.Env[Obs, np.int64]):
+def process_name() -> str:
+    """The name of this process, sf-actor-0 for example."""
+    return Path("/proc/self/comm").read_text().strip()
+
+
+class Seesaw(gymnasium.Env[Any, Any]):
     """Returns are LOW_RETURN and HIGH_RETURN in turns, whatever is done, and ``score`` is 1000 times as much."""
 
-    def __init__(self) -> None:
-        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.action_space = gymnasium.spaces.Discrete(2)
-        self._episode, self._step = -1, 0
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    _episode, _step = -1, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self._episode, self._step = self._episode + 1, 0
         return self._obs(), {}
 
-    def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Step:
         self._step += 1
         if self._step < STEPS:
             return self._obs(), 0.0, False, False, {}
         value = HIGH_RETURN if self._episode % 2 else LOW_RETURN
         return self._obs(), value, True, False, {"episode_extra_stats": {"score": 1000.0 * value}}
 
-    def _obs(self) -> Obs:
+    def _obs(self) -> Any:
         return np.array([self._step / STEPS], np.float32)
 
 
 class Fading(Seesaw):
     """Each episode returns less than the one before: the policy that plays the first ones is the best."""
 
-    def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Step:
         obs, _, over, truncated, info = super().step(action)
         return obs, -float(self._episode) if over else 0.0, over, truncated, info
 
@@ -55,7 +67,7 @@ class Fading(Seesaw):
 class Unhurried(Seesaw):
     """A step takes a millisecond, so that main sees a run of some thousand steps in progress."""
 
-    def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Step:
         time.sleep(1e-3)
         return super().step(action)
 
@@ -67,11 +79,10 @@ class Threaded(Seesaw):
     """
 
     def __init__(self, folder: str, library: str) -> None:
-        super().__init__()
         ctypes.CDLL(library)
-        self._path: Path | None = Path(folder) / Path("/proc/self/comm").read_text().strip()
+        self._path: Path | None = Path(folder) / process_name()
 
-    def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Step:
         if self._path is not None:
             threads = {str(info["filepath"]): int(info["num_threads"]) for info in threadpool_info()}
             unfinished = self._path.with_suffix(".unfinished")
@@ -88,10 +99,9 @@ class Drawing(Seesaw):
     """
 
     def __init__(self, folder: str) -> None:
-        super().__init__()
-        self._path: Path | None = Path(folder) / Path("/proc/self/comm").read_text().strip()
+        self._path: Path | None = Path(folder) / process_name()
 
-    def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Step:
         if self._path is not None:
             drawn = [random.random(), float(np.random.random()), float(torch.rand(()))]
             with self._path.open("a") as file:
@@ -100,42 +110,198 @@ class Drawing(Seesaw):
         return super().step(action)
 
 
-class Hangs(Seesaw):
-    """Its 40th step never ends."""
+class Countdown(Seesaw):
+    """Calls ``act`` in its step number ``at``."""
 
-    hangs_at = 40
+    def __init__(self, at: int) -> None:
+        self._left = at
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._steps = 0
-
-    def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        self._steps += 1
-        if self._steps == self.hangs_at and self._hangs():
-            time.sleep(9999.0)
+    def step(self, action: Any) -> Step:
+        self._left -= 1
+        if self._left == 0:
+            self.act()
         return super().step(action)
 
-    def _hangs(self) -> bool:
-        return True
+    def act(self) -> None:
+        """What happens then."""
+        raise NotImplementedError
+
+
+class Hangs(Countdown):
+    """Its 40th step never ends."""
+
+    def __init__(self, at: int = 40) -> None:
+        super().__init__(at)
+
+    def act(self) -> None:
+        time.sleep(9999.0)
 
 
 class HangsInActor1(Hangs):
     """Hangs in its first step in the process sf-actor-1, and is like others everywhere else."""
 
-    hangs_at = 1
+    def __init__(self) -> None:
+        super().__init__(1 if process_name() == "sf-actor-1" else 0)
 
-    def _hangs(self) -> bool:
-        return Path("/proc/self/comm").read_text().strip() == "sf-actor-1"
+
+class Exiting(Countdown):
+    """Calls sys.exit(0), as a simulator's launcher may."""
+
+    def act(self) -> None:
+        sys.exit(0)
+
+
+def _ring_of(reader: str) -> Channel[Any]:
+    (ring,) = [found for found in gc.get_objects() if isinstance(found, Channel) and found.reader == reader]
+    return ring
+
+
+class LocksRing(Countdown):
+    """Dies once, in step ``at``, with the lock of the ring that ``reader`` reads, as if it was killed within a put."""
+
+    def __init__(self, reader: str, at: int, fuse: str) -> None:
+        super().__init__(at)
+        self._reader, self._fuse = reader, Fuse(fuse, 0, 1)
+
+    def step(self, action: Any) -> Step:
+        time.sleep(1e-3)
+        return super().step(action)
+
+    def act(self) -> None:
+        if self._fuse.trip():
+            lock_for_ever(_ring_of(self._reader))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class SpoilsInbox(Unhurried):
+    """Once there is the file ``order``, puts into the ring of the learner what no actor would, once in a run.
+
+    how: "poison", the announcement of a slot that is not there; "flood", a harmless announcement, again and again,
+    until the ring is full. The file ``order``.done is there from then on.
+    """
+
+    def __init__(self, how: str, order: str) -> None:
+        self._how, self._order, self._done = how, Path(order), Path(f"{order}.done")
+
+    def step(self, action: Any) -> Step:
+        if self._order.exists() and not self._done.exists() and Fuse(str(self._done), 0, 1).trip():
+            ring = _ring_of("sf-learner-0")
+            if self._how == "poison":
+                ring.put(TrajectoryReady(0, 1_000_000))
+            else:
+                while ring.try_put(TrajectoryReady(0, 0)):
+                    pass
+        return super().step(action)
+
+
+class ChattyInC(Seesaw):
+    """Writes to stdout with C's stdio, which keeps the last lines to itself until it is flushed."""
+
+    def __init__(self) -> None:
+        self._puts = ctypes.CDLL(None).puts
+
+    def step(self, action: Any) -> Step:
+        self._puts(b"a step was taken in C")
+        return super().step(action)
+
+
+class SlowReset(Unhurried):
+    """Once, reset number ``slow_reset`` of an env takes ``slow_s`` seconds."""
+
+    def __init__(self, slow_reset: int, slow_s: float, fuse: str) -> None:
+        self._left, self._slow_s, self._fuse = slow_reset, slow_s, Fuse(fuse, 0, 1)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._left -= 1
+        if self._left == 0 and self._fuse.trip():
+            time.sleep(self._slow_s)
+        return super().reset(seed=seed, options=options)
+
+
+class Unresettable(Unhurried):
+    """Once there is the file ``order``, no reset succeeds any more, first resets of fresh envs included."""
+
+    def __init__(self, order: str) -> None:
+        self._order = Path(order)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if self._order.exists():
+            raise RuntimeError("the level file is gone")
+        return super().reset(seed=seed, options=options)
+
+
+def _raise() -> None:
+    raise ConnectionError("the simulator refused the connection")
+
+
+_FAULTS: dict[str, Callable[[], object]] = {
+    "raise": _raise,
+    "exit": lambda: sys.exit("the simulator asked to leave"),
+    "leave": lambda: os._exit(0),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "hang": lambda: time.sleep(9999),
+}
+
+
+class Unclosable(Seesaw):
+    """In actors, its close() raises, or does not return."""
+
+    def __init__(self, how: str) -> None:
+        self._how = how
+
+    def close(self) -> None:
+        if process_name().startswith("sf-actor"):
+            _FAULTS[self._how]()
+
+
+class FirstResets(Seesaw):
+    """Its first reset fails in the process called ``process``, in as many processes of that name as ``times``.
+
+    how: what happens then, see _FAULTS; in the constructor instead if ``in_constructor``. Each process writes its
+    events to a file of its name in ``folder``, one JSON object a line: the event, its time, the seed or what the
+    env can see of GPUs. making_s, reset_s: how long these take.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        process: str = "",
+        how: str = "raise",
+        times: int = 1,
+        in_constructor: bool = False,
+        making_s: float = 0.0,
+        reset_s: float = 0.0,
+    ) -> None:
+        self._path = Path(folder) / process_name()
+        self._faulty = self._path.name == process
+        self._how, self._times, self._reset_s = how, times, reset_s
+        self._log("making", **{name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "EGL_DEVICE_ID")})
+        time.sleep(making_s)
+        if in_constructor:
+            self._fail("constructor")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if self._episode < 0:
+            time.sleep(self._reset_s)
+            self._fail("first reset", seed=seed)
+            self._log("was reset")
+        return super().reset(seed=seed)
+
+    def _fail(self, event: str, **more: object) -> None:
+        if self._faulty and self._log(event, **more) <= self._times:
+            _FAULTS[self._how]()
+
+    def _log(self, event: str, **more: object) -> int:
+        """Write it down; returns how many processes have had this event."""
+        with self._path.open("a") as file:
+            file.write(json.dumps({"event": event, "pid": os.getpid(), "at": time.monotonic(), **more}) + "\n")
+        lines = [json.loads(line) for line in self._path.read_text().splitlines()]
+        return len({line["pid"] for line in lines if line["event"] == event})
 
 
 def mostly_the_first(agent: str, episode: int, env: int) -> int:
     """Policy 1 in every 20th episode of one env, policy 0 otherwise."""
     return int(env == 0 and episode % 20 == 19)
-
-
-def unknown(agent: str, episode: int, env: int) -> int:
-    """A policy that is not there."""
-    return 7
 
 
 def soon_without_the_third(agent: str, episode: int, env: int) -> int:

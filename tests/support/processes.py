@@ -1,13 +1,17 @@
-"""Finds what is left of a run in /proc and /dev/shm: processes by a mark in their environment, names, open files."""
+"""Starts programs with a mark in their environment, and finds what is left of them in /proc and /dev/shm."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.support.warm_process import MARK
+from tests.support.source import ROOT
+from tests.support.warm_process import MARK, WarmRun
 
 SHM = Path("/dev/shm")
 
@@ -81,3 +85,65 @@ def is_stopped(pid: int) -> bool:
     """Whether the process lives, and all its threads are stopped: some may be sooner than others."""
     lines = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
     return bool(lines) and all(line.rpartition(")")[2].split()[0] == "T" for line in lines)
+
+
+class MarkedProgram:
+    """A program in a session of its own, and all processes of it by their mark. ``close`` it, whatever happens."""
+
+    def __init__(self, mark: str, argv: Sequence[str], folder: Path) -> None:
+        """``folder`` takes the outputs."""
+        self.mark, self.argv = mark, list(argv)
+        self._out, self._err = folder / f"{mark}.stdout", folder / f"{mark}.stderr"
+        self._process: WarmRun | subprocess.Popen[bytes]
+
+    def _start(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        env = {**environment, MARK: self.mark}
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=ROOT, env=env, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        """Process id of the program, which is its session's and process group's too."""
+        return self._process.pid
+
+    @property
+    def stdout(self) -> str:
+        """Everything on stdout so far."""
+        return self._out.read_text(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        """Everything on stderr so far."""
+        return self._err.read_text(errors="replace")
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the process group, as a terminal does on Ctrl-C."""
+        os.killpg(self.pid, number)
+
+    def wait(self, within_s: float) -> int:
+        """The exit code; fails if it does not end within the bound. A signal's death is the negative number."""
+        try:
+            return self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            left = sorted(processes_of(self.mark).values())
+            raise AssertionError(self.report(f"did not end within {within_s} s; alive: {left}")) from None
+
+    def assert_all_gone(self, within_s: float) -> None:
+        """No process of it is left."""
+        gone = eventually(lambda: not processes_of(self.mark), within_s)
+        assert gone, self.report(f"still alive: {processes_of(self.mark)}")
+
+    def report(self, problem: str) -> str:
+        """The problem, the command, and the end of both outputs: what a failed test shows."""
+        out, err = self.stdout[-2000:], self.stderr[-6000:]
+        return f"{problem}\n$ {' '.join(self.argv)}\n--- stdout\n{out}\n--- stderr\n{err}"
+
+    def close(self) -> None:
+        """End every process of it that still lives."""
+        for pid in processes_of(self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()

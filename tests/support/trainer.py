@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
+import shutil
 import signal
-import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import pytest
+import torch
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import CheckpointError, ExitCode
 from tests.support import processes
 from tests.support.source import ROOT
-from tests.support.warm_process import MARK, WarmRun, environment, warm_process
+from tests.support.warm_process import MARK, environment, warm_process
 
 # Bounds on time are those of an idle machine. Where tests run, others compute, too: they allow so many times as much.
 BUSY_FACTOR = 3.0
@@ -31,6 +32,12 @@ _IMPORTS_S = 10.0  # before a run can refuse anything but a flag
 START_S = 90.0  # bound on start-up up to the first checkpoint, on a busy machine
 END_S = 60.0  # bound on an ordinary end, and on one whose cause takes half of that to be certain
 CHECKPOINT = re.compile(r"checkpoint_(\d+)_(\d+)\.pth")
+EXIT_CODES = {signal.SIGINT: ExitCode.SIGINT, signal.SIGTERM: ExitCode.SIGTERM}
+ENDLESS = 1_000_000_000  # env steps
+MORE_STEPS = 4096
+FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
+BANDIT = "sfactory_envs.synthetic.bandit:Bandit"
+Kind = Literal["latest", "best", "milestone"]
 # How the last line begins. All that is not here has failed.
 WORDS = {ExitCode.DONE: "done", ExitCode.SIGINT: "interrupted", ExitCode.SIGTERM: "interrupted"}
 
@@ -50,8 +57,6 @@ CHEAP: Mapping[str, object] = {
     "experiment_summaries_interval": 1,
     "save_every_sec": 1,
 }
-
-
 REAL = ("env",)
 
 
@@ -77,8 +82,8 @@ def to_argv(flags: Mapping[str, object]) -> list[str]:
     return argv
 
 
-class TrainerRun:
-    """One training run in a session of its own. ``close`` it, whatever happens."""
+class TrainerRun(processes.MarkedProgram):
+    """One training run. ``close`` it, whatever happens."""
 
     def __init__(self, flags: Mapping[str, object], folder: Path, under: Sequence[str] = ()) -> None:
         """Start it at once. ``folder`` takes train_dir and the captured outputs; several runs may share it.
@@ -86,48 +91,18 @@ class TrainerRun:
         It is forked from the warm process. With ``under`` it is a new interpreter, as a user starts it: that command
         changes what the process may have, and then becomes it (taskset, ...); REAL changes nothing.
         """
-        self.run_id = uuid.uuid4().hex
         self.flags = {**CHEAP, "train_dir": folder / "train_dir", "experiment": "run", **flags}
         self.run_dir = Path(str(self.flags["train_dir"])) / str(self.flags["experiment"])
         argv = to_argv(self.flags)
-        self.argv = [sys.executable, "-m", "sfactory.train", *argv]
-        self._stdout_path = folder / f"{self.run_id}.stdout"
-        self._stderr_path = folder / f"{self.run_id}.stderr"
-        env = {**environment(), MARK: self.run_id}
+        super().__init__(uuid.uuid4().hex, [sys.executable, "-m", "sfactory.train", *argv], folder)
         warm = None if under else warm_process()
         self._shm_before, self._handles_before = processes.shm_names(), processes.handles()
         self.started = time.monotonic()
-        self._process: WarmRun | subprocess.Popen[bytes]
-        if warm is not None:
-            self._process = warm.start(
-                "sfactory.train", argv, cwd=ROOT, env=env, stdout=self._stdout_path, stderr=self._stderr_path
-            )
-            return
-        with self._stdout_path.open("wb") as out, self._stderr_path.open("wb") as err:
-            self._process = subprocess.Popen(
-                [*under, *self.argv],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                cwd=ROOT,
-                env=env,
-                start_new_session=True,
-            )
-
-    @property
-    def pid(self) -> int:
-        """Process id of main, which is its session's and process group's too."""
-        return self._process.pid
-
-    @property
-    def stdout(self) -> str:
-        """Everything on stdout so far."""
-        return self._stdout_path.read_text(errors="replace")
-
-    @property
-    def stderr(self) -> str:
-        """Everything on stderr so far."""
-        return self._stderr_path.read_text(errors="replace")
+        if warm is None:
+            self._start([*under, *self.argv], environment())
+        else:
+            env = {**environment(), MARK: self.mark}
+            self._process = warm.start("sfactory.train", argv, cwd=ROOT, env=env, stdout=self._out, stderr=self._err)
 
     @property
     def last_stderr_line(self) -> str:
@@ -149,7 +124,7 @@ class TrainerRun:
 
     def processes(self) -> dict[str, int]:
         """Process id by name (sf-main, sf-actor-0, ...) of the run's living processes that carry such a name."""
-        found = processes.processes_of(self.run_id)
+        found = processes.processes_of(self.mark)
         return {name: pid for pid, name in found.items() if name.startswith("sf-")}
 
     def pid_of(self, name: str) -> int:
@@ -165,10 +140,6 @@ class TrainerRun:
     def signal_main(self, number: int) -> None:
         """Send a signal to main alone, as `kill` and a container's stop do."""
         os.kill(self.pid, number)
-
-    def signal_group(self, number: int) -> None:
-        """Send a signal to all processes of the run, as a terminal does on Ctrl-C."""
-        os.killpg(self.pid, number)
 
     def wait_until(self, condition: str | Callable[[], bool], within_s: float = START_S) -> None:
         """Wait until stderr matches a pattern, or a predicate holds; fails if the run ends or time is up first."""
@@ -201,17 +172,10 @@ class TrainerRun:
         return max((int(match[2]) for match in names if match), default=0)
 
     def wait(self, within_s: float | None = None) -> int:
-        """The exit code of main; fails if it does not end within the bound. A signal's death is the negative number.
-
-        ``within_s``: END_S by default, and for a run that was started just now also what its start may take.
-        """
+        """As MarkedProgram; the bound is END_S by default, and after a start just now also what that may take."""
         if within_s is None:
             within_s = max(END_S, self.started + START_S + END_S - time.monotonic())
-        try:
-            return self._process.wait(within_s)
-        except subprocess.TimeoutExpired:
-            left = sorted(processes.processes_of(self.run_id).values())
-            raise AssertionError(self.report(f"did not end within {within_s} s; alive: {left}")) from None
+        return super().wait(within_s)
 
     def assert_ended(self, code: ExitCode, within_s: float | None = None, loads: bool = True) -> None:
         """The run ends in time, with that exit code, and says so in its last line; ``assert_clean`` holds then.
@@ -226,9 +190,9 @@ class TrainerRun:
         measures = bool(self.flags.get("benchmark"))
         if not measures:
             resume = self.last_stderr_line.partition(" resume: ")[2]
-            assert "sfactory.train" in resume, self.report("the last line does not say how to go on")
+            assert "sfactory.train" in resume, self.report("the last line does not say how to resume")
         if self.stdout.strip() or code == ExitCode.DONE:
-            # What a benchmark tells is its measurement, which has no status.
+            # The result of a benchmark is its measurement, which has no status.
             status = self.result().get("status", word if measures else None)
             assert status == word, self.report("wrong status")
         self.assert_clean(loads)
@@ -239,8 +203,7 @@ class TrainerRun:
         No process of it lives, nothing new is in /dev/shm, and this process has the same files open as before.
         ``loads``: False if no checkpoint is to load.
         """
-        gone = processes.eventually(lambda: not processes.processes_of(self.run_id), CLEAN_S)
-        assert gone, self.report(f"still alive: {processes.processes_of(self.run_id)}")
+        self.assert_all_gone(CLEAN_S)
         swept = processes.eventually(lambda: not processes.shm_left_since(self._shm_before), CLEAN_S)
         assert swept, self.report(f"left in /dev/shm: {sorted(processes.shm_left_since(self._shm_before))}")
         left = processes.handles().items() - self._handles_before.items()
@@ -260,21 +223,87 @@ class TrainerRun:
                 ends = folder.name != "checkpoint_p0" or loaded.path.name.endswith(f"_{self.saved_env_steps()}.pth")
                 assert ends, self.report(f"{loaded.path.name} is not the newest")
 
-    def report(self, problem: str) -> str:
-        """The problem, the command, and the end of both outputs: what a failed test shows."""
-        out, err = self.stdout[-2000:], self.stderr[-6000:]
-        return f"{problem}\n$ {' '.join(self.argv)}\n--- stdout\n{out}\n--- stderr\n{err}"
+    def done(self) -> TrainerRun:
+        """The run itself, once it has ended well."""
+        self.assert_ended(ExitCode.DONE)
+        return self
 
-    def close(self) -> None:
-        """End every process of the run that still lives."""
-        for pid in processes.processes_of(self.run_id):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.wait()
+    def stop(self, number: signal.Signals = signal.SIGTERM, within_s: float | None = None) -> None:
+        """End an endless run by a signal to main, as a container's stop does."""
+        self.signal_main(number)
+        self.assert_ended(EXIT_CODES[number], within_s)
+
+    def payload(self, policy: int = 0, kind: Kind = "latest") -> dict[str, Any]:
+        """What the newest checkpoint of that kind holds."""
+        loaded = CheckpointDir(self.run_dir / f"checkpoint_p{policy}", keep=2).load(kind)
+        assert loaded is not None, self.report(f"there is no {kind} checkpoint of policy {policy}")
+        return dict(loaded.payload)
+
+    def saves_again(self) -> None:
+        """Wait until more env steps are saved than now."""
+        saved = self.saved_env_steps()
+        self.wait_until(lambda: self.saved_env_steps() > saved)
 
 
 class RunTrainer(Protocol):
     """The type of the fixture ``run_trainer``: starts a run with these flags on top of CHEAP."""
 
     def __call__(self, under: Sequence[str] = (), /, **flags: object) -> TrainerRun: ...
+
+
+def assert_resumes(stopped: TrainerRun, run_trainer: RunTrainer) -> None:
+    """Run the same command with a higher limit: it says at which step it resumes, and counts on from there."""
+    assert stopped.payload()
+    saved = stopped.saved_env_steps()
+    limit = saved + MORE_STEPS
+
+    again = run_trainer(**{**stopped.flags, "train_for_env_steps": limit}).done()
+
+    assert f"resumed at {saved} env steps" in again.stderr, again.report(f"does not say that it resumes at {saved}")
+    assert again.result()["env_steps"] >= limit
+    # A run that had begun again would have put the old checkpoint aside, as no part of its own past.
+    assert not list(again.run_dir.glob("checkpoint_p0/set_aside_*")), again.report("the step count went back")
+    assert again.saved_env_steps() >= limit
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that has ended well: its directory, and the flags of its last session, with which it is started again."""
+
+    run_dir: Path
+    flags: dict[str, object]
+
+    def copied_to(self, folder: Path) -> Finished:
+        """The same run in ``folder``, where a TrainerRun of that folder and of its name finds it."""
+        train_dir = folder / "train_dir"
+        run_dir = Path(shutil.copytree(self.run_dir, train_dir / self.run_dir.name))
+        return Finished(run_dir, {**self.flags, "train_dir": train_dir})
+
+
+def trained(folder: Path, *limits: int, **flags: object) -> Finished:
+    """Train one run on top of CHEAP, in a session for each of the limits of env steps."""
+    for limit in limits:
+        run = TrainerRun({**flags, "train_for_env_steps": limit}, folder)
+        try:
+            run.done()
+        finally:
+            run.close()
+    return Finished(run.run_dir, run.flags)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """All tensors and numbers of a nested payload, in order, as rows of numbers."""
+    if isinstance(value, torch.Tensor):
+        return [value.double().flatten()]
+    if isinstance(value, dict):
+        return [tensor for key in sorted(value, key=str) for tensor in tensors_in(value[key])]
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in tensors_in(item)]
+    return [torch.tensor([float(value)])] if isinstance(value, int | float) else []
+
+
+def learned_by(run: TrainerRun) -> torch.Tensor:
+    """Weights, normalizers, moments of the optimizer and counts of the newest checkpoint, as one row of numbers."""
+    payload = run.payload()
+    kept = {name: payload[name] for name in ("model", "optimizer", "train_step", "env_steps", "coefficients")}
+    return torch.cat(tensors_in(kept))

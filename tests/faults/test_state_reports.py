@@ -1,0 +1,86 @@
+"""SIGUSR1 asks a run for the state of its processes: it describes every one, and continues."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from sfactory.errors import ExitCode
+from tests.support import processes
+from tests.support.long import long
+from tests.support.process_states import HEADING
+from tests.support.trainer import ENDLESS, FAULTY, RunTrainer, TrainerRun, assert_resumes, within
+
+NAMES = ("sf-learner-0", "sf-policy-0-0", "sf-actor-0", "sf-actor-1", "sf-main")
+
+
+def answers(run: TrainerRun) -> list[str]:
+    """The dumps on stderr so far, each without its heading."""
+    return run.stderr.split(HEADING)[1:]
+
+
+def assert_described(answer: str) -> None:
+    lines = answer.splitlines()
+    for name in NAMES:
+        (line,) = [line for line in lines if line.startswith(f"  {name}:")]
+        assert "wait for it" in line, line
+    actor = next(line for line in lines if line.startswith("  sf-actor-0:"))
+    assert "slots: " in actor
+    assert "env steps" in actor
+
+
+@pytest.mark.parametrize(("to_group", "serial"), [long(False, False), (True, False), (False, True)])
+def test_run_describes_every_process_and_continues(run_trainer: RunTrainer, to_group: bool, serial: bool) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS, serial_mode=serial)
+    run.wait_until_training()
+    run.wait_until(lambda: serial or set(run.processes()) >= set(NAMES))
+    before = run.processes()
+
+    for count in (1, 2):
+        if to_group:
+            run.signal_group(signal.SIGUSR1)
+        else:
+            run.signal_main(signal.SIGUSR1)
+        run.wait_until(lambda due=count: len(answers(run)) == due)  # type: ignore[misc]
+
+    for _ in range(2):  # a save may have been in progress already
+        run.saves_again()
+    assert run.processes() == before
+    run.stop()
+    for answer in answers(run):
+        assert_described(answer)
+        assert serial or ": running, " in answer
+    assert HEADING in (run.run_dir / "sf_log.txt").read_text()
+
+
+def test_run_that_is_asked_while_it_starts_answers_once_it_can(run_trainer: RunTrainer) -> None:
+    run = run_trainer(train_for_env_steps=3_000)
+    run.wait_until(lambda: processes.catches_signal(run.pid, signal.SIGUSR1))
+
+    run.signal_group(signal.SIGUSR1)
+
+    run.assert_ended(ExitCode.DONE)
+    (answer,) = answers(run)
+    assert_described(answer)
+
+
+@pytest.mark.parametrize("how", [long("hang_at"), "gil_hang_at"])
+def test_run_whose_env_is_stuck_says_which_actor_is_busy_saves_and_ends(
+    run_trainer: RunTrainer, tmp_path: Path, how: str
+) -> None:
+    stuck = tmp_path / "stuck"
+    run = run_trainer(env=FAULTY, env_kwargs={how: 300, "fuse": str(stuck)}, train_for_env_steps=ENDLESS)
+    run.wait_until(stuck.exists)
+    run.wait_until_training()
+
+    run.signal_main(signal.SIGUSR1)
+    run.wait_until(lambda: len(answers(run)) == 1)
+    run.stop(within_s=within(12.0))  # a stop waits 8 s for the actor
+
+    (answer,) = answers(run)
+    assert_described(answer)
+    assert [line for line in answer.splitlines() if line.startswith("  sf-actor-") and "running, busy for" in line]
+    assert run.result()["env_steps"] == run.saved_env_steps() > 0
+    assert_resumes(run, run_trainer)
