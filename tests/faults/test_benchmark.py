@@ -43,17 +43,6 @@ def test_ctrl_c_ends_it_at_once_without_a_result(
         assert not (run.run_dir / "config.json").exists()
 
 
-@LONG
-def test_env_that_fails_with_all_settings_fails_the_tuning_with_its_first_error(run_trainer: RunTrainer) -> None:
-    env = {"env": FAULTY, "env_kwargs": {"raise_at": 20}, "max_env_restarts": 0, "num_envs_per_worker": None}
-    run = run_trainer(**env, autotune=True, autotune_seconds=1)
-
-    run.assert_ended(ExitCode.FAULTS)
-    assert run.stderr.count("passed over: ") == 3
-    assert "EnvFault: step 20 raises, as ordered" in run.last_stderr_line
-    assert not (run.run_dir / "config.json").exists()
-
-
 @pytest.mark.parametrize("inference", ["central", long("local")])
 def test_env_that_hangs_while_it_is_sampled_ends_a_benchmark_with_its_place(
     run_trainer: RunTrainer, inference: str

@@ -165,18 +165,3 @@ def test_failed_run_is_reported_with_its_last_line_and_the_others_continue(launc
     assert "num_contexts is 1" in line
     assert line.endswith(f"[{failure['log']}]")
     run.assert_all_gone(5.0)
-
-
-@LONG
-def test_two_launchers_do_not_share_a_folder(launch: Start) -> None:
-    text = description("many", {"train_for_env_steps": ENDLESS}, "")
-    first = launch(text)
-    assert processes.eventually(lambda: "started" in first.stderr, 60), first.report("not started")
-
-    second = launch(text)
-
-    assert second.wait() == ExitCode.REFUSED
-    assert "is in use by another launcher (process " in second.stderr
-    first.signal_group(signal.SIGTERM)
-    assert first.wait() == ExitCode.SIGTERM
-    first.assert_all_gone(5.0)

@@ -76,10 +76,8 @@ def test_hook_that_raises_ends_the_run_with_its_traceback(
 @pytest.mark.parametrize(
     ("observer", "method", "trains", "serial"),
     [
-        ("FailsInInit", "on_init", False, True),
         ("FailsInStart", "on_start", None, False),
-        ("FailsInTraining", "on_training_step", True, False),
-        ("FailsInSummaries", "extra_summaries", None, True),
+        ("FailsInTraining", "on_training_step", True, True),
         ("FailsAtStop", "on_stop", True, False),
     ],
 )
@@ -97,7 +95,7 @@ def test_observer_that_raises_ends_the_run_with_its_traceback(
     if trains is not None:
         assert (run.saved_env_steps() > 0) == trains
     if observer == "FailsInTraining":
-        run_trainer(observers="", train_for_env_steps=run.saved_env_steps() + 1000).done()
+        run_trainer(observers="", serial_mode=serial, train_for_env_steps=run.saved_env_steps() + 1000).done()
 
 
 @pytest.mark.parametrize("raises", [long(True), False])

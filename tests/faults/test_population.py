@@ -133,20 +133,18 @@ def test_learner_learns_with_mutated_hyperparameters(run_trainer: RunTrainer) ->
     run = run_trainer(**POPULATION, pbt_hyperparameters={"gamma": {}}, experiment_summaries_interval=0.25)
     run.wait_until(lambda: bool(events(run, "replace")) and bool(events(run, "mutate")))
 
-    run.wait_until(lambda: learns_with_what_was_decided(run))
+    def learns_with_them() -> bool:
+        """Whether each policy learns, by the last row, with the values of the state of the population."""
+        state, row = load_state(run.run_dir), run.metrics()[-1]
+        assert state is not None
+        return all(
+            row[f"policy_{policy}/train/{key}"] == pytest.approx(member.hyperparameters[name])
+            for policy, member in state.members.items()
+            for name, key in IN_ROWS.items()
+        )
 
+    run.wait_until(learns_with_them)
     run.stop()
-
-
-def learns_with_what_was_decided(run: TrainerRun) -> bool:
-    """Whether each policy learns, by the last row, with the values of the state of the population."""
-    state, rows = load_state(run.run_dir), run.metrics()
-    assert state is not None
-    return bool(rows) and all(
-        rows[-1][f"policy_{policy}/train/{key}"] == pytest.approx(member.hyperparameters[name])
-        for policy, member in state.members.items()
-        for name, key in IN_ROWS.items()
-    )
 
 
 def test_objective_that_no_env_reports_ends_the_run(run_trainer: RunTrainer) -> None:

@@ -84,23 +84,6 @@ def test_restarted_run_is_resumed_by_the_command_it_prints(run_trainer: RunTrain
     assert sorted(path.name for path in first.run_dir.parent.iterdir()) == ["run", "run_old0001"]
 
 
-def test_overwritten_run_is_the_last_one_that_can_be_brought_back(run_trainer: RunTrainer) -> None:
-    flags = {"train_for_env_steps": STEPS, "restart_behavior": "overwrite", "save_milestones_sec": 0.2}
-    seeds = []
-    for seed in (1, 2, 3):
-        run = run_trainer(**flags, seed=seed, with_tensorboard=True).done()
-        aside = run.run_dir.with_name("run_overwritten")
-        seeds.append((read(run.run_dir, "config.json")["config"]["seed"], aside.exists()))
-
-    assert seeds == [(1, False), (2, True), (3, True)]
-    assert read(aside, "config.json")["config"]["seed"] == 2
-    assert sorted(path.name for path in aside.parent.iterdir()) == ["run", "run_overwritten"]
-
-    # A run that was moved aside is a run like any other.
-    again = run_trainer(experiment="run_overwritten", train_for_env_steps=2 * STEPS, seed=2).done()
-    assert "resumed at" in again.stderr
-
-
 def test_refused_start_and_benchmark_move_nothing(over: Finished, run_trainer: RunTrainer) -> None:
     before, fails = files(over.run_dir), {"raise_in_constructor": True}
 

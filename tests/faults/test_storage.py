@@ -54,25 +54,6 @@ def two_checkpoints(trained_twice: Finished, tmp_path: Path) -> Finished:
     return trained_twice.copied_to(tmp_path)
 
 
-def test_kill_between_writing_and_naming_a_checkpoint_costs_that_one_alone(run_trainer: RunTrainer, disk: Path) -> None:
-    hook = "tests.support.hooks:stop_before_naming"
-    run = run_trainer(train_for_env_steps=ENDLESS, after_train_step=hook)
-    run.wait_until_training()
-
-    (disk / hooks.STOP).touch()
-    run.wait_until((disk / hooks.STOPPED).exists)
-    unnamed, name = map(Path, (disk / hooks.STOPPED).read_text().split("\n"))
-    run.kill("sf-main", signal.SIGKILL)
-
-    assert run.wait() == -signal.SIGKILL
-    assert unnamed.stat().st_size > 0
-    assert not name.exists()
-    run.assert_clean()
-    (disk / hooks.STOP).unlink()  # the hook is a setting of the run, which resumes with it
-    assert_resumes(run, run_trainer)
-    assert not list(run.run_dir.rglob(".tmp-*")), "what was never named is still there"
-
-
 def test_full_disk_is_reported_and_a_later_save_succeeds(run_trainer: RunTrainer, disk: Path) -> None:
     # Weights and moments of 4 MB: more than a full disk takes, while the learner's log is less.
     hook = "tests.support.hooks:fill_disk"

@@ -17,8 +17,17 @@ from sfactory.config.schema import Config
 from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.counting_agents import AgentsRules, CountingLists
-from tests.flow.test_counting import ACTORS, BOTH, DATASET_ROWS, ENVS, Inference, counting_config
-from tests.flow.test_counting_with_faults import PlaceStaging, sampled_columns
+from tests.flow.test_counting import (
+    ACTORS,
+    BOTH,
+    DATASET_ROWS,
+    ENVS,
+    Inference,
+    PlaceStaging,
+    check_memory,
+    counting_config,
+    sampled_columns,
+)
 from tests.support.agents_check import AgentRows, AgentsTally, check_rows
 from tests.support.long import long
 from tests.support.sampling import Array, Sampler, SerialSampler
@@ -141,23 +150,6 @@ def test_synchronous_dataset_is_one_round_of_all_agents(inference: Inference) ->
     columns = check_layout(SerialSampler(config, SPEC), "Lists", 1_500)
 
     assert len({len(column) for column in columns.values()}) == 1
-
-
-def check_memory(sampler: Sampler | SerialSampler, rollouts: list[dict[str, Array]]) -> None:
-    """An agent's recorded states are those of the model run over all that it was shown in its life alone."""
-    steps, recurrence = sampler.layout.rollout, sampler.layout.recurrence
-    state = torch.zeros(1, sampler.layout.state_size)
-    for rollout in rollouts:
-        obs = torch.from_numpy(rollout["obs"])
-        for t in range(steps):
-            state = torch.zeros_like(state) if rollout["is_first"][t] else state
-            if t % recurrence == 0:
-                recorded = torch.from_numpy(rollout["rnn_states"][t // recurrence])
-                torch.testing.assert_close(recorded, state[0], atol=1e-5, rtol=1e-4)
-            if obs[t].any():  # an idle agent shows zeros
-                with torch.no_grad():
-                    state = sampler.model({"obs": obs[t : t + 1]}, state).state
-        torch.testing.assert_close(torch.from_numpy(rollout["rnn_states"][-1]), state[0], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

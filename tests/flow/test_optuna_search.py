@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import optuna
-import pytest
 
 from scripts.optuna_search import Objective
 from sfactory.experiment.summary import Summary
@@ -71,16 +70,3 @@ def test_run_that_optuna_gives_up_is_ended_and_its_trial_pruned(tmp_path: Path) 
     summary = Summary.read(tmp_path / "trial_0" / "summary.json")
     assert summary is not None
     assert (summary.status, summary.updates > 0) == ("done", True)
-
-
-def test_report_that_raises_fails_the_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError("the database is gone")
-
-    monkeypatch.setattr(optuna.Trial, "report", refuse)
-    study = optuna.create_study()
-
-    with pytest.raises(Exception, match="the database is gone"):
-        study.optimize(Objective(FLAGS, tmp_path), n_trials=1)
-
-    assert study.trials[0].state is optuna.trial.TrialState.FAIL

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from sfactory.config.schema import Config, PopulationConfig
-from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.staging import Staging
 from sfactory.spec import EnvSpec
 from tests.flow.test_counting import SPEC, counting_config
@@ -36,13 +35,10 @@ class Learners:
     """One assembler for each policy, each with an area of its own, and what was learned from, column by column."""
 
     def __init__(self, sampler: SerialSampler, spec: EnvSpec = SPEC) -> None:
-        shared, layout = sampler.shared, sampler.layout
-        self.assemblers, self.areas = [], []
-        for policy, name in enumerate(layout.learner_names):
-            row, ring = shared.status.row(name), shared.to_learners[policy]
-            inbox = Inbox(policy, shared.trajectories, shared.table, ring, shared.to_actors, row)
-            self.assemblers.append(Batcher(inbox, slots_until_trained=False))
-            self.areas.append(Staging(spec, layout, pin=False, policy=policy))
+        layout = sampler.layout
+        policies = range(layout.num_policies)
+        self.assemblers = [sampler.batcher(policy) for policy in policies]
+        self.areas = [Staging(spec, layout, pin=False, policy=policy) for policy in policies]
         self.datasets: list[list[dict[str, Array]]] = [[] for _ in range(layout.num_policies)]
         self._sampler = sampler
 

@@ -28,7 +28,7 @@ MUTATED = (
     "max_grad_norm",
 )
 
-_OF_THE_RUN: list[Row] = [
+BROKEN: list[Row] = [
     ("env", {"env": ""}),
     ("experiment", {"experiment": "a/b"}),
     ("train_dir", {"train_dir": ""}),
@@ -53,9 +53,6 @@ _OF_THE_RUN: list[Row] = [
     ("autotune", {"autotune": True, "benchmark": True, "benchmark_stage": "env"}),
     ("autotune", {"autotune": True, "benchmark": True, "benchmark_stage": "learn"}),
     ("autotune_batch", {"autotune_batch": True}),
-]
-
-_OF_LEARNING: list[Row] = [
     ("minibatch_ring_size", {"minibatch_ring_size": 2}),
     ("minibatch_ring_size", {"minibatch_ring_size": 2, "train_in_background_thread": False}),
     ("num_batchers", {"num_batchers": 2, "num_workers": 4}),
@@ -77,9 +74,6 @@ _OF_LEARNING: list[Row] = [
     ("max_replay_lag", {"max_replay_lag": 5}),
     ("early_stop_kl", {"early_stop_kl": 0.1}),
     ("learner_cores", {"learner_cores": 1, "set_workers_cpu_affinity": False}),
-]
-
-_OF_THE_OBJECTIVE: list[Row] = [
     ("exploration_loss_coeff_schedule", {"exploration_loss_coeff_schedule": "5:0.1"}),
     ("exploration_loss_coeff_schedule", {"exploration_loss_coeff_schedule": "0:0.1", "exploration_loss": "none"}),
     ("vtrace_drop_last_ts", {"vtrace_drop_last_ts": True, "rollout": 1}),
@@ -96,9 +90,6 @@ _OF_THE_OBJECTIVE: list[Row] = [
     ("target_tau", {"target_tau": 0.5}),
     ("target_worker_clip", {"target_worker_clip": 3.0}),
     ("target_tau", {"use_target_net": True, "target_tau": 0.5, "use_spectral_norm": True}),
-]
-
-_OF_THE_OPTIMIZER: list[Row] = [
     ("lr_schedule", {"lr_schedule": "warm_up"}),
     ("lr_schedule", {"lr_schedule": "0:1e-3,5:-1e-3"}),
     ("value_lr_schedule", {**OWN_CRITIC, "value_lr_schedule": "linear"}),
@@ -117,9 +108,6 @@ _OF_THE_OPTIMIZER: list[Row] = [
     ("rmsprop_tf_style", {"rmsprop_tf_style": True}),
     ("weight_decay", {"weight_decay": 0.1}),
     ("weight_decay", {"optimizer": "rmsprop", "weight_decay": 0.1}),
-]
-
-_OF_THE_REST: list[Row] = [
     ("use_cpc", {"use_cpc": True}),
     ("cpc_forward_steps", {**CPC, "cpc_forward_steps": 32}),
     ("cpc_forward_subsample", {**CPC, "cpc_forward_subsample": 9}),
@@ -137,9 +125,6 @@ _OF_THE_REST: list[Row] = [
     ("eval_deterministic", {"eval_deterministic": False}),
     ("observers", {"observers": ("my_hooks",)}),
     ("after_train_step", {"after_train_step": ("my_hooks:look:twice",)}),
-]
-
-_OF_A_POPULATION: list[Row] = [
     ("train_policies", {"train_policies": (3,)}),
     ("train_policies", {"num_policies": 4, "train_policies": (1, 1)}),
     ("policy_mapping", {"num_policies": 4, "policy_mapping": "mine"}),
@@ -180,13 +165,4 @@ _OF_A_POPULATION: list[Row] = [
     ("pbt_perturb_min", {"pbt_perturb_min": 1.2}),
     ("pbt_perturb_max", {"pbt_perturb_max": 2.0}),
     ("pbt_hyperparameters", {"pbt_hyperparameters": {"adam_eps": {}}}),
-]
-
-BROKEN: list[Row] = [
-    *_OF_THE_RUN,
-    *_OF_LEARNING,
-    *_OF_THE_OBJECTIVE,
-    *_OF_THE_OPTIMIZER,
-    *_OF_THE_REST,
-    *_OF_A_POPULATION,
 ]

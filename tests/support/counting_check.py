@@ -84,7 +84,6 @@ def check_column(
     followed by the start of another episode: a later one of the same env, or the first of a new env. ``start``: the
     (episode, step) the first row must have; None takes what it finds.
     """
-    _check_shapes(column)
     return _Check(column, rules, start, resets, every, faults).counts
 
 
@@ -197,18 +196,6 @@ class _Check:
         for name, due in (("terminated", ends and not truncates), ("truncated", ends and truncates)):
             flag = bool(getattr(column, name)[row])
             assert flag == due, f"row {row}: {name} is {flag} at {at}"
-
-
-def _check_shapes(column: Column) -> None:
-    rows = len(column.obs)
-    assert rows > 0, "the column is empty"
-    for name in ("action", "reward", "terminated", "truncated", "valid", "is_first"):
-        assert getattr(column, name).shape == (rows,), f"{name} is {getattr(column, name).shape}, obs has {rows} rows"
-    if column.rollout is not None:
-        assert rows % column.rollout == 0, f"{rows} rows are not whole slots of {column.rollout}"
-        for name in ("slot_end_obs", "slot_end_is_first"):
-            values = getattr(column, name)
-            assert values is None or len(values) == rows // column.rollout, f"{name} has {len(values)} entries"
 
 
 def play_column(env: Counting, *, seed: int, slots: int, rollout: int) -> Column:

@@ -32,11 +32,8 @@ FAIL_AT = 5  # updates
 SPOIL_AT = 20  # updates
 SLEEPING = "the learner sleeps"
 FULL = "full"  # as long as it is in FOLDER, no file of the learner grows beyond LARGEST bytes
-STOP = "stop"  # once it is in FOLDER, the next checkpoint is written and stays without its name
-STOPPED = "stopped"  # holds which one
 LARGEST = 500_000
 _SPOILED = "spoiled"
-_replace = os.replace
 
 Stats = Mapping[str, float]
 
@@ -78,13 +75,6 @@ class Diary(Observer):
         _write(self._path, call="on_stop", status=outcome.status, env_steps=outcome.summary.env_steps)
 
 
-class FailsInInit(Observer):
-    """Fails before anything is started."""
-
-    def on_init(self, facts: RunFacts) -> None:
-        raise ValueError("no mail server")
-
-
 class FailsInStart(Observer):
     """Fails when the processes have been started."""
 
@@ -98,13 +88,6 @@ class FailsInTraining(Observer):
     def on_training_step(self, progress: Progress) -> None:
         if progress.updates >= FAIL_AT:
             raise ValueError("no mail server")
-
-
-class FailsInSummaries(Observer):
-    """Returns no numbers."""
-
-    def extra_summaries(self) -> Mapping[str, float]:
-        raise ValueError("no mail server")
 
 
 class FailsAtStop(Observer):
@@ -211,16 +194,3 @@ def fill_disk(learner: LearnerFacts, stats: Stats) -> None:
     limit = LARGEST if (Path(os.environ[FOLDER]) / FULL).exists() else resource.RLIM_INFINITY
     if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-
-
-def stop_before_naming(learner: LearnerFacts, stats: Stats) -> None:
-    """Once there is the file STOP, a learner stands still between writing a checkpoint and naming it."""
-    if (Path(os.environ[FOLDER]) / STOP).exists():
-        os.replace = _stand_still  # type: ignore[assignment]  # as much of it as is called
-
-
-def _stand_still(source: Path, target: Path) -> None:
-    if Path(target).suffix == ".pth":
-        (Path(os.environ[FOLDER]) / STOPPED).write_text(f"{source}\n{target}")
-        time.sleep(600)
-    _replace(source, target)

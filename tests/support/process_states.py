@@ -29,7 +29,7 @@ _LINE = re.compile(
 class ProcessState:
     """What a run reports of one of its processes.
 
-    pid: 0 while there is none. messages: that wait for it. env_steps: of an actor, those of its forerunners included;
+    pid: 0 while there is none. messages: that wait for it. env_steps: of an actor, those of its predecessors included;
     of others None.
     """
 
@@ -41,7 +41,7 @@ class ProcessState:
 
     @property
     def works(self) -> bool:
-        """Whether it runs; an actor must have taken steps, or its forerunners."""
+        """Whether it runs; an actor or its predecessors must have taken steps."""
         return self.state == "running" and self.pid != 0 and self.env_steps != 0
 
     def continued_since(self, before: ProcessState) -> bool:
@@ -60,16 +60,11 @@ def ask(run: TrainerRun) -> dict[str, ProcessState]:
 
     run.wait_until(answered)
     answer = run.stderr.split(HEADING, count + 1)[count + 1]
-    states = {
-        found["name"]: ProcessState(
-            found["state"],
-            found["doing"] == "waits",
-            int(found["pid"] or 0),
-            int(found["messages"]),
-            None if found["env_steps"] is None else int(found["env_steps"]),
-        )
-        for found in _LINE.finditer(answer.partition(_END)[0])
-    }
+    states = {}
+    for found in _LINE.finditer(answer.partition(_END)[0]):
+        state, waits, env_steps = found["state"], found["doing"] == "waits", found["env_steps"]
+        steps = None if env_steps is None else int(env_steps)
+        states[found["name"]] = ProcessState(state, waits, int(found["pid"] or 0), int(found["messages"]), steps)
     assert states, run.report("no process is described")
     return states
 
@@ -86,16 +81,23 @@ def wait_until_all_work(run: TrainerRun) -> None:
 
 
 def assert_back(run: TrainerRun, replaced: str, since: float, limit_s: float) -> None:
-    """A worker that died, or stood still, was replaced, and another works in its place in time.
+    """A worker that died or was stopped was replaced, and its replacement works in time.
 
-    ``replaced``: matches what stderr says of it, its name as the first group. ``since``: when that befell it, in
-    monotonic seconds. ``limit_s``: how long it may take from then on an idle machine. One that left a ring locked has
-    the time of that fault.
+    ``replaced``: matches the message on stderr, its name as the first group. ``since``: when it died, in monotonic
+    seconds. ``limit_s``: how long it may take from then on an idle machine. One that left a ring locked has the time of
+    that fault.
     """
     run.wait_until(replaced)
     said = re.search(replaced, run.stderr)
     assert said is not None
-    _wait_until_it_works(run, said[1])
+    name, before = said[1], ask(run)[said[1]]
+
+    def works() -> bool:  # two answers in a row are of one process of that name, which works
+        nonlocal before
+        earlier, before = before, ask(run)[name]
+        return before.continued_since(earlier)
+
+    assert eventually(works, START_S, _EVERY_S), run.report(f"{name} does not work")
     took = time.monotonic() - since
     # Only now: that others are stuck at a ring is noticed after 10 s. What is said of the worker itself does not count,
     # since one that was stopped in a wait looks as if it was stuck, too.
@@ -104,36 +106,11 @@ def assert_back(run: TrainerRun, replaced: str, since: float, limit_s: float) ->
     assert took <= bound, run.report(f"{said[1]} worked after {took:.0f} s, and not within {bound:g}")
 
 
-def _wait_until_it_works(run: TrainerRun, name: str) -> None:
-    """Wait until two answers in a row are of one process of that name, which works."""
-    before = ask(run)[name]
-
-    def continues() -> bool:
-        nonlocal before
-        earlier, before = before, ask(run)[name]
-        return before.continued_since(earlier)
-
-    assert eventually(continues, START_S, _EVERY_S), run.report(f"{name} does not work")
-
-
 def wait_until_it_waits(run: TrainerRun, name: str) -> None:
     """Wait until an actor blocks at its ring, which is empty: it has asked for all actions that it can ask for."""
 
     def blocks() -> bool:
         before, now = ask(run)[name], ask(run)[name]
-        return now.waits and not now.messages and before.env_steps == now.env_steps and _sleeps(now.pid)
+        return now.waits and not now.messages and before.env_steps == now.env_steps
 
     assert eventually(blocks, START_S), run.report(f"{name} does not wait")
-
-
-def _sleeps(pid: int) -> bool:
-    """Whether the process has used no time of a core for a quarter of a second, and does not now."""
-    before = _stat(pid)
-    time.sleep(0.25)
-    return before == _stat(pid) and before[0] == "S"
-
-
-def _stat(pid: int) -> tuple[str, str, str]:
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return fields[0], fields[11], fields[12]  # its state, and its ticks in user and kernel mode

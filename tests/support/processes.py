@@ -76,11 +76,6 @@ def catches_signal(pid: int, number: int) -> bool:
     return False
 
 
-def maps_library(pid: int, part_of_name: str) -> bool:
-    """Whether the process has loaded a file of which the path contains that text."""
-    return part_of_name in Path(f"/proc/{pid}/maps").read_text(errors="replace")
-
-
 def is_stopped(pid: int) -> bool:
     """Whether the process lives, and all its threads are stopped: some may be sooner than others."""
     lines = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]

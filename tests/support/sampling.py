@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -51,17 +50,14 @@ class Sampling:
         )
         self.flat = FlatState(self.model)
         self.shared = SharedObjects(spec, self.layout, self.flat.block.numel())
-        self.assembler = Batcher(
-            Inbox(
-                0,
-                self.shared.trajectories,
-                self.shared.table,
-                self.shared.to_learners[0],
-                self.shared.to_actors,
-                self.shared.status.row(self.layout.learner_names[0]),
-            ),
-            self.layout.slots_until_trained,
-        )
+        self.assembler = self.batcher(0)
+
+    def batcher(self, policy: int) -> Batcher:
+        """What fills datasets of that policy."""
+        shared, row = self.shared, self.shared.status.row(self.layout.learner_names[policy])
+        ring = shared.to_learners[policy]
+        inbox = Inbox(policy, shared.trajectories, shared.table, ring, shared.to_actors, row)
+        return Batcher(inbox, self.layout.slots_until_trained)
 
     def fill(self, staging: Staging) -> None:
         """Fill ``staging`` as a learner does; fails if nothing comes."""
@@ -78,51 +74,46 @@ class Sampling:
 
 
 class SerialSampler(Sampling):
-    """Context in which the rooms take turns, as in serial mode."""
+    """Context in which the workers take turns, as in serial mode."""
 
     def __enter__(self) -> SerialSampler:
         shared, config, seed, layout = self.shared, self.config, self._seed, self.layout
         for weights in self.shared.weights:
             weights.publish(self.flat.to_host(), 0)
-        self._rooms: list[Any] = []
+        self._workers: list[Any] = []
         for number, name in enumerate(layout.policy_worker_names):
             setup = shared.policy_worker(*divmod(number, layout.policy_workers), config, seed, 0, "cpu")
             policy = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device("cpu"))
-            self._rooms.append(PolicyWorker(setup, policy, shared.status.row(name)))
+            self._workers.append(PolicyWorker(setup, policy, shared.status.row(name)))
         self._splits: list[Split] = []
         for actor, name in enumerate(layout.actor_names):
             actor_setup, row = shared.actor(actor, config, seed, 0), shared.status.row(name)
             splits = make_splits(actor_setup, row)
             self._splits += splits
-            self._rooms.append(make_actor(actor_setup, splits, config.model, row))
+            self._workers.append(make_actor(actor_setup, splits, config.model, row))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         close_envs(self._splits)
 
     def take_turns(self) -> None:
-        """One turn of every room."""
-        for room in self._rooms:
-            room.turn(0)
+        """One turn of every worker."""
+        for worker in self._workers:
+            worker.turn(0)
 
     def fill(self, staging: Staging) -> None:
         staging.clear()
-        for _ in range(TURNS):
-            for room in self._rooms:
-                room.turn(0)
-            if self.assembler.advance(staging, 0):
-                return
-        raise AssertionError(f"no dataset came within {TURNS} turns")
+        self._turns_until(lambda: self.assembler.advance(staging, 0), "no dataset came")
 
     def wait_until_held_back(self) -> None:
+        self._turns_until(lambda: self.held_back, "not held back")
+
+    def _turns_until(self, predicate: Callable[[], bool], problem: str) -> None:
         for _ in range(TURNS):
-            if self.held_back:
+            self.take_turns()
+            if predicate():
                 return
-            for room in self._rooms:
-                room.turn(0)
-        raise AssertionError(f"not held back within {TURNS} turns")
+        raise AssertionError(f"{problem} within {TURNS} turns")
 
 
 class Sampler(Sampling):
@@ -135,20 +126,18 @@ class Sampler(Sampling):
     def __enter__(self) -> Sampler:
         shared, config, seed, spawner = self.shared, self.config, self._seed, Spawner()
         spawner.open()
+        targets: dict[str, tuple[Any, ...]] = {}
         for worker, name in enumerate(self.layout.policy_worker_names):
-            policy_setup = shared.policy_worker(0, worker, config, seed, 0, "cpu")
-            self._processes[name] = spawner.process(child_main, self._birth(name), run_policy_worker, policy_setup)
-            self._processes[name].start()
+            targets[name] = run_policy_worker, shared.policy_worker(0, worker, config, seed, 0, "cpu")
         for actor, name in enumerate(self.layout.actor_names):
-            actor_setup = shared.actor(actor, config, seed, 0)
-            given = self._birth(name), run_actor, actor_setup, config.model, None
-            self._processes[name] = spawner.process(child_main, *given)
+            targets[name] = run_actor, shared.actor(actor, config, seed, 0), config.model, None
+        for name, target in targets.items():
+            spec = ChildSpec(name, shared.status, shared.failures, niceness=0)
+            self._processes[name] = spawner.process(child_main, spec, *target)
             self._processes[name].start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.shared.control.order_stop(Stop.NOW)
         codes = {}
         for name, process in self._processes.items():
@@ -159,9 +148,6 @@ class Sampler(Sampling):
         if error is None:
             texts = {name: self.shared.failures.read(name) for name in codes}
             assert set(codes.values()) == {0}, f"exit codes {codes}; {texts}"
-
-    def _birth(self, name: str) -> ChildSpec:
-        return ChildSpec(name, self.shared.status, self.shared.failures, niceness=0)
 
     def fill(self, staging: Staging) -> None:
         waits = 0
@@ -186,7 +172,7 @@ class Sampler(Sampling):
 
 
 class WitnessStaging(Staging):
-    """A Staging that looks closer: what state a slot is in, and the fields that a learner has no use for.
+    """A Staging that also checks the states of slots, and keeps the fields that a learner does not use.
 
     truncated: [T, R] bool. firsts: [T+1, R] bool - is_first, which learners read with memory alone.
     taken: rows copied by (slot, generation).

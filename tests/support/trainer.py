@@ -107,14 +107,12 @@ class TrainerRun(processes.MarkedProgram):
     @property
     def last_stderr_line(self) -> str:
         """The last line on stderr that is not empty."""
-        lines = [line for line in self.stderr.splitlines() if line.strip()]
-        return lines[-1] if lines else ""
+        return self.stderr.strip().rpartition("\n")[2]
 
     def result(self) -> dict[str, Any]:
         """The JSON object of the last line on stdout."""
-        lines = [line for line in self.stdout.splitlines() if line.strip()]
-        assert lines, self.report("nothing on stdout")
-        value = json.loads(lines[-1])
+        assert self.stdout.strip(), self.report("nothing on stdout")
+        value = json.loads(self.stdout.strip().splitlines()[-1])
         assert isinstance(value, dict), self.report("the last line on stdout is no JSON object")
         return value
 
@@ -143,21 +141,13 @@ class TrainerRun(processes.MarkedProgram):
 
     def wait_until(self, condition: str | Callable[[], bool], within_s: float = START_S) -> None:
         """Wait until stderr matches a pattern, or a predicate holds; fails if the run ends or time is up first."""
-        predicate = condition
-        if isinstance(condition, str):
-            pattern = re.compile(condition)
-            predicate = lambda: pattern.search(self.stderr) is not None  # noqa: E731
-        assert callable(predicate)
-        ended = False
 
-        def met_or_ended() -> bool:
-            nonlocal ended
-            ended = self._process.poll() is not None
-            return predicate() or ended
+        def met() -> bool:
+            return re.search(condition, self.stderr) is not None if isinstance(condition, str) else condition()
 
-        in_time = processes.eventually(met_or_ended, within_s)
+        in_time = processes.eventually(lambda: met() or self._process.poll() is not None, within_s)
         assert in_time, self.report(f"still not so after {within_s} s: {condition}")
-        assert not ended or predicate(), self.report(f"ended with {self._process.returncode} before: {condition}")
+        assert met(), self.report(f"ended with {self._process.returncode} before: {condition}")
 
     def wait_until_training(self) -> None:
         """Wait until env steps were trained and saved.
@@ -208,14 +198,10 @@ class TrainerRun(processes.MarkedProgram):
         assert swept, self.report(f"left in /dev/shm: {sorted(processes.shm_left_since(self._shm_before))}")
         left = processes.handles().items() - self._handles_before.items()
         assert not left, self.report(f"open files that were not before: {sorted(left)}")
-        if loads:
-            self._assert_newest_loads()
-        else:
+        if not loads:
             with pytest.raises(CheckpointError):
                 CheckpointDir(self.run_dir / "checkpoint_p0", keep=2).load()
-
-    def _assert_newest_loads(self) -> None:
-        """Of each policy; of the first, it is the one with the most steps."""
+            return
         for folder in sorted(self.run_dir.glob("checkpoint_p*")):
             loaded = CheckpointDir(folder, keep=2).load()
             if loaded is not None:
