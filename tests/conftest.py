@@ -13,7 +13,7 @@ from hypothesis import settings
 from sfactory.process.signals import FOR_MAIN
 from tests.support.trainer import RunTrainer, TrainerRun
 
-# The folders whose files take longest come first, so that no worker is left with one of them at the end.
+# The folders with the slowest files come first, so that no worker is left with one of them at the end.
 SLOWEST_FIRST = ("learning", "faults", "flow")
 FEWER, FEWEST = 5, 10  # examples are this many times fewer than a test asks for, but at least so many
 

@@ -46,7 +46,7 @@ class TextObservations(FailingReset):
 class SetActions(FailingReset):
     action_space = spaces.Sequence(spaces.Discrete(3))
 """
-# What is wrong with each command line of CartPole-v1 (or of another env), and what its refusal names.
+# The mistake in each command line of CartPole-v1 (or of another env), and what its refusal names.
 FLAGS = [
     ("--num_workers=-3", "--num_workers=-3", "at least 1"),
     ("--gamma=1.5", "--gamma=1.5", "at most 1.0"),

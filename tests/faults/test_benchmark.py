@@ -1,4 +1,4 @@
-"""A benchmark or tuning that is stopped, or whose env fails, ends as a run does, without a result."""
+"""A benchmark or tuning that is stopped, or has an env that fails, ends as a run does, without a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Envs whose first reset fails get three tries, each in a new process; few actors start at once, with their GPUs."""
+"""Envs that fail in their first reset get three tries, each in a new process; few actors start at once."""
 
 from __future__ import annotations
 

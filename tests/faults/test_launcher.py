@@ -1,4 +1,4 @@
-"""A launcher whose runs are killed, or that is stopped or killed: what was interrupted resumes, and nothing is left."""
+"""A launcher or its runs are stopped or killed: interrupted runs resume, and nothing is left."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from sfactory.config.flags import config_of
 from sfactory.errors import ExitCode
 from sfactory.pbt.population import Population
 from sfactory.pbt.state import load_state
-from tests.support.long import long
+from tests.support.long import LONG, long
 from tests.support.processes import eventually, is_stopped
 from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun, within
 
@@ -176,7 +176,7 @@ def test_member_that_plays_no_more_does_not_block_turns(run_trainer: RunTrainer,
     def turns(policy: int) -> int:
         return sum(event["policy"] == policy and event["kind"] != "begin" for event in events(run))
 
-    # The third one stays the best, from which the worst takes over; it has to save for that.
+    # The third one stays the best, so the worst copies it; it has to save for that.
     run.wait_until(lambda: turns(0) >= 3 and turns(1) >= 3)
     run.stop()
     assert [event["parent"] for event in events(run, "replace")][:2] == [2, 2]
@@ -192,6 +192,7 @@ def test_serial_population_repeats_itself(run_trainer: RunTrainer) -> None:
     assert any(event["kind"] == "replace" for event in histories[0])
 
 
+@LONG
 def test_serial_policy_that_has_learned_enough_leaves_turns_to_the_others(run_trainer: RunTrainer) -> None:
     # Two splits of three are policy 0's, which is done when policy 1 is half-way.
     splits = {"num_workers": 1, "num_envs_per_worker": 6, "worker_num_splits": 3}

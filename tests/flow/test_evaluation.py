@@ -1,4 +1,4 @@
-"""Beside training the newest policy is evaluated in processes of its own, which change nothing of what is learned."""
+"""Beside training the newest policy is evaluated in processes of its own, which do not change learning."""
 
 from __future__ import annotations
 

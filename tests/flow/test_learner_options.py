@@ -52,7 +52,7 @@ def test_two_batchers_and_a_ring_of_two_learn_from_every_step_twice(run_trainer:
     assert row["perf/trained_env_steps"] == DATASET * row["perf/datasets"] >= 6000
     assert row["perf/sampled_env_steps"] >= row["perf/trained_env_steps"]
     assert row["perf/dropped_steps"] == 0
-    # What is open at the end is learned from whole, too.
+    # A dataset that is open at the end is learned from to its end.
     assert run.result()["updates"] == 2 * row["perf/datasets"]
 
 

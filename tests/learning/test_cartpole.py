@@ -104,7 +104,7 @@ def test_without_velocities_it_takes_a_memory_to_balance(tmp_path: Path, seed: i
 
 
 def best_mean(folder: Path, seed: int, *flags: str) -> float:
-    """The best mean return over 100 episodes of a run whose policies are old."""
+    """The best mean return over 100 episodes of a run with old policies."""
     result = run_module("sfactory.train", folder, f"--seed={seed}", *OLD, *flags)
     lag = result["policy_lag"]
     assert isinstance(lag, dict)

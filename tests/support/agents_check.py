@@ -57,17 +57,16 @@ class AgentsTally:
     teams: list[list[float]] = field(default_factory=list)
 
 
-class _Checked:
-    """Where the env is: ``episode``, ``step``, who shows what it came to, and whether the env rests for a row."""
+class _Check:
+    """Where the env is: ``episode``, ``step``, which agents show their last observation, and whether the env rests."""
 
     def __init__(self, rows: AgentRows, rules: AgentsRules) -> None:
-        self.rows, self.rules = rows, rules
+        self.rows, self.rules, self.agents = rows, rules, range(rules.agents)
         shown = next(obs for obs in rows.obs[0] if obs.any())
         self.identity = place_of(decode(shown).identity)[0]
-        self.episode, self.step = 0, 0
+        self.episode, self.step, self.rests = 0, 0, False
         self.showing: set[int] = set()
-        self.asleep: set[int] = set()  # of them, whose episode goes on
-        self.rests = False
+        self.asleep: set[int] = set()  # those of them that are still in their episode
         self.returns = [0.0] * rules.agents
         self.tally = AgentsTally(self.identity)
 
@@ -79,7 +78,7 @@ class _Checked:
 
     def check_shown(self, shown: Array, is_first: Array, where: str) -> None:
         """The observations [A, D] and flags [A] of a row, or of the end of a slot."""
-        for agent in range(self.rules.agents):
+        for agent in self.agents:
             seen = agent in self.showing or (not self.rests and self.acts(agent, self.step))
             due = encode(self.position(agent), shown.shape[1]) if seen else np.zeros(shown.shape[1])
             assert np.array_equal(shown[agent], due), f"{where}, agent {agent}: {shown[agent]}, {due} was due"
@@ -88,26 +87,22 @@ class _Checked:
 
     def check_row(self, row: int) -> None:
         """One row, and what follows from it."""
-        rows, everybody = self.rows, range(self.rules.agents)
-        where = f"env {self.identity}, row {row} at {self.episode}:{self.step}"
+        rows, where = self.rows, f"env {self.identity}, row {row} at {self.episode}:{self.step}"
         self.check_shown(rows.obs[row], rows.is_first[row], where)
         if self.rests:
-            for agent in everybody:
+            for agent in self.agents:
                 self._check_flags(row, agent, where, "resting")
             self._check_counts(row, [], where)
             self.begin_episode()
             return
-        kinds = [self._kind(agent) for agent in everybody]
-        stopped = [agent for agent in everybody if kinds[agent] in ("truncated", "asleep")]
-        step_after = self.step + 1
-        hidden = {a for a in stopped if not self.rules.shows(self.identity, self.episode, a, step_after)}
-        for agent in everybody:
+        kinds, after = [self._kind(agent) for agent in self.agents], self.step + 1
+        stopped = {agent for agent in self.agents if kinds[agent] in ("truncated", "asleep")}
+        hidden = {agent for agent in stopped if not self.rules.shows(self.identity, self.episode, agent, after)}
+        for agent in self.agents:
             self._check_flags(row, agent, where, "lost" if agent in hidden else kinds[agent], kinds[agent])
-        valid = [a for a in everybody if kinds[a] != "idle" and a not in hidden]
-        self._check_counts(row, valid, where)
+        self._check_counts(row, [a for a in self.agents if kinds[a] != "idle" and a not in hidden], where)
         self._earn(row, kinds)
-        self.step = step_after
-        self.showing = set(stopped) - hidden
+        self.step, self.showing = after, stopped - hidden
         self.asleep = {agent for agent in self.showing if kinds[agent] == "asleep"}
         if self.step == self.rules.length(self.identity, self.episode):
             self.tally.teams.append(self.returns)
@@ -117,7 +112,7 @@ class _Checked:
                 self.begin_episode()
 
     def end_slot(self, slot: int) -> None:
-        """The end of a slot: into the next one is carried over who takes part, and the last look of who fell asleep."""
+        """The end of a slot: agents in the episode, and the last look of those that fell asleep, are carried over."""
         where = f"env {self.identity}, end of slot {slot} at {self.episode}:{self.step}"
         self.check_shown(self.rows.end_obs[slot], self.rows.end_is_first[slot], where)
         if self.rests:
@@ -137,23 +132,20 @@ class _Checked:
 
     def _check_flags(self, row: int, agent: int, where: str, label: str, kind: str = "idle") -> None:
         self.tally.kinds[label] += 1
-        rows, acted = self.rows, kind != "idle"
-        flags = {name: bool(getattr(rows, name)[row, agent]) for name in ("valid", "terminated", "truncated")}
-        due = {
-            "valid": acted and label != "lost",
-            "terminated": kind == "terminated",
-            "truncated": kind in ("truncated", "asleep"),
-        }
+        acted = kind != "idle"
+        truncated = kind in ("truncated", "asleep")
+        due = {"valid": acted and label != "lost", "terminated": kind == "terminated", "truncated": truncated}
+        flags = {name: bool(getattr(self.rows, name)[row, agent]) for name in due}
         assert flags == due, f"{where}, agent {agent} ({label}): {flags}, {due} was due"
-        paid = self.rules.reward(self.position(agent), int(rows.action[row, agent])) if acted else 0.0
-        reward = float(rows.reward[row, agent])
+        paid = self.rules.reward(self.position(agent), int(self.rows.action[row, agent])) if acted else 0.0
+        reward = float(self.rows.reward[row, agent])
         assert reward == paid, f"{where}, agent {agent} ({label}): reward {reward}, {paid} was due"
 
     def _check_counts(self, row: int, valid: Sequence[int], where: str) -> None:
         self.tally.agent_steps += len(valid)
         self.tally.env_steps += bool(valid)
         if self.rows.counts is not None:
-            due = [agent in valid[:1] for agent in range(self.rules.agents)]
+            due = [agent in valid[:1] for agent in self.agents]
             counts = self.rows.counts[row].tolist()
             assert counts == due, f"{where}: counts_env_step is {counts}, {due} was due"
 
@@ -167,7 +159,7 @@ class _Checked:
 
 def check_rows(rows: AgentRows, rules: AgentsRules) -> AgentsTally:
     """Assert that ``rows`` are those of an env that keeps to ``rules``, from its first episode on."""
-    checked = _Checked(rows, rules)
+    checked = _Check(rows, rules)
     for row in range(len(rows.obs)):
         checked.check_row(row)
         if (row + 1) % rows.rollout == 0:

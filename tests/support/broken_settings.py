@@ -18,7 +18,7 @@ REPLAY: dict[str, Any] = {"replay_proportion": 0.5, "replay_slots": 10}
 CPC: dict[str, Any] = {"use_cpc": True, "use_rnn": True}
 OWN_CRITIC: dict[str, Any] = {"separate_value_optimizer": True, "actor_critic_share_weights": False}
 POPULATION: dict[str, Any] = {"num_policies": 4, "with_pbt": True}
-# What is mutated unless something else is said.
+# Mutated by default.
 MUTATED = (
     "ppo_clip_ratio",
     "ppo_clip_value",

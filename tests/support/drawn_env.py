@@ -1,4 +1,4 @@
-"""Room: a bandit that can be seen. In: actions, a render mode, a frameskip. Out: pictures, statistics of its episodes.
+"""A bandit that can be rendered, with a render mode, a frameskip and statistics of its episodes.
 
 An episode has ``length`` contexts, each shown for ``hold`` frames. A frame with the action of the context's number
 pays 1 / hold, so that an episode of right choices returns ``length``, however many frames a step has.
@@ -72,7 +72,7 @@ class Drawn(gymnasium.Env[Obs, np.int64]):
 
 
 class Undrawable(Drawn):
-    """Does not tell its base of the render mode."""
+    """Ignores the render mode."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{**kwargs, "render_mode": None})

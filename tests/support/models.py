@@ -1,4 +1,4 @@
-"""Small actor-critics whose policy differs from state to state."""
+"""Small actor-critics with policies that differ from state to state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tiny_config(**fields: Any) -> ModelConfig:
 
 
 def model_of(spec: EnvSpec = VECTOR, seed: int = 0, dtype: torch.dtype = torch.float32, **fields: Any) -> ActorCritic:
-    """A model of ``tiny_config(**fields)`` whose policy differs from state to state. ``dtype``: of all it computes."""
+    """A model of ``tiny_config(**fields)``; its policy differs from state to state. ``dtype``: of all it computes."""
     torch.manual_seed(seed)
     model = ActorCritic(spec, tiny_config(**fields), dtype)
     if dtype is torch.float64:

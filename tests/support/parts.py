@@ -44,7 +44,7 @@ def small_layout(**changes: Any) -> Layout:
 
 
 def tiny_model(seed: int = 0) -> ActorCritic:
-    """A model for VECTOR whose policy and values differ from state to state."""
+    """A model for VECTOR: its policy and values differ from state to state."""
     torch.manual_seed(seed)
     model = ActorCritic(VECTOR, TINY)
     with torch.no_grad():

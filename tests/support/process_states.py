@@ -15,7 +15,7 @@ from tests.support.trainer import START_S, TrainerRun, within
 
 HEADING = "what each process is waiting for (SIGUSR1):"
 LOCKED = re.compile("uses a ring that is locked|its ring is locked by a dead process")
-LOCKED_S = 30.0  # from a death that leaves a ring locked until all goes on, on an idle machine
+LOCKED_S = 30.0  # from a death that leaves a ring locked until all work again, on an idle machine
 _END = "reports wait for it"
 _EVERY_S = 0.3  # a little more than main's beat, at which it answers
 _LINE = re.compile(

@@ -1,4 +1,4 @@
-"""Starts programs with a mark in their environment, and finds what is left of them in /proc and /dev/shm."""
+"""Starts programs with a mark in their environment, and finds what they leave in /proc and /dev/shm."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _LEAST_S = 5.0  # below that, one process that has to wait for the core a few ti
 _IMPORTS_S = 10.0  # before a run can refuse anything but a flag
 
 START_S = 90.0  # bound on start-up up to the first checkpoint, on a busy machine
-END_S = 60.0  # bound on an ordinary end, and on one whose cause takes half of that to be certain
+END_S = 60.0  # bound on an ordinary end, and on one with a cause that takes half of that to be certain
 CHECKPOINT = re.compile(r"checkpoint_(\d+)_(\d+)\.pth")
 EXIT_CODES = {signal.SIGINT: ExitCode.SIGINT, signal.SIGTERM: ExitCode.SIGTERM}
 ENDLESS = 1_000_000_000  # env steps
@@ -145,9 +145,16 @@ class TrainerRun(processes.MarkedProgram):
         def met() -> bool:
             return re.search(condition, self.stderr) is not None if isinstance(condition, str) else condition()
 
-        in_time = processes.eventually(lambda: met() or self._process.poll() is not None, within_s)
+        ended = False
+
+        def met_or_ended() -> bool:
+            nonlocal ended
+            ended = self._process.poll() is not None
+            return met() or ended
+
+        in_time = processes.eventually(met_or_ended, within_s)
         assert in_time, self.report(f"still not so after {within_s} s: {condition}")
-        assert met(), self.report(f"ended with {self._process.returncode} before: {condition}")
+        assert not ended or met(), self.report(f"ended with {self._process.returncode} before: {condition}")
 
     def wait_until_training(self) -> None:
         """Wait until env steps were trained and saved.

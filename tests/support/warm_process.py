@@ -14,6 +14,7 @@ import functools
 import gc
 import importlib
 import importlib.util
+import io
 import json
 import os
 import pkgutil
@@ -139,6 +140,7 @@ def _serve() -> None:
     gc.collect()
     gc.freeze()
     print(0, flush=True)
+    requests = io.FileIO(0)  # nothing may be read ahead of a fork
     poller = select.poll()
     poller.register(0, select.POLLIN)
     runs: dict[int, tuple[int, str]] = {}
@@ -152,7 +154,7 @@ def _serve() -> None:
                 with contextlib.suppress(OSError):  # the folder may be gone with its test
                     Path(f"{path}.new").write_text(str(code))
                     os.replace(f"{path}.new", path)
-            elif line := _line():
+            elif line := requests.readline():
                 request = json.loads(line)
                 pid = os.fork()
                 if pid == 0:
@@ -163,17 +165,6 @@ def _serve() -> None:
                 print(pid, flush=True)
             else:
                 return
-
-
-def _line() -> bytes:
-    """The next line on stdin, which nothing may read ahead of a fork; empty at its end."""
-    line = b""
-    while not line.endswith(b"\n"):
-        piece = os.read(0, 1 << 16)
-        if not piece:
-            return b""
-        line += piece
-    return line
 
 
 def _run(request: dict[str, Any], runs: Mapping[int, object]) -> None:
