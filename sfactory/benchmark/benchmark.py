@@ -24,8 +24,9 @@ from sfactory.report.console import Console
 _MIN_WARM_UP_S = 2.0
 _MIN_PATIENCE_S = 30.0
 _BEATS_S = 5.0  # time to get the stack of a hung process, after the time limit
-_MODES: Mapping[str, Literal["train", "sampler_only", "learn"]] = MappingProxyType(
-    {"full": "train", "sample": "sampler_only", "learn": "learn"}
+_Mode = Literal["train", "sampler_only", "learn", "env"]
+_MODES: Mapping[str, _Mode] = MappingProxyType(
+    {"full": "train", "sample": "sampler_only", "learn": "learn", "env": "env"}
 )
 
 
@@ -34,7 +35,7 @@ class BenchmarkResult:
     """The last line on stdout; field names are its keys. Shares of the measured time are means per process kind."""
 
     env: str
-    mode: Literal["train", "sampler_only", "learn", "env"]
+    mode: _Mode
     inference: str
     env_steps_per_second: float
     pure_simulation_steps_per_second: float
