@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from sfactory.config.hyperparameters import hyperparameters, mutable_flags, range_problem, request_problems
-from sfactory.config.rule import Rule, idle_unless, refuse, waits_for_learner
+from sfactory.config.rules import Rule, idle_unless, refuse, waits_for_learner
 from sfactory.config.schema import Config
 
 MAPPINGS = ("auto", "split", "env", "agent")

@@ -1,4 +1,4 @@
-"""Rules over flags of the run, of sampling and of the network; ``RULES`` lists the rules of all sections.
+"""Rules over several flags: what a rule is, and the rules of the run, of sampling and of the network.
 
 Every rule may assume that each value is legal by itself (see ``validation.value_problem``).
 """
@@ -8,15 +8,67 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from sfactory.config.flags import all_flags, values_of
-from sfactory.config.population_rules import AUXILIARY_RULES, POPULATION_RULES
-from sfactory.config.rule import Rule, nearest_multiples, refuse, waits_for_learner
 from sfactory.config.schema import Config
-from sfactory.config.training_rules import LEARNING_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LIMITS = ("train_for_env_steps", "train_for_frames")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule over several flags. ``find`` returns the problem as text, or None; errors blame the first of ``flags``.
+
+    idle: the rule refuses a value without effect. It applies only where the user chose that value.
+    """
+
+    flags: tuple[str, ...]
+    find: Callable[[Config], str | None]
+    idle: bool = False
+
+
+def refuse(flags: tuple[str, ...], wrong: Callable[[Config], bool], text: str) -> Rule:
+    """A rule that returns ``text`` where ``wrong`` holds; ``{flag}`` in the text stands for the value of that flag."""
+
+    def find(config: Config) -> str | None:
+        return text.format_map(values_of(config)) if wrong(config) else None
+
+    return Rule(flags, find)
+
+
+def idle_unless(
+    names: tuple[str, ...], need: str, works: Callable[[Any], bool] = bool, value: object = True
+) -> tuple[Rule, ...]:
+    """One rule for each of ``names``: a value other than its default has no effect unless ``works`` for flag ``need``.
+
+    value: the value of ``need`` that the problem advises.
+    """
+
+    def finder(name: str) -> Callable[[Config], str | None]:
+        def find(config: Config) -> str | None:
+            values = values_of(config)
+            if values[name] == all_flags()[name].default or works(values[need]):
+                return None
+            return f"has no effect as it is: leave it out, or add --{need}={value}"
+
+        return find
+
+    return tuple(Rule((name, need), finder(name), idle=True) for name in names)
+
+
+def waits_for_learner(config: Config) -> bool:
+    """Whether collection stops while the learner trains."""
+    return not config.sampling.async_rl or not config.learner.num_batches_to_accumulate
+
+
+def nearest_multiples(value: int, of: int) -> str:
+    """The positive multiples of ``of`` next to ``value``, as text: "nearest are 62 and 64"."""
+    below = value // of * of
+    return f"nearest is {of}" if below == 0 else f"nearest are {below} and {below + of}"
 
 
 def _is_path(text: str) -> bool:
@@ -81,7 +133,7 @@ def rounds_misfit(config: Config, agents: int) -> str | None:
     )
 
 
-_RUN_RULES = (
+RUN_RULES = (
     refuse(
         ("env",),
         lambda config: not config.run.env,
@@ -146,7 +198,7 @@ _RUN_RULES = (
     ),
 )
 
-_SAMPLING_RULES = (
+SAMPLING_RULES = (
     Rule(("num_envs_per_worker", "worker_num_splits"), _envs_per_split),
     Rule(("batch_size", "rollout"), _rollouts_per_batch),
     Rule(("recurrence", "rollout"), _recurrence),
@@ -187,13 +239,4 @@ _SAMPLING_RULES = (
         lambda config: bool(config.model.normalize_input_keys) and not config.model.normalize_input,
         "has no effect with --normalize_input=False: leave one of the two out",
     ),
-)
-RULES = (
-    *_RUN_RULES,
-    *_SAMPLING_RULES,
-    *LEARNING_RULES,
-    *OBJECTIVE_RULES,
-    *OPTIMIZER_RULES,
-    *AUXILIARY_RULES,
-    *POPULATION_RULES,
 )

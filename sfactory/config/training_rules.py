@@ -6,7 +6,7 @@ import importlib.util
 import math
 
 from sfactory.config.flags import did_you_mean
-from sfactory.config.rule import Rule, idle_unless, refuse, waits_for_learner
+from sfactory.config.rules import Rule, idle_unless, refuse, waits_for_learner
 from sfactory.config.schedule_text import LR_WORDS, POINTS_FORM, points_error
 from sfactory.config.schema import Config
 

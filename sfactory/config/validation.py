@@ -16,9 +16,20 @@ from pathlib import Path
 from sfactory.config.env_families import load_families, search_families
 from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
-from sfactory.config.rule import Rule, refuse
-from sfactory.config.rules import RULES
+from sfactory.config.population_rules import AUXILIARY_RULES, POPULATION_RULES
+from sfactory.config.rules import RUN_RULES, SAMPLING_RULES, Rule, refuse
 from sfactory.config.schema import Config
+from sfactory.config.training_rules import LEARNING_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
+
+RULES = (
+    *RUN_RULES,
+    *SAMPLING_RULES,
+    *LEARNING_RULES,
+    *OBJECTIVE_RULES,
+    *OPTIMIZER_RULES,
+    *AUXILIARY_RULES,
+    *POPULATION_RULES,
+)
 
 # Counters and shapes are 64-bit integers everywhere below.
 _LARGEST_INT = 2**63 - 1

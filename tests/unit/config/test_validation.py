@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfactory.config.flags import Flag, all_flags, coerce, config_of, is_of_type, type_text, value_text
-from sfactory.config.rules import RULES
 from sfactory.config.schedule_text import parse_points
 from sfactory.config.schema import Config
-from sfactory.config.validation import check, check_env_name, find_problems, warnings_of
+from sfactory.config.validation import RULES, check, check_env_name, find_problems, warnings_of
 from tests.support.broken_settings import BROKEN, CPC, OWN_CRITIC, REPLAY, SYNCHRONOUS
 
 BOUNDED = [flag for flag in all_flags().values() if flag.info.ge is not None or flag.info.gt is not None]
