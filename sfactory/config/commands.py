@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, get_type_hints
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_type_hints
 
 from sfactory.config.argv import scan
 from sfactory.config.field import flag, flag_info
@@ -118,7 +118,7 @@ _EXPORT = Command(
 )
 export_flags, read_export_line = _EXPORT.flags, _EXPORT.read
 
-KINDS = ("population",)
+_POPULATION = "population"  # the one kind of picture
 SUFFIXES = (".svg", ".png")
 
 
@@ -130,11 +130,9 @@ class PlotConfig:
     out: str = flag("", "file to write, whose name ends in .svg or .png; empty: population.svg in the run's folder")
 
 
-@dataclass(frozen=True)
-class Plot:
-    """A picture of ``kind`` of the run in ``run_dir``, drawn into ``out``."""
+class Plot(NamedTuple):
+    """A picture of the population of the run in ``run_dir``, drawn into ``out``."""
 
-    kind: str
     run_dir: Path
     out: Path
 
@@ -150,36 +148,33 @@ _PLOT = Command(
     "Draws a population: returns of every member, which policy replaced which, each hyperparameter over time. RUN is "
     "the folder of a run, or its name in --train_dir.",
     _plot_clashes,
-    usage=f"{KINDS[0]} RUN",
+    usage=f"{_POPULATION} RUN",
 )
 plot_flags = _PLOT.flags
 
 
 def read_plot_line(argv: Sequence[str], *, prog: str) -> Plot:
-    """The plot that ``argv`` asks for: two words, then flags; otherwise as ``Command.read``."""
+    """The plot that ``argv`` asks for: two words, then flags; otherwise as ``Command.read``.
+
+    RUN is a folder in --train_dir of that name, else the folder itself.
+    """
     count = next((i for i, token in enumerate(argv) if token.startswith("-")), len(argv))
-    words = argv[:count]
-    settings = _PLOT.read(argv[count:], prog=prog, problems=_word_problems(words, prog))
-    kind, run = words
-    run_dir = _run_dir(run, settings.train_dir)
-    return Plot(kind, run_dir, Path(settings.out) if settings.out else run_dir / f"{kind}{SUFFIXES[0]}")
+    settings = _PLOT.read(argv[count:], prog=prog, problems=_word_problems(argv[:count], prog))
+    run = argv[1]
+    found = [path for path in (Path(settings.train_dir) / run, Path(run)) if path.is_dir()]
+    if not found:
+        where = f"neither in {settings.train_dir} nor as a folder from {Path.cwd()}"
+        raise ConfigError([f"there is no run {shown(run)!r}, {where}"])
+    return Plot(found[0], Path(settings.out) if settings.out else found[0] / f"{_POPULATION}{SUFFIXES[0]}")
 
 
 def _word_problems(words: Sequence[str], prog: str) -> list[str]:
-    usage = f"write python -m {prog} {KINDS[0]} RUN [--out=FILE]"
+    usage = f"write python -m {prog} {_POPULATION} RUN [--out=FILE]"
     if not words:
         return [f"what is to be drawn? {usage}"]
-    if words[0] not in KINDS:
-        near = did_you_mean(words[0], KINDS)
-        return [f"{shown(words[0])!r}: cannot be drawn; there is {', '.join(KINDS)}{near}"]
+    if words[0] != _POPULATION:
+        near = did_you_mean(words[0], [_POPULATION])
+        return [f"{shown(words[0])!r}: cannot be drawn; there is {_POPULATION}{near}"]
     if len(words) == 1:
         return [f"of which run? {usage}, where RUN is its folder, or its name in --train_dir"]
     return [f"{shown(word)!r}: unexpected; {usage}" for word in words[2:]]
-
-
-def _run_dir(run: str, train_dir: str) -> Path:
-    """The folder of that name in ``train_dir``; else the folder itself. Raises ConfigError if there is neither."""
-    found = [path for path in (Path(train_dir) / run, Path(run)) if path.is_dir()]
-    if found:
-        return found[0]
-    raise ConfigError([f"there is no run {shown(run)!r}, neither in {train_dir} nor as a folder from {Path.cwd()}"])
