@@ -90,18 +90,10 @@ def test_command_is_executed_while_no_dataset_comes(background: bool) -> None:
         learner.shared.control.order_stop(Stop.SAVE)
         threads.wait(worker.over)
         threads.leave()
-
-
-def test_no_command_is_executed_after_finish() -> None:
-    learner = LoneLearner(num_policies=2)
-    commands = learner.shared.orders
-    assert commands is not None
     learner.learning.finish(save=False)
-    commands.give(0, LearnerCommand(hyperparameters={"learning_rate": 3e-4}))
-
+    commands.give(0, LearnerCommand(hyperparameters={"num_epochs": 4}))
     learner.learning.execute_command()
-
-    assert commands.answer(0) is None
+    assert learner.learning.trainer.learner.num_epochs == 3
 
 
 def test_child_copies_weights_and_moments_but_not_steps(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
-"""A dataset is cut into minibatches without rest: whole rows where steps belong together, single steps otherwise."""
+"""A dataset is cut into minibatches, and a minibatch into parts that have the step of the whole, up to rounding."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +15,16 @@ from torch import Tensor
 
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
+from sfactory.learner.loss import LossFunction
 from sfactory.learner.minibatches import Minibatch, Minibatches
-from sfactory.learner.targets import Targets
+from sfactory.learner.targets import TargetNetwork, Targets
+from sfactory.learner.trainer import Trainer
+from sfactory.model.actor_critic import ActorCritic
 from tests.support.equality import changed, copied
+from tests.support.losses import loss_and_gradients, loss_of
+from tests.support.models import model_of, tiny_config
 from tests.support.parts import fields_of, random_batch, tiny_model, trainer_for
+from tests.support.recorded import record
 
 STEPS = 4
 
@@ -135,3 +144,176 @@ def test_a_trainer_shuffles_by_its_seed_its_policy_and_its_train_step(with_vtrac
     assert changed(model, same) == set()
     for other in (after(seed=6), after(policy=1), after(train_step=4), after(shuffle=False)):
         assert any(not torch.equal(other[name], same[name]) for name in same)
+
+
+ROLLOUT = 6  # steps of each of 6 rows
+GAE: dict[str, Any] = {"with_vtrace": False}
+MEMORY: dict[str, Any] = {"use_rnn": True}
+# Fields of the model, and of the objective.
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "appo": ({}, {"kl_loss_coeff": 0.7}),
+    "impala": ({}, {"policy_loss": "pg"}),
+    "ppo": ({}, {**GAE, "exploration_loss": "symmetric_kl", "exploration_loss_coeff": 0.3}),
+    "a2c": ({}, {**GAE, "policy_loss": "pg", "ppo_clip_value": 0.0}),
+    "lstm_ppo": ({**MEMORY, "rnn_type": "lstm"}, GAE),
+    "separate_towers": ({**MEMORY, "actor_critic_share_weights": False}, {}),
+    "gru_impact": (MEMORY, {"use_target_net": True}),
+    "sum": ({}, {"loss_reduction": "sum"}),
+    "gae_sum": ({}, {"loss_reduction": "sum", "kl_loss_coeff": 0.5, **GAE}),
+    "gru_sum": (MEMORY, {"loss_reduction": "sum", **GAE}),
+    "plain_advantages": (MEMORY, {"normalize_advantages": False, "vtrace_lambda": 0.8, "vtrace_rho": None}),
+}
+EXACT = 1e-12
+DTYPE = torch.float64
+
+
+def objective_of(**fields: Any) -> AlgoConfig:
+    return AlgoConfig(**{"gamma": 0.9, "ppo_clip_value": 0.3, "exploration_loss_coeff": 0.1, **fields})
+
+
+def thin_batch(fields: dict[str, Any]) -> Batch:
+    """Rollouts of another policy with ends, invalid steps spread unevenly (a part may have none), and replayed rows."""
+    actor = model_of(seed=5, **fields)
+    batch = record(actor, tiny_config(**fields), recurrence=3 if fields.get("use_rnn") else ROLLOUT)
+    taken = batch.taken.clone()
+    taken[:, 0] = False
+    taken[2:, 1] = False
+    replayed = torch.zeros_like(taken)
+    replayed[:, 3:5] = True
+    noise = 0.5 * torch.randn(batch.behavior_log_prob.shape, generator=torch.Generator().manual_seed(3))
+    log_prob = torch.where(taken, (batch.behavior_log_prob + noise).clamp(max=-0.01), torch.nan)
+    batch = dataclasses.replace(batch, taken=taken, valid=taken, replayed=replayed, behavior_log_prob=log_prob)
+    return batch._each(lambda tensor: tensor.to(DTYPE) if tensor.is_floating_point() else tensor)
+
+
+def moved_target(model: ActorCritic, config: AlgoConfig) -> TargetNetwork | None:
+    """A target network that is not where the model is, if there is to be one."""
+    if not config.use_target_net:
+        return None
+    target = TargetNetwork(model, interval=4, tau=1.0)
+    generator = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for parameter in target.model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+    return target
+
+
+def greatest_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """Between all numbers of two gradients, as a share of the greatest of them."""
+    one, other = (torch.cat([gradient.flatten() for gradient in gradients]) for gradients in (ours, theirs))
+    return float((one - other).abs().max() / other.abs().max())
+
+
+# With GAE and without memory parts may cut rollouts.
+@pytest.mark.parametrize(
+    ("case", "size"),
+    [*itertools.product(CASES, (ROLLOUT, 3 * ROLLOUT)), *itertools.product(("ppo", "a2c", "gae_sum"), (1, 4, 9))],
+)
+def test_gradients_and_divergences_of_parts_add_up_to_those_of_the_whole(case: str, size: int) -> None:
+    fields, flags = CASES[case]
+    model, config = model_of(dtype=DTYPE, **fields), objective_of(**flags)
+    batch = thin_batch(fields)
+    target = moved_target(model, config)
+
+    whole = loss_of(model, config, batch, target=target)
+    parts = loss_of(model, config, batch, target=target, microbatch_size=size)
+    loss, gradients = loss_and_gradients(whole, model)
+    sum_of_losses, sums = loss_and_gradients(parts, model)
+
+    assert (whole.parts, parts.parts) == (1, 36 // size)
+    assert {gradient.dtype for gradient in gradients} == {DTYPE}
+    assert sum_of_losses == pytest.approx(loss, rel=10 * EXACT)
+    assert float(max(gradient.abs().max() for gradient in gradients)) > 1e-3
+    assert greatest_difference(sums, gradients) < EXACT
+    torch.testing.assert_close(parts.returns.view_as(whole.returns), whole.returns, rtol=0.0, atol=10 * EXACT)
+    assert parts.statistics == pytest.approx(whole.statistics, rel=100 * EXACT, abs=10 * EXACT)
+    # The divergence is measured over fresh steps, by forward passes of its own.
+    function = LossFunction(model, config, None, None)
+    minibatch = Minibatch(batch, function.gae_targets(batch))
+    for divergence in (function.divergence(minibatch, 0), function.divergence(minibatch, size)):
+        assert divergence == pytest.approx(whole.statistics["kl"], rel=EXACT)
+
+
+class Kept:
+    """How many bytes were kept for a gradient at once. A part's are gone once its gradient has been taken."""
+
+    def __init__(self) -> None:
+        self.most, self._now, self._taking = 0, 0, False
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        """A tensor is kept."""
+        self._now = tensor.nbytes + (0 if self._taking else self._now)
+        self.most, self._taking = max(self.most, self._now), False
+        return tensor
+
+    def unpack(self, tensor: Tensor) -> Tensor:
+        """A gradient is taken."""
+        self._taking = True
+        return tensor
+
+
+def kept_for_gradients(size: int) -> int:
+    """The most bytes at once while a minibatch of 64 rollouts is learned from in parts of so many steps."""
+    model, kept = tiny_model(), Kept()
+    trainer = trainer_for(model, learner=LearnerConfig(microbatch_size=size))
+    with torch.autograd.graph.saved_tensors_hooks(kept.pack, kept.unpack):
+        trainer.train(random_batch(model, rows=64))
+    return kept.most
+
+
+def test_parts_need_less_memory_for_gradients() -> None:
+    # Weights are kept, too, however small the parts are.
+    assert kept_for_gradients(5 * 64 // 16) < kept_for_gradients(0) / 8
+
+
+def trainer_of(case: str, size: int, optim: OptimConfig | None = None, **learner: Any) -> Trainer:
+    fields, flags = CASES[case]
+    settings = {"num_batches_per_epoch": 2, "num_epochs": 2, "early_stop_loss_change": 0.0, **learner}
+    model = model_of(dtype=DTYPE, **fields)
+    optim = optim or OptimConfig(learning_rate=0.01)
+    return trainer_for(model, objective_of(**flags), optim, LearnerConfig(microbatch_size=size, **settings), seed=3)
+
+
+def weights_of(trainer: Trainer) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_training_in_parts_takes_the_same_steps(case: str) -> None:
+    # A minibatch has 3 rows of 6 steps; SGD would hide nothing, Adam's first step hides even less.
+    whole, parts = (trainer_of(case, size, shuffle_minibatches=True) for size in (0, ROLLOUT))
+    batch = thin_batch(CASES[case][0])
+    before = weights_of(whole)
+
+    learned = [trainer.train(copy.deepcopy(batch)) for trainer in (whole, parts)]
+
+    assert learned[0] == learned[1] == int(batch.fresh.sum())
+    assert (whole.train_step, whole.stats.updates) == (parts.train_step, parts.stats.updates) == (4, 4)
+    assert float((weights_of(whole) - before).abs().max()) > 1e-3
+    assert float((weights_of(parts) - weights_of(whole)).abs().max()) < 1e-9
+    assert parts.statistics() == pytest.approx(whole.statistics(), rel=1e-6, abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("size", [0, ROLLOUT])
+def test_the_gradient_is_clipped_once_over_the_whole_minibatch(size: int) -> None:
+    optim = OptimConfig(learning_rate=1e-12, max_grad_norm=1e-3)
+    trainer = trainer_of("appo", size, optim, num_batches_per_epoch=1, num_epochs=1)
+
+    trainer.train(thin_batch({}))
+
+    gradients = [p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]
+    assert trainer.statistics()["grad_norm"] > 1e-2
+    assert float(torch.cat(gradients).norm()) == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_a_part_that_is_not_finite_spoils_the_whole_update_and_no_other() -> None:
+    trainer = trainer_of("ppo", ROLLOUT, num_epochs=1)
+    batch = thin_batch({})
+    batch.rewards[0, 5] = torch.nan  # of the second minibatch, in its last part
+    before = weights_of(trainer)
+
+    trainer.train(batch)
+
+    assert (trainer.train_step, trainer.stats.skipped, trainer.stats.updates) == (2, 1, 1)
+    assert bool(torch.isfinite(weights_of(trainer)).all())
+    assert not torch.equal(weights_of(trainer), before)

@@ -1,18 +1,21 @@
-"""A staging area takes columns of slots, each bit as it is, and counts its valid steps."""
+"""A staging area takes columns of slots, and a batch has their rewards, discounts and masks."""
 
 from __future__ import annotations
 
-import threading
+import dataclasses
 
 import numpy as np
 import pytest
 import torch
 
+from sfactory.config.schema import AlgoConfig, LearnerConfig
 from sfactory.layout import Layout
+from sfactory.learner.batch import Batch
 from sfactory.learner.staging import CopyThreads, Staging
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
-from tests.support.parts import small_layout
+from tests.support.parts import VECTOR, small_layout
+from tests.support.recorded import CPU
 
 SPEC = EnvSpec(
     obs=(("image", TensorSpec((2, 2), "uint8")), ("number", TensorSpec((), "int64"))),
@@ -57,26 +60,58 @@ def test_slots_are_joined_and_the_last_one_is_cut(state_size: int, threads: int)
     assert (staging.valid_steps, staging.filled) == (0, 0)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_copying_is_shared_by_as_many_threads_as_were_ordered_for_all_areas_together(threads: int) -> None:
-    def copy_threads() -> set[threading.Thread]:
-        return {thread for thread in threading.enumerate() if thread.name.startswith("copy_")}
-
-    layout = small_layout(rows=3, dataset_rows=30)
-    before, copying = copy_threads(), CopyThreads(threads)
-
-    for staging in [Staging(SPEC, layout, pin=False, copying=copying) for _ in range(3)]:
-        for slot in filled_slots(layout):
-            staging.take(slot, 0)
-
-    started = len(copy_threads() - before)
-    # One thread is the learner's own; a pool starts no more threads than it has use for.
-    assert started == 0 if threads == 1 else 1 <= started <= threads
+STEPS, ROWS = 4, 4
 
 
-def test_a_dataset_has_one_more_observation_than_steps() -> None:
-    staging = Staging(SPEC, small_layout(rollout=4, dataset_rows=5), pin=False)
+def staged() -> Staging:
+    staging = Staging(VECTOR, small_layout(rollout=STEPS, dataset_rows=ROWS), pin=False, replay=True)
+    torch.manual_seed(0)
+    for tensor in (staging.obs["obs"], *(staging.scalars[name] for name in ("log_prob", "value", "reward"))):
+        tensor.normal_()
+    staging.scalars["valid"].fill_(True)
+    return staging
 
-    shapes = {key: tuple(tensor.shape) for key, tensor in {**staging.obs, **staging.actions}.items()}
-    assert shapes == {"image": (5, 5, 2, 2), "number": (5, 5), "jump": (4, 5), "arm": (4, 5, 2)}
-    assert (staging.obs["image"].dtype, staging.actions["jump"].dtype) == (torch.uint8, torch.int64)
+
+def test_recorded_numbers_become_rewards_discounts_and_behavior() -> None:
+    staging = staged()
+    staging.scalars["terminated"][1, 2] = True
+    staging.scalars["reward"][:, 0] = torch.tensor([1.0, -3.0, 30.0, -300.0])
+
+    batch = Batch.of(staging, AlgoConfig(gamma=0.75, reward_scale=0.5, reward_clip=10.0), LearnerConfig(), 0, CPU)
+
+    discounts = torch.full((STEPS, ROWS), 0.75)
+    discounts[1, 2] = 0.0
+    assert torch.equal(batch.discounts, discounts)
+    assert batch.rewards[:, 0].tolist() == [0.5, -1.5, 10.0, -10.0]  # scaled first, then clipped
+    assert torch.equal(batch.behavior_log_prob, staging.scalars["log_prob"])
+    assert torch.equal(batch.behavior_value, staging.scalars["value"])
+    assert torch.equal(batch.obs["obs"], staging.obs["obs"])
+    assert torch.equal(batch.actions["action"], staging.actions["action"])
+
+
+def test_steps_of_a_policy_that_is_too_old_are_masked_and_replayed_ones_have_an_own_limit() -> None:
+    staging = staged()
+    staging.scalars["policy_version"][:] = torch.tensor([10, 4, 4, 1], dtype=torch.int32)
+    staging.scalars["replayed"][:, 2:] = True
+
+    batch = Batch.of(staging, AlgoConfig(), LearnerConfig(max_policy_lag=5, max_replay_lag=8), 10, CPU)
+
+    assert batch.lag[0].tolist() == [0, 6, 6, 9]
+    assert batch.valid.tolist() == [[True, False, True, False]] * STEPS
+    assert batch.fresh[0].tolist() == [True, False, False, False]
+    later = batch.aged(12, 5, 8)
+    assert later.lag[0].tolist() == [2, 8, 8, 11]
+    assert later.valid[0].tolist() == [True, False, False, False]
+
+
+def test_columns_are_the_same_rows_of_every_field() -> None:
+    whole = Batch.of(staged(), AlgoConfig(), LearnerConfig(), 0, CPU)
+
+    part = whole.columns(slice(1, 3))
+
+    for field in dataclasses.fields(Batch):
+        ours, theirs = getattr(part, field.name), getattr(whole, field.name)
+        if isinstance(theirs, dict):
+            assert all(torch.equal(ours[key], theirs[key][:, 1:3]) for key in theirs), field.name
+        elif theirs is not None:
+            assert torch.equal(ours, theirs[:, 1:3]), field.name
