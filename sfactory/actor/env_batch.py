@@ -88,7 +88,7 @@ class BaseBatch(abc.ABC):
     @property
     @abc.abstractmethod
     def first(self) -> list[int]:
-        """Rows whose current observation is the first of an episode."""
+        """Rows that show the first observation of an episode."""
 
     @abc.abstractmethod
     def step(self, actions: Any) -> None:
@@ -245,7 +245,7 @@ class EnvBatch(BaseBatch):
 
     @property
     def first(self) -> list[int]:
-        """Envs whose current observation is the first of an episode; those just truncated show its last."""
+        """Envs that show the first observation of an episode; those just truncated show its last."""
         return self.terminated + self.resumed + self.broken
 
     def step(self, actions: Sequence[Any]) -> None:

@@ -1,9 +1,9 @@
-"""Steps envs of many agents, each agent of which is a row of the split.
+"""Steps multi-agent envs; each agent is a row of the split.
 
 Rows lie as NOTE [Rows of agents] says. An env is stepped once for all of its agents, and the loop in ``step`` does
-nothing for a single agent: lists of A are stored as wholes. Only envs in which an agent is inactive, or in which that
-has just changed, are looked at more closely. An env that fails is discarded as a whole: all of its rows are ``broken``,
-and it is recreated or reset once.
+nothing for a single agent: lists of A are stored as wholes. Only envs with an inactive agent, or with a change of the
+acting agents, cost more. An env that fails is discarded as a whole: all of its rows are ``broken``, and it is recreated
+or reset once.
 
 NOTE [Agent life]: an agent that is active in step t has the valid row t. If it is not active in step t+1 while
 others of its env are, then
@@ -11,11 +11,11 @@ others of its env are, then
 - truncated: truncated[t]; row t+1 shows its final observation, is acted on for its value alone, and is invalid, as in
   NOTE [Truncation row]. It is idle from row t+2 on. If row t+1 would be the first of the next slot, the final
   observation is obs[T] alone, and it is idle at once;
-- asleep: as truncated, for what is learned. But its episode continues: its return does, no row is marked as the
-  first of an episode when it wakes up, and its RNN state keeps all that it has seen, its last observation before the
-  sleep included. So it shows that in the first row of the next slot, too, if that is where row t+1 falls.
-An agent without an observation after such a step has the invalid row t: what the value after it depends on is missing.
-The row before it bootstraps from row t.
+- asleep: recorded as truncated. But its episode and return continue, no row is marked as the first of an episode
+  when it wakes up, and its RNN state keeps all that it has seen, its last observation before the sleep included. So
+  that observation is also shown in the first row of the next slot, if row t+1 falls there.
+If such a step returns no observation for the agent, its row t is invalid, because the value after it cannot be
+computed. The row before it bootstraps from row t.
 
 An idle row shows zeros, is invalid, and no policy acts for it. A reward paid to an agent in it counts in returns alone.
 
@@ -35,12 +35,12 @@ from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank, requi
 
 
 class Stops(NamedTuple):
-    """What a step made of the agents of an env, as agent indices.
+    """The agents of an env that a step stopped, as agent indices.
 
-    terminated, truncated: active agents whose episode ended
+    terminated, truncated: active agents that ended their episode
     paused: agents that fell asleep
     lost: truncated or paused agents without an observation
-    ended: agents whose episode ended while they slept
+    ended: agents that ended their episode while they slept
     over: whether the env's episode is over
     rests: whether the env is reset in the next step instead of now
     """
@@ -72,10 +72,10 @@ class AgentActivity:
         self.showing = []
         self._over = [False] * len(observations)
 
-    def end_showing(self, of_sleepers: bool) -> bool:
-        """Stop showing final observations, those of sleeping agents only with ``of_sleepers``; whether any was."""
+    def end_showing(self, of_sleeping: bool) -> bool:
+        """Stop showing final observations, those of sleeping agents only with ``of_sleeping``; whether any was."""
         before = self.showing
-        self.showing = [agent for agent in before if not (of_sleepers or self._over[agent])]
+        self.showing = [agent for agent in before if not (of_sleeping or self._over[agent])]
         return self.showing != before
 
     @property
@@ -128,7 +128,7 @@ class MultiAgentBatch(BaseBatch):
         self._blank = blank(envs[0].observation_space)
         self.activities = [AgentActivity(self.agents) for _ in envs]
         self._slices = [slice(first, first + self.agents) for first in range(0, self.size, self.agents)]
-        self._fresh: list[int] = []  # envs whose current observations are the first of an episode
+        self._fresh: list[int] = []  # envs that show the first observations of an episode
         self._resting: list[int] = []  # envs that the next step resets
         self._partial: set[int] = set()  # envs with an agent that is not active in the next step
         self._next_idle: list[int] = []  # rows that will be idle in the next step
@@ -136,7 +136,7 @@ class MultiAgentBatch(BaseBatch):
 
     @property
     def first(self) -> list[int]:
-        """Rows whose current observation is the first of an episode: all of an env, those that begin it asleep, too."""
+        """Rows that show the first observation of an episode: all of an env, those that begin it asleep, too."""
         return self._rows_of(self._fresh)
 
     def reset(self, seeds: Sequence[int], before_each: BeforeEach | None = None) -> None:
@@ -168,11 +168,11 @@ class MultiAgentBatch(BaseBatch):
             self._settle()
 
     def reset_truncated(self) -> list[int]:
-        """See BaseBatch. Agents whose episode is over while that of their env is not are idle at once."""
+        """See BaseBatch. Agents that end before their env are idle at once."""
         late, self.truncated = list(self._resting), []
         for env in late:
             self._reset(env)
-        self._end_showing(of_sleepers=False)
+        self._end_showing(of_sleeping=False)
         self._settle()
         return self._rows_of(late)
 
@@ -192,9 +192,9 @@ class MultiAgentBatch(BaseBatch):
         self.idle = list(self._next_idle)
         self._end_showing()
 
-    def _end_showing(self, of_sleepers: bool = True) -> None:
+    def _end_showing(self, of_sleeping: bool = True) -> None:
         for env in self._partial:
-            if self.activities[env].end_showing(of_sleepers):
+            if self.activities[env].end_showing(of_sleeping):
                 self._moved = True
 
     def _change(self, env: int, change: Change) -> None:

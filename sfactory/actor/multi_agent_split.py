@@ -1,7 +1,7 @@
-"""Steps envs of many agents and records their steps.
+"""Steps multi-agent envs and records their steps.
 
-Beside what is recorded of single-agent envs, rows of inactive agents are marked, it is marked which row counts as the
-env step, and the returns of whole teams are reported. See NOTE [Agent life].
+In addition to a Split, it marks rows of inactive agents and the row that counts as the env step, and reports the return
+of the whole team. See NOTE [Agent life].
 """
 
 from __future__ import annotations

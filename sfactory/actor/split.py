@@ -28,7 +28,7 @@ class Split:
     """Envs that are stepped together, and the slot being filled with their steps.
 
     ``begin`` starts a slot, each ``step`` turns the actions of row ``t`` into row t+1, and ``finish`` gives the
-    complete slot away. What is recorded in which case: docs/architecture.md and NOTE [Truncation row].
+    complete slot away. For the rows that each case leaves see docs/architecture.md and NOTE [Truncation row].
 
     index: of the split in its actor
     batch: the envs
@@ -64,7 +64,7 @@ class Split:
         self.before_slot: Callable[[], None] | None = None
         self.phase = self.t = self.agent_steps = 0
         self._writer, self._read_actions, self._rollout = writer, read_actions, rollout
-        self._first = list(range(batch.size))  # rows whose current observation is the first of an episode
+        self._first = list(range(batch.size))  # rows that show the first observation of an episode
         self._slot: Slot | None = None
 
     @staticmethod
@@ -178,7 +178,7 @@ class Split:
                 table.count_steps(slot.index, count, policy)
 
     def finish(self) -> tuple[Slot, Sequence[int]]:
-        """Give the complete slot away; returns it and the policies whose learners are to have it."""
+        """Give the complete slot away; returns it and the policies that get it."""
         slot, assignment = self.slot, self.assignment
         self._first = self.batch.first  # an episode that starts with obs[T] starts the next slot, too
         self._slot = None
