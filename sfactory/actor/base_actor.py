@@ -4,41 +4,32 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from collections.abc import Sequence
 
 from sfactory.actor.decorrelation import FirstWait
 from sfactory.actor.setup import ActorSetup
 from sfactory.actor.split import Split
-from sfactory.messages import ToLearner, ToMain, TrajectoryReady
-from sfactory.shared.channel import Channel
-from sfactory.shared.slots import SlotState, SlotTable
+from sfactory.messages import TrajectoryReady
+from sfactory.shared.slots import SlotState
 from sfactory.shared.status import StatusRow, Stopwatch
-from sfactory.shared.trajectories import TrajectoryBuffer
 
 
 class TrajectoryOutput:
     """Hands out free slots and sends complete ones."""
 
-    def __init__(
-        self,
-        actor: int,
-        trajectories: TrajectoryBuffer,
-        table: SlotTable,
-        to_learners: Sequence[Channel[ToLearner]],
-        to_main: Channel[ToMain],
-        max_in_flight: int = 0,
-    ) -> None:
-        """``max_in_flight``: most slots of the actor that may be FILLING or READY at once; 0 is no limit."""
-        self._actor, self._table = actor, table
-        self._slots = {index: trajectories.slot(index) for index in table.slots_of(actor)}
-        splits = range(trajectories.layout.splits)
+    def __init__(self, setup: ActorSetup) -> None:
+        self._actor, self._table = setup.actor, setup.table
+        self._slots = {index: setup.trajectories.slot(index) for index in self._table.slots_of(self._actor)}
         # Slots come back in the order they were sent, so each split looks at its least recently used first.
         # A replacement starts with slots that are free: those that are READY may be freed only once the free ones
         # have been filled, see NOTE [Collection waits].
-        self._queues = [deque(sorted(table.slots_of_split(actor, split), key=self._when_due)) for split in splits]
-        self._max_in_flight = max_in_flight or len(self._slots)
+        self._queues = [
+            deque(sorted(self._table.slots_of_split(self._actor, split), key=self._when_due))
+            for split in range(setup.layout.splits)
+        ]
+        # The most slots that may be FILLING or READY at once.
+        self._max_in_flight = setup.sampling.max_sample_requests_in_flight_per_worker or len(self._slots)
         self._held_back: deque[int] = deque()  # splits that the limit made wait, in order
-        self._to_learners, self._to_main = to_learners, to_main
+        self._to_learners, self._to_main = setup.to_learners, setup.to_main
 
     def _when_due(self, slot: int) -> tuple[bool, int]:
         return self._table.state(slot) is not SlotState.FREE, self._table.generation(slot)
@@ -93,14 +84,7 @@ class Actor(abc.ABC):
 
     def __init__(self, setup: ActorSetup, splits: list[Split], row: StatusRow) -> None:
         self._setup, self._splits, self._row = setup, splits, row
-        self._output = TrajectoryOutput(
-            setup.actor,
-            setup.trajectories,
-            setup.table,
-            setup.to_learners,
-            setup.to_main,
-            setup.sampling.max_sample_requests_in_flight_per_worker,
-        )
+        self._output = TrajectoryOutput(setup)
         if setup.inbox.incarnation:
             self._output.announce_again()
         self._watch = Stopwatch(row)

@@ -19,8 +19,7 @@ from sfactory.actor.env_restarts import StopOrdered
 from sfactory.actor.setup import ActorSetup
 from sfactory.actor.split import Split
 from sfactory.errors import SFactoryError
-from sfactory.messages import ActReply, ActRequest, ToPolicy
-from sfactory.shared.channel import Channel
+from sfactory.messages import ActReply, ActRequest
 from sfactory.shared.status import StatusRow
 from sfactory.shared.trajectories import NOBODY
 
@@ -28,20 +27,13 @@ from sfactory.shared.trajectories import NOBODY
 class RequestTracker:
     """Sends the requests of one actor, and knows which are not answered yet."""
 
-    def __init__(
-        self,
-        actor: int,
-        incarnation: int,
-        to_policies: Sequence[Channel[ToPolicy]],
-        splits: Sequence[Split],
-        row: StatusRow,
-    ) -> None:
-        """incarnation: of the actor. to_policies: by policy, the channel to the worker that serves this actor."""
-        self._actor, self._incarnation, self._to_policies, self._row = actor, incarnation, to_policies, row
+    def __init__(self, setup: ActorSetup, splits: Sequence[Split], row: StatusRow) -> None:
+        self._actor, self._incarnation, self._row = setup.actor, setup.inbox.incarnation, row
+        self._to_policies = setup.to_policies
         self.known_incarnations = self.incarnations()
         # By split: policies that have not answered, and which incarnation of each policy's worker was asked last.
         self._awaited: list[set[int]] = [set() for _ in splits]
-        self._asked = [[0] * len(to_policies) for _ in splits]
+        self._asked = [[0] * len(self._to_policies) for _ in splits]
         self._splits = splits
 
     def ask(self, split: Split) -> bool:
@@ -93,7 +85,7 @@ class CentralActor(Actor):
     def __init__(self, setup: ActorSetup, splits: list[Split], row: StatusRow) -> None:
         super().__init__(setup, splits, row)
         assert setup.to_policies, "central inference needs policy workers to ask"
-        self._requests = RequestTracker(setup.actor, setup.inbox.incarnation, setup.to_policies, splits, row)
+        self._requests = RequestTracker(setup, splits, row)
         self._keeps_states = setup.spec.num_agents > 1 and setup.layout.state_size > 0
 
     def turn(self, timeout: float) -> None:

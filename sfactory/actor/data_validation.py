@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sfactory.actor.env_batch import BaseBatch, reward_row
 from sfactory.actor.env_restarts import BadDataCounter
-from sfactory.env.conversion import REWARD, BadObservation, Flaw, Rows, Writer
+from sfactory.env.conversion import REWARD, BadObservation, Flaw, ObsWriter, Rows
 from sfactory.errors import SFactoryError
 from sfactory.shared.trajectories import Array, Slot, all_true
 from sfactory.spec import BoxHead, EnvSpec
@@ -27,7 +27,9 @@ class BadActions(SFactoryError):
 class DataValidator:
     """Checks observations, rewards and actions of one split."""
 
-    def __init__(self, spec: EnvSpec, writer: Writer, size: int, first: int, bad_data: BadDataCounter | None) -> None:
+    def __init__(
+        self, spec: EnvSpec, writer: ObsWriter, size: int, first: int, bad_data: BadDataCounter | None
+    ) -> None:
         """size: rows. first: number of the split's first env in its actor.
 
         Without ``bad_data``, invalid data is an error.

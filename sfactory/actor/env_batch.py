@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from sfactory.actor.env_restarts import EnvFaults, FaultHandling
 from sfactory.actor.episode_stats import ExtraStatsTracker
-from sfactory.env.conversion import BadObservation, Writer
+from sfactory.env.conversion import BadObservation, ObsWriter
 from sfactory.env.lifecycle import close_env
 
 BeforeEach = Callable[[], None]
@@ -58,7 +58,7 @@ class BaseBatch(abc.ABC):
 
     observations: Any
     rewards: Any
-    _writer: Writer
+    _writer: ObsWriter
     _first_env: int
 
     def __init__(self, envs: Sequence[Any], size: int) -> None:
@@ -78,7 +78,7 @@ class BaseBatch(abc.ABC):
         self._rows_per_env = size // len(envs)
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
 
-    def handle_faults(self, faults: FaultHandling, first_env: int, writer: Writer) -> None:
+    def handle_faults(self, faults: FaultHandling, first_env: int, writer: ObsWriter) -> None:
         """Recreate envs that raise; without this call the exception is passed on.
 
         first_env: number of the first env in the actor. writer: checks the observations of the envs.

@@ -15,7 +15,7 @@ from sfactory.actor.env_restarts import FaultHandling
 from sfactory.actor.episode_stats import EpisodeTracker
 from sfactory.actor.policy_assignment import PolicyAssignment
 from sfactory.actor.vector_batch import VectorEnvBatch
-from sfactory.env.conversion import BlockWriter, ObsWriter, Rows, Writer, action_reader, block_reader
+from sfactory.env.conversion import BlockWriter, ObsWriter, Rows, action_reader, block_reader
 from sfactory.env.vector import VectorEnv, single_spaces
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.trajectories import Array, Slot
@@ -45,7 +45,7 @@ class Split:
         index: int,
         batch: BaseBatch,
         spec: EnvSpec,
-        writer: Writer,
+        writer: ObsWriter,
         read_actions: Callable[[Rows], Any],
         rollout: int,
         faults: FaultHandling | None = None,
@@ -80,7 +80,7 @@ class Split:
         if isinstance(envs, gymnasium.vector.VectorEnv):
             observations, actions = single_spaces(envs)
             batch: BaseBatch = VectorEnvBatch(envs)
-            writer: Writer = BlockWriter(spec, observations)
+            writer: ObsWriter = BlockWriter(spec, observations)
             return Split(index, batch, spec, writer, block_reader(actions), rollout, faults, assignment)
         batch, writer = EnvBatch(envs), ObsWriter(spec, envs[0].observation_space)
         return Split(index, batch, spec, writer, action_reader(envs[0].action_space), rollout, faults, assignment)

@@ -6,7 +6,6 @@ env. ``ObsWriter`` and ``action_reader`` are for single envs, ``BlockWriter`` an
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import getitem
@@ -55,25 +54,55 @@ def leaf_paths(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> list[tup
     return [path]
 
 
-class Writer(abc.ABC):
-    """Writes the observations of a group of N envs into one row block per key."""
+class ObsWriter:
+    """Writes the observations of N envs, given as a sequence, into one row block per key."""
 
     def __init__(self, spec: EnvSpec, space: spaces.Space[Any]) -> None:
         """``space``: observation space of one env."""
         self._leaves = list(zip((key for key, _ in spec.obs), leaf_paths(space), strict=True))
         self._specs = dict(spec.obs)
 
-    @abc.abstractmethod
-    def write(self, observations: Any, rows: Rows) -> None:
-        """Copy ``observations`` into ``rows`` {key: [N, ...]}; raises BadObservation if they do not fit."""
+    def write(self, observations: Sequence[Any], rows: Rows) -> None:
+        """Copy ``observations`` into ``rows`` {key: [N, ...]}; raises BadObservation if one does not fit."""
+        try:
+            for key, path in self._leaves:
+                leaf = [reduce(getitem, path, obs) for obs in observations] if path else observations
+                row = rows[key]
+                if row.ndim == 1:
+                    np.copyto(row, leaf, casting="same_kind")
+                else:
+                    np.concatenate(leaf, out=row.reshape(-1, *row.shape[2:]), casting="same_kind")
+        except (ValueError, TypeError, LookupError):
+            for index, obs in enumerate(observations):
+                self.check(obs, f"{self.named(index)} of the split")
+            raise
 
-    @abc.abstractmethod
-    def check_all(self, observations: Any, size: int, where: str) -> None:
+    def named(self, row: int) -> str:
+        """The name of the env of ``row`` in error messages."""
+        return f"env {row}"
+
+    def check_all(self, observations: Sequence[Any], size: int, where: str) -> None:
         """Raise BadObservation unless ``observations`` of ``size`` envs match the space's shapes and dtypes."""
+        for env, obs in enumerate(observations):
+            self.check(obs, f"{where}, {self.named(env)}")
 
-    @abc.abstractmethod
-    def flaws(self, observations: Any, size: int) -> dict[int, Flaw]:
+    def check(self, obs: Any, where: str) -> None:
+        """Raise BadObservation unless ``obs`` has the space's shapes and castable dtypes."""
+        for key, path in self._leaves:
+            if misfit := self._misfit(obs, key, path):
+                raise BadObservation(f"{where}: observation {key!r} {misfit}")
+
+    def flaws(self, observations: Sequence[Any], size: int) -> dict[int, Flaw]:
         """Find envs with an observation of wrong shape or dtype, or with NaN or infinity. Slow."""
+        found: dict[int, Flaw] = {}
+        for env, obs in enumerate(observations):
+            for key, path in self._leaves:
+                text = self._misfit(obs, key, path)
+                if not text and not is_finite(reduce(getitem, path, obs), self._specs[key].dtype):
+                    text = NOT_FINITE
+                if text:
+                    found.setdefault(env, Flaw(key, text))
+        return found
 
     def _misfit(self, observations: Any, key: str, path: tuple[Any, ...], size: int | None = None) -> str:
         """How a leaf of one env's observation, or of a batch of ``size``, differs from the space; '' if it matches."""
@@ -100,57 +129,11 @@ class Writer(abc.ABC):
         )
 
 
-class ObsWriter(Writer):
-    """Writes the observations of N single envs, given as a sequence in the env's structure."""
-
-    def write(self, observations: Sequence[Any], rows: Rows) -> None:
-        """See Writer. Errors name the env."""
-        try:
-            for key, path in self._leaves:
-                leaf = [reduce(getitem, path, obs) for obs in observations] if path else observations
-                row = rows[key]
-                if row.ndim == 1:
-                    np.copyto(row, leaf, casting="same_kind")
-                else:
-                    np.concatenate(leaf, out=row.reshape(-1, *row.shape[2:]), casting="same_kind")
-        except (ValueError, TypeError, LookupError):
-            for index, obs in enumerate(observations):
-                self.check(obs, f"{self.named(index)} of the split")
-            raise
-
-    def named(self, row: int) -> str:
-        """The name of the env of ``row`` in error messages."""
-        return f"env {row}"
-
-    def check_all(self, observations: Sequence[Any], size: int, where: str) -> None:
-        """See Writer."""
-        for env, obs in enumerate(observations):
-            self.check(obs, f"{where}, {self.named(env)}")
-
-    def check(self, obs: Any, where: str) -> None:
-        """Raise BadObservation unless ``obs`` has the space's shapes and castable dtypes."""
-        for key, path in self._leaves:
-            if misfit := self._misfit(obs, key, path):
-                raise BadObservation(f"{where}: observation {key!r} {misfit}")
-
-    def flaws(self, observations: Sequence[Any], size: int) -> dict[int, Flaw]:
-        """See Writer."""
-        found: dict[int, Flaw] = {}
-        for env, obs in enumerate(observations):
-            for key, path in self._leaves:
-                text = self._misfit(obs, key, path)
-                if not text and not is_finite(reduce(getitem, path, obs), self._specs[key].dtype):
-                    text = NOT_FINITE
-                if text:
-                    found.setdefault(env, Flaw(key, text))
-        return found
-
-
-class BlockWriter(Writer):
+class BlockWriter(ObsWriter):
     """Writes the observations of all N envs of a vector env, given as one batch in the env's structure."""
 
     def write(self, observations: Any, rows: Rows) -> None:
-        """See Writer."""
+        """See ObsWriter."""
         size = len(next(iter(rows.values())))
         try:
             for key, path in self._leaves:
@@ -164,13 +147,13 @@ class BlockWriter(Writer):
             raise
 
     def check_all(self, observations: Any, size: int, where: str) -> None:
-        """See Writer."""
+        """See ObsWriter."""
         for key, path in self._leaves:
             if misfit := self._misfit(observations, key, path, size):
                 raise BadObservation(f"{where}: observation {key!r} {misfit}")
 
     def flaws(self, observations: Any, size: int) -> dict[int, Flaw]:
-        """See Writer. A wrong shape or dtype is reported for all envs."""
+        """See ObsWriter. A wrong shape or dtype is reported for all envs."""
         found: dict[int, Flaw] = {}
         for key, path in self._leaves:
             if misfit := self._misfit(observations, key, path, size):

@@ -12,7 +12,7 @@ import numpy as np
 
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.clock import Deadline
-from sfactory.env.conversion import NOT_FINITE, BlockWriter, ObsWriter, Writer, action_reader, block_reader
+from sfactory.env.conversion import NOT_FINITE, BlockWriter, ObsWriter, action_reader, block_reader
 from sfactory.env.multi_agent import AgentsEnv, AgentsWriter, BadAgents
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents
 from sfactory.env.vector import VectorEnv, autoreset_mode, single_spaces
@@ -107,7 +107,7 @@ def _tuple(value: Any, size: int, problem: str) -> tuple[Any, ...]:
 
 
 def _check_observations(
-    writer: Writer, observations: Any, size: int, where: str, agents: Sequence[str] | None = None
+    writer: ObsWriter, observations: Any, size: int, where: str, agents: Sequence[str] | None = None
 ) -> None:
     """Raise EnvError unless ``size`` observations are finite and as their space promises; ``agents``: their names."""
     for row, flaw in writer.flaws(observations, size).items():

@@ -177,7 +177,7 @@ class Player:
     def _act(self, observations: Sequence[Any]) -> list[Any]:
         """One action per agent. An agent that shows nothing shows zeros to the policy, and keeps its state."""
         absent = self._activity.absent
-        self._activity.end_showing(of_sleepers=True)
+        self._activity.end_showing(of_sleeping=True)
         shown = [self._blank if agent in absent else obs for agent, obs in enumerate(observations)]
         self._writer.write(shown, self._rows)
         with torch.inference_mode():

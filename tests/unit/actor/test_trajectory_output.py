@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,20 +10,19 @@ import pytest
 
 from sfactory.actor.base_actor import TrajectoryOutput
 from sfactory.actor.split import Split
+from sfactory.config.flags import config_of
 from sfactory.messages import (
     MAX_EPISODES_PER_REPORT,
     MAX_REPORT_BYTES,
-    TO_LEARNER,
     TO_MAIN,
     EpisodeExtras,
     EpisodesDone,
-    ToLearner,
     ToMain,
     TrajectoryReady,
 )
 from sfactory.shared.channel import Channel
-from sfactory.shared.slots import SlotState, SlotTable
-from sfactory.shared.trajectories import TrajectoryBuffer
+from sfactory.shared.slots import SlotState
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_env import Episode, ScriptedEnv
@@ -37,23 +37,18 @@ class Sender:
     filled or wait for the learner.
     """
 
-    def __init__(
-        self,
-        capacity: int = 64,
-        slots: int = 2,
-        in_flight: int = 0,
-    ) -> None:
-        self.layout = small_layout(rows=2, rollout=ROLLOUT, slots_per_split=slots)
-        self.table = SlotTable(self.layout.num_actors, self.layout.splits, slots, self.layout.num_policies)
-        self.to_learner: Channel[ToLearner] = Channel("learner", TO_LEARNER, 16)
+    def __init__(self, capacity: int = 64, slots: int = 2, in_flight: int = 0) -> None:
+        shared = SharedObjects(SCALAR, small_layout(rows=2, rollout=ROLLOUT, slots_per_split=slots), weight_bytes=64)
+        config = config_of({"env": "any", "max_sample_requests_in_flight_per_worker": in_flight})
         self.to_main: Channel[ToMain] = Channel("main", TO_MAIN, capacity, MAX_REPORT_BYTES)
-        self.start_actor([(3, "terminated")], in_flight)
+        self._setup = dataclasses.replace(shared.actor(1, config, 1, 0), to_main=self.to_main)
+        self.table, self.to_learner = shared.table, shared.to_learners[0]
+        self.start_actor([(3, "terminated")])
         self._ended = 0
 
-    def start_actor(self, script: Sequence[Episode] = (), in_flight: int = 0) -> None:
+    def start_actor(self, script: Sequence[Episode] = ()) -> None:
         """Start the actor, or a replacement that finds the table as it is. ``script``: of the first of two envs."""
-        trajectories = TrajectoryBuffer(SCALAR, self.layout)
-        self.output = TrajectoryOutput(1, trajectories, self.table, [self.to_learner], self.to_main, in_flight)
+        self.output = TrajectoryOutput(self._setup)
         self.split = Split.of_envs(0, [ScriptedEnv(script), ScriptedEnv([])], SCALAR, ROLLOUT)
         self.split.reset([1, 2], "test")
 
