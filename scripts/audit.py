@@ -1,7 +1,7 @@
-"""Lists known vulnerabilities of what sfactory installs, from the output of pip-audit.
+"""Lists known vulnerabilities of the packages that sfactory installs, from the output of pip-audit.
 
-pip-audit counts a package that it could not ask about as one against which nothing is known, and ends with 0. Here that
-is a code of its own: see docs/security.md.
+pip-audit ends with 0 also if it could not ask about a package. This script has an exit code for that: see
+docs/security.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TIMEOUT_S = 600
 
 
 def advisories(tool: Sequence[str], versions: Path) -> list[Mapping[str, Any]]:
-    """What pip-audit says of each package. Raises OSError or ValueError if it says nothing."""
+    """The report of pip-audit on each package. Raises OSError or ValueError if it says nothing."""
     command = [*tool, "--requirement", str(versions), "--no-deps", "--disable-pip", "--format=json"]
     command += ["--progress-spinner=off"]
     try:
@@ -35,7 +35,7 @@ def advisories(tool: Sequence[str], versions: Path) -> list[Mapping[str, Any]]:
 
 
 def verdict(packages: Sequence[Mapping[str, Any]]) -> tuple[int, list[str]]:
-    """The exit code, and what to tell."""
+    """The exit code and a text."""
     known = [
         f"{package['name']} {package['version']}: {entry['id']}, mended in {', '.join(entry['fix_versions']) or 'none'}"
         for package in packages

@@ -3,12 +3,12 @@
     python scripts/autotune_check.py --out docs/performance/autotune.json
     python scripts/autotune_check.py --envs CartPole-v1 --seconds 2 --pairs 3 --out autotune.json
 
-``--autotune=True`` is given nothing but the environment and ``--device=cpu``; all else are the defaults of its family.
-The search by hand is a grid over workers, envs, splits and the layout of inference, with as many envs as autotune may
-choose at most (see docs/decisions/0019-autotune.md) and with half of them. Each setting of the grid is looked at once,
-for ``--glance`` seconds; the best two and what autotune has chosen are then measured in alternating rounds. What counts
-is the ratio to the better of the two, round by round. Takes some 8 minutes for each environment. Exits with 1 if
-autotune's median ratio is below 0.9 for any.
+``--autotune=True`` gets only the environment and ``--device=cpu``; other flags have the defaults of its family. The
+search by hand is a grid over workers, envs, splits and the layout of inference, with the maximum number of envs that autotune
+may choose (see docs/decisions/0019-autotune.md) and with half of it. Each setting of the grid is measured once, for
+``--glance`` seconds; the best two and autotune's choice are then measured in alternating rounds. The result is the
+ratio to the better of the two, round by round. Takes about 8 minutes for each environment. Exits with 1 if autotune's
+median ratio is below 0.9 for any environment.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Setting:
 
     @property
     def flags(self) -> list[str]:
-        """As one would type it."""
+        """As on a command line."""
         return [
             f"--inference={self.inference}",
             f"--num_workers={self.workers}",
@@ -70,7 +70,7 @@ def empty(env: str) -> list[str]:
 
 
 def most_envs(config: Config) -> int:
-    """As many envs, of all workers together, as autotune may choose."""
+    """The maximum number of envs of all workers that autotune may choose."""
     layout = Layout.plan(config.sampling, config.learner, "local")
     return int(MOST_DATASETS_A_ROUND * layout.dataset_rows)
 
@@ -87,7 +87,7 @@ def grid(most: int) -> list[Setting]:
 
 
 def chosen(stderr: str, tuning: Sequence[str]) -> list[str]:
-    """The flags that autotune has chosen: those of the command that it tells that the one ``tuning`` had not."""
+    """The flags that autotune has chosen: those of the printed command that ``tuning`` did not have."""
     command = TUNED.search(stderr)
     if command is None:
         raise SystemExit(f"error: autotune printed no command:\n{stderr[-2000:]}")
@@ -154,7 +154,7 @@ def main() -> int:
     parser.add_argument("--envs", nargs="+", default=ENVS)
     parser.add_argument("--seconds", type=float, default=4.0, help="length of each measurement that is compared")
     parser.add_argument("--glance", type=float, default=1.5, help="length of the one measurement of each of the grid")
-    parser.add_argument("--pairs", type=int, default=5, help="alternating rounds of what is compared")
+    parser.add_argument("--pairs", type=int, default=5, help="alternating rounds")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/performance/autotune.json")
     given = parser.parse_args()
     found: dict[str, Any] = {}

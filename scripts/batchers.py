@@ -1,10 +1,10 @@
-"""Measures how much a learner's batchers assemble in a second, by their number; writes a JSON.
+"""Measures how many bytes one or more batchers of a learner assemble per second; writes a JSON.
 
     python scripts/batchers.py --out docs/performance/batchers.json
 
-Batchers of one learner assemble datasets from slots that are full as soon as they are free; nothing learns, and
-datasets are dropped once they are full. What more than one of them gain is gained only where training waits for
-datasets although cores are idle: ``perf/load_wait_ms`` and the line ``bound by`` of a run tell.
+The batchers assemble datasets from slots that are filled again at once; datasets are dropped when they are full. More
+batchers help only if training waits for datasets although cores are idle: see ``perf/load_wait_ms`` and the line
+``bound by`` of a run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SUBJECTS = {
 }
 
 
-class Hall:
+class FullInbox:
     """A learner's inbox with full slots, and areas to assemble them in. ``actors``: those that fill a slot again."""
 
     def __init__(self, obs: TensorSpec, envs: int, steps: int, batchers: int) -> None:
@@ -71,7 +71,7 @@ class Hall:
         self.ring.put(TrajectoryReady(self.table.owner(index), index))
 
     def actors(self) -> None:
-        """Hand every slot that is freed back at once."""
+        """Fill every freed slot again at once."""
         while not self.ended.is_set():
             for channel in self.to_actors:
                 for message in channel.get(0.001):
@@ -92,7 +92,7 @@ class Hall:
 
 def measure(name: str, batchers: int, seconds: float) -> float:
     """GB assembled in a second."""
-    hall = Hall(*SUBJECTS[name], batchers)
+    hall = FullInbox(*SUBJECTS[name], batchers)
     loops = [hall.actors, *([hall.read] if batchers > 1 else [])]
     loops += [partial(hall.batch, number) for number in range(batchers)]
     threads = [threading.Thread(target=loop, daemon=True) for loop in loops]

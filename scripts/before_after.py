@@ -4,10 +4,9 @@
     python scripts/before_after.py --before /tmp/before --rounds 10 --out docs/performance/guards.json
     python scripts/before_after.py --before /tmp/before --only "full central" --out FILE -- --env=Acrobot-v1
 
-Both run the same flags with the same packages, one after the other; or side by side, with ``--turns``, where each
-stands still for so many seconds while the other works, for machines that drift within seconds. The report is the mean
-of the ratios after/before, round by round, and the interval in which the true mean lies with 95% confidence (Student's
-t): 1.00 is as fast as before.
+Both run the same flags with the same packages, one after the other. With ``--turns`` they run side by side and pause in
+turn, for machines that drift within seconds. The report is the mean of the ratios after/before, round by round, and its
+95% confidence interval (Student's t): 1.00 is as fast as before.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def confidence_of_mean(values: list[float]) -> tuple[float, float, float]:
 
 
 def order(code: Path, flags: list[str], seconds: float, stage: str, place: Path) -> Order:
-    """The benchmark of the code in a folder, whatever is installed."""
+    """The command of the benchmark with the code in a folder, not the installed code."""
     # A folder of its own, because envs/ is to be found as sfactory_envs, and Python looks where it stands first.
     (place / "sfactory").symlink_to(code / "sfactory")
     (place / "sfactory_envs").symlink_to(code / "envs")
@@ -68,7 +67,7 @@ def rate(code: Path, flags: list[str], seconds: float, stage: str) -> float:
 def rates_in_turns(
     codes: Mapping[str, Path], flags: list[str], seconds: float, stage: str, turn_s: float
 ) -> dict[str, float]:
-    """Env steps per second of each, of which it had its share of turns."""
+    """Env steps per second of each, in its turns."""
     with contextlib.ExitStack() as stack:
         places = {when: Path(stack.enter_context(tempfile.TemporaryDirectory())) for when in codes}
         orders = {when: order(code, flags, seconds, stage, places[when]) for when, code in codes.items()}

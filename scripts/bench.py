@@ -1,4 +1,4 @@
-"""How fast sfactory is, stage by stage, against pure simulation and against what the machine allows.
+"""Measures the speed of sfactory stage by stage, against pure simulation and the limit of the machine.
 
 In each round every workload is measured once: the environments alone, sampling and full training with both kinds of
 inference, learning alone; the model's forward passes and training alone, from which follows a ceiling (see figures.py);
@@ -56,7 +56,7 @@ class Measurement:
 
 @dataclass
 class Records:
-    """Everything that is known of a workload so far."""
+    """All results of a workload so far."""
 
     workload: Workload
     measurements: list[Measurement]
@@ -102,7 +102,7 @@ def thread_counts(cores: int) -> list[int]:
 
 
 def measurements_of(workload: Workload, cores: int, seconds: float, bench: Path | None) -> list[Measurement]:
-    """All that is measured of sfactory, in the order of a round."""
+    """The measurements of sfactory, in the order of a round."""
     cwd = bench if workload.in_bench else None
     of = {inference: workload.arguments(inference, cores) for inference in INFERENCES}
     local = of["local"]
@@ -131,7 +131,7 @@ def _rate_alone(peer: Peer, bench: Path) -> Result:
 
 
 def chosen(measurements: list[Measurement], only: Sequence[str] | None) -> list[Measurement]:
-    """Those that are named, or all; exits where a name is none of theirs."""
+    """The named ones, or all; exits if a name is unknown."""
     names = [measurement.name for measurement in measurements]
     unknown = [name for name in only or () if name not in names]
     if unknown:
@@ -192,7 +192,7 @@ def measured(given: argparse.Namespace) -> Result:
 
 
 def main() -> None:
-    """Measure, or take what a file holds; write the JSON and print what it comes to."""
+    """Measure or read files; write the JSON and print a summary."""
     given = command_line()
     if given.summarise is None:
         result = measured(given)

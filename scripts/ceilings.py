@@ -1,4 +1,4 @@
-"""The rate of the model alone: forward passes or training, in this process, on data made up beforehand.
+"""The rate of the model alone: forward passes or training, in this process, on random data that is made before.
 
 bench.py runs it once for each number of threads, with nothing else running. Behind ``--`` stand the flags of a run:
 

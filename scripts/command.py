@@ -1,7 +1,7 @@
-"""Starts commands, sfactory's own benchmark among them, and ends all of their processes.
+"""Starts commands, such as sfactory's benchmark, and ends all of their processes.
 
-It has no command of its own. A command runs in a session of its own, and its processes are known by a mark in their
-environment, so that one whose parent has died is found, too.
+This module is imported by other scripts. A command runs in its own session, and a mark in the environment identifies
+its processes, also those that lost their parent.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Output(NamedTuple):
-    """What a command that went well has printed."""
+    """The output of a command that succeeded."""
 
     stdout: str
     stderr: str
 
 
 class Command:
-    """A command that runs. Leaving the block ends it, and every process that it started.
+    """A running command. Leaving the block ends it and every process that it started.
 
     A SIGTERM to the script leaves the block.
     started: when, on the monotonic clock. stdout_path: the file that takes its stdout.
@@ -153,7 +153,7 @@ class Command:
         return names
 
     def failure(self, ended: str) -> SystemExit:
-        """The end of a script whose command failed: the command, how it ended, and the end of its stderr."""
+        """The exit of a script after its command failed: the command, its exit code, and the end of its stderr."""
         tail = "\n".join(self.stderr.splitlines()[-_TAIL_LINES:])
         return SystemExit(f"error: {shlex.join(self._argv)}\n{ended}; the end of its stderr:\n{tail}")
 
@@ -166,7 +166,7 @@ def run(
 ) -> Output:
     """Run a command to its end; ``looking(session)`` is called a few times a second.
 
-    Exits with what went wrong if it fails or takes longer than RUN_LIMIT_S.
+    Exits with the error if it fails or takes longer than RUN_LIMIT_S.
     """
     with tempfile.TemporaryDirectory() as folder, Command(argv, Path(folder), cwd, environment) as command:
         while command.runs_on(LOOK_EVERY_S):
@@ -179,7 +179,7 @@ def run(
 
 
 def shown(argv: Sequence[str], cwd: Path | None = None, peers: Path | None = None) -> str:
-    """The command as one would type it from the repository's root, whatever the places on this machine are called.
+    """The command as typed in the repository's root, without paths of this machine.
 
     ``cwd``: the bench folder, if it runs there.
     """
@@ -241,7 +241,7 @@ def folder(text: str) -> Path:
 
 
 def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What is meant for a script, and the flags of a run, which stand behind ``--``."""
+    """The options of a script, and the flags of a run after ``--``."""
     own = list(arguments)
     if "--" not in own:
         return own, []

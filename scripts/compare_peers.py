@@ -1,7 +1,7 @@
 """Side by side with Sample Factory and Stable-Baselines3 on the same environment code, in alternating rounds.
 
 The bench folder holds ``envs.py`` (the environments) and the peers' runners; see peers.py. Rounds alternate between the
-systems, so that a machine whose speed drifts treats all alike; what counts is the ratio of two rates of the same round,
+systems, so that a drift of the machine affects all alike; the result is the ratio of two rates of the same round,
 and of these the median (ratios.py).
 
     python scripts/compare_peers.py cartpole --bench BENCH --peers PEERS --out docs/performance/cartpole_peers.json
@@ -46,7 +46,7 @@ def ratios_of(rates: Rates) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def result_of(rates: Rates) -> dict[str, Any]:
-    """What is kept of the rates."""
+    """The recorded result of the rates."""
     return {"env_steps_per_second": rates, "medians": medians(rates), "ratios": ratios_of(rates)}
 
 

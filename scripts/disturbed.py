@@ -3,9 +3,9 @@
     python scripts/disturbed.py --rounds 3 --out docs/performance/disturbed.json
     python scripts/disturbed.py --seconds 30 --every 5 --out disturbed.json -- --env=CartPole-v1 --inference=local
 
-Pairs of runs of the same length, one left alone, one in which an actor is killed (SIGKILL) every so many seconds, in
-turn. Env steps learned from are compared round by round. The time is that on the wall since the first env step: what
-passes while all processes restart is counted, too. With ``--at_least`` a smaller share is exit code 1.
+Pairs of runs have the same length; in one of them the actors are killed (SIGKILL) in turn, one every so many seconds.
+Trained env steps are compared round by round. Wall-clock time since the first env step counts, restarts included. With
+``--at_least`` a smaller share is exit code 1.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def killed_within(command: Command, seconds: float, every: float) -> int:
 
 
 def killed(processes: Mapping[int, str], turn: int) -> int:
-    """Kill the actor whose turn it is; how many were killed: none while there is none, or if it has just ended.
+    """Kill the next actor; returns the number of killed ones, 0 if there is none or it has just ended.
 
     processes: name by pid.
     """

@@ -78,7 +78,7 @@ def hot_config(inference: Inference, envs: int = ENVS) -> Config:
 
 
 class Worker(Protocol):
-    """What takes turns."""
+    """An actor or policy worker that takes turns."""
 
     def turn(self, timeout: float) -> None:
         """Do what can be done, waiting up to ``timeout`` seconds for what it needs."""
@@ -87,8 +87,8 @@ class Worker(Protocol):
 class HotPath:
     """Context in which the workers of ``hot_config`` take turns, and nothing is learned.
 
-    workers: those that take turns. Around them is what keeps them going: the learner's assembler copies slots into a
-    staging area and hands them back; after each dataset weights are published, and what main receives is read.
+    A batcher copies slots into a staging area and frees them; after each dataset weights are published, and messages to
+    main are read.
     """
 
     def __init__(self, inference: Inference, envs: int = ENVS) -> None:

@@ -69,7 +69,7 @@ class Tree:
         code = "import sfactory; print(sfactory.__file__)"
         found = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True)
         if not found.stdout.startswith(str(copy)):
-            sys.exit(f"the copy is not what is imported, but {found.stdout or found.stderr}")
+            sys.exit(f"the copy is not imported, but {found.stdout or found.stderr}")
         self._sources = {path: path.read_text(encoding="utf-8") for path in sorted((copy / "sfactory").rglob("*.py"))}
 
     def place_of(self, mutant: Mutant) -> tuple[Path, str] | None:

@@ -5,10 +5,10 @@
 Each trial is one run, ``trial_<number>`` in the folder of the study, which trains in this process. Its rows are
 reported to Optuna while it trains, and a run that is worse than the median of the earlier ones at the same report (they
 come every few seconds) is ended, which Optuna calls pruned. What Optuna knows is in ``study.db`` beside the runs: the
-same command goes on with it, and with the run that Ctrl-C has interrupted.
+same command resumes it, and the run that Ctrl-C has interrupted.
 Needs ``pip install 'sfactory[optuna]'``.
 
-What is searched stands in ``suggested``; another search is a copy of this file with other lines there.
+The searched settings are in ``suggested``; for another search, copy this file and change these lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scripts.command import split_flags
 SCORE = "train/episode_return_mean"
 REPORT_FLAG = "--experiment_summaries_interval"
 REPORT_S = 2.0  # unless the flags say something else
-# Attributes of a trial: the run that it goes on with, and what that has reported.
+# Attributes of a trial: the run that it resumes, and the reports of that run.
 CONTINUES, REPORTED = "experiment", "reported"
 
 
@@ -91,7 +91,7 @@ class Watch:
             self._report(score)
 
     def __call__(self, row: Mapping[str, float | None]) -> bool:
-        """Whether it is to go on after this row."""
+        """Whether it continues after this row."""
         score = row.get(SCORE)
         if score is None:  # no episode has ended yet, or it is a row of something else
             return True
@@ -132,7 +132,7 @@ def main(argv: Sequence[str]) -> int:
     objective = Objective(flags, folder)
     study.optimize(objective, n_trials=options.trials, catch=(InterruptedTrialError,))
     if objective.exit_code:
-        print("interrupted; the same command goes on with the run and the search", file=sys.stderr)
+        print("interrupted; the same command resumes the run and the search", file=sys.stderr)
         return objective.exit_code
     finished = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
     if not finished:

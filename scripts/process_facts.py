@@ -1,4 +1,4 @@
-"""Reads what processes take (memory, files, threads, CPU time) and what is left in shared memory.
+"""Reads memory, files, threads and CPU time of processes, and the names in shared memory.
 
 All of it is read from /proc. Processes of a run are known by their names: sf-main, sf-learner-0, sf-policy-0-0,
 sf-actor-0 and so on.

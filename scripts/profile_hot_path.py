@@ -1,4 +1,4 @@
-"""Writes a Markdown page of what a step of a split calls and what it leaves in memory.
+"""Writes a Markdown page about the calls and the memory of one step of a split.
 
     python scripts/profile_hot_path.py --out docs/performance/hot_path.md
 
@@ -61,7 +61,7 @@ The learner's assembler copies slots and hands them back; every {dataset} split 
 main receives is read. {warm_up} split steps go before what is measured. Calls and times
 are those of the fastest of {passes} passes, on a machine that did other things, too.
 
-## What is called
+## Calls
 
 cProfile, {profiled:,} split steps. It sees every function in Python, and those in C that Python calls. faster-fifo is
 compiled: what it does beside calling the codec, the mutex in shared memory that it takes for each `put` and `get`
@@ -89,7 +89,7 @@ was replaced by one of its kind:
 
 
 class Found(NamedTuple):
-    """All that is measured of one kind of inference."""
+    """The measurements of one kind of inference."""
 
     calls: list[Call]
     growths: list[Growth]
@@ -112,7 +112,7 @@ def locks(calls: Sequence[Call]) -> int:
 
 
 def problems(inference: Inference, found: Found) -> list[str]:
-    """What should not be."""
+    """Problems, one text each."""
     calls, grown, stayed = found.calls, found.growths[-1], found.traces[-1]
     wrong = {f"{name} was called": called(calls, pattern) > 0 for name, pattern in PICKLING.items()}
     wrong["a lock was taken"] = locks(calls) != 0
@@ -125,7 +125,7 @@ def problems(inference: Inference, found: Found) -> list[str]:
 
 
 def calls_table(found: dict[Inference, Found]) -> str:
-    """How often what is looked for was called."""
+    """Numbers of calls."""
     rows: list[list[object]] = [
         [f"calls of {name}", *(called(each.calls, pattern) for each in found.values())]
         for name, pattern in PICKLING.items()

@@ -24,14 +24,14 @@ def cpu_model(cpuinfo: str) -> str:
 
 
 def instructions(cpuinfo: str) -> list[str]:
-    """Those of INSTRUCTIONS that /proc/cpuinfo names: machines whose processors are called the same may differ."""
+    """INSTRUCTIONS that /proc/cpuinfo lists; processors with the same name may differ in them."""
     found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     known = set() if found is None else set(found.group(1).split())
     return [name for name in INSTRUCTIONS if name in known]
 
 
 def machine() -> dict[str, object]:
-    """Where and with what it was measured."""
+    """The machine and the versions of a measurement."""
     cpuinfo = Path("/proc/cpuinfo").read_text()
     return {
         "date": datetime.now(UTC).date().isoformat(),

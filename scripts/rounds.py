@@ -1,4 +1,4 @@
-"""Measures in rounds and compares what was measured in the same round."""
+"""Measures in rounds and compares measurements of the same round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 def alternating(
     systems: Mapping[str, Callable[[], T]], rounds: int, show: Callable[[T], str] = str
 ) -> dict[str, list[T]]:
-    """What each system gives in each round. Rounds alternate between systems, so that drift treats all alike."""
+    """The results of each system in each round. Rounds alternate between systems, so that drift affects all alike."""
     results: dict[str, list[T]] = {name: [] for name in systems}
     for round_ in range(rounds):
         for name, measure in systems.items():
@@ -27,9 +27,9 @@ def side_by_side(
     rounds: int,
     show: Callable[[T], str] = str,
 ) -> dict[str, list[T]]:
-    """What each of ``names`` gives in each round; ``measure`` measures all of them at once, begun in this order.
+    """The results of each of ``names`` in each round; ``measure`` measures all at once, started in this order.
 
-    Every other round goes backwards: who begins is alone until the next has started.
+    Every other round has the opposite order, because the first one is alone until the next has started.
     """
     results: dict[str, list[T]] = {name: [] for name in names}
     for round_ in range(rounds):

@@ -6,8 +6,8 @@
 Every cell is one benchmark of the full loop; half-way through its measurement the memory of all its processes is read.
 What starts up is another run with the same flags, as a benchmark simulates before it starts: its first env step is when
 its line of that name appears on stderr, counted from the start of the command (interpreter and imports included; main
-looks every quarter of a second, so a figure is up to that much too high). Every other round goes backwards, so that a
-machine whose speed drifts treats all alike.
+looks every quarter of a second, so a figure is up to that much too high). Every other round has the opposite order,
+so that a drift of the machine affects all alike.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def start_up(cell: Cell, env: str, cwd: Path, into: Figures) -> None:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """What the rows come to, by name; what was not measured is left out."""
+    """A summary of the rows by name, without missing measurements."""
     found: dict[str, float] = {}
     for where, count in itertools.product(INFERENCE, COMPARED):
         here = [row for row in rows if row["inference"] == where]
@@ -179,7 +179,7 @@ def run_all(
 
 
 def main() -> None:
-    """Read the command line, measure, write the JSON and print what it comes to."""
+    """Read the command line, measure, write the JSON and print a summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "docs/performance/scaling.json")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement")

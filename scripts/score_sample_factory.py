@@ -1,4 +1,4 @@
-"""Sample Factory on CartPole of the bench folder, telling its score as it trains. Run by time_to_score.py.
+"""Sample Factory on CartPole of the bench folder, with its score during training. Run by time_to_score.py.
 
 It runs in Sample Factory's own environment, from the bench folder, with Sample Factory's flags behind it:
 
@@ -29,7 +29,7 @@ EPISODES = 100
 EVERY_S = 0.1
 
 
-class Teller(AlgoObserver):  # type: ignore[misc]
+class ScoreReporter(AlgoObserver):  # type: ignore[misc]
     """Tells the score after training steps. Training begins when the samplers are started."""
 
     def __init__(self) -> None:
@@ -56,13 +56,13 @@ def make_env(full_env_name: str, cfg: Any = None, env_config: Any = None, render
 
 
 def main() -> None:
-    """Train until somebody ends it."""
+    """Train until the process is ended."""
     register_env("cartpole", make_env)
     with tempfile.TemporaryDirectory() as folder:
         given = ["--env=cartpole", "--experiment=score", f"--train_dir={folder}", "--device=cpu", *sys.argv[1:]]
         parser, _ = parse_sf_args(given)
         _, runner = make_runner(parse_full_cfg(parser, given))
-        runner.register_observer(Teller())
+        runner.register_observer(ScoreReporter())
         runner.init()
         runner.run()
 

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's PPO on CartPole of the bench folder, telling its score as it trains. Run by time_to_score.py.
+"""Stable-Baselines3's PPO on CartPole of the bench folder, with its score during training. Run by time_to_score.py.
 
 It runs in SB3's own environment, from the bench folder; the arguments of PPO are one JSON object:
 
@@ -29,7 +29,7 @@ EVERY_S = 0.1
 ENDLESS = 10**9
 
 
-class Teller(BaseCallback):  # type: ignore[misc]
+class ScoreReporter(BaseCallback):  # type: ignore[misc]
     """Tells the score. Training begins with the first step."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Teller(BaseCallback):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Train until somebody ends it."""
+    """Train until the process is ended."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--envs", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
@@ -60,7 +60,7 @@ def main() -> None:
     vector = VecMonitor(DummyVecEnv([lambda: envs.make("cartpole")] * given.envs))
     network = {"net_arch": [64, 64]}
     model = PPO("MlpPolicy", vector, device="cpu", seed=given.seed, policy_kwargs=network, **given.settings)
-    model.learn(ENDLESS, callback=Teller())
+    model.learn(ENDLESS, callback=ScoreReporter())
 
 
 if __name__ == "__main__":

@@ -4,10 +4,9 @@
     python scripts/soak.py --minutes 30 --out central.json -- --inference=central
 
 Flags after ``--`` go to the run, in place of the default ones of that name; with an ``--env`` among them, its own
-defaults hold. What is compared are sixths of the training time: the throughput of the last with that of the first,
-of which the warm-up is no part, and memory, open files and threads of the last with those of the second, when all that
-grows at the start has grown. Exits with 1, and says why, if the run has become slower or bigger, or left anything
-behind.
+defaults hold. Sixths of the training time are compared: the throughput of the last with that of the first, without the
+warm-up, and memory, open files and threads of the last with those of the second, after the growth of the start. Exits
+with 1 and the reason if the run has become slower or bigger, or left processes or shared memory.
 """
 
 from __future__ import annotations
@@ -67,14 +66,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Ending:
-    """How the run ended, and what it left behind."""
+    """How the run ended, and the processes and shared memory that it left."""
 
     exit_code: int
     left_processes: tuple[str, ...] = ()
     left_shm: tuple[str, ...] = ()
 
     def problems(self) -> list[str]:
-        """What is wrong, one text each."""
+        """Problems, one text each."""
         found = [
             (self.exit_code != 0, f"the run ended with exit code {self.exit_code}"),
             (bool(self.left_processes), f"processes are left: {', '.join(self.left_processes)}"),
@@ -87,7 +86,7 @@ class Ending:
 class Comparison:
     """Sixths of the run. Growth of memory is a share, growth of files and threads a number.
 
-    Cores are those that the run was busy on: where they differ, somebody else was busy, too, and rates do not compare.
+    Cores are those that the run used: if they differ, other programs were busy, and rates cannot be compared.
     """
 
     first_rate: float
@@ -103,7 +102,7 @@ class Comparison:
     threads_growth: float
 
     def problems(self) -> list[str]:
-        """What is wrong, one text each."""
+        """Problems, one text each."""
         least, most = LEAST_THROUGHPUT, MOST_GROWTH
         found = [
             (
@@ -146,7 +145,7 @@ def watch(run: Command, metrics: Path, every_s: float, limit_s: float) -> list[S
     while run.exit_code is None:
         at_s = time.monotonic() - run.started
         if at_s > limit_s:
-            raise run.failure(f"should have ended, and goes on after {at_s:.0f} s")
+            raise run.failure(f"should have ended, but still runs after {at_s:.0f} s")
         if at_s < every_s * len(samples):
             time.sleep(0.05)
             continue
@@ -192,7 +191,7 @@ def mean(samples: Sequence[Sample], field: str) -> float:
 
 
 def median(samples: Sequence[Sample], field: str) -> float:
-    """The median over samples of the sum over processes: what is there for a moment, such as a file, does not count."""
+    """The median over samples of the sum over processes, so that short-lived files do not count."""
     return statistics.median(total(sample.processes, field) for sample in samples)
 
 

@@ -95,7 +95,7 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Attempt:
-    """How a run went. Seconds and steps are None if it was not reached; wall_s counts from the start of the command."""
+    """The result of a run. Seconds and steps are None if it was not reached; wall_s includes the start."""
 
     reached: bool
     wall_s: float | None
@@ -166,7 +166,7 @@ def attempt(system: System, seed: int, bench: Path, bar: float, limit_s: float) 
 
 
 def _watch(run: Command, tail: Tail, read: Callable[[str], Score | None], bar: float, limit_s: float) -> Attempt:
-    """What became of it. Ends the program if it has ended by itself."""
+    """The result. Ends the program if it has ended by itself."""
     best: float | None = None
     while time.monotonic() - run.started < limit_s:
         for score in filter(None, map(read, tail.lines())):

@@ -1,8 +1,8 @@
 """Runs several commands at once that take turns on the machine.
 
-It has no command of its own. All are started at once, and all but one stand still (SIGSTOP) at any moment: what befalls
-the machine for longer than a turn befalls all alike. Each has the same share of the time to its last moment, whichever
-has ended before.
+This module is imported by other scripts. All commands start at once, and all but one are paused (SIGSTOP) at any
+moment, so that a drift of the machine that is longer than a turn affects all alike. Each command gets the same share of time
+until its end, also after others have ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scripts.command import RUN_LIMIT_S, Command, Output
 
 
 class Order(NamedTuple):
-    """A command line, the folder it runs in, and what comes on top of this process's environment."""
+    """A command line, its folder, and additional environment variables."""
 
     argv: list[str]
     cwd: Path
@@ -29,7 +29,7 @@ class Order(NamedTuple):
 
 
 def run_in_turns(orders: Mapping[str, Order], turn_s: float) -> dict[str, Output]:
-    """Run all commands to their ends. Exits with what went wrong if one fails, or all take longer than RUN_LIMIT_S."""
+    """Run all commands to their ends. Exits with the error if one fails, or all take longer than RUN_LIMIT_S."""
     end = time.monotonic() + RUN_LIMIT_S
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -1,7 +1,7 @@
 """Writes docs/flags.md: every flag, and the map from the ancestors' flags, which is in docs/flags/.
 
 Run it after a change of a flag or of the data. ``--check`` writes nothing and exits with 1 if the file is not what
-this script writes. Whether the data is right is for tests/architecture/test_flag_map.py to say.
+this script writes. tests/architecture/test_flag_map.py checks the data.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAP = DOCS / "flags" / "map.json"
 
 SAME, RENAMED, REPLACED, PLANNED, DROPPED = "same", "renamed", "replaced by", "planned", "not applicable"
 RELATIONS = (SAME, RENAMED, REPLACED, PLANNED, DROPPED)
-# What every command takes beside the flags of the schema.
+# Words that commands take besides the flags of the schema.
 WORDS = {
     "help": "print all flags with type, default, range and meaning; with --env, with the defaults that hold for it",
     CONFIG_FLAG: "YAML or JSON file with a flat mapping of flag names to values (taken by train alone)",
@@ -73,7 +73,7 @@ class Ancestor:
 
 @dataclass(frozen=True)
 class Entry:
-    """What became of the flag ``name`` of ``sources``: names of ``ours``, or in words what does it (``by``)."""
+    """The flag ``name`` of ``sources`` here: the names of ``ours``, or a text (``by``)."""
 
     name: str
     sources: Sequence[str]
@@ -99,7 +99,7 @@ def our_flags() -> dict[str, Flag]:
 
 
 def default_text(flag: Flag) -> str:
-    """A default as the document shows it, on every machine alike."""
+    """A default as in the document, the same on every machine."""
     if (flag.section, flag.name) in OPTIONAL:
         return value_text(flag.default) or "empty"
     return DEFAULTS_IN_WORDS.get(flag.name) or value_text(flag.default) or "empty"
@@ -116,7 +116,7 @@ def is_same_default(flag: Flag, text: str) -> bool:
 
 
 class Origins:
-    """Where our flags come from, found by reading the map backwards."""
+    """Finds the origins of our flags in the map."""
 
     def __init__(self, lists: Iterable[Ancestor], mapped: Iterable[Entry]) -> None:
         self._defaults = {known.source: known.flags for known in lists}
@@ -195,7 +195,7 @@ def _our_part(origins: Origins) -> list[str]:
 
 
 def _here(entry: Entry) -> str:
-    """What serves the purpose here, with the defaults of our flags."""
+    """Our flags for this purpose with their defaults."""
     ours = our_flags()
     names = [entry.name] if entry.relation == SAME else entry.ours
     shown = [f"`{name}` ({default_text(ours[name])})" if name in ours else f"`{name}`" for name in names]
