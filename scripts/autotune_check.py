@@ -4,11 +4,11 @@
     python scripts/autotune_check.py --envs CartPole-v1 --seconds 2 --pairs 3 --out autotune.json
 
 ``--autotune=True`` gets only the environment and ``--device=cpu``; other flags have the defaults of its family. The
-search by hand is a grid over workers, envs, splits and the layout of inference, with the maximum number of envs that autotune
-may choose (see docs/decisions/0019-autotune.md) and with half of it. Each setting of the grid is measured once, for
-``--glance`` seconds; the best two and autotune's choice are then measured in alternating rounds. The result is the
-ratio to the better of the two, round by round. Takes about 8 minutes for each environment. Exits with 1 if autotune's
-median ratio is below 0.9 for any environment.
+search by hand is a grid over workers, envs, splits and the layout of inference, with the maximum number of envs that
+autotune may choose (see docs/decisions/0019-autotune.md) and with half of it. Each setting of the grid is measured
+once, for ``--glance`` seconds; the best two and autotune's choice are then measured in alternating rounds. The result
+is the ratio to the better of the two, round by round. Takes about 8 minutes for each environment. Exits with 1 if
+autotune's median ratio is below 0.9 for any environment.
 """
 
 from __future__ import annotations

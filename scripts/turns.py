@@ -1,8 +1,8 @@
 """Runs several commands at once that take turns on the machine.
 
 This module is imported by other scripts. All commands start at once, and all but one are paused (SIGSTOP) at any
-moment, so that a drift of the machine that is longer than a turn affects all alike. Each command gets the same share of time
-until its end, also after others have ended.
+moment, so that a drift of the machine that is longer than a turn affects all alike. Each command gets the same share of
+time until its end, also after others have ended.
 """
 
 from __future__ import annotations
