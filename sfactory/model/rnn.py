@@ -48,15 +48,14 @@ class RecurrentCore(nn.Module):
         x: [B, F] float32. state: [B, S] float32 - the caller has zeroed the rows that start an episode, which is
         cheaper where it gathers them.
         """
-        parts = self._parts(state)
+        parts = iter(state.split(self.out_size, dim=1))
         after: list[Tensor] = []
-        if self.rnn_type == "gru":
-            for weights, hidden in zip(self._weights(), parts, strict=True):
-                x = torch.gru_cell(x, hidden, *weights)
+        for weights in self._weights():
+            if self.rnn_type == "gru":
+                x = torch.gru_cell(x, next(parts), *weights)
                 after.append(x)
-        else:
-            for weights, hidden, cell in zip(self._weights(), parts[::2], parts[1::2], strict=True):
-                x, cell = torch.lstm_cell(x, (hidden, cell), *weights)
+            else:
+                x, cell = torch.lstm_cell(x, (next(parts), next(parts)), *weights)
                 after += (x, cell)
         return x, _joined(after)
 
@@ -73,25 +72,20 @@ class RecurrentCore(nn.Module):
             weights = self._weights()
             x = x.to(weights[0].input.dtype)
             keep = is_first.logical_not().to(x.dtype).unsqueeze(-1)
-            parts = self._parts(torch.where(is_first[0].unsqueeze(-1), 0.0, state))
+            parts = iter(torch.where(is_first[0].unsqueeze(-1), 0.0, state).split(self.out_size, dim=1))
             still = None if held is None else held.unsqueeze(-1)
             after: list[Tensor] = []
-            if self.rnn_type == "gru":
-                for layer, hidden in zip(weights, parts, strict=True):
-                    x = gru_layer(x, hidden, keep, layer, still)
+            for layer in weights:
+                if self.rnn_type == "gru":
+                    x = gru_layer(x, next(parts), keep, layer, still)
                     after.append(x[-1])
-            else:
-                for layer, hidden, cell in zip(weights, parts[::2], parts[1::2], strict=True):
-                    x, last_cell = lstm_layer(x, hidden, cell, keep, layer, still)
+                else:
+                    x, last_cell = lstm_layer(x, next(parts), next(parts), keep, layer, still)
                     after += (x[-1], last_cell)
             return x, _joined(after)
 
     def _weights(self) -> list[LayerWeights]:
         return [layer.weights() for layer in self.layers if isinstance(layer, _Layer)]
-
-    def _parts(self, state: Tensor) -> tuple[Tensor, ...]:
-        """The [B, H] pieces of a state [B, S]; views."""
-        return state.split(self.out_size, dim=1)
 
 
 class _Layer(nn.Module):
@@ -127,28 +121,16 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def to_chunks(x: Tensor, length: int) -> Tensor:
-    """[R, K * B, ...] of x [T, B, ...] with R = ``length``; a view where one chunk is the whole.
-
-    Raises ValueError if T is not a multiple of R.
-    """
+    """[R, K * B, ...] of x [T, B, ...] with R = ``length``, a divisor of T; a view if one chunk is the whole."""
     steps, rows = x.shape[:2]
-    if length < 1 or steps % length:
-        raise ValueError(
-            f"a rollout of {steps} steps cannot be cut into chunks of {length}: choose a divisor of {steps}"
-        )
     if steps == length:
         return x
     return x.unflatten(0, (-1, length)).transpose(0, 1).reshape(length, steps // length * rows, *x.shape[2:])
 
 
 def from_chunks(y: Tensor, rows: int) -> Tensor:
-    """[T, B, ...] of y [R, K * B, ...] with B = ``rows``: the inverse of ``to_chunks``.
-
-    Raises ValueError if the columns are not a multiple of B.
-    """
+    """[T, B, ...] of y [R, K * B, ...] with B = ``rows``: the inverse of ``to_chunks``."""
     length, columns = y.shape[:2]
-    if rows < 1 or columns % rows:
-        raise ValueError(f"{columns} chunk columns are not made of rollouts of {rows} rows: pass the rows of the batch")
     if columns == rows:
         return y
     return y.unflatten(1, (-1, rows)).transpose(0, 1).reshape(length * columns // rows, rows, *y.shape[2:])

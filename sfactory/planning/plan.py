@@ -72,7 +72,7 @@ def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int, replayed: i
     per_row = slots / (layout.num_slots * layout.rows)
     weights = 2 * weight_bytes * (layout.num_policies + (1 if layout.evaluators else 0))
     kept = int(per_row * (layout.dataset_rows * layout.datasets + replayed)) * layout.num_policies
-    return slots + kept + weights + RnnStates.bytes_needed(layout)
+    return slots + kept + weights + RnnStates.spec(layout).nbytes
 
 
 def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:

@@ -82,10 +82,8 @@ class SlotTable:
         self._shared["filling"][slot] = 1
 
     def count_steps(self, slot: int, steps: int, policy: int = 0) -> None:
-        """Add valid agent steps of ``policy`` to ``slot``; called by the owning actor while it fills the slot.
-
-        This is a single store: a killed actor has counted either all of the steps or none.
-        """
+        """Add valid agent steps of ``policy`` to ``slot``, by the owning actor while it fills the slot: a single store,
+        so a killed actor has counted all of the steps or none."""
         self._shared["counted"][slot, policy] += steps
 
     def steps(self, slot: int, policy: int = 0) -> int:

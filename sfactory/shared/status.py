@@ -91,7 +91,7 @@ class StatusRow:
         self._cells["env_steps"][self._row] += steps
 
     def count_depth(self, messages: int) -> None:
-        """Count the number of messages found in the ring; 0 is not counted."""
+        """Count the messages found in the ring; 0 is not counted."""
         if messages:
             self._depths[min(messages, MAX_DEPTH)] += 1
 
@@ -129,8 +129,8 @@ class StatusRow:
     def times(self, at: float) -> Times:
         """Busy and waiting time up to ``at`` (the current time), including the current activity.
 
-        The process keeps running while this reads. The current activity is therefore read first, and its duration is
-        the time that the counters do not cover: an activity that ends meanwhile is counted once, under its own kind.
+        The current activity is read first, and lasts for the time that the counters do not cover. So an activity that
+        ends while this reads is counted once, under its own kind.
         """
         is_busy, since = self.get("busy_since") > 0, self.get("watched_since")
         busy, waiting = self.get("busy_s"), self.get("waiting_s")

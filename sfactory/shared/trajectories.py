@@ -93,12 +93,9 @@ class Slot:
         self.is_first: Array = arrays["is_first"][index]
         self.rnn_states: Array = arrays["rnn_states"][index]
         self.policy_version: Array = arrays["policy_version"][index]
-        self.policy_id = self._optional(arrays, "policy_id")
-        self.counts_env_step = self._optional(arrays, "counts_env_step")
-        self.counts_for_policy = self._optional(arrays, "counts_for_policy")
-
-    def _optional(self, arrays: SharedArrays, name: str) -> Array | None:
-        return arrays[name][self.index] if name in arrays else None
+        optional = ("policy_id", "counts_env_step", "counts_for_policy")
+        present: list[Array | None] = [arrays[name][index] if name in arrays else None for name in optional]
+        self.policy_id, self.counts_env_step, self.counts_for_policy = present
 
     def policies(self) -> list[int]:
         """The policies that act in any row, in ascending order."""
@@ -157,18 +154,14 @@ class RnnStates:
 
     def __init__(self, layout: Layout) -> None:
         self._splits = layout.splits
-        self._shared = SharedArrays("rnn-states", {"states": _states(layout)})
+        self._shared = SharedArrays("rnn-states", {"states": self.spec(layout)})
 
     @staticmethod
-    def bytes_needed(layout: Layout) -> int:
-        """Bytes that the states of a layout need."""
-        return _states(layout).nbytes
+    def spec(layout: Layout) -> TensorSpec:
+        """Shape and dtype of all states of a layout."""
+        return TensorSpec((2, layout.num_splits, layout.rows, layout.state_size), "float32")
 
     def of(self, phase: int, actor: int, split: int) -> npt.NDArray[Any]:
         """[N, S]: the state of a split before the step of ``phase``."""
         state: npt.NDArray[Any] = self._shared["states"][phase, actor * self._splits + split]
         return state
-
-
-def _states(layout: Layout) -> TensorSpec:
-    return TensorSpec((2, layout.num_splits, layout.rows, layout.state_size), "float32")

@@ -59,6 +59,11 @@ class SharedWeights:
         """Number of publications so far. Readers compare it with their last one to find new weights."""
         return int(self._sequence[_WRITTEN])
 
+    @property
+    def version(self) -> int:
+        """Policy version of the newest publication, for the process that writes; others get it with ``read_into``."""
+        return int(self._version[self.publications % 2])
+
     def publish(self, source: Bytes, version: int) -> None:
         """Make ``source`` [nbytes] uint8 the current weights, as policy version ``version``. One writer only."""
         k = int(self._sequence[_WRITTEN]) + 1
@@ -102,9 +107,7 @@ class EvalWeights:
     def __init__(self, nbytes: int, evaluators: int, policy: int = 0) -> None:
         """``nbytes``: that of the SharedWeights that candidates are copied from."""
         self.weights = SharedWeights(nbytes, policy)
-        self._shared = SharedArrays(
-            "candidate", {"done": TensorSpec((evaluators,), "int64"), "version": TensorSpec((1,), "int64")}
-        )
+        self._shared = SharedArrays("candidate", {"done": TensorSpec((evaluators,), "int64")})
 
     @property
     def number(self) -> int:
@@ -114,7 +117,7 @@ class EvalWeights:
     @property
     def version(self) -> int:
         """Policy version of the current candidate."""
-        return int(self._shared["version"][0])
+        return self.weights.version
 
     @property
     def done(self) -> bool:
@@ -126,7 +129,6 @@ class EvalWeights:
         assert self.done, f"candidate {self.number} is still being played"
         weights = np.empty(published.nbytes, np.uint8)
         _, version = published.read_into(weights)
-        self._shared["version"][0] = version
         self.weights.publish(weights, version)
 
     def mark_done(self, evaluator: int, number: int) -> None:

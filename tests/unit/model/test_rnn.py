@@ -172,10 +172,3 @@ def test_chunks_hold_consecutive_steps_and_are_joined_in_order(length: int) -> N
         k, row = divmod(column, rows)
         assert torch.equal(chunks[:, column], x[k * length : (k + 1) * length, row])
     assert torch.equal(from_chunks(chunks, rows), x)
-
-
-def test_chunks_that_would_lose_steps_or_rows_are_refused() -> None:
-    with pytest.raises(ValueError, match="6 steps cannot be cut into chunks of 4"):
-        to_chunks(torch.zeros(6, 2), 4)
-    with pytest.raises(ValueError, match="9 chunk columns"):
-        from_chunks(torch.zeros(2, 9), 4)
