@@ -27,6 +27,8 @@ AUTOTUNE = "autotune"
 CONFIG_FILE = "config file"
 COMMAND_LINE = "command line"
 
+# Sources of values that the user set at any earlier start of a resumed run.
+_GIVEN = (CONFIG_FILE, COMMAND_LINE, GIVEN_EARLIER)
 # A family knows how to train its environments, not which run this is.
 _NOT_FOR_FAMILIES = NOT_RESUMED | {"env", "env_kwargs"}
 
@@ -83,33 +85,27 @@ def read_command_line(argv: Sequence[str], *, prog: str) -> Resolved:
     if findings.problems:
         raise ConfigError(findings.problems)
     findings.warnings += warnings_of(config)
-    return Resolved(config, sources, findings.warnings, frozenset(given) | _given_before(saved).keys())
+    return Resolved(config, sources, findings.warnings, frozenset(given) | _of_sources(saved, *_GIVEN).keys())
 
 
 def _layers(
-    line: CommandLine, file: ConfigFile, saved: SavedConfig | None, findings: _Findings
+    line: CommandLine, file: ConfigFile, saved: SavedConfig, findings: _Findings
 ) -> dict[str, Mapping[str, object]]:
     """Values by source, weakest first (see NOTE [Layers])."""
-    resumed = {} if saved is None else saved.resumable
     layers: dict[str, Mapping[str, object]] = {DEFAULT: {name: flag.default for name, flag in all_flags().items()}}
-    env = str({**resumed, **file.values, **line.values}.get("env", ""))
+    env = str({**saved.resumable, **file.values, **line.values}.get("env", ""))
     search = search_families(env)
     findings.warnings += search.warnings
     if search.family is not None:
         layers[f"env family {search.family.name}"] = _family_defaults(search.family, env, findings)
     return {
         **layers,
-        SAVED_RUN: resumed,
-        GIVEN_EARLIER: _given_before(saved),
-        AUTOTUNE: {} if saved is None else _of_sources(saved, AUTOTUNE),
+        SAVED_RUN: saved.resumable,
+        GIVEN_EARLIER: _of_sources(saved, *_GIVEN),
+        AUTOTUNE: _of_sources(saved, AUTOTUNE),
         CONFIG_FILE: file.values,
         COMMAND_LINE: line.values,
     }
-
-
-def _given_before(saved: SavedConfig | None) -> dict[str, object]:
-    """The values that the user set at any earlier start of the resumed run."""
-    return {} if saved is None else _of_sources(saved, CONFIG_FILE, COMMAND_LINE, GIVEN_EARLIER)
 
 
 def _of_sources(saved: SavedConfig, *sources: str) -> dict[str, object]:
@@ -117,22 +113,22 @@ def _of_sources(saved: SavedConfig, *sources: str) -> dict[str, object]:
     return {name: value for name, value in saved.resumable.items() if saved.sources.get(name) in sources}
 
 
-def _saved_run(given: Mapping[str, object], findings: _Findings) -> SavedConfig | None:
-    """The saved config of the run that ``given`` names, or None if there is nothing to resume."""
+def _saved_run(given: Mapping[str, object], findings: _Findings) -> SavedConfig:
+    """The saved config of the run that ``given`` names; it has no values if there is nothing to resume."""
+    nothing = SavedConfig(Path(), {}, {}, ())
     probe = config_of(given)
     if probe.run.restart_behavior != "resume" and "restart_behavior" not in findings.broken:
-        return None
+        return nothing
     where = ("experiment", "train_dir", "benchmark")
-    unusable = any(flag in where for problem in find_problems(probe, findings.broken) for flag in problem.flags[:1])
+    unusable = any(problem.flags[0] in where for problem in find_problems(probe, findings.broken))
     if probe.benchmark.benchmark is True or unusable or findings.broken.intersection(where):
-        return None
+        return nothing
     try:
-        saved = read_config(Path(probe.run.train_dir) / probe.run.experiment)
+        saved = read_config(Path(probe.run.train_dir) / probe.run.experiment) or nothing
     except ConfigError as error:
         findings.problems += error.problems
-        return None
-    if saved is not None:
-        findings.warnings += saved.warnings
+        return nothing
+    findings.warnings += saved.warnings
     return saved
 
 
@@ -157,7 +153,7 @@ def _family_defaults(family: EnvFamily, env: str, findings: _Findings) -> dict[s
     return values
 
 
-def _check(config: Config, saved: SavedConfig | None, sources: Mapping[str, str], findings: _Findings) -> None:
+def _check(config: Config, saved: SavedConfig, sources: Mapping[str, str], findings: _Findings) -> None:
     """Add the problems of the values themselves, of the environment's name, and of resuming."""
     for problem in find_problems(config, findings.broken, findings.chosen):
         source = sources[problem.flags[0]]
@@ -166,7 +162,7 @@ def _check(config: Config, saved: SavedConfig | None, sources: Mapping[str, str]
     if "env" not in findings.broken:
         findings.problems += check_env_name(config.run.env)
     # With a broken restart_behavior it is unknown whether the run is resumed.
-    if saved is not None and "restart_behavior" not in findings.broken:
+    if "restart_behavior" not in findings.broken:
         try:
             findings.warnings += check_resume(saved, config)
         except ConfigError as error:
