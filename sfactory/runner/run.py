@@ -29,8 +29,10 @@ def run_with_restarts(context: RunContext) -> Outcome:
         if budget is None:
             return outcome
         if context.interrupts.count:
-            # After lost queues the learner has saved, so this is an interruption. A learner's own failure stays one.
-            return _interrupted(outcome) if isinstance(outcome.error, RingsLost) else outcome
+            if isinstance(outcome.error, RingsLost):  # the learner has saved, so this is an interruption
+                summary = dataclasses.replace(outcome.summary, status="interrupted")
+                return dataclasses.replace(outcome, status="interrupted", summary=summary, error=None)
+            return outcome
         if not budget.spend():
             return outcome
         try:
@@ -72,8 +74,3 @@ def _resumed(context: RunContext, outcome: Outcome) -> RunContext:
         _log.error("%s", error)
     resumed = Resumed.from_checkpoint(context.run_dir, config) or Resumed()
     return dataclasses.replace(context, config=config, resumed=resumed, is_restart=True)
-
-
-def _interrupted(outcome: Outcome) -> Outcome:
-    summary = dataclasses.replace(outcome.summary, status="interrupted")
-    return dataclasses.replace(outcome, status="interrupted", summary=summary, error=None)

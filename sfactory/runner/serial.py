@@ -26,7 +26,6 @@ from sfactory.learner.learner import Learner
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.planning.plan import device_of
 from sfactory.process.signals import Interrupted, stdout_to_stderr
-from sfactory.report.collector import ReportCollector
 from sfactory.runner.context import Executor, RunContext
 from sfactory.seeds import Branch, seed_at, seed_libraries
 from sfactory.shared.control import Stop
@@ -52,6 +51,7 @@ class SerialExecutor(Executor):
         self._learner_workers: list[LearnerWorker] = []
         self._policy_workers: list[PolicyWorker] = []
         self._actors: list[Actor] = []
+        self._last_counts, self._idle_beats = (-1, -1), 0
 
     def run(self) -> Outcome:
         """See Executor."""
@@ -110,7 +110,7 @@ class SerialExecutor(Executor):
 
     def _take_turns(self) -> None:
         layout, context = self._layout, self._context
-        status_dump, beat, idle = StatusDump(self._shared), Every(BEAT_S), _IdleWatch(self._reports)
+        status_dump, beat = StatusDump(self._shared), Every(BEAT_S)
         while not self._all_over():
             for name, policy_worker in zip(layout.policy_worker_names, self._policy_workers, strict=True):
                 with _failing_as(name):
@@ -126,7 +126,7 @@ class SerialExecutor(Executor):
                 self._reports.poll()
                 self._reporter.beat()
                 status_dump.look(context.interrupts)
-                idle.look()
+                self._require_progress()
                 if context.observers.over:
                     self._order_stop()
 
@@ -137,6 +137,14 @@ class SerialExecutor(Executor):
             self._pbt_driver.look()
             if self._pbt_driver.failure is not None:
                 raise self._pbt_driver.failure
+
+    def _require_progress(self) -> None:
+        """Raise SFactoryError if no worker had anything to do for _IDLE_BEATS, which is a defect."""
+        counts = self._reports.sampled_env_steps, self._reports.updates
+        self._idle_beats = self._idle_beats + 1 if counts == self._last_counts else 0
+        self._last_counts = counts
+        if self._idle_beats >= _IDLE_BEATS:
+            raise SFactoryError(f"nothing has happened for {_IDLE_BEATS * BEAT_S:.0f} s after {counts[0]} env steps")
 
     def _all_over(self) -> bool:
         """Whether every policy that learns has learned enough, or a stop was ordered."""
@@ -210,22 +218,6 @@ class SerialExecutor(Executor):
             _log.error("%s", other)
         if failures:
             raise failures[0]
-
-
-class _IdleWatch:
-    """Ends a run in which no worker has anything to do, which is a defect."""
-
-    def __init__(self, reports: ReportCollector) -> None:
-        self._reports = reports
-        self._last, self._beats = (-1, -1), 0
-
-    def look(self) -> None:
-        """Called at every beat."""
-        counts = self._reports.sampled_env_steps, self._reports.updates
-        self._beats = self._beats + 1 if counts == self._last else 0
-        self._last = counts
-        if self._beats >= _IDLE_BEATS:
-            raise SFactoryError(f"nothing has happened for {_IDLE_BEATS * BEAT_S:.0f} s after {counts[0]} env steps")
 
 
 @contextlib.contextmanager

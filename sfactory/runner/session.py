@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import secrets
@@ -38,7 +39,6 @@ from sfactory.supervise.restarts import RestartBudget
 
 _log = logging.getLogger(__name__)
 
-_NO_OBSERVERS: Mapping[str, Observer] = {}
 _NO_LIMIT = 10**9  # limits beyond this are the defaults, which no run reaches
 _FINISHED = (
     "this run is finished: %d env steps in %.0f s of training; raise the limit that it reached "
@@ -67,7 +67,7 @@ class Session:
         assert seed is not None, "a seed was drawn"
         return seed
 
-    def train(self, observing: Mapping[str, Observer] = _NO_OBSERVERS) -> Outcome:
+    def train(self, observing: Mapping[str, Observer] | None = None) -> Outcome:
         """Train, up to the last line on stderr. ``observing``: observers beside those of the flag, by name.
 
         Raises SFactoryError if the run was refused before it started.
@@ -109,7 +109,9 @@ class Session:
                     outcome = run_with_restarts(context)
             except Interrupted:
                 self._interrupts.raising = False
-                resumed = resumed or _saved(run_dir, self._config)
+                if resumed is None:
+                    with contextlib.suppress(CheckpointError):  # the next start reports damaged ones
+                        resumed = Resumed.from_checkpoint(run_dir, self._config)
                 saved_env_steps = None if resumed is None else resumed.env_steps
                 summary = _summary_of(self._config, resumed, "interrupted")
                 outcome = Outcome("interrupted", summary, None, saved_env_steps)
@@ -207,7 +209,7 @@ def summary_of_unopened(config: Config) -> Summary:
 
 
 def _with_seed(resolved: Resolved) -> Resolved:
-    """The same with a seed drawn if none was given."""
+    """Draw a seed if none was given."""
     config = resolved.config
     if config.run.seed is not None:
         return resolved
@@ -221,7 +223,7 @@ def _from_file(resolved: Resolved) -> list[str]:
     return [name for name, source in resolved.sources.items() if source == CONFIG_FILE]
 
 
-def _make_observers(config: Config, interrupts: Interrupts, observing: Mapping[str, Observer]) -> Observers:
+def _make_observers(config: Config, interrupts: Interrupts, observing: Mapping[str, Observer] | None) -> Observers:
     """The observers of the run. Raises ConfigError if one of them, or a hook of the learner, cannot be imported."""
     problems: list[str] = []
     observers = Observers()
@@ -246,14 +248,6 @@ def _open_console(config: Config, run_dir: RunDir) -> Console:
     console = Console(steps, seconds, log_path=run_dir.log_path if config.report.log_to_file else None)
     logging.getLogger().handlers[:] = [console.handler()]
     return console
-
-
-def _saved(run_dir: RunDir, config: Config) -> Resumed | None:
-    """The checkpoints on disk, for a session that was interrupted early; the next start reports damaged ones."""
-    try:
-        return Resumed.from_checkpoint(run_dir, config)
-    except CheckpointError:
-        return None
 
 
 def _log_start(config: Config, plan: Plan, resumed: Resumed | None, run_dir: RunDir) -> None:

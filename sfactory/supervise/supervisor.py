@@ -112,16 +112,13 @@ class Supervisor:
     def _check(self) -> None:
         if not self._control.stopping:
             self._fail(self._boot.look(), Stop.SAVE)
-        if not self._control.stopping and self._all_have_learned():
+        # One of several learners that is done keeps freeing slots, so that the others can continue.
+        learners = [self._status.row(name) for name in self._status.names if is_learner(name)]
+        if not self._control.stopping and all(row.get("state") == State.DONE for row in learners):
             self.done = True
             self._order(Stop.NOW)
         if not self._control.stopping and self._hangs is not None:
             self._fail(self._hangs.look(), Stop.SAVE)
-
-    def _all_have_learned(self) -> bool:
-        """Whether every learner is done. One of several keeps freeing slots, so that the others can continue."""
-        learners = [name for name in self._status.names if is_learner(name)]
-        return all(self._status.row(name).get("state") == State.DONE for name in learners)
 
     def _fail(self, failure: SFactoryError | None, stop: Stop) -> None:
         if failure is not None:
