@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from sfactory.actor.actor_process import make_actor
-from sfactory.actor.split import Split
-from sfactory.config.flags import config_of
-from sfactory.layout import Layout
+from sfactory.actor.setup import make_splits
+from sfactory.config.schema import ModelConfig
 from sfactory.messages import ActReply, ActRequest
-from sfactory.supervise.shared_objects import SharedObjects
-from tests.support.parts import SCALAR
-from tests.support.scripted_env import ScriptedEnv
-
-FLAGS: dict[str, Any] = {
-    "env": "any",
-    "num_workers": 1,
-    "num_envs_per_worker": 4,
-    "worker_num_splits": 2,
-    "rollout": 4,
-    "batch_size": 4,
-}
+from tests.unit.actor.test_actor_setup import Record, setup_of
 
 
 class ActorWithChannels:
     """An actor with two splits, and the channels of its policy worker."""
 
     def __init__(self) -> None:
-        config = config_of(FLAGS)
-        layout = Layout.plan(config.sampling, config.learner, "central")
-        shared = SharedObjects(SCALAR, layout, 64)
-        splits = [
-            Split.of_envs(index, [ScriptedEnv([]) for _ in range(layout.rows)], SCALAR, layout.rollout)
-            for index in range(layout.splits)
-        ]
-        for split in splits:
-            split.reset([1, 2], "test")
-        setup = shared.actor(0, config, 1, 0)
-        self.turn = make_actor(setup, splits, config.model, shared.status.row("sf-actor-0")).turn
-        self.to_policy, self.replies = shared.to_policies[0], shared.to_actors[0]
+        setup, row = setup_of(Record())
+        self.turn = make_actor(setup, make_splits(setup, row), ModelConfig(), row).turn
+        self.to_policy, self.replies = setup.to_policies[0], setup.inbox
 
     def requests(self) -> list[tuple[int, int]]:
         """(split, t) of the requests to the current policy worker."""

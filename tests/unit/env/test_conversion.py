@@ -85,14 +85,6 @@ def test_every_leaf_of_an_observation_is_written_to_its_row(name: str) -> None:
         np.testing.assert_array_equal(block_rows[key], rows[key])
 
 
-def test_rows_may_be_a_slice_of_shared_memory() -> None:
-    block = np.zeros((3, 2, 2), np.float32)
-
-    writer_of(POINT).write([np.ones(2, np.float32), np.full(2, 2, np.float32)], {"obs": block[1]})
-
-    assert block.tolist() == [[[0, 0], [0, 0]], [[1, 1], [2, 2]], [[0, 0], [0, 0]]]
-
-
 @pytest.mark.parametrize(
     ("name", "obs", "text"),
     [
