@@ -65,7 +65,7 @@ def test_sampled_steps_are_trained_or_masked_or_in_progress(
             too_old += int((staging.scalars["valid"] & (lag >= max_policy_lag)).sum())
             learning.learn(staging)
         sampler.wait_until_held_back()
-        under_way = staging.untaken_valid_steps(sampler.shared.trajectories.slots())
+        under_way = staging.untaken_env_steps(sampler.shared.trajectories.slots())
         sampled = sampler.shared.status.total("env_steps", "sf-actor")
         trained = row.get("env_steps")
 

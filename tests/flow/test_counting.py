@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from sfactory.config.schema import Config, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
-from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.counting import FIELD_LIMIT, Counting, CountingRules, decode
 from sfactory_envs.synthetic.faulty_counting import FAULTS
@@ -141,7 +140,7 @@ def check_layout(config: Config, serial: bool, transitions: int, resets: Resets 
         datasets, staging = sample(sampler, transitions)
         sampler.wait_until_held_back()
         sampled = sampler.shared.status.total("env_steps", "sf-actor")
-        waiting = staging.untaken_valid_steps(sampler.shared.trajectories.slots())
+        waiting = staging.untaken_env_steps(sampler.shared.trajectories.slots())
 
     by_env = columns_by_env(datasets, lambda obs: decode(obs).identity)
     columns = [as_column(rollouts, rollout) for rollouts in by_env.values()]
@@ -247,23 +246,6 @@ def test_vector_env_is_recorded_as_plain_envs_are(
     check_layout(config, False, 4_000, resets)
 
 
-class PlaceStaging(WitnessStaging):
-    """A WitnessStaging that knows of each row which slot and column of it the row came from."""
-
-    def __init__(self, sampler: Sampler | SerialSampler) -> None:
-        super().__init__(sampler)
-        self.places: list[tuple[int, int]] = []
-
-    def clear(self) -> None:
-        super().clear()
-        self.places = []
-
-    def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
-        count = super().take(slot, start, most, columns)
-        self.places += [(slot.index, start + row) for row in range(count)]
-        return count
-
-
 def faulty_config(inference: Inference, rollout: int) -> Config:
     config = counting_config(inference, rollout, "mixed")
     run = dataclasses.replace(config.run, env=FAULTY, env_kwargs={**config.run.env_kwargs, "every": EVERY})
@@ -271,28 +253,26 @@ def faulty_config(inference: Inference, rollout: int) -> Config:
     return dataclasses.replace(config, run=run, sampling=sampling)
 
 
-def sampled_columns(
-    sampler: Sampler | SerialSampler, transitions: int, staging: PlaceStaging | None = None
-) -> tuple[dict[tuple[int, int], list[dict[str, Array]]], int]:
-    """{(first slot of a split, column): its rollouts in the order they came}, and how many valid steps were sampled."""
+def sampled_columns(sampler: Sampling, transitions: int) -> tuple[dict[tuple[int, int], list[dict[str, Array]]], int]:
+    """{(first slot of a split, column): its rollouts in the order they came}, and how many env steps were sampled."""
     publish(sampler, 0)
-    staging = staging or PlaceStaging(sampler)
+    staging = WitnessStaging(sampler)
     table, layout = sampler.shared.table, sampler.layout
     splits = [table.slots_of_split(actor, split) for actor in range(ACTORS) for split in range(layout.splits)]
     split_of = {slot: split[0] for split in splits for slot in split}
     columns: dict[tuple[int, int], list[dict[str, Array]]] = {}
-    delivered = 0
+    delivered = env_steps = 0
     while delivered < transitions:
         sampler.fill(staging)
         dataset = staging.snapshot()
+        env_steps += int(dataset["counts"].sum())
         for row, (slot, column) in enumerate(staging.places):
             rollout = {name: array[:, row] for name, array in dataset.items()}
             columns.setdefault((split_of[slot], column), []).append(rollout)
         delivered += staging.valid_steps
         sampler.assembler.trained()
     sampler.wait_until_held_back()
-    waiting = staging.untaken_valid_steps(sampler.shared.trajectories.slots())
-    return columns, delivered + waiting
+    return columns, env_steps + staging.untaken_env_steps(sampler.shared.trajectories.slots())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from sfactory.config.schema import Config
-from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.counting_agents import AgentsRules, CountingLists
 from tests.flow.test_counting import (
@@ -23,7 +22,6 @@ from tests.flow.test_counting import (
     DATASET_ROWS,
     ENVS,
     Inference,
-    PlaceStaging,
     check_memory,
     counting_config,
     sampled_columns,
@@ -38,35 +36,6 @@ AGENTS = 3
 NAMES = tuple(f"agent_{agent}" for agent in range(AGENTS))
 SPEC = EnvSpec.of_spaces(CountingLists().observation_space, CountingLists().action_space, NAMES)
 PARALLEL_SPEC = dataclasses.replace(SPEC, agents=tuple(f"counter_{agent}" for agent in range(AGENTS)))
-
-
-class AgentsStaging(PlaceStaging):
-    """A PlaceStaging that keeps what counts as an env step, too: counts [T, R]."""
-
-    def __init__(self, sampler: Sampler | SerialSampler) -> None:
-        super().__init__(sampler)
-        self.counts = np.zeros((sampler.layout.rollout, self.rows), bool)
-        self.delivered = 0  # env steps
-
-    def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
-        first = self.filled
-        count = super().take(slot, start, most, columns)
-        assert slot.counts_env_step is not None
-        self.counts[:, first : first + count] = slot.counts_env_step[:, start : start + count]
-        return count
-
-    def snapshot(self) -> dict[str, Array]:
-        self.delivered += int(self.counts.sum())
-        return {**super().snapshot(), "counts": self.counts.copy()}
-
-    def untaken_env_steps(self, slots: list[Slot]) -> int:
-        """Env steps in ``slots`` (all READY) that were not copied."""
-        steps = 0
-        for slot in slots:
-            taken = self.taken.get((slot.index, self._table.generation(slot.index)), 0)
-            assert slot.counts_env_step is not None
-            steps += int(slot.counts_env_step[:, taken:].sum())
-        return steps
 
 
 def agents_config(
@@ -107,10 +76,8 @@ def check_layout(
     rollout = sampler.layout.rollout
     rules = AgentsRules(AGENTS, max_length=2 * rollout + 1, all_may_sleep=form == "Lists")
     with sampler:
-        staging = AgentsStaging(sampler)
-        columns, _ = sampled_columns(sampler, transitions, staging)
+        columns, arrived = sampled_columns(sampler, transitions)
         sampled = sampler.shared.status.total("env_steps", "sf-actor")
-        arrived = staging.delivered + staging.untaken_env_steps(sampler.shared.trajectories.slots())
     tallies: list[AgentsTally] = []
     for (split, place), _ in sorted(columns.items()):
         if place % AGENTS == 0:

@@ -171,11 +171,16 @@ class Sampler(Sampling):
         assert full, f"slots are {states}; ended: {self.ended() or 'none'}"
 
 
+def counted_in(slot: Slot) -> Array:
+    """[T, rows] bool - the rows that count as an env step: valid ones, and of several agents one."""
+    return slot.valid if slot.counts_env_step is None else slot.counts_env_step
+
+
 class WitnessStaging(Staging):
     """A Staging that also checks the states of slots, and keeps the fields that a learner does not use.
 
-    truncated: [T, R] bool. firsts: [T+1, R] bool - is_first, which learners read with memory alone.
-    taken: rows copied by (slot, generation).
+    truncated: [T, R] bool. firsts: [T+1, R] bool - is_first, which learners read with memory alone. counts: [T, R]
+    bool - what counts as an env step. places: slot and column of each row. taken: rows copied by (slot, generation).
     """
 
     def __init__(self, sampler: Sampling) -> None:
@@ -183,8 +188,14 @@ class WitnessStaging(Staging):
         steps = sampler.layout.rollout
         self._table = sampler.shared.table
         self.truncated = np.zeros((steps, self.rows), bool)
+        self.counts = np.zeros((steps, self.rows), bool)
         self.firsts = np.zeros((steps + 1, self.rows), bool)
+        self.places: list[tuple[int, int]] = []
         self.taken: dict[tuple[int, int], int] = {}
+
+    def clear(self) -> None:
+        super().clear()
+        self.places = []
 
     def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
         key = slot.index, self._table.generation(slot.index)
@@ -194,20 +205,23 @@ class WitnessStaging(Staging):
         count = super().take(slot, start, most, columns)
         self.truncated[:, first : first + count] = slot.truncated[:, start : start + count]
         self.firsts[:, first : first + count] = slot.is_first[:, start : start + count]
+        self.counts[:, first : first + count] = counted_in(slot)[:, start : start + count]
+        self.places += [(slot.index, start + row) for row in range(count)]
         assert key == (slot.index, self._table.generation(slot.index))
         assert self._table.state(slot.index) is SlotState.READY
         self.taken[key] = start + count
         return count
 
-    def untaken_valid_steps(self, slots: list[Slot]) -> int:
-        """Valid steps in ``slots`` (all READY) that were not copied."""
+    def untaken_env_steps(self, slots: list[Slot]) -> int:
+        """Env steps in ``slots`` (all READY) that were not copied."""
         taken = [self.taken.get((slot.index, self._table.generation(slot.index)), 0) for slot in slots]
-        return sum(int(slot.valid[:, start:].sum()) for slot, start in zip(slots, taken, strict=True))
+        return sum(int(counted_in(slot)[:, start:].sum()) for slot, start in zip(slots, taken, strict=True))
 
     def snapshot(self) -> dict[str, Array]:
         fields: dict[str, Array] = {"obs": self.obs["obs"].numpy(), "action": self.actions["action"].numpy()}
         fields |= {name: tensor.numpy() for name, tensor in self.scalars.items()}
-        fields |= {"truncated": self.truncated, "is_first": self.firsts, "rnn_states": self.rnn_states.numpy()}
+        fields |= {"truncated": self.truncated, "is_first": self.firsts, "counts": self.counts}
+        fields["rnn_states"] = self.rnn_states.numpy()
         return {name: array.copy() for name, array in fields.items()}
 
 
