@@ -1,8 +1,8 @@
 """The terms of the loss, one number for each cell of a minibatch, and normalized advantages.
 
-All tensors are [T, B], or flattened alike. The mean or sum over valid cells is minimized or reported. Invalid cells are
-exactly 0, whatever their inputs are (NaN included), and send no gradient. Advantages, targets and recorded numbers are
-constants here: no gradient reaches them.
+All tensors are [T, B], or flattened alike: ``valid`` bool, all others float; ``log_ratios`` are those of ``log_ratio``.
+The mean or sum over valid cells is minimized or reported. Invalid cells are exactly 0, whatever their inputs are (NaN
+included), and send no gradient. Advantages, targets and recorded numbers are constants here: no gradient reaches them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ _NORMALIZE_EPS = 1e-6
 
 
 def log_ratio(log_prob: Tensor, behavior_log_prob: Tensor, valid: Tensor) -> Tensor:
-    """Log of the probability ratio pi / mu: 0 at invalid cells and bounded to [-20, 20].
-
-    log_prob, behavior_log_prob: [T, B] float. valid: [T, B] bool. Gradient flows to log_prob only.
-    """
+    """Log of the probability ratio pi / mu: 0 at invalid cells and bounded to [-20, 20]."""
     # The mask comes first: masking only at the end would still send NaN back through exp().
     difference = torch.where(valid, log_prob - behavior_log_prob.detach(), 0.0)
     return difference.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
@@ -34,8 +31,8 @@ def log_ratio(log_prob: Tensor, behavior_log_prob: Tensor, valid: Tensor) -> Ten
 def impact_log_prob(*, target_log_prob: Tensor, behavior_log_prob: Tensor, worker_clip: float) -> Tensor:
     """Log of the denominator of IMPACT's ratio, max(pi', mu / worker_clip), with the target policy pi'.
 
-    target_log_prob, behavior_log_prob: [T, B] float. worker_clip: > 0. With it, ``log_ratio`` is the log of
-    min(mu / pi', worker_clip) pi / mu. Source: Luo et al. 2020, "IMPACT", section 3.1.
+    With it, ``log_ratio`` is the log of min(mu / pi', worker_clip) pi / mu, with worker_clip > 0.
+    Source: Luo et al. 2020, "IMPACT", section 3.1.
     """
     return torch.maximum(target_log_prob, behavior_log_prob - math.log(worker_clip))
 
@@ -43,8 +40,7 @@ def impact_log_prob(*, target_log_prob: Tensor, behavior_log_prob: Tensor, worke
 def ppo_clip_loss(*, log_ratios: Tensor, advantages: Tensor, valid: Tensor, clip_ratio: float) -> Tensor:
     """Clipped surrogate -min(R A, clip(R) A), with the ratio R clipped to [1 / (1 + e), 1 + e].
 
-    log_ratios: [T, B] float - of ``log_ratio``. advantages: [T, B] float. valid: [T, B] bool. clip_ratio: e > 0.
-    Source: Schulman et al. 2017, "PPO", eq. 7, with a range that is symmetric in log space.
+    clip_ratio: e > 0. Source: Schulman et al. 2017, "PPO", eq. 7, with a range that is symmetric in log space.
     """
     ratio = log_ratios.exp()
     clipped = ratio.clamp(1.0 / (1.0 + clip_ratio), 1.0 + clip_ratio)
@@ -55,7 +51,7 @@ def ppo_clip_loss(*, log_ratios: Tensor, advantages: Tensor, valid: Tensor, clip
 def pg_loss(*, log_prob: Tensor, advantages: Tensor, valid: Tensor) -> Tensor:
     """Plain policy gradient -log pi(a) A; off-policy, A must already carry its importance weight.
 
-    log_prob, advantages: [T, B] float. valid: [T, B] bool. Source: Espeholt et al. 2018, section 4.2.
+    Source: Espeholt et al. 2018, section 4.2.
     """
     return -torch.where(valid, log_prob, 0.0) * torch.where(valid, advantages.detach(), 0.0)
 
@@ -65,8 +61,7 @@ def value_loss(
 ) -> Tensor:
     """max((V - t)^2, (V_old + clip(V - V_old, -c, c) - t)^2); without a clip, (V - t)^2.
 
-    values, targets, behavior_values: [T, B] float. valid: [T, B] bool. clip_value: c; None or 0 is off.
-    The maximum is pessimistic: moving V further than c from the recorded value cannot lower the loss.
+    clip_value: c; None or 0 is off. Moving V further than c from the recorded value cannot lower the loss.
     """
     targets, behavior_values = targets.detach(), behavior_values.detach()
     squared = torch.where(valid, values - targets, 0.0).square()
@@ -79,9 +74,8 @@ def value_loss(
 def symmetric_kl_to_uniform(*, symmetric_kl: Tensor, valid: Tensor) -> Tensor:
     """Symmetric divergence of the policy from the uniform one, bounded by 30: to be minimized.
 
-    symmetric_kl: [T, B] float - (KL(pi || u) + KL(u || pi)) / 2, as ``ActionDistribution.symmetric_kl_to_uniform``
-    computes it. valid: [T, B] bool. Unlike entropy, it punishes a single neglected choice more and more. Beyond the
-    bound a cell gives no gradient.
+    symmetric_kl: (KL(pi || u) + KL(u || pi)) / 2, of ``ActionDistribution.symmetric_kl_to_uniform``. Unlike entropy, it
+    punishes a single neglected choice more and more. Beyond the bound a cell gives no gradient.
     """
     return torch.where(valid, symmetric_kl, 0.0).clamp(max=_MAX_SYMMETRIC_KL)
 
@@ -89,14 +83,10 @@ def symmetric_kl_to_uniform(*, symmetric_kl: Tensor, valid: Tensor) -> Tensor:
 def kl_penalty(*, log_ratios: Tensor) -> Tensor:
     """Estimate of KL(pi || mu) from the actions taken by mu, to be minimized: R log R - (R - 1).
 
-    log_ratios: [T, B] float - of ``log_ratio``, with mu itself.
-
     With R = pi(a) / mu(a) and a ~ mu: E[R log R] = E_pi[log R] = KL(pi || mu), and E[R - 1] = 0, so the value is
     right in expectation; as f(R) = R log R - R + 1 is never negative and 0 only at R = 1, its variance is small
     near mu. So is the gradient, R log R grad log pi(a), which is grad KL(pi || mu) in expectation: the term R - 1 has
     taken out R grad log pi, which is noise of mean 0 that would not vanish at pi = mu.
-
-    Cells whose log R is beyond +-20 are held there and give no gradient.
     """
     # R log R - (R - 1) without R itself, whose rounding would swamp the small divergences near R = 1.
     excess = log_ratios.expm1()
@@ -105,9 +95,8 @@ def kl_penalty(*, log_ratios: Tensor) -> Tensor:
 
 @torch.no_grad()
 def approx_kl(*, log_ratios: Tensor) -> Tensor:
-    """Estimate of KL(mu || pi) from the actions taken by mu: (R - 1) - log R, never negative.
+    """Estimate of KL(mu || pi) from the actions taken by mu: (R - 1) - log R, never negative; for reporting.
 
-    log_ratios: [T, B] float - of ``log_ratio``, with mu itself. For reporting; carries no gradient.
     Source: Schulman 2020, "Approximating KL divergence", estimator k3.
     """
     return log_ratios.expm1() - log_ratios
@@ -115,20 +104,14 @@ def approx_kl(*, log_ratios: Tensor) -> Tensor:
 
 @torch.no_grad()
 def outside_clip(*, log_ratios: Tensor, clip_ratio: float) -> Tensor:
-    """1 where the ratio lies outside [1 / (1 + e), 1 + e], 0 elsewhere. For reporting; carries no gradient.
-
-    log_ratios: [T, B] float - of ``log_ratio``. clip_ratio: e > 0.
-    """
+    """1 where the ratio lies outside [1 / (1 + e), 1 + e], with e = clip_ratio, 0 elsewhere; for reporting."""
     ratio = log_ratios.exp()
     return ((ratio < 1.0 / (1.0 + clip_ratio)) | (ratio > 1.0 + clip_ratio)).to(log_ratios.dtype)
 
 
 @torch.no_grad()
 def normalize(advantages: Tensor, valid: Tensor) -> Tensor:
-    """Advantages shifted and scaled to mean 0 and standard deviation 1 over the valid cells; 0 elsewhere.
-
-    advantages: [T, B] float. valid: [T, B] bool. A single valid cell becomes 0. Carries no gradient.
-    """
+    """Advantages with mean 0 and standard deviation 1 over the valid cells, 0 elsewhere; a single valid one is 0."""
     count = valid.sum().clamp(min=1)
     mean = torch.where(valid, advantages, 0.0).sum() / count
     std = (torch.where(valid, (advantages - mean).square(), 0.0).sum() / count).sqrt()

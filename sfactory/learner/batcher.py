@@ -34,16 +34,13 @@ class RingUsage:
         """Call before this thread uses a ring."""
         with self._lock:
             self._since[threading.get_ident()] = now()
-            self._write()
+            self._row.set("in_ring_since", min(self._since.values()))
 
     def leave_ring(self) -> None:
         """Call after it."""
         with self._lock:
             del self._since[threading.get_ident()]
-            self._write()
-
-    def _write(self) -> None:
-        self._row.set("in_ring_since", min(self._since.values(), default=0.0))
+            self._row.set("in_ring_since", min(self._since.values(), default=0.0))
 
 
 class SlotRemainder(NamedTuple):
@@ -102,10 +99,7 @@ class Inbox:
             self._notify()
 
     def take(self, timeout: float) -> SlotRemainder | None:
-        """The next rows to copy, after ``wait(timeout)``; None if there are none.
-
-        The caller then calls ``free``, or ``give_back`` if rows are left.
-        """
+        """The next rows to copy, after ``wait(timeout)``, if any; then call ``free``, or ``give_back`` the rest."""
         self.wait(timeout)
         try:
             return self._waiting.popleft()
@@ -167,10 +161,6 @@ class Batcher:
             self._copy(rest, staging)
             timeout = 0.0
         return staging.full
-
-    def receive(self, timeout: float) -> None:
-        """Wait up to ``timeout`` seconds for announced slots that are not copied yet."""
-        self._inbox.wait(timeout)
 
     def discard(self) -> None:
         """Free all received slots without copying them."""

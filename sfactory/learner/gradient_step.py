@@ -111,12 +111,10 @@ class GradientStep:
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: "optimizer"; if the critic has its own, "value_optimizer"; in float16, "loss_scale"."""
-        state: dict[str, Any] = {"optimizer": self.optimizer.state_dict()}
-        if self.value_optimizer is not None:
-            state["value_optimizer"] = self.value_optimizer.state_dict()
-        if self._scale is not None:
-            state["loss_scale"] = self._scale.state()
-        return state
+        critic = None if self.value_optimizer is None else self.value_optimizer.state_dict()
+        scale = None if self._scale is None else self._scale.state()
+        state = {"optimizer": self.optimizer.state_dict(), "value_optimizer": critic, "loss_scale": scale}
+        return {name: value for name, value in state.items() if value is not None}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from ``state``, which may have further keys; raises ValueError if it does not fit.

@@ -75,9 +75,7 @@ class Hooks:
 
     def after_dataset(self, trainer: Trainer, policy: int, env_steps: int) -> None:
         """Call every hook, unless the dataset brought no update or a hook has failed before."""
-        if not self._hooks or self.failed:
-            return
-        stats = trainer.dataset_statistics()
+        stats = trainer.dataset_statistics() if self._hooks and not self.failed else {}
         if not stats:
             return
         facts = LearnerFacts(policy, env_steps, trainer)

@@ -201,10 +201,9 @@ class Learner:
                 self.timings.clear()
 
     def finish(self, save: bool) -> None:
-        """End learning: the last statistics, and the final checkpoint if ``save``.
+        """End learning, after the pass under way: the last statistics, and the final checkpoint if ``save``.
 
-        Waits for the pass under way. If that fails, its failure is raised, and nothing is saved. The failure of a hook
-        is raised, too, but after the save: what was learned before it is intact.
+        If the pass fails, its failure is raised, and nothing is saved. That of a hook is raised after the save.
         """
         if not self._lock.acquire(timeout=_END_S):
             raise SFactoryError(f"training did not come to a stop within {_END_S:.0f} s; nothing was saved")
@@ -262,5 +261,4 @@ def _lag_sums(lag: Tensor, which: Tensor) -> list[float]:
     """Least, greatest, sum and count of ``lag`` [T, R] where ``which`` [T, R] bool; waits for the device once."""
     lags = lag.double()
     least, greatest = torch.where(which, lags, math.inf).min(), torch.where(which, lags, -math.inf).max()
-    sums: list[float] = torch.stack((least, greatest, torch.where(which, lags, 0.0).sum(), which.sum())).tolist()
-    return sums
+    return list(torch.stack((least, greatest, torch.where(which, lags, 0.0).sum(), which.sum())).tolist())

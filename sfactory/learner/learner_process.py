@@ -110,7 +110,7 @@ class LearnerWorker:
         """Copy announced slots, blocking up to ``timeout`` seconds for the first; True once a dataset is complete."""
         if self._is_outdated:
             self.rebuild()
-        self._wait(self._batcher.receive, timeout)
+        self._wait(self._inbox.wait, timeout)
         return self._batcher.advance(self._area(), 0)
 
     def learn(self) -> None:

@@ -75,7 +75,7 @@ class Replay:
             views = staging.views()
             if not self._kept:
                 self._kept = [np.zeros((len(view), self._slots, *view.shape[2:]), view.dtype) for view in views]
-            first, count = (first + count - self._slots, self._slots) if count > self._slots else (first, count)
+            first, count = max(first, first + count - self._slots), min(count, self._slots)
             where = (self._next + np.arange(count)) % self._slots
             for kept, view in zip(self._kept, views, strict=True):
                 kept[:, where] = view[:, first : first + count]

@@ -62,7 +62,7 @@ def test_discarding_frees_every_announced_slot_without_a_copy() -> None:
     parts = assembly_of()
     parts.send(0, 3, 4)
 
-    parts.batcher.receive(1)
+    parts.inbox.wait(1)
     parts.batcher.discard()
 
     assert parts.states() == [FREE] * 6
