@@ -105,15 +105,11 @@ def read_events(run_dir: Path) -> list[Event]:
 
     Raises RunDirError with the line number if a line is invalid; an incomplete last line is ignored.
     """
-    return list(_numbered_events(run_dir).values())
+    return list(numbered_events(run_dir).values())
 
 
-def next_number(run_dir: Path) -> int:
-    """The number of the next event of a run; raises RunDirError like ``read_events``."""
-    return max(_numbered_events(run_dir), default=-1) + 1
-
-
-def _numbered_events(run_dir: Path) -> dict[int, Event]:
+def numbered_events(run_dir: Path) -> dict[int, Event]:
+    """The events by number; raises RunDirError like ``read_events``."""
     path = run_dir / EVENT_LOG_NAME
     try:
         text = path.read_bytes()

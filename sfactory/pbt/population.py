@@ -22,7 +22,7 @@ from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
 from sfactory.config.validation import find_problems
 from sfactory.errors import EnvError
-from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, PbtEventLog, next_number
+from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, PbtEventLog, numbered_events
 from sfactory.pbt.mutation import Perturbation, Shaping, Values, mutated, mutated_shaping, shaping_problem, within_range
 from sfactory.pbt.ranking import Objectives, Place, Selection, best_of, standing
 from sfactory.pbt.state import Member, PopulationState, load_state, save_state
@@ -55,17 +55,16 @@ class Population:
     ) -> Population:
         """A new population. The first policy has the values of the flags, all others have mutated values.
 
-        The event log of an earlier population of the run is kept.
-
-        env_steps: of each policy so far. reward_shaping: the env's own, if it has one. Raises EnvError if that is not a
-        nested mapping of numbers.
+        The event log of an earlier population of the run is kept. env_steps: of each policy so far. reward_shaping: the
+        env's own, if it has one; raises EnvError if it is not a nested mapping of numbers.
         """
         problem = None if reward_shaping is None else shaping_problem(reward_shaping)
         if problem is not None:
             raise EnvError(f"the reward shaping of the environment {problem}")
         # As it will be after a resume: lists for tuples.
         shaping: Shaping | None = json.loads(json.dumps(reward_shaping))
-        population = cls(run_dir, config, PopulationState(seed, next_number(run_dir), shaping, {}), env_steps)
+        number = max(numbered_events(run_dir), default=-1) + 1
+        population = cls(run_dir, config, PopulationState(seed, number, shaping, {}), env_steps)
         for policy in population._learning:
             population.record(population._first(policy, env_steps.get(policy, 0)))
         return population

@@ -37,9 +37,7 @@ _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 @contextlib.contextmanager
 def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[tuple[Player, VideoFile | None]]:
-    """A player and the video of it, if one is made. Env and video are closed when the block ends.
-
-    A block that raises leaves no video.
+    """A player and the video of it, if one is made. A block that raises leaves no video.
 
     Raises ConfigError, EnvError or ResourceError if this machine or env cannot do what the flags ask for.
     """
