@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sfactory.config.field import How
 from sfactory.config.hyperparameters import Hyperparameter, is_number
+from sfactory.config.schema import PopulationConfig
 
 Shaping = Mapping[str, Any]
 Path = tuple[str | int, ...]
@@ -77,49 +77,35 @@ RESET_PROBABILITY = 0.01
 SHAPING_RANGE = 100.0
 
 
-@dataclass(frozen=True)
-class Perturbation:
-    """Probability that a value is mutated, and the bounds of the factor."""
-
-    rate: float
-    least: float
-    most: float
-
-    def factor(self, rng: np.random.Generator) -> float:
-        """A factor above or below 1, with equal probability."""
-        factor = float(rng.uniform(self.least, self.most))
-        return factor if rng.random() < 0.5 else 1 / factor
-
-
 def mutated(
     values: Values,
     declared: Sequence[Hyperparameter],
-    by: Perturbation,
+    options: PopulationConfig,
     rng: np.random.Generator,
     legal: Callable[[str, Values], bool] = lambda name, values: True,
     at_least_one: bool = False,
 ) -> dict[str, float]:
-    """``values`` with each of the ``declared`` hyperparameters mutated with probability ``by.rate``.
+    """``values`` with each of the ``declared`` hyperparameters mutated with probability ``pbt_mutation_rate``.
 
     legal: whether the values, of which that of ``name`` is new, are valid together; otherwise the old value stays.
     at_least_one: mutate a random one if none was chosen (unless the rate is 0).
     """
-    chosen = [each for each in declared if rng.random() < by.rate]
-    if at_least_one and declared and by.rate and not chosen:
+    chosen = [each for each in declared if rng.random() < options.pbt_mutation_rate]
+    if at_least_one and declared and options.pbt_mutation_rate and not chosen:
         chosen = [declared[int(rng.integers(len(declared)))]]
     result = dict(values)
     for each in chosen:
-        proposed = {**result, each.name: new_value(result[each.name], each, by, rng)}
+        proposed = {**result, each.name: new_value(result[each.name], each, options, rng)}
         if legal(each.name, proposed):
             result = proposed
     return result
 
 
-def new_value(value: float, of: Hyperparameter, by: Perturbation, rng: np.random.Generator) -> float:
+def new_value(value: float, of: Hyperparameter, options: PopulationConfig, rng: np.random.Generator) -> float:
     """A mutation of ``value`` within the range of the hyperparameter, even if ``value`` is outside."""
     if rng.random() < RESET_PROBABILITY:
         return within_range(of.default, of)
-    factor = by.factor(rng)
+    factor = _factor(options, rng)
     match of.how:
         case How.FACTOR:
             found = _stepped(value, value * factor) if of.whole else value * factor
@@ -135,21 +121,21 @@ def new_value(value: float, of: Hyperparameter, by: Perturbation, rng: np.random
     return within_range(found, of)
 
 
-def mutated_shaping(shaping: Shaping, default: Shaping, by: Perturbation, rng: np.random.Generator) -> Shaping:
-    """A reward shaping with each of its numbers mutated with probability ``by.rate``, see ``changed``.
+def mutated_shaping(shaping: Shaping, default: Shaping, options: PopulationConfig, rng: np.random.Generator) -> Shaping:
+    """A reward shaping with each of its numbers mutated with probability ``pbt_mutation_rate``, see ``changed``.
 
     Numbers keep their sign and stay within SHAPING_RANGE of the numbers in ``default``.
     """
 
     def change(number: float, origin: float) -> float:
-        if rng.random() >= by.rate:
+        if rng.random() >= options.pbt_mutation_rate:
             return number
         if rng.random() < RESET_PROBABILITY:
             return origin
         size = abs(float(origin))
         low = max(size / SHAPING_RANGE, math.ulp(0.0))
         high = min(size * SHAPING_RANGE, sys.float_info.max)
-        return math.copysign(min(max(abs(number) * by.factor(rng), low), high), number)
+        return math.copysign(min(max(abs(number) * _factor(options, rng), low), high), number)
 
     result: Shaping = changed(shaping, default, change)
     return result
@@ -159,6 +145,12 @@ def within_range(value: float, of: Hyperparameter) -> float:
     """``value``, or the nearest end of the range."""
     bounded = min(max(value, of.low), of.high)
     return round(bounded) if of.whole else float(bounded)
+
+
+def _factor(options: PopulationConfig, rng: np.random.Generator) -> float:
+    """A factor above or below 1, with equal probability."""
+    factor = float(rng.uniform(options.pbt_perturb_min, options.pbt_perturb_max))
+    return factor if rng.random() < 0.5 else 1 / factor
 
 
 def _between(low: float, high: float, share: float) -> float:

@@ -23,8 +23,8 @@ from sfactory.config.schema import Config
 from sfactory.config.validation import find_problems
 from sfactory.errors import EnvError
 from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, PbtEventLog, numbered_events
-from sfactory.pbt.mutation import Perturbation, Shaping, Values, mutated, mutated_shaping, shaping_problem, within_range
-from sfactory.pbt.ranking import Objectives, Place, Selection, best_of, standing
+from sfactory.pbt.mutation import Shaping, Values, mutated, mutated_shaping, shaping_problem, within_range
+from sfactory.pbt.ranking import Objectives, Place, best_of, standing
 from sfactory.pbt.state import Member, PopulationState, load_state, save_state
 from sfactory.seeds import Branch, seed_at
 
@@ -36,13 +36,9 @@ class Population:
 
     def __init__(self, run_dir: Path, config: Config, state: PopulationState, session_start: Mapping[int, int]) -> None:
         """Use ``begin`` or ``restore`` instead. session_start: env steps of each policy at the start of the session."""
-        options = config.population
+        self._options = config.population
         self._run_dir, self._config, self.state = run_dir, config, state
         self._declared = hyperparameters(config)
-        self._by = Perturbation(options.pbt_mutation_rate, options.pbt_perturb_min, options.pbt_perturb_max)
-        self._selection = Selection(
-            options.pbt_replace_fraction, options.pbt_replace_reward_gap, options.pbt_replace_reward_gap_absolute
-        )
         self._learning = learning_policies(config)
         self._event_log = PbtEventLog(run_dir / EVENT_LOG_NAME)
         self._pending: set[int] = set()
@@ -121,7 +117,7 @@ class Population:
         not learn are ignored.
         """
         known, member, rng = self._known(objectives), self.members[policy], self._rng(policy)
-        found = standing(policy, known, self._selection)
+        found = standing(policy, known, self._options)
         if found.parents:
             reason = "among the worst, by more than the gaps"
             return self._replace(policy, found.parents, env_steps, known, rng, reason)
@@ -153,7 +149,7 @@ class Population:
             raise ValueError(f"no member other than policy {policy} has weights")
         if None in others.values() and self._waits(policy, env_steps):
             return None
-        parents = best_of(others, self._selection) or list(others)
+        parents = best_of(others, self._options) or list(others)
         return self._replace(policy, parents, env_steps, others, self._rng(policy), reason)
 
     def call_off(self, policy: int) -> None:
@@ -180,7 +176,7 @@ class Population:
 
     def _after(self, event: Event, before: Member | None) -> Member:
         """The member after ``event``."""
-        options = self._config.population
+        options = self._options
         if before is None:
             return Member(
                 event.policy, event.hyperparameters, event.reward_shaping, None, options.pbt_start_mutation, 1
@@ -204,7 +200,7 @@ class Population:
 
     def _waits(self, policy: int, env_steps: int) -> bool:
         resumed_at = self._resumed_at.get(policy)
-        return resumed_at is not None and env_steps < resumed_at + self._config.population.pbt_period_env_steps
+        return resumed_at is not None and env_steps < resumed_at + self._options.pbt_period_env_steps
 
     def _rng(self, policy: int) -> np.random.Generator:
         """The generator of the current turn of ``policy``."""
@@ -250,10 +246,10 @@ class Population:
     def _mutation(
         self, values: Values, shaping: Shaping | None, rng: np.random.Generator, at_least_one: bool = False
     ) -> tuple[Values, Shaping | None]:
-        new = mutated(values, self._declared, self._by, rng, self._is_legal, at_least_one)
+        new = mutated(values, self._declared, self._options, rng, self._is_legal, at_least_one)
         if shaping is None or self.state.reward_shaping is None:
             return new, shaping
-        return new, mutated_shaping(shaping, self.state.reward_shaping, self._by, rng)
+        return new, mutated_shaping(shaping, self.state.reward_shaping, self._options, rng)
 
     def _is_legal(self, name: str, values: Values) -> bool:
         """Whether a new value of ``name`` passes all checks of the command line."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sfactory.config.population_rules import best_count
+from sfactory.config.schema import PopulationConfig
 from sfactory.messages import TRUE_OBJECTIVE
 
 Objectives = Mapping[int, float | None]
@@ -23,19 +24,6 @@ class Place(Enum):
     BEST = "best"
     MIDDLE = "middle"
     WORST = "worst"
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The fraction of policies that are the best and the worst, and the gaps required for a replacement."""
-
-    fraction: float
-    gap: float
-    gap_absolute: float
-
-    def is_behind(self, worse: float, better: float) -> bool:
-        """Whether two objectives differ by more than both gaps."""
-        return better - worse > self.gap_absolute and relative_gap(worse, better) > self.gap
 
 
 @dataclass(frozen=True)
@@ -60,23 +48,29 @@ def ranked(objectives: Objectives) -> list[int]:
     return sorted(known, key=lambda policy: (-known[policy], policy))
 
 
-def best_of(objectives: Objectives, selection: Selection) -> list[int]:
+def best_of(objectives: Objectives, options: PopulationConfig) -> list[int]:
     """The best fraction of the ranked policies, rounded up."""
     order = ranked(objectives)
-    return order[: best_count(selection.fraction, len(order))]
+    return order[: best_count(options.pbt_replace_fraction, len(order))]
 
 
-def standing(policy: int, objectives: Objectives, selection: Selection) -> Standing:
+def standing(policy: int, objectives: Objectives, options: PopulationConfig) -> Standing:
     """Standing of ``policy``. If best and worst overlap, it counts as one of the best."""
-    order, best, own = ranked(objectives), best_of(objectives, selection), objectives.get(policy)
+    order, best, own = ranked(objectives), best_of(objectives, options), objectives.get(policy)
     if own is None or policy not in order:
         return Standing(Place.UNRANKED)
     if policy in best:
         return Standing(Place.BEST)
     if policy not in order[-len(best) :]:
         return Standing(Place.MIDDLE)
-    ahead = {parent: value for parent in best if (value := objectives[parent]) is not None}
-    return Standing(Place.WORST, tuple(parent for parent, value in ahead.items() if selection.is_behind(own, value)))
+    known = {parent: value for parent in best if (value := objectives[parent]) is not None}
+    return Standing(Place.WORST, tuple(parent for parent, value in known.items() if _is_behind(own, value, options)))
+
+
+def _is_behind(worse: float, better: float, options: PopulationConfig) -> bool:
+    """Whether two objectives differ by more than both gaps."""
+    absolute, relative = better - worse, relative_gap(worse, better)
+    return absolute > options.pbt_replace_reward_gap_absolute and relative > options.pbt_replace_reward_gap
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from sfactory.config.field import How
 from sfactory.config.hyperparameters import Hyperparameter, mutable_flags
+from sfactory.config.schema import PopulationConfig
 from sfactory.pbt.mutation import (
     SHAPING_RANGE,
-    Perturbation,
     Values,
     leaves,
     mutated,
@@ -23,13 +23,18 @@ from sfactory.pbt.mutation import (
     shaping_problem,
 )
 
+
+def by(rate: float, least: float = 1.1, most: float = 1.5) -> PopulationConfig:
+    return PopulationConfig(pbt_mutation_rate=rate, pbt_perturb_min=least, pbt_perturb_max=most)
+
+
 SEEDS = st.integers(0, 2**63 - 1)
 POSITIVE = st.floats(1e-12, 1e12)
 BELOW_ONE = st.floats(0, 1, exclude_max=True)
 ANY = st.floats(-1e300, 1e300)
 WHOLE = st.integers(1, 10**9)
 PERTURBATIONS = st.builds(
-    lambda rate, bounds: Perturbation(rate, *sorted(bounds)),
+    lambda rate, bounds: by(rate, *sorted(bounds)),
     st.floats(0, 1),
     st.tuples(st.floats(1, 100, exclude_min=True), st.floats(1, 100, exclude_min=True)),
 )
@@ -59,28 +64,28 @@ def declarations(draw: st.DrawFn) -> Hyperparameter:
 
 
 @settings(max_examples=60, deadline=None)
-@given(declared=declarations(), by=PERTURBATIONS, seed=SEEDS, value=ANY)
+@given(declared=declarations(), options=PERTURBATIONS, seed=SEEDS, value=ANY)
 def test_a_thousand_mutations_stay_in_range(
-    declared: Hyperparameter, by: Perturbation, seed: int, value: float
+    declared: Hyperparameter, options: PopulationConfig, seed: int, value: float
 ) -> None:
     rng = np.random.default_rng(seed)
     values: Values = {"x": declared.default, "other": 7.0}
 
     for _ in range(1000):
-        values = mutated(values, [declared], by, rng)
+        values = mutated(values, [declared], options, rng)
 
         assert declared.low <= values["x"] <= declared.high
         assert isinstance(values["x"], int) if declared.whole else math.isfinite(values["x"])
     assert values["other"] == 7.0
     if declared.how is not How.DOUBLE:  # a value out of range, as after a session with another range, returns into it
         outside = int(value) if declared.whole else value
-        assert declared.low <= new_value(outside, declared, by, rng) <= declared.high
+        assert declared.low <= new_value(outside, declared, options, rng) <= declared.high
 
 
 def draws(how: How, value: float, low: float, high: float, whole: bool = False, default: float = -1) -> list[float]:
     declared = Hyperparameter("x", low, high, how, whole, value if default == -1 else default)
     rng = np.random.default_rng(0)
-    return [new_value(value, declared, Perturbation(1.0, 1.1, 1.5), rng) for _ in range(3000)]
+    return [new_value(value, declared, by(1.0), rng) for _ in range(3000)]
 
 
 def test_factors_stay_within_their_bounds_in_both_directions() -> None:
@@ -126,9 +131,9 @@ def test_uniform_values_cover_their_range_and_one_in_a_hundred_is_the_default() 
 def test_rate_is_the_share_of_mutated_values_and_one_value_can_be_demanded() -> None:
     rng = np.random.default_rng(0)
 
-    new = [mutated(START, FOUR, Perturbation(0.15, 1.1, 1.5), rng) for _ in range(2500)]
-    one = [mutated(START, FOUR, Perturbation(1e-9, 1.1, 1.5), rng, at_least_one=True) for _ in range(200)]
-    none = mutated(START, FOUR, Perturbation(0.0, 1.1, 1.5), rng, at_least_one=True)
+    new = [mutated(START, FOUR, by(0.15), rng) for _ in range(2500)]
+    one = [mutated(START, FOUR, by(1e-9), rng, at_least_one=True) for _ in range(200)]
+    none = mutated(START, FOUR, by(0.0), rng, at_least_one=True)
 
     assert 0.13 < sum(value != 0.01 for each in new for value in each.values()) / 10_000 < 0.17
     assert {*(name for each in one for name, value in each.items() if value != 0.01)} == {*"abcd"}
@@ -143,7 +148,7 @@ def test_illegal_value_is_not_used() -> None:
         asked.append((name, values))
         return False
 
-    assert mutated(START, FOUR[:1], Perturbation(1.0, 1.1, 1.5), np.random.default_rng(0), legal) == START
+    assert mutated(START, FOUR[:1], by(1.0), np.random.default_rng(0), legal) == START
     ((name, values),) = asked
     assert name == "a"
     assert values["a"] != 0.01
@@ -170,14 +175,14 @@ def structure(value: Any) -> Any:
 
 
 @settings(max_examples=100, deadline=None)
-@given(shaping=SHAPINGS, by=PERTURBATIONS, seed=SEEDS)
+@given(shaping=SHAPINGS, options=PERTURBATIONS, seed=SEEDS)
 def test_reward_shaping_keeps_structure_signs_and_magnitude(
-    shaping: dict[str, Any], by: Perturbation, seed: int
+    shaping: dict[str, Any], options: PopulationConfig, seed: int
 ) -> None:
     rng, new = np.random.default_rng(seed), shaping
 
     for _ in range(30):
-        new = dict(mutated_shaping(new, shaping, by, rng))
+        new = dict(mutated_shaping(new, shaping, options, rng))
 
     assert structure(new) == structure(shaping)
     assert shaping_problem(new) is None
@@ -189,7 +194,7 @@ def test_reward_shaping_keeps_structure_signs_and_magnitude(
 def test_nested_reward_shaping_is_mutated_number_by_number() -> None:
     shaping = {"delta": {"FRAG": [1.0, -1.5], "HITS": 0.01}, "selected_weapon": {"1": 0.0}, "on": True, "name": "x"}
 
-    new = mutated_shaping(shaping, shaping, Perturbation(1.0, 1.1, 1.5), np.random.default_rng(1))
+    new = mutated_shaping(shaping, shaping, by(1.0), np.random.default_rng(1))
 
     assert structure(dict(new)) == structure(shaping)
     was, now = dict(leaves(shaping)), dict(leaves(new))

@@ -10,27 +10,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfactory.config.population_rules import best_count
+from sfactory.config.schema import PopulationConfig
 from sfactory.messages import EpisodesDone
-from sfactory.pbt.ranking import Place, Selection, best_of, ranked, ranking_metric, relative_gap, standing
+from sfactory.pbt.ranking import Place, best_of, ranked, ranking_metric, relative_gap, standing
 from sfactory.report.policy_stats import PolicyStats
+
+
+def selected(fraction: float, gap: float, gap_absolute: float) -> PopulationConfig:
+    return PopulationConfig(
+        pbt_replace_fraction=fraction, pbt_replace_reward_gap=gap, pbt_replace_reward_gap_absolute=gap_absolute
+    )
+
 
 NUMBERS = st.floats(-1e9, 1e9, allow_subnormal=False)
 OBJECTIVES = st.dictionaries(st.integers(0, 63), NUMBERS | st.none(), min_size=1, max_size=12)
 SELECTIONS = st.builds(
-    Selection, st.floats(0, 1, exclude_min=True, exclude_max=True), st.floats(0, 1, exclude_max=True), st.floats(0, 1e6)
+    selected, st.floats(0, 1, exclude_min=True, exclude_max=True), st.floats(0, 1, exclude_max=True), st.floats(0, 1e6)
 )
-EAGER = Selection(0.3, 0.1, 1e-6)
+EAGER = selected(0.3, 0.1, 1e-6)
 
 
 @given(OBJECTIVES, SELECTIONS)
 def test_places_follow_from_the_order_and_parents_are_better_by_both_gaps(
-    objectives: dict[int, float | None], selection: Selection
+    objectives: dict[int, float | None], options: PopulationConfig
 ) -> None:
     order = ranked(objectives)
-    best = best_count(selection.fraction, len(order))
+    best = best_count(options.pbt_replace_fraction, len(order))
 
     for policy, own in objectives.items():
-        found = standing(policy, objectives, selection)
+        found = standing(policy, objectives, options)
         if policy not in order:
             assert found.place is Place.UNRANKED
             continue
@@ -42,8 +50,8 @@ def test_places_follow_from_the_order_and_parents_are_better_by_both_gaps(
             other = objectives[parent]
             assert own is not None
             assert other is not None
-            assert other - own > selection.gap_absolute
-            assert relative_gap(other, own) > selection.gap
+            assert other - own > options.pbt_replace_reward_gap_absolute
+            assert relative_gap(other, own) > options.pbt_replace_reward_gap
             assert parent in order[:best]
 
 
@@ -76,10 +84,10 @@ def test_policies_are_ranked_by_their_objectives(
 def test_both_gaps_must_be_exceeded() -> None:
     near: dict[int, float | None] = {0: 100.0, 1: 95.0}
 
-    assert standing(1, near, Selection(0.3, 0.1, 1e-6)).parents == ()
-    assert standing(1, near, Selection(0.3, 0.04, 1e-6)).parents == (0,)
-    assert standing(1, near, Selection(0.3, 0.04, 5.0)).parents == ()
-    assert standing(1, {0: 1.0, 1: 1.0}, Selection(0.3, 0.0, 0.0)).parents == ()
+    assert standing(1, near, selected(0.3, 0.1, 1e-6)).parents == ()
+    assert standing(1, near, selected(0.3, 0.04, 1e-6)).parents == (0,)
+    assert standing(1, near, selected(0.3, 0.04, 5.0)).parents == ()
+    assert standing(1, {0: 1.0, 1: 1.0}, selected(0.3, 0.0, 0.0)).parents == ()
 
 
 @pytest.mark.parametrize(
