@@ -61,7 +61,7 @@ class SharedWeights:
 
     @property
     def version(self) -> int:
-        """Policy version of the newest publication, for the process that writes; others get it with ``read_into``."""
+        """Policy version of the newest publication."""
         return int(self._version[self.publications % 2])
 
     def publish(self, source: Bytes, version: int) -> None:
