@@ -8,9 +8,8 @@ every step of every env, so it issues as few operations as possible.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import torch
@@ -34,18 +33,11 @@ class MLPEncoder(nn.Module):
     as one-hot vectors, since the spec does not know their range. Leaves in ``normalized`` are not scaled.
     """
 
-    def __init__(
-        self,
-        obs: ObsSpec,
-        config: ModelConfig,
-        normalized: frozenset[str] = frozenset(),
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
+    def __init__(self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str], dtype: torch.dtype) -> None:
         """``dtype``: of the computation in all layers but the first, which reads numbers of any size."""
         super().__init__()
         self._leaves = tuple((path, math.prod(spec.shape)) for path, spec in obs)
-        self._subtract_mean = config.obs_subtract_mean
-        self._scale = config.obs_scale
+        self._subtract_mean, self._scale = config.obs_subtract_mean, config.obs_scale
         scales = config.obs_subtract_mean != 0.0 or config.obs_scale != 1.0
         self._scaled = frozenset(path for path, _ in obs if scales and path not in normalized)
         self._activation = ACTIVATIONS[config.nonlinearity]
@@ -101,14 +93,6 @@ def initialize(layer: nn.Linear | nn.Conv2d, how: Initialization, gain: float) -
         nn.init.zeros_(layer.bias)
 
 
-class ConvShape(NamedTuple):
-    """One convolution without padding."""
-
-    channels: int
-    kernel: int
-    stride: int
-
-
 class ImageShape(NamedTuple):
     """Size of an image, channels first."""
 
@@ -117,13 +101,11 @@ class ImageShape(NamedTuple):
     width: int
 
 
-PLAIN_STACKS: Mapping[str, tuple[ConvShape, ...]] = MappingProxyType(
-    {
-        "convnet_simple": (ConvShape(32, 8, 4), ConvShape(64, 4, 2), ConvShape(128, 3, 2)),
-        "convnet_impala": (ConvShape(16, 8, 4), ConvShape(32, 4, 2)),  # Espeholt et al. 2018, the shallow network
-        "convnet_atari": (ConvShape(32, 8, 4), ConvShape(64, 4, 2), ConvShape(64, 3, 1)),  # Mnih et al. 2015
-    }
-)
+PLAIN_STACKS: dict[str, tuple[tuple[int, int, int], ...]] = {  # channels, kernel and stride of each convolution
+    "convnet_simple": ((32, 8, 4), (64, 4, 2), (128, 3, 2)),
+    "convnet_impala": ((16, 8, 4), (32, 4, 2)),  # Espeholt et al. 2018, the shallow network
+    "convnet_atari": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al. 2015
+}
 _RESIDUAL_CHANNELS = (16, 32, 32)
 _BLOCKS_PER_STAGE = 2
 
@@ -133,10 +115,9 @@ def _is_image(spec: TensorSpec) -> bool:
 
 
 def is_channels_last(shape: tuple[int, ...]) -> bool:
-    """Whether an image of this shape is read as [height, width, channels], not as [channels, height, width].
+    """True if an image of this shape is [height, width, channels], not [channels, height, width].
 
-    True if the last dimension is smaller than both others: for (84, 84, 3), but not for (4, 84, 84) and the 17 planes
-    of a board, (17, 9, 9).
+    That is, if the last dimension is smaller than both others: for (84, 84, 3), but not for (4, 84, 84) or (17, 9, 9).
     """
     return shape[2] < shape[0] and shape[2] < shape[1]
 
@@ -160,7 +141,7 @@ class PlainStack(nn.Module):
         for layer, (out_channels, kernel, stride) in enumerate(PLAIN_STACKS[config.encoder_conv_architecture], 1):
             if min(height, width) < kernel:
                 raise ValueError(f"convolution {layer} needs {kernel}x{kernel} pixels and gets {height}x{width}")
-            layers.append(_conv(channels, out_channels, kernel, stride, 0, config, gain, dtype))
+            layers.append(_conv((channels, out_channels, kernel, stride, 0), config, gain, dtype))
             channels = out_channels
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
         self._convs = tuple(layers)
@@ -185,9 +166,9 @@ class ResidualStage(nn.Module):
         inner = gain * GAINS[config.nonlinearity]
         # The sum over all blocks of the network then grows no larger than one branch (as in Fixup, Zhang et al. 2019).
         outer = gain / math.sqrt(_BLOCKS_PER_STAGE * len(_RESIDUAL_CHANNELS))
-        self.entry = _conv(in_channels, channels, 3, 1, 1, config, gain, dtype)
+        self.entry = _conv((in_channels, channels, 3, 1, 1), config, gain, dtype)
         pairs = [
-            [_conv(channels, channels, 3, 1, 1, config, gain, dtype) for gain in (inner, outer)]
+            [_conv((channels, channels, 3, 1, 1), config, gain, dtype) for gain in (inner, outer)]
             for _ in range(_BLOCKS_PER_STAGE)
         ]
         self.inner = nn.ModuleList(pair[0] for pair in pairs)
@@ -233,14 +214,7 @@ class ConvEncoder(nn.Module):
     ``out_size`` is the number of features. Raises EnvError if the images are too small for the architecture.
     """
 
-    def __init__(
-        self,
-        path: str,
-        spec: TensorSpec,
-        config: ModelConfig,
-        normalized: bool = False,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
+    def __init__(self, path: str, spec: TensorSpec, config: ModelConfig, normalized: bool, dtype: torch.dtype) -> None:
         """``normalized``: images come normalized and are not scaled. ``dtype``: of the computation."""
         super().__init__()
         self._path, self._dtype = path, dtype
@@ -263,7 +237,7 @@ class ConvEncoder(nn.Module):
         self.out_size = self._linears[-1].out_features if self._linears else math.prod(self.stack.out_shape)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        """Features [B, out_size] of obs {path: [B, *shape] any numeric dtype}, which is not changed."""
+        """As MLPEncoder.forward."""
         # The stack scales its first weights, which are far fewer numbers than the images.
         images, factor = self._images(obs[self._path]), self._factor
         if images.dtype is not self._dtype:
@@ -286,17 +260,9 @@ class ConvEncoder(nn.Module):
         return x if self._subtract_mean == 0.0 else x - self._subtract_mean
 
 
-def _conv(
-    in_channels: int,
-    out_channels: int,
-    kernel: int,
-    stride: int,
-    padding: int,
-    config: ModelConfig,
-    gain: float,
-    dtype: torch.dtype,
-) -> Conv2d:
-    layer = Conv2d(in_channels, out_channels, kernel, stride, padding, dtype)
+def _conv(size: tuple[int, int, int, int, int], config: ModelConfig, gain: float, dtype: torch.dtype) -> Conv2d:
+    """``size``: input and output channels, kernel, stride, padding."""
+    layer = Conv2d(*size, dtype)
     initialize(layer, config.policy_initialization, gain)
     return layer
 
@@ -307,9 +273,7 @@ class MultiEncoder(nn.Module):
     Images come first, in the order of the spec. ``out_size`` is the number of features.
     """
 
-    def __init__(
-        self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str], dtype: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str], dtype: torch.dtype) -> None:
         super().__init__()
         parts: list[ConvEncoder | MLPEncoder] = [
             ConvEncoder(path, spec, config, path in normalized, dtype) for path, spec in obs if _is_image(spec)
@@ -321,7 +285,7 @@ class MultiEncoder(nn.Module):
         self.out_size = sum(part.out_size for part in parts)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        """Features [B, out_size] of obs {path: [B, *shape] any numeric dtype}, which is not changed."""
+        """As MLPEncoder.forward."""
         return torch.cat([part.forward(obs) for part in self._parts], dim=1)
 
 

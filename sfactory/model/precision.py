@@ -84,7 +84,7 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """[B, out_size] ``dtype`` of x: [B, in_size]."""
         dtype = self.compute_dtype
-        if dtype is torch.float32:  # casts that do nothing cost as much as the smallest layers
+        if dtype is torch.float32:  # unnecessary casts cost as much as the smallest layers
             return F.linear(x, self.weight, self.bias)
         return F.linear(x.to(dtype), self.weight.to(dtype), self.bias.to(dtype))
 

@@ -85,7 +85,9 @@ class RecurrentCore(nn.Module):
             return x, _joined(after)
 
     def _weights(self) -> list[LayerWeights]:
-        return [layer.weights() for layer in self.layers if isinstance(layer, _Layer)]
+        # In the order of torch's cells.
+        layers = [layer for layer in self.layers if isinstance(layer, _Layer)]
+        return [LayerWeights(layer.input, layer.hidden, layer.input_bias, layer.hidden_bias) for layer in layers]
 
 
 class _Layer(nn.Module):
@@ -110,10 +112,6 @@ class _Layer(nn.Module):
             if rnn_type == "lstm":
                 # Open forget gates pass gradients from the start (Jozefowicz et al. 2015).
                 self.input_bias[size : 2 * size] = 1.0
-
-    def weights(self) -> LayerWeights:
-        """In the order that torch's cells take them."""
-        return LayerWeights(self.input, self.hidden, self.input_bias, self.hidden_bias)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -119,7 +119,7 @@ class StatusRow:
         self._cells["resetting"][self._row] = resetting
 
     def enter_ring(self) -> None:
-        """Mark the start of writing to rings, which is slow only if a ring's lock died with a process."""
+        """Mark the start of writing to rings, which is slow only if the lock of a ring died with a process."""
         self._cells["in_ring_since"][self._row] = now()
 
     def leave_ring(self) -> None:

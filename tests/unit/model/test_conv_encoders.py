@@ -28,7 +28,7 @@ def config(architecture: str = "convnet_atari", **fields: Any) -> ModelConfig:
 
 def make(spec: TensorSpec, settings: ModelConfig) -> ConvEncoder:
     torch.manual_seed(0)
-    return ConvEncoder("obs", spec, settings)
+    return ConvEncoder("obs", spec, settings, normalized=False, dtype=torch.float32)
 
 
 def images(spec: TensorSpec, batch: int = 3) -> Tensor:
