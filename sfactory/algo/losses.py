@@ -88,7 +88,7 @@ def kl_penalty(*, log_ratios: Tensor) -> Tensor:
     near mu. So is the gradient, R log R grad log pi(a), which is grad KL(pi || mu) in expectation: the term R - 1 has
     taken out R grad log pi, which is noise of mean 0 that would not vanish at pi = mu.
     """
-    # R log R - (R - 1) without R itself, whose rounding would swamp the small divergences near R = 1.
+    # R log R - (R - 1) without R itself: its rounding would swamp the small divergences near R = 1.
     excess = log_ratios.expm1()
     return excess * log_ratios + (log_ratios - excess)
 

@@ -208,7 +208,7 @@ class Checkpointer:
             self.save()
 
     def after_dataset(self) -> None:
-        """Save what is due. A failure is logged, and tried again later; training continues. Raises DivergedError.
+        """Save all that is due. A failure is logged, and tried again later; training continues. Raises DivergedError.
 
         The latest checkpoint, which a resumed run continues from, comes first; each is saved even if another fails.
         """

@@ -1,7 +1,7 @@
 """The loss of one minibatch: forward pass, ratios, targets, and the terms with their coefficients.
 
-The equations are in sfactory/algo; here they are put together. A minibatch may be taken in parts, whose gradients add
-up to those of the whole. So everything that one step needs of the others (targets, importance weights, normalization of
+The equations are in sfactory/algo; here they are put together. The gradients of the parts of a minibatch add up
+to those of the whole. So everything that one step needs of the others (targets, importance weights, normalization of
 advantages, number of valid steps) is computed for the whole minibatch first. Targets and recorded values are in the
 unit of rewards; only the value loss compares normalized ones, if returns are normalized.
 """
@@ -118,7 +118,7 @@ class LossFunction:
         self._model, self.config, self._target, self._auxiliary = model, config, target, auxiliary
 
     def gae_targets(self, batch: Batch) -> Targets | None:
-        """Targets of a whole dataset under GAE; None with V-trace, whose targets are computed per minibatch."""
+        """Targets of a whole dataset under GAE; None with V-trace, which computes them per minibatch."""
         return None if self.config.with_vtrace else gae_targets(self._model, self.config, batch)
 
     def parts(self, minibatch: Minibatch, microbatch_size: int, *, exploration: float, kl: float) -> Iterator[Part]:

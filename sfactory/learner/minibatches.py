@@ -1,7 +1,7 @@
 """Cuts a dataset into minibatches, epoch after epoch.
 
-Rows (whole rollouts) stay whole where steps belong together: with V-trace, whose targets are computed per minibatch
-from consecutive steps, and with an RNN. Otherwise shuffling draws single steps.
+Rows (whole rollouts) stay whole where steps belong together: with V-trace, which computes targets per minibatch from
+consecutive steps, and with an RNN. Otherwise shuffling draws single steps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Minibatch(NamedTuple):
 class Minibatches:
     """The parts of one dataset: ``count`` of equal size, in order or shuffled for each epoch by ``generator``.
 
-    ``batch``: what is cut; a later epoch may have a batch with other masks.
+    ``batch``: the dataset; a later epoch may have a batch with other masks.
     """
 
     def __init__(self, batch: Batch, targets: Targets | None, count: int, generator: torch.Generator | None) -> None:

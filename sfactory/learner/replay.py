@@ -62,7 +62,7 @@ class Replay:
             return taken
 
     def mix(self, staging: Staging, first: int, count: int) -> None:
-        """The ``count`` rows of ``staging`` from ``first`` on are new: keep them, and replay what is due."""
+        """The ``count`` rows of ``staging`` from ``first`` on are new: keep them, and replay the rows that are due."""
         if self._include_new:
             self.keep(staging, first, count)
         self.add_due(staging)

@@ -161,7 +161,7 @@ class Staging(Columns):
         return count
 
     def take_replayed(self, sources: Sequence[Array], rows: npt.NDArray[np.int64]) -> None:
-        """Copy ``rows`` of columns kept for replay, whose arrays are ``sources``, in the order of ``views``."""
+        """Copy ``rows`` of columns kept for replay. ``sources``: their arrays, in the order of ``views``."""
         assert self._replayed is not None
         target = slice(self.filled, self.filled + len(rows))
         for to, of in zip(self.views(), sources, strict=True):

@@ -74,7 +74,7 @@ class LagStats:
         self._min, self._max, self._total, self._weight = math.inf, -math.inf, 0.0, 0.0
 
     def add(self, lag: PolicyLag, weight: float) -> None:
-        """Count ``lag``, whose mean counts as much as its ``weight``; nothing if it is of no step."""
+        """Count ``lag``, with a mean that counts as much as its ``weight``; nothing if it is of no step."""
         if lag.min is not None and lag.mean is not None and lag.max is not None:
             self.add_sums(lag.min, lag.max, lag.mean * weight, weight)
 

@@ -127,7 +127,7 @@ class Trainer:
         return self.close(dataset)
 
     def open(self, batch: Batch) -> Dataset:
-        """Prepare a dataset: what is computed once, before any pass. Uses no random numbers."""
+        """Prepare a dataset before any pass. Uses no random numbers."""
         first = not self.train_step
         if first:
             # Without any statistics the first weights would be made for inputs of another size.
@@ -172,7 +172,7 @@ class Trainer:
         return not (too_far or abs(loss - last_loss) < self.learner.early_stop_loss_change)
 
     def close(self, dataset: Dataset) -> int:
-        """Do what is due after the last pass over a dataset; returns how many fresh steps were learned from."""
+        """Finish a dataset after its last pass; returns how many fresh steps were learned from."""
         if dataset.learned.fresh and self.coefficients.looks_at_datasets:
             size = self.learner.microbatch_size or self.learner.batch_size
             kl = self.loss.divergence(Minibatch(self.aged(dataset.batch), dataset.targets), size)

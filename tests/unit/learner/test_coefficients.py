@@ -165,17 +165,6 @@ def test_an_epoch_counts_by_the_mean_of_its_minibatches(schedule: str, factor: f
 
 
 @ADAPTIVE
-@pytest.mark.parametrize(("shift", "bound"), [(SHIFT, 0.9 * TINY_RATE), (0.0, 1.1 * TINY_RATE)])
-def test_an_adaptive_rate_stays_within_its_bounds(schedule: str, shift: float, bound: float) -> None:
-    optim = adaptive(schedule, lr_adaptive_min=0.9 * TINY_RATE, lr_adaptive_max=1.1 * TINY_RATE)
-    trainer = trainer_of(optim, epochs=3)
-
-    trainer.train(batch_with_shifts(trainer, shift))
-
-    assert trainer.coefficients.rates.policy == rate_in_use(trainer) == bound
-
-
-@ADAPTIVE
 def test_a_skipped_update_does_not_change_the_rate(schedule: str) -> None:
     trainer = trainer_of(adaptive(schedule))
     batch = batch_with_shifts(trainer, SHIFT)

@@ -97,16 +97,6 @@ def test_symmetric_kl_needs_discrete_actions() -> None:
             plan_run(config, EnvSpec(VECTOR.obs, actions))
 
 
-def test_a_minibatch_without_a_valid_step_has_loss_and_gradients_of_0() -> None:
-    model = tiny_model()
-    batch = random_batch(model, valid=torch.zeros(5, 4, dtype=torch.bool))
-
-    loss, gradients = loss_and_gradients(loss_of(model, VTRACE, batch), model)
-
-    assert loss == 0.0
-    assert all(not gradient.any() for gradient in gradients)
-
-
 def test_the_gradient_of_the_loss_is_that_of_finite_differences() -> None:
     model = model_of(dtype=torch.float64)
     config = dataclasses.replace(GAE, ppo_clip_ratio=0.25, kl_loss_coeff=0.5, ppo_clip_value=0.0)

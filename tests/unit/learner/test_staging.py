@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -102,16 +100,3 @@ def test_steps_of_a_policy_that_is_too_old_are_masked_and_replayed_ones_have_an_
     later = batch.aged(12, 5, 8)
     assert later.lag[0].tolist() == [2, 8, 8, 11]
     assert later.valid[0].tolist() == [True, False, False, False]
-
-
-def test_columns_are_the_same_rows_of_every_field() -> None:
-    whole = Batch.of(staged(), AlgoConfig(), LearnerConfig(), 0, CPU)
-
-    part = whole.columns(slice(1, 3))
-
-    for field in dataclasses.fields(Batch):
-        ours, theirs = getattr(part, field.name), getattr(whole, field.name)
-        if isinstance(theirs, dict):
-            assert all(torch.equal(ours[key], theirs[key][:, 1:3]) for key in theirs), field.name
-        elif theirs is not None:
-            assert torch.equal(ours, theirs[:, 1:3]), field.name

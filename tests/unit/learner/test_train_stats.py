@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 
 import numpy as np
 import pytest
@@ -123,21 +122,3 @@ def test_failed_stretch_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError
 
     assert timings.message(0, 1).grad_ms == 2500.0
-
-
-def test_stretches_of_many_threads_add_up() -> None:
-    timings = Timings()
-
-    def work() -> None:
-        for _ in range(2000):
-            timings.add("load", 0.001)
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    seconds, count = timings._sums["load"]
-    assert count == 16_000
-    assert seconds == pytest.approx(16.0)
