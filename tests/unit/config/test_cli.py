@@ -245,14 +245,6 @@ def test_a_mistyped_restart_behavior_is_the_one_problem() -> None:
     assert problem.startswith("--restart_behavior=restrat: ")
 
 
-def test_how_the_last_start_began_is_not_how_the_next_one_does() -> None:
-    save_run(PLAIN_ENV, "--restart_behavior=overwrite", "--load_checkpoint_kind=milestone")
-
-    for config in (read("--experiment=old").config, read(f"--config={RUN_DIR}/config.json").config):
-        assert config.run.restart_behavior == "resume"
-        assert config.checkpoint.load_checkpoint_kind == "latest"
-
-
 def test_a_tuned_run_keeps_autotune_as_the_source_of_its_settings() -> None:
     save_run("--env=CartPole-v1", "--num_workers=7", "--num_envs_per_worker=6", num_workers="autotune")
     Path("flags.yaml").write_text("rollout: 8\n")

@@ -76,15 +76,16 @@ def test_a_damaged_config_json_is_refused_by_name_and_with_advice(tmp_path: Path
     assert "another --experiment" in problem
 
 
-def test_a_run_keeps_no_wish_to_be_tuned(tmp_path: Path) -> None:
-    config = config_of({**values_of(CONFIG), "autotune": True, "autotune_seconds": 1.0, "num_workers": 7})
+def test_settings_of_one_start_and_of_tuning_are_not_kept(tmp_path: Path) -> None:
+    of_one_start = {"autotune": True, "autotune_seconds": 1.0, "restart_behavior": "restart"}
+    config = config_of({**values_of(CONFIG), **of_one_start, "load_checkpoint_kind": "best", "num_workers": 7})
     write_config(tmp_path, config, {"autotune": "command line", "num_workers": "autotune"})
 
     saved = saved_in(tmp_path)
 
-    assert (saved.values["autotune"], saved.values["autotune_seconds"], saved.values["num_workers"]) == (False, 3.0, 7)
+    assert config_of(saved.values) == config_of({**values_of(CONFIG), "num_workers": 7})
     assert saved.sources == {"num_workers": "autotune"}
-    assert "autotune" not in saved.resumable
+    assert not {*of_one_start, "load_checkpoint_kind"} & saved.resumable.keys()
 
 
 def test_frozen_differences_are_refused_all_at_once(tmp_path: Path) -> None:
