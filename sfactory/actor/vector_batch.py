@@ -78,6 +78,10 @@ class VectorEnvBatch(BaseBatch):
     def _shown(self, env: int) -> Any:
         return self.observations
 
+    def _discard(self, env: int) -> None:
+        self.rewards = np.zeros(self.size)  # that of the env may be read-only
+        super()._discard(env)
+
     def _add_extras(self, infos: Mapping[str, Any]) -> None:
         found = infos_of_ends(infos)
         if EXTRA_STATS in found or TRUE_OBJECTIVE in found:  # otherwise no env's part of it need be looked at

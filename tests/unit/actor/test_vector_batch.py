@@ -200,14 +200,16 @@ def test_the_first_reset_is_checked_too(mode: Mode) -> None:
     assert record.counts() == (0, 1)
 
 
-def test_a_batch_of_another_shape_counts_for_all_envs(waits: list[float]) -> None:
+def test_a_batch_of_another_shape_counts_for_all_envs_and_its_rewards_may_be_read_only(waits: list[float]) -> None:
     class Shrinking(SyncVectorEnv):
         steps = 0
 
         def step(self, actions: Any) -> Any:
             self.steps += 1
-            obs, *rest = super().step(actions)
-            return (obs[:-1] if self.steps == 3 else obs, *rest)
+            obs, rewards, *rest = super().step(actions)
+            rewards = rewards.copy()
+            rewards.setflags(write=False)
+            return (obs[:-1] if self.steps == 3 else obs, rewards, *rest)
 
     env = Shrinking([FragileEnv, FragileEnv], autoreset_mode=AutoresetMode.NEXT_STEP)
     record = FaultRecord(lambda seed: env)
