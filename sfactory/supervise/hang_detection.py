@@ -56,7 +56,7 @@ class WorkerHangs:
         process_group: ProcessGroup,
         step_limit_s: float,
         reset_limit_s: float,
-        reading_since: Callable[[], float] = lambda: 0.0,
+        reading_since: Callable[[], float],
     ) -> None:
         """step_limit_s: bound on one step of a worker; 0: none. reset_limit_s: bound on making or resetting one env.
 

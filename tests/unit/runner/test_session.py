@@ -9,9 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-import sfactory.train
 from sfactory.config.flags import config_of
 from sfactory.errors import ExitCode
 from sfactory.experiment.resume import Resumed
@@ -20,7 +17,6 @@ from sfactory.messages import PolicyLag
 from sfactory.runner import session
 from tests.support.source import ROOT
 
-COMM = Path("/proc/self/comm")
 EARLIER = Summary(
     status="done",
     env_steps=1000,
@@ -38,30 +34,7 @@ EARLIER = Summary(
 )
 
 
-def test_an_unexpected_exception_is_shown_whole_and_ends_the_run_as_failed(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("something is off")
-
-    name = COMM.read_text()
-    monkeypatch.setattr(sfactory.train, "set_for_children", lambda: None)
-    monkeypatch.setattr(session.Session, "train", fail)
-    argv = ["--env=CartPole-v1", f"--train_dir={tmp_path}", "--experiment=e"]
-
-    code = sfactory.train.main(argv)
-
-    COMM.write_text(name)
-    out, err = capfd.readouterr()
-    lines = err.splitlines()
-    assert (code, out) == (ExitCode.FAULTS, "")
-    assert {"Traceback (most recent call last):", "RuntimeError: something is off"} <= {*lines}
-    result, _, command = lines[-1].partition("resume: ")
-    assert result == "RESULT failed env_steps=0 return=none cause: RuntimeError: something is off "
-    assert shlex.split(command)[1:] == ["-m", "sfactory.train", *argv]
-
-
-def test_an_exception_in_a_run_that_had_begun_is_on_record(tmp_path: Path) -> None:
+def test_an_unexpected_exception_is_shown_whole_and_on_record(tmp_path: Path) -> None:
     script = tmp_path / "begun.py"
     script.write_text(
         """
@@ -77,19 +50,18 @@ if __name__ == "__main__":
     sys.exit(sfactory.train.main())
 """
     )
+    argv = ["--env=CartPole-v1", f"--train_dir={tmp_path}", "--experiment=e", "--device=cpu"]
 
     done = subprocess.run(
-        [sys.executable, script, "--env=CartPole-v1", f"--train_dir={tmp_path}", "--experiment=e", "--device=cpu"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
+        [sys.executable, script, *argv], cwd=ROOT, capture_output=True, text=True, check=False, timeout=240
     )
 
-    assert done.returncode == ExitCode.FAULTS, done.stderr
-    assert "Traceback (most recent call last):" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("RESULT failed ")
+    lines = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (ExitCode.FAULTS, ""), done.stderr
+    assert {"Traceback (most recent call last):", "RuntimeError: something is off"} <= {*lines}
+    result, _, command = lines[-1].partition("resume: ")
+    assert result == "RESULT failed env_steps=0 return=none cause: RuntimeError: something is off "
+    assert shlex.split(command)[1:] == ["-m", "sfactory.train", *argv]
     assert json.loads((tmp_path / "e" / "run.json").read_text())["status"] == "failed"
 
 
