@@ -11,17 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfactory.config.field import How
+from sfactory.config.flags import config_of, values_of
 from sfactory.config.hyperparameters import Hyperparameter, mutable_flags
 from sfactory.config.schema import PopulationConfig
-from sfactory.pbt.mutation import (
-    SHAPING_RANGE,
-    Values,
-    leaves,
-    mutated,
-    mutated_shaping,
-    new_value,
-    shaping_problem,
-)
+from sfactory.pbt.mutation import SHAPING_RANGE, Values, leaves, mutated, mutated_shaping, new_value, shaping_problem
 
 
 def by(rate: float, least: float = 1.1, most: float = 1.5) -> PopulationConfig:
@@ -154,13 +147,18 @@ def test_illegal_value_is_not_used() -> None:
     assert values["a"] != 0.01
 
 
-def test_range_of_every_mutable_flag_suits_its_kind_of_mutation() -> None:
+def test_range_of_every_mutable_flag_suits_its_default_and_its_kind_of_mutation() -> None:
+    defaults = values_of(config_of({}))
+
     for name, mutable in mutable_flags().items():
-        assert mutable.low < mutable.high, name
+        low, default, high = mutable.low, defaults[name], mutable.high
+        assert isinstance(default, int | float)
+        assert mutable.relative or default == 0 or low <= default <= high, name
+        assert low < high, name
         if mutable.how in (How.FACTOR, How.LOG_UNIFORM, How.DOUBLE):
-            assert mutable.low > 0, name
+            assert low > 0, name
         if mutable.how is How.ONE_MINUS:
-            assert 0 <= mutable.low < mutable.high < 1, name
+            assert 0 <= low < high < 1, name
 
 
 def structure(value: Any) -> Any:

@@ -266,12 +266,3 @@ def test_faults_of_an_env_are_shown_with_a_traceback(
     last = captured.err.splitlines()[-1]
     assert last.startswith("error: ")
     assert text in last
-
-
-def test_ctrl_c_sums_up_the_episodes_that_were_finished(capsys: pytest.CaptureFixture[str]) -> None:
-    save_run(env=FAULTY, env_kwargs={"length": LENGTH, "signal_at": 13, "signal_name": "SIGINT"}, certainty=50.0)
-
-    code = enjoy.main(["--experiment=run"])
-
-    result = json.loads(capsys.readouterr().out)
-    assert (code, result["episodes"], result["episode_return_mean"]) == (130, 2, 5.0)
