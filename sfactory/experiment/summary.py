@@ -90,12 +90,9 @@ def result_line(
     """
     mean = "none" if return_mean is None or not math.isfinite(return_mean) else f"{return_mean:.3f}"
     saved = "" if saved_env_steps is None else f" saved={saved_env_steps}"
-    why = f" cause: {_one_line(cause)}" if cause else ""
-    return f"RESULT {status} env_steps={env_steps} return={mean}{saved}{why} resume: {_one_line(resume_command)}"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split("\n"))
+    why = f" cause: {cause}" if cause else ""
+    line = f"RESULT {status} env_steps={env_steps} return={mean}{saved}{why} resume: {resume_command}"
+    return line.replace("\n", " ")
 
 
 def _finite(value: object) -> object:

@@ -13,12 +13,10 @@ from sfactory.config.env_families import find_family
 from sfactory.env.factory import EnvFactory, make_env
 from sfactory.errors import EnvError
 from sfactory.planning.env_probe import examine
-from sfactory.planning.step_cost import vector_steps_per_second
 from sfactory.spec import EnvSpec
 from tests.support.scripted_env import ScriptedEnv
 
 HERE = "tests.unit.envs.test_vector_envs"
-COUNTING = "sfactory_envs.synthetic.counting_vector:counting_vector"
 
 
 def scripted(num_envs: int, autoreset_mode: str = "NextStep") -> SyncVectorEnv:
@@ -140,10 +138,3 @@ def test_one_of_many_is_played_as_a_plain_env(mode: str) -> None:
     assert [step[1:4] for step in steps] == [(0.5, False, False), (1.5, False, True)]
     assert steps[0][0].shape == env.reset()[0].shape == (1,)
     env.close()
-
-
-def test_pure_simulation_of_a_vector_env_counts_all_its_envs() -> None:
-    env = EnvFactory(COUNTING).vector(num_envs=4, seed=1)
-    env.reset(seed=1)
-
-    assert vector_steps_per_second(env, seed=1, seconds=0.05) > 4 * 64

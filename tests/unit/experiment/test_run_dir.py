@@ -79,7 +79,6 @@ def test_a_child_that_outlives_the_run_does_not_keep_the_lock(tmp_path: Path) ->
     RunDir.open(tmp_path, "exp").close()
 
     child.communicate(b"\n")
-    assert child.returncode == 0
 
 
 def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
