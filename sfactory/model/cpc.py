@@ -76,9 +76,7 @@ class CpcAction(nn.Module):
         self._forward_steps = forward_steps
         self._time_subsample, self._forward_subsample = time_subsample, forward_subsample
         self._inputs = ActionInputs(heads)
-        self.future = RecurrentCore(
-            self._inputs.size, rnn_type="gru", rnn_size=memory_size, rnn_num_layers=1, initialization="orthogonal"
-        )
+        self.future = RecurrentCore("gru", self._inputs.size, memory_size, 1, "orthogonal")
         # The classifier is an MLP over both, joined; each part of its first layer is applied once per vector.
         self.of_future = nn.Linear(memory_size, _WIDTH)
         self.of_embedding = nn.Linear(embedding_size, _WIDTH, bias=False)

@@ -151,7 +151,7 @@ class PlainStack(nn.Module):
     def forward(self, x: Tensor, factor: float) -> Tensor:
         """[B, C', H', W'] of ``factor`` times the images x: [B, C, H, W]."""
         for layer in self._convs:
-            x = self._activation(layer.scaled(x, factor))
+            x = self._activation(layer.forward(x, factor))
             factor = 1.0
         return x
 
@@ -178,7 +178,7 @@ class ResidualStage(nn.Module):
     def forward(self, x: Tensor, factor: float) -> Tensor:
         """[B, channels, ceil(H / 2), ceil(W / 2)] of ``factor`` times x: [B, in_channels, H, W]."""
         act = self._activation
-        x = F.max_pool2d(self.entry.scaled(x, factor), kernel_size=3, stride=2, padding=1)
+        x = F.max_pool2d(self.entry.forward(x, factor), kernel_size=3, stride=2, padding=1)
         for inner, outer in self._blocks:
             # A copy, since activations overwrite what they are given and the sum still needs x.
             x = x + outer(act(inner(act(x.clone()))))

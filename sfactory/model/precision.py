@@ -98,7 +98,7 @@ class Conv2d(nn.Conv2d):
         super().__init__(in_channels, out_channels, kernel, stride, padding)
         self.compute_dtype = dtype
 
-    def scaled(self, x: Tensor, factor: float) -> Tensor:
+    def forward(self, x: Tensor, factor: float = 1.0) -> Tensor:
         """[B, C', H', W'] ``dtype``: the convolution of ``factor`` times x: [B, C, H, W]."""
         dtype, weight, bias = self.compute_dtype, self.weight, self.bias
         assert bias is not None
@@ -108,10 +108,6 @@ class Conv2d(nn.Conv2d):
         if factor != 1.0:
             weight = weight * factor  # far fewer numbers than the images
         return F.conv2d(x, weight, bias, self.stride, self.padding)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``scaled`` by 1."""
-        return self.scaled(x, 1.0)
 
 
 Model = TypeVar("Model", bound=nn.Module)

@@ -33,14 +33,13 @@ class RecurrentCore(nn.Module):
     """
 
     def __init__(
-        self, in_size: int, *, rnn_type: RnnType, rnn_size: int, rnn_num_layers: int, initialization: Initialization
+        self, rnn_type: RnnType, in_size: int, out_size: int, num_layers: int, initialization: Initialization
     ) -> None:
         super().__init__()
-        self.rnn_type = rnn_type
-        self.out_size = rnn_size
-        self.state_size = _STATES[rnn_type] * rnn_num_layers * rnn_size
-        inputs = (in_size, *(rnn_size,) * (rnn_num_layers - 1))
-        self.layers = nn.ModuleList(_Layer(size, rnn_size, rnn_type, initialization) for size in inputs)
+        self.rnn_type, self.out_size = rnn_type, out_size
+        self.state_size = _STATES[rnn_type] * num_layers * out_size
+        inputs = (in_size, *(out_size,) * (num_layers - 1))
+        self.layers = nn.ModuleList(_Layer(size, out_size, rnn_type, initialization) for size in inputs)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step, for acting: features [B, H] and the state after it.

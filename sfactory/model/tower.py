@@ -47,13 +47,8 @@ class Tower(nn.Module):
         self.core: RecurrentCore | None = None
         self.memory_size, self.state_size = self.encoder.out_size, 0
         if config.use_rnn:
-            self.core = RecurrentCore(
-                self.encoder.out_size,
-                rnn_type=config.rnn_type,
-                rnn_size=config.rnn_size,
-                rnn_num_layers=config.rnn_num_layers,
-                initialization=config.policy_initialization,
-            )
+            sizes = self.encoder.out_size, config.rnn_size, config.rnn_num_layers
+            self.core = RecurrentCore(config.rnn_type, *sizes, config.policy_initialization)
             self.memory_size, self.state_size = self.core.out_size, self.core.state_size
         self._activation = ACTIVATIONS[config.nonlinearity]
         self._wide = wide(dtype)

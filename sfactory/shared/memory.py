@@ -31,13 +31,12 @@ _ALIGN = 64  # one cache line, so that arrays of different writers never share a
 class SharedArrays:
     """Named, zero-initialised numpy arrays in one shared block."""
 
-    def __init__(self, name: str, fields: Mapping[str, TensorSpec]) -> None:
-        fd = os.memfd_create(f"sfactory-{name}", os.MFD_CLOEXEC)
-        os.ftruncate(fd, planned_bytes(fields))
-        self._map(name, dict(fields), fd)
-
-    def _map(self, name: str, fields: dict[str, TensorSpec], fd: int) -> None:
-        self._name, self._fields, self._fd = name, fields, fd
+    def __init__(self, name: str, fields: Mapping[str, TensorSpec], fd: int | None = None) -> None:
+        """``fd``: of the block in a child; None: allocates a new one."""
+        if fd is None:
+            fd = os.memfd_create(f"sfactory-{name}", os.MFD_CLOEXEC)
+            os.ftruncate(fd, planned_bytes(fields))
+        self._name, self._fields, self._fd = name, dict(fields), fd
         weakref.finalize(self, os.close, fd)
         self._mmap = mmap.mmap(fd, planned_bytes(fields))
         self._arrays: dict[str, npt.NDArray[Any]] = {}
@@ -70,9 +69,7 @@ def planned_bytes(fields: Mapping[str, TensorSpec]) -> int:
 
 
 def _attach(name: str, fields: dict[str, TensorSpec], handle: Any) -> SharedArrays:
-    arrays = SharedArrays.__new__(SharedArrays)
-    arrays._map(name, fields, handle.detach())
-    return arrays
+    return SharedArrays(name, fields, handle.detach())
 
 
 class SharedTexts:
@@ -96,12 +93,10 @@ class SharedTexts:
 class SharedEvent:
     """Closed until any process calls ``open``; then open forever."""
 
-    def __init__(self) -> None:
-        self._hold(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-
-    def _hold(self, fd: int) -> None:
-        self._fd = fd
-        weakref.finalize(self, os.close, fd)
+    def __init__(self, fd: int | None = None) -> None:
+        """``fd``: of the event in a child; None: creates a new one."""
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if fd is None else fd
+        weakref.finalize(self, os.close, self._fd)
 
     def open(self) -> None:
         """Release all current and future waiters."""
@@ -118,6 +113,4 @@ class SharedEvent:
 
 
 def _attach_event(handle: Any) -> SharedEvent:
-    event = SharedEvent.__new__(SharedEvent)
-    event._hold(handle.detach())
-    return event
+    return SharedEvent(handle.detach())

@@ -19,9 +19,7 @@ Resets = Literal["none", "start", "everywhere", "scattered"]
 
 
 def recurrent(rnn_type: RnnType, layers: int = 1, initialization: Initialization = "torch_default") -> RecurrentCore:
-    return RecurrentCore(
-        FEATURES, rnn_type=rnn_type, rnn_size=SIZE, rnn_num_layers=layers, initialization=initialization
-    )
+    return RecurrentCore(rnn_type, FEATURES, SIZE, layers, initialization)
 
 
 def step_by_step(
