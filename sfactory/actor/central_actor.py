@@ -87,6 +87,7 @@ class CentralActor(Actor):
         assert setup.to_policies, "central inference needs policy workers to ask"
         self._requests = RequestTracker(setup, splits, row)
         self._keeps_states = setup.spec.num_agents > 1 and setup.layout.state_size > 0
+        self._states, self._recurrence, self._rollout = setup.states, setup.layout.recurrence, setup.layout.rollout
 
     def turn(self, timeout: float) -> None:
         """Start splits for which there is a slot, then wait up to ``timeout`` seconds for messages and handle them."""
@@ -128,16 +129,15 @@ class CentralActor(Actor):
 
         They are recorded in the slot where the learner needs them.
         """
-        slot, t, states = split.slot, split.t, self._setup.states
-        recurrence, rollout = self._setup.layout.recurrence, self._setup.layout.rollout
+        slot, t, actor = split.slot, split.t, self._setup.actor
         assert slot.policy_id is not None
         rows = np.flatnonzero(slot.policy_id[t] == NOBODY)
         if not len(rows):
             return
-        kept = states.of(split.phase, self._setup.actor, split.index)[rows]
+        kept = self._states.of(split.phase, actor, split.index)[rows]
         kept[slot.is_first[t, rows]] = 0.0
-        states.of(1 - split.phase, self._setup.actor, split.index)[rows] = kept
-        if t % recurrence == 0:
-            slot.rnn_states[t // recurrence, rows] = kept
-        if t + 1 == rollout:
+        self._states.of(1 - split.phase, actor, split.index)[rows] = kept
+        if t % self._recurrence == 0:
+            slot.rnn_states[t // self._recurrence, rows] = kept
+        if t + 1 == self._rollout:
             slot.rnn_states[-1, rows] = kept

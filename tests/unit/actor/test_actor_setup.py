@@ -91,8 +91,9 @@ def record() -> Record:
     return Record()
 
 
-def test_all_envs_are_made_before_the_first_is_reset_and_each_call_has_its_own_timeout(record: Record) -> None:
-    setup, row = setup_of(record)
+@pytest.mark.parametrize("flags", [{}, {"decorrelate_envs_on_one_worker": True, "benchmark": True}])
+def test_all_envs_are_made_then_reset_and_each_call_has_its_own_timeout(record: Record, flags: dict[str, Any]) -> None:
+    setup, row = setup_of(record, **flags)
 
     splits = make_splits(setup, row)
 
@@ -100,6 +101,7 @@ def test_all_envs_are_made_before_the_first_is_reset_and_each_call_has_its_own_t
     assert [call for call, _, _ in record.calls] == ["made"] * 6 + ["reset"] * 6
     assert record.states("made") == {State.STARTING}
     assert record.states("reset") == {State.RESETTING}
+    assert [env.taken for env in record.envs] == [[]] * 6
     stamps = record.stamps("made") + record.stamps("reset")
     assert stamps == sorted(set(stamps))
     assert [env.seeds for env in record.envs] == [[setup.env_seed(env)] for env in range(6)]
@@ -117,12 +119,6 @@ def test_env_i_of_an_actor_takes_i_rollouts_of_its_own_random_steps(record: Reco
     assert len(set(record.stamps("step"))) == sum([4, 8, 12, 16, 20])
     assert taken == [env.taken for env in again.envs]
     assert taken[4][:16] != taken[5][:16]
-
-
-def test_a_benchmark_takes_no_random_steps(record: Record) -> None:
-    make_splits(*setup_of(record, decorrelate_envs_on_one_worker=True, benchmark=True))
-
-    assert [env.taken for env in record.envs] == [[]] * 6
 
 
 @pytest.mark.parametrize(
