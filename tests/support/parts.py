@@ -1,19 +1,32 @@
-"""Small real parts of a run: layouts, specs, batches, configs."""
+"""Small real parts of a run: layouts, specs, configs, models, batches as actors record them, and their loss."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from sfactory.actor.local_actor import SlotActing
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
+from sfactory.inference.acting_policy import ActingPolicy
+from sfactory.inference.cuda_graphs import Act, GraphPass
 from sfactory.layout import Layout
 from sfactory.learner.batch import Batch
-from sfactory.learner.loss import make_auxiliary
+from sfactory.learner.loss import AuxiliaryTask, LossFunction, make_auxiliary
+from sfactory.learner.minibatches import Minibatch
+from sfactory.learner.staging import Staging
+from sfactory.learner.targets import TargetNetwork, Targets
+from sfactory.learner.train_stats import NAMES, LossTerms, statistics_of
 from sfactory.learner.trainer import Trainer
-from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.actor_critic import Acted, ActorCritic
+from sfactory.model.flat_state import FlatState
+from sfactory.shared.trajectories import Slot, TrajectoryBuffer
+from sfactory.shared.weights import SharedWeights
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
 
 TINY = ModelConfig(encoder_mlp_layers=(8,), normalize_input=False, normalize_returns=False)
@@ -45,11 +58,7 @@ def small_layout(**changes: Any) -> Layout:
 
 def tiny_model(seed: int = 0) -> ActorCritic:
     """A model for VECTOR: its policy and values differ from state to state."""
-    torch.manual_seed(seed)
-    model = ActorCritic(VECTOR, TINY)
-    with torch.no_grad():
-        model.policy_head.linear.weight.mul_(100.0)
-    return model
+    return model_of(seed=seed)
 
 
 class Evaluated(NamedTuple):
@@ -128,3 +137,137 @@ def as_acted(model: ActorCritic, batch: Batch) -> Batch:
 def fields_of(changes: dict[str, Tensor]) -> dict[str, Any]:
     """The same dict, typed as ``dataclasses.replace`` wants it."""
     return dict(changes)
+
+
+def tiny_config(**fields: Any) -> ModelConfig:
+    """TINY (8 features, nothing normalized; 6 recurrent units if wanted) with these fields."""
+    return dataclasses.replace(TINY, **{"rnn_size": 6, **fields})
+
+
+def model_of(spec: EnvSpec = VECTOR, seed: int = 0, dtype: torch.dtype = torch.float32, **fields: Any) -> ActorCritic:
+    """A model of ``tiny_config(**fields)``; its policy differs from state to state. ``dtype``: of all it computes."""
+    torch.manual_seed(seed)
+    model = ActorCritic(spec, tiny_config(**fields), dtype)
+    if dtype is torch.float64:
+        model.double()
+    with torch.no_grad():
+        model.policy_head.linear.weight.mul_(100.0)
+    return model
+
+
+class PlainPass(GraphPass):
+    """A forward pass over memory of its own that is computed again each time; for devices without graphs."""
+
+    def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor) -> None:
+        self.obs, self.state, self._act = obs, state, act
+
+    def run(self) -> Acted:
+        """As GraphPass.run."""
+        return self._act(self.obs, self.state)
+
+
+class Loss(NamedTuple):
+    """total: 0-dim, with gradients. parts: their number. statistics: by name. returns: [T, R] - value targets."""
+
+    total: Tensor
+    parts: int
+    statistics: dict[str, float]
+    returns: Tensor
+
+
+def loss_of(
+    model: ActorCritic,
+    config: AlgoConfig,
+    batch: Batch,
+    *,
+    targets: Targets | None = None,
+    microbatch_size: int = 0,
+    target: TargetNetwork | None = None,
+    auxiliary: AuxiliaryTask | None = None,
+) -> Loss:
+    """The loss of ``batch`` as a minibatch, with the coefficients of ``config``. targets: its own if none are given."""
+    objective = LossFunction(model, config, target, auxiliary)
+    targets = objective.gae_targets(batch) if targets is None else targets
+    minibatch, exploration, kl = Minibatch(batch, targets), config.exploration_loss_coeff, config.kl_loss_coeff
+    parts = list(objective.parts(minibatch, microbatch_size, exploration=exploration, kl=kl))
+    cells = LossTerms.joined([part.cells for part in parts])
+    statistics = statistics_of(cells, config.ppo_clip_ratio, torch.stack([part.auxiliary for part in parts]).sum())
+    total = torch.stack([part.loss for part in parts]).sum()
+    return Loss(total, len(parts), dict(zip(NAMES, statistics.tolist(), strict=True)), cells.target)
+
+
+def loss_and_gradients(loss: Loss, model: ActorCritic) -> tuple[float, list[Tensor]]:
+    """The total, and its gradient for each weight that has one."""
+    model.zero_grad()
+    torch.autograd.backward(loss.total)
+    return loss.total.item(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+CPU = torch.device("cpu")
+STEPS = 6
+# (step, row) after which episodes end: inside, at the border of chunks, and by the last step of the rollout.
+TERMINATED = ((1, 1), (2, 2), (5, 4))
+TRUNCATED = ((0, 2), (2, 3), (3, 1), (4, 0), (5, 5))
+
+
+def play(
+    acting: SlotActing,
+    slot: Slot,
+    seed: int,
+    terminated: Sequence[tuple[int, int]] = TERMINATED,
+    truncated: Sequence[tuple[int, int]] = TRUNCATED,
+) -> None:
+    """Fill ``slot`` with a rollout on random observations and rewards. Row 0 begins an episode, others go on."""
+    rng = np.random.default_rng(seed)
+    steps, rows = slot.value.shape
+    slot.obs["obs"][...] = rng.normal(size=slot.obs["obs"].shape)
+    slot.reward[...] = rng.normal(size=slot.reward.shape)
+    for field in (slot.terminated, slot.truncated, slot.is_first):
+        field.fill(False)
+    slot.valid.fill(True)
+    slot.is_first[0, 0] = True
+    for t, row in terminated:
+        slot.terminated[t, row] = True
+        slot.is_first[t + 1, row] = True
+    for t, row in truncated:
+        slot.truncated[t, row] = True
+        if t + 1 < steps:  # NOTE [Truncation row]
+            slot.valid[t + 1, row] = False
+            slot.is_first[t + 2, row] = True
+    torch.manual_seed(seed)
+    state = torch.randn(rows, acting.policies[0].state_size)
+    for t in range(steps):
+        state = acting.act(slot, t, state)
+
+
+def record(
+    model: ActorCritic,
+    config: ModelConfig,
+    *,
+    rows: int = STEPS,
+    recurrence: int = STEPS,
+    seed: int = 1,
+    algo: AlgoConfig | None = None,
+    terminated: Sequence[tuple[int, int]] = TERMINATED,
+    truncated: Sequence[tuple[int, int]] = TRUNCATED,
+) -> Batch:
+    """A batch of rollouts of STEPS steps on VECTOR, played by ``model`` (of ``config``) as it is."""
+    layout = small_layout(
+        num_actors=1,
+        slots_per_split=1,
+        rows=rows,
+        rollout=STEPS,
+        recurrence=recurrence,
+        state_size=model.state_size,
+        dataset_rows=rows,
+    )
+    flat = FlatState(copy.deepcopy(model))
+    weights = SharedWeights(flat.block.numel())
+    weights.publish(flat.to_host(), 0)
+    policy = ActingPolicy(VECTOR, config, weights, CPU)
+    policy.refresh()
+    slot = TrajectoryBuffer(VECTOR, layout).slot(0)
+    play(SlotActing([policy], recurrence), slot, seed, terminated, truncated)
+    staging = Staging(VECTOR, layout, pin=False)
+    staging.take(slot, 0)
+    return Batch.of(staging, algo or AlgoConfig(), LearnerConfig(), 0, CPU)

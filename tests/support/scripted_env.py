@@ -1,13 +1,18 @@
-"""An env that follows a script of episodes and records its actions."""
+"""Envs that follow a script of episodes, record their actions and fail at given steps, and their replacements."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+
+from sfactory.actor.env_restarts import BadDataCounter, EnvRestarter, FaultHandling
+from sfactory.shared.control import Control
+from sfactory.shared.status import StatusBoard, StatusRow
 
 Obs = npt.NDArray[np.float32]
 Ending = Literal["terminated", "truncated", "both"]
@@ -54,3 +59,94 @@ class ScriptedEnv(gymnasium.Env[Obs, int]):
 
     def _obs(self) -> Obs:
         return np.array([obs_at(self._episode, self._step)], np.float32)
+
+
+ACTOR = "sf-actor-0"
+
+
+class Broken(RuntimeError):
+    """What a fragile env raises."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong, by number of the step or reset of one env, from 1.
+
+    steps, resets: those that raise. rewards, shown: what a step gives instead of its reward and observation.
+    reset_shown: what a reset shows.
+    """
+
+    steps: Sequence[int] = ()
+    resets: Sequence[int] = ()
+    rewards: Mapping[int, Any] = field(default_factory=dict)
+    shown: Mapping[int, Any] = field(default_factory=dict)
+    reset_shown: Mapping[int, Any] = field(default_factory=dict)
+
+
+class FragileEnv(ScriptedEnv):
+    """A ScriptedEnv with faults. What it shows and pays is ``base`` more. on_call: called with each call."""
+
+    def __init__(
+        self, script: Sequence[Episode] = (), faults: Faults | None = None, base: float = 0.0, seed: int | None = None
+    ) -> None:
+        super().__init__(script)
+        self._faults, self._base = faults or Faults(), base
+        self.made_with = seed
+        self.on_call: Callable[[str], None] = lambda what: None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        self.on_call("reset")
+        obs, info = super().reset(seed=seed)
+        number = len(self.seeds)
+        if number in self._faults.resets:
+            raise Broken(f"reset {number} fails")
+        return self._faults.reset_shown.get(number, obs + np.float32(self._base)), info
+
+    def step(self, action: int) -> Any:
+        number = len(self.taken) + 1
+        if number in self._faults.steps:
+            self.taken.append(action)
+            raise Broken(f"step {number} fails")
+        obs, reward, terminated, truncated, info = super().step(action)
+        reward = self._faults.rewards.get(number, reward + self._base)
+        return self._faults.shown.get(number, obs + np.float32(self._base)), reward, terminated, truncated, info
+
+
+class EnvStock:
+    """Makes the replacements of broken envs: those of ``stock`` in turn, of which exceptions are raised.
+
+    After them it makes endless envs, the k-th of all with a base of 1000 k. made, seeds: of all envs so far.
+    """
+
+    def __init__(self, *stock: FragileEnv | Exception) -> None:
+        self._stock = list(stock)
+        self.made: list[FragileEnv] = []
+        self.seeds: list[int] = []
+        self.on_call: Callable[[str], None] = lambda what: None
+
+    def make(self, seed: int) -> FragileEnv:
+        self.on_call("make")
+        self.seeds.append(seed)
+        env = self._stock.pop(0) if self._stock else FragileEnv(base=1000.0 * (len(self.made) + 1))
+        if isinstance(env, Exception):
+            raise env
+        env.on_call = self.on_call
+        self.made.append(env)
+        return env
+
+
+class FaultRecord:
+    """The fault handling of one actor, and the status row that it counts in. The n-th seed is 7000 + n."""
+
+    def __init__(
+        self, make: Callable[[int], Any], most_restarts: int = 20, most_bad_data: float = 0.01, env_steps: int = 0
+    ) -> None:
+        self.row: StatusRow = StatusBoard([ACTOR]).row(ACTOR)
+        self.row.add("env_steps", env_steps)
+        self.control = Control(1)
+        restarter = EnvRestarter(ACTOR, most_restarts, lambda env, count: 7000 + count, self.control, self.row)
+        self.handling = FaultHandling(restarter, BadDataCounter(ACTOR, most_bad_data, self.row), make)
+
+    def counts(self) -> tuple[int, int]:
+        """Envs that were recreated, and steps with invalid data."""
+        return int(self.row.get("env_restarts")), int(self.row.get("bad_env_data"))

@@ -16,8 +16,8 @@ from sfactory.layout import Layout
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State, StatusRow
 from sfactory.supervise.shared_objects import SharedObjects
-from tests.support.fragile_env import Faults, FragileEnv
 from tests.support.parts import SCALAR
+from tests.support.scripted_env import Faults, FragileEnv
 
 FLAGS: dict[str, Any] = {
     "env": "any",

@@ -20,9 +20,8 @@ from sfactory.errors import ExitCode
 from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.spec import EnvSpec
 from tests.support.episodes import finished_episodes
-from tests.support.fragile_env import EnvStock, FaultRecord, Faults, FragileEnv
 from tests.support.parts import SCALAR, small_layout
-from tests.support.scripted_env import Episode, ScriptedEnv
+from tests.support.scripted_env import EnvStock, Episode, FaultRecord, Faults, FragileEnv, ScriptedEnv
 from tests.unit.actor.test_env_faults import make_split, waits
 from tests.unit.actor.test_split import Rows, T, assert_rows, play, steps_from, used_slots
 

@@ -22,9 +22,8 @@ from sfactory.errors import ExitCode
 from sfactory.shared.control import Stop
 from sfactory.shared.trajectories import Slot
 from tests.support.episodes import finished_episodes
-from tests.support.fragile_env import Broken, EnvStock, FaultRecord, Faults, FragileEnv
 from tests.support.parts import SCALAR
-from tests.support.scripted_env import Episode
+from tests.support.scripted_env import Broken, EnvStock, Episode, FaultRecord, Faults, FragileEnv
 from tests.unit.actor.test_split import Rows, T, assert_rows, play, steps_from, used_slots
 
 

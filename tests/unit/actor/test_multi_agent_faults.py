@@ -12,9 +12,9 @@ from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.errors import EnvError
 from sfactory.shared.trajectories import TrajectoryBuffer
 from tests.support.episodes import finished_episodes
-from tests.support.fragile_env import FaultRecord
 from tests.support.parts import small_layout
 from tests.support.scripted_agents import Changes, ScriptedAgents
+from tests.support.scripted_env import FaultRecord
 
 T = 4
 SECOND_MASKED = [True, False, True, True]  # ``valid`` if the second step is

@@ -17,9 +17,8 @@ from sfactory.env.conversion import BadObservation
 from sfactory.errors import EnvError
 from sfactory.shared.trajectories import Slot
 from tests.support.episodes import finished_episodes
-from tests.support.fragile_env import Broken, FaultRecord, Faults, FragileEnv
 from tests.support.parts import SCALAR
-from tests.support.scripted_env import Episode, ScriptedEnv
+from tests.support.scripted_env import Broken, Episode, FaultRecord, Faults, FragileEnv, ScriptedEnv
 from tests.unit.actor.test_env_faults import waits
 from tests.unit.actor.test_split import Rows, T, assert_rows, play, steps_from, used_slots
 

@@ -15,11 +15,18 @@ from sfactory.learner.batch import Batch
 from sfactory.learner.staging import Staging
 from sfactory.learner.targets import TargetNetwork
 from sfactory.model.actor_critic import ActorCritic
-from tests.support.losses import loss_and_gradients, loss_of
-from tests.support.models import model_of, tiny_config
 from tests.support.oracle import expected
-from tests.support.parts import VECTOR, random_batch, small_layout
-from tests.support.recorded import CPU, record
+from tests.support.parts import (
+    CPU,
+    VECTOR,
+    loss_and_gradients,
+    loss_of,
+    model_of,
+    random_batch,
+    record,
+    small_layout,
+    tiny_config,
+)
 
 BASE = AlgoConfig(gamma=0.9, ppo_clip_ratio=0.1, ppo_clip_value=0.3, kl_loss_coeff=0.2)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sfactory.inference.cuda_graphs import Act, FixedShapes, GraphPass, padded_rows
 from sfactory.model.actor_critic import Acted
-from tests.support.models import PlainPass, model_of
+from tests.support.parts import PlainPass, model_of
 
 A_WHILE = 200_000_000  # clock cycles of a GPU
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")

@@ -20,10 +20,7 @@ from sfactory.model.cpc import CpcAction
 from sfactory.model.flat_state import flat_bytes
 from tests.support.equality import changed, copied
 from tests.support.lone_learner import LoneLearner
-from tests.support.losses import loss_of
-from tests.support.models import model_of, tiny_config
-from tests.support.parts import VECTOR, trainer_for
-from tests.support.recorded import record
+from tests.support.parts import VECTOR, loss_of, model_of, record, tiny_config, trainer_for
 
 CPC = AlgoConfig(use_cpc=True, cpc_forward_steps=3, cpc_time_subsample=4)
 MEMORY: dict[str, Any] = {"use_rnn": True}

@@ -15,8 +15,8 @@ from sfactory.shared.control import LearnerCommand, LearnerCommands, Stop
 from tests.support.equality import assert_same, changed, copied
 from tests.support.files import truncate
 from tests.support.lone_learner import LoneLearner
+from tests.support.parts import CPU
 from tests.support.processes import eventually
-from tests.support.recorded import CPU
 
 CHANGED = {
     "learning_rate": 3e-4,

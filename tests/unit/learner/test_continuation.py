@@ -14,9 +14,7 @@ from sfactory.learner.batch import Batch
 from sfactory.learner.checkpointing import Progress, payload_of, restore
 from sfactory.learner.trainer import Trainer
 from tests.support.equality import assert_same
-from tests.support.models import model_of, tiny_config
-from tests.support.parts import trainer_for
-from tests.support.recorded import record
+from tests.support.parts import model_of, record, tiny_config, trainer_for
 
 UPDATES = 20
 GAE = {"with_vtrace": False}

@@ -7,8 +7,7 @@ import torch
 
 from sfactory.learner.dataset_queue import DatasetQueue
 from sfactory.learner.staging import Columns, DeviceSlot, Staging
-from tests.support.parts import VECTOR, small_layout
-from tests.support.recorded import CPU
+from tests.support.parts import CPU, VECTOR, small_layout
 
 LAYOUT = small_layout(dataset_rows=4)
 

@@ -14,7 +14,7 @@ from sfactory.config.schema import OptimConfig
 from sfactory.learner.gradient_step import Applied, GradientStep, Rates
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.equality import assert_same, changed, copied
-from tests.support.models import model_of
+from tests.support.parts import model_of
 
 YES, NO = torch.tensor(True), torch.tensor(False)
 KINDS = pytest.mark.parametrize("kind", ["adam", "adamw", "rmsprop", "lamb", "muon"])

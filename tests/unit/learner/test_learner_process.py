@@ -17,9 +17,8 @@ from sfactory.messages import LearnerTimes, TrajectoryReady
 from sfactory.shared.control import LearnerCommand, Stop
 from sfactory.shared.slots import SlotState
 from tests.support.lone_learner import LoneLearner, run_to_the_end
-from tests.support.parts import VECTOR
+from tests.support.parts import CPU, VECTOR
 from tests.support.processes import eventually
-from tests.support.recorded import CPU
 
 STEPS = 20  # of a dataset: 4 rows of 5
 LIMIT = 60 * STEPS

@@ -23,11 +23,22 @@ from sfactory.learner.loss import LossFunction
 from sfactory.learner.targets import TargetNetwork
 from sfactory.planning.plan import plan_run
 from sfactory.spec import BoxHead, DiscreteHead, EnvSpec
-from tests.support.losses import loss_and_gradients, loss_of
-from tests.support.models import model_of, tiny_config
 from tests.support.oracle import expected
-from tests.support.parts import VECTOR, as_acted, fields_of, random_batch, tiny_model, trainer_for
-from tests.support.recorded import STEPS, TRUNCATED, record
+from tests.support.parts import (
+    STEPS,
+    TRUNCATED,
+    VECTOR,
+    as_acted,
+    fields_of,
+    loss_and_gradients,
+    loss_of,
+    model_of,
+    random_batch,
+    record,
+    tiny_config,
+    tiny_model,
+    trainer_for,
+)
 
 VTRACE = AlgoConfig(gamma=0.9, normalize_advantages=False, ppo_clip_ratio=0.1, ppo_clip_value=0.3)
 GAE = dataclasses.replace(VTRACE, with_vtrace=False)

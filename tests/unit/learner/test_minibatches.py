@@ -21,10 +21,17 @@ from sfactory.learner.targets import TargetNetwork, Targets
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.equality import changed, copied
-from tests.support.losses import loss_and_gradients, loss_of
-from tests.support.models import model_of, tiny_config
-from tests.support.parts import fields_of, random_batch, tiny_model, trainer_for
-from tests.support.recorded import record
+from tests.support.parts import (
+    fields_of,
+    loss_and_gradients,
+    loss_of,
+    model_of,
+    random_batch,
+    record,
+    tiny_config,
+    tiny_model,
+    trainer_for,
+)
 
 STEPS = 4
 

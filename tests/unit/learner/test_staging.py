@@ -12,8 +12,7 @@ from sfactory.learner.batch import Batch
 from sfactory.learner.staging import CopyThreads, Staging
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
-from tests.support.parts import VECTOR, small_layout
-from tests.support.recorded import CPU
+from tests.support.parts import CPU, VECTOR, small_layout
 
 SPEC = EnvSpec(
     obs=(("image", TensorSpec((2, 2), "uint8")), ("number", TensorSpec((), "int64"))),

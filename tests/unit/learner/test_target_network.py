@@ -16,8 +16,7 @@ from sfactory.learner.targets import TargetNetwork
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.equality import changed, copied
-from tests.support.models import model_of
-from tests.support.parts import random_batch, trainer_for
+from tests.support.parts import model_of, random_batch, trainer_for
 
 YES, NO = torch.tensor(True), torch.tensor(False)
 IMPACT = AlgoConfig(use_target_net=True, target_update_interval=3)

@@ -16,9 +16,16 @@ from sfactory.errors import DivergedError
 from sfactory.learner.batch import Batch
 from sfactory.learner.trainer import Trainer
 from tests.support.equality import assert_same, changed, copied
-from tests.support.losses import loss_and_gradients, loss_of
-from tests.support.models import model_of
-from tests.support.parts import as_acted, fields_of, random_batch, tiny_model, trainer_for
+from tests.support.parts import (
+    as_acted,
+    fields_of,
+    loss_and_gradients,
+    loss_of,
+    model_of,
+    random_batch,
+    tiny_model,
+    trainer_for,
+)
 
 VTRACE = AlgoConfig()
 EITHER_ALGO = pytest.mark.parametrize("algo", [VTRACE, AlgoConfig(with_vtrace=False)], ids=["vtrace", "gae"])

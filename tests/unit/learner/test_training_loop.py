@@ -17,8 +17,7 @@ from sfactory.learner.training_loop import MinibatchRing, TrainingLoop
 from sfactory.shared.control import Stop
 from sfactory.shared.status import Stopwatch
 from tests.support.lone_learner import LoneLearner
-from tests.support.parts import VECTOR
-from tests.support.recorded import CPU
+from tests.support.parts import CPU, VECTOR
 from tests.unit.learner.test_dataset_queue import PoisoningQueue
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -13,7 +13,7 @@ from torch import Tensor
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.cpc import NEGATIVES, ActionInputs, CpcAction, Trace, can_predict, choose, draw_others
 from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
-from tests.support.models import model_of
+from tests.support.parts import model_of
 
 JUMP = DiscreteHead("jump", 3)
 ARM = BoxHead("arm", (2,), "float32", (-2.0, 0.0), (2.0, 1.0))

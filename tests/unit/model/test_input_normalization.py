@@ -16,8 +16,7 @@ from sfactory.errors import ConfigError
 from sfactory.model.normalizer import EPS
 from sfactory.planning.plan import plan_run
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
-from tests.support.models import model_of
-from tests.support.parts import VECTOR, random_batch, trainer_for
+from tests.support.parts import VECTOR, model_of, random_batch, trainer_for
 
 ACTION = (DiscreteHead("action", 2),)
 TWO = EnvSpec(obs=(("near", TensorSpec((3,), "float32")), ("far", TensorSpec((2,), "float32"))), actions=ACTION)

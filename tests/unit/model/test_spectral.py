@@ -20,9 +20,7 @@ from sfactory.model.layers import SpectralLinear
 from sfactory.model.precision import ActingTwin, Amp
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
-from tests.support.models import model_of, tiny_config
-from tests.support.parts import TINY, VECTOR, random_batch, trainer_for
-from tests.support.recorded import record
+from tests.support.parts import TINY, VECTOR, model_of, random_batch, record, tiny_config, trainer_for
 
 DEEP = dataclasses.replace(
     TINY, encoder_mlp_layers=(32, 16), decoder_mlp_layers=(12,), use_spectral_norm=True, use_rnn=False

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
-from tests.support import models
+from tests.support import parts
 
 SPEC = EnvSpec(
     obs=(("obs", TensorSpec((3,), "float32")), ("hint", TensorSpec((), "int64"))),
@@ -20,7 +20,7 @@ STEPS, ROWS = 12, 5
 
 
 def model_of(**fields: Any) -> ActorCritic:
-    return models.model_of(SPEC, **{"rnn_size": 8, "decoder_mlp_layers": (12,), "normalize_returns": True, **fields})
+    return parts.model_of(SPEC, **{"rnn_size": 8, "decoder_mlp_layers": (12,), "normalize_returns": True, **fields})
 
 
 def rollout() -> tuple[dict[str, Tensor], Tensor]:

@@ -14,9 +14,7 @@ from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
 from sfactory.model.actor_critic import ActorCritic, ValueHead
 from sfactory.model.normalizer import EPS, RunningNormalizer
-from tests.support.losses import loss_of
-from tests.support.models import model_of, tiny_config
-from tests.support.parts import random_batch, trainer_for
+from tests.support.parts import loss_of, model_of, random_batch, tiny_config, trainer_for
 
 STANDING_STILL = OptimConfig(learning_rate=1e-30)  # updates change only statistics and what is adapted to them
 VTRACE = AlgoConfig(gamma=0.9)
