@@ -71,15 +71,15 @@ class Inbox:
     ) -> None:
         """``shared``: several batchers take, and another thread reads for them, see ``receive``."""
         self._policy, self._table, self._ring, self._to_actors, self._row = policy, table, ring, to_actors, row
-        self._shared, self._at_rings = shared, RingUsage(row) if shared else row
+        self._at_rings = RingUsage(row) if shared else row
         self._slots = trajectories.slots()
         self._taken = [0] * len(self._slots)  # generation of each slot that was announced last
         self._waiting: deque[SlotRemainder] = deque()
-        self._arrived = threading.Condition()
+        self._arrived = threading.Condition() if shared else None
 
     def wait(self, timeout: float) -> None:
         """Block until there is something to take, up to ``timeout`` seconds."""
-        if self._shared:
+        if self._arrived is not None:
             with self._arrived:
                 self._arrived.wait_for(lambda: bool(self._waiting), timeout)
         elif not self._waiting:
@@ -95,8 +95,7 @@ class Inbox:
             if self._is_new(message.slot):
                 slot = self._slots[message.slot]
                 self._waiting.append(SlotRemainder(slot, 0, slot.columns_of(self._policy)))
-        if arrived:
-            self._notify()
+        self._notify()
 
     def take(self, timeout: float) -> SlotRemainder | None:
         """The next rows to copy, after ``wait(timeout)``, if any; then call ``free``, or ``give_back`` the rest."""
@@ -132,8 +131,9 @@ class Inbox:
         return self._taken[slot] != before
 
     def _notify(self) -> None:
-        with self._arrived:
-            self._arrived.notify_all()
+        if self._arrived is not None:
+            with self._arrived:
+                self._arrived.notify_all()
 
 
 class Batcher:
