@@ -1,9 +1,9 @@
 """Keeps the owner and the state of each trajectory slot in shared memory.
 
-NOTE [Slot life]: FREE -> FILLING -> READY -> FREE. Each slot belongs to one split of one actor for the whole run, so no
-free list can lose an index. Only the owning actor writes ``filling[slot]``. The actor sets ``pending[slot, policy]``,
-and only the learner of that policy clears it. FREE means not filling and not pending. A byte store is atomic; the
-channel message that follows it (under a mutex) orders it after the contents of the slot.
+NOTE [Slot states]: FREE -> FILLING -> READY -> FREE. Each slot belongs to one split of one actor for the whole run, so
+no free list can lose an index. Only the owning actor writes ``filling[slot]``. The actor sets
+``pending[slot, policy]``, and only the learner of that policy clears it. FREE means not filling and not pending. A byte
+store is atomic; the channel message that follows it (under a mutex) orders it after the contents of the slot.
 
 When an actor dies, main frees the slots that it was filling; no process writes them any more. Its published slots stay
 READY. The replacement actor announces them again, in case the first announcement was lost (see NOTE [Incarnations]).

@@ -271,3 +271,14 @@ def record(
     staging = Staging(VECTOR, layout, pin=False)
     staging.take(slot, 0)
     return Batch.of(staging, algo or AlgoConfig(), LearnerConfig(), 0, CPU)
+
+
+def observations(obs: tuple[tuple[str, TensorSpec], ...], *rows: int, mean: float = 0.0) -> dict[str, Tensor]:
+    """{path: [*rows, *shape]}: normal numbers of that mean and deviation 1, and integers from 0 to 99."""
+    generator = torch.Generator().manual_seed(3)
+    return {
+        path: mean + torch.randn(*rows, *spec.shape, generator=generator)
+        if spec.dtype == "float32"
+        else torch.randint(0, 100, (*rows, *spec.shape), generator=generator).to(getattr(torch, spec.dtype))
+        for path, spec in obs
+    }

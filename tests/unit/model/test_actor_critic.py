@@ -13,7 +13,7 @@ from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.layers import ACTIVATIONS
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
-from tests.support.parts import evaluate
+from tests.support.parts import evaluate, observations
 
 FIRE = DiscreteHead("fire", 3)
 STEER = BoxHead("steer", (2,), "float32", (-1.0, -1.0), (1.0, 1.0))
@@ -25,15 +25,6 @@ EVERYTHING = (
     ("area", TensorSpec((), "int64")),
     ("switches", TensorSpec((5,), "int8")),
 )
-
-
-def observations(obs: tuple[tuple[str, TensorSpec], ...], batch: int) -> dict[str, Tensor]:
-    return {
-        path: torch.randn(batch, *spec.shape)
-        if spec.dtype == "float32"
-        else torch.randint(0, 100, (batch, *spec.shape)).to(getattr(torch, spec.dtype))
-        for path, spec in obs
-    }
 
 
 def config(**fields: Any) -> ModelConfig:

@@ -16,7 +16,7 @@ from sfactory.errors import ConfigError
 from sfactory.model.normalizer import EPS
 from sfactory.planning.plan import plan_run
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
-from tests.support.parts import VECTOR, model_of, random_batch, trainer_for
+from tests.support.parts import VECTOR, model_of, observations, random_batch, trainer_for
 
 ACTION = (DiscreteHead("action", 2),)
 TWO = EnvSpec(obs=(("near", TensorSpec((3,), "float32")), ("far", TensorSpec((2,), "float32"))), actions=ACTION)
@@ -24,17 +24,6 @@ IMAGE = EnvSpec(obs=(("image", TensorSpec((3, 8, 8), "uint8")),), actions=ACTION
 MIXED = EnvSpec(obs=(*TWO.obs, *IMAGE.obs), actions=ACTION)
 CONV: dict[str, Any] = {"encoder_conv_architecture": "resnet_impala", "encoder_conv_mlp_layers": (8,)}
 SCALING: dict[str, Any] = {"obs_subtract_mean": 10.0, "obs_scale": 4.0}
-
-
-def observations(spec: EnvSpec, rows: int) -> dict[str, Tensor]:
-    """Random bytes for images, numbers of mean 20 and deviation 5 for other leaves."""
-    generator = torch.Generator().manual_seed(3)
-    return {
-        path: torch.randint(0, 256, (rows, *tensor.shape), dtype=torch.uint8, generator=generator)
-        if tensor.dtype == "uint8"
-        else 20.0 + 5.0 * torch.randn(rows, *tensor.shape, generator=generator)
-        for path, tensor in spec.obs
-    }
 
 
 def normalized(leaf: Tensor) -> Tensor:
@@ -83,7 +72,7 @@ def test_leaves_are_normalized_or_scaled_alike_in_acting_and_learning(spec: EnvS
     model = model_of(spec, normalize_input=True, normalize_input_keys=keys, **CONV, **SCALING)
     bare = model_of(spec, **CONV)
     bare.load_state_dict({k: v for k, v in model.state_dict().items() if "normalizer" not in k})
-    obs = observations(spec, 30)
+    obs = observations(spec.obs, 30, mean=20.0)
     model.observe(obs, torch.ones(30, dtype=torch.bool))
     prepared = {
         path: normalized(leaf) if not keys or path in keys else (leaf.float() - 10.0) / 4.0

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sfactory.model.flat_state import FlatState
 from sfactory.model.normalizer import CLIP, EPS, ObsNormalizer, RunningNormalizer
 from sfactory.spec import TensorSpec
+from tests.support.parts import observations
 
 
 def batches(seed: int, shape: tuple[int, ...]) -> list[tuple[Tensor, Tensor]]:
@@ -131,18 +132,10 @@ OBS = (
 )
 
 
-def observations(rows: int) -> dict[str, Tensor]:
-    return {
-        "image": torch.randint(0, 256, (rows, 2, 4, 4), dtype=torch.uint8),
-        "goal/position.x": 5.0 + torch.randn(rows, 3),
-        "level": torch.randint(10, 20, (rows,)),
-    }
-
-
 @pytest.mark.parametrize("keys", [None, ("goal/position.x",)])
 def test_chosen_leaves_are_normalized_and_others_pass_unchanged(keys: tuple[str, ...] | None) -> None:
     torch.manual_seed(5)
-    normalizer, obs = ObsNormalizer(OBS, keys), observations(200)
+    normalizer, obs = ObsNormalizer(OBS, keys), observations(OBS, 200, mean=5.0)
     before = {key: leaf.clone() for key, leaf in obs.items()}
 
     normalizer.update(obs, everything(200))
@@ -163,7 +156,7 @@ def test_statistics_are_published_and_saved_with_the_weights() -> None:
     torch.manual_seed(6)
     ours, theirs = ObsNormalizer(OBS), ObsNormalizer(OBS)
     published, adopted = (FlatState(nn.ModuleList([nn.Linear(2, 2), normalizer])) for normalizer in (ours, theirs))
-    obs = observations(100)
+    obs = observations(OBS, 100)
 
     ours.update(obs, everything(100))
     adopted.adopt(published.block)

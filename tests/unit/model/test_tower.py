@@ -25,11 +25,8 @@ def model_of(**fields: Any) -> ActorCritic:
 
 def rollout() -> tuple[dict[str, Tensor], Tensor]:
     """Observations [T+1, B, ...]; resets in the first row, inside, at the border of chunks, and at the end."""
-    generator = torch.Generator().manual_seed(1)
-    obs = {
-        "obs": torch.randn(STEPS + 1, ROWS, 3, generator=generator),
-        "hint": torch.randint(0, 5, (STEPS + 1, ROWS), generator=generator),
-    }
+    obs = parts.observations(SPEC.obs, STEPS + 1, ROWS)
+    obs["hint"] %= 5
     is_first = torch.zeros(STEPS + 1, ROWS, dtype=torch.bool)
     is_first[0, 0] = is_first[5, 1] = is_first[6, 2] = is_first[STEPS, 3] = is_first[7, 0] = True
     return obs, is_first

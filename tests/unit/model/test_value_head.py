@@ -80,17 +80,6 @@ def test_new_statistics_change_normalized_values_but_not_the_real_ones(mean: flo
     assert float((after - normalized).detach().abs().mean()) > 0.1
 
 
-def test_head_without_normalization_ignores_returns() -> None:
-    head = ValueHead(8, tiny_config(normalize_returns=False))
-    before, values = copy.deepcopy(head.state_dict()), torch.randn(5, 4)
-
-    head.observe(1000.0 * values, torch.ones(5, 4, dtype=torch.bool))
-
-    assert torch.equal(head.normalize(values), values)
-    assert torch.equal(head.denormalize(values), values)
-    assert all(torch.equal(before[name], tensor) for name, tensor in head.state_dict().items())
-
-
 @EVERY_TARGET
 @pytest.mark.parametrize(("batches", "epochs"), [(1, 1), (2, 1), (3, 4)])
 def test_target_of_every_valid_step_is_observed_once_per_dataset(algo: AlgoConfig, batches: int, epochs: int) -> None:
