@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 now = time.monotonic
 
@@ -93,10 +93,13 @@ class Timeouts:
     save_retry: float = 5.0
 
     def scaled(self, factor: float) -> Timeouts:
-        """All of them times ``factor``; raises ValueError if it is not a positive number."""
+        """All but ``save_grace`` times ``factor``; raises ValueError if it is not a positive number.
+
+        A learner that is stopped at its start imports its code first, which takes seconds on a busy machine.
+        """
         if not 0 < factor < math.inf:
             raise ValueError(f"{_SCALE}={factor} must be a positive number")
-        return Timeouts(*(factor * seconds for seconds in astuple(self)))
+        return replace(Timeouts(*(factor * seconds for seconds in astuple(self))), save_grace=self.save_grace)
 
 
 TIMEOUTS = Timeouts().scaled(float(os.environ.get(_SCALE, "1")))
