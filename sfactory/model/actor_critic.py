@@ -231,8 +231,9 @@ class ActorCritic(nn.Module):
     ) -> Unrolled:
         """Distribution parameters and values of a rollout of T = K x ``recurrence`` steps, with gradients.
 
-        obs: {path: [T, B, ...] or, with the value after the rollout, [T+1, B, ...]}. is_first: [T or T+1, B] bool.
-        states: [K, B, S] float32 - before the first step of each chunk that gradients flow through.
+        obs: {path: [T, B, ...] or, with the value after the rollout, [T+1, B, ...]}.
+        is_first: [T or T+1, B] bool - the state is zeroed before the step.
+        states: [K, B, S] float32 - as recorded before each chunk of ``recurrence`` steps; gradients stop there.
         held: [T, B] bool - steps without action, which keep the memory unchanged; None: none.
         """
         steps = states.shape[0] * recurrence

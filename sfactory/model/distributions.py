@@ -131,9 +131,8 @@ Part = Categorical | DiagonalGaussian
 
 
 class ActionDistribution:
-    """One distribution over the tuple of action heads.
+    """One distribution over all action heads. params: [B, P] float with P = num_params(heads), head after head.
 
-    heads: as in ``EnvSpec.actions``. params: [B, P] float with P = num_params(heads), head after head.
     Actions are dicts from head key to Tensor. Log-probabilities are of the stored, unclipped actions.
     """
 

@@ -44,8 +44,7 @@ class RecurrentCore(nn.Module):
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step, for acting: features [B, H] and the state after it.
 
-        x: [B, F] float32. state: [B, S] float32 - the caller has zeroed the rows that start an episode, which is
-        cheaper where it gathers them.
+        x: [B, F] float32. state: [B, S] float32 - zero in the rows that start an episode.
         """
         parts = iter(state.split(self.out_size, dim=1))
         after: list[Tensor] = []

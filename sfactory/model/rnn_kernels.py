@@ -48,8 +48,7 @@ def lstm_layer(
 ) -> tuple[Tensor, Tensor]:
     """Hidden states [T, B, H] after each step, and the cell state [B, H] after the last.
 
-    x: [T, B, F] float - inputs. state, cell: [B, H] float - before the first step; finite.
-    keep: [T, B, 1] float - 1, or 0 where both are forgotten before the step. held: as for ``gru_layer``.
+    cell: [B, H] float - before the first step; finite. Other arguments: as for ``gru_layer``.
     """
     y, last_cell = _LSTMLayer.apply(x, state, cell, keep, held, *weights)
     return y, last_cell
@@ -79,17 +78,8 @@ class _GRULayer(torch.autograd.Function):
     """r, z = sigmoid(Wx + Uh); n = tanh(Vx + r * (Qh)); h' = n + z * (h - n)."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        state: Tensor,
-        keep: Tensor,
-        held: Tensor | None,
-        w_in: Tensor,
-        w_hid: Tensor,
-        b_in: Tensor,
-        b_hid: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, state: Tensor, keep: Tensor, held: Tensor | None, *weights: Tensor) -> Tensor:
+        w_in, w_hid, b_in, b_hid = weights
         size = state.shape[1]
         both = 2 * size
         # In place: projections become gates. Every piece is contiguous, which is faster.
@@ -155,17 +145,9 @@ class _LSTMLayer(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        state: Tensor,
-        cell: Tensor,
-        keep: Tensor,
-        held: Tensor | None,
-        w_in: Tensor,
-        w_hid: Tensor,
-        b_in: Tensor,
-        b_hid: Tensor,
+        ctx: Any, x: Tensor, state: Tensor, cell: Tensor, keep: Tensor, held: Tensor | None, *weights: Tensor
     ) -> tuple[Tensor, Tensor]:
+        w_in, w_hid, b_in, b_hid = weights
         size = state.shape[1]
         bias = b_in + b_hid
         # As in the GRU, in place on contiguous pieces: the three sigmoid gates lie together.

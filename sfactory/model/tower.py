@@ -69,11 +69,8 @@ class Tower(nn.Module):
     def unroll(
         self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None = None
     ) -> Stages:
-        """All outputs for a rollout of T = K x ``recurrence`` steps, or one more.
+        """All outputs for a rollout of T = K x ``recurrence`` steps, or one more. Arguments: see ActorCritic.unroll.
 
-        obs: {path: [T or T+1, B, ...]}. is_first: [T or T+1, B] bool - the state is zeroed before the step.
-        states: [K, B, S] float32 - as recorded before each chunk of ``recurrence`` steps; gradients stop there.
-        held: [T, B] bool - steps that keep the state; None: none does.
         The step after the rollout starts from the state that the present weights compute.
         """
         embeddings = memory = self.encoder.forward({path: leaf.flatten(0, 1) for path, leaf in obs.items()})

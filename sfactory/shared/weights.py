@@ -100,8 +100,8 @@ class SharedWeights:
 class EvalWeights:
     """The candidate weights that evaluators play, and which evaluators have finished with them.
 
-    The first evaluator presents a new candidate only after all evaluators have finished the current one. So all
-    episodes of an evaluation use one policy version, even if an env is slow.
+    A new candidate is presented only after all evaluators have finished the current one. So all episodes of an
+    evaluation use one policy version, even if an env is slow.
     """
 
     def __init__(self, nbytes: int, evaluators: int, policy: int = 0) -> None:

@@ -130,11 +130,8 @@ class Cores:
         return max(1, min(len(self.ids), math.ceil(self.quota)))
 
     def cores_of_actor(self, actor: int, num_actors: int) -> frozenset[int] | None:
-        """The cores to pin an actor to: one core of its own, or all cores for actors.
-
-        All cores are used if there are more actors than cores, or with a CPU quota, under which own cores are harmful.
-        None (no pinning) if processes cannot be pinned, or if in these cases no cores are reserved.
-        """
+        """The cores to pin an actor to, None without pinning: its own core, or all cores that are not reserved if
+        there are more actors than cores, or with a CPU quota, under which own cores are harmful."""
         if not self.pins:
             return None
         cores = self.ids[self.kept :]

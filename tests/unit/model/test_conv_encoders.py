@@ -150,12 +150,9 @@ def test_image_that_is_too_small_is_refused(architecture: str) -> None:
         ActorCritic(spec, config(architecture))
 
     assert refused.value.exit_code == ExitCode.REFUSED
-    for part in (
-        "'camera/left' of shape (12, 12, 3)",
-        f"--encoder_conv_architecture={architecture}: convolution 2",
-        "--encoder_conv_architecture=resnet_impala",
-    ):
-        assert part in str(refused.value)
+    assert f"'camera/left' of shape (12, 12, 3) is too small for --encoder_conv_architecture={architecture}" in str(
+        refused.value
+    )
 
 
 def test_features_of_images_and_other_leaves_are_joined() -> None:
