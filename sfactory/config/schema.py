@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from sfactory.config.sections.policy import ModelConfig, PopulationConfig
+from sfactory.config.sections.model import ModelConfig
+from sfactory.config.sections.population import PopulationConfig
 from sfactory.config.sections.run import (
     BenchmarkConfig,
     CheckpointConfig,

@@ -1,0 +1,57 @@
+"""Flags of the actor-critic network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sfactory.config.field import flag
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The actor-critic network."""
+
+    encoder_mlp_layers: tuple[int, ...] = flag((512, 512), "hidden layers of the MLP encoder", ge=1)
+    encoder_conv_architecture: Literal["convnet_simple", "convnet_impala", "convnet_atari", "resnet_impala"] = flag(
+        "convnet_simple", "convolutions for images (observations with three dimensions); resnet_impala takes any size"
+    )
+    encoder_conv_mlp_layers: tuple[int, ...] = flag((512,), "hidden layers after the convolutions", ge=1)
+    use_rnn: bool = flag(False, "give the policy a memory: a recurrent core between encoder and heads")
+    rnn_type: Literal["gru", "lstm"] = flag("gru", "type of the recurrent core")
+    rnn_size: int = flag(512, "hidden units of each recurrent layer", ge=1)
+    rnn_num_layers: int = flag(1, "recurrent layers", ge=1, le=64)
+    decoder_mlp_layers: tuple[int, ...] = flag((), "hidden layers between the core and the heads", ge=1)
+    nonlinearity: Literal["elu", "relu", "tanh"] = flag("elu", "activation function")
+    policy_initialization: Literal["orthogonal", "xavier_uniform", "torch_default"] = flag(
+        "orthogonal", "initialization of weights"
+    )
+    policy_init_gain: float = flag(1.0, "gain of the initialization of hidden layers", gt=0)
+    use_spectral_norm: bool = flag(
+        False, "divide the weights of each layer of MLP encoders and decoders by their largest singular value"
+    )
+    actor_critic_share_weights: bool = flag(True, "one network for actor and critic; False builds two")
+    adaptive_stddev: bool = flag(True, "Box actions: the standard deviation depends on the state")
+    initial_stddev: float = flag(1.0, "Box actions: initial standard deviation", gt=0)
+    continuous_tanh_scale: float = flag(
+        0.0, "Box actions: means are c tanh(mean / c) with this c (needs adaptive_stddev=False); 0 is off", ge=0
+    )
+    normalize_input: bool = flag(
+        True, "shift and scale observations to mean 0 and deviation 1 by their running statistics"
+    )
+    normalize_input_keys: tuple[str, ...] = flag((), "keys of the observations to normalize; empty: all")
+    normalize_returns: bool = flag(
+        True, "the value function predicts returns normalized to mean 0 and deviation 1 (with V-trace, too)"
+    )
+    amp: Literal["off", "bf16", "fp16", "auto"] = flag(
+        "off",
+        "format that encoders and decoders compute in: bfloat16 or float16; the first layer over plain numbers, all "
+        "else, weights and checkpoints stay float32 (which a GPU then multiplies as TF32); auto uses bf16 if the "
+        "device has units for it",
+    )
+    cuda_graphs: bool = flag(
+        False,
+        "central inference on a GPU replays recorded passes over batches padded to a few sizes; no effect on a CPU",
+    )
+    obs_subtract_mean: float = flag(0.0, "observations that are not normalised are (obs - this) / obs_scale")
+    obs_scale: float = flag(1.0, "observations that are not normalised are (obs - obs_subtract_mean) / this", gt=0)
