@@ -64,17 +64,6 @@ def test_log_prob_entropy_and_kl_and_gradients_equal_those_of_torch(heads: tuple
     assert ours.kl(ours).abs().max() < 1e-12
 
 
-def test_actions_have_the_shapes_and_dtypes_of_the_spec() -> None:
-    distribution = ActionDistribution(MIXED, torch.randn(BATCH, num_params(MIXED)))
-
-    for actions in (distribution.sample_with_log_prob()[0], distribution.mode()):
-        assert list(actions) == ["move", "steer", "fire"]
-        for head in MIXED:
-            action = actions[head.key]
-            assert action.shape == (BATCH, *head.tensor.shape)
-            assert str(action.dtype) == f"torch.{head.tensor.dtype}"
-
-
 def test_sample_comes_with_its_log_prob_and_without_gradient() -> None:
     torch.manual_seed(2)
     distribution = ActionDistribution(MIXED, torch.randn(BATCH, num_params(MIXED), requires_grad=True))

