@@ -171,15 +171,13 @@ def test_sticky_actions_are_drawn_frame_by_frame() -> None:
 def test_score_of_a_whole_game_is_reported_when_it_is_over() -> None:
     env = make()
     env.reset(seed=0)
-    points, steps, lives = 0.0, 0, {5}
+    points, steps, lives, terminated = 0.0, 0, {5}, False
 
-    while True:
+    while not terminated:
         _, reward, terminated, _, info = env.step(FIRE if steps % 10 == 0 else 2 + steps // 40 % 2)
         lives.add(info["lives"])
         points, steps = points + float(reward), steps + 1
-        if terminated:
-            break
-        assert "episode_extra_stats" not in info
+        assert ("episode_extra_stats" in info) == terminated
 
     stats = {"game_score": points, "game_length": float(steps)}
     assert info == {"lives": 0, "true_objective": points, "episode_extra_stats": stats}
@@ -211,16 +209,12 @@ def test_episodic_life_ends_an_episode_with_each_life_and_the_game_with_the_last
 
 def test_game_is_truncated_after_its_frames_and_restarts() -> None:
     env = make(max_episode_frames=40, episodic_life=True)
-    env.reset(seed=0)
 
-    steps = [env.step(FIRE) for _ in range(10)]
-    env.reset()
-    next_game = [env.step(NOOP) for _ in range(10)]
-
-    assert [truncated for _, _, _, truncated, _ in steps] == [False] * 9 + [True]
-    assert not any(terminated for _, _, terminated, _, _ in steps)
-    assert steps[-1][4]["episode_extra_stats"]["game_length"] == 10.0
-    assert next_game[-1][4]["episode_extra_stats"]["game_length"] == 10.0
+    for action in (FIRE, NOOP):
+        env.reset(seed=0 if action == FIRE else None)
+        steps = [env.step(action) for _ in range(10)]
+        assert [step[2:4] for step in steps] == [(False, False)] * 9 + [(False, True)]
+        assert steps[-1][4]["episode_extra_stats"]["game_length"] == 10.0
 
 
 def test_fire_reset_begins_a_game_with_frameskip_frames_of_fire() -> None:
@@ -261,8 +255,7 @@ def test_screen_is_rendered_in_color() -> None:
     screen = env.render()
 
     assert isinstance(screen, np.ndarray)
-    assert screen.shape == (210, 160, 3)
-    assert screen.dtype == np.uint8
+    assert (screen.shape, screen.dtype) == ((210, 160, 3), np.uint8)
     assert len(np.unique(screen.reshape(-1, 3), axis=0)) > 3
     assert (env.metadata["render_fps"], env.metadata[SPANS_FRAMES]) == (15.0, True)
 

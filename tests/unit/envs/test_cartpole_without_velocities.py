@@ -6,9 +6,7 @@ import warnings
 
 from gymnasium.utils.env_checker import check_env
 
-from sfactory.config.env_families import find_family
-from sfactory.config.flags import all_flags, coerce, config_of
-from sfactory.config.validation import check
+from sfactory.config.resolve import read_command_line
 from sfactory.env.factory import make_env
 
 NAME = "cartpole_without_velocities"
@@ -41,11 +39,6 @@ def test_it_follows_gymnasium_with_and_without_a_limit_of_its_own() -> None:
 
 
 def test_defaults_of_its_family_use_an_rnn() -> None:
-    family = find_family(NAME)
+    config = read_command_line([f"--env={NAME}"], prog="sfactory.train").config
 
-    assert family is not None
-    assert (family.name, NAME in family.names()) == ("classic_control", True)
-    defaults = {flag: coerce(all_flags()[flag], value) for flag, value in family.defaults(NAME).items()}
-    config = config_of({"env": NAME, **defaults})
-    assert check(config) == []
     assert (config.model.use_rnn, config.model.rnn_type, config.model.rnn_size) == (True, "gru", 64)

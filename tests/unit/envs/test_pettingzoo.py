@@ -81,8 +81,3 @@ def test_a_particle_world_is_an_env_of_many_agents() -> None:
     assert changes[:3] == [None] * 3
     assert changes[3] is not None
     assert list(changes[3].truncated) == [True] * 3
-
-
-def test_the_family_knows_its_names() -> None:
-    assert all(FAMILY.matches(name) for name in FAMILY.names())
-    assert not FAMILY.matches("CartPole-v1")

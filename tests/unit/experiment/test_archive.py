@@ -63,12 +63,15 @@ def test_restarted_runs_are_kept_under_the_first_free_number(tmp_path: Path) -> 
     assert loaded.path.name == "checkpoint_000000001_100.pth"
 
 
-def test_an_overwritten_run_replaces_the_one_that_was_overwritten_before(tmp_path: Path) -> None:
+def test_an_overwritten_run_replaces_the_one_before_unless_that_is_in_use(tmp_path: Path) -> None:
     moved = [again(tmp_path, "overwrite", mark) for mark in ("first", "second", "third")]
 
     assert moved == [None, tmp_path / "exp_overwritten", tmp_path / "exp_overwritten"]
     assert folders(tmp_path) == {"exp": "third", "exp_overwritten": "second"}
     assert len(list(tmp_path.iterdir())) == 2
+    with RunDir.open(tmp_path, "exp_overwritten"):
+        again(tmp_path, "overwrite", "fourth")
+    assert folders(tmp_path) == {"exp": "fourth", "exp_overwritten": "second", "exp_overwritten0001": "third"}
 
 
 @pytest.mark.parametrize(
@@ -125,24 +128,12 @@ def test_a_run_of_the_same_name_that_was_not_overwritten_is_kept(tmp_path: Path,
     fill(other, "own", experiment="exp_overwritten")
     if config is not None:
         (other / "config.json").write_text(config)
-    before = (other / "config.json").read_text()
+    before = {path: path.read_bytes() for path in other.iterdir() if path.is_file()}
     fill(tmp_path / "exp", "first")
 
     assert again(tmp_path, "overwrite", "second") == tmp_path / "exp_overwritten0001"
 
-    assert (other / "config.json").read_text() == before
-    assert (other / "metrics.jsonl").read_text() == "own"
-
-
-def test_an_overwritten_run_that_is_in_use_is_kept(tmp_path: Path) -> None:
-    fill(tmp_path / "exp_overwritten", "in use")
-    fill(tmp_path / "exp", "first")
-
-    with RunDir.open(tmp_path, "exp_overwritten"):
-        moved = again(tmp_path, "overwrite", "second")
-
-    assert moved == tmp_path / "exp_overwritten0001"
-    assert folders(tmp_path)["exp_overwritten"] == "in use"
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_a_removal_that_was_cut_short_is_continued(tmp_path: Path) -> None:

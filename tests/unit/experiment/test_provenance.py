@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sfactory.experiment.provenance import MOST_DIFF_BYTES, WorkingTree
+from sfactory.experiment.run_dir import RunDir
 from tests.support.files import write_files
 
 NOTHING = {"git_commit": None, "git_dirty": None, "git_untracked": None}
@@ -76,6 +78,26 @@ def test_untracked_files_are_listed_without_ignored_ones_and_those_of_runs(check
     untracked = look().untracked
     assert untracked is not None
     assert [name[-4:] for name in untracked] == [f"{number:04d}" for number in range(100)]
+
+
+def test_each_uncommitted_change_is_kept_once_for_all_sessions(checkout: Path) -> None:
+    train_dir = checkout / "train_dir"
+    for text in ("x = 2\n", "x = 2\n", "x = 3\n", "x = 1\n", "x = 3\n"):
+        (checkout / "a.py").write_text(text)
+        with RunDir.open(train_dir, "exp") as run:
+            run.write_run_json("running", argv=[], seed=1)
+            run.write_run_json("done", argv=[], seed=1)
+
+    records = json.loads(run.run_json.read_text())["sessions"]
+    third = f"git_{records[2]['id']}.diff"
+    assert [record["git_diff"] for record in records] == ["git.diff", "git.diff", third, None, third]
+    assert [record["git_dirty"] for record in records] == [True, True, True, False, True]
+    assert all(record["git_untracked"] == [] for record in records)
+    assert b"+x = 3\n" in (train_dir / "exp" / third).read_bytes()
+    assert len(list((train_dir / "exp").glob("*.diff"))) == 2
+    (checkout / "a.py").write_text("x = 1\n")
+    git("apply", f"{train_dir}/exp/git.diff")
+    assert (checkout / "a.py").read_text() == "x = 2\n"
 
 
 def test_a_large_change_is_cut_at_a_line_and_says_so(checkout: Path) -> None:

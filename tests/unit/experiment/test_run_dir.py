@@ -19,7 +19,6 @@ from sfactory import __version__
 from sfactory.errors import RunDirError
 from sfactory.experiment.run_dir import RunDir
 from sfactory.process.signals import Interrupted, Interrupts
-from tests.support.files import write_files
 from tests.support.source import ROOT
 
 HOLD = """
@@ -33,13 +32,8 @@ with RunDir.open(sys.argv[1], "exp"):
 
 def holder(train_dir: Path) -> subprocess.Popen[str]:
     """Another process that holds the folder until its stdin is closed."""
-    return subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(train_dir)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command, pipe = [sys.executable, "-c", HOLD, str(train_dir)], subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
 
 
 def assert_is_new(train_dir: Path) -> None:
@@ -119,8 +113,8 @@ def test_an_unreadable_run_json_is_renamed_and_does_not_stop_the_run(tmp_path: P
         run.run_json.write_text("{half")
         run.write_run_json("running", argv=[], seed=None)
 
-        assert json.loads(run.run_json.read_text())["status"] == "running"
-        assert (run.path / "run.json.unreadable").read_text() == "{half"
+    assert json.loads(run.run_json.read_text())["status"] == "running"
+    assert (run.path / "run.json.unreadable").read_text() == "{half"
 
 
 def test_a_folder_is_moved_while_it_is_held_or_stays(tmp_path: Path) -> None:
@@ -157,47 +151,6 @@ def test_a_lock_opened_before_the_folder_was_moved_is_not_used(tmp_path: Path, m
     assert len(opened) == 1
     assert_is_new(tmp_path)
     other.close()
-
-
-@pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A git checkout of one commit, which is the current directory; its a.py has changes."""
-    root = write_files(tmp_path / "checkout", {"a.py": "x = 1\n"})
-    monkeypatch.chdir(root)
-    for command in ("init -q", "add .", "-c user.name=a -c user.email=a@example.org commit -q -m first"):
-        subprocess.run(["git", *command.split()], check=True)
-    (root / "a.py").write_text("x = 2\n")
-    return root
-
-
-def session(run: RunDir) -> dict[str, object]:
-    """Record a session; returns its record."""
-    run.write_run_json("running", argv=[], seed=1)
-    run.write_run_json("done", argv=[], seed=1)
-    record = json.loads(run.run_json.read_text())["sessions"][-1]
-    assert isinstance(record, dict)
-    return record
-
-
-def test_each_uncommitted_change_is_kept_once_for_all_sessions(checkout: Path) -> None:
-    train_dir, records = checkout / "train_dir", []
-    for text in ("x = 2\n", "x = 2\n", "x = 3\n", "x = 1\n", "x = 3\n"):
-        (checkout / "a.py").write_text(text)
-        with RunDir.open(train_dir, "exp") as run:
-            records.append(session(run))
-
-    third = f"git_{records[2]['id']}.diff"
-    assert [record["git_diff"] for record in records] == ["git.diff", "git.diff", third, None, third]
-    assert [record["git_dirty"] for record in records] == [True, True, True, False, True]
-    assert all(record["git_untracked"] == [] for record in records)
-    assert b"+x = 2\n" in (train_dir / "exp" / "git.diff").read_bytes()
-    assert b"+x = 3\n" in (train_dir / "exp" / third).read_bytes()
-    assert len(list((train_dir / "exp").glob("*.diff"))) == 2
-
-    (checkout / "a.py").write_text("x = 1\n")
-    subprocess.run(["git", "apply", train_dir / "exp" / "git.diff"], check=True)
-
-    assert (checkout / "a.py").read_text() == "x = 2\n"
 
 
 @pytest.mark.parametrize("call", ["rename", "mkdir"])

@@ -13,9 +13,8 @@ def test_mask_of_the_process_is_read() -> None:
     assert Cores.available().ids == tuple(sorted(os.sched_getaffinity(0)))
 
 
-@pytest.mark.parametrize(("quota", "count"), [(None, 4), (0.5, 1), (1.5, 2), (3.0, 3), (64.0, 4)])
-def test_quota_lowers_the_number_of_cores(quota: float | None, count: int) -> None:
-    assert Cores((0, 1, 2, 5), quota).count == count
+def test_quota_lowers_the_number_of_cores() -> None:
+    assert [Cores((0, 1, 2, 5), quota).count for quota in (None, 0.5, 1.5, 3.0, 64.0)] == [4, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -37,13 +36,15 @@ def test_actors_are_pinned_to_cores_that_are_not_reserved(
     assert [cores.cores_of_actor(actor, actors) for actor in range(actors)] == pinned_to
 
 
-@pytest.mark.parametrize(
-    ("kept", "actors", "threads"), [(0, 1, 7), (0, 6, 2), (0, 7, 1), (0, 8, 1), (0, 100, 1), (2, 7, 2)]
-)
-def test_learner_gets_the_cores_without_actors(kept: int, actors: int, threads: int) -> None:
-    assert Cores(tuple(range(8)), None).keeping(kept).learner_threads(actors) == threads
+def test_learner_gets_the_cores_without_actors() -> None:
+    cores = Cores(tuple(range(8)), None)
+
+    assert [cores.learner_threads(actors) for actors in (1, 6, 7, 8, 100)] == [7, 2, 1, 1, 1]
+    assert cores.keeping(2).learner_threads(7) == 2
 
 
-@pytest.mark.parametrize(("cores", "wanted", "starting"), [(2, 0, 8), (16, 0, 32), (16, 1, 1), (2, 100, 100)])
-def test_number_of_actors_starting_at_once_follows_the_cores(cores: int, wanted: int, starting: int) -> None:
-    assert Cores(tuple(range(cores)), None).actors_starting(wanted) == starting
+def test_number_of_actors_starting_at_once_follows_the_cores() -> None:
+    few, many = Cores((0, 1), None), Cores(tuple(range(16)), None)
+
+    assert [few.actors_starting(wanted) for wanted in (0, 100)] == [8, 100]
+    assert [many.actors_starting(wanted) for wanted in (0, 1)] == [32, 1]

@@ -38,25 +38,15 @@ def refuse(*_: object) -> int:
     raise PermissionError(1, "Operation not permitted")
 
 
-@pytest.mark.parametrize(
-    ("have", "planned", "problem"),
-    [
-        (10 * GIB, 9 * GIB, None),
-        (10 * GIB, 9 * GIB + GIB // 2, r"9,728 MiB of memory, and 10,240 MiB are free; lower --num_workers"),
-        (None, 2**60, None),
-    ],
-)
-def test_plan_above_the_free_memory_is_refused(
-    have: int | None, planned: int, problem: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plan_above_the_free_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (available_memory() or 0) > 0
-    monkeypatch.setattr(resources, "available_memory", lambda: have)
+    monkeypatch.setattr(resources, "available_memory", lambda: 10 * GIB)
 
-    if problem is None:
-        require_memory(planned)
-    else:
-        with pytest.raises(ResourceError, match=problem):
-            require_memory(planned)
+    require_memory(9 * GIB)
+    with pytest.raises(ResourceError, match="9,728 MiB of memory, and 10,240 MiB are free; lower --num_workers"):
+        require_memory(9 * GIB + GIB // 2)
+    monkeypatch.setattr(resources, "available_memory", lambda: None)
+    require_memory(2**60)
 
 
 def test_memory_of_replayed_trajectories_is_planned() -> None:
@@ -68,18 +58,13 @@ def test_memory_of_replayed_trajectories_is_planned() -> None:
         plan_sizes(exceeds, VECTOR)
 
 
-@pytest.mark.parametrize(
-    ("kept", "have", "problem"),
-    [
-        (4, 4, "needs 5 cores, .* this run has 4 .*: at most 3"),
-        (9, 4, "needs 10 cores"),
-        (1, 1, "leave it at 0"),
-    ],
-)
-def test_reserved_cores_that_leave_none_for_actors_are_refused(kept: int, have: int, problem: str) -> None:
-    require_cores(have - 1, have)
-    with pytest.raises(ResourceError, match=problem):
-        require_cores(kept, have)
+def test_reserved_cores_that_leave_none_for_actors_are_refused() -> None:
+    require_cores(3, have=4)
+    require_cores(0, have=1)
+    with pytest.raises(ResourceError, match=r"needs 5 cores, .* this run has 4 .*: at most 3"):
+        require_cores(4, have=4)
+    with pytest.raises(ResourceError, match="leave it at 0"):
+        require_cores(1, have=1)
 
 
 def test_plan_reserves_cores_for_the_learner_or_is_refused() -> None:
@@ -95,23 +80,21 @@ def test_plan_reserves_cores_for_the_learner_or_is_refused() -> None:
 
 @pytest.fixture
 def hard_limit() -> Iterator[int]:
-    """The hard limit of open files; restores the soft one."""
+    """The hard limit of open files, while the soft one is 200."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
     yield before[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_limit_of_open_files_is_raised_to_the_hard_limit(hard_limit: int) -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard_limit), hard_limit))
-
     raise_file_limit()
 
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard_limit, hard_limit)
 
 
-def test_too_few_open_files_are_refused(hard_limit: int) -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard_limit))
-
+@pytest.mark.usefixtures("hard_limit")
+def test_too_few_open_files_are_refused() -> None:
     require_handles(34)
     with pytest.raises(ResourceError, match="35 child processes needs 204 open files, and 200 are allowed"):
         require_handles(35)
@@ -121,19 +104,13 @@ def test_too_few_open_files_are_refused(hard_limit: int) -> None:
     plan_with(num_workers=200, serial_mode=True)  # without child processes
 
 
-@pytest.mark.parametrize(
-    ("cores", "warnings"),
-    [
-        (Cores((3,), None), ["(affinity mask: 3; quota: none), on which its 4 processes take turns"]),
-        (Cores((3, 5), 0.5), ["(affinity mask: 3,5; quota: 0.5 cores), on which its 4 processes take turns"]),
-        (Cores((3, 5), 1.5), []),
-    ],
-)
-def test_run_on_one_core_is_a_warning(cores: Cores, warnings: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    warn_of_few_cores(cores, 4)
+def test_run_on_one_core_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    for cores in (Cores((3,), None), Cores((3, 5), 0.5), Cores((3, 5), 1.5)):
+        warn_of_few_cores(cores, 4)
 
-    for record, warning in zip(caplog.records, warnings, strict=True):
-        assert warning in record.getMessage()
+    first, second = (record.getMessage() for record in caplog.records)
+    assert "(affinity mask: 3; quota: none), on which its 4 processes take turns" in first
+    assert "(affinity mask: 3,5; quota: 0.5 cores), on which its 4 processes take turns" in second
 
 
 def test_refused_pinning_is_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
