@@ -255,7 +255,8 @@ def test_screen_is_rendered_in_color() -> None:
     screen = env.render()
 
     assert isinstance(screen, np.ndarray)
-    assert (screen.shape, screen.dtype) == ((210, 160, 3), np.uint8)
+    assert screen.shape == (210, 160, 3)
+    assert screen.dtype == np.uint8
     assert len(np.unique(screen.reshape(-1, 3), axis=0)) > 3
     assert (env.metadata["render_fps"], env.metadata[SPANS_FRAMES]) == (15.0, True)
 
