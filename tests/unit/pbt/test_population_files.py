@@ -107,30 +107,17 @@ def test_incomplete_line_is_ignored_and_removed(tmp_path: Path) -> None:
     assert read_events(tmp_path) == [event(0, 10), event(1, 12)]
 
 
-def test_repeated_event_supersedes_later_lines(tmp_path: Path) -> None:
-    path = tmp_path / EVENT_LOG_NAME
-    first = PbtEventLog(path)
-    for number, each in enumerate([event(0, 10), event(0, 20), event(1, 30)]):
-        first.append(number, each)
+def test_repeated_event_supersedes_later_lines_and_env_steps_decrease_only_at_a_restore(tmp_path: Path) -> None:
+    event_log = PbtEventLog(tmp_path / EVENT_LOG_NAME)
+    for number, each in enumerate([event(0, 10), event(0, 20), event(1, 3)]):
+        event_log.append(number, each)
 
-    second = PbtEventLog(path)
-    second.append(1, event(0, 15, Kind.RESTORE))
-    second.append(2, event(0, 21))
+    with pytest.raises(ValueError, match="mutate of policy 0 at env step 19, after one at 20"):
+        event_log.append(3, event(0, 19))
+    event_log.append(1, event(0, 15, Kind.RESTORE))
+    event_log.append(2, event(0, 21))
 
     assert read_events(tmp_path) == [event(0, 10), event(0, 15, Kind.RESTORE), event(0, 21)]
-
-
-def test_env_steps_of_a_policy_decrease_only_at_a_restore(tmp_path: Path) -> None:
-    event_log = PbtEventLog(tmp_path / EVENT_LOG_NAME)
-    event_log.append(0, event(0, 100))
-    event_log.append(1, event(1, 50))
-
-    with pytest.raises(ValueError, match="mutate of policy 0 at env step 99, after one at 100"):
-        event_log.append(2, event(0, 99))
-    event_log.append(2, event(0, 80, Kind.RESTORE))
-    event_log.append(3, event(0, 90))
-
-    assert [each.env_steps for each in read_events(tmp_path)] == [100, 50, 80, 90]
 
 
 @pytest.mark.parametrize("line", ["{}", "3", "nonsense", '{"number": 1, "kind": "die"}'])

@@ -31,7 +31,7 @@ EAGER = selected(0.3, 0.1, 1e-6)
 
 
 @given(OBJECTIVES, SELECTIONS)
-def test_places_follow_from_the_order_and_parents_are_better_by_both_gaps(
+def test_places_follow_from_the_order_and_parents_are_all_that_are_better_by_both_gaps(
     objectives: dict[int, float | None], options: PopulationConfig
 ) -> None:
     order = ranked(objectives)
@@ -45,14 +45,14 @@ def test_places_follow_from_the_order_and_parents_are_better_by_both_gaps(
         rank = order.index(policy)
         worst = rank >= len(order) - best
         assert found.place is (Place.BEST if rank < best else Place.WORST if worst else Place.MIDDLE)
-        assert not found.parents or found.place is Place.WORST
-        for parent in found.parents:
-            other = objectives[parent]
-            assert own is not None
-            assert other is not None
-            assert other - own > options.pbt_replace_reward_gap_absolute
-            assert relative_gap(other, own) > options.pbt_replace_reward_gap
-            assert parent in order[:best]
+        leads = [(parent, objectives[parent] or 0.0, own or 0.0) for parent in order[:best]]
+        assert found.parents == tuple(
+            parent
+            for parent, other, low in leads
+            if found.place is Place.WORST
+            and other - low > options.pbt_replace_reward_gap_absolute
+            and relative_gap(other, low) > options.pbt_replace_reward_gap
+        )
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,6 @@ def test_policies_are_ranked_by_their_objectives(
     assert {policy: standing(policy, objectives, EAGER).parents for policy in parents} == parents
 
 
-def test_both_gaps_must_be_exceeded() -> None:
-    near: dict[int, float | None] = {0: 100.0, 1: 95.0}
-
-    assert standing(1, near, selected(0.3, 0.1, 1e-6)).parents == ()
-    assert standing(1, near, selected(0.3, 0.04, 1e-6)).parents == (0,)
-    assert standing(1, near, selected(0.3, 0.04, 5.0)).parents == ()
-    assert standing(1, {0: 1.0, 1: 1.0}, selected(0.3, 0.0, 0.0)).parents == ()
-
-
 @pytest.mark.parametrize(
     ("metric", "episodes", "reported", "name"),
     [
@@ -99,6 +90,7 @@ def test_both_gaps_must_be_exceeded() -> None:
         ("true_objective", 500, ["deaths", "true_objective"], "true_objective"),
         ("true_objective", 104, ["kills", "deaths"], "reward"),
         ("kils", 104, ["kills", "deaths"], None),
+        ("kills", 99, ["deaths"], "unknown"),
     ],
 )
 def test_metric_is_the_named_one_or_is_replaced_or_refused(
@@ -106,14 +98,12 @@ def test_metric_is_the_named_one_or_is_replaced_or_refused(
 ) -> None:
     found = ranking_metric(metric, 100, episodes, reported)
 
-    assert found is not None
+    if found is None:  # too few episodes
+        assert name == "unknown"
+        return
     assert found.name == name
     missing = f"pbt_target_objective={metric}: none of the first {episodes}"
     assert (found.text == "") if name == metric else (missing in found.text and "length, deaths, kills" in found.text)
-
-
-def test_metric_is_unknown_after_too_few_episodes() -> None:
-    assert ranking_metric("kills", 100, 99, ["deaths"]) is None
 
 
 def test_policy_without_true_objective_is_not_ranked_by_its_returns() -> None:
