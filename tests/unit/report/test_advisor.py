@@ -55,9 +55,8 @@ def advice(
 
 def named(text: str | None) -> set[str]:
     """The flags in an advice; --inference and --amp with their values."""
-    assert text is not None
     valued = ("--inference", "--amp")
-    return {flag if flag.startswith(valued) else flag.partition("=")[0] for flag in re.findall(r"--[\w=]+", text)}
+    return {flag if flag.startswith(valued) else flag.partition("=")[0] for flag in re.findall(r"--[\w=]+", text or "")}
 
 
 CASES: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [

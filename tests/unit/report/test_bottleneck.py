@@ -63,8 +63,10 @@ def test_shares_are_means_over_the_processes_of_a_kind_in_the_last_window(monkey
     assert load.idle_cores == pytest.approx(8 - 2 * 0.625 - 0.25 - 0.75)
 
 
-def test_unfinished_work_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_work_counts_and_a_process_that_has_not_started_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = Processes(LOCAL, 8, monkeypatch)
+    unstarted = StatusBoard(LOCAL)
+    meter = LoadMeter(unstarted, 8)
     learner, actor = processes.watches["sf-learner-0"], processes.watches["sf-actor-0"]
     actor.before_wait()
     processes.time += 1.0
@@ -82,21 +84,12 @@ def test_unfinished_work_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     processes.time += 1.0
     assert processes.meter.take().busy["learner"] == pytest.approx(0.75)
 
-
-def test_a_process_that_has_not_started_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes = Processes(LOCAL, 8, monkeypatch)
-    board = StatusBoard(LOCAL)
-    meter = LoadMeter(board, 8)
-    processes.time += 9.0
-    watch = Stopwatch(board.row("sf-actor-0"))
+    watch = Stopwatch(unstarted.row("sf-actor-0"))
     processes.time += 0.25
     watch.before_wait()
     processes.time += 0.75
-
     load = meter.take()
-
-    assert load.busy == {"actor": 0.25, "learner": 0.0}
-    assert load.waiting == {"actor": 0.75, "learner": 0.0}
+    assert (load.busy, load.waiting) == ({"actor": 0.25, "learner": 0.0}, {"actor": 0.75, "learner": 0.0})
 
 
 def test_a_process_that_stops_working_during_the_reading_loses_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,21 +135,21 @@ def test_depths_of_rings_and_datasets_cover_the_last_window_only(monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("cores", "shares", "bound_by"),
+    ("cores", "actor", "policy", "learner", "bound_by"),
     [
-        (8, {"actor": 0.98, "policy": 0.5, "learner": 0.3}, "actor"),
-        (8, {"actor": 0.3, "policy": 0.95, "learner": 0.3}, "policy"),
-        (8, {"actor": 0.3, "policy": 0.5, "learner": 0.99}, "learner"),
-        (8, {"actor": 0.5, "policy": 0.5, "learner": 0.5}, "nobody"),
-        (2, {"actor": 0.6, "policy": 0.5, "learner": 0.5}, "cores"),
-        (2, {"actor": 0.99, "policy": 0.3, "learner": 0.3}, "actor"),
-        (8, {"actor": 0.0, "policy": 0.0, "learner": 0.0}, None),
+        (8, 0.98, 0.5, 0.3, "actor"),
+        (8, 0.3, 0.95, 0.3, "policy"),
+        (8, 0.3, 0.5, 0.99, "learner"),
+        (8, 0.5, 0.5, 0.5, "nobody"),
+        (2, 0.6, 0.5, 0.5, "cores"),
+        (2, 0.99, 0.3, 0.3, "actor"),
+        (8, 0.0, 0.0, 0.0, None),
     ],
 )
 def test_bottleneck_is_named(
-    monkeypatch: pytest.MonkeyPatch, cores: int, shares: dict[str, float], bound_by: str | None
+    monkeypatch: pytest.MonkeyPatch, cores: int, actor: float, policy: float, learner: float, bound_by: str | None
 ) -> None:
     processes = Processes(CENTRAL, cores, monkeypatch)
-    processes.work(2.0, **shares)
+    processes.work(2.0, actor=actor, policy=policy, learner=learner)
 
     assert processes.meter.take().bound_by == bound_by

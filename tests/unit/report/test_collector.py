@@ -47,6 +47,11 @@ TIMES = LearnerTimes(
 )
 
 
+@pytest.fixture(name="source")
+def _source() -> Source:
+    return Source()
+
+
 class Source:
     """A collector and everything that feeds it."""
 
@@ -83,20 +88,6 @@ class Source:
         self.reports.sample()
 
 
-@pytest.fixture
-def source() -> Source:
-    return Source()
-
-
-def test_at_the_start_there_are_no_values(source: Source) -> None:
-    source.reports.stop()  # stopping a thread that was never started is allowed
-    summary = source.reports.summary("interrupted")
-
-    assert (summary.env_steps, summary.episodes, summary.updates, summary.train_seconds) == (0, 0, 0, 0.0)
-    assert (summary.fps, summary.sample_fps, summary.episode_return_mean, summary.policy_lag.max) == (None,) * 4
-    assert source.reports.best_metric_means() == [None]
-
-
 def test_thread_reads_messages_during_the_run_and_all_that_were_sent_before_the_stop(source: Source) -> None:
     source.reports.start()
     source.episodes(1.0, 3.0, length=7)
@@ -113,7 +104,7 @@ def test_thread_reads_messages_during_the_run_and_all_that_were_sent_before_the_
     assert source.reports.progress().return_mean == (58 + 58 + 59 + 59) / 4
 
 
-def test_counters_of_learners_and_actors_are_in_rows(source: Source) -> None:
+def test_counters_and_memory_of_processes_are_in_rows(source: Source) -> None:
     counts = {"run_env_steps": 500, "replayed_steps": 250, "dropped_steps": 32, "publications": 9, "target_updates": 4}
     for name, count in {**counts, "datasets": 7, "updates": 8}.items():
         source.learner.set(name, count)
@@ -121,6 +112,7 @@ def test_counters_of_learners_and_actors_are_in_rows(source: Source) -> None:
         actor.set("env_steps", steps)
         actor.set("env_restarts", 2)
         actor.set("bad_env_data", 3)
+    source.actors[1].set("pid", os.getppid())
 
     row = source.reports.scalars()
 
@@ -128,16 +120,8 @@ def test_counters_of_learners_and_actors_are_in_rows(source: Source) -> None:
     expected["trained_env_steps"] = expected.pop("run_env_steps")
     assert {name: row[f"perf/{name}"] for name in expected} == expected
     assert source.reports.progress().env_faults == {"env_restarts": 4, "bad_env_data": 6}
-
-
-def test_rates_start_with_the_first_step(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nothing happens during the first 50 s.
-    for at, sampled, trained, seconds in ((0, 0, 0, 0), (50, 10, 0, 0), (52, 210, 0, 1), (54, 410, 100, 3)):
-        source.sample(monkeypatch, at, sampled, trained, seconds)
-
-    progress = source.reports.progress()
-    assert progress.sample_fps == 100.0
-    assert (progress.fps_10s, progress.fps_60s) == (50.0, 50.0)
+    names = [name for name in row if name.startswith("memory/")]
+    assert names == ["memory/sf-main_mb", "memory/sf-actor-1_mb", "memory/total_mb"]
 
 
 def test_shutdown_does_not_count_in_the_sampling_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,19 +146,25 @@ def test_shutdown_does_not_count_in_the_sampling_rate(tmp_path: Path, monkeypatc
 
 
 def test_rates_cover_their_windows_and_the_highest_are_kept(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    # 300 and 200 steps a second for 10 s, then a tenth of that for 290 s.
-    for at, sampled, trained in ((1, 1, 0), (11, 3001, 2000), (241, 9901, 6600), (301, 11_701, 7800)):
-        source.sample(monkeypatch, at, sampled, trained, at)
+    # A start-up of 50 s, 300 and 200 steps a second for 10 s, then a tenth of that for 290 s.
+    counts = ((-49, 0, 0), (1, 1, 0), (11, 3001, 2000), (241, 9901, 6600), (301, 11_701, 7800))
+    for at, sampled, trained in counts:
+        source.sample(monkeypatch, at, sampled, trained, max(at, 0))
 
     row = source.reports.scalars()
+    progress = source.reports.progress()
+    assert (progress.sample_fps, progress.fps_10s, progress.fps_60s) == (30.0, 20.0, 20.0)
+    # Start-up is not part of the rates.
+    assert (source.reports.summary("done").sample_fps, row["time/fps"]) == (39.0, 26.0)
 
     assert (row["perf/peak_sample_fps"], row["perf/peak_train_fps"]) == (300.0, 200.0)
     assert (row["perf/sample_fps"], row["perf/fps_10s"], row["perf/fps_60s"]) == (30.0, 20.0, 20.0)
     assert row["perf/fps_300s"] == 7800 / 300
 
 
-def test_newest_statistics_of_the_learner_are_shown(source: Source) -> None:
-    before = source.reports.scalars()
+def test_newest_statistics_of_the_learner_are_shown_and_at_the_start_there_are_none(source: Source) -> None:
+    before, summary = source.reports.scalars(), source.reports.summary("interrupted")
+    assert (summary.fps, summary.sample_fps, summary.episode_return_mean, summary.policy_lag.max) == (None,) * 4
     source.episodes(1.0)
     source.inbox.put(STATS._replace(policy_loss=-9.0, lag=PolicyLag(1.0, 2.0, 9.0)))
     source.inbox.put(STATS)
@@ -349,14 +339,6 @@ def test_refused_statistics_and_too_many_names_are_one_warning_per_actor(
     assert len(source.reports.summary("done").episode_extra_stats) == 64
 
 
-def test_rows_have_the_memory_of_running_processes(source: Source) -> None:
-    source.actors[1].set("pid", os.getppid())
-
-    names = [key for key in source.reports.scalars() if key.startswith("memory/")]
-
-    assert names == ["memory/sf-main_mb", "memory/sf-actor-1_mb", "memory/total_mb"]
-
-
 def test_resumed_run_reports_its_earlier_state_before_the_learner_has_loaded_it(source: Source) -> None:
     source.episodes(3.0, 5.0, length=7)
     source.reports.poll()
@@ -369,6 +351,7 @@ def test_resumed_run_reports_its_earlier_state_before_the_learner_has_loaded_it(
     assert reports.scalars()["perf/train_seconds"] == 20.0
     assert reports.scalars()["perf/updates"] == 30
     ended = reports.summary("interrupted")
+    reports.stop()  # stopping a thread that was never started is allowed
     assert (ended.env_steps, ended.updates, ended.episodes) == (1000, 30, 2)
     # No episode has ended in this session, so those of the last session count.
     assert (ended.episode_return_mean, ended.episode_length_mean, ended.true_objective_mean) == (4.0, 7.0, 4.0)

@@ -58,10 +58,6 @@ def shown(progress: Progress, steps: int | None = None, seconds: float | None = 
     return re.sub(STAMP, "", line)
 
 
-def log_lines(path: Path) -> list[str]:
-    return [re.sub(STAMP, "", line) for line in path.read_text().splitlines()]
-
-
 def test_a_report_is_one_line_of_pairs_off_a_terminal() -> None:
     unknown = Progress(env_steps=0, train_seconds=0.0, updates=0)
 
@@ -113,7 +109,7 @@ def test_a_terminal_gets_a_bar_and_the_log_gets_lines(tmp_path: Path) -> None:
     assert "env_steps=5" not in text
     assert re.search(r"\r" + STAMP + r"actor 3 was replaced\n", text)
     assert text.splitlines()[-1] == "RESULT done env_steps=1"
-    earlier, *lines = [line.partition(" fps")[0] for line in log_lines(log)]
+    earlier, *lines = [re.sub(STAMP, "", line).partition(" fps")[0] for line in log.read_text().splitlines()]
     assert earlier == "an earlier session"
     assert lines == ["env_steps=500000", "env_steps=1000010", "actor 3 was replaced", "RESULT done env_steps=1"]
 
@@ -134,27 +130,21 @@ def test_a_terminal_without_width_gets_lines(columns: int, bar: bool) -> None:
     assert ("env_steps=500000" in text) is not bar
 
 
-def test_stderr_is_the_default_and_stdout_stays_empty(capsys: pytest.CaptureFixture[str]) -> None:
-    console = Console(None, None)
-    console.message("hello")
-    console.line(full_progress())
-    console.close("RESULT done")
-
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert len(captured.err.splitlines()) == 3
-
-
-@pytest.mark.parametrize("stream", [Broken(), io.StringIO()], ids=["broken pipe", "closed"])
-def test_a_broken_terminal_does_not_end_the_run(tmp_path: Path, stream: io.StringIO) -> None:
+@pytest.mark.parametrize("stream", [Broken(), io.StringIO(), None], ids=["broken pipe", "closed", "stderr"])
+def test_a_broken_terminal_does_not_end_the_run_and_stdout_stays_empty(
+    tmp_path: Path, stream: io.StringIO | None, capsys: pytest.CaptureFixture[str]
+) -> None:
     console = Console(100, None, stream=stream, log_path=tmp_path / "sf_log.txt")
-    stream.close()
+    if stream is not None:
+        stream.close()
 
     console.line(full_progress())
     console.message("still here")
     console.close("RESULT done")
 
     assert len((tmp_path / "sf_log.txt").read_text().splitlines()) == 3
+    captured = capsys.readouterr()
+    assert (captured.out, len(captured.err.splitlines())) == ("", 3 if stream is None else 0)
 
 
 def test_a_log_that_cannot_be_opened_is_reported_and_log_records_become_messages(tmp_path: Path) -> None:
