@@ -10,7 +10,6 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -67,8 +66,11 @@ class Run:
     def setup(self, evaluator: int = 0, seed: int = 1, generation: int = 0) -> EvaluatorSetup:
         return self.shared.evaluator(evaluator, self.config, seed, generation)
 
-    def evaluator(self, env: gymnasium.Env[Any, Any], evaluator: int = 0) -> Evaluator:
-        return Evaluator(self.setup(evaluator), lambda seed: env, self.shared.status.row(f"sf-eval-{evaluator}"))
+    def evaluator(self, *envs: ScriptedEnv, evaluator: int = 0, seed: int = 1) -> Evaluator:
+        """``envs``: made in this order."""
+        made = iter(envs)
+        row = self.shared.status.row(f"sf-eval-{evaluator}")
+        return Evaluator(self.setup(evaluator, seed), lambda seed: next(made), row)
 
     def parts(self) -> list[EvaluationPart]:
         return [part for part in self.shared.actors_to_main.get(0) if isinstance(part, EvaluationPart)]
@@ -97,17 +99,15 @@ def test_an_evaluation_is_of_whole_episodes_of_the_newest_version() -> None:
 @pytest.mark.parametrize(("interval", "versions"), [(1e-6, ()), (1e6, (0,))])
 def test_an_evaluation_waits_for_weights_and_for_its_time(interval: float, versions: tuple[int, ...]) -> None:
     run, env = Run(*versions, eval_interval_sec=interval), ScriptedEnv([])
-    evaluator = run.evaluator(env)
 
-    for _ in range(3):
-        evaluator.turn(0)
+    run.evaluator(env).turn(0)
 
     assert (run.parts(), env.seeds) == ([], [])
 
 
 def test_all_evaluators_play_the_same_version_though_newer_ones_are_published() -> None:
     run = Run(eval_workers=2, eval_episodes=3)
-    evaluators = [run.evaluator(ScriptedEnv(SCRIPT * 9), evaluator) for evaluator in range(2)]
+    evaluators = [run.evaluator(ScriptedEnv(SCRIPT * 9), evaluator=evaluator) for evaluator in range(2)]
     for version in range(4):
         run.publish(version)
         evaluators[0].turn(0)  # it presents the first one, and has to wait for the other
@@ -137,7 +137,7 @@ def played_actions(deterministic: bool, seed: int) -> list[int]:
         model.policy_head.linear.weight.normal_()
     run.shared.weights[0].publish(FlatState(model).to_host(), 0)
     env = ScriptedEnv([(4, "terminated")] * 12)
-    evaluator = Evaluator(run.setup(seed=seed), lambda seed: env, run.shared.status.row("sf-eval-0"))
+    evaluator = run.evaluator(env, seed=seed)
     for _ in range(2):
         evaluator.turn(0)
     assert len(env.taken) == 2 * 3 * 4
@@ -146,11 +146,10 @@ def played_actions(deterministic: bool, seed: int) -> list[int]:
 
 def test_an_evaluation_takes_the_mode_or_draws_by_its_own_seed() -> None:
     assert played_actions(True, seed=1) == played_actions(True, seed=2)
-    assert played_actions(False, seed=1) == played_actions(False, seed=1)
-    assert played_actions(False, seed=1) != played_actions(False, seed=2)
-    # Two evaluations are no copies of each other.
     drawn = played_actions(False, seed=1)
-    assert drawn[:12] != drawn[12:]
+    assert drawn == played_actions(False, seed=1)
+    assert drawn != played_actions(False, seed=2)
+    assert drawn[:12] != drawn[12:]  # two evaluations are no copies of each other
 
 
 def test_a_stop_is_seen_within_an_episode_and_drops_what_would_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +175,7 @@ def test_a_stop_is_seen_within_an_episode_and_drops_what_would_take_long(monkeyp
 
 def test_an_evaluation_begun_before_a_stop_is_finished_if_it_does_not_take_long() -> None:
     run = Run(4, eval_workers=2)
-    first, second = (run.evaluator(ScriptedEnv(SCRIPT), evaluator) for evaluator in range(2))
+    first, second = (run.evaluator(ScriptedEnv(SCRIPT), evaluator=evaluator) for evaluator in range(2))
     first.turn(0)
     run.shared.control.order_stop(Stop.NOW)
 
@@ -212,12 +211,11 @@ def test_objectives_are_reported_and_what_is_not_finite_is_in_no_mean(caplog: py
 
 
 def test_an_evaluator_closes_its_env_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[ScriptedEnv] = []
+    env = ScriptedEnv(SCRIPT)
 
     class Scripted(EnvFactory):
         def __call__(self, render_mode: str | None = None) -> ScriptedEnv:
-            made.append(ScriptedEnv(SCRIPT))
-            return made[-1]
+            return env
 
     run = Run(0)
     run.shared.control.order_stop(Stop.SAVE)
@@ -226,7 +224,7 @@ def test_an_evaluator_closes_its_env_at_the_end(monkeypatch: pytest.MonkeyPatch)
 
     run_evaluator(dataclasses.replace(run.setup(), factory=Scripted("any")), row)
 
-    assert [env.closed for env in made] == [True]
+    assert env.closed
     assert row.get("state") == State.RUNNING
 
 
@@ -272,13 +270,10 @@ class Failing(ScriptedEnv):
 
 
 def test_an_env_that_fails_is_recreated_and_the_evaluation_starts_over(caplog: pytest.LogCaptureFixture) -> None:
-    run = Run(2, max_env_restarts=1)
-    envs: list[ScriptedEnv] = [Failing(SCRIPT), ScriptedEnv(SCRIPT)]
-    made = iter(envs)
-    evaluator = Evaluator(run.setup(), lambda seed: next(made), run.shared.status.row("sf-eval-0"))
+    run, envs = Run(2, max_env_restarts=1), (Failing(SCRIPT), ScriptedEnv(SCRIPT))
 
     with caplog.at_level(logging.WARNING):
-        evaluator.turn(0)
+        run.evaluator(*envs).turn(0)
 
     (part,) = run.parts()
     assert (part.policy_version, part.totals.episodes, part.totals.return_sum) == (2, 3, sum(RETURNS))
@@ -287,12 +282,10 @@ def test_an_env_that_fails_is_recreated_and_the_evaluation_starts_over(caplog: p
 
 
 def test_an_env_that_fails_as_often_as_is_allowed_ends_the_evaluator() -> None:
-    run = Run(2, max_env_restarts=2)
-    made = iter([Failing(SCRIPT) for _ in range(3)])  # the first, and two restarts
-    evaluator = Evaluator(run.setup(), lambda seed: next(made), run.shared.status.row("sf-eval-0"))
+    run, envs = Run(2, max_env_restarts=2), [Failing(SCRIPT) for _ in range(4)]
 
     with pytest.raises(EnvFailed, match="the simulator is gone"):
-        evaluator.turn(0)
+        run.evaluator(*envs).turn(0)
 
     assert run.parts() == []
-    assert next(made, None) is None
+    assert [len(env.seeds) for env in envs] == [1, 1, 1, 0]  # the first, and two restarts

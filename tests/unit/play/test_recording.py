@@ -144,15 +144,6 @@ def test_impossible_videos_and_windows_are_refused(
     assert sorted(os.listdir("train_dir/run")) == ["checkpoint_p0", "config.json"]
 
 
-def test_flags_that_contradict_each_other_are_refused_together(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = refused(
-        capsys, "--render=window", "--no_render=True", "--video_name=../x", "--video_frames=3", "--fps=-1", "--seed=1"
-    )
-
-    expected = ["--render=window", "--video_name=../x", "--video_name=../x", "--video_frames=3", "--fps=-1.0"]
-    assert sorted(line.split(": ")[1] for line in lines) == sorted(expected)
-
-
 def test_statistics_of_the_env_are_in_the_result(capsys: pytest.CaptureFixture[str]) -> None:
     save_drawn(env=f"{ENVS}:Stacked", frameskip=4, hold=4, length=3)
 
