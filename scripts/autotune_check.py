@@ -119,7 +119,7 @@ def checked(
     flags = chosen(run(command).stderr, command)
     print(f"{env}: autotune chose {' '.join(flags)}", flush=True)
     looks: dict[Setting, float] = {}
-    for setting in grid(most_envs(read_command_line(empty(env), prog="sfactory.train").config)):
+    for setting in grid(most_envs(read_command_line(empty(env)).config)):
         looks[setting] = measure(benchmark([*empty(env), *setting.flags], glance))
         print(f"{env}: {' '.join(setting.flags)}: {looks[setting]:,.0f} env steps/s", flush=True)
     first, second = sorted(looks, key=lambda setting: looks[setting], reverse=True)[:2]

@@ -141,7 +141,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     torch.set_num_threads(given.threads)
-    subject = Subject(read_command_line(flags, prog="sfactory.train").config)
+    subject = Subject(read_command_line(flags).config)
     call, steps = subject.forward() if given.what == "forward" else subject.train()
     rate = steps * calls_per_second(call, given.seconds)
     result = {"what": given.what, "threads": given.threads, "steps_per_call": steps}

@@ -68,7 +68,7 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
     """
     _require_suitable_process()
     arguments = _arguments(flags)
-    resolved = read_command_line(arguments, prog="sfactory.train")
+    resolved = read_command_line(arguments)
     if resolved.config.benchmark.benchmark:
         raise ConfigError(["--benchmark=True: sfactory.run trains; python -m sfactory.train measures"])
     # Imports torch, so a mistyped flag is reported before, and the environment variables are set. A signal that raises

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Play as ``argv`` (default: the command line) says; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     with Command("sf-enjoy") as command:
-        config = read_enjoy_line(arguments, prog="sfactory.enjoy")
+        config = read_enjoy_line(arguments)
         command.print_result(lambda: _enjoy(config, command.interrupts))
         if command.interrupts.count:
             command.exit_code = command.interrupts.exit_code

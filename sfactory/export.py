@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Export as ``argv`` (default: the command line) says; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     with Command("sf-export") as command:
-        config = read_export_line(arguments, prog="sfactory.export")
+        config = read_export_line(arguments)
         command.print_result(lambda: _export(config))
     return command.exit_code
 

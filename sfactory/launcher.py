@@ -12,15 +12,13 @@ from collections.abc import Sequence
 from sfactory.config.launcher import LauncherConfig, read_launcher_line
 from sfactory.process.command import Command
 
-_PROG = "sfactory.launcher"
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: ``sys.argv``); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     with Command("sf-launcher") as command:
-        config = read_launcher_line(arguments, prog=_PROG)
-        to_repeat = shlex.join([sys.executable, "-m", _PROG, *arguments])
+        config = read_launcher_line(arguments)
+        to_repeat = shlex.join([sys.executable, "-m", "sfactory.launcher", *arguments])
         command.print_result(lambda: _launch(config, to_repeat, command))
     return command.exit_code
 

@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: ``sys.argv``); returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     with Command("sf-plot") as command:
-        plot = read_plot_line(arguments, prog="sfactory.plot")
+        plot = read_plot_line(arguments)
         command.print_result(lambda: _draw(plot))
     return command.exit_code
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from sfactory.experiment.summary import Result, Summary
 
 _STARTED_AT = now()
-_PROG = "sfactory.train"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             import sfactory.experiment.summary  # noqa: F401
             from sfactory.config.resolve import read_command_line
 
-        resolved = read_command_line(arguments, prog=_PROG)
+        resolved = read_command_line(arguments)
         # Imported only now, so that a mistyped flag is reported at once. torch comes with the session, while the fork
         # server imports it too; torch calls Python from C++ that ends the process if a signal raises.
         with signals_held_back():
@@ -97,7 +96,7 @@ def _earlier_summary(arguments: Sequence[str]) -> Summary | None:
     from sfactory.experiment.summary import Summary
 
     try:
-        config = read_command_line(arguments, prog=_PROG).config
+        config = read_command_line(arguments).config
     except (ConfigError, SystemExit):
         return None
     except Exception as error:  # an env module may not be importable again after a signal has cut its import short

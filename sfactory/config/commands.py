@@ -43,21 +43,22 @@ class Command(Generic[Settings]):
         fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(kind)  # type: ignore[arg-type]
         known = {each.name: Flag(each.name, name, hints[each.name], each.default, flag_info(each)) for each in fields}
         self._flags = types.MappingProxyType(known)
-        self._kind, self._about, self._clashes, self._usage = kind, about, clashes, usage
+        self._kind, self._clashes = kind, clashes
+        self._help = (f"sfactory.{name} {usage}", about)
 
     def flags(self) -> Mapping[str, Flag]:
         """The command's flags by name."""
         return self._flags
 
-    def read(self, argv: Sequence[str], *, prog: str, problems: Sequence[str] = ()) -> Settings:
-        """The settings that ``argv`` (without the program's name) asks for; ``prog`` is the module named in ``--help``.
+    def read(self, argv: Sequence[str], problems: Sequence[str] = ()) -> Settings:
+        """The settings that ``argv`` (without the program's name) asks for.
 
         Raises ConfigError with every problem, those in ``problems`` first. With ``--help`` prints the flags to stdout
         and raises SystemExit(0), whatever else is wrong.
         """
         line = scan(argv, self._flags, takes_config=False)
         if line.help:
-            print(command_help(prog, self._usage, self._about, self._flags.values()), end="")
+            print(command_help(*self._help, self._flags.values()), end="")
             raise SystemExit(0)
         settings = self._kind(**line.values)
         found = [*problems, *line.problems, *self._value_problems(settings, line.broken)]
@@ -82,25 +83,31 @@ class Command(Generic[Settings]):
         return problems + [p.text for p in find_problems(config_of(where), broken) if p.flags[0] in where]
 
 
+@dataclass(frozen=True)
+class PolicyFlags:
+    """Which policy of which run to load, at which checkpoint."""
+
+    experiment: str = flag("default_experiment", "name of the run")
+    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
+    load_checkpoint_kind: Literal["latest", "best", "milestone"] = flag(
+        "latest", "checkpoint to load: the newest, the best policy, or the newest milestone (never deleted)"
+    )
+    checkpoint_env_steps: int | None = flag(
+        None,
+        "load the checkpoint of exactly this env step, of any kind, or of the kind that load_checkpoint_kind names if "
+        "that is best or milestone",
+        ge=0,
+    )
+    policy_index: int = flag(0, "policy to load, of a run that trains several", ge=0)
+
+
 SUFFIX = ".safetensors"
 
 
 @dataclass(frozen=True)
-class ExportConfig:
+class ExportConfig(PolicyFlags):
     """Which weights to export, and into which file."""
 
-    experiment: str = flag("default_experiment", "name of the run whose weights are exported")
-    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
-    load_checkpoint_kind: Literal["latest", "best", "milestone"] = flag(
-        "latest", "checkpoint to export: the newest, the best policy, or the newest milestone (never deleted)"
-    )
-    checkpoint_env_steps: int | None = flag(
-        None,
-        "export the checkpoint of exactly this env step, of any kind, or of the kind that load_checkpoint_kind names "
-        "if that is best or milestone",
-        ge=0,
-    )
-    policy_index: int = flag(0, "policy to export, of a run that trains several", ge=0)
     out: str = flag("", "file to write, which must not exist yet; its name ends in .safetensors")
 
 
@@ -153,13 +160,13 @@ _PLOT = Command(
 plot_flags = _PLOT.flags
 
 
-def read_plot_line(argv: Sequence[str], *, prog: str) -> Plot:
+def read_plot_line(argv: Sequence[str]) -> Plot:
     """The plot that ``argv`` asks for: two words, then flags; otherwise as ``Command.read``.
 
     RUN is a folder in --train_dir of that name, else the folder itself.
     """
     count = next((i for i, token in enumerate(argv) if token.startswith("-")), len(argv))
-    settings = _PLOT.read(argv[count:], prog=prog, problems=_word_problems(argv[:count], prog))
+    settings = _PLOT.read(argv[count:], _word_problems(argv[:count]))
     run = argv[1]
     found = [path for path in (Path(settings.train_dir) / run, Path(run)) if path.is_dir()]
     if not found:
@@ -168,8 +175,8 @@ def read_plot_line(argv: Sequence[str], *, prog: str) -> Plot:
     return Plot(found[0], Path(settings.out) if settings.out else found[0] / f"{_POPULATION}{SUFFIXES[0]}")
 
 
-def _word_problems(words: Sequence[str], prog: str) -> list[str]:
-    usage = f"write python -m {prog} {_POPULATION} RUN [--out=FILE]"
+def _word_problems(words: Sequence[str]) -> list[str]:
+    usage = f"write python -m sfactory.plot {_POPULATION} RUN [--out=FILE]"
     if not words:
         return [f"what is to be drawn? {usage}"]
     if words[0] != _POPULATION:

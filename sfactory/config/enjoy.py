@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from sfactory.config.commands import Clash, Command
+from sfactory.config.commands import Clash, Command, PolicyFlags
 from sfactory.config.field import flag
 
 _VIDEO_SUFFIX = ".mp4"
@@ -15,21 +15,9 @@ _VIDEO_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
-class EnjoyConfig:
+class EnjoyConfig(PolicyFlags):
     """Which run to play, how, and for how long."""
 
-    experiment: str = flag("default_experiment", "name of the run to play")
-    train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
-    load_checkpoint_kind: Literal["latest", "best", "milestone"] = flag(
-        "latest", "checkpoint to play: the newest, the best policy, or the newest milestone (never deleted)"
-    )
-    checkpoint_env_steps: int | None = flag(
-        None,
-        "play the checkpoint of exactly this env step, of any kind, or of the kind that load_checkpoint_kind names if "
-        "that is best or milestone",
-        ge=0,
-    )
-    policy_index: int = flag(0, "policy to play, of a run that trains several", ge=0)
     max_num_episodes: int = flag(20, "whole episodes to play", ge=1)
     max_num_frames: int = flag(
         1_000_000_000,

@@ -266,9 +266,9 @@ def _json_object(flag: Flag, data: object) -> dict[str, object]:
     return result
 
 
-def train_help(prog: str, family: str | None, family_defaults: Mapping[str, object]) -> str:
+def train_help(family: str | None, family_defaults: Mapping[str, object]) -> str:
     """All flags of train by section. ``family_defaults``: what the env family ``family`` sets for the environment."""
-    lines = [f"usage: python -m {prog} --env=ENV [--flag=value ...]", "", *textwrap.wrap(_FORM_OF_TRAIN, _WIDTH)]
+    lines = ["usage: python -m sfactory.train --env=ENV [--flag=value ...]", "", *textwrap.wrap(_FORM_OF_TRAIN, _WIDTH)]
     lines += ["", "  --config FILE", f"{_INDENT}YAML or JSON file with a flat mapping of flag names to values"]
     for section, section_type in get_type_hints(Config).items():
         lines += ["", f"{section}: {(section_type.__doc__ or '').strip()}"]
@@ -280,9 +280,9 @@ def train_help(prog: str, family: str | None, family_defaults: Mapping[str, obje
     return "\n".join(lines) + "\n"
 
 
-def command_help(prog: str, usage: str, about: str, flags: Iterable[Flag]) -> str:
-    """The flags of another command. ``usage``: what the command line begins with. ``about``: what the command does."""
-    lines = [f"usage: python -m {prog} {usage} [--flag=value ...]", "", *textwrap.wrap(f"{about} {_FORM}.", _WIDTH), ""]
+def command_help(usage: str, about: str, flags: Iterable[Flag]) -> str:
+    """The flags of another command. ``usage``: its module and required words. ``about``: what the command does."""
+    lines = [f"usage: python -m {usage} [--flag=value ...]", "", *textwrap.wrap(f"{about} {_FORM}.", _WIDTH), ""]
     for flag in flags:
         lines += _flag_lines(flag, flag.default)
     return "\n".join(lines) + "\n"

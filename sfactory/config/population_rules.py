@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Iterable
 from fractions import Fraction
 
 from sfactory.config.hyperparameters import hyperparameters, mutable_flags, range_problem, request_problems
-from sfactory.config.rules import Rule, idle_unless, refuse, waits_for_learner
+from sfactory.config.rules import WAITING, Rule, at_most, excludes, idle_unless, needs, refuse, waits_for_learner
 from sfactory.config.schema import Config
 
 MAPPINGS = ("auto", "split", "env", "agent")
@@ -107,20 +106,16 @@ POPULATION_RULES = (
     Rule(("with_pbt", "num_policies", "train_policies"), _population_has_members),
     Rule(("pbt_replace_fraction", "num_policies", "train_policies", "with_pbt"), _some_are_not_best),
     refuse(
-        ("pbt_optimize_batch_size", "pbt_hyperparameters", "async_rl", "num_batches_to_accumulate"),
+        ("pbt_optimize_batch_size", "pbt_hyperparameters", *WAITING),
         lambda config: waits_for_learner(config) and _mutates_batch_size(config),
         "batches change their size only where collection does not wait for the learner: leave it out, or use "
         "--async_rl=True and --num_batches_to_accumulate=2",
     ),
     Rule(
-        ("policy_mapping", "num_policies", "async_rl", "num_batches_to_accumulate", "num_workers", "worker_num_splits"),
+        ("policy_mapping", "num_policies", *WAITING, "num_workers", "worker_num_splits"),
         _policies_have_splits,
     ),
-    refuse(
-        ("pbt_perturb_min", "pbt_perturb_max"),
-        lambda config: config.population.pbt_perturb_min > config.population.pbt_perturb_max,
-        "must be at most pbt_perturb_max ({pbt_perturb_max:g})",
-    ),
+    at_most("pbt_perturb_min", "pbt_perturb_max"),
     Rule(("pbt_hyperparameters",), lambda config: "; ".join(request_problems(config)) or None),
     refuse(
         ("pbt_hyperparameters", "with_pbt"),
@@ -153,17 +148,18 @@ def _names_attribute(name: str) -> bool:
     return attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
-def _names_problem(names: Iterable[str], form: str) -> str | None:
-    wrong = [name for name in names if not _names_attribute(name)]
-    return f"{', '.join(map(repr, wrong))} must read {form}" if wrong else None
+def _names(name: str, form: str) -> Rule:
+    """A rule that all elements of the list ``name`` are module:attribute."""
+
+    def find(config: Config) -> str | None:
+        wrong = [each for each in getattr(config.hooks, name) if not _names_attribute(each)]
+        return f"{', '.join(map(repr, wrong))} must read {form}" if wrong else None
+
+    return Rule((name,), find)
 
 
 AUXILIARY_RULES = (
-    refuse(
-        ("use_cpc", "use_rnn"),
-        lambda config: config.algo.use_cpc and not config.model.use_rnn,
-        "predicts from the policy's memory: needs --use_rnn=True",
-    ),
+    needs("use_cpc", "use_rnn", "predicts from the policy's memory"),
     refuse(
         ("cpc_forward_steps", "rollout", "use_cpc"),
         lambda config: config.algo.use_cpc and config.algo.cpc_forward_steps >= config.sampling.rollout,
@@ -184,34 +180,11 @@ AUXILIARY_RULES = (
         lambda config: config.algo.use_cpc and not config.algo.aux_loss_coeff,
         "the loss of --use_cpc=True would have no weight: leave it out, or give it a weight, such as 0.1",
     ),
-    refuse(
-        ("use_cpc", "microbatch_size"),
-        lambda config: config.algo.use_cpc and config.learner.microbatch_size > 0,
-        "its negatives come from the whole minibatch, so microbatches would have another gradient: leave "
-        "--microbatch_size out",
-    ),
-    refuse(
-        ("eval_interval_sec", "serial_mode"),
-        lambda config: config.evaluation.eval_interval_sec > 0 and config.run.serial_mode,
-        "an evaluation has processes of its own, and serial mode has none: leave one of the two out",
-    ),
-    refuse(
-        ("eval_interval_sec", "benchmark"),
-        lambda config: config.evaluation.eval_interval_sec > 0 and config.benchmark.benchmark,
-        "an evaluation beside a benchmark would change its result: leave one of the two out",
-    ),
-    Rule(
-        ("observers",),
-        lambda config: _names_problem(
-            config.hooks.observers, "module:Class, for example --observers my_hooks:MyObserver"
-        ),
-    ),
-    Rule(
-        ("after_train_step",),
-        lambda config: _names_problem(
-            config.hooks.after_train_step, "module:function, for example --after_train_step my_hooks:my_function"
-        ),
-    ),
+    excludes("use_cpc", "microbatch_size", "its negatives come from the whole minibatch, which microbatches split"),
+    excludes("eval_interval_sec", "serial_mode", "an evaluation has processes of its own, and serial mode has none"),
+    excludes("eval_interval_sec", "benchmark", "an evaluation beside a benchmark would change its result"),
+    _names("observers", "module:Class, for example --observers my_hooks:MyObserver"),
+    _names("after_train_step", "module:function, for example --after_train_step my_hooks:my_function"),
     *idle_unless(("cpc_forward_steps", "cpc_time_subsample", "cpc_forward_subsample", "aux_loss_coeff"), "use_cpc"),
     *idle_unless(("eval_workers", "eval_episodes", "eval_deterministic"), "eval_interval_sec", value=60),
 )

@@ -62,8 +62,8 @@ class _Findings:
     chosen: set[str] = field(default_factory=set)
 
 
-def read_command_line(argv: Sequence[str], *, prog: str) -> Resolved:
-    """The config that ``argv`` (without the program's name) asks for; ``prog`` is the module named in ``--help``.
+def read_command_line(argv: Sequence[str]) -> Resolved:
+    """The config that ``argv`` (without the program's name) asks for.
 
     Raises ConfigError with every problem, from parsing to rules. With ``--help`` prints the flags to stdout and raises
     SystemExit(0), whatever else is wrong.
@@ -72,7 +72,7 @@ def read_command_line(argv: Sequence[str], *, prog: str) -> Resolved:
     file = ConfigFile() if line.config_path is None else read_config_file(line.config_path)
     given = {**file.values, **line.values}
     if line.help:
-        print(_help(prog, str(given.get("env", ""))), end="")
+        print(_help(str(given.get("env", ""))), end="")
         raise SystemExit(0)
     findings = _Findings([*line.problems, *file.problems], [], line.broken | (file.broken - line.values.keys()))
     findings.chosen.update(line.values, () if file.of_run else file.values)
@@ -169,7 +169,8 @@ def _check(config: Config, saved: SavedConfig, sources: Mapping[str, str], findi
             findings.problems += error.problems
 
 
-def _help(prog: str, env: str) -> str:
+def _help(env: str) -> str:
     family = search_families(env).family if env else None
-    defaults = {} if family is None else _family_defaults(family, env, _Findings())
-    return train_help(prog, None if family is None else family.name, defaults)
+    if family is None:
+        return train_help(None, {})
+    return train_help(family.name, _family_defaults(family, env, _Findings()))

@@ -6,6 +6,7 @@ Every rule may assume that each value is legal by itself (see ``validation.value
 from __future__ import annotations
 
 import math
+import operator
 import os
 import re
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from sfactory.config.flags import all_flags, values_of
 from sfactory.config.schema import Config
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+WAITING = ("async_rl", "num_batches_to_accumulate")
 _LIMITS = ("train_for_env_steps", "train_for_frames")
 
 
@@ -31,6 +33,14 @@ class Rule:
     idle: bool = False
 
 
+def _value(config: Config, name: str) -> Any:
+    return values_of(config)[name]
+
+
+def _is_default(config: Config, name: str) -> bool:
+    return bool(_value(config, name) == all_flags()[name].default)
+
+
 def refuse(flags: tuple[str, ...], wrong: Callable[[Config], bool], text: str) -> Rule:
     """A rule that returns ``text`` where ``wrong`` holds; ``{flag}`` in the text stands for the value of that flag."""
 
@@ -40,35 +50,67 @@ def refuse(flags: tuple[str, ...], wrong: Callable[[Config], bool], text: str) -
     return Rule(flags, find)
 
 
-def idle_unless(
-    names: tuple[str, ...], need: str, works: Callable[[Any], bool] = bool, value: object = True
-) -> tuple[Rule, ...]:
-    """One rule for each of ``names``: a value other than its default has no effect unless ``works`` for flag ``need``.
+def needs(
+    name: str, need: str, why: str, works: Callable[[Any], bool] = bool, value: object = True, idle: bool = False
+) -> Rule:
+    """A rule that a value of ``name`` other than its default breaks unless ``works`` for flag ``need``.
 
     value: the value of ``need`` that the problem advises.
     """
 
-    def finder(name: str) -> Callable[[Config], str | None]:
-        def find(config: Config) -> str | None:
-            values = values_of(config)
-            if values[name] == all_flags()[name].default or works(values[need]):
-                return None
-            return f"has no effect as it is: leave it out, or add --{need}={value}"
+    def find(config: Config) -> str | None:
+        fine = _is_default(config, name) or works(_value(config, need))
+        return None if fine else f"{why}: leave it out, or add --{need}={value}"
 
-        return find
+    return Rule((name, need), find, idle)
 
-    return tuple(Rule((name, need), finder(name), idle=True) for name in names)
+
+def idle_unless(
+    names: tuple[str, ...], need: str, works: Callable[[Any], bool] = bool, value: object = True
+) -> tuple[Rule, ...]:
+    """One rule for each of ``names``, as ``needs``: without ``need`` its value has no effect."""
+    return tuple(needs(name, need, "has no effect as it is", works, value, idle=True) for name in names)
+
+
+def excludes(name: str, other: str, why: str) -> Rule:
+    """A rule that is broken where both flags are on."""
+    return refuse(
+        (name, other),
+        lambda config: bool(_value(config, name) and _value(config, other)),
+        f"{why}: leave one of the two out",
+    )
+
+
+def at_most(name: str, other: str, why: str = "") -> Rule:
+    """A rule that is broken where the value of ``name`` is greater than that of ``other``."""
+    text = f"must be at most {other} ({{{other}}}){why}"
+    return refuse((name, other), lambda config: _value(config, name) > _value(config, other), text)
+
+
+def multiple_of(name: str, other: str) -> Rule:
+    """A rule that is broken where the value of ``name`` is no multiple of that of ``other``."""
+
+    def find(config: Config) -> str | None:
+        value, unit = _value(config, name), _value(config, other)
+        below = value // unit * unit
+        nearest = f"nearest are {below} and {below + unit}" if below else f"nearest is {unit}"
+        return None if below == value else f"must be a multiple of {other} ({unit}): {nearest}"
+
+    return Rule((name, other), find)
+
+
+def refused_where_collection_waits(name: str, advice: str) -> Rule:
+    """A rule that a value of ``name`` other than its default breaks where collection stops while the learner trains."""
+    return refuse(
+        (name, *WAITING),
+        lambda config: waits_for_learner(config) and not _is_default(config, name),
+        f"where collection waits for the learner (async_rl=False or num_batches_to_accumulate=0) {advice}",
+    )
 
 
 def waits_for_learner(config: Config) -> bool:
     """Whether collection stops while the learner trains."""
     return not config.sampling.async_rl or not config.learner.num_batches_to_accumulate
-
-
-def nearest_multiples(value: int, of: int) -> str:
-    """The positive multiples of ``of`` next to ``value``, as text: "nearest are 62 and 64"."""
-    below = value // of * of
-    return f"nearest is {of}" if below == 0 else f"nearest are {below} and {below + of}"
 
 
 def _is_path(text: str) -> bool:
@@ -77,25 +119,6 @@ def _is_path(text: str) -> bool:
     except UnicodeEncodeError:  # half a surrogate pair, which YAML and JSON may spell
         return False
     return bool(text) and "\0" not in text
-
-
-def _is_endless(config: Config) -> bool:
-    values = values_of(config)
-    return all(values[name] == all_flags()[name].default for name in _LIMITS)
-
-
-def _envs_per_split(config: Config) -> str | None:
-    envs, splits = config.sampling.num_envs_per_worker, config.sampling.worker_num_splits
-    if envs % splits == 0:
-        return None
-    return f"must be a multiple of worker_num_splits ({splits}): {nearest_multiples(envs, splits)}"
-
-
-def _rollouts_per_batch(config: Config) -> str | None:
-    batch, rollout = config.learner.batch_size, config.sampling.rollout
-    if batch % rollout == 0:
-        return None
-    return f"must be a multiple of rollout ({rollout}): {nearest_multiples(batch, rollout)}"
 
 
 def _recurrence(config: Config) -> str | None:
@@ -152,7 +175,9 @@ RUN_RULES = (
     ),
     refuse(
         ("lr_schedule", *_LIMITS),
-        lambda config: config.optim.lr_schedule == "linear_decay" and _is_endless(config),
+        lambda config: (
+            config.optim.lr_schedule == "linear_decay" and all(_is_default(config, limit) for limit in _LIMITS)
+        ),
         "the rate falls to 0 at the end of training: say where with --train_for_env_steps, e.g. 10_000_000",
     ),
     refuse(
@@ -160,47 +185,27 @@ RUN_RULES = (
         lambda config: config.checkpoint.save_milestones_sec != -1 and config.checkpoint.save_milestones_sec <= 0,
         "must be greater than 0, or -1 to save no milestones",
     ),
-    refuse(
-        ("serial_mode", "benchmark"),
-        lambda config: config.run.serial_mode and config.benchmark.benchmark,
-        "a benchmark measures the processes of a run, and serial mode has none: leave one of the two out",
-    ),
-    refuse(
-        ("sampler_only", "benchmark"),
-        lambda config: config.benchmark.sampler_only and not config.benchmark.benchmark,
-        "only a benchmark samples without training: add --benchmark=True",
-    ),
-    refuse(
-        ("benchmark_stage", "benchmark"),
-        lambda config: config.benchmark.benchmark_stage != "full" and not config.benchmark.benchmark,
-        "only a benchmark measures a stage: add --benchmark=True",
-    ),
+    excludes("serial_mode", "benchmark", "a benchmark measures the processes of a run, and serial mode has none"),
+    needs("sampler_only", "benchmark", "only a benchmark samples without training"),
+    needs("benchmark_stage", "benchmark", "only a benchmark measures a stage"),
     refuse(
         ("benchmark_stage", "sampler_only"),
         lambda config: config.benchmark.sampler_only and config.benchmark.benchmark_stage in ("env", "learn"),
         "contradicts --sampler_only=True, which is --benchmark_stage=sample: leave one of them out",
     ),
-    refuse(
-        ("autotune", "serial_mode"),
-        lambda config: config.tuning.autotune and config.run.serial_mode,
-        "with --serial_mode=True everything is one process, so there is nothing to tune: leave one of the two out",
-    ),
+    excludes("autotune", "serial_mode", "in serial mode everything is one process, so there is nothing to tune"),
     refuse(
         ("autotune", "benchmark_stage", "sampler_only"),
         lambda config: config.tuning.autotune and config.benchmark.stage in ("env", "learn"),
         "finds settings for whole runs and for sampling, and --benchmark_stage={benchmark_stage} measures neither: "
         "leave one of the two out",
     ),
-    refuse(
-        ("autotune_batch", "autotune"),
-        lambda config: config.tuning.autotune_batch and not config.tuning.autotune,
-        "only autotune tries batch sizes: add --autotune=True",
-    ),
+    needs("autotune_batch", "autotune", "only autotune tries batch sizes"),
 )
 
 SAMPLING_RULES = (
-    Rule(("num_envs_per_worker", "worker_num_splits"), _envs_per_split),
-    Rule(("batch_size", "rollout"), _rollouts_per_batch),
+    multiple_of("num_envs_per_worker", "worker_num_splits"),
+    multiple_of("batch_size", "rollout"),
     Rule(("recurrence", "rollout"), _recurrence),
     Rule(
         ("async_rl", "batch_size", "num_batches_per_epoch", "num_workers", "num_envs_per_worker", "rollout"),
@@ -224,19 +229,13 @@ SAMPLING_RULES = (
         lambda config: config.run.serial_mode and config.sampling.policy_workers_per_policy > 1,
         "must be 1 in serial mode, where everything runs one after the other",
     ),
-    refuse(
-        ("max_sample_requests_in_flight_per_worker", "async_rl", "num_batches_to_accumulate"),
-        lambda config: waits_for_learner(config) and config.sampling.max_sample_requests_in_flight_per_worker > 0,
-        "must be 0 where collection waits for the learner anyway (async_rl=False or num_batches_to_accumulate=0)",
+    refused_where_collection_waits("max_sample_requests_in_flight_per_worker", "it must be 0"),
+    needs(
+        "continuous_tanh_scale",
+        "adaptive_stddev",
+        "a standard deviation from the network could not follow the squashed mean",
+        operator.not_,
+        value=False,
     ),
-    refuse(
-        ("continuous_tanh_scale", "adaptive_stddev"),
-        lambda config: config.model.continuous_tanh_scale > 0 and config.model.adaptive_stddev,
-        "needs --adaptive_stddev=False: a standard deviation from the network could not follow the squashed mean",
-    ),
-    refuse(
-        ("normalize_input_keys", "normalize_input"),
-        lambda config: bool(config.model.normalize_input_keys) and not config.model.normalize_input,
-        "has no effect with --normalize_input=False: leave one of the two out",
-    ),
+    needs("normalize_input_keys", "normalize_input", "has no effect with --normalize_input=False"),
 )

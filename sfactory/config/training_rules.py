@@ -10,14 +10,13 @@ import math
 from itertools import pairwise
 
 from sfactory.config.flags import did_you_mean
-from sfactory.config.rules import Rule, idle_unless, refuse, waits_for_learner
+from sfactory.config.rules import WAITING, Rule, at_most, idle_unless, needs, refuse, refused_where_collection_waits
 from sfactory.config.schema import Config
 
 LR_WORDS = ("constant", "linear_decay", "kl_adaptive_minibatch", "kl_adaptive_epoch")
 POINTS_FORM = "points as 0:5e-4,20e6:1e-6, which are trained env steps and the value there"
 # What training in a thread of its own depends on.
-_BACKGROUND = ("train_in_background_thread", "async_rl", "num_batches_to_accumulate", "serial_mode")
-_WAITING = ("async_rl", "num_batches_to_accumulate")
+_BACKGROUND = ("train_in_background_thread", *WAITING, "serial_mode")
 # Of larger numbers the divisors between this and its counterpart are not searched.
 _LARGEST_DIVISOR = 10**6
 
@@ -111,38 +110,12 @@ LEARNING_RULES = (
     Rule(("learner_queue_policy", "minibatch_ring_size", "num_batchers", *_BACKGROUND), _dropped_datasets_wait),
     Rule(("replay_proportion", "batch_size", "rollout", "num_batches_per_epoch"), _datasets_hold_new_rows),
     Rule(("microbatch_size", "batch_size", "rollout", "with_vtrace", "use_rnn"), _microbatches_fill_a_minibatch),
-    refuse(
-        ("num_batchers", "num_workers"),
-        lambda config: config.learner.num_batchers > config.sampling.num_workers,
-        "must be at most num_workers ({num_workers}): batchers assemble the workers' trajectories",
-    ),
-    refuse(
-        ("ring_warmup", "num_epochs"),
-        lambda config: config.learner.ring_warmup > config.learner.num_epochs,
-        "must be at most num_epochs ({num_epochs}), which the number of passes rises to",
-    ),
-    refuse(
-        ("replay_proportion", "replay_slots"),
-        lambda config: config.learner.replay_proportion > 0 and not config.learner.replay_slots,
-        "there are no trajectories to replay: say how many are kept, for example --replay_slots=100",
-    ),
-    refuse(
-        ("replay_proportion", "with_vtrace"),
-        lambda config: config.learner.replay_proportion > 0 and not config.algo.with_vtrace,
-        "replayed trajectories come from old policies, which only V-trace corrects: needs --with_vtrace=True",
-    ),
-    refuse(
-        ("replay_proportion", *_WAITING),
-        lambda config: config.learner.replay_proportion > 0 and waits_for_learner(config),
-        "collection that waits for training (async_rl=False or num_batches_to_accumulate=0) learns from new steps "
-        "alone: leave one of them out",
-    ),
-    refuse(
-        ("publish_interval", *_WAITING),
-        lambda config: config.learner.publish_interval > 1 and waits_for_learner(config),
-        "must be 1 where collection waits for training (async_rl=False or num_batches_to_accumulate=0): it waits for "
-        "the weights",
-    ),
+    at_most("num_batchers", "num_workers", ": batchers assemble the workers' trajectories"),
+    at_most("ring_warmup", "num_epochs", ", which the number of passes rises to"),
+    needs("replay_proportion", "replay_slots", "there are no trajectories to replay", value=100),
+    needs("replay_proportion", "with_vtrace", "replayed steps come from old policies, which only V-trace corrects"),
+    refused_where_collection_waits("replay_proportion", "it learns from new steps alone: leave one of them out"),
+    refused_where_collection_waits("publish_interval", "it waits for the weights: must be 1"),
     *idle_unless(("ring_nonblocking",), "minibatch_ring_size", lambda size: size > 1, 2),
     *idle_unless(("replay_slots", "replay_include_new", "max_replay_lag"), "replay_proportion", value=1),
     *idle_unless(("early_stop_kl",), "num_epochs", lambda epochs: epochs > 1, "2 or more"),
@@ -205,21 +178,15 @@ OBJECTIVE_RULES = (
         lambda config: config.algo.vtrace_drop_last_ts and config.sampling.rollout == 1,
         "with --rollout=1 the last step is the only one, and nothing would be learned: use --rollout=2 or more",
     ),
-    refuse(
-        ("kl_target", "kl_loss_coeff"),
-        lambda config: config.algo.kl_target > 0 and not config.algo.kl_loss_coeff,
-        "adapts kl_loss_coeff, which is 0 and would stay so: say where it starts, for example --kl_loss_coeff=0.2",
+    needs("kl_target", "kl_loss_coeff", "adapts kl_loss_coeff, which is 0 and would stay so", value=0.2),
+    needs(
+        "use_target_net",
+        "policy_loss",
+        "the target network is one side of a clipped ratio",
+        lambda loss: loss == "ppo_clip",
+        "ppo_clip",
     ),
-    refuse(
-        ("use_target_net", "policy_loss"),
-        lambda config: config.algo.use_target_net and config.algo.policy_loss != "ppo_clip",
-        "the target network is one side of a clipped ratio: needs --policy_loss=ppo_clip",
-    ),
-    refuse(
-        ("use_target_net", "with_vtrace"),
-        lambda config: config.algo.use_target_net and not config.algo.with_vtrace,
-        "the target network gives importance weights to V-trace: needs --with_vtrace=True",
-    ),
+    needs("use_target_net", "with_vtrace", "the target network gives importance weights to V-trace"),
     refuse(
         ("target_tau", "use_spectral_norm"),
         lambda config: config.algo.use_target_net and config.algo.target_tau != 1.0 and config.model.use_spectral_norm,
@@ -263,11 +230,7 @@ OPTIMIZER_RULES = (
     Rule(("lr_schedule",), _rate_schedule),
     Rule(("value_lr_schedule",), lambda config: points_error(config.optim.value_lr_schedule)),
     Rule(("separate_value_optimizer", "actor_critic_share_weights", "use_rnn"), _critic_has_own_weights),
-    refuse(
-        ("lr_adaptive_min", "lr_adaptive_max"),
-        lambda config: config.optim.lr_adaptive_min > config.optim.lr_adaptive_max,
-        "must be at most lr_adaptive_max ({lr_adaptive_max})",
-    ),
+    at_most("lr_adaptive_min", "lr_adaptive_max"),
     refuse(
         ("optimizer",),
         lambda config: config.optim.optimizer in _OF_THE_EXTRA and importlib.util.find_spec(_EXTRA_MODULE) is None,

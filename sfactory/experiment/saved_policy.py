@@ -18,8 +18,7 @@ from types import MappingProxyType
 
 from sfactory import __version__, atomic
 from sfactory.checkpoint import CheckpointDir, Kind, Loaded
-from sfactory.config.commands import ExportConfig
-from sfactory.config.enjoy import EnjoyConfig
+from sfactory.config.commands import ExportConfig, PolicyFlags
 from sfactory.config.flags import assigned, config_of, did_you_mean
 from sfactory.config.saved_config import CONFIG_NAME, read_config
 from sfactory.config.schema import Config
@@ -51,7 +50,7 @@ class SavedPolicy:
     state: SavedState
 
     @staticmethod
-    def load(wanted: EnjoyConfig | ExportConfig) -> SavedPolicy:
+    def load(wanted: PolicyFlags) -> SavedPolicy:
         """Read the checkpoint that the flags name; with ``checkpoint_env_steps`` the kind "latest" stands for any kind.
 
         Raises RunDirError if there is no such run, ConfigError if its config.json is damaged or it has no such

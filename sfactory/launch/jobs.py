@@ -118,7 +118,7 @@ def _problems(words: Sequence[str], arguments: Sequence[str]) -> list[str]:
     if problems:
         return problems
     try:
-        values = values_of(read_command_line(arguments, prog=MODULE).config)
+        values = values_of(read_command_line(arguments).config)
     except ConfigError as error:
         return error.problems
     return [f"--{name}={values[name]}: {why}" for name, (only, why) in _FIXED_FLAGS.items() if values[name] != only]

@@ -53,7 +53,7 @@ def test_run_is_tuned_once_and_keeps_the_chosen_settings(run_trainer: RunTrainer
     assert chosen[1] == " ".join(f"{name}={saved.values[name]}" for name in ("inference", "num_envs_per_worker"))
     assert saved.values["autotune"] is False
     # The command that is printed gives this very run.
-    assert values_of(read_command_line(words_of_the_command(run), prog="p").config) == saved.values
+    assert values_of(read_command_line(words_of_the_command(run)).config) == saved.values
 
     again = run_trainer(**{**run.flags, "train_for_env_steps": 2 * STEPS})
 

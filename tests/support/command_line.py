@@ -13,7 +13,7 @@ PLAIN_ENV = "--env=Taxi-v4"
 
 def read(*argv: str) -> Resolved:
     """What ``sfactory.train`` makes of ``argv``."""
-    return read_command_line(argv, prog="sfactory.train")
+    return read_command_line(argv)
 
 
 def refused(*argv: str) -> list[str]:

@@ -53,6 +53,6 @@ def test_a_config_file_with_foreign_names_is_refused_with_ours(tmp_path: Path) -
 
 def test_a_command_that_lacks_the_flag_does_not_advise_it() -> None:
     with pytest.raises(ConfigError) as caught:
-        read_enjoy_line(["--num_sgd_iter=3"], prog="sfactory.enjoy")
+        read_enjoy_line(["--num_sgd_iter=3"])
 
     assert caught.value.problems == ["--num_sgd_iter: unknown flag; --help lists all flags"]

@@ -290,7 +290,7 @@ def test_help_lists_every_flag_with_the_defaults_of_the_env(capsys: pytest.Captu
 def test_reading_flags_imports_neither_torch_nor_gymnasium() -> None:
     code = (
         "import sys\nfrom sfactory.config.resolve import read_command_line\nimport sfactory.env.factory\n"
-        "read_command_line(['--env=CartPole-v1'], prog='p')\n"
+        "read_command_line(['--env=CartPole-v1'])\n"
         "assert not {'torch', 'gymnasium', 'numpy'} & set(sys.modules)\n"
     )
 

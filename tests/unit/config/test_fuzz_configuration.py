@@ -57,16 +57,16 @@ def fuzz(examples: int) -> settings:
 def answered(argv: list[str]) -> Resolved | None:
     """What a command line means; None if it is refused as it should be. Fails if it takes long or ends otherwise."""
     started = time.monotonic()
-    resolved = read(read_command_line, argv, "sfactory.train")
+    resolved = read(read_command_line, argv)
     assert time.monotonic() - started < SECONDS
     assert resolved is None or check(resolved.config) == []
     return resolved
 
 
-def read(reader: Callable[..., T], argv: list[str], prog: str) -> T | None:
+def read(reader: Callable[..., T], argv: list[str]) -> T | None:
     """What a reader of command lines makes of one; None if it is refused line by line, or asks for help."""
     try:
-        return reader(argv, prog=prog)
+        return reader(argv)
     except ConfigError as error:
         problems = error.problems
     except SystemExit as error:
@@ -92,7 +92,7 @@ def test_every_flag_takes_or_refuses_the_words_that_others_stumble_over(name: st
 @fuzz(200)
 @given(line=LINES)
 def test_any_command_line_of_enjoy_is_a_config_or_refused(line: list[str]) -> None:
-    config = read(read_enjoy_line, line, "sfactory.enjoy")
+    config = read(read_enjoy_line, line)
 
     assert config is None or isinstance(config, EnjoyConfig)
 

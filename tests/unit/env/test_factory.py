@@ -244,7 +244,7 @@ def test_two_families_that_claim_one_name_are_named() -> None:
 
 @pytest.mark.usefixtures("_families")
 def test_a_family_sets_defaults_of_flags_and_invalid_ones_are_ignored_with_a_warning() -> None:
-    resolved = read_command_line(["--env=homemade_one"], prog="sfactory.train")
+    resolved = read_command_line(["--env=homemade_one"])
 
     assert resolved.config.algo.gamma == 0.5
     assert resolved.sources["gamma"] == "env family good"

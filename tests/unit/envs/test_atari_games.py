@@ -69,7 +69,7 @@ def test_family_is_known_and_light() -> None:
 
 @pytest.mark.parametrize(("flags", "frames_per_second"), [([], 15.0), (["--env_frameskip=2"], 30.0)])
 def test_defaults_of_the_family_are_flags_which_the_game_gets(flags: list[str], frames_per_second: float) -> None:
-    config = read_command_line(["--env=atari_breakout", *flags], prog="sfactory.train").config
+    config = read_command_line(["--env=atari_breakout", *flags]).config
 
     assert EnvFactory.of(config.run, config.sampling)().metadata["render_fps"] == frames_per_second
     assert config.algo.reward_clip == 1.0

@@ -60,11 +60,11 @@ def test_the_commands_override_a_config_file_that_restarts_or_tunes(
         "env: Taxi-v4\nrestart_behavior: restart\nautotune: true\nautotune_batch: true\nautotune_seconds: 1\n"
     )
     arguments = ["--config=flags.yaml", "--load_checkpoint_kind=best", "--seed=1"]
-    sources = read_command_line(arguments, prog="p").sources
+    sources = read_command_line(arguments).sources
     from_file = [name for name, source in sources.items() if source == CONFIG_FILE]
 
     def config_of(command: str) -> Config:
-        return read_command_line(words_of(command), prog="p").config
+        return read_command_line(words_of(command)).config
 
     resumed = config_of(resume_command(arguments, from_file))
     tuned = config_of(tuned_command(arguments, CHOSEN, from_file))

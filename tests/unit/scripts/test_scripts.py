@@ -98,8 +98,8 @@ def test_all_workloads_and_layouts_are_given_with_flags_that_exist() -> None:
         assert measurements_of(workload, 2, 1.0, None)
         assert scan(workload.arguments("central", 2), all_flags()).problems == []
     for cell in cells(INFERENCE, WORKERS, ENVS):
-        assert read_command_line(cell.flags("CartPole-v1"), prog="train").config.sampling.inference == cell.inference
-    most = most_envs(read_command_line(empty("CartPole-v1"), prog="train").config)
+        assert read_command_line(cell.flags("CartPole-v1")).config.sampling.inference == cell.inference
+    most = most_envs(read_command_line(empty("CartPole-v1")).config)
     for setting in grid(most):
         assert scan(setting.flags, all_flags()).problems == []
 
