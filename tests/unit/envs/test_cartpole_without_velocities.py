@@ -39,6 +39,6 @@ def test_it_follows_gymnasium_with_and_without_a_limit_of_its_own() -> None:
 
 
 def test_defaults_of_its_family_use_an_rnn() -> None:
-    config = read_command_line([f"--env={NAME}"], prog="sfactory.train").config
+    config = read_command_line([f"--env={NAME}"]).config
 
     assert (config.model.use_rnn, config.model.rnn_type, config.model.rnn_size) == (True, "gru", 64)
