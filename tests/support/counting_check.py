@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from sfactory_envs.synthetic.counting import Counting, CountingRules, Position, decode
+from sfactory_envs.synthetic.counting import CountingRules, Position, decode
 from sfactory_envs.synthetic.faulty_counting import Fault, step_fault
 
 Array = npt.NDArray[Any]
@@ -196,39 +196,3 @@ class _Check:
         for name, due in (("terminated", ends and not truncates), ("truncated", ends and truncates)):
             flag = bool(getattr(column, name)[row])
             assert flag == due, f"row {row}: {name} is {flag} at {at}"
-
-
-def play_column(env: Counting, *, seed: int, slots: int, rollout: int) -> Column:
-    """The rows of ``slots`` consecutive slots, recorded plainly, with actions drawn from ``seed``."""
-    rng = np.random.default_rng(seed)
-    obs, _ = env.reset(seed=seed)
-    rows: list[tuple[object, ...]] = []
-    slot_end_obs, slot_end_is_first = [], []
-    is_first, truncation_row_due = True, False
-    for row in range(slots * rollout):
-        action = np.int64(rng.integers(env.rules.num_actions))
-        if truncation_row_due:
-            rows.append((obs, action, 0.0, False, False, False, is_first))
-            obs, _ = env.reset()
-            is_first, truncation_row_due = True, False
-        else:
-            after, reward, terminated, truncated, _ = env.step(action)
-            truncation_row_due = truncated and not terminated
-            rows.append((obs, action, reward, terminated, truncation_row_due, True, is_first))
-            obs, is_first = after, False
-            if terminated:
-                obs, _ = env.reset()
-                is_first = True
-        if (row + 1) % rollout == 0:
-            slot_end_obs.append(obs)
-            slot_end_is_first.append(is_first)
-            if truncation_row_due:
-                obs, _ = env.reset()
-                is_first, truncation_row_due = True, False
-    names = ("obs", "action", "reward", "terminated", "truncated", "valid", "is_first")
-    types = (np.float32, np.int64, np.float32, bool, bool, bool, bool)
-    fields: dict[str, Any] = {
-        name: np.array(values, kind) for name, values, kind in zip(names, zip(*rows, strict=True), types, strict=True)
-    }
-    ends: dict[str, Any] = {"slot_end_obs": np.array(slot_end_obs), "slot_end_is_first": np.array(slot_end_is_first)}
-    return Column(rollout=rollout, **fields, **ends)

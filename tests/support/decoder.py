@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 
-@dataclass(frozen=True)
-class Decoded:
+class Decoded(NamedTuple):
     """pictures: [frames, height, width, 3] uint8, in blue, green, red. fps: frames per second."""
 
     pictures: npt.NDArray[np.uint8]

@@ -6,6 +6,8 @@ pays 1 / hold, so that an episode of right choices returns ``length``, however m
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import gymnasium
@@ -18,7 +20,7 @@ Obs = npt.NDArray[np.float32]
 
 
 class Drawn(gymnasium.Env[Obs, np.int64]):
-    """Pictures are [height, width, 3], all of the brightness 10 x frame; with ``grows``, each is a row higher."""
+    """Pictures are [48, 64, 3], all of the brightness 10 x frame; with ``grows``, each is a row higher."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012 - the attribute of gymnasium.Env
 
@@ -28,15 +30,12 @@ class Drawn(gymnasium.Env[Obs, np.int64]):
         env_frameskip: int = 1,
         length: int = 5,
         hold: int = 1,
-        height: int = 48,
-        width: int = 64,
         grows: bool = False,
     ) -> None:
         self.render_mode = render_mode
         self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (CONTEXTS,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(CONTEXTS)
-        self._skip, self._hold, self._frames = env_frameskip, hold, length * hold
-        self._height, self._width, self._grows = height, width, grows
+        self._skip, self._hold, self._frames, self._grows = env_frameskip, hold, length * hold, grows
         self._contexts: list[int] = []
         self._frame = 0
 
@@ -58,8 +57,8 @@ class Drawn(gymnasium.Env[Obs, np.int64]):
     def render(self) -> Any:
         if self.render_mode != "rgb_array":
             return None
-        height = self._height + (self._frame if self._grows else 0)
-        return np.full((height, self._width, 3), 10 * self._frame, np.uint8)
+        height = 48 + (self._frame if self._grows else 0)
+        return np.full((height, 64, 3), 10 * self._frame, np.uint8)
 
     @property
     def _context(self) -> int:
@@ -91,9 +90,6 @@ class Interrupter(Drawn):
     pictures = 0
 
     def render(self) -> Any:
-        import os
-        import signal
-
         self.pictures += 1
         if self.pictures == 13:
             os.kill(os.getpid(), signal.SIGINT)

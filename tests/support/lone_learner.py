@@ -1,8 +1,7 @@
-"""A learner and its parts without a run around them, and what they learned, saved, published and reported."""
+"""A learner without a run around it, and what it saved and reported."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,22 +9,17 @@ import torch
 
 from sfactory.checkpoint import CheckpointDir, Payload
 from sfactory.config.flags import config_of
-from sfactory.config.schema import CheckpointConfig, Config
 from sfactory.layout import Layout
-from sfactory.learner.checkpointing import Checkpointer, Progress
-from sfactory.learner.learner import Learner, Publisher
+from sfactory.learner.learner import Learner
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.staging import Staging
 from sfactory.learner.threads import Threads
-from sfactory.learner.train_stats import Learned
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.flat_state import FlatState, flat_bytes
+from sfactory.model.flat_state import flat_bytes
 from sfactory.supervise.shared_objects import SharedObjects
-from tests.support.parts import VECTOR, small_layout, tiny_model, trainer_for
+from tests.support.parts import VECTOR
 
 M = TypeVar("M")
-NEVER = 1e9
-LOWEST = float("-inf")
 # A dataset of one minibatch: 4 rows of 5 steps.
 FLAGS: dict[str, Any] = {
     "env": "any",
@@ -79,74 +73,3 @@ def run_to_the_end(worker: LearnerWorker) -> None:
     worker.start(threads)
     threads.wait(worker.over)
     threads.leave()
-
-
-@dataclass(frozen=True)
-class Saved:
-    """What a checkpoint says of itself, and the number that its weights carry."""
-
-    mark: float
-    best_return: float
-
-
-class LoneCheckpointer:
-    """A checkpointer and what it saves; the model's weights carry a number, which shows which were saved."""
-
-    def __init__(self, path: Path, **fields: Any) -> None:
-        """``fields``: of CheckpointConfig; nothing is saved by time unless they say so."""
-        defaults = {"save_every_sec": NEVER, "save_best_every_sec": 0.0, "save_best_after": 0}
-        checkpoint = CheckpointConfig(**{**defaults, **fields})
-        shared = SharedObjects(VECTOR, small_layout(), weight_bytes=8)
-        self.path = path
-        self.control = shared.control
-        self.trainer = trainer_for(tiny_model())
-        self.progress = Progress(env_steps=100, agent_steps=300, run_env_steps=100)
-        setup = shared.learner(0, Config(checkpoint=checkpoint), 1, "cpu", 1, str(path))
-        self.row = shared.status.row("sf-learner-0")
-        publisher = Publisher(FlatState(self.trainer.model), setup.weights, 1)
-        self.checkpointer = Checkpointer(setup, self.trainer, self.progress, self.row, publisher.check)
-
-    def learn(self, mark: float, mean_return: float = LOWEST) -> None:
-        """One dataset later: the weights carry ``mark``, and main says that the mean return is ``mean_return``."""
-        self.trainer.train_step += 1
-        self.progress.add(Learned(200, 0, 100, 50), Learned())
-        with torch.no_grad():
-            self.trainer.model.value_head.linear.weight.fill_(mark)
-        self.control.tell_objective(0, mean_return)
-
-    def train_until(self, seconds: float, mean_return: float = LOWEST) -> None:
-        """One dataset later, ``seconds`` of training have passed over all sessions, which the weights carry."""
-        self.learn(seconds, mean_return)
-        self.progress.earlier_seconds = seconds
-
-    def save_after(self, mark: float, mean_return: float = LOWEST) -> None:
-        """``learn``, and save what is due."""
-        self.learn(mark, mean_return)
-        self.checkpointer.after_dataset()
-
-    def save_at(self, seconds: float) -> None:
-        """``train_until``, and save what is due."""
-        self.train_until(seconds)
-        self.checkpointer.after_dataset()
-
-    def latest(self) -> Any:
-        """Payload of the latest checkpoint on disk, None without one."""
-        loaded = CheckpointDir(self.path, keep=2).load()
-        return None if loaded is None else loaded.payload
-
-    def milestones(self) -> list[float]:
-        """The training time of each milestone on disk."""
-        found = [
-            CheckpointDir(self.path, keep=2).load_at(int(path.stem.split("_")[2]), "milestone")
-            for path in sorted((self.path / "milestones").glob("*.pth"))
-        ]
-        return [loaded.payload["train_seconds"] for loaded in found]
-
-    def best(self) -> Saved | None:
-        """The best policy on disk."""
-        loaded = CheckpointDir(self.path, keep=2).load("best")
-        if loaded is None:
-            return None
-        marks = {float(mark) for mark in loaded.payload["model"]["value_head.linear.weight"].flatten()}
-        assert len(marks) == 1
-        return Saved(marks.pop(), loaded.payload["best_objective"])

@@ -14,7 +14,6 @@ from torch import Tensor
 from sfactory.actor.local_actor import SlotActing
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
 from sfactory.inference.acting_policy import ActingPolicy
-from sfactory.inference.cuda_graphs import Act, GraphPass
 from sfactory.layout import Layout
 from sfactory.learner.batch import Batch
 from sfactory.learner.loss import AuxiliaryTask, LossFunction, make_auxiliary
@@ -23,7 +22,7 @@ from sfactory.learner.staging import Staging
 from sfactory.learner.targets import TargetNetwork, Targets
 from sfactory.learner.train_stats import NAMES, LossTerms, statistics_of
 from sfactory.learner.trainer import Trainer
-from sfactory.model.actor_critic import Acted, ActorCritic
+from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.shared.trajectories import Slot, TrajectoryBuffer
 from sfactory.shared.weights import SharedWeights
@@ -100,7 +99,7 @@ def trainer_for(
     )
 
 
-def random_batch(model: ActorCritic, steps: int = 5, rows: int = 4, seed: int = 1, **changes: Tensor) -> Batch:
+def random_batch(model: ActorCritic, steps: int = 5, rows: int = 4, seed: int = 1, **changes: Any) -> Batch:
     """A valid batch for VECTOR that was recorded by a policy slightly off ``model``'s; ``changes`` replace fields."""
     generator = torch.Generator().manual_seed(seed)
     obs = torch.randn(steps + 1, rows, 3, generator=generator)
@@ -122,7 +121,7 @@ def random_batch(model: ActorCritic, steps: int = 5, rows: int = 4, seed: int = 
         is_first=torch.zeros(steps + 1, rows, dtype=torch.bool),
         rnn_states=torch.zeros(2, rows, 0),
     )
-    return dataclasses.replace(batch, **fields_of(changes))
+    return dataclasses.replace(batch, **changes)
 
 
 def as_acted(model: ActorCritic, batch: Batch) -> Batch:
@@ -132,11 +131,6 @@ def as_acted(model: ActorCritic, batch: Batch) -> Batch:
         present = evaluate(model, {"obs": batch.obs["obs"][:-1].flatten(0, 1)}, actions)
     log_prob, value = (tensor.view_as(batch.valid) for tensor in (present.log_prob, present.value))
     return dataclasses.replace(batch, behavior_log_prob=log_prob, behavior_value=value)
-
-
-def fields_of(changes: dict[str, Tensor]) -> dict[str, Any]:
-    """The same dict, typed as ``dataclasses.replace`` wants it."""
-    return dict(changes)
 
 
 def tiny_config(**fields: Any) -> ModelConfig:
@@ -153,17 +147,6 @@ def model_of(spec: EnvSpec = VECTOR, seed: int = 0, dtype: torch.dtype = torch.f
     with torch.no_grad():
         model.policy_head.linear.weight.mul_(100.0)
     return model
-
-
-class PlainPass(GraphPass):
-    """A forward pass over memory of its own that is computed again each time; for devices without graphs."""
-
-    def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor) -> None:
-        self.obs, self.state, self._act = obs, state, act
-
-    def run(self) -> Acted:
-        """As GraphPass.run."""
-        return self._act(self.obs, self.state)
 
 
 class Loss(NamedTuple):

@@ -19,9 +19,38 @@ from sfactory_envs.synthetic.costfree import CostFree
 from sfactory_envs.synthetic.counting import FIELD_LIMIT, IDENTITY_LIMIT, Counting, Position, decode, encode
 from sfactory_envs.synthetic.faulty import EnvFault, Faulty, Fuse
 from sfactory_envs.synthetic.poles import Pole, Poles
-from tests.support.counting_check import Column, check_column, check_columns, play_column
+from tests.support.counting_check import Column, check_column, check_columns
 
 ROLLOUT = 8
+
+
+def play_column(env: Counting, *, seed: int, slots: int, rollout: int) -> Column:
+    """The rows of ``slots`` consecutive slots, recorded plainly, with actions drawn from ``seed``."""
+    rng = np.random.default_rng(seed)
+    obs, _ = env.reset(seed=seed)
+    rows: list[tuple[Any, ...]] = []
+    slot_ends: list[tuple[Any, bool]] = []
+    is_first, truncated = True, False
+    for row in range(slots * rollout):
+        action = np.int64(rng.integers(env.rules.num_actions))
+        reset, shown, began = truncated, obs, is_first
+        reward, terminated, truncated = 0.0, False, False
+        if not reset:
+            obs, reward, terminated, cut, _ = env.step(action)
+            truncated = cut and not terminated
+        rows.append((shown, action, reward, terminated, truncated, not reset, began))
+        is_first = reset or terminated
+        if is_first:
+            obs, _ = env.reset()
+        if (row + 1) % rollout == 0:
+            slot_ends.append((obs, is_first))
+            if truncated:
+                obs, _ = env.reset()
+                is_first, truncated = True, False
+    types = (np.float32, np.int64, np.float32, bool, bool, bool, bool)
+    fields: list[Any] = [np.array(values, kind) for values, kind in zip(zip(*rows, strict=True), types, strict=True)]
+    end_obs, end_is_first = (np.array(values) for values in zip(*slot_ends, strict=True))
+    return Column(*fields, rollout=rollout, slot_end_obs=end_obs, slot_end_is_first=end_is_first)
 
 
 def good_column(seed: int = 5) -> tuple[Column, Counting]:

@@ -8,10 +8,20 @@ from torch import Tensor
 
 from sfactory.inference.cuda_graphs import Act, FixedShapes, GraphPass, padded_rows
 from sfactory.model.actor_critic import Acted
-from tests.support.parts import PlainPass, model_of
+from tests.support.parts import model_of
 
 A_WHILE = 200_000_000  # clock cycles of a GPU
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
+
+
+class PlainPass(GraphPass):
+    """A forward pass over memory of its own that is computed again each time, without a graph."""
+
+    def __init__(self, act: Act, obs: dict[str, Tensor], state: Tensor) -> None:
+        self.obs, self.state, self._act = obs, state, act
+
+    def run(self) -> Acted:
+        return self._act(self.obs, self.state)
 
 
 def batch(rows: int, seed: int = 1) -> tuple[dict[str, Tensor], Tensor]:

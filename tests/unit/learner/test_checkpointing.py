@@ -4,23 +4,89 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 from sfactory.checkpoint import CheckpointDir
-from sfactory.config.schema import ModelConfig, OptimConfig, RunConfig
+from sfactory.config.schema import CheckpointConfig, Config, ModelConfig, OptimConfig, RunConfig
 from sfactory.errors import CannotSaveError, CheckpointError, DivergedError
 from sfactory.learner import checkpointing as checkpointing
-from sfactory.learner.checkpointing import Progress, payload_of, restore
+from sfactory.learner.checkpointing import Checkpointer, Progress, payload_of, restore
+from sfactory.learner.learner import Publisher
 from sfactory.learner.setup import Limits
+from sfactory.learner.train_stats import Learned
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.flat_state import FlatState
+from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.equality import assert_same
-from tests.support.lone_learner import LOWEST, NEVER, LoneCheckpointer, Saved
-from tests.support.parts import VECTOR, random_batch, tiny_model, trainer_for
+from tests.support.parts import VECTOR, random_batch, small_layout, tiny_model, trainer_for
 
 IN_THE_WAY = "a file where a folder should be"
+NEVER = 1e9
+LOWEST = float("-inf")
+
+
+class Saved(NamedTuple):
+    """What a checkpoint says of itself, and the number that its weights carry."""
+
+    mark: float
+    best_return: float
+
+
+class LoneCheckpointer:
+    """A checkpointer and what it saves; the model's weights carry a number, which shows which were saved.
+
+    ``fields``: of CheckpointConfig; nothing is saved by time unless they say so.
+    """
+
+    def __init__(self, path: Path, **fields: Any) -> None:
+        defaults = {"save_every_sec": NEVER, "save_best_every_sec": 0.0, "save_best_after": 0}
+        shared = SharedObjects(VECTOR, small_layout(), weight_bytes=8)
+        self.directory, self.control = CheckpointDir(path, keep=2), shared.control
+        self.trainer = trainer_for(tiny_model())
+        self.progress = Progress(env_steps=100, agent_steps=300, run_env_steps=100)
+        config = Config(checkpoint=CheckpointConfig(**{**defaults, **fields}))
+        setup = shared.learner(0, config, 1, "cpu", 1, str(path))
+        self.row = shared.status.row("sf-learner-0")
+        publisher = Publisher(FlatState(self.trainer.model), setup.weights, 1)
+        self.checkpointer = Checkpointer(setup, self.trainer, self.progress, self.row, publisher.check)
+
+    def learn(self, mark: float, mean_return: float = LOWEST) -> None:
+        """One dataset later: the weights carry ``mark``, and main reports ``mean_return``."""
+        self.trainer.train_step += 1
+        self.progress.add(Learned(200, 0, 100, 50), Learned())
+        with torch.no_grad():
+            self.trainer.model.value_head.linear.weight.fill_(mark)
+        self.control.tell_objective(0, mean_return)
+
+    def save_after(self, mark: float, mean_return: float = LOWEST) -> None:
+        """``learn``, and save what is due."""
+        self.learn(mark, mean_return)
+        self.checkpointer.after_dataset()
+
+    def save_at(self, seconds: float, mean_return: float = LOWEST) -> None:
+        """``save_after`` so many seconds of training over all sessions, which the weights carry."""
+        self.progress.earlier_seconds = seconds
+        self.save_after(seconds, mean_return)
+
+    def latest(self) -> Any:
+        loaded = self.directory.load()
+        return None if loaded is None else loaded.payload
+
+    def milestones(self) -> list[float]:
+        """The training time of each milestone on disk."""
+        steps = sorted(int(path.stem.split("_")[2]) for path in self.directory.path.glob("milestones/*.pth"))
+        return [self.directory.load_at(step, "milestone").payload["train_seconds"] for step in steps]
+
+    def best(self) -> Saved | None:
+        loaded = self.directory.load("best")
+        if loaded is None:
+            return None
+        (mark,) = set(loaded.payload["model"]["value_head.linear.weight"].flatten().tolist())
+        return Saved(mark, loaded.payload["best_objective"])
 
 
 def test_better_policy_is_saved_as_the_best(tmp_path: Path) -> None:
@@ -126,8 +192,7 @@ def test_a_milestone_that_cannot_be_saved_stays_due_and_the_others_are_saved(
     run = LoneCheckpointer(tmp_path, save_every_sec=1e-9, save_milestones_sec=10.0)
     in_the_way = tmp_path / "milestones"
     in_the_way.write_text(IN_THE_WAY)
-    run.train_until(11.0, mean_return=5.0)
-    run.checkpointer.after_dataset()
+    run.save_at(11.0, mean_return=5.0)
     assert run.latest()["train_seconds"] == 11.0
     assert run.best() == Saved(11.0, 5.0)
     in_the_way.unlink()
@@ -219,7 +284,7 @@ def test_weights_that_are_not_finite_are_saved_as_nothing(tmp_path: Path, due: s
     run.checkpointer.save(10.0)
     run.checkpointer.after_dataset()
     before = files()
-    run.train_until(20.0)
+    run.progress.earlier_seconds = 20.0
     run.learn(float("nan"), 20.0 if due == "best" else 0.0)
 
     for save in (run.checkpointer.after_dataset, run.checkpointer.finish, run.checkpointer.save):

@@ -29,7 +29,6 @@ from tests.support.parts import (
     TRUNCATED,
     VECTOR,
     as_acted,
-    fields_of,
     loss_and_gradients,
     loss_of,
     model_of,
@@ -131,8 +130,8 @@ def test_the_gradient_of_the_loss_is_that_of_finite_differences() -> None:
 
 def masked(batch: Batch, valid: Tensor, *garbage: str) -> Batch:
     """``batch`` with these steps valid alone, and NaN in the fields ``garbage`` wherever a step is not."""
-    fields = {name: torch.where(valid, getattr(batch, name), torch.nan) for name in garbage}
-    return dataclasses.replace(batch, valid=valid, **fields_of(fields))
+    fields: dict[str, Any] = {name: torch.where(valid, getattr(batch, name), torch.nan) for name in garbage}
+    return dataclasses.replace(batch, valid=valid, **fields)
 
 
 def pieces_of(batch: Batch) -> list[Batch]:

@@ -22,7 +22,6 @@ from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from tests.support.equality import changed, copied
 from tests.support.parts import (
-    fields_of,
     loss_and_gradients,
     loss_of,
     model_of,
@@ -41,6 +40,7 @@ def marked(rows: int, memory: int = 0, chunks: int = 1) -> tuple[Batch, Targets]
     marks = 100.0 * torch.arange(rows) + torch.arange(STEPS + 1).unsqueeze(1)
     at_steps = marks[:STEPS]
     names = ("behavior_log_prob", "behavior_value", "rewards", "discounts")
+    copies: dict[str, Any] = {name: at_steps.clone() for name in names}
     batch = dataclasses.replace(
         random_batch(tiny_model(), steps=STEPS, rows=rows),
         obs={"obs": marks.unsqueeze(-1).repeat(1, 1, 3)},
@@ -52,7 +52,7 @@ def marked(rows: int, memory: int = 0, chunks: int = 1) -> tuple[Batch, Targets]
         valid=at_steps % 7 != 0,
         replayed=at_steps % 5 == 0,
         rnn_states=(100.0 * torch.arange(rows)).view(1, rows, 1).expand(chunks + 1, rows, memory).clone(),
-        **fields_of({name: at_steps.clone() for name in names}),
+        **copies,
     )
     return batch, Targets(at_steps + 0.5, at_steps + 0.25)
 

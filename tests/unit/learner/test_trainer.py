@@ -18,7 +18,6 @@ from sfactory.learner.trainer import Trainer
 from tests.support.equality import assert_same, changed, copied
 from tests.support.parts import (
     as_acted,
-    fields_of,
     loss_and_gradients,
     loss_of,
     model_of,
@@ -271,8 +270,10 @@ def with_replay(batch: Batch, **changes: Tensor) -> Batch:
     """``batch`` with its last rows replayed. changes: fields of theirs."""
     replayed = torch.zeros_like(batch.valid)
     replayed[:, FRESH_ROWS:] = True
-    fields = {name: torch.where(replayed, tensor, getattr(batch, name)) for name, tensor in changes.items()}
-    return dataclasses.replace(batch, replayed=replayed, **fields_of(fields))
+    fields: dict[str, Any] = {
+        name: torch.where(replayed, tensor, getattr(batch, name)) for name, tensor in changes.items()
+    }
+    return dataclasses.replace(batch, replayed=replayed, **fields)
 
 
 def only_replayed(batch: Batch) -> Batch:
