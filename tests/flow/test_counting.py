@@ -87,19 +87,6 @@ def sample(sampler: Sampling, transitions: int) -> tuple[list[dict[str, Array]],
     return datasets, staging
 
 
-def as_column(rollouts: list[dict[str, Array]], steps: int) -> Column:
-    joined: dict[str, Any] = {
-        name: np.concatenate([rollout[name][:steps] for rollout in rollouts])
-        for name in ("obs", "action", "reward", "terminated", "truncated", "valid", "is_first")
-    }
-    return Column(
-        **joined,
-        rollout=steps,
-        slot_end_obs=np.stack([rollout["obs"][steps] for rollout in rollouts]),
-        slot_end_is_first=np.array([rollout["is_first"][steps] for rollout in rollouts]),
-    )
-
-
 def check_versions(rollouts: list[dict[str, Array]], published: int, inference: str) -> None:
     """Versions are those whose weights acted, never go back, and within a rollout stay if the actor has the policy."""
     versions = np.stack([rollout["policy_version"] for rollout in rollouts])
@@ -143,7 +130,7 @@ def check_layout(config: Config, serial: bool, transitions: int, resets: Resets 
         waiting = staging.untaken_env_steps(sampler.shared.trajectories.slots())
 
     by_env = columns_by_env(datasets, lambda obs: decode(obs).identity)
-    columns = [as_column(rollouts, rollout) for rollouts in by_env.values()]
+    columns = [Column.of_slots(rollouts, rollout) for rollouts in by_env.values()]
     counts = check_columns(columns, rules, resets)
     delivered = sum(each.rows["valid"] for each in counts)
     assert len(counts) == ACTORS * ENVS
@@ -289,7 +276,8 @@ def test_faults_mask_their_own_steps_alone(inference: Inference, rollout: int, s
 
     rules = CountingRules(max_length=2 * rollout + 1, ends="mixed")
     counts = [
-        check_column(as_column(rollouts, rollout), rules, every=EVERY, faults=FAULTS) for rollouts in columns.values()
+        check_column(Column.of_slots(rollouts, rollout), rules, every=EVERY, faults=FAULTS)
+        for rollouts in columns.values()
     ]
     assert len(counts) == ACTORS * ENVS
     assert counted["env_steps"] == arrived

@@ -26,15 +26,17 @@ from tests.flow.test_counting import (
     counting_config,
     sampled_columns,
 )
-from tests.support.agents_check import AgentRows, AgentsTally, check_rows
+from tests.support.agents_check import AgentCounts, check_rows
+from tests.support.counting_check import NAMES, Column
 from tests.support.long import long
 from tests.support.sampling import Array, Sampler, SerialSampler
 
 Form = Literal["Parallel", "Lists"]
 MODULE = "sfactory_envs.synthetic.counting_agents"
 AGENTS = 3
-NAMES = tuple(f"agent_{agent}" for agent in range(AGENTS))
-SPEC = EnvSpec.of_spaces(CountingLists().observation_space, CountingLists().action_space, NAMES)
+SPEC = EnvSpec.of_spaces(
+    CountingLists().observation_space, CountingLists().action_space, tuple(f"agent_{agent}" for agent in range(AGENTS))
+)
 PARALLEL_SPEC = dataclasses.replace(SPEC, agents=tuple(f"counter_{agent}" for agent in range(AGENTS)))
 
 
@@ -53,20 +55,14 @@ def agents_config(
     )
 
 
-def rows_of(columns: list[list[dict[str, Array]]], rollout: int) -> AgentRows:
-    """The rows of one env, of whose agents the columns are; no more slots than there are of all."""
-    slots = min(len(column) for column in columns)
-
-    def joined(name: str) -> Array:
-        of_agents = [np.concatenate([slot[name][:rollout] for slot in column[:slots]]) for column in columns]
-        return np.stack(of_agents, axis=1)
-
-    def at_end(name: str) -> Array:
-        return np.stack([np.stack([slot[name][rollout] for slot in column[:slots]]) for column in columns], axis=1)
-
-    names = ("obs", "action", "reward", "terminated", "truncated", "valid", "is_first", "counts")
-    fields = {name: joined(name) for name in names}
-    return AgentRows(rollout=rollout, end_obs=at_end("obs"), end_is_first=at_end("is_first"), **fields)
+def rows_of(columns: list[list[dict[str, Array]]], rollout: int) -> Column:
+    """The rows of one env, whose agents have these columns; no more slots than there are of all."""
+    names = (*NAMES, "counts")
+    slots = [
+        {name: np.stack([slot[name] for slot in of_agents], axis=1) for name in names}
+        for of_agents in zip(*columns, strict=False)
+    ]
+    return Column.of_slots(slots, rollout)
 
 
 def check_layout(
@@ -78,15 +74,15 @@ def check_layout(
     with sampler:
         columns, arrived = sampled_columns(sampler, transitions)
         sampled = sampler.shared.status.total("env_steps", "sf-actor")
-    tallies: list[AgentsTally] = []
+    counted: list[AgentCounts] = []
     for (split, place), _ in sorted(columns.items()):
         if place % AGENTS == 0:
             of_env = [columns[split, place + agent] for agent in range(AGENTS)]
-            tallies.append(check_rows(rows_of(of_env, rollout), rules))
-    assert len(tallies) == ACTORS * ENVS
-    assert len({tally.identity for tally in tallies}) == ACTORS * ENVS
+            counted.append(check_rows(rows_of(of_env, rollout), rules))
+    assert len(counted) == ACTORS * ENVS
+    assert len({each.identity for each in counted}) == ACTORS * ENVS
     assert sampled == arrived
-    kinds = sum((tally.kinds for tally in tallies), Counter[str]())
+    kinds = sum((each.kinds for each in counted), Counter[str]())
     assert all(kinds[kind] for kind in ("ordinary", "idle", "terminated", "truncated", "asleep", "lost")), kinds
     return columns
 

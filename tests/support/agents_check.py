@@ -8,41 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sfactory_envs.synthetic.counting import Position, decode, encode
 from sfactory_envs.synthetic.counting_agents import AGENT_BITS, AgentsRules, place_of
-
-Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class AgentRows:
-    """K consecutive rows of the A agents of one env, from its first on, in slots of ``rollout``.
-
-    obs: [K, A, D]; action, reward, terminated, truncated, valid, is_first: [K, A]
-    counts: [K, A] counts_env_step, or None where there is one agent
-    end_obs: [K // rollout, A, D] obs[T] of each slot; end_is_first: [K // rollout, A]
-    """
-
-    rollout: int
-    obs: Array
-    action: Array
-    reward: Array
-    terminated: Array
-    truncated: Array
-    valid: Array
-    is_first: Array
-    counts: Array | None
-    end_obs: Array
-    end_is_first: Array
+from tests.support.counting_check import Array, Column
 
 
 @dataclass
-class AgentsTally:
+class AgentCounts:
     """What checked rows held.
 
     kinds: rows by what they were. env_steps, agent_steps: valid ones. episodes: (return, length) of each agent's, in
@@ -60,7 +35,7 @@ class AgentsTally:
 class _Check:
     """Where the env is: ``episode``, ``step``, which agents show their last observation, and whether the env rests."""
 
-    def __init__(self, rows: AgentRows, rules: AgentsRules) -> None:
+    def __init__(self, rows: Column, rules: AgentsRules) -> None:
         self.rows, self.rules, self.agents = rows, rules, range(rules.agents)
         shown = next(obs for obs in rows.obs[0] if obs.any())
         self.identity = place_of(decode(shown).identity)[0]
@@ -68,7 +43,7 @@ class _Check:
         self.showing: set[int] = set()
         self.asleep: set[int] = set()  # those of them that are still in their episode
         self.returns = [0.0] * rules.agents
-        self.tally = AgentsTally(self.identity)
+        self.counts = AgentCounts(self.identity)
 
     def position(self, agent: int) -> Position:
         return Position((self.identity << AGENT_BITS) | agent, self.episode, self.step)
@@ -105,7 +80,7 @@ class _Check:
         self.step, self.showing = after, stopped - hidden
         self.asleep = {agent for agent in self.showing if kinds[agent] == "asleep"}
         if self.step == self.rules.length(self.identity, self.episode):
-            self.tally.teams.append(self.returns)
+            self.counts.teams.append(self.returns)
             self.returns = [0.0] * self.rules.agents
             self.rests = bool(self.showing)
             if not self.rests:
@@ -114,7 +89,7 @@ class _Check:
     def end_slot(self, slot: int) -> None:
         """The end of a slot: agents in the episode, and the last look of those that fell asleep, are carried over."""
         where = f"env {self.identity}, end of slot {slot} at {self.episode}:{self.step}"
-        self.check_shown(self.rows.end_obs[slot], self.rows.end_is_first[slot], where)
+        self.check_shown(self.rows.slot_end_obs[slot], self.rows.slot_end_is_first[slot], where)
         if self.rests:
             self.begin_episode()
         self.showing &= self.asleep
@@ -131,7 +106,7 @@ class _Check:
         return "ordinary" if self.acts(agent, self.step + 1) else "asleep"
 
     def _check_flags(self, row: int, agent: int, where: str, label: str, kind: str = "idle") -> None:
-        self.tally.kinds[label] += 1
+        self.counts.kinds[label] += 1
         acted = kind != "idle"
         truncated = kind in ("truncated", "asleep")
         due = {"valid": acted and label != "lost", "terminated": kind == "terminated", "truncated": truncated}
@@ -142,8 +117,8 @@ class _Check:
         assert reward == paid, f"{where}, agent {agent} ({label}): reward {reward}, {paid} was due"
 
     def _check_counts(self, row: int, valid: Sequence[int], where: str) -> None:
-        self.tally.agent_steps += len(valid)
-        self.tally.env_steps += bool(valid)
+        self.counts.agent_steps += len(valid)
+        self.counts.env_steps += bool(valid)
         if self.rows.counts is not None:
             due = [agent in valid[:1] for agent in self.agents]
             counts = self.rows.counts[row].tolist()
@@ -154,14 +129,14 @@ class _Check:
             place, action = self.position(agent), int(self.rows.action[row, agent])
             self.returns[agent] += self.rules.idle_reward(place) if kind == "idle" else self.rules.reward(place, action)
             if self.step + 1 == self.rules.until(self.identity, self.episode, agent):
-                self.tally.episodes.append((self.returns[agent], self.step + 1))
+                self.counts.episodes.append((self.returns[agent], self.step + 1))
 
 
-def check_rows(rows: AgentRows, rules: AgentsRules) -> AgentsTally:
+def check_rows(rows: Column, rules: AgentsRules) -> AgentCounts:
     """Assert that ``rows`` are those of an env that keeps to ``rules``, from its first episode on."""
     checked = _Check(rows, rules)
     for row in range(len(rows.obs)):
         checked.check_row(row)
         if (row + 1) % rows.rollout == 0:
             checked.end_slot(row // rows.rollout)
-    return checked.tally
+    return checked.counts

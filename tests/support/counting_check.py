@@ -7,7 +7,7 @@ FaultyCounting envs the rows of faults must be masked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,17 +23,21 @@ Array = npt.NDArray[Any]
 Resets = Literal["trainer", "NextStep", "SameStep"]
 
 
+NAMES = ("obs", "action", "reward", "terminated", "truncated", "valid", "is_first")
+
+
 @dataclass(frozen=True)
 class Column:
-    """K consecutive rows of one env.
+    """K consecutive rows of one env; of an env with A agents, all fields have a second axis of A.
 
     Shapes:
         obs: [K, D] float32 - what the action was chosen for
         action: [K] int - as the policy chose it
         reward: [K] float - as the env gave it
         terminated, truncated, valid, is_first: [K] bool
-        slot_end_obs: [K // rollout, D] float32 - obs[T] of each slot, where the rows come in slots of ``rollout``
-        slot_end_is_first: [K // rollout] bool - is_first[T] of each slot
+        counts: [K] bool - counts_env_step, None where there is one agent
+        slot_end_obs, slot_end_is_first: [K // rollout, ...] - obs[T] and is_first[T] of each slot, if ``rollout`` is
+            not 0
     """
 
     obs: Array
@@ -43,9 +47,18 @@ class Column:
     truncated: Array
     valid: Array
     is_first: Array
-    rollout: int | None = None
-    slot_end_obs: Array | None = None
-    slot_end_is_first: Array | None = None
+    counts: Array | None = None
+    rollout: int = 0
+    slot_end_obs: Array = field(default_factory=lambda: np.empty(0))
+    slot_end_is_first: Array = field(default_factory=lambda: np.empty(0))
+
+    @classmethod
+    def of_slots(cls, slots: Sequence[Mapping[str, Any]], rollout: int) -> Column:
+        """The rows of consecutive slots, each with its fields by name."""
+        names = NAMES if slots[0].get("counts") is None else (*NAMES, "counts")
+        fields: dict[str, Any] = {name: np.concatenate([slot[name][:rollout] for slot in slots]) for name in names}
+        end_obs, end_is_first = (np.stack([slot[name][rollout] for slot in slots]) for name in ("obs", "is_first"))
+        return cls(**fields, rollout=rollout, slot_end_obs=end_obs, slot_end_is_first=end_is_first)
 
 
 @dataclass
@@ -109,7 +122,7 @@ class _Check:
         self.due, self.reset_due = first, False
         for row in range(len(column.obs)):
             self._check_row(row)
-            if column.rollout is not None and (row + 1) % column.rollout == 0:
+            if column.rollout and (row + 1) % column.rollout == 0:
                 self._end_slot(row, row // column.rollout)
 
     def _check_row(self, row: int) -> None:
@@ -136,9 +149,8 @@ class _Check:
         self.counts.rows[kind] += 1
 
     def _end_slot(self, row: int, slot: int) -> None:
-        if self.column.slot_end_obs is not None and self.column.slot_end_is_first is not None:
-            obs, is_first = self.column.slot_end_obs[slot], self.column.slot_end_is_first[slot]
-            self.due = self._arrive(obs, is_first, f"row {row}: obs[T] of slot {slot}")
+        obs, is_first = self.column.slot_end_obs[slot], self.column.slot_end_is_first[slot]
+        self.due = self._arrive(obs, is_first, f"row {row}: obs[T] of slot {slot}")
         if self.reset_due and self.resets == "trainer":
             # The final observation stands in obs[T]; the next slot starts with the truncation over.
             self.due, self.reset_due = self._next_episode(self.due), False

@@ -17,14 +17,14 @@ from sfactory.shared.slots import SlotTable
 from sfactory.shared.trajectories import NOBODY, Slot, TrajectoryBuffer
 from sfactory_envs.synthetic.costfree_agents import CostFreeLists
 from sfactory_envs.synthetic.counting_agents import AgentsRules, CountingLists, CountingParallel
-from tests.support.agents_check import AgentRows, AgentsTally, check_rows
+from tests.support.agents_check import AgentCounts, check_rows
+from tests.support.counting_check import NAMES, Column
 from tests.support.episodes import finished_episodes
 from tests.support.parts import small_layout
 
 Form = Literal["parallel", "lists"]
 FORMS: list[Form] = ["parallel", "lists"]
 ENVS = 3
-FIELDS = ("obs", "action", "reward", "terminated", "truncated", "valid", "is_first", "counts")
 
 
 def adapted(env: object) -> AgentsEnv:
@@ -89,43 +89,32 @@ class Played:
             self.agent_steps += self.split.agent_steps
         self.split.finish()
 
-    def rows_of(self, env: int) -> AgentRows:
+    def rows_of(self, env: int) -> Column:
         """The rows of one env."""
-        size, steps = self.rules.agents, self.rollout
-        places = slice(env * size, (env + 1) * size)
-        joined: dict[str, Any] = {
-            name: None
-            if self._kept[0][name] is None
-            else np.concatenate([slot[name][:steps, places] for slot in self._kept])
-            for name in FIELDS
-        }
-        return AgentRows(
-            rollout=steps,
-            end_obs=np.stack([slot["obs"][steps, places] for slot in self._kept]),
-            end_is_first=np.stack([slot["is_first"][steps, places] for slot in self._kept]),
-            **joined,
-        )
+        places = slice(env * self.rules.agents, (env + 1) * self.rules.agents)
+        slots = [{name: f if f is None else f[:, places] for name, f in slot.items()} for slot in self._kept]
+        return Column.of_slots(slots, self.rollout)
 
-    def check(self) -> list[AgentsTally]:
+    def check(self) -> list[AgentCounts]:
         """Check rows, counts, episodes and extra statistics; returns what each env's rows held."""
-        tallies = [check_rows(self.rows_of(env), self.rules) for env in range(ENVS)]
-        assert self.env_steps == sum(tally.env_steps for tally in tallies)
-        assert self.agent_steps == sum(tally.agent_steps for tally in tallies)
-        due = Counter(episode for tally in tallies for episode in tally.episodes)
+        counted = [check_rows(self.rows_of(env), self.rules) for env in range(ENVS)]
+        assert self.env_steps == sum(each.env_steps for each in counted)
+        assert self.agent_steps == sum(each.agent_steps for each in counted)
+        due = Counter(episode for each in counted for episode in each.episodes)
         assert Counter(finished_episodes(self.split.episodes)) == due
         sent = extras_of(self.split)
-        teams = [team for tally in tallies for team in tally.teams]
+        teams = [team for each in counted for team in each.teams]
         assert Counter(sent.get("team_return", [])) == Counter(sum(team) for team in teams)
         for place, agent in enumerate(self.split.batch.envs[0].agents):
             assert Counter(sent.get(f"return/{agent}", [])) == Counter(team[place] for team in teams)
         obs = np.concatenate([slot["obs"][: self.rollout] for slot in self._kept])
         assert self.absent == {(int(row), int(column)) for row, column in np.argwhere(~obs.any(axis=2))}
-        return tallies
+        return counted
 
 
 def copied(slot: Slot) -> dict[str, Any]:
     counts = None if slot.counts_env_step is None else slot.counts_env_step.copy()
-    fields = {name: getattr(slot, name).copy() for name in FIELDS if name not in ("obs", "action", "counts")}
+    fields = {name: getattr(slot, name).copy() for name in NAMES if name not in ("obs", "action")}
     return {"obs": slot.obs["obs"].copy(), "action": slot.actions["action"].copy(), "counts": counts, **fields}
 
 
@@ -143,9 +132,9 @@ def leave_traces(slot: Slot) -> None:
 def test_every_kind_of_row_of_every_agent_follows_the_script(form: Form, rollout: int) -> None:
     rules = AgentsRules(agents=4, max_length=9, all_may_sleep=form == "lists")
 
-    tallies = Played(form, rules, rollout, slots=600 // rollout).check()
+    counted = Played(form, rules, rollout, slots=600 // rollout).check()
 
-    kinds = sum((tally.kinds for tally in tallies), Counter[str]())
+    kinds = sum((each.kinds for each in counted), Counter[str]())
     for kind in ("ordinary", "idle", "terminated", "truncated", "asleep", "lost"):
         assert kinds[kind] > 10, kinds
     # A slot of one row has no truncation rows.

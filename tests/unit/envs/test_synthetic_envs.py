@@ -19,7 +19,7 @@ from sfactory_envs.synthetic.costfree import CostFree
 from sfactory_envs.synthetic.counting import FIELD_LIMIT, IDENTITY_LIMIT, Counting, Position, decode, encode
 from sfactory_envs.synthetic.faulty import EnvFault, Faulty, Fuse
 from sfactory_envs.synthetic.poles import Pole, Poles
-from tests.support.counting_check import Column, check_column, check_columns
+from tests.support.counting_check import NAMES, Column, check_column, check_columns
 
 ROLLOUT = 8
 
@@ -48,9 +48,10 @@ def play_column(env: Counting, *, seed: int, slots: int, rollout: int) -> Column
                 obs, _ = env.reset()
                 is_first, truncated = True, False
     types = (np.float32, np.int64, np.float32, bool, bool, bool, bool)
-    fields: list[Any] = [np.array(values, kind) for values, kind in zip(zip(*rows, strict=True), types, strict=True)]
+    arrays: list[Any] = [np.array(values, kind) for values, kind in zip(zip(*rows, strict=True), types, strict=True)]
+    fields: dict[str, Any] = dict(zip(NAMES, arrays, strict=True))
     end_obs, end_is_first = (np.array(values) for values in zip(*slot_ends, strict=True))
-    return Column(*fields, rollout=rollout, slot_end_obs=end_obs, slot_end_is_first=end_is_first)
+    return Column(**fields, rollout=rollout, slot_end_obs=end_obs, slot_end_is_first=end_is_first)
 
 
 def good_column(seed: int = 5) -> tuple[Column, Counting]:
@@ -140,8 +141,7 @@ def test_columns_of_the_same_env_and_those_without_their_beginning_are_refused()
 
 def rows_of(column: Column, rows: Any) -> Column:
     """The same column with other rows, taken for one piece without slot borders."""
-    names = ("obs", "action", "reward", "terminated", "truncated", "valid", "is_first")
-    picked: dict[str, Any] = {name: np.array(getattr(column, name)[rows]) for name in names}
+    picked: dict[str, Any] = {name: np.array(getattr(column, name)[rows]) for name in NAMES}
     return Column(**picked)
 
 
