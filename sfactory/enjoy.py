@@ -51,7 +51,7 @@ def _enjoy(config: EnjoyConfig, interrupts: Interrupts) -> str:
         "env": saved.config.run.env,
         "policy": config.policy_index,
         "checkpoint": str(saved.checkpoint),
-        "checkpoint_env_steps": saved.env_steps,
+        "checkpoint_env_steps": saved.state.env_steps,
         "deterministic": config.eval_deterministic,
         "seed": seed,
     }

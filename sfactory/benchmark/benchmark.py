@@ -6,10 +6,7 @@ First measures pure simulation with nothing else running, then the run itself: w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from types import MappingProxyType
-from typing import Literal
 
 from sfactory.benchmark.pure_simulation import pure_simulation
 from sfactory.benchmark.trial import Measured, Timing, Trial
@@ -24,10 +21,7 @@ from sfactory.report.console import Console
 _MIN_WARM_UP_S = 2.0
 _MIN_PATIENCE_S = 30.0
 _BEATS_S = 5.0  # time to get the stack of a hung process, after the time limit
-_Mode = Literal["train", "sampler_only", "learn", "env"]
-_MODES: Mapping[str, _Mode] = MappingProxyType(
-    {"full": "train", "sample": "sampler_only", "learn": "learn", "env": "env"}
-)
+_MODES = {"full": "train", "sample": "sampler_only", "learn": "learn", "env": "env"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +29,7 @@ class BenchmarkResult:
     """The last line on stdout; field names are its keys. Shares of the measured time are means per process kind."""
 
     env: str
-    mode: _Mode
+    mode: str
     inference: str
     env_steps_per_second: float
     pure_simulation_steps_per_second: float
@@ -74,16 +68,11 @@ class Benchmark:
         return self._result(simulated, trial.run(spawner, interrupts, seed))
 
     def _simulate(self, spawner: Spawner) -> float:
-        sampling, plan = self._config.sampling, self._plan
-        workers, seconds = sampling.num_workers, self._seconds
-        if self._stage != "env":
-            seconds = min(10.0, seconds)
-        pin = sampling.set_workers_cpu_affinity
-        cores = [plan.cores.cores_of_actor(worker, workers) if pin else None for worker in range(workers)]
-        self._console.message(f"pure simulation: {workers} processes, {seconds:g} s")
+        sampling = self._config.sampling
+        seconds = self._seconds if self._stage == "env" else min(10.0, self._seconds)
+        self._console.message(f"pure simulation: {sampling.num_workers} processes, {seconds:g} s")
         factory = EnvFactory.of(self._config.run, sampling)
-        envs, gpus, limit_s = sampling.num_envs_per_worker, sampling.actor_worker_gpus, sampling.reset_timeout_seconds
-        return pure_simulation(spawner, factory, workers, envs, cores, seconds, gpus, limit_s)
+        return pure_simulation(spawner, factory, sampling, self._plan.cores, seconds)
 
     def _result(self, simulated: float, measured: Measured) -> BenchmarkResult:
         load = measured.load

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 from sfactory.clock import BLOCK_S, now
+from sfactory.config.schema import SamplingConfig
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import see_gpu_of
 from sfactory.env.multi_agent import AgentsEnv
@@ -32,6 +33,7 @@ from sfactory.process.spawn import Spawner, leave, prepare_process
 from sfactory.process.stack_dump import StackDump
 from sfactory.shared.memory import SharedEvent
 from sfactory.shared.status import StatusBoard, StatusRow
+from sfactory.system.cores import Cores
 
 _JOIN_S = 1.0
 _SETUP_S = 120.0  # time limit of a process before it starts to create its first env
@@ -124,23 +126,19 @@ class _Simulators(contextlib.AbstractContextManager["_Simulators"]):
 def pure_simulation(
     spawner: Spawner,
     factory: EnvFactory,
-    workers: int,
-    envs: int,
-    cores: Sequence[frozenset[int] | None],
+    sampling: SamplingConfig,
+    cores: Cores,
     seconds: float,
-    gpus: Sequence[int] = (),
-    limit_s: float = 120.0,
 ) -> float:
-    """Env steps per second of ``workers`` processes with ``envs`` environments each, over ``seconds``.
+    """Env steps per second of the processes and envs of ``sampling``, over ``seconds``.
 
-    limit_s: time limit for creating one env, for its reset, and for a few steps. Raises WorkerDied if a process fails
-    or hangs.
+    Raises WorkerDied if a process fails, or if an env takes too long to be created, for its reset or for a few steps.
     """
-    names = [f"sf-sim-{worker}" for worker in range(workers)]
+    names = [f"sf-sim-{worker}" for worker in range(sampling.num_workers)]
     status, start_gate = StatusBoard(names), SharedEvent()
-    with _Simulators(factory.name, limit_s) as simulators:
+    with _Simulators(factory.name, sampling.reset_timeout_seconds) as simulators:
         for worker, name in enumerate(names):
-            given = factory, worker, envs, cores[worker], seconds, tuple(gpus), start_gate, status
+            given = factory, worker, sampling, cores, seconds, start_gate, status
             simulators.start(spawner, name, status.row(name), *given)
         simulators.answers()  # wait until all processes have created their envs, then start together
         start_gate.open()
@@ -150,10 +148,9 @@ def pure_simulation(
 def _simulate(
     factory: EnvFactory,
     worker: int,
-    count: int,
-    cores: frozenset[int] | None,
+    sampling: SamplingConfig,
+    cores: Cores,
     seconds: float,
-    gpus: tuple[int, ...],
     start_gate: SharedEvent,
     status: StatusBoard,
     stack: StackDump,
@@ -164,10 +161,12 @@ def _simulate(
     row = status.row(name)
     answer: float | str
     try:
-        see_gpu_of(worker, gpus)
-        if cores is not None:
-            os.sched_setaffinity(0, cores)
-        measure = (_vector_env if factory.makes_vectors else _plain_envs)(factory, worker, count, row.begin_work)
+        see_gpu_of(worker, sampling.actor_worker_gpus)
+        own_cores = cores.cores_of_actor(worker, sampling.num_workers)
+        if own_cores is not None and sampling.set_workers_cpu_affinity:
+            os.sched_setaffinity(0, own_cores)
+        create = _vector_env if factory.makes_vectors else _plain_envs
+        measure = create(factory, worker, sampling.num_envs_per_worker, row.begin_work)
         sender.send(0.0)
         while not start_gate.wait(BLOCK_S):  # main limits this wait and kills remaining processes
             row.begin_work()

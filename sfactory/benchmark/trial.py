@@ -118,15 +118,13 @@ class Measurement:
         return _Mark(now(), self._status.total("env_steps", ACTORS))
 
 
-class Trial:
+class Trial(NamedTuple):
     """One measurement of one configuration; its benchmark flags select the stage to measure."""
 
-    def __init__(
-        self, config: Config, plan: Plan, timing: Timing, on_warm_up: Callable[[], None] = lambda: None
-    ) -> None:
-        """``on_warm_up``: called when the warm-up begins."""
-        self._config, self._plan, self._timing, self._on_warm_up = config, plan, timing, on_warm_up
-        self._of_learners = config.benchmark.stage != "sample"
+    config: Config
+    plan: Plan
+    timing: Timing
+    on_warm_up: Callable[[], None] = lambda: None
 
     def run(self, spawner: Spawner, interrupts: Interrupts, seed: int) -> Measured:
         """Measure. Raises the fault that ended the run early, or Interrupted after a signal.
@@ -141,7 +139,7 @@ class Trial:
         if interrupts.count:
             raise Interrupted(interrupts.signum)
         if measured is None:
-            counted = "learned from" if self._of_learners else "taken"
+            counted = "taken" if self.config.benchmark.stage == "sample" else "learned from"
             raise SFactoryError(
                 f"nothing could be measured: too few steps were {counted} within {now() - started_at:.0f} s; "
                 "--reset_timeout_seconds bounds the start of environments, smaller datasets (--batch_size, "
@@ -154,22 +152,24 @@ class Trial:
         self, spawner: Spawner, interrupts: Interrupts, seed: int
     ) -> tuple[Measured | None, SFactoryError | None]:
         """Return the measurement or the failure. A failure raised here would keep this trial's memory alive."""
-        config, plan = self._config, self._plan
+        config, plan = self.config, self.plan
         shared = SharedObjects(plan.spec, plan.layout, plan.weight_bytes)
         reports = ReportCollector(config, shared.actors_to_main, shared.learners_to_main, shared.status)
         workload = Workload(config, seed, 0, plan.device, plan.cores, [None] * plan.layout.num_policies)
         process_group = ProcessGroup(spawner, shared, workload)
         limit_s = config.sampling.reset_timeout_seconds
         supervision = Supervisor(process_group, shared.control, shared.status, interrupts, limit_s, saves=False)
-        measurement = Measurement(shared.status, plan.cores.count, self._of_learners, self._timing, self._on_warm_up)
+        of_learners = config.benchmark.stage != "sample"
+        measurement = Measurement(shared.status, plan.cores.count, of_learners, self.timing, self.on_warm_up)
         hangs = BenchmarkHangs(process_group, config.run.env, limit_s)
         hung: SFactoryError | None = None
 
         def look() -> bool:
             nonlocal hung
-            over = measurement.look() or hung is not None
-            hung = hung or (None if over else hangs.look())
-            return over or hung is not None
+            if measurement.look() or hung is not None:
+                return True
+            hung = hangs.look()
+            return hung is not None
 
         try:
             process_group.start()

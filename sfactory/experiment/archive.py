@@ -13,7 +13,6 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -39,20 +38,16 @@ def archive_run(rundir: RunDir, behavior: Literal["restart", "overwrite"]) -> Pa
     """
     if all(entry.name == LOCK_NAME for entry in rundir.path.iterdir()):
         return None
+    name, numbers = rundir.path.name, (f"{number:04d}" for number in itertools.count(1))
     if behavior == "restart":
-        target = next(folder for folder in _numbered(rundir.path, "old") if not os.path.lexists(folder))
+        candidates = (rundir.path.with_name(f"{name}_old{number}") for number in numbers)
+        target = next(folder for folder in candidates if not os.path.lexists(folder))
     else:
-        first = rundir.path.with_name(f"{rundir.path.name}_overwritten")
-        candidates = itertools.chain([first], _numbered(rundir.path, "overwritten"))
-        target = next(folder for folder in candidates if _is_free(folder, rundir.path.name))
+        candidates = (rundir.path.with_name(f"{name}_overwritten{number}") for number in itertools.chain([""], numbers))
+        target = next(folder for folder in candidates if _is_free(folder, name))
     rundir.move_to(target)
     _log.info("the earlier run %s is now %s", rundir.path, target)
     return target
-
-
-def _numbered(path: Path, word: str) -> Iterator[Path]:
-    """NAME_word0001 and so on, endlessly."""
-    return (path.with_name(f"{path.name}_{word}{number:04d}") for number in itertools.count(1))
 
 
 def _is_free(folder: Path, experiment: str) -> bool:

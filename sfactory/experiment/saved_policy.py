@@ -14,7 +14,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from sfactory import __version__, atomic
 from sfactory.checkpoint import CheckpointDir, Kind, Loaded
@@ -34,9 +33,10 @@ from sfactory.spec import EnvSpec
 EXPORT_VERSION = "1"
 
 # How a kind of checkpoint is called, and the flag of train that decides when it is saved.
-_SAVED_BY: Mapping[Kind, tuple[str, str]] = MappingProxyType(
-    {"best": ("best checkpoint", "save_best_after"), "milestone": ("milestone", "save_milestones_sec")}
-)
+_SAVED_BY: Mapping[Kind, tuple[str, str]] = {
+    "best": ("best checkpoint", "save_best_after"),
+    "milestone": ("milestone", "save_milestones_sec"),
+}
 
 _log = logging.getLogger(__name__)
 
@@ -62,16 +62,6 @@ class SavedPolicy:
         directory = CheckpointDir(run_dir / f"checkpoint_p{wanted.policy_index}", config.checkpoint.keep_checkpoints)
         loaded = _load(directory, wanted.load_checkpoint_kind, wanted.checkpoint_env_steps)
         return SavedPolicy(config, loaded.path, SavedState.of(loaded.payload, loaded.path))
-
-    @property
-    def env_steps(self) -> int:
-        """Env steps that the weights were trained on."""
-        return self.state.env_steps
-
-    @property
-    def env_factory(self) -> EnvFactory:
-        """Makes the environment that the run was trained on."""
-        return EnvFactory.of(self.config.run, self.config.sampling)
 
     def model(self, spec: EnvSpec) -> ActorCritic:
         """The network on the CPU; raises CheckpointError if the weights do not fit an env of ``spec``."""
@@ -167,7 +157,7 @@ def export(config: ExportConfig) -> str:
         "env": saved.config.run.env,
         "policy": policy,
         "checkpoint": str(saved.checkpoint),
-        "checkpoint_env_steps": saved.env_steps,
+        "checkpoint_env_steps": saved.state.env_steps,
     }
     return json.dumps(result)
 
@@ -188,14 +178,14 @@ def _metadata(saved: SavedPolicy, spec: EnvSpec, policy: int) -> dict[str, str]:
         "env_spec": json.dumps(env_spec),
         "model_config": json.dumps(dataclasses.asdict(saved.config.model)),
         "policy": str(policy),
-        "env_steps": str(saved.env_steps),
+        "env_steps": str(saved.state.env_steps),
         "checkpoint": saved.checkpoint.name,
     }
 
 
 def _spec_of(saved: SavedPolicy) -> EnvSpec:
     """The spec of the run's env, which is made and closed for that."""
-    env = saved.env_factory.either()
+    env = EnvFactory.of(saved.config.run, saved.config.sampling).either()
     try:
         if isinstance(env, AgentsEnv):
             return env.spec

@@ -12,7 +12,7 @@ from sfactory.errors import ExitCode
 from sfactory.launch.jobs import Job, LaunchState, failures, jobs_of, print_line, results, table
 from sfactory.launch.run_description import description_of
 from sfactory.launch.run_processes import VISIBLE, Gpus, LocalRuns, devices
-from sfactory.launch.run_slurm import Batch, submit, write_scripts
+from sfactory.launch.run_slurm import Batch
 from sfactory.process.signals import Interrupts
 
 
@@ -25,7 +25,7 @@ def launch(config: LauncherConfig, command: str, interrupts: Interrupts) -> tupl
     description = description_of(config.run)
     folder = Path(config.train_dir) / str(description.run_name)
     jobs = jobs_of(description, folder, config.experiment_suffix)
-    gpus = None
+    gpus = Gpus([None], config.max_parallel)
     if config.experiments_per_gpu != -1:
         gpus = Gpus(devices(config.num_gpus, os.environ.get(VISIBLE)), config.experiments_per_gpu)
     batch = Batch(config, folder) if config.backend == "slurm" else None
@@ -34,7 +34,7 @@ def launch(config: LauncherConfig, command: str, interrupts: Interrupts) -> tupl
         if len(todo) < len(jobs):
             print_line(f"{len(jobs) - len(todo)} of {len(jobs)} runs are done already")
         if batch is not None:
-            return _to_slurm(jobs, todo, batch, config.slurm_print_only), int(ExitCode.DONE)
+            return _to_slurm(jobs, todo, batch), int(ExitCode.DONE)
         interrupts.raising = False  # count signals from here on: a run that is being started must not be lost
         LocalRuns(todo, launch_state, interrupts, config.max_parallel, gpus, config.pause_between).run()
         runs = results(jobs, launch_state)
@@ -48,9 +48,9 @@ def launch(config: LauncherConfig, command: str, interrupts: Interrupts) -> tupl
     return json.dumps({"runs": runs}, allow_nan=False), code
 
 
-def _to_slurm(jobs: Sequence[Job], todo: Sequence[Job], batch: Batch, print_only: bool) -> str:
-    paths = write_scripts(todo, batch)
-    numbers = submit(paths, print_only)
+def _to_slurm(jobs: Sequence[Job], todo: Sequence[Job], batch: Batch) -> str:
+    paths = batch.write_scripts(todo)
+    numbers = batch.submit(paths)
     scripts = {path.stem: str(path) for path in paths}
     facts = [
         {

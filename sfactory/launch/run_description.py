@@ -39,6 +39,11 @@ _DEFAULT_OBJECT = "RUN_DESCRIPTION"  # of a module without :object
 _FILE_KEYS = ("run_name", "experiments")
 _EXPERIMENT_KEYS = ("base_name", "cmd", "env_vars", "list", "grid", "random")
 _RANDOM_KEYS = ("count", "seed", "parameters")
+_RANGES: dict[str, type[Uniform | LogUniform | IntUniform]] = {
+    "uniform": Uniform,
+    "log_uniform": LogUniform,
+    "int_uniform": IntUniform,
+}
 
 
 class Planned(NamedTuple):
@@ -233,15 +238,11 @@ def _random(where: str, table: object, problems: list[str]) -> Parameters:
     problems += _unknown(f"{where}random: ", table, _RANDOM_KEYS)
     parameters: dict[Key, Distribution] = {}
     for name, declared in table["parameters"].items():
-        match declared:
-            case {"choice": values, **others} if not others:
+        match list(declared.items()) if isinstance(declared, dict) else []:
+            case [("choice", values)]:
                 parameters[_key(name)] = Choice(values)
-            case {"uniform": [low, high], **others} if not others:
-                parameters[_key(name)] = Uniform(low, high)
-            case {"log_uniform": [low, high], **others} if not others:
-                parameters[_key(name)] = LogUniform(low, high)
-            case {"int_uniform": [low, high], **others} if not others:
-                parameters[_key(name)] = IntUniform(low, high)
+            case [(kind, [low, high])] if kind in _RANGES:
+                parameters[_key(name)] = _RANGES[kind](low, high)
             case _:
                 problems.append(
                     f"{where}random, {name}: must be one of {{uniform = [low, high]}}, {{log_uniform = [low, high]}}, "

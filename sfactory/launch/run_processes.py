@@ -31,21 +31,24 @@ _INTERRUPTED = frozenset(128 + signum for signum in HANDLED)
 
 
 class Gpus:
-    """At most ``per_gpu`` runs on each of ``devices``."""
+    """At most ``per_gpu`` runs on each of ``devices``; None stands for a run that sees the devices of the launcher."""
 
-    def __init__(self, devices: Sequence[str], per_gpu: int) -> None:
+    def __init__(self, devices: Sequence[str | None], per_gpu: int) -> None:
         self._runs = dict.fromkeys(devices, 0)
         self._per_gpu = per_gpu
 
+    @property
+    def full(self) -> bool:
+        """Whether no device can take another run."""
+        return min(self._runs.values()) >= self._per_gpu
+
     def take(self) -> str | None:
-        """Assign the device with the fewest runs; None if all are full."""
+        """Assign the device with the fewest runs."""
         device = min(self._runs, key=self._runs.__getitem__)
-        if self._runs[device] >= self._per_gpu:
-            return None
         self._runs[device] += 1
         return device
 
-    def give_back(self, device: str) -> None:
+    def give_back(self, device: str | None) -> None:
         """A run on ``device`` has ended."""
         self._runs[device] -= 1
 
@@ -83,7 +86,7 @@ class LocalRuns:
         launch_state: LaunchState,
         interrupts: Interrupts,
         max_parallel: int,
-        gpus: Gpus | None,
+        gpus: Gpus,
         pause_s: float,
     ) -> None:
         """``pause_s``: pause between two starts."""
@@ -109,19 +112,14 @@ class LocalRuns:
 
     def _start_what_fits(self) -> float:
         """Start as many jobs as possible; returns the longest time to wait for an event."""
-        while self._waiting and len(self._running) < self._max_parallel:
+        while self._waiting and len(self._running) < self._max_parallel and not self._gpus.full:
             if not self._next_start.passed:
                 return min(_POLL_S, self._next_start.left)
-            gpu = None
-            if self._gpus is not None:
-                gpu = self._gpus.take()
-                if gpu is None:
-                    return _POLL_S
-            job = self._waiting.popleft()
+            job, gpu = self._waiting.popleft(), self._gpus.take()
             try:
                 running = _start(job, gpu)
             except OSError as error:
-                self._free(gpu)
+                self._gpus.give_back(gpu)
                 self._launch_state.ended(job.name, "failed", None, named(error))
                 print_line(f"failed {job.name}: it could not be started: {named(error)}")
                 continue
@@ -135,7 +133,7 @@ class LocalRuns:
     def _ended(self, running: _Running, killed: bool = False) -> None:
         """Record and print how a process has ended. ``killed``: by this launcher."""
         os.close(running.pid_fd)
-        self._free(running.gpu)
+        self._gpus.give_back(running.gpu)
         code = running.process.wait(_CLEAN_UP_S)
         job = running.job
         status: Status = "failed"
@@ -146,10 +144,6 @@ class LocalRuns:
         cause = _last_line(job.log_path, running.log_from) if status == "failed" else ""
         self._launch_state.ended(job.name, status, code, cause)
         print_line(f"{status} {job.name}: {_how(code)}; {len(self._waiting)} wait, {len(self._running)} run")
-
-    def _free(self, gpu: str | None) -> None:
-        if self._gpus is not None and gpu is not None:
-            self._gpus.give_back(gpu)
 
     def _on_signals(self) -> None:
         count, signum = self._interrupts.count, self._interrupts.signum

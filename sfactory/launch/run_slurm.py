@@ -20,9 +20,7 @@ from sfactory.config.launcher import LauncherConfig
 from sfactory.errors import ConfigError, ResourceError, SFactoryError
 from sfactory.launch.jobs import Job, print_line
 
-DEFAULT_TEMPLATE = """cd {{ CWD }}
-{{ CMD }}
-"""
+DEFAULT_TEMPLATE = "cd {{ CWD }}\n{{ CMD }}\n"
 _PLACE = re.compile(r"\{\{ *(\w+) *\}\}")
 _SBATCH = "sbatch"
 _SUBMIT_S = 60.0
@@ -39,8 +37,8 @@ class Batch:
         self._config = config
         self._cpus = config.slurm_cpus_per_gpu * max(1, config.slurm_gpus_per_job)
         self._template, problems = _read_template(config.slurm_sbatch_template)
-        self.folder = runs / "slurm" if config.slurm_workdir is None else Path(config.slurm_workdir)
-        for path in (self.folder, runs, Path.cwd()):
+        self._folder = runs / "slurm" if config.slurm_workdir is None else Path(config.slurm_workdir)
+        for path in (self._folder, runs, Path.cwd()):
             if not str(path.absolute()).isprintable() or '"' in str(path):
                 problems.append(f"{str(path)!r}: a path in a batch script must not contain line breaks or quotes")
         if not config.slurm_print_only and shutil.which(_SBATCH) is None:
@@ -51,17 +49,54 @@ class Batch:
         if problems:
             raise ConfigError(problems)
 
-    def script(self, job: Job) -> str:
-        """The batch script of a run."""
+    def write_scripts(self, jobs: Sequence[Job]) -> list[Path]:
+        """Write a script for each job; raises ResourceError."""
+        paths: list[Path] = []
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for job in jobs:
+                job.folder.mkdir(parents=True, exist_ok=True)  # Slurm does not create the directory of a log
+                path = self._folder / f"{job.name}.sh"
+                atomic.write_text(path, self._script(job))
+                paths.append(path)
+        except OSError as error:
+            raise ResourceError(f"{self._folder} cannot be written: {error}; see --slurm_workdir") from error
+        return paths
+
+    def submit(self, paths: Sequence[Path]) -> dict[str, str]:
+        """Submit the scripts, or print the commands that do; returns job numbers by name of the run.
+
+        Raises SFactoryError at the first failure.
+        """
+        numbers: dict[str, str] = {}
+        for path in paths:
+            if self._config.slurm_print_only:
+                print_line(shlex.join([_SBATCH, str(path)]))
+                continue
+            command = [_SBATCH, "--parsable", str(path)]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=_SUBMIT_S, check=True)
+            except (OSError, subprocess.SubprocessError) as error:
+                stderr = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else ""
+                so_far = f"; submitted so far: {', '.join(numbers)}" if numbers else ""
+                raise SFactoryError(f"{_SBATCH} {path} failed: {stderr or error}{so_far}") from error
+            numbers[path.stem] = done.stdout.strip().partition(";")[0]
+            print_line(f"submitted {path.stem} as job {numbers[path.stem]}")
+        return numbers
+
+    def _script(self, job: Job) -> str:
         log = str(job.log_path.absolute()).replace("%", "%%")  # sbatch interprets %j and the like
-        options = [f"--job-name={job.name}", f'--output="{log}"', "--open-mode=append", "--ntasks=1"]
         gpus, partition = self._config.slurm_gpus_per_job, self._config.slurm_partition
-        options.append(f"--cpus-per-task={self._cpus}")
-        if gpus:
-            options.append(f"--gres=gpu:{gpus}")
-        if partition is not None:
-            options.append(f"--partition={partition}")
-        options.append("--requeue")
+        options = [
+            f"--job-name={job.name}",
+            f'--output="{log}"',
+            "--open-mode=append",
+            "--ntasks=1",
+            f"--cpus-per-task={self._cpus}",
+            *([f"--gres=gpu:{gpus}"] if gpus else []),
+            *([] if partition is None else [f"--partition={partition}"]),
+            "--requeue",
+        ]
         variables = [f"export {name}={shlex.quote(value)}" for name, value in job.env_vars.items()]
         places = {
             "CMD": self._command(job),
@@ -108,40 +143,3 @@ def _read_template(path: str | None) -> tuple[str, list[str]]:
     if "CMD" not in names:
         problems.append(f"{where}: has no {{{{ CMD }}}}, which starts the run")
     return template, problems
-
-
-def write_scripts(jobs: Sequence[Job], batch: Batch) -> list[Path]:
-    """Write a script for each job; raises ResourceError."""
-    paths: list[Path] = []
-    try:
-        batch.folder.mkdir(parents=True, exist_ok=True)
-        for job in jobs:
-            job.folder.mkdir(parents=True, exist_ok=True)  # Slurm does not create the directory of a log
-            path = batch.folder / f"{job.name}.sh"
-            atomic.write_text(path, batch.script(job))
-            paths.append(path)
-    except OSError as error:
-        raise ResourceError(f"{batch.folder} cannot be written: {error}; see --slurm_workdir") from error
-    return paths
-
-
-def submit(paths: Sequence[Path], print_only: bool) -> dict[str, str]:
-    """Submit the scripts, or print the commands that do; returns job numbers by name of the run.
-
-    Raises SFactoryError at the first failure.
-    """
-    numbers: dict[str, str] = {}
-    for path in paths:
-        if print_only:
-            print_line(shlex.join([_SBATCH, str(path)]))
-            continue
-        command = [_SBATCH, "--parsable", str(path)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_SUBMIT_S, check=True)
-        except (OSError, subprocess.SubprocessError) as error:
-            stderr = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else ""
-            so_far = f"; submitted so far: {', '.join(numbers)}" if numbers else ""
-            raise SFactoryError(f"{_SBATCH} {path} failed: {stderr or error}{so_far}") from error
-        numbers[path.stem] = done.stdout.strip().partition(";")[0]
-        print_line(f"submitted {path.stem} as job {numbers[path.stem]}")
-    return numbers

@@ -63,7 +63,7 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[tuple[Play
 
 def _with_frameskip(saved: SavedPolicy, wanted: int | None) -> tuple[EnvFactory, int]:
     """A factory of the env with a frameskip of ``wanted``, and how often each action is then repeated."""
-    factory = saved.env_factory
+    factory = EnvFactory.of(saved.config.run, saved.config.sampling)
     trained = saved.config.sampling.env_frameskip
     if wanted is None:
         return factory, 1

@@ -10,12 +10,17 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from sfactory.benchmark.pure_simulation import _Simulators, pure_simulation
+from sfactory.config.schema import SamplingConfig
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import WorkerDied
 from sfactory.planning import step_cost as random_steps
 from sfactory.planning.step_cost import steps_per_second, vector_steps_per_second
 from sfactory.process.spawn import Spawner
+from sfactory.system.cores import Cores
 from tests.support.scripted_env import ScriptedEnv
+
+TWO = SamplingConfig(num_workers=2, num_envs_per_worker=2, reset_timeout_seconds=3.0)
+CORES = Cores.available()
 
 
 class CountedEnv(ScriptedEnv):
@@ -39,7 +44,7 @@ def test_rates_of_all_processes_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Simulators, "start", lambda *_: None)
     monkeypatch.setattr(_Simulators, "answers", lambda _: next(answers))
 
-    assert pure_simulation(Spawner(), EnvFactory("CartPole-v1"), 2, 1, [None, None], 1.0) == 130.0
+    assert pure_simulation(Spawner(), EnvFactory("CartPole-v1"), TWO, CORES, 1.0) == 130.0
 
 
 @pytest.mark.parametrize("space", [spaces.Discrete(4, start=2), spaces.Box(-1, 1, (2,))])
@@ -86,7 +91,7 @@ def test_slow_envs_are_stepped_for_the_given_time(monkeypatch: pytest.MonkeyPatc
 def test_real_processes_are_measured_and_none_is_left(spawner: Spawner) -> None:
     before = set(multiprocessing.active_children())
 
-    rate = pure_simulation(spawner, EnvFactory("CartPole-v1"), 2, envs=2, cores=[None, None], seconds=0.2)
+    rate = pure_simulation(spawner, EnvFactory("CartPole-v1"), TWO, CORES, seconds=0.2)
 
     assert rate > 1000
     assert set(multiprocessing.active_children()) <= before
@@ -109,4 +114,4 @@ def test_a_process_that_fails_or_hangs_is_an_error(spawner: Spawner, fault: dict
     factory = EnvFactory("sfactory_envs.synthetic.faulty:Faulty", fault)
 
     with pytest.raises(WorkerDied, match=words):
-        pure_simulation(spawner, factory, 2, envs=1, cores=[None, None], seconds=0.5, limit_s=3.0)
+        pure_simulation(spawner, factory, TWO, CORES, seconds=0.5)

@@ -12,7 +12,7 @@ import pytest
 from sfactory.config.launcher import LauncherConfig
 from sfactory.errors import ConfigError
 from sfactory.launch.jobs import Job
-from sfactory.launch.run_slurm import Batch, write_scripts
+from sfactory.launch.run_slurm import Batch
 
 CONFIG = LauncherConfig(run="x:Y", backend="slurm", slurm_print_only=True)
 ARGUMENTS = ("--env=a b", "--train_dir=100%", "--experiment=e")
@@ -24,7 +24,7 @@ def job(tmp_path: Path) -> Job:
 
 def lines(tmp_path: Path, **flags: object) -> list[str]:
     batch = Batch(dataclasses.replace(CONFIG, **flags), tmp_path)  # type: ignore[arg-type]
-    (path,) = write_scripts([job(tmp_path)], batch)
+    (path,) = batch.write_scripts([job(tmp_path)])
     assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
     return path.read_text().splitlines()
 

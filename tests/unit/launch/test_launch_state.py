@@ -69,9 +69,10 @@ def test_file_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pyte
 def test_run_gets_the_gpu_with_the_fewest_runs() -> None:
     gpus = Gpus(["0", "1"], per_gpu=2)
 
-    assert [gpus.take() for _ in range(5)] == ["0", "1", "0", "1", None]
+    assert [(gpus.full, gpus.take()) for _ in range(4)] == [(False, "0"), (False, "1")] * 2
+    assert gpus.full
     gpus.give_back("1")
-    assert [gpus.take(), gpus.take()] == ["1", None]
+    assert [gpus.full, gpus.take(), gpus.full] == [False, "1", True]
 
 
 def test_devices_are_the_visible_ones() -> None:

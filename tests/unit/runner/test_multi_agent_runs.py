@@ -25,6 +25,7 @@ from sfactory.process.spawn import Spawner
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusBoard
 from sfactory.shared.trajectories import TrajectoryBuffer
+from sfactory.system.cores import Cores
 from tests.support.episodes import finished_episodes
 from tests.support.parts import TINY, small_layout
 from tests.support.scripted_agents import Changes, ScriptedAgents
@@ -103,7 +104,8 @@ def test_the_speed_of_random_steps_is_measured() -> None:
 
     assert agents_steps_per_second(games, 0.05, lambda: began.append(None)) > 0
     assert began
-    assert pure_simulation(spawner, COUNTING, 1, 2, [None], 0.2) > 0
+    one = SamplingConfig(num_workers=1, num_envs_per_worker=2)
+    assert pure_simulation(spawner, COUNTING, one, Cores.available(), 0.2) > 0
 
 
 class Recorder(ActorCritic):
