@@ -149,6 +149,17 @@ def model_of(spec: EnvSpec = VECTOR, seed: int = 0, dtype: torch.dtype = torch.f
     return model
 
 
+def moved_target(model: ActorCritic, config: AlgoConfig) -> TargetNetwork | None:
+    """A target network with slightly other policy and values than ``model``, if ``config`` asks for one."""
+    if not config.use_target_net:
+        return None
+    target, generator = TargetNetwork(model, interval=4, tau=1.0), torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for parameter in target.model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+    return target
+
+
 class Loss(NamedTuple):
     """total: 0-dim, with gradients. parts: their number. statistics: by name. returns: [T, R] - value targets."""
 

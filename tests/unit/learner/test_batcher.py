@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -56,18 +57,6 @@ def test_giving_up_keeps_uncopied_slots() -> None:
 
     assert parts.staging.filled == 3
     assert not parts.staging.full
-
-
-def test_discarding_frees_every_announced_slot_without_a_copy() -> None:
-    parts = assembly_of()
-    parts.send(0, 3, 4)
-
-    parts.inbox.wait(1)
-    parts.batcher.discard()
-
-    assert parts.states() == [FREE] * 6
-    assert parts.freed() == [0, 3, 4]
-    assert parts.staging.filled == 0
 
 
 def test_a_slot_announced_twice_is_copied_once() -> None:
@@ -152,18 +141,12 @@ def test_waiting_batcher_gets_a_given_back_remainder_at_once() -> None:
 def test_ring_time_is_that_of_the_first_thread() -> None:
     row = StatusBoard(["sf-learner-0"]).row("sf-learner-0")
     rings = RingUsage(row)
-    rings.enter_ring()
-    stamps = [row.get("in_ring_since")]
-
-    def other() -> None:
+    with ThreadPoolExecutor(1) as other:
         rings.enter_ring()
-        stamps.append(row.get("in_ring_since"))
-        rings.leave_ring()
-        stamps.append(row.get("in_ring_since"))
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join(30.0)
+        stamps = [row.get("in_ring_since")]
+        for use in (rings.enter_ring, rings.leave_ring):
+            other.submit(use).result(30.0)
+            stamps.append(row.get("in_ring_since"))
     rings.leave_ring()
 
     assert stamps[0] > 0

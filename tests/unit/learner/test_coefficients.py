@@ -121,7 +121,6 @@ def batch_with_shifts(trainer: Trainer, *shifts: float) -> Batch:
 
 
 def rate_in_use(trainer: Trainer) -> float:
-    """The rate of the last step."""
     return float(trainer.updater.optimizer.param_groups[0]["lr"])
 
 

@@ -19,6 +19,7 @@ from sfactory.layout import Layout
 from tests.support.assembly import Assembly
 
 ROLLOUT = 2
+SYNCHRONOUS = {"num_batches_to_accumulate": 2, "async_rl": False}
 
 
 def config_with(actors: int, splits: int, rows: int, dataset_rows: int, **flags: Any) -> Config:
@@ -39,47 +40,40 @@ def layout_of(config: Config) -> Layout:
     return Layout.plan(config.sampling, config.learner, "central")
 
 
+def background(accumulated: int, wanted: bool) -> dict[str, Any]:
+    """Flags of asynchronous collection."""
+    own = {"train_in_background_thread": wanted, "min_traj_buffers_per_worker": 4}
+    return {"num_batches_to_accumulate": accumulated, **own}
+
+
+# 6 splits; planned: whether slots come free only after training, slots of each split, and datasets.
 @pytest.mark.parametrize(
-    ("rows", "dataset_rows", "slots"),
+    ("rows", "dataset_rows", "flags", "planned"),
     [
-        (2, 12, 1),  # 6 splits of 2 rows give 12 at once
-        (2, 24, 2),
-        (2, 26, 3),
-        (5, 30, 1),
-        (5, 31, 2),  # no slot is left with a rest of rows that waits for the next dataset
-        (5, 26, 1),
-        (5, 27, 2),
-        (100, 3, 1),
+        (2, 12, {}, (True, 1, 1)),  # 6 splits of 2 rows give 12 at once
+        (2, 26, {}, (True, 3, 1)),
+        (5, 30, {}, (True, 1, 1)),
+        (5, 31, {}, (True, 2, 1)),  # no slot is left with a rest of rows that waits for the next dataset
+        (5, 26, {}, (True, 1, 1)),
+        (5, 27, {}, (True, 2, 1)),
+        (100, 3, {}, (True, 1, 1)),
+        # Without async_rl a dataset takes all slots exactly.
+        (4, 24, SYNCHRONOUS, (True, 1, 1)),
+        (4, 72, SYNCHRONOUS, (True, 3, 1)),
+        (5, 31, background(1, True), (False, 4, 1)),
+        (5, 31, background(3, True), (False, 4, 3)),
+        (5, 31, background(3, False), (False, 4, 1)),
     ],
 )
-def test_every_split_owns_the_slots_that_a_dataset_takes_of_it(rows: int, dataset_rows: int, slots: int) -> None:
-    layout = layout_of(config_with(actors=3, splits=2, rows=rows, dataset_rows=dataset_rows))
-
-    assert layout.slots_until_trained
-    assert (layout.slots_per_split, layout.num_slots, layout.datasets) == (slots, 6 * slots, 1)
-
-
-@pytest.mark.parametrize("rounds", [1, 3])
-def test_without_async_rl_a_dataset_takes_all_slots_exactly(rounds: int) -> None:
-    config = config_with(3, 2, rows=4, dataset_rows=24 * rounds, num_batches_to_accumulate=2, async_rl=False)
-
+def test_every_split_owns_the_slots_that_a_dataset_takes_of_it(
+    rows: int, dataset_rows: int, flags: dict[str, Any], planned: tuple[bool, int, int]
+) -> None:
+    config = config_with(3, 2, rows, dataset_rows, **flags)
     layout = layout_of(config)
 
-    assert check(config) == []
-    assert layout.slots_until_trained
-    assert layout.num_slots * layout.rows == layout.dataset_rows
-    assert layout.datasets == 1
-
-
-@pytest.mark.parametrize(("accumulated", "background", "datasets"), [(1, True, 1), (3, True, 3), (3, False, 1)])
-def test_asynchronous_collection_has_the_datasets_that_may_wait(
-    accumulated: int, background: bool, datasets: int
-) -> None:
-    flags = {"num_batches_to_accumulate": accumulated, "train_in_background_thread": background}
-    layout = layout_of(config_with(3, 2, rows=5, dataset_rows=31, min_traj_buffers_per_worker=4, **flags))
-
-    assert not layout.slots_until_trained
-    assert (layout.slots_per_split, layout.num_slots, layout.datasets) == (4, 24, datasets)
+    assert (layout.slots_until_trained, layout.slots_per_split, layout.datasets) == planned
+    assert layout.num_slots == 6 * layout.slots_per_split
+    assert flags is not SYNCHRONOUS or check(config) == []
 
 
 @settings(max_examples=60, deadline=None)

@@ -36,7 +36,6 @@ class Run:
     learner: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def trainer(self, seed: int) -> Trainer:
-        """A trainer of a model that is initialized by ``seed``."""
         optim = OptimConfig(**{"learning_rate": 0.01, **self.optim})
         learner, algo = LearnerConfig(**self.learner), AlgoConfig(gamma=0.9, **self.algo)
         steps = UPDATES * 36
@@ -49,17 +48,13 @@ class Run:
 
 
 RUNS = {
-    "vtrace": Run(),
-    "gae": Run(algo=GAE),
     "memory_vtrace": Run(model=MEMORY, learner=CUT),
-    "memory_gae": Run(model=MEMORY, algo=GAE, learner=CUT),
     "shuffled_rows": Run(learner=SHUFFLED),
     "shuffled_steps": Run(algo=GAE, learner=SHUFFLED),
     "linear_decay": Run(optim={"lr_schedule": "linear_decay"}),
     "points": Run(optim={"lr_schedule": POINTS}),
     "adamw": Run(optim={"optimizer": "adamw", "weight_decay": 0.1}),
-    "rmsprop": Run(optim={"optimizer": "rmsprop", "rmsprop_momentum": 0.5}),
-    "rmsprop_of_tensorflow": Run(optim={"optimizer": "rmsprop", "rmsprop_tf_style": True}, learner=CUT),
+    "rmsprop": Run(optim={"optimizer": "rmsprop", "rmsprop_momentum": 0.5, "rmsprop_tf_style": True}, learner=CUT),
     "lamb": Run(optim={"optimizer": "lamb"}),
     "two_optimizers": Run(model=APART, optim={**SEPARATE, "value_lr_schedule": POINTS}),
     "two_of_muon": Run(model={**APART, **MEMORY}, optim={**SEPARATE, "optimizer": "muon"}, learner=CUT),

@@ -1,17 +1,15 @@
-"""The loss of a minibatch is that of its equations, also with masked steps and with memory."""
+"""The loss of a minibatch is that of its equations, with masked and replayed steps, and with memory."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from sfactory.config.flags import config_of
@@ -20,71 +18,175 @@ from sfactory.errors import ConfigError
 from sfactory.layout import Layout
 from sfactory.learner.batch import Batch
 from sfactory.learner.loss import LossFunction
-from sfactory.learner.targets import TargetNetwork
+from sfactory.learner.staging import Staging
+from sfactory.model.actor_critic import ActorCritic
 from sfactory.planning.plan import plan_run
 from sfactory.spec import BoxHead, DiscreteHead, EnvSpec
 from tests.support.oracle import expected
 from tests.support.parts import (
+    CPU,
     STEPS,
     TRUNCATED,
     VECTOR,
-    as_acted,
     loss_and_gradients,
     loss_of,
     model_of,
+    moved_target,
     random_batch,
     record,
+    small_layout,
     tiny_config,
-    tiny_model,
     trainer_for,
 )
 
 VTRACE = AlgoConfig(gamma=0.9, normalize_advantages=False, ppo_clip_ratio=0.1, ppo_clip_value=0.3)
 GAE = dataclasses.replace(VTRACE, with_vtrace=False)
-PLAIN = dataclasses.replace(VTRACE, policy_loss="pg", vtrace_rho=1.5, vtrace_c=0.8)
 NORMALIZED = dataclasses.replace(VTRACE, normalize_advantages=True)
+EITHER_ALGO = pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])
+MEMORY: dict[str, Any] = {"use_rnn": True}
+CORES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "gru": MEMORY,
+    "two_layers_of_lstm": {**MEMORY, "rnn_type": "lstm", "rnn_num_layers": 2, "decoder_mlp_layers": (5,)},
+    "separate": {**MEMORY, "actor_critic_share_weights": False},
+}
+EVERY_CORE = pytest.mark.parametrize("fields", CORES.values(), ids=CORES.keys())
 JUMP, ARM = DiscreteHead("jump", 3), BoxHead("arm", (2,), "float32", (-1.0, -1.0), (1.0, 1.0))
 
 
-def with_ends(batch: Batch) -> Batch:
-    """Row 1 terminates at step 2; row 2 is truncated by step 1, so that its row 2 is a truncation row."""
-    batch.discounts[2, 1] = 0.0
-    batch.valid[2, 2] = False
-    return batch
+def of(**fields: Any) -> AlgoConfig:
+    return AlgoConfig(**{"gamma": 0.9, "ppo_clip_ratio": 0.1, "ppo_clip_value": 0.3, "kl_loss_coeff": 0.2, **fields})
 
 
-@pytest.mark.parametrize("with_vtrace", [True, False], ids=["vtrace", "gae"])
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"policy_loss": "pg", "vtrace_rho": 1.5, "vtrace_c": 0.8, "gae_lambda": 0.5},
-        {"normalize_advantages": True, "value_loss_coeff": 3.0, "exploration_loss_coeff": 0.4},
-        {"kl_loss_coeff": 4.0, "exploration_loss": "none", "exploration_loss_coeff": 100.0},
-        {"loss_reduction": "sum", "ppo_clip_value": 0.0, "value_loss_coeff": 0.0},
-        {"use_target_net": True, "target_worker_clip": 0.9},
-    ],
-)
-def test_loss_targets_and_statistics_are_those_of_the_papers(fields: dict[str, Any], with_vtrace: bool) -> None:
-    config = dataclasses.replace(VTRACE, with_vtrace=with_vtrace, **fields)
-    model = tiny_model()
-    batch = with_ends(random_batch(model))
-    target = TargetNetwork(tiny_model(seed=1), interval=1, tau=1.0) if config.use_target_net else None
+def mixed_batch(model: ActorCritic, seed: int, *, steps: int = 6, rows: int = 5) -> Batch:
+    """Steps of far-off policies, terminations, invalid steps with NaN in what was recorded there, and replayed rows."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = random_batch(model, steps=steps, rows=rows, seed=seed)
+    valid = torch.rand(steps, rows, generator=generator) > 0.2
+    terminated = torch.rand(steps, rows, generator=generator) < 0.15
+    replayed = torch.zeros(steps, rows, dtype=torch.bool)
+    replayed[:, rows - 2 :] = True
+    noise = 0.7 * torch.randn(steps, rows, generator=generator)
+    return dataclasses.replace(
+        batch,
+        discounts=torch.where(terminated, 0.0, batch.discounts),
+        behavior_log_prob=torch.where(valid, (batch.behavior_log_prob + noise).clamp(max=-0.01), torch.nan),
+        rewards=torch.where(valid, batch.rewards, torch.nan),
+        taken=valid,
+        valid=valid,
+        replayed=replayed,
+    )
 
-    loss = loss_of(model, config, batch, target=target)
-    wanted = expected(model, batch, config, None if target is None else target.model)
 
-    valid = batch.valid.numpy()
-    assert loss.total.item() == pytest.approx(wanted.loss, rel=1e-4)
-    np.testing.assert_allclose(loss.returns.numpy()[valid], wanted.returns[valid], rtol=1e-4, atol=1e-5)
-    assert loss.statistics == pytest.approx(wanted.statistics, rel=1e-3, abs=1e-5, nan_ok=True)
-    assert wanted.statistics["kl"] > 1e-3
+FLAGS_OF_VTRACE: list[dict[str, Any]] = [
+    *({"vtrace_rho": clip} for clip in (None, 0.5, 2.5)),
+    *({"vtrace_pg_rho": clip} for clip in (None, 0.5)),
+    *({"vtrace_c": clip} for clip in (None, 0.5)),
+    {"vtrace_rho": None, "vtrace_pg_rho": None, "vtrace_c": None},
+    *({"vtrace_lambda": factor} for factor in (0.0, 0.7)),
+    *({"vtrace_adv_weighting": weighting} for weighting in ("rho", "none")),
+    {"vtrace_adv_weighting": "rho", "vtrace_pg_rho": 0.5},
+]
+COMBINED = ("with_vtrace", "policy_loss", "normalize_advantages", "loss_reduction")
+CASES: list[dict[str, Any]] = [
+    *(
+        dict(zip(COMBINED, values, strict=True))
+        for values in itertools.product((True, False), ("pg", "ppo_clip"), (True, False), ("mean", "sum"))
+    ),
+    *({**flags, "policy_loss": loss} for flags in FLAGS_OF_VTRACE for loss in ("pg", "ppo_clip")),
+    *(
+        {"use_target_net": True, "target_worker_clip": clip, name: value}
+        for clip in (0.7, 2.0)
+        for name, value in (("gamma", 0.9), ("with_vtrace", False), ("policy_loss", "pg"))
+    ),
+    {"with_vtrace": False, "gae_lambda": 0.5},
+    {"ppo_clip_value": 0.0, "value_loss_coeff": 3.0, "exploration_loss_coeff": 0.4},
+    {"kl_loss_coeff": 4.0, "exploration_loss": "none", "exploration_loss_coeff": 100.0},
+]
+
+
+@pytest.mark.parametrize("fields", CASES, ids=str)
+def test_the_objective_agrees_with_the_reference(fields: dict[str, Any]) -> None:
+    model, config = model_of(), of(**fields)
+    target = moved_target(model, config)
+
+    for seed in range(3):
+        batch = mixed_batch(model, seed)
+        found = loss_of(model, config, batch, target=target)
+        wanted = expected(model, batch, config, None if target is None else target.model)
+        assert found.total.item() == pytest.approx(wanted.loss, rel=1e-4, abs=1e-5)
+        returns = torch.from_numpy(wanted.returns).float()
+        torch.testing.assert_close(found.returns[batch.valid], returns[batch.valid], rtol=1e-4, atol=1e-4)
+        assert found.statistics == pytest.approx(wanted.statistics, rel=1e-3, abs=1e-4, nan_ok=True)
+    torch.autograd.backward(found.total)
+    assert target is None or all(parameter.grad is None for parameter in target.model.parameters())
+
+
+@pytest.mark.parametrize("with_vtrace", [True, False])
+@pytest.mark.parametrize("policy_loss", ["pg", "ppo_clip"])
+def test_a_sum_is_the_mean_times_the_number_of_valid_steps_in_value_and_gradient(
+    with_vtrace: bool, policy_loss: str
+) -> None:
+    model = model_of()
+    batch = mixed_batch(model, seed=2)
+    steps = int(batch.valid.sum())
+
+    config = of(with_vtrace=with_vtrace, policy_loss=policy_loss)
+    mean, gradients = loss_and_gradients(loss_of(model, config, batch), model)
+    summed = dataclasses.replace(config, loss_reduction="sum")
+    total, sums = loss_and_gradients(loss_of(model, summed, batch), model)
+
+    masked = dataclasses.replace(batch, valid=torch.zeros_like(batch.valid))
+    nothing, zeros = loss_and_gradients(loss_of(model, summed, masked), model)
+
+    assert steps < batch.valid.numel()
+    assert nothing == 0.0
+    assert not any(gradient.any() for gradient in zeros)
+    assert total == pytest.approx(steps * mean, rel=1e-5)
+    for one, other in zip(gradients, sums, strict=True):
+        torch.testing.assert_close(other, steps * one, rtol=1e-4, atol=1e-5)
+
+
+def without_last_step(batch: Batch) -> Batch:
+    """The rollouts one step shorter, so that what was observed last is followed by nothing."""
+    cut: dict[str, Any] = {name: value[:-1] for name, value in vars(batch).items() if isinstance(value, torch.Tensor)}
+    cut["obs"], cut["actions"] = ({k: leaf[:-1] for k, leaf in part.items()} for part in (batch.obs, batch.actions))
+    return dataclasses.replace(batch, **{**cut, "rnn_states": batch.rnn_states})
+
+
+@pytest.mark.parametrize("policy_loss", ["pg", "ppo_clip"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_dropped_last_step_lends_its_value_and_is_otherwise_not_there(policy_loss: str, reduction: str) -> None:
+    model = model_of()
+    config = of(policy_loss=policy_loss, loss_reduction=reduction)
+    whole = record(model, tiny_config(), algo=config)
+    dropped = record(model, tiny_config(), algo=dataclasses.replace(config, vtrace_drop_last_ts=True))
+
+    found, gradients = loss_and_gradients(loss_of(model, config, dropped), model)
+    wanted, wanted_gradients = loss_and_gradients(loss_of(model, config, without_last_step(whole)), model)
+
+    assert not dropped.taken[-1].any()
+    assert found == pytest.approx(wanted, rel=1e-5)
+    for one, other in zip(gradients, wanted_gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("with_vtrace", [True, False])
+def test_dropping_the_last_step_is_a_matter_of_vtrace_alone_and_leaves_staging_as_it_is(with_vtrace: bool) -> None:
+    staging = Staging(VECTOR, small_layout(), pin=False)
+    staging.scalars["valid"].fill_(True)
+
+    batch = Batch.of(staging, of(with_vtrace=with_vtrace, vtrace_drop_last_ts=True), LearnerConfig(), 0, CPU)
+
+    assert batch.valid.tolist() == [[True] * 4] * 3 + [[not with_vtrace] * 4]
+    assert bool(staging.scalars["valid"].all())
 
 
 @pytest.mark.parametrize("coefficient", [0.25, 2.0])
 def test_symmetric_kl_adds_the_mean_distance_to_the_uniform_policy(coefficient: float) -> None:
     model = model_of()
-    batch = with_ends(random_batch(model))
+    batch = random_batch(model)
+    batch.valid[2, 2] = False
     config = dataclasses.replace(GAE, exploration_loss="symmetric_kl", exploration_loss_coeff=coefficient)
 
     loss = loss_of(model, config, batch)
@@ -110,7 +212,7 @@ def test_symmetric_kl_needs_discrete_actions() -> None:
 def test_the_gradient_of_the_loss_is_that_of_finite_differences() -> None:
     model = model_of(dtype=torch.float64)
     config = dataclasses.replace(GAE, ppo_clip_ratio=0.25, kl_loss_coeff=0.5, ppo_clip_value=0.0)
-    batch = random_batch(model_of())._each(lambda x: x.double() if x.is_floating_point() else x)
+    batch = mixed_batch(model_of(), seed=0)._each(lambda x: x.double() if x.is_floating_point() else x)
     targets = LossFunction(model, config, None, None).gae_targets(batch)
     _, gradients = loss_and_gradients(loss_of(model, config, batch, targets=targets), model)
     generator = torch.Generator().manual_seed(4)
@@ -134,58 +236,7 @@ def masked(batch: Batch, valid: Tensor, *garbage: str) -> Batch:
     return dataclasses.replace(batch, valid=valid, **fields)
 
 
-def pieces_of(batch: Batch) -> list[Batch]:
-    """Each stretch of valid steps of each row as a rollout of its own, followed by the observation after it."""
-    pieces = []
-    for row in range(batch.rows):
-        column = batch.columns(slice(row, row + 1))
-        steps = [bool(valid) for valid in batch.valid[:, row]]
-        starts = [t for t, valid in enumerate(steps) if valid and (t == 0 or not steps[t - 1])]
-        for start in starts:
-            end = next((t for t in range(start, len(steps)) if not steps[t]), len(steps))
-            piece = column._each(lambda tensor, start=start, end=end: tensor[start:end])  # type: ignore[misc]
-            obs = {key: leaf[start : end + 1] for key, leaf in column.obs.items()}
-            first = column.is_first[start : end + 1]
-            pieces.append(dataclasses.replace(piece, obs=obs, is_first=first, rnn_states=column.rnn_states))
-    return pieces
-
-
-@settings(max_examples=15, deadline=None)
-@given(cells=st.lists(st.booleans(), min_size=18, max_size=18).filter(any))
-@pytest.mark.parametrize("config", [VTRACE, GAE, PLAIN], ids=["vtrace", "gae", "pg"])
-def test_the_loss_of_a_batch_with_masked_steps_is_that_of_the_stretches_between_them(
-    config: AlgoConfig, cells: list[bool]
-) -> None:
-    model = model_of()
-    valid = torch.tensor(cells).view(6, 3)
-    batch = random_batch(model, steps=6, rows=3)
-    values = as_acted(model, batch).behavior_value  # so that GAE bootstraps from them after a stretch
-    batch = masked(dataclasses.replace(batch, behavior_value=values), valid, "rewards", "behavior_log_prob")
-
-    loss, gradients = loss_and_gradients(loss_of(model, config, batch), model)
-
-    expected, expected_gradients = 0.0, [torch.zeros_like(gradient) for gradient in gradients]
-    for piece in pieces_of(batch):
-        share = piece.valid.numel() / int(valid.sum())
-        of_piece, gradients_of_piece = loss_and_gradients(loss_of(model, config, piece), model)
-        expected += share * of_piece
-        for total, gradient in zip(expected_gradients, gradients_of_piece, strict=True):
-            total += share * gradient
-    assert loss == pytest.approx(expected, rel=1e-4, abs=1e-5)
-    for gradient, other in zip(gradients, expected_gradients, strict=True):
-        torch.testing.assert_close(gradient, other, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"use_rnn": True},
-        {"use_rnn": True, "rnn_type": "lstm", "rnn_num_layers": 2},
-        {"use_rnn": True, "actor_critic_share_weights": False},
-    ],
-    ids=["none", "gru", "lstm", "separate"],
-)
+@EVERY_CORE
 @pytest.mark.parametrize("recurrence", [2, 6])
 @pytest.mark.parametrize("config", [VTRACE, GAE, NORMALIZED], ids=["vtrace", "gae", "normalized"])
 def test_rows_that_are_wholly_masked_have_no_part_in_the_loss(
@@ -220,15 +271,6 @@ def test_a_masked_step_is_remembered_though_it_does_not_teach(config: AlgoConfig
     assert statistics["valid_fraction"] == pytest.approx(5 / 6)
 
 
-EITHER_ALGO = pytest.mark.parametrize("algo", [GAE, VTRACE], ids=["gae", "vtrace"])
-MEMORY: dict[str, Any] = {"use_rnn": True}
-CORES: dict[str, dict[str, Any]] = {
-    "gru": MEMORY,
-    "lstm": {**MEMORY, "rnn_type": "lstm"},
-    "two_layers": {**MEMORY, "rnn_num_layers": 2, "decoder_mlp_layers": (5,)},
-    "separate": {**MEMORY, "rnn_type": "lstm", "actor_critic_share_weights": False},
-}
-EVERY_CORE = pytest.mark.parametrize("fields", CORES.values(), ids=CORES.keys())
 NO_ENDS: dict[str, Any] = {"terminated": (), "truncated": ()}
 
 
