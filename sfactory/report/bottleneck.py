@@ -1,7 +1,7 @@
 """Measures how busy processes are, names the bottleneck, and suggests flags that make the run faster.
 
-Everything is read from counters in shared memory without locks. A flag is suggested only if it is not set that way
-already, no rule forbids it, and the machine has the hardware for it.
+Everything is read from counters in shared memory without locks. A flag is suggested only if it is not set already, no
+rule forbids it, and the machine has the hardware for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sfactory.config.schema import Config
 from sfactory.layout import ACTORS, LEARNERS, POLICY_WORKERS
 from sfactory.model.precision import cpu_has_bf16
 from sfactory.planning.plan import Plan
-from sfactory.shared.status import StatusBoard, Times
+from sfactory.shared.status import StatusBoard
 
 # Kinds of processes by their names, and rings by the kind of process that they need and by their readers.
 KINDS = {"actor": ACTORS, "policy": POLICY_WORKERS, "learner": LEARNERS}
@@ -85,12 +85,14 @@ class LoadMeter:
         """The load since the last call."""
         at, times, depths = now(), self._read_times(), self._read_depths()
         seconds = max(at - self._at, 1e-9)
-        spent = {kind: _spent(self._times[kind], times[kind]) for kind in self._kinds}
-        busy = {kind: _share(of.busy, of) for kind, of in spent.items()}
-        waiting = {kind: _share(of.waiting, of) for kind, of in spent.items()}
+        busy, waiting, in_use = dict[str, float](), dict[str, float](), dict[str, float]()
+        for kind in self._kinds:
+            # A reading between two time stamps may be off by a microsecond, hence the maximum.
+            spent = np.maximum((times[kind] - self._times[kind]).sum(axis=0), 0.0)
+            busy[kind], waiting[kind] = (spent / (spent.sum() or 1.0)).tolist()
+            in_use[kind] = float(spent[0]) / seconds
         rings = {what: depth_statistics(depths[what] - self._depths[what]) for what in depths}
         self._at, self._times, self._depths = at, times, depths
-        in_use = {kind: of.busy / seconds for kind, of in spent.items()}
         idle = max(0.0, self._cores - sum(in_use.values()))
         return Load(busy, waiting, rings, self._bound_by(busy, in_use), idle)
 
@@ -106,25 +108,13 @@ class LoadMeter:
         most = max(busy, key=lambda kind: busy[kind])
         return most if busy[most] >= _SATURATED else "nobody"
 
-    def _read_times(self) -> dict[str, list[Times]]:
-        return {kind: self._status.times(prefix, now()) for kind, prefix in self._kinds.items()}
+    def _read_times(self) -> dict[str, npt.NDArray[np.float64]]:
+        """Busy and waiting seconds of each process ([N, 2] float64), by kind."""
+        return {kind: np.array(self._status.times(prefix, now())) for kind, prefix in self._kinds.items()}
 
     def _read_depths(self) -> dict[str, npt.NDArray[np.int64]]:
         depths = {what: self._status.histogram("depths", prefix) for what, prefix in self._rings.items()}
         return depths | {"datasets": self._status.histogram("ready", LEARNERS)}
-
-
-def _spent(before: list[Times], after: list[Times]) -> Times:
-    """Time spent by all processes of a kind between two readings."""
-    busy = sum(b.busy - a.busy for a, b in zip(before, after, strict=True))
-    waiting = sum(b.waiting - a.waiting for a, b in zip(before, after, strict=True))
-    # A reading between two time stamps may be off by a microsecond.
-    return Times(max(0.0, busy), max(0.0, waiting))
-
-
-def _share(seconds: float, spent: Times) -> float:
-    total = spent.busy + spent.waiting
-    return seconds / total if total else 0.0
 
 
 _WIDE = 256  # rows; a larger batch of observations makes a forward pass hardly cheaper per row
@@ -150,18 +140,13 @@ class Advisor:
         # A busy learner occupies a core with each of its math threads.
         threads = 1 if self._on_gpu or self._stage in ("env", "sample") else self._math_threads
         idle_cores = load.idle_cores - (threads - 1) * load.busy.get("learner", 0.0)
-        match load.bound_by:
-            case "actor":
-                also = " and choosing their actions" if self._acts_in_actors else ""
-                meaning, flags = f"stepping environments{also} sets the pace", self._for_actors(idle_cores)
-            case "policy":
-                meaning, flags = "choosing actions sets the pace", self._for_policies(idle_cores)
-            case "learner":
-                meaning, flags = "learning sets the pace", self._for_learners(idle_cores)
-            case "cores":
-                meaning, flags = "all cores are busy", self._for_cores()
-            case _:
-                meaning, flags = "processes wait for one another", self._for_waiting()
+        also = " and choosing their actions" if self._acts_in_actors else ""
+        meaning, flags = {
+            "actor": (f"stepping environments{also} sets the pace", self._for_actors(idle_cores)),
+            "policy": ("choosing actions sets the pace", self._for_policies(idle_cores)),
+            "learner": ("learning sets the pace", self._for_learners(idle_cores)),
+            "cores": ("all cores are busy", self._for_cores()),
+        }.get(load.bound_by, ("processes wait for one another", self._for_waiting()))
         return f"bound by {load.bound_by}: {meaning}; {'; '.join(flags) or 'no flag is known to help'}"
 
     def _for_actors(self, idle_cores: float) -> Iterator[str]:
@@ -182,11 +167,10 @@ class Advisor:
     def _for_policies(self, idle_cores: float) -> Iterator[str]:
         sampling = self._sampling
         workers = sampling.policy_workers_per_policy
-        if self._on_gpu:
-            if not self._model.cuda_graphs:
-                yield "--cuda_graphs=True replays recorded passes"
-        else:
+        if not self._on_gpu:
             yield from self._local()
+        elif not self._model.cuda_graphs:
+            yield "--cuda_graphs=True replays recorded passes"
         if workers < sampling.num_workers and (self._on_gpu or idle_cores >= _SOME):
             yield f"--policy_workers_per_policy={workers + 1} shares the work"
         yield from self._wider()
@@ -234,18 +218,14 @@ class Advisor:
         if sampling.max_sample_requests_in_flight_per_worker:
             yield "--max_sample_requests_in_flight_per_worker=0 never delays an actor"
         if self._stage == "full" and not layout.slots_until_trained:
-            yield from self._run_ahead()
+            if not self._learner.train_in_background_thread:
+                yield "--train_in_background_thread=True assembles batches while others are learned from"
+            elif self._learner.num_batches_to_accumulate == 1:
+                yield "--num_batches_to_accumulate=2 assembles a batch while another is learned from"
+            elif self._acts_in_actors:
+                slots = sampling.min_traj_buffers_per_worker + 1
+                yield f"--min_traj_buffers_per_worker={slots} lets actors run further ahead, with more policy lag"
         yield from self._wider()
-
-    def _run_ahead(self) -> Iterator[str]:
-        """Flags that let actors and learner run further ahead of each other, at the cost of policy lag."""
-        learner, slots = self._learner, self._sampling.min_traj_buffers_per_worker
-        if not learner.train_in_background_thread:
-            yield "--train_in_background_thread=True assembles batches while others are learned from"
-        elif learner.num_batches_to_accumulate == 1:
-            yield "--num_batches_to_accumulate=2 assembles a batch while another is learned from"
-        elif self._acts_in_actors:
-            yield f"--min_traj_buffers_per_worker={slots + 1} lets actors run further ahead, with more policy lag"
 
     def _local(self) -> Iterator[str]:
         alone = "" if self._sampling.policy_workers_per_policy == 1 else " --policy_workers_per_policy=1"

@@ -36,7 +36,7 @@ from sfactory.report.console import Progress
 from sfactory.report.episode_stats import EpisodeStats, Throughput
 from sfactory.report.eval_results import EvaluationReports
 from sfactory.report.policy_stats import PolicyStats
-from sfactory.report.scalars import Row, counter_scalars, env_faults, memory_scalars, sb3_scalars, speed_scalars
+from sfactory.report.scalars import Row, counter_scalars, env_faults, memory_scalars, sb3_scalars
 from sfactory.shared.channel import Channel
 from sfactory.shared.status import StatusBoard
 
@@ -147,9 +147,10 @@ class ReportCollector:
             return [stats.best_metric_mean() for stats in self._each]
 
     def forget_episodes(self, policy: int) -> None:
-        """Start new windows for ``policy``, because it has got other weights."""
+        """Start new windows for ``policy``, because it has got other weights; counts and best values stay."""
         with self._lock:
-            self._by_policy[policy].forget_episodes()
+            self._by_policy[policy].episodes.forget_last()
+            self._by_policy[policy].extras.forget_last()
 
     @property
     def extra_names(self) -> list[str]:
@@ -196,8 +197,14 @@ class ReportCollector:
             "perf/updates": self.updates,
             "perf/sampled_env_steps": self.sampled_env_steps,
             "perf/trained_env_steps": self.trained_env_steps,
+            "perf/fps_10s": self._trained.rate(10.0),
+            "perf/fps_60s": self._trained.rate(60.0),
+            "perf/fps_300s": self._trained.rate(300.0),
+            "perf/sample_fps": self._sampled.rate(10.0),
+            "perf/peak_train_fps": self._trained.peak,
+            "perf/peak_sample_fps": self._sampled.peak,
+            **counter_scalars(self._status),
         }
-        row |= speed_scalars(self._trained, self._sampled) | counter_scalars(self._status)
         row |= sb3_scalars(row, self._trained, self.train_seconds - self._resumed.train_seconds)
         pids = map(int, self._status.values("pid", ""))
         return row | memory_scalars({"sf-main": os.getpid(), **dict(zip(self._status.names, pids, strict=True))})
@@ -268,12 +275,9 @@ class ReportCollector:
                     yield from self._refuse(actor, f"{name!r} is one name too many: at most {MAX_STAT_NAMES}")
             case ExtrasRefused(actor, reason):
                 yield from self._refuse(actor, reason)
-            case TrainStats():
+            case TrainStats() | LearnerTimes():
                 for stats in self._stats_of(message.policy):
-                    stats.add_stats(message)
-            case LearnerTimes():
-                for stats in self._stats_of(message.policy):
-                    stats.add_times(message)
+                    stats.add_learning(message)
             case EvaluationPart():
                 self.evaluations.add(message)
             case _:

@@ -118,20 +118,14 @@ class Observers:
         return bool(self._observers)
 
     @property
-    def failed(self) -> bool:
-        """True once an observer has failed: the session must end."""
-        return self._failure is not None
-
-    @property
     def over(self) -> bool:
-        """True once the session must end, for either reason."""
-        return self.failed or self.enough
+        """True once the session must end, because an observer has failed or ended it."""
+        return self._failure is not None or self.enough
 
-    def begin(self, facts: RunFacts) -> bool:
-        """Call ``on_init``; False if the session must not start because an observer failed."""
+    def begin(self, facts: RunFacts) -> None:
+        """Call ``on_init``."""
         self._begun = True
         self._call_all("on_init", lambda observer: observer.on_init(facts))
-        return not self.failed
 
     def on_start(self) -> None:
         """Call ``on_start``."""
@@ -199,8 +193,7 @@ class Observers:
 
     def _fail(self, name: str, method: str, error: BaseException) -> None:
         del self._observers[name]
-        text = "".join(traceback.format_exception(error)).rstrip()
-        summary = " ".join(named(error).split("\n"))
+        text, summary = "".join(traceback.format_exception(error)).rstrip(), " ".join(named(error).split("\n"))
         failure = ObserverFailed(f"{text}\nobserver {name} failed in {method}(): {summary}")
         failure.__cause__ = error
         if self._failure is None:

@@ -26,19 +26,35 @@ class PolicyStats:
         self._times: Row = dict.fromkeys(f"perf/{name}" for name in _TIMES)
 
     def add_episodes(self, message: EpisodesDone) -> str | None:
-        """Add finished episodes. Returns a warning if save_best_metric turns out not to be reported by the env."""
+        """Add finished episodes. Returns a warning if save_best_metric turns out not to be reported by the env.
+
+        That is checked once, after stats_avg episodes: the extra statistics of an episode arrive before the episode.
+        """
         self.episodes.add(message.returns, message.lengths)
-        return self._check_best_metric()
+        if self._metric_is_known or self.episodes.episodes < self._stats_avg:
+            return None
+        self._metric_is_known = True
+        metric = self._best_metric
+        if self.extras.window(metric) is not None:
+            return None
+        if metric == TRUE_OBJECTIVE:
+            self._best_metric = REWARD  # permanently: values of two metrics cannot be compared
+            consequence = "the best policy is the one with the highest return"
+        else:
+            consequence = "no best policy is saved until one does"
+        return (
+            f"save_best_metric={metric}: none of the first {self.episodes.episodes} episodes reported it "
+            f"(env reports: {', '.join([REWARD, *self.extras.names])}); {consequence}"
+        )
 
-    def add_stats(self, stats: TrainStats) -> None:
-        """Add a learner's report on its updates."""
-        self.last = stats
-        self.lag.add(stats.lag, stats.updates)
-
-    def add_times(self, times: LearnerTimes) -> None:
-        """Add a learner's report on its times; it holds NaN for work not done since the last report."""
-        new = {f"perf/{name}": getattr(times, name) for name in _TIMES}
-        self._times |= {name: value for name, value in new.items() if not math.isnan(value)}
+    def add_learning(self, report: TrainStats | LearnerTimes) -> None:
+        """Add a learner's report on its updates, or on its times: NaN for work not done since the last report."""
+        if isinstance(report, TrainStats):
+            self.last = report
+            self.lag.add(report.lag, report.updates)
+        else:
+            new = {f"perf/{name}": getattr(report, name) for name in _TIMES}
+            self._times |= {name: value for name, value in new.items() if not math.isnan(value)}
 
     @property
     def num_episodes(self) -> int:
@@ -63,11 +79,6 @@ class PolicyStats:
         windows = {REWARD: self.episodes.returns, LENGTH: self.episodes.lengths}
         return _full_mean(windows.get(name) or self.extras.window(name))
 
-    def forget_episodes(self) -> None:
-        """Start new windows; counts and best values stay."""
-        self.episodes.forget_last()
-        self.extras.forget_last()
-
     def summary(self, env_steps: int) -> dict[str, float | None]:
         """One policy's entry in summary.json. env_steps: how many it has been trained on."""
         return {
@@ -88,24 +99,6 @@ class PolicyStats:
             row |= window_scalars(f"train/extra/{name}", window)
         row["train/best_episode_return_mean"] = self.episodes.best_return_mean
         return row | train_scalars(self.last) | self._times
-
-    def _check_best_metric(self) -> str | None:
-        """Check once, after stats_avg episodes: the extra statistics of an episode arrive before the episode."""
-        if self._metric_is_known or self.episodes.episodes < self._stats_avg:
-            return None
-        self._metric_is_known = True
-        metric = self._best_metric
-        if self.extras.window(metric) is not None:
-            return None
-        if metric == TRUE_OBJECTIVE:
-            self._best_metric = REWARD  # permanently: values of two metrics cannot be compared
-            consequence = "the best policy is the one with the highest return"
-        else:
-            consequence = "no best policy is saved until one does"
-        return (
-            f"save_best_metric={metric}: none of the first {self.episodes.episodes} episodes reported it "
-            f"(env reports: {', '.join([REWARD, *self.extras.names])}); {consequence}"
-        )
 
 
 def _full_mean(window: Window | None) -> float | None:

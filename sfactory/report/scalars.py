@@ -28,18 +28,6 @@ def window_scalars(name: str, window: Window) -> Row:
     return {f"{name}_mean": window.mean, f"{name}_min": low, f"{name}_max": high}
 
 
-def speed_scalars(trained: Throughput, sampled: Throughput) -> Row:
-    """Current rates and the highest rates so far."""
-    return {
-        "perf/fps_10s": trained.rate(10.0),
-        "perf/fps_60s": trained.rate(60.0),
-        "perf/fps_300s": trained.rate(300.0),
-        "perf/sample_fps": sampled.rate(10.0),
-        "perf/peak_train_fps": trained.peak,
-        "perf/peak_sample_fps": sampled.peak,
-    }
-
-
 def counter_scalars(status: StatusBoard) -> Row:
     """Counters of learners and actors in this session."""
     row: Row = {f"perf/{name}": int(status.total(name, LEARNERS)) for name in _COUNTERS}

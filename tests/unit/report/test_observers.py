@@ -99,7 +99,7 @@ def test_an_answer_to_a_report_ends_the_session_unless_it_is_the_last_one(answer
     observers.on_report({"env_steps": 10, "perf/fps": None}, last=last)
 
     assert answering.calls[1:] == ["on_report {'env_steps': 10, 'perf/fps': None}"]
-    assert (observers.over, observers.enough, observers.failed) == (over, over, False)
+    assert (observers.over, observers.enough) == (over, over)
     assert observers.end(DONE) == dataclasses.replace(DONE, stopped_early=over)
 
 
@@ -115,7 +115,7 @@ def test_a_failure_ends_the_run_with_observer_method_and_traceback() -> None:
     observers.on_training_step(PROGRESS)
     outcome = observers.end(DONE)
 
-    assert observers.failed
+    assert observers.over
     assert isinstance(outcome.error, ObserverFailed)
     assert outcome.error.exit_code is ExitCode.LEARNER
     text = str(outcome.error).splitlines()
@@ -178,7 +178,7 @@ def test_a_second_signal_interrupts_an_observer_and_during_start_up_the_first(st
             observers.on_training_step(PROGRESS)
 
         assert interrupts.count == (1 if starting_up else 2)
-        assert not observers.failed
+        assert not observers.over
         assert not interrupts.raising_again
 
 
