@@ -22,7 +22,6 @@ from sfactory.pbt.mutation import Shaping
 from sfactory.pbt.ranking import Objectives
 
 EVENT_LOG_NAME = "population.jsonl"
-_NUMBER = "number"
 
 
 class Kind(StrEnum):
@@ -90,7 +89,7 @@ class PbtEventLog:
             raise ValueError(
                 f"{event.kind} of policy {event.policy} at env step {event.env_steps}, after one at {last}"
             )
-        line = json.dumps({_NUMBER: number, **dataclasses.asdict(event)}, allow_nan=False).encode() + b"\n"
+        line = json.dumps({"number": number, **dataclasses.asdict(event)}, allow_nan=False).encode() + b"\n"
         fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             atomic.cut_torn_line(fd)
@@ -121,7 +120,7 @@ def numbered_events(run_dir: Path) -> dict[int, Event]:
     for row, line in enumerate(text.split(b"\n")[:-1], 1):
         try:
             content = json.loads(line)
-            number, event = int(content[_NUMBER]), Event.from_json(content)
+            number, event = int(content["number"]), Event.from_json(content)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RunDirError(
                 f"{path}, line {row}: is not an event of a population ({type(error).__name__}: {error}); restore a "

@@ -116,11 +116,10 @@ def _traces(
     """One trace for each hyperparameter and for each number of the reward shaping that is not the same everywhere."""
     values = [(event, _values(event)) for event in events]
     for name in dict.fromkeys(name for _, each in values for name in each):
+        known = [(event, each[name]) for event, each in values if name in each]
         curves = []
         for policy in policies:
-            points = [
-                (event.env_steps, each[name]) for event, each in values if event.policy == policy and name in each
-            ]
+            points = [(event.env_steps, value) for event, value in known if event.policy == policy]
             curves.append(_curve(policy, points, ends.get(policy, 0)))
         seen = {value for curve in curves for value in curve.values}
         if name in declared or len(seen) > 1:
@@ -131,10 +130,7 @@ def _traces(
 def _values(event: Event) -> dict[str, float]:
     """All values of a member that can be mutated, by name."""
     shaping = leaves(event.reward_shaping or {})
-    return {
-        **event.hyperparameters,
-        **{".".join(("reward_shaping", *map(str, path))): value for path, value in shaping},
-    }
+    return {**event.hyperparameters} | {".".join(("reward_shaping", *map(str, path))): value for path, value in shaping}
 
 
 _WIDTH = 9.0  # inches, like all sizes here
@@ -161,9 +157,8 @@ def draw(history: History, target: Path) -> None:
             with atomic.replacing(target) as file:
                 figure.savefig(file, format=target.suffix[1:], metadata=metadata)
         except OSError as error:
-            raise ResourceError(
-                f"{target} cannot be written: {error.strerror or error}; choose another --out"
-            ) from error
+            reason = error.strerror or error
+            raise ResourceError(f"{target} cannot be written: {reason}; choose another --out") from error
 
 
 def _figure(history: History) -> Any:
@@ -174,8 +169,7 @@ def _figure(history: History) -> Any:
     _draw_returns(figure.add_subplot(grid[0, :]), history)
     _draw_replacements(figure.add_subplot(grid[1, :]), history)
     for index, trace in enumerate(history.traces):
-        axes = figure.add_subplot(grid[2 + index // _COLUMNS, index % _COLUMNS])
-        _draw_trace(axes, trace)
+        _draw_trace(figure.add_subplot(grid[2 + index // _COLUMNS, index % _COLUMNS]), trace)
     return figure
 
 

@@ -39,6 +39,7 @@ class Population:
         self._options = config.population
         self._run_dir, self._config, self.state = run_dir, config, state
         self._declared = hyperparameters(config)
+        self._given: Values = {each.name: each.default for each in self._declared}  # the values of the flags
         self._learning = learning_policies(config)
         self._event_log = PbtEventLog(run_dir / EVENT_LOG_NAME)
         self._pending: set[int] = set()
@@ -116,20 +117,15 @@ class Population:
         objectives: mean objective of each policy over its last episodes; None after too few episodes. Policies that do
         not learn are ignored.
         """
-        known, member, rng = self._known(objectives), self.members[policy], self._rng(policy)
+        known, member = self._known(objectives), self.members[policy]
         found = standing(policy, known, self._options)
         if found.parents:
-            reason = "among the worst, by more than the gaps"
-            return self._replace(policy, found.parents, env_steps, known, rng, reason)
-        kind, values, shaping = Kind.KEEP, member.hyperparameters, member.reward_shaping
-        if found.place is Place.UNRANKED:
-            reason = "too few episodes to be ranked"
-        elif found.place is Place.BEST:
-            reason = "among the best"
-        else:
-            values, shaping = self._mutation(values, shaping, rng)
+            return self._replace(policy, found.parents, env_steps, known, "among the worst, by more than the gaps")
+        kind, values, shaping, reason = Kind.KEEP, member.hyperparameters, member.reward_shaping, found.place.value
+        if found.place in (Place.MIDDLE, Place.WORST):
+            values, shaping = self._mutation(values, shaping, self._rng(policy))
             kind = Kind.MUTATE
-            reason = "in the middle" if found.place is Place.MIDDLE else "among the worst, by less than the gaps"
+            reason += ", by less than the gaps" if found.place is Place.WORST else ""
             if (values, shaping) == (member.hyperparameters, member.reward_shaping):
                 kind, reason = Kind.KEEP, "no value was drawn for mutation"
         self._pending.add(policy)
@@ -150,7 +146,7 @@ class Population:
         if None in others.values() and self._waits(policy, env_steps):
             return None
         parents = best_of(others, self._options) or list(others)
-        return self._replace(policy, parents, env_steps, others, self._rng(policy), reason)
+        return self._replace(policy, parents, env_steps, others, reason)
 
     def call_off(self, policy: int) -> None:
         """Cancel the pending turn of ``policy``; the same turn comes again."""
@@ -163,9 +159,8 @@ class Population:
         """
         number, before = self.state.events, self.members.get(event.policy)
         if event.kind is Kind.SKIP and before is not None:
-            event = dataclasses.replace(
-                event, hyperparameters=before.hyperparameters, reward_shaping=before.reward_shaping
-            )
+            values, shaping = before.hyperparameters, before.reward_shaping
+            event = dataclasses.replace(event, hyperparameters=values, reward_shaping=shaping)
         self.state = self.state.with_member(self._after(event, before))
         self._pending.discard(event.policy)
         try:
@@ -176,22 +171,17 @@ class Population:
 
     def _after(self, event: Event, before: Member | None) -> Member:
         """The member after ``event``."""
-        options = self._options
+        start, values, shaping = self._options.pbt_start_mutation, event.hyperparameters, event.reward_shaping
         if before is None:
-            return Member(
-                event.policy, event.hyperparameters, event.reward_shaping, None, options.pbt_start_mutation, 1
-            )
-        next_turn_at = max(options.pbt_start_mutation, event.env_steps + options.pbt_period_env_steps)
+            return Member(event.policy, values, shaping, None, start, 1)
+        next_turn_at = max(start, event.env_steps + self._options.pbt_period_env_steps)
         if event.kind is Kind.RESTORE:
-            next_turn = min(before.next_turn, next_turn_at)
-            return dataclasses.replace(before, hyperparameters=event.hyperparameters, next_turn=next_turn)
+            return dataclasses.replace(before, hyperparameters=values, next_turn=min(before.next_turn, next_turn_at))
         moved = dataclasses.replace(before, next_turn=next_turn_at, turns=before.turns + 1)
         if event.kind in (Kind.KEEP, Kind.SKIP):
             return moved
         parent = event.parent if event.kind is Kind.REPLACE else before.parent
-        return dataclasses.replace(
-            moved, hyperparameters=event.hyperparameters, reward_shaping=event.reward_shaping, parent=parent
-        )
+        return dataclasses.replace(moved, hyperparameters=values, reward_shaping=shaping, parent=parent)
 
     def _known(self, objectives: Objectives) -> dict[int, float | None]:
         """Finite objectives of the policies that learn, as plain numbers."""
@@ -208,15 +198,13 @@ class Population:
         return np.random.default_rng(seed_at(self.state.seed, Branch.POPULATION, policy, turns))
 
     def _first(self, policy: int, env_steps: int) -> Event:
-        values: Values = {each.name: each.default for each in self._declared}
-        shaping = self.state.reward_shaping
+        values, shaping = self._given, self.state.reward_shaping
         if policy != self._learning[0]:
             values, shaping = self._mutation(values, shaping, self._rng(policy), at_least_one=True)
         return Event(Kind.BEGIN, policy, env_steps, values, shaping)
 
     def _restored(self, member: Member, env_steps: int) -> Event:
-        values: Values = {each.name: each.default for each in self._declared}
-        problems = []
+        values, problems = self._given, []
         for each in self._declared:
             saved = member.hyperparameters.get(each.name, each.default)
             proposed = {**values, each.name: saved if saved == each.default else within_range(saved, each)}
@@ -228,15 +216,10 @@ class Population:
         return Event(Kind.RESTORE, member.policy, env_steps, values, member.reward_shaping, reason=reason)
 
     def _replace(
-        self,
-        policy: int,
-        parents: Sequence[int],
-        env_steps: int,
-        objectives: Objectives,
-        rng: np.random.Generator,
-        reason: str,
+        self, policy: int, parents: Sequence[int], env_steps: int, objectives: Objectives, reason: str
     ) -> Event:
         """The event in which ``policy`` copies one of ``parents``."""
+        rng = self._rng(policy)
         parent = parents[int(rng.integers(len(parents)))]
         source = self.members[parent]
         values, shaping = self._mutation(source.hyperparameters, source.reward_shaping, rng)
@@ -253,6 +236,5 @@ class Population:
 
     def _is_legal(self, name: str, values: Values) -> bool:
         """Whether a new value of ``name`` passes all checks of the command line."""
-        return not any(
-            name in problem.flags for problem in find_problems(config_of({**values_of(self._config), **values}))
-        )
+        problems = find_problems(config_of({**values_of(self._config), **values}))
+        return not any(name in problem.flags for problem in problems)

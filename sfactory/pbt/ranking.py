@@ -18,12 +18,12 @@ BUILT_IN = (REWARD, LENGTH)  # statistics that every episode has
 
 
 class Place(Enum):
-    """Place of a policy in the ranking."""
+    """Place of a policy in the ranking, in the words of the event log."""
 
-    UNRANKED = "unranked"  # it has no objective yet
-    BEST = "best"
-    MIDDLE = "middle"
-    WORST = "worst"
+    UNRANKED = "too few episodes to be ranked"
+    BEST = "among the best"
+    MIDDLE = "in the middle"
+    WORST = "among the worst"
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,7 @@ class Standing:
 
 
 def relative_gap(one: float, other: float) -> float:
-    """Difference of two objectives divided by the larger absolute value; 0 if they are equal.
-
-    It does not depend on the unit or on a common change of sign; with different signs it exceeds 1.
-    """
+    """Difference of two objectives divided by the larger absolute value; with different signs it exceeds 1."""
     return 0.0 if one == other else abs(one - other) / max(abs(one), abs(other))
 
 
@@ -63,14 +60,10 @@ def standing(policy: int, objectives: Objectives, options: PopulationConfig) -> 
         return Standing(Place.BEST)
     if policy not in order[-len(best) :]:
         return Standing(Place.MIDDLE)
+    absolute, relative = options.pbt_replace_reward_gap_absolute, options.pbt_replace_reward_gap
     known = {parent: value for parent in best if (value := objectives[parent]) is not None}
-    return Standing(Place.WORST, tuple(parent for parent, value in known.items() if _is_behind(own, value, options)))
-
-
-def _is_behind(worse: float, better: float, options: PopulationConfig) -> bool:
-    """Whether two objectives differ by more than both gaps."""
-    absolute, relative = better - worse, relative_gap(worse, better)
-    return absolute > options.pbt_replace_reward_gap_absolute and relative > options.pbt_replace_reward_gap
+    ahead = (p for p, value in known.items() if value - own > absolute and relative_gap(own, value) > relative)
+    return Standing(Place.WORST, tuple(ahead))
 
 
 @dataclass(frozen=True)

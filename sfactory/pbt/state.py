@@ -61,9 +61,8 @@ class PopulationState:
         """Raises ValueError that describes the problem if the data is invalid."""
         _demand(isinstance(data, Mapping), "it is not a JSON object")
         version = data.get("format_version")
-        _demand(
-            version == FORMAT_VERSION, f"it has format_version {version!r}, and this version reads {FORMAT_VERSION}"
-        )
+        expected = f"it has format_version {version!r}, and this version reads {FORMAT_VERSION}"
+        _demand(version == FORMAT_VERSION, expected)
         seed, events = (_count(data, name) for name in ("seed", "events"))
         _demand(isinstance(data.get("members"), list), "'members' is not a list")
         members = [_member(entry) for entry in data["members"]]
@@ -112,7 +111,7 @@ def _shaping(data: Mapping[str, Any]) -> Shaping | None:
 
 def _count(data: Mapping[str, Any], name: str) -> int:
     value = data.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if type(value) is not int or value < 0:
         raise ValueError(f"{name!r} is not a count: {value!r}")
     return value
 

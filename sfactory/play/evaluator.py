@@ -1,7 +1,6 @@
 """Runs the process that evaluates the newest published policy while training continues.
 
-It has an env, seeds and a copy of the weights of its own and shares nothing with training, so training gives the same
-results with it as without.
+It has its own env, seeds and copy of the weights, so training gives the same results with it as without.
 """
 
 from __future__ import annotations
@@ -83,11 +82,10 @@ class Evaluator:
         self._setup, self._make, self._row = setup, make, row
         self._policy = ActingPolicy(setup.spec, setup.model, setup.candidate.weights, torch.device("cpu"))
         self._deadline: Deadline | None = None
-        self._restarts = 0
+        self._restarts = self._played = 0
         self._make_env()
         self._due = Every(setup.evaluation.eval_interval_sec)
         self._watch = Stopwatch(row)
-        self._played = 0
 
     def run(self) -> None:
         """Evaluate until a stop is ordered; finish a candidate that waits then, if it does not take long."""
@@ -154,8 +152,12 @@ class Evaluator:
                 return
             except (EnvFailed, BadObservation) as error:
                 self._recreate_env(error)
-        if self._send(EvaluationPart(setup.evaluator, number, self._policy.version, totals)):
-            setup.candidate.mark_done(setup.evaluator, number)
+        part = EvaluationPart(setup.evaluator, number, self._policy.version, totals)
+        while not setup.to_main.try_put(part):
+            if self._no_time_left:
+                return
+            time.sleep(_RETRY_S)
+        setup.candidate.mark_done(setup.evaluator, number)
 
     def _play_episodes(self, number: int) -> EpisodeTotals:
         totals, seed = EpisodeTotals(), self._setup.seed_of(number, self._restarts)
@@ -165,7 +167,7 @@ class Evaluator:
         return totals
 
     def _recreate_env(self, error: SFactoryError) -> None:
-        """Recreate the env because of ``error``, which is raised if that was done as often as is allowed."""
+        """Recreate the env, or raise ``error`` if that was done as often as is allowed."""
         allowed = self._setup.sampling.max_env_restarts
         if self._restarts >= allowed:
             raise error
@@ -177,14 +179,6 @@ class Evaluator:
         self.close()
         self._row.begin_work()
         self._make_env()
-
-    def _send(self, part: EvaluationPart) -> bool:
-        """Send to main; False if it takes nothing before time is up."""
-        while not self._setup.to_main.try_put(part):
-            if self._no_time_left:
-                return False
-            time.sleep(_RETRY_S)
-        return True
 
 
 def run_evaluator(setup: EvaluatorSetup, row: StatusRow) -> None:

@@ -19,14 +19,7 @@ from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import ConfigError, EnvError
 from sfactory.experiment.saved_policy import SavedPolicy
 from sfactory.play.player import Player
-from sfactory.play.rendering import (
-    AnyEnv,
-    Show,
-    VideoScreen,
-    env_with_window,
-    frames_per_second,
-    show_nothing,
-)
+from sfactory.play.rendering import AnyEnv, Show, VideoScreen, env_with_window, frames_per_second, show_nothing
 from sfactory.play.video import VideoFile, find_ffmpeg
 from sfactory.spec import EnvSpec
 
@@ -77,12 +70,8 @@ def _require_frameskip(env: AnyEnv, env_name: str, where: str) -> None:
     if not takes_frameskip(env_name):
         raise ConfigError([f"{where} does not take env_frameskip; leave it out"])
     if env.metadata.get(SPANS_FRAMES):
-        raise ConfigError(
-            [
-                f"{where} makes each observation of several frames; with another frameskip they differ from what the "
-                "policy was trained on; leave it out"
-            ]
-        )
+        problem = "with another frameskip they differ from what the policy was trained on; leave it out"
+        raise ConfigError([f"{where} makes each observation of several frames; {problem}"])
 
 
 def _open_env(config: EnjoyConfig, factory: EnvFactory, name: str) -> tuple[AnyEnv, Show]:
@@ -92,12 +81,8 @@ def _open_env(config: EnjoyConfig, factory: EnvFactory, name: str) -> tuple[AnyE
     display = any(os.environ.get(name) for name in _DISPLAYS)
     if config.render == "window":
         if not display:
-            raise ConfigError(
-                [
-                    "--render=window: there is no display (neither DISPLAY nor WAYLAND_DISPLAY is set); make a video "
-                    "with --save_video=True, or play without a picture with --render=none"
-                ]
-            )
+            problem = "--render=window: there is no display (neither DISPLAY nor WAYLAND_DISPLAY is set); make a video "
+            raise ConfigError([f"{problem}with --save_video=True, or play without a picture with --render=none"])
         return env_with_window(factory.either, config.fps, name)
     if config.render == "auto" and not config.no_render and display and sys.stderr.isatty():
         try:

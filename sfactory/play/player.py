@@ -80,10 +80,6 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-# Chooses actions on the CPU: a network, or one that follows published weights.
-Policy = ActorCritic | ActingPolicy
-
-
 class _OneAgent:
     """A plain env with the reset and step of an AgentsEnv that has one agent."""
 
@@ -107,7 +103,7 @@ class Player:
         self,
         env: AnyEnv,
         spec: EnvSpec,
-        policy: Policy,
+        policy: ActorCritic | ActingPolicy,
         show: Show,
         *,
         name: str,

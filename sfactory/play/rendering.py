@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 AnyEnv: TypeAlias = "Env | AgentsEnv"
 
 _DEFAULT_FPS = 30.0
-# Called without arguments, or with the render mode that the env is to have.
-Factory = Callable[..., AnyEnv]
-
 
 # Called after each reset and step of an env. Raises EnvError if the env cannot be drawn.
 Show = Callable[[AnyEnv], None]
@@ -42,13 +39,8 @@ class Window:
 
     def show(self, env: AnyEnv) -> None:
         """Wait until the last frame has been visible for its time."""
-        self._due += self._period
-        ahead = self._due - now()
-        if ahead > 0:
-            time.sleep(ahead)
-        else:
-            # A late frame does not make the next ones faster.
-            self._due -= ahead
+        self._due = max(self._due + self._period, now())  # a late frame does not make the next ones faster
+        time.sleep(max(0.0, self._due - now()))
 
 
 class VideoScreen:
@@ -83,10 +75,11 @@ def frames_per_second(env: AnyEnv, wanted: float) -> float:
     return next(fps for fps in candidates if fps > 0)
 
 
-def env_with_window(factory: Factory, wanted_fps: float, name: str) -> tuple[AnyEnv, Show]:
+def env_with_window(factory: Callable[..., AnyEnv], wanted_fps: float, name: str) -> tuple[AnyEnv, Show]:
     """An env that draws itself in a window, or an env of one agent with a window around its frames.
 
-    Raises EnvError if neither is possible, or if no window can be opened, which one reset tests.
+    factory: called without arguments or with a render mode. Raises EnvError if neither is possible, or if no window can
+    be opened, which one reset tests.
     """
     import gymnasium
 

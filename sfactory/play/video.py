@@ -84,10 +84,10 @@ class VideoFile:
         """
         process = self._process or self._start(frame.shape)
         if frame.shape != self._shape:
+            sizes = [f"{shape[1]} x {shape[0]}" for shape in (frame.shape, self._shape)]
             raise EnvError(
-                f"frame {self.frames + 1} is {_size(frame.shape)} pixels where those before were {_size(self._shape)}: "
-                "a video has one size; correct the env's render(), or end before it with --video_frames="
-                f"{self.frames}"
+                f"frame {self.frames + 1} is {sizes[0]} pixels where those before were {sizes[1]}: a video has one "
+                f"size; correct the env's render(), or end before it with --video_frames={self.frames}"
             )
         try:
             self._send(process, np.ascontiguousarray(frame).reshape(-1).data)
@@ -125,9 +125,8 @@ class VideoFile:
                 start_new_session=True,
             )
         except OSError as error:
-            raise CannotSaveError(
-                f"video {self.path} cannot be started: {error}; check the free space and permissions"
-            ) from error
+            problem = f"video {self.path} cannot be started: {error}; check the free space and permissions"
+            raise CannotSaveError(problem) from error
         self._stack.callback(_kill, process)
         assert process.stdin is not None
         os.set_blocking(process.stdin.fileno(), False)
@@ -204,7 +203,3 @@ def rgb_frame(image: object) -> Frame:
             'render_mode="rgb_array" wants an array [height, width, 3] of uint8'
         )
     return np.repeat(frame, 3, axis=2) if channels == 1 else frame[:, :, :3]
-
-
-def _size(shape: tuple[int, ...]) -> str:
-    return f"{shape[1]} x {shape[0]}"

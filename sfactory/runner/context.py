@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from sfactory.errors import SFactoryError
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Outcome, Result
+from sfactory.pbt.state import STATE_NAME
 from sfactory.planning.plan import Plan
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
@@ -20,6 +22,8 @@ from sfactory.report.reporter import Reporter
 from sfactory.runner.pbt_driver import PbtDriver
 from sfactory.supervise.restarts import RestartBudget
 from sfactory.supervise.shared_objects import SharedObjects
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,17 @@ class Executor(ABC):
             config, self._shared, run_dir, resumed, context.console, context.started_at, context.observers, advisor
         )
         self._reports = self._reporter.reports
-        self._pbt_driver = PbtDriver.of(
-            config, context.seed, resumed, self._reports, self._shared, run_dir, plan.reward_shaping
-        )
+        self._pbt_driver: PbtDriver | None = None
+        if config.population.with_pbt:
+            self._pbt_driver = PbtDriver(
+                config, context.seed, resumed, self._reports, self._shared, run_dir, plan.reward_shaping
+            )
+        elif (run_dir.path / STATE_NAME).exists():
+            _log.warning(
+                "--with_pbt=False: policies use the values of the flags; those that %s had reached are not used, and "
+                "come back with --with_pbt=True",
+                STATE_NAME,
+            )
 
     @abstractmethod
     def run(self) -> Outcome:

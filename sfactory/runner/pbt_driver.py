@@ -19,7 +19,6 @@ from sfactory.experiment.run_dir import RunDir
 from sfactory.pbt.event_log import Event, Kind
 from sfactory.pbt.population import Population
 from sfactory.pbt.ranking import Objectives, ranking_metric
-from sfactory.pbt.state import STATE_NAME
 from sfactory.report.collector import ReportCollector
 from sfactory.shared.control import LearnerCommand
 from sfactory.supervise.shared_objects import SharedObjects
@@ -41,15 +40,28 @@ class PbtDriver:
     def __init__(
         self,
         config: Config,
-        population: Population,
-        orphans: set[int],
+        seed: int,
+        resumed: Resumed,
         reports: ReportCollector,
         shared: SharedObjects,
         rundir: RunDir,
+        reward_shaping: RewardShaping | None = None,
     ) -> None:
-        """``orphans``: members without weights that have no parent yet."""
+        """Restore the population of the run directory, or begin a new one.
+
+        reward_shaping: the env's own, if it has one; policies that are no members keep it.
+        """
+        steps = dict(enumerate(resumed.steps_of_policies))
+        population = Population.restore(rundir.path, config, steps)
+        if population is None:
+            population = Population.begin(rundir.path, config, seed, steps, reward_shaping)
+        learning = {*learning_policies(config)}
+        lost = learning & {*resumed.policies_without_checkpoint}
+        # Members without weights that have no parent yet. If all are lost there is no policy to copy.
+        self._orphans = lost if lost != learning else set[int]()
         assert shared.orders is not None, "a population has several policies"
-        self._population, self._orphans, self._reports, self._rundir = population, orphans, reports, rundir
+        self._population, self._reports, self._rundir = population, reports, rundir
+        self.config_of = population.config_for  # the config with which the learner of a policy starts
         self._commands, self._schemes = shared.orders, shared.schemes
         self._is_done = shared.has_learned_enough  # it has saved then, and its learner executes no commands any more
         self._target, self._stats_avg = config.population.pbt_target_objective, config.report.stats_avg
@@ -57,45 +69,9 @@ class PbtDriver:
         self._turns: dict[int, _Turn] = {}
         self._last = -1  # the policy that had the last turn
         self.failure: EnvError | None = None
-
-    @staticmethod
-    def of(
-        config: Config,
-        seed: int,
-        resumed: Resumed,
-        reports: ReportCollector,
-        shared: SharedObjects,
-        rundir: RunDir,
-        reward_shaping: RewardShaping | None = None,
-    ) -> PbtDriver | None:
-        """Restore the population of the run directory, or begin a new one; None without ``with_pbt``.
-
-        reward_shaping: the env's own, if it has one; policies that are no members keep it.
-        """
-        if not config.population.with_pbt:
-            if (rundir.path / STATE_NAME).exists():
-                _log.warning(
-                    "--with_pbt=False: policies use the values of the flags; those that %s had reached are not used, "
-                    "and come back with --with_pbt=True",
-                    STATE_NAME,
-                )
-            return None
-        steps = dict(enumerate(resumed.steps_of_policies))
-        population = Population.restore(rundir.path, config, steps)
-        if population is None:
-            population = Population.begin(rundir.path, config, seed, steps, reward_shaping)
-        learning = {*learning_policies(config)}
-        lost = learning & {*resumed.policies_without_checkpoint}
-        # If all are lost there is no policy to copy.
-        pbt_driver = PbtDriver(config, population, lost if lost != learning else set(), reports, shared, rundir)
         for policy in range(config.population.num_policies):
             member = population.members.get(policy)
-            pbt_driver._shape(policy, reward_shaping if member is None else member.reward_shaping)
-        return pbt_driver
-
-    def config_of(self, policy: int) -> Config:
-        """The config with which the learner of ``policy`` starts."""
-        return self._population.config_for(policy)
+            self._shape(policy, reward_shaping if member is None else member.reward_shaping)
 
     def look(self) -> None:
         """Advance turns in progress, and begin those that are due."""
@@ -173,12 +149,12 @@ class PbtDriver:
         """Record ``event`` once the learner of ``policy`` has answered."""
         done = self._is_done(policy)  # asked first: from then on it answers nothing
         problem = self._commands.answer(policy)
-        if problem is None:
-            if done:
-                del self._turns[policy]
-                self._population.call_off(policy)
+        if problem is None and not done:
             return
         del self._turns[policy]
+        if problem is None:
+            self._population.call_off(policy)
+            return
         # It learns with the new values since a beat ago at most, and the next period begins.
         event = dataclasses.replace(event, env_steps=self._reports.env_steps_of(policy))
         if problem:

@@ -121,7 +121,11 @@ class SerialExecutor(Executor):
             for name, worker, learner in zip(layout.learner_names, self._learner_workers, self._learners, strict=True):
                 with _failing_as(name):
                     self._learn(worker, learner)
-            self._advance_pbt()
+            if self._pbt_driver is not None:  # after every round, so that nothing of it depends on time
+                self._reports.poll()
+                self._pbt_driver.look()
+                if self._pbt_driver.failure is not None:
+                    raise self._pbt_driver.failure
             if beat.due():
                 self._reports.poll()
                 self._reporter.beat()
@@ -129,14 +133,6 @@ class SerialExecutor(Executor):
                 self._require_progress()
                 if context.observers.over:
                     self._order_stop()
-
-    def _advance_pbt(self) -> None:
-        """Advance PBT after every round of turns, so that nothing of it depends on time."""
-        if self._pbt_driver is not None:
-            self._reports.poll()
-            self._pbt_driver.look()
-            if self._pbt_driver.failure is not None:
-                raise self._pbt_driver.failure
 
     def _require_progress(self) -> None:
         """Raise SFactoryError if no worker had anything to do for _IDLE_BEATS, which is a defect."""
@@ -188,10 +184,8 @@ class SerialExecutor(Executor):
         context, shared = self._context, self._shared
         name = self._layout.policy_worker_names[policy * self._layout.policy_workers + worker]
         with _failing_as(name):
-            device = device_of(policy, context.plan.device)
-            setup = shared.policy_worker(
-                policy, worker, context.config, context.seed, context.resumed.env_steps, device
-            )
+            device, generation = device_of(policy, context.plan.device), context.resumed.env_steps
+            setup = shared.policy_worker(policy, worker, context.config, context.seed, generation, device)
             acting = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device(setup.device))
             return PolicyWorker(setup, acting, shared.status.row(name))
 

@@ -52,9 +52,7 @@ class Members:
         self._path, self._shared = rundir.path, SharedObjects(VECTOR, layout, weight_bytes=8)
         channels = self._shared.actors_to_main, self._shared.learners_to_main
         self.reports = ReportCollector(config, *channels, self._shared.status, resumed)
-        driver = PbtDriver.of(config, 5, resumed, self.reports, self._shared, rundir)
-        assert driver is not None
-        self.driver = driver
+        self.driver = PbtDriver(config, 5, resumed, self.reports, self._shared, rundir)
 
     def row(self, policy: int) -> StatusRow:
         return self._shared.status.row(f"sf-learner-{policy}")
