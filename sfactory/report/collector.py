@@ -11,7 +11,6 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from typing import assert_never
 
 from sfactory.clock import BLOCK_S, now
 from sfactory.config.schema import Config
@@ -26,10 +25,8 @@ from sfactory.messages import (
     EpisodesDone,
     EvaluationPart,
     ExtrasRefused,
-    LearnerTimes,
     PolicyLag,
     ToMain,
-    TrainStats,
 )
 from sfactory.pbt.ranking import REWARD
 from sfactory.report.console import Progress
@@ -264,28 +261,25 @@ class ReportCollector:
 
     def _add(self, message: ToMain) -> Iterable[str]:
         """Add a message to the statistics; yields warnings."""
+        if isinstance(message, EvaluationPart):
+            self.evaluations.add(message)
+            return
+        if isinstance(message, ExtrasRefused):
+            yield from self._refuse(message.actor, message.reason)
+            return
+        belongs_to = [self._all, *self._by_policy[message.policy : message.policy + 1]]
         match message:
             case EpisodesDone():
-                warnings = [stats.add_episodes(message) for stats in self._stats_of(message.policy)]
+                warnings = [stats.add_episodes(message) for stats in belongs_to]
                 if warnings[0] is not None:  # the same one would follow for each policy
                     yield warnings[0]
             case EpisodeExtras(actor, name):
-                added = [stats.extras.add(name, message.values) for stats in self._stats_of(message.policy)]
+                added = [stats.extras.add(name, message.values) for stats in belongs_to]
                 if not all(added):
                     yield from self._refuse(actor, f"{name!r} is one name too many: at most {MAX_STAT_NAMES}")
-            case ExtrasRefused(actor, reason):
-                yield from self._refuse(actor, reason)
-            case TrainStats() | LearnerTimes():
-                for stats in self._stats_of(message.policy):
-                    stats.add_learning(message)
-            case EvaluationPart():
-                self.evaluations.add(message)
             case _:
-                assert_never(message)
-
-    def _stats_of(self, policy: int) -> list[PolicyStats]:
-        """The statistics that a message about ``policy`` belongs to: those of all policies first."""
-        return [self._all, *self._by_policy[policy : policy + 1]]
+                for stats in belongs_to:
+                    stats.add_learning(message)
 
     def _refuse(self, actor: int, reason: str) -> Iterable[str]:
         """One warning per actor."""
