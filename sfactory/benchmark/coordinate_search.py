@@ -82,11 +82,9 @@ class Search:
     tell: Callable[[Tried], None] = lambda tried: None  # called with each trial
     out_of_time: Callable[[], bool] = lambda: False  # once it returns True, no new settings are tried
     trials: list[Tried] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._best: _Best | None = None
-        self._spent = 0  # number of trials that took time
-        self._first_error: BaseException | None = None
+    _best: _Best | None = field(default=None, init=False)
+    _spent: int = field(default=0, init=False)  # number of trials that took time
+    _first_error: BaseException | None = field(default=None, init=False)
 
     def run(self) -> Found:
         """Run the search; raises the first error if no settings could be measured."""
@@ -141,21 +139,14 @@ class Search:
             return False
         best = self._best
         if best is not None and (twice or abs(rate / best.rate - 1.0) <= NOISE):
-            rate = self._look_again(challenger, rate, best)
+            # The machine may have changed.
+            best.rate = self._try(best.settings) or best.rate
+            if rate > (1.0 + GAIN) * best.rate:
+                rate = self._try(challenger) or 0.0
         if best is not None and rate <= (1.0 + GAIN) * best.rate:
             return False
         self._best = _Best(challenger, rate)
         return True
-
-    def _look_again(self, challenger: Settings, rate: float, best: _Best) -> float:
-        """Measure ``best`` again, because the machine may have changed, and ``challenger`` too if it still gains.
-
-        Returns the rate of ``challenger``.
-        """
-        best.rate = self._try(best.settings) or best.rate
-        if rate <= (1.0 + GAIN) * best.rate:
-            return rate
-        return self._try(challenger) or 0.0
 
     def _try(self, settings: Settings) -> float | None:
         rate, why, spent = None, "", 1

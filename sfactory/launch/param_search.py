@@ -60,8 +60,8 @@ class ParamGrid:
 
     def combinations(self) -> list[dict[str, object]]:
         """The settings of each run; only valid if there are no problems."""
-        axes = [[_assigned(key, value) for value in values] for key, values in self._axes()]
-        return [_merged(chosen) for chosen in itertools.product(*axes)]
+        keys, axes = [key for key, _ in self._axes()], [values for _, values in self._axes()]
+        return [_settings(keys, chosen) for chosen in itertools.product(*axes)]
 
     def _axes(self) -> list[tuple[Key, Sequence[Any]]]:
         pairs = self.grid.items() if isinstance(self.grid, Mapping) else self.grid
@@ -170,10 +170,8 @@ class RandomSearch:
         drawn: dict[str, dict[str, object]] = {}
         for index in range(self.count * _MAX_DRAWS):
             # random hashes a text seed in the same way in all versions and on all machines.
-            values = _merged(
-                _assigned(key, _draw(distribution, random.Random(f"{self.seed}/{index}/{_shown(key)}")))
-                for key, distribution in self.parameters.items()
-            )
+            sources = [random.Random(f"{self.seed}/{index}/{_shown(key)}") for key in self.parameters]
+            values = _settings(self.parameters, map(_draw, self.parameters.values(), sources))
             drawn.setdefault(json.dumps(values, default=str, sort_keys=True), values)
             if len(drawn) == self.count:
                 break
@@ -192,12 +190,12 @@ def _shown(key: Key) -> str:
     return key if isinstance(key, str) else ", ".join(map(str, key))
 
 
-def _assigned(key: Key, value: Any) -> dict[str, object]:
-    return {key: value} if isinstance(key, str) else dict(zip(key, value, strict=True))
-
-
-def _merged(parts: Iterable[Values]) -> dict[str, object]:
-    return {name: value for part in parts for name, value in part.items()}
+def _settings(keys: Iterable[Key], chosen: Iterable[Any]) -> dict[str, object]:
+    """The value of each flag; ``chosen``: a value for each key, or a tuple of values for a tuple of flags."""
+    settings: dict[str, object] = {}
+    for key, value in zip(keys, chosen, strict=True):
+        settings |= {key: value} if isinstance(key, str) else dict(zip(key, value, strict=True))
+    return settings
 
 
 def _key_problems(keys: Sequence[object]) -> list[str]:
