@@ -40,11 +40,6 @@ def searched(measure: Measure, start: Settings = START, free: frozenset[str] = N
     return Search(start, free, cores, measure).run()
 
 
-def noisy(measure: Measure, seed: int, deviation: float = 0.015) -> Measure:
-    rng = random.Random(seed)
-    return lambda settings: measure(settings) * rng.gauss(1.0, deviation)
-
-
 def grid() -> list[Settings]:
     return [
         replace(START, inference=inference, num_workers=workers, num_envs_per_worker=envs, worker_num_splits=splits)
@@ -58,7 +53,9 @@ def grid() -> list[Settings]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_best_settings_are_found_although_the_measurements_are_noisy(seed: int) -> None:
-    found = searched(noisy(machine, seed))
+    rng = random.Random(seed)
+
+    found = searched(lambda settings: machine(settings) * rng.gauss(1.0, 0.015))
 
     assert machine(found.best) >= 0.9 * max(map(machine, grid()))
     assert (found.best.inference, found.best.num_workers) == ("local", 4)
@@ -167,41 +164,41 @@ def test_what_is_refused_or_dies_is_passed_over_with_its_reason() -> None:
     assert found.best == replace(START, num_envs_per_worker=128)
 
 
-def test_refusals_cost_no_trials() -> None:
-    def refusing(settings: Settings) -> float:
-        if settings != START:
-            raise ConfigError(["not this"])
-        return 1000.0
+def failing(error: type[Exception], fails: Callable[[Settings], bool], failed: list[Settings]) -> Measure:
+    """The machine, whose trials of some settings raise ``error``."""
 
-    found = searched(refusing)
+    def measure(settings: Settings) -> float:
+        if fails(settings):
+            failed.append(settings)
+            raise error(f"failed {len(failed)}")
+        return machine(settings)
+
+    return measure
+
+
+def test_refusals_cost_no_trials() -> None:
+    refused: list[Settings] = []
+
+    found = searched(failing(ResourceError, lambda settings: settings != START, refused))
 
     assert found.best == START
-    assert sum(trial.rate is None for trial in found.trials) == len(found.trials) - 1 >= 5
+    assert len(refused) == len(found.trials) - 1 >= 5
 
 
 def test_a_start_that_does_not_work_is_replaced_by_what_does() -> None:
-    def without_start(settings: Settings) -> float:
-        if settings == START:
-            raise WorkerDied("sf-actor-1 was killed by SIGKILL")
-        return machine(settings)
-
-    found = searched(without_start)
+    found = searched(failing(WorkerDied, lambda settings: settings == START, []))
 
     assert machine(found.best) > machine(START)
     assert found.gain is None
 
 
 def test_the_first_error_is_raised_soon_if_nothing_works() -> None:
-    errors: list[WorkerDied] = []
+    failed: list[Settings] = []
 
-    def failing(settings: Settings) -> float:
-        errors.append(WorkerDied(f"failed {len(errors)}"))
-        raise errors[-1]
+    with pytest.raises(WorkerDied, match="failed 1"):
+        searched(failing(WorkerDied, lambda settings: True, failed))
 
-    with pytest.raises(WorkerDied, match="failed 0"):
-        searched(failing)
-
-    assert len(errors) == 3
+    assert len(failed) == 3
 
 
 @pytest.mark.parametrize("seed", range(20))

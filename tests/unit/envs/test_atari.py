@@ -218,9 +218,9 @@ def test_game_is_truncated_after_its_frames_and_restarts() -> None:
 
 
 def test_fire_reset_begins_a_game_with_frameskip_frames_of_fire() -> None:
-    env, game = make(fire_reset=True, noop_max=0), Emulator("breakout")
+    game = Emulator("breakout")
 
-    obs, _ = env.reset(seed=0)
+    obs, _ = make(fire_reset=True, noop_max=0).reset(seed=0)
     frames = [game.act(FIRE)[1] for _ in range(4)]
     without_button = [make("atari_freeway", fire_reset=pressed).reset(seed=4)[0] for pressed in (True, False)]
 

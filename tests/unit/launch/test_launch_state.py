@@ -32,16 +32,14 @@ def test_entries_are_saved_and_loaded_by_one_launcher_at_a_time(tmp_path: Path) 
         assert launch_state.entry("c").status == "interrupted"  # its launcher is dead
 
 
+RUN = b'{"format_version": 1, "runs": {"a": %s}}'
+
+
 @pytest.mark.parametrize(
     "damaged",
     [
-        b"",
-        b"{",
-        b"\xff\xfe",
-        b'{"format_version": 2, "runs": {}}',
-        b'{"format_version": 1, "runs": {"a": 3}}',
-        b'{"format_version": 1, "runs": {"a": {"status": "lost"}}}',
-        b'{"format_version": 1, "runs": {"a": {"colour": "red"}}}',
+        *(b"", b"{", b"\xff\xfe", b'{"format_version": 2, "runs": {}}'),
+        *(RUN % value for value in (b"3", b'{"status": "lost"}', b'{"colour": "red"}')),
     ],
 )
 def test_damaged_file_is_renamed_and_replaced(tmp_path: Path, damaged: bytes, caplog: pytest.LogCaptureFixture) -> None:
