@@ -35,9 +35,6 @@ def test_a_written_config_replaces_the_file_and_is_read_back_equal(tmp_path: Pat
     assert config_of(saved.values) == CONFIG
     assert saved.sources == {"seed": "command line"}
     assert saved.warnings == ()
-
-
-def test_a_directory_that_cannot_be_written_is_an_error_with_advice(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="another --train_dir"):
         write_config(tmp_path / "missing", CONFIG, {})
 
@@ -49,15 +46,13 @@ def test_keys_of_other_versions_are_left_out_with_a_warning(tmp_path: Path) -> N
     saved = saved_in(tmp_path)
 
     assert saved.values == {"gamma": 0.5}
-    assert len(saved.warnings) == 1
-    assert "old_flag" in saved.warnings[0]
+    assert ["old_flag" in warning for warning in saved.warnings] == [True]
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
         ("", "not valid JSON"),
-        ("[]", "no object under the key 'config'"),
         ('{"format_version": 1, "config": 3}', "no object under the key 'config'"),
         ('{"format_version": 2, "config": {}}', "resume with the version that wrote it"),
         ('{"format_version": 1, "config": {"gamma": "high"}}', "--gamma=high"),

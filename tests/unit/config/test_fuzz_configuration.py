@@ -118,6 +118,7 @@ def test_any_bytes_are_a_config_or_refused(name: str, content: bytes) -> None:
     from_file(name, content)
 
 
+ALIASES = "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40))
 # Each of these came out of PyYAML's reader, or of what stood behind it, as something else than a YAML error.
 YAML = {
     "a word as a boolean": "gamma: !!bool maybe",
@@ -127,10 +128,8 @@ YAML = {
     "a python object": "gamma: !!python/object/apply:os.system ['touch marker']",
     "a python name": "gamma: !!python/name:os.system",
     "itself": "&a env_kwargs: &b {x: *b}",
-    "aliases of aliases": "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40)),
-    "an alias of aliases": "a0: &a0 [x, x]\n"
-    + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40))
-    + "gamma: *a40",
+    "aliases of aliases": ALIASES,
+    "an alias of aliases": f"{ALIASES}gamma: *a40",
     "a merge of nothing": "<<: 1",
     "a key that is a list": "[1, 2]: 3",
     "deep": "[" * 3000,

@@ -35,26 +35,18 @@ def test_a_failed_write_leaves_the_old_content_and_no_temporary_file(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["data.bin"]
 
 
-def test_a_temporary_file_is_stale_only_when_its_writer_is_gone(tmp_path: Path) -> None:
-    leftover = tmp_path / ".tmp-1-dead"
+def test_a_temporary_file_is_stale_only_when_its_writer_is_gone_and_links_are_not_followed(tmp_path: Path) -> None:
+    target, leftover = tmp_path / "data.bin", tmp_path / ".tmp-1-dead"
     leftover.write_bytes(b"half")
+    (tmp_path / ".tmp-1-link").symlink_to(target)
 
-    with atomic.replacing(tmp_path / "data.bin") as file:
+    with atomic.replacing(target) as file:
         file.write(b"in progress")
         removed = atomic.remove_stale(tmp_path)
 
     assert removed == [leftover]
-    assert atomic.remove_stale(tmp_path / "absent") == []
-    assert (tmp_path / "data.bin").read_bytes() == b"in progress"
-
-
-def test_a_link_in_place_of_a_temporary_file_is_not_followed(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.write_text("keep")
-    (tmp_path / ".tmp-1-link").symlink_to(precious)
-
-    assert atomic.remove_stale(tmp_path) == []
-    assert precious.read_text() == "keep"
+    assert target.read_bytes() == b"in progress"
+    assert atomic.remove_stale(tmp_path) == atomic.remove_stale(tmp_path / "absent") == []
 
 
 def test_content_is_on_the_disk_before_the_file_gets_its_name_and_the_name_after(

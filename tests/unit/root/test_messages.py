@@ -59,23 +59,20 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)
 EPISODES = st.lists(st.tuples(numbers("d"), numbers("q")), max_size=30)
 
 
-def variable(kind: type, actor: int, data: st.DataObject) -> Any:
-    """A message of a type that has no fixed size."""
+def variable(kind: type, data: st.DataObject) -> list[Any]:
+    """The fields of a message that has no fixed size, without the actor."""
+    reals = st.lists(st.floats(), max_size=30).map(lambda values: np.array(values, np.float64))
     if kind is messages.EpisodesDone:
         episodes = data.draw(EPISODES)
-        returns = np.array([item[0] for item in episodes], np.float64)
-        return kind(actor, returns, np.array([item[1] for item in episodes], np.int64))
-    if kind is messages.EpisodeExtras:
-        return kind(actor, data.draw(TEXT), np.array(data.draw(st.lists(st.floats(), max_size=30)), np.float64))
-    assert kind is messages.ExtrasRefused
-    return kind(actor, data.draw(TEXT))
+        return [np.array([one for one, _ in episodes], np.float64), np.array([two for _, two in episodes], np.int64)]
+    return [data.draw(TEXT), data.draw(reals)] if kind is messages.EpisodeExtras else [data.draw(TEXT)]
 
 
 def message(kind: type, data: st.DataObject) -> Any:
     """Any message of that type, with all values that its fields can hold."""
     layout = Codec._FORMATS.get(kind)
     if layout is None:
-        return variable(kind, data.draw(numbers("H")), data)
+        return kind(data.draw(numbers("H")), *variable(kind, data))
     values = [data.draw(numbers(code)) for code in fields_of(layout)]
     if kind is messages.EvaluationPart:
         values[3:] = [messages.EpisodeTotals(*values[3:])]
@@ -115,7 +112,6 @@ def test_every_message_type_belongs_to_a_channel_and_was_tried() -> None:
     own = {kind for kind in tuples if kind.__module__ == messages.__name__}
 
     assert {kind for _, kind in KINDS} == own - {messages.EpisodeTotals}  # which is a part of a message
-    assert len(own) > 10
 
 
 def decoded(codec: Codec[Any], data: bytes, name: str) -> bool:
@@ -158,14 +154,10 @@ def test_the_largest_reports_fit_into_the_ring() -> None:
     assert max(len(extras), len(refused)) <= MAX_REPORT_BYTES
 
 
-def test_a_message_of_another_channel_and_a_number_that_does_not_fit_are_refused() -> None:
+def test_what_a_codec_cannot_encode_is_refused_and_another_process_decodes_alike() -> None:
     with pytest.raises(KeyError):
         TO_POLICY.encode(ActReply(0, 0))  # type: ignore[arg-type]
     with pytest.raises(struct.error):
         TO_ACTOR.encode(SlotFreed(2**32))
-
-
-def test_a_codec_decodes_alike_in_another_process() -> None:
     twin: Codec[Any] = pickle.loads(pickle.dumps(TO_ACTOR))  # which is what a child gets
-
     assert twin.decode(TO_ACTOR.encode(SlotFreed(9))) == SlotFreed(9)

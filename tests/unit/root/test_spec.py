@@ -33,12 +33,9 @@ def test_a_single_space_is_stored_under_obs(space: spaces.Space, expected: tuple
 
 
 def test_nested_observations_are_flat_and_keyed_by_path() -> None:
+    image = spaces.Box(0, 255, (4, 4), np.uint8)
     space = spaces.Dict(
-        {
-            "image": spaces.Box(0, 255, (4, 4), np.uint8),
-            "goal": spaces.Dict({"position": POINT}),
-            "pair": spaces.Tuple([CHOICE, POINT]),
-        }
+        {"image": image, "goal": spaces.Dict({"position": POINT}), "pair": spaces.Tuple([CHOICE, POINT])}
     )
 
     assert sorted(obs_of(space)) == [
@@ -50,20 +47,14 @@ def test_nested_observations_are_flat_and_keyed_by_path() -> None:
 
 
 def test_actions_become_heads_in_order() -> None:
-    space = spaces.Tuple(
-        [
-            spaces.Discrete(3, start=5),
-            spaces.MultiDiscrete([2, 4], start=[0, 10]),
-            spaces.Dict({"arm": spaces.Box(np.array([-1, -2], np.float32), np.array([1, 2], np.float32))}),
-        ]
-    )
+    arm = spaces.Box(np.array([-1, -2], np.float32), np.array([1, 2], np.float32))
+    pair = spaces.MultiDiscrete([2, 4], start=[0, 10])
+    space = spaces.Tuple([spaces.Discrete(3, start=5), pair, spaces.Dict({"arm": arm})])
 
     heads = EnvSpec.of_spaces(POINT, space).actions
 
     assert heads == (
-        DiscreteHead("0", 3, 5),
-        DiscreteHead("1/0", 2, 0),
-        DiscreteHead("1/1", 4, 10),
+        *(DiscreteHead("0", 3, 5), DiscreteHead("1/0", 2, 0), DiscreteHead("1/1", 4, 10)),
         BoxHead("2/arm", (2,), "float32", (-1.0, -2.0), (1.0, 2.0)),
     )
     assert [head.tensor for head in heads] == [*[TensorSpec((), "int64")] * 3, TensorSpec((2,), "float32")]
