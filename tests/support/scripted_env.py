@@ -24,48 +24,11 @@ def obs_at(episode: int, step: int) -> float:
     return 100.0 * episode + step
 
 
-class ScriptedEnv(gymnasium.Env[Obs, int]):
-    """Plays ``script``, then one endless episode. The reward of a step is the number shown before it, plus 0.5.
-
-    taken: the actions it was given. seeds: the seeds of its resets. closed: whether close() was called.
-    """
-
-    def __init__(self, script: Sequence[Episode]) -> None:
-        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
-        self.action_space: gymnasium.spaces.Space[Any] = gymnasium.spaces.Discrete(10)
-        self._script = list(script)
-        self._episode, self._step, self._running = -1, 0, False
-        self.taken: list[int] = []
-        self.seeds: list[int | None] = []
-        self.closed = False
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        self.seeds.append(seed)
-        self._episode, self._step, self._running = self._episode + 1, 0, True
-        return self._obs(), {}
-
-    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        assert self._running, "stepped after the end of an episode"
-        self.taken.append(action)
-        reward = obs_at(self._episode, self._step) + 0.5
-        self._step += 1
-        length, ending = self._script[self._episode] if self._episode < len(self._script) else (2**31, "both")
-        over = self._step == length
-        self._running = not over
-        return self._obs(), reward, over and ending != "truncated", over and ending != "terminated", {}
-
-    def close(self) -> None:
-        self.closed = True
-
-    def _obs(self) -> Obs:
-        return np.array([obs_at(self._episode, self._step)], np.float32)
-
-
 ACTOR = "sf-actor-0"
 
 
 class Broken(RuntimeError):
-    """What a fragile env raises."""
+    """What a scripted env raises."""
 
 
 @dataclass(frozen=True)
@@ -83,33 +46,51 @@ class Faults:
     reset_shown: Mapping[int, Any] = field(default_factory=dict)
 
 
-class FragileEnv(ScriptedEnv):
-    """A ScriptedEnv with faults. What it shows and pays is ``base`` more. on_call: called with each call."""
+class ScriptedEnv(gymnasium.Env[Obs, int]):
+    """Plays ``script``, then one endless episode. A step pays the number shown before it, plus 0.5.
 
-    def __init__(
-        self, script: Sequence[Episode] = (), faults: Faults | None = None, base: float = 0.0, seed: int | None = None
-    ) -> None:
-        super().__init__(script)
-        self._faults, self._base = faults or Faults(), base
-        self.made_with = seed
+    base: added to all that is shown and paid. on_call: called with each call. taken: the actions it was given. seeds:
+    of its resets. closed: whether close() was called.
+    """
+
+    def __init__(self, script: Sequence[Episode] = (), faults: Faults | None = None, base: float = 0.0) -> None:
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        self.action_space: gymnasium.spaces.Space[Any] = gymnasium.spaces.Discrete(10)
+        self._script, self._faults, self._base = list(script), faults or Faults(), base
+        self._episode, self._step, self._running = -1, 0, False
+        self.taken: list[int] = []
+        self.seeds: list[int | None] = []
+        self.closed = False
         self.on_call: Callable[[str], None] = lambda what: None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         self.on_call("reset")
-        obs, info = super().reset(seed=seed)
+        self.seeds.append(seed)
+        self._episode, self._step, self._running = self._episode + 1, 0, True
         number = len(self.seeds)
         if number in self._faults.resets:
             raise Broken(f"reset {number} fails")
-        return self._faults.reset_shown.get(number, obs + np.float32(self._base)), info
+        return self._faults.reset_shown.get(number, self._obs()), {}
 
-    def step(self, action: int) -> Any:
-        number = len(self.taken) + 1
+    def step(self, action: int) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        assert self._running, "stepped after the end of an episode"
+        self.taken.append(action)
+        number = len(self.taken)
         if number in self._faults.steps:
-            self.taken.append(action)
             raise Broken(f"step {number} fails")
-        obs, reward, terminated, truncated, info = super().step(action)
-        reward = self._faults.rewards.get(number, reward + self._base)
-        return self._faults.shown.get(number, obs + np.float32(self._base)), reward, terminated, truncated, info
+        reward = self._faults.rewards.get(number, self._base + obs_at(self._episode, self._step) + 0.5)
+        self._step += 1
+        length, ending = self._script[self._episode] if self._episode < len(self._script) else (2**31, "both")
+        over = self._step == length
+        self._running = not over
+        obs = self._faults.shown.get(number, self._obs())
+        return obs, reward, over and ending != "truncated", over and ending != "terminated", {}
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _obs(self) -> Obs:
+        return np.array([self._base + obs_at(self._episode, self._step)], np.float32)
 
 
 class EnvStock:
@@ -118,16 +99,16 @@ class EnvStock:
     After them it makes endless envs, the k-th of all with a base of 1000 k. made, seeds: of all envs so far.
     """
 
-    def __init__(self, *stock: FragileEnv | Exception) -> None:
+    def __init__(self, *stock: ScriptedEnv | Exception) -> None:
         self._stock = list(stock)
-        self.made: list[FragileEnv] = []
+        self.made: list[ScriptedEnv] = []
         self.seeds: list[int] = []
         self.on_call: Callable[[str], None] = lambda what: None
 
-    def make(self, seed: int) -> FragileEnv:
+    def make(self, seed: int) -> ScriptedEnv:
         self.on_call("make")
         self.seeds.append(seed)
-        env = self._stock.pop(0) if self._stock else FragileEnv(base=1000.0 * (len(self.made) + 1))
+        env = self._stock.pop(0) if self._stock else ScriptedEnv(base=1000.0 * (len(self.made) + 1))
         if isinstance(env, Exception):
             raise env
         env.on_call = self.on_call

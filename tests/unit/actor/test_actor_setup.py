@@ -17,7 +17,7 @@ from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State, StatusRow
 from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import SCALAR
-from tests.support.scripted_env import Faults, FragileEnv
+from tests.support.scripted_env import Faults, ScriptedEnv
 
 FLAGS: dict[str, Any] = {
     "env": "any",
@@ -35,7 +35,7 @@ class Record:
     def __init__(self) -> None:
         self.row: StatusRow | None = None
         self.calls: list[tuple[str, State, float]] = []
-        self.envs: list[FragileEnv] = []
+        self.envs: list[ScriptedEnv] = []
         self.faults = Faults()
 
     def add(self, call: str) -> None:
@@ -49,7 +49,7 @@ class Record:
         return {state for name, state, _ in self.calls if name == call}
 
 
-class RecordedEnv(FragileEnv):
+class RecordedEnv(ScriptedEnv):
     """Adds its creation, resets and steps to the record."""
 
     def __init__(self, record: Record) -> None:

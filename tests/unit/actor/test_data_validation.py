@@ -21,7 +21,7 @@ from sfactory.shared.trajectories import TrajectoryBuffer
 from sfactory.spec import EnvSpec
 from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR, small_layout
-from tests.support.scripted_env import EnvStock, Episode, FaultRecord, Faults, FragileEnv, ScriptedEnv
+from tests.support.scripted_env import EnvStock, Episode, FaultRecord, Faults, ScriptedEnv
 from tests.unit.actor.test_env_faults import make_split, waits
 from tests.unit.actor.test_split import Rows, T, assert_rows, play, steps_from, used_slots
 
@@ -106,7 +106,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_step_with_invalid_data_is_masked_and_all_other_rows_are_valid(name: str, waits: list[float]) -> None:
     case = CASES[name]
-    env, other = FragileEnv(case.script, case.faults), FragileEnv()
+    env, other = ScriptedEnv(case.script, case.faults), ScriptedEnv()
     split, record, slots = make_split([env, other], EnvStock())
 
     valid = play(split, slots[: len(case.slots)])
@@ -122,9 +122,9 @@ def test_the_step_with_invalid_data_is_masked_and_all_other_rows_are_valid(name:
 
 def test_each_kind_of_invalid_data_is_logged_once_with_env_and_key(caplog: pytest.LogCaptureFixture) -> None:
     envs = [
-        FragileEnv([], Faults(rewards={1: NAN, 3: INF})),
-        FragileEnv([], Faults(shown={2: NAN_SHOWN, 4: INF_SHOWN})),
-        FragileEnv([], Faults(shown={2: NAN_SHOWN, 4: WIDE})),
+        ScriptedEnv([], Faults(rewards={1: NAN, 3: INF})),
+        ScriptedEnv([], Faults(shown={2: NAN_SHOWN, 4: INF_SHOWN})),
+        ScriptedEnv([], Faults(shown={2: NAN_SHOWN, 4: WIDE})),
     ]
     split, record, slots = make_split(envs, EnvStock())
 
@@ -140,8 +140,8 @@ def test_each_kind_of_invalid_data_is_logged_once_with_env_and_key(caplog: pytes
     ]
 
 
-def always_nan() -> FragileEnv:
-    return FragileEnv([], Faults(rewards=dict.fromkeys(range(1, 1000), NAN)))
+def always_nan() -> ScriptedEnv:
+    return ScriptedEnv([], Faults(rewards=dict.fromkeys(range(1, 1000), NAN)))
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_invalid_data_ends_the_run_above_a_share_of_the_steps_but_not_before_the
 
 def test_resets_that_never_show_valid_data_count_as_restarts(waits: list[float]) -> None:
     bad = dict.fromkeys(range(1, 9), NAN_SHOWN)
-    stock = EnvStock(*(FragileEnv([], Faults(reset_shown=bad)) for _ in range(9)))
-    env = FragileEnv([(1, "terminated")], Faults(reset_shown={2: NAN_SHOWN, 3: NAN_SHOWN}))
+    stock = EnvStock(*(ScriptedEnv([], Faults(reset_shown=bad)) for _ in range(9)))
+    env = ScriptedEnv([(1, "terminated")], Faults(reset_shown={2: NAN_SHOWN, 3: NAN_SHOWN}))
     split, record, slots = make_split([env], stock, most_restarts=3)
 
     with pytest.raises(EnvFaults, match=r"after a reset observation 'obs' holds NaN .*--max_env_restarts=3"):
@@ -203,7 +203,7 @@ def test_fractions_in_an_integer_observation_are_invalid_and_not_truncated() -> 
 
 
 def test_without_fault_handling_invalid_data_is_an_error() -> None:
-    split = Split.of_envs(1, [FragileEnv(), FragileEnv([], Faults(rewards={2: NAN}))], SCALAR, T)
+    split = Split.of_envs(1, [ScriptedEnv(), ScriptedEnv([], Faults(rewards={2: NAN}))], SCALAR, T)
     split.reset([0, 1], "actor 0")
 
     with pytest.raises(BadObservation, match="env 3: reward is nan"):

@@ -23,7 +23,7 @@ from sfactory.shared.control import Stop
 from sfactory.shared.trajectories import Slot
 from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR
-from tests.support.scripted_env import Broken, EnvStock, Episode, FaultRecord, Faults, FragileEnv
+from tests.support.scripted_env import Broken, EnvStock, Episode, FaultRecord, Faults, ScriptedEnv
 from tests.unit.actor.test_split import Rows, T, assert_rows, play, steps_from, used_slots
 
 
@@ -41,15 +41,15 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return noted
 
 
-def make_split(envs: Sequence[FragileEnv], stock: EnvStock, **limits: Any) -> tuple[Split, FaultRecord, list[Slot]]:
+def make_split(envs: Sequence[ScriptedEnv], stock: EnvStock, **limits: Any) -> tuple[Split, FaultRecord, list[Slot]]:
     record = FaultRecord(stock.make, **limits)
     split = Split.of_envs(0, envs, SCALAR, T, record.handling)
     split.reset(list(range(len(envs))), "actor 0")
     return split, record, used_slots(len(envs))
 
 
-def failing(*steps: int) -> FragileEnv:
-    return FragileEnv([], Faults(steps=steps))
+def failing(*steps: int) -> ScriptedEnv:
+    return ScriptedEnv([], Faults(steps=steps))
 
 
 class Case(NamedTuple):
@@ -108,8 +108,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_step_that_raised_is_masked_and_all_other_rows_are_valid(name: str, waits: list[float]) -> None:
     case = CASES[name]
-    env = FragileEnv(case.script, case.faults)
-    split, record, slots = make_split([env], EnvStock(FragileEnv(case.next_script, base=1000.0)))
+    env = ScriptedEnv(case.script, case.faults)
+    split, record, slots = make_split([env], EnvStock(ScriptedEnv(case.next_script, base=1000.0)))
 
     valid = play(split, slots[: len(case.slots)])
 
@@ -122,8 +122,8 @@ def test_the_step_that_raised_is_masked_and_all_other_rows_are_valid(name: str, 
 
 
 def test_other_envs_of_the_split_are_stepped_once_with_their_own_actions(waits: list[float]) -> None:
-    envs = [FragileEnv(), failing(2, 3), FragileEnv([(3, "truncated")], Faults(resets=[2]))]
-    envs += [failing(2), FragileEnv([(2, "terminated")])]
+    envs = [ScriptedEnv(), failing(2, 3), ScriptedEnv([(3, "truncated")], Faults(resets=[2]))]
+    envs += [failing(2), ScriptedEnv([(2, "terminated")])]
     split, record, slots = make_split(envs, EnvStock())
 
     valid = play(split, slots[:1])
@@ -154,7 +154,7 @@ def test_each_recreated_env_has_a_seed_of_its_own(waits: list[float]) -> None:
 
 
 def test_a_broken_env_is_closed_once_even_if_close_raises(waits: list[float], caplog: pytest.LogCaptureFixture) -> None:
-    class Clinging(FragileEnv):
+    class Clinging(ScriptedEnv):
         closes = 0
 
         def close(self) -> None:
@@ -162,7 +162,7 @@ def test_a_broken_env_is_closed_once_even_if_close_raises(waits: list[float], ca
             raise RuntimeError("the window is gone")
 
     env = Clinging([], Faults(steps=[1]))
-    split, _, slots = make_split([FragileEnv(), env], EnvStock(RuntimeError("no licence")))
+    split, _, slots = make_split([ScriptedEnv(), env], EnvStock(RuntimeError("no licence")))
 
     play(split, slots[:1])
     split.batch.close("split 0")
@@ -184,7 +184,7 @@ def test_waits_double_while_an_env_keeps_failing_and_start_short_again_after_a_g
 def test_a_stop_ends_the_wait_and_the_step_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(env_restarts, "FIRST_WAIT_S", 600.0)
     monkeypatch.setattr(env_restarts, "LONGEST_WAIT_S", 600.0)
-    split, record, slots = make_split([FragileEnv(), failing(2)], EnvStock())
+    split, record, slots = make_split([ScriptedEnv(), failing(2)], EnvStock())
     split.begin(slots[0])
     slots[0].actions["action"].fill(0)
     assert split.step() == 2
@@ -200,7 +200,7 @@ def test_a_stop_ends_the_wait_and_the_step_is_not_recorded(monkeypatch: pytest.M
 
 def test_too_many_restarts_end_with_the_envs_traceback_and_a_line_with_env_count_and_flag(waits: list[float]) -> None:
     stock = EnvStock(*(failing(1) for _ in range(9)))
-    split, record, slots = make_split([FragileEnv(), failing(1)], stock, most_restarts=5)
+    split, record, slots = make_split([ScriptedEnv(), failing(1)], stock, most_restarts=5)
     record.row.add("env_restarts", 2)  # by an earlier process of the actor
 
     with pytest.raises(EnvFaults) as caught:
@@ -220,7 +220,7 @@ def test_too_many_restarts_end_with_the_envs_traceback_and_a_line_with_env_count
 def test_each_failure_is_logged_in_one_line_and_the_first_with_its_traceback(
     waits: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    split, _, slots = make_split([FragileEnv(), failing(1), failing(3)], EnvStock())
+    split, _, slots = make_split([ScriptedEnv(), failing(1), failing(3)], EnvStock())
 
     play(split, slots[:1])
 

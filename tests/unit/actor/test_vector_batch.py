@@ -18,7 +18,7 @@ from sfactory.errors import EnvError
 from sfactory.shared.trajectories import Slot
 from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR
-from tests.support.scripted_env import Broken, Episode, FaultRecord, Faults, FragileEnv, ScriptedEnv
+from tests.support.scripted_env import Broken, Episode, FaultRecord, Faults, ScriptedEnv
 from tests.unit.actor.test_env_faults import waits
 from tests.unit.actor.test_split import Rows, T, assert_rows, play, steps_from, used_slots
 
@@ -109,7 +109,7 @@ class VectorStock:
             raise self._stock.pop(0)
         base = 1000.0 * len(self.made)
         ones = self._ones if not self.made else [GOOD] * len(self._ones)
-        makers = [functools.partial(FragileEnv, script, faults, base) for script, faults in ones]
+        makers = [functools.partial(ScriptedEnv, script, faults, base) for script, faults in ones]
         self.made.append(SyncVectorEnv(makers, autoreset_mode=self._mode))
         return self.made[-1]
 
@@ -210,7 +210,7 @@ def test_a_batch_of_another_shape_counts_for_all_envs_and_its_rewards_may_be_rea
             rewards.setflags(write=False)
             return (obs[:-1] if self.steps == 3 else obs, rewards, *rest)
 
-    env = Shrinking([FragileEnv, FragileEnv], autoreset_mode=AutoresetMode.NEXT_STEP)
+    env = Shrinking([ScriptedEnv, ScriptedEnv], autoreset_mode=AutoresetMode.NEXT_STEP)
     record = FaultRecord(lambda seed: env)
     split = Split.of_envs(0, env, SCALAR, T, record.handling)
     split.reset([0, 0], "actor 0")
