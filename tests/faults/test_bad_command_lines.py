@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from scripts.proc import MARK, marked
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import write_config
 from tests.support import processes
 from tests.support.source import ROOT
 from tests.support.trainer import CLEAN_S, REFUSED_S
-from tests.support.warm_process import MARK, environment, warm_process
+from tests.support.warm_process import environment, warm_process
 
 # A user's own module.
 BAD_ENVS = """
@@ -124,4 +125,4 @@ def test_bad_command_line_is_refused_with_advice(case: tuple[str, ...], folder: 
     assert "Traceback" not in errors
     assert stdout.read_text() == ""
     assert errors.splitlines()[-1].startswith("RESULT failed "), errors
-    assert processes.eventually(lambda: not processes.processes_of(run_id), CLEAN_S)
+    assert processes.eventually(lambda: not marked(run_id), CLEAN_S)

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import sfactory
+from scripts.proc import MARK, marked
 from sfactory.errors import ConfigError, EnvError, ExitCode, ObserverFailed
 from tests.support import processes
 from tests.support.launches import SHORT
 from tests.support.long import long
 from tests.support.source import ROOT
 from tests.support.trainer import ENDLESS, to_argv, within
-from tests.support.warm_process import MARK
 
 TOP = "import json, logging, os, signal, sys, threading, time\nimport sfactory\nflags = json.loads(sys.argv[1])\n"
 Flags = dict[str, object]
@@ -47,8 +47,8 @@ def script(tmp_path: Path) -> Iterator[Script]:
         return started[-1]
 
     yield start
-    is_clean = processes.eventually(lambda: not processes.processes_of(mark), 5)
-    for pid in processes.processes_of(mark):
+    is_clean = processes.eventually(lambda: not marked(mark), 5)
+    for pid in marked(mark):
         os.kill(pid, signal.SIGKILL)
     for process in started:
         process.communicate()

@@ -20,7 +20,7 @@ from sfactory_envs.synthetic.faulty_counting import FAULTS
 from tests.support.counting_check import Column, Resets, check_column, check_columns
 from tests.support.long import long
 from tests.support.parts import evaluate
-from tests.support.sampling import Array, Sampler, Sampling, SerialSampler, WitnessStaging, columns_by_env
+from tests.support.sampling import Array, Sampler, Sampling, SerialSampler, WitnessStaging
 
 Inference = Literal["central", "local"]
 BOTH: tuple[Inference, Inference] = ("central", "local")
@@ -129,7 +129,11 @@ def check_layout(config: Config, serial: bool, transitions: int, resets: Resets 
         sampled = sampler.shared.status.total("env_steps", "sf-actor")
         waiting = staging.untaken_env_steps(sampler.shared.trajectories.slots())
 
-    by_env = columns_by_env(datasets, lambda obs: decode(obs).identity)
+    by_env: dict[int, list[dict[str, Array]]] = {}
+    for dataset in datasets:
+        for row in range(dataset["obs"].shape[1]):
+            fields = {name: array[:, row] for name, array in dataset.items()}
+            by_env.setdefault(decode(fields["obs"][0]).identity, []).append(fields)
     columns = [Column.of_slots(rollouts, rollout) for rollouts in by_env.values()]
     counts = check_columns(columns, rules, resets)
     delivered = sum(each.rows["valid"] for each in counts)

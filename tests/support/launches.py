@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scripts.proc import marked
 from tests.support import processes
 from tests.support.trainer import CHECKPOINT, START_S, to_argv
 
@@ -64,7 +65,7 @@ class Launch(processes.MarkedProgram):
     def mains(self) -> dict[str, int]:
         """Process id of the main process of each run that lives, by its name."""
         found: dict[str, int] = {}
-        for pid, name in processes.processes_of(self.mark).items():
+        for pid, name in marked(self.mark).items():
             if name == "sf-main":
                 with contextlib.suppress(OSError):
                     words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")

@@ -1,4 +1,4 @@
-"""Starts programs with a mark in their environment, and finds what they leave in /proc and /dev/shm."""
+"""Starts programs with a mark in their environment, and looks at them in /proc."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from scripts.proc import MARK, marked
 from tests.support.source import ROOT
-from tests.support.warm_process import MARK, WarmRun
-
-SHM = Path("/dev/shm")
+from tests.support.warm_process import WarmRun
 
 
 def eventually(predicate: Callable[[], bool], within_s: float, every_s: float = 0.05) -> bool:
@@ -24,38 +23,6 @@ def eventually(predicate: Callable[[], bool], within_s: float, every_s: float = 
             return predicate()
         time.sleep(every_s)
     return True
-
-
-def processes_of(run_id: str) -> dict[int, str]:
-    """Name (comm) by process id of every living process that was started with that run id. Zombies do not count."""
-    mark = f"{MARK}={run_id}".encode()
-    found: dict[int, str] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        # A process may end while it is looked at.
-        with contextlib.suppress(OSError):
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(folder.name)] = (folder / "comm").read_text().strip()
-    return found
-
-
-def shm_names() -> frozenset[str]:
-    """All names in /dev/shm."""
-    return frozenset(entry.name for entry in SHM.iterdir())
-
-
-def shm_left_since(before: frozenset[str]) -> frozenset[str]:
-    """Names that came into /dev/shm since ``before`` and that no living process has mapped."""
-    new = shm_names() - before
-    return new - _mapped(new) if new else new
-
-
-def _mapped(names: frozenset[str]) -> frozenset[str]:
-    mapped: set[str] = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):
-            text = maps.read_text(errors="replace")
-            mapped.update(name for name in names if f"{SHM}/{name}" in text)
-    return frozenset(mapped)
 
 
 def handles() -> dict[int, str]:
@@ -122,13 +89,13 @@ class MarkedProgram:
         try:
             return self._process.wait(within_s)
         except subprocess.TimeoutExpired:
-            left = sorted(processes_of(self.mark).values())
+            left = sorted(marked(self.mark).values())
             raise AssertionError(self.report(f"did not end within {within_s} s; alive: {left}")) from None
 
     def assert_all_gone(self, within_s: float) -> None:
         """No process of it is left."""
-        gone = eventually(lambda: not processes_of(self.mark), within_s)
-        assert gone, self.report(f"still alive: {processes_of(self.mark)}")
+        gone = eventually(lambda: not marked(self.mark), within_s)
+        assert gone, self.report(f"still alive: {marked(self.mark)}")
 
     def report(self, problem: str) -> str:
         """The problem, the command, and the end of both outputs: what a failed test shows."""
@@ -137,7 +104,7 @@ class MarkedProgram:
 
     def close(self) -> None:
         """End every process of it that still lives."""
-        for pid in processes_of(self.mark):
+        for pid in marked(self.mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.kill()

@@ -171,16 +171,11 @@ class Sampler(Sampling):
         assert full, f"slots are {states}; ended: {self.ended() or 'none'}"
 
 
-def counted_in(slot: Slot) -> Array:
-    """[T, rows] bool - the rows that count as an env step: valid ones, and of several agents one."""
-    return slot.valid if slot.counts_env_step is None else slot.counts_env_step
-
-
 class WitnessStaging(Staging):
     """A Staging that also checks the states of slots, and keeps the fields that a learner does not use.
 
-    truncated: [T, R] bool. firsts: [T+1, R] bool - is_first, which learners read with memory alone. counts: [T, R]
-    bool - what counts as an env step. places: slot and column of each row. taken: rows copied by (slot, generation).
+    truncated, counts: [T, R] bool. firsts: [T+1, R] bool - is_first. places: slot and column of each row. taken: rows
+    copied by (slot, generation).
     """
 
     def __init__(self, sampler: Sampling) -> None:
@@ -205,17 +200,22 @@ class WitnessStaging(Staging):
         count = super().take(slot, start, most, columns)
         self.truncated[:, first : first + count] = slot.truncated[:, start : start + count]
         self.firsts[:, first : first + count] = slot.is_first[:, start : start + count]
-        self.counts[:, first : first + count] = counted_in(slot)[:, start : start + count]
+        self.counts[:, first : first + count] = self.counted_in(slot)[:, start : start + count]
         self.places += [(slot.index, start + row) for row in range(count)]
         assert key == (slot.index, self._table.generation(slot.index))
         assert self._table.state(slot.index) is SlotState.READY
         self.taken[key] = start + count
         return count
 
+    @staticmethod
+    def counted_in(slot: Slot) -> Array:
+        """[T, rows] bool - valid rows, and of several agents one."""
+        return slot.valid if slot.counts_env_step is None else slot.counts_env_step
+
     def untaken_env_steps(self, slots: list[Slot]) -> int:
         """Env steps in ``slots`` (all READY) that were not copied."""
         taken = [self.taken.get((slot.index, self._table.generation(slot.index)), 0) for slot in slots]
-        return sum(int(counted_in(slot)[:, start:].sum()) for slot, start in zip(slots, taken, strict=True))
+        return sum(int(self.counted_in(slot)[:, start:].sum()) for slot, start in zip(slots, taken, strict=True))
 
     def snapshot(self) -> dict[str, Array]:
         fields: dict[str, Array] = {"obs": self.obs["obs"].numpy(), "action": self.actions["action"].numpy()}
@@ -223,13 +223,3 @@ class WitnessStaging(Staging):
         fields |= {"truncated": self.truncated, "is_first": self.firsts, "counts": self.counts}
         fields["rnn_states"] = self.rnn_states.numpy()
         return {name: array.copy() for name, array in fields.items()}
-
-
-def columns_by_env(datasets: list[dict[str, Array]], key: Callable[[Array], int]) -> dict[int, list[dict[str, Array]]]:
-    """{env: its rollouts in the order they came}; ``key`` names the env that an observation is of."""
-    found: dict[int, list[dict[str, Array]]] = {}
-    for dataset in datasets:
-        for row in range(dataset["obs"].shape[1]):
-            rollout = {name: array[:, row] for name, array in dataset.items()}
-            found.setdefault(key(rollout["obs"][0]), []).append(rollout)
-    return found

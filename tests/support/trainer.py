@@ -18,11 +18,13 @@ from typing import Any, Literal, Protocol
 import pytest
 import torch
 
+from scripts.proc import MARK, marked
+from scripts.process_facts import shm_left_since, shm_names
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import CheckpointError, ExitCode
 from tests.support import processes
 from tests.support.source import ROOT
-from tests.support.warm_process import MARK, environment, warm_process
+from tests.support.warm_process import environment, warm_process
 
 # Bounds on time are those of an idle machine. Where tests run, others compute, too: they allow so many times as much.
 BUSY_FACTOR = 3.0
@@ -96,7 +98,7 @@ class TrainerRun(processes.MarkedProgram):
         argv = to_argv(self.flags)
         super().__init__(uuid.uuid4().hex, [sys.executable, "-m", "sfactory.train", *argv], folder)
         warm = None if under else warm_process()
-        self._shm_before, self._handles_before = processes.shm_names(), processes.handles()
+        self._shm_before, self._handles_before = shm_names(), processes.handles()
         self.started = time.monotonic()
         if warm is None:
             self._start([*under, *self.argv], environment())
@@ -122,7 +124,7 @@ class TrainerRun(processes.MarkedProgram):
 
     def processes(self) -> dict[str, int]:
         """Process id by name (sf-main, sf-actor-0, ...) of the run's living processes that carry such a name."""
-        found = processes.processes_of(self.mark)
+        found = marked(self.mark)
         return {name: pid for pid, name in found.items() if name.startswith("sf-")}
 
     def pid_of(self, name: str) -> int:
@@ -201,8 +203,8 @@ class TrainerRun(processes.MarkedProgram):
         ``loads``: False if no checkpoint is to load.
         """
         self.assert_all_gone(CLEAN_S)
-        swept = processes.eventually(lambda: not processes.shm_left_since(self._shm_before), CLEAN_S)
-        assert swept, self.report(f"left in /dev/shm: {sorted(processes.shm_left_since(self._shm_before))}")
+        swept = processes.eventually(lambda: not shm_left_since(self._shm_before), CLEAN_S)
+        assert swept, self.report(f"left in /dev/shm: {shm_left_since(self._shm_before)}")
         left = processes.handles().items() - self._handles_before.items()
         assert not left, self.report(f"open files that were not before: {sorted(left)}")
         if not loads:

@@ -31,7 +31,8 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-MARK = "SFACTORY_RUN_ID"  # in the environment of every process of a run
+from scripts.proc import MARK
+
 _PLACEHOLDER = "0" * 32  # as long as a run's id, which overwrites it
 _POLL_S = 0.01
 _START_S = 240.0

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from scripts.process_facts import shm_names
 from sfactory.errors import ChannelFull, MessageTooLarge
 from sfactory.messages import (
     MAX_EPISODES_PER_REPORT,
@@ -26,7 +27,6 @@ from sfactory.messages import (
     TrajectoryReady,
 )
 from sfactory.shared.channel import RINGS, Channel, Incarnations, M
-from tests.support.processes import shm_names
 
 
 def report(episodes: int, actor: int = 0) -> EpisodesDone:

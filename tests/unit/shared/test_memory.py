@@ -11,12 +11,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from scripts.process_facts import shm_names
 from sfactory.shared.control import Control, Stop
 from sfactory.shared.memory import SharedArrays, SharedEvent, planned_bytes
 from sfactory.shared.status import FailureBoard
 from sfactory.shared.weights import SharedWeights
 from sfactory.spec import TensorSpec
-from tests.support.processes import shm_names
 
 FIELDS = {
     "image": TensorSpec((2, 3, 5), "uint8"),
