@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sfactory.errors import ExitCode
-from tests.support.long import LONG, long
-from tests.support.trainer import FAULTY, RunTrainer, within
+from tests.support.long import long
+from tests.support.trainer import RunTrainer, within
 
 END_S = within(12.0)
 TUNE = {"autotune": True, "autotune_seconds": 60}
@@ -22,7 +22,6 @@ TUNE = {"autotune": True, "autotune_seconds": 60}
         long({"benchmark": True, "benchmark_seconds": 20}, "warmed up in a moment", 4.0),
         ({"benchmark": True, "benchmark_seconds": 600}, "pure simulation: ", 0.0),
         (TUNE, "sf-actor-1", 0.0),
-        long({**TUNE, "benchmark": True}, "sf-actor-1", 0.0),
     ],
 )
 def test_ctrl_c_ends_it_at_once_without_a_result(
@@ -56,13 +55,3 @@ def test_env_that_hangs_while_it_is_sampled_ends_a_benchmark_with_its_place(
     assert error in run.last_stderr_line, run.report("wrong last line")
     assert "envs.py" in run.stderr
     assert run.stdout == ""
-
-
-@LONG
-def test_env_that_hangs_in_pure_simulation_ends_a_benchmark_with_its_place(run_trainer: RunTrainer) -> None:
-    flags = {"benchmark": True, "benchmark_stage": "env", "benchmark_seconds": 2, "reset_timeout_seconds": 10}
-    run = run_trainer(env=FAULTY, env_kwargs={"hang_at": 20}, **flags)
-
-    run.assert_ended(ExitCode.FAULTS)
-    assert f"--env={FAULTY} hangs" in run.last_stderr_line, run.report("wrong last line")
-    assert "faulty.py" in run.stderr

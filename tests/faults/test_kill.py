@@ -39,23 +39,13 @@ def test_killed_child_that_is_not_replaced_ends_the_run_by_name(
     assert f"{name} was killed by SIGKILL" in run.last_stderr_line
     if name != "sf-learner-0":
         assert run.result()["env_steps"] == run.saved_env_steps() > 0
-    if name in ("sf-actor-1", "sf-learner-0"):
+    if name == "sf-learner-0":
         assert_resumes(run, run_trainer)
 
 
-def test_killed_main_takes_its_children_along(run_trainer: RunTrainer) -> None:
-    run = run_trainer(train_for_env_steps=ENDLESS)
-    run.wait_until_training()
-
-    run.kill("sf-main", signal.SIGKILL)
-
-    assert run.wait() == -signal.SIGKILL
-    run.assert_clean()
-    assert_resumes(run, run_trainer)
-
-
+# Even an actor that holds the interpreter lock in C ends with main.
 @pytest.mark.parametrize("how", [long("hang_at"), "gil_hang_at"])
-def test_killed_main_takes_along_an_actor_whose_env_is_stuck(run_trainer: RunTrainer, tmp_path: Path, how: str) -> None:
+def test_killed_main_takes_its_children_along(run_trainer: RunTrainer, tmp_path: Path, how: str) -> None:
     stuck = tmp_path / "stuck"
     run = run_trainer(env=FAULTY, env_kwargs={how: 300, "fuse": str(stuck)}, train_for_env_steps=ENDLESS)
     run.wait_until(stuck.exists)
@@ -65,3 +55,4 @@ def test_killed_main_takes_along_an_actor_whose_env_is_stuck(run_trainer: RunTra
 
     assert run.wait() == -signal.SIGKILL
     run.assert_clean()
+    assert_resumes(run, run_trainer)

@@ -14,7 +14,7 @@ from sfactory.learner.diagnostics import EVIDENCE_FILE
 from tests.support import hooks
 from tests.support.hooks import FAIL_AT, MOMENT, SPOIL_AT
 from tests.support.long import long
-from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun, assert_resumes, tensors_in, within
+from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun, tensors_in, within
 
 HOOKS = "tests.support.hooks"
 SPOILS = "tests.support.envs:SpoilsInbox"
@@ -51,8 +51,6 @@ def test_learner_thread_that_dies_ends_the_run_with_its_traceback(
     saved, steps = run.saved_env_steps(), run.result()["env_steps"]
     assert steps >= saved > 0
     assert steps == saved or f" saved={saved} " in run.last_stderr_line
-    order.unlink()
-    assert_resumes(run, run_trainer)
 
 
 @pytest.mark.parametrize("serial", [False, long(True)])
@@ -74,15 +72,11 @@ def test_hook_that_raises_ends_the_run_with_its_traceback(
 
 
 @pytest.mark.parametrize(
-    ("observer", "method", "trains", "serial"),
-    [
-        ("FailsInStart", "on_start", None, False),
-        ("FailsInTraining", "on_training_step", True, True),
-        ("FailsAtStop", "on_stop", True, False),
-    ],
+    ("observer", "method", "serial"),
+    [("FailsInTraining", "on_training_step", True), ("FailsAtStop", "on_stop", False)],
 )
 def test_observer_that_raises_ends_the_run_with_its_traceback(
-    run_trainer: RunTrainer, observer: str, method: str, trains: bool | None, serial: bool
+    run_trainer: RunTrainer, observer: str, method: str, serial: bool
 ) -> None:
     limit = 3000 if observer == "FailsAtStop" else ENDLESS
     run = run_trainer(observers=f"{HOOKS}:{observer}", serial_mode=serial, train_for_env_steps=limit)
@@ -91,11 +85,7 @@ def test_observer_that_raises_ends_the_run_with_its_traceback(
     assert f"observer {HOOKS}:{observer} failed in {method}(): ValueError: no mail server" in run.last_stderr_line
     assert 'raise ValueError("no mail server")' in run.stderr
     assert run.stderr.count("Traceback (most recent call last):") == 1
-    assert run.result()["env_steps"] == run.saved_env_steps()
-    if trains is not None:
-        assert (run.saved_env_steps() > 0) == trains
-    if observer == "FailsInTraining":
-        run_trainer(observers="", serial_mode=serial, train_for_env_steps=run.saved_env_steps() + 1000).done()
+    assert run.result()["env_steps"] == run.saved_env_steps() > 0
 
 
 @pytest.mark.parametrize("raises", [long(True), False])

@@ -99,16 +99,29 @@ def test_parent_whose_checkpoints_cannot_be_read_is_skipped(run_trainer: RunTrai
     assert f"policy {skipped['policy']} keeps what it has" in run.stderr
 
 
+def learns_as_its_state_says(run: TrainerRun) -> bool:
+    """Whether each policy learns, by the last row, with the values of the state of the population."""
+    state, row = load_state(run.run_dir), run.metrics()[-1]
+    assert state is not None
+    return all(
+        row[f"policy_{policy}/train/{key}"] == pytest.approx(member.hyperparameters[name])
+        for policy, member in state.members.items()
+        for name, key in IN_ROWS.items()
+    )
+
+
 @pytest.mark.parametrize("serial", [False, long(True)])
-def test_population_resumes_where_it_was(run_trainer: RunTrainer, serial: bool) -> None:
-    run = run_trainer(**POPULATION, serial_mode=serial)
-    run.wait_until(lambda: bool(events(run, "replace")))
+def test_population_learns_with_mutated_values_and_resumes_where_it_was(run_trainer: RunTrainer, serial: bool) -> None:
+    flags = {**POPULATION, "experiment_summaries_interval": 0.25, "serial_mode": serial}
+    run = run_trainer(**flags)
+    run.wait_until(lambda: bool(events(run, "replace")) and bool(events(run, "mutate")))
+    run.wait_until(lambda: learns_as_its_state_says(run))
     run.stop()
     state = load_state(run.run_dir)
     assert state is not None
     before = len(events(run))
 
-    again = run_trainer(**POPULATION, serial_mode=serial)
+    again = run_trainer(**flags)
     again.wait_until(lambda: {event["policy"] for event in events(again)[before + 2 :]} == {0, 1})
     again.stop()
 
@@ -127,24 +140,6 @@ def test_population_resumes_where_it_was(run_trainer: RunTrainer, serial: bool) 
             period = POPULATION["pbt_period_env_steps"]
             latest = max(member.next_turn, resumed_at[policy] + period)  # so long it may wait for episodes
             assert turn["env_steps"] < latest + period
-
-
-def test_learner_learns_with_mutated_hyperparameters(run_trainer: RunTrainer) -> None:
-    run = run_trainer(**POPULATION, pbt_hyperparameters={"gamma": {}}, experiment_summaries_interval=0.25)
-    run.wait_until(lambda: bool(events(run, "replace")) and bool(events(run, "mutate")))
-
-    def learns_with_them() -> bool:
-        """Whether each policy learns, by the last row, with the values of the state of the population."""
-        state, row = load_state(run.run_dir), run.metrics()[-1]
-        assert state is not None
-        return all(
-            row[f"policy_{policy}/train/{key}"] == pytest.approx(member.hyperparameters[name])
-            for policy, member in state.members.items()
-            for name, key in IN_ROWS.items()
-        )
-
-    run.wait_until(learns_with_them)
-    run.stop()
 
 
 def test_objective_that_no_env_reports_ends_the_run(run_trainer: RunTrainer) -> None:
@@ -184,12 +179,10 @@ def test_member_that_plays_no_more_does_not_block_turns(run_trainer: RunTrainer,
 
 def test_serial_population_repeats_itself(run_trainer: RunTrainer) -> None:
     flags = {**POPULATION, "train_for_env_steps": 8000, "serial_mode": True}
-    histories = []
-    for name in ("one", "other"):
-        histories.append(events(run_trainer(experiment=name, **flags).done()))
+    one, other = [run_trainer(experiment=name, **flags) for name in ("one", "other")]
 
-    assert histories[0] == histories[1]
-    assert any(event["kind"] == "replace" for event in histories[0])
+    assert events(one.done()) == events(other.done())
+    assert events(one, "replace")
 
 
 @LONG

@@ -93,17 +93,14 @@ def test_killed_worker_is_replaced(run_trainer: RunTrainer, name: str, flags: di
     assert_one_death_and_what_it_locked(run)
 
 
-@pytest.mark.parametrize(("inference", "name"), [("central", "SIGSEGV"), ("local", "SIGKILL")])
-def test_actor_whose_env_ends_the_process_is_replaced(
-    run_trainer: RunTrainer, tmp_path: Path, inference: str, name: str
-) -> None:
-    kwargs = {"signal_at": 200, "signal_name": name, "fuse": str(tmp_path / "fuse")}
-    run = run_trainer(env=FAULTY, env_kwargs=kwargs, train_for_env_steps=ENDLESS, inference=inference)
+def test_actor_killed_within_its_env_is_replaced(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    kwargs = {"signal_at": 200, "signal_name": "SIGKILL", "fuse": str(tmp_path / "fuse")}
+    run = run_trainer(env=FAULTY, env_kwargs=kwargs, train_for_env_steps=ENDLESS, inference="local")
     run.wait_until((tmp_path / "fuse").exists)
     died = time.monotonic()
 
-    hint = "; perhaps the machine ran out of memory" if name == "SIGKILL" else ""
-    assert_back(run, rf"(sf-actor-\d) was killed by {name}{hint}; replaced", died, BACK_S)
+    hint = "; perhaps the machine ran out of memory"
+    assert_back(run, rf"(sf-actor-\d) was killed by SIGKILL{hint}; replaced", died, BACK_S)
     train_on(run)
     stop(run)
 
@@ -124,16 +121,14 @@ def test_actor_whose_env_hangs_is_replaced_and_the_place_is_shown(
     stop(run)
 
 
-@pytest.mark.parametrize("reset_limit_s", [4, 90])
-def test_reset_has_a_limit_of_its_own(run_trainer: RunTrainer, tmp_path: Path, reset_limit_s: int) -> None:
+def test_reset_has_a_limit_of_its_own(run_trainer: RunTrainer, tmp_path: Path) -> None:
     kwargs = {"slow_reset": 12, "slow_s": 7.0, "fuse": str(tmp_path / "fuse")}
-    limits = {"step_timeout_seconds": 2, "reset_timeout_seconds": reset_limit_s}
+    limits = {"step_timeout_seconds": 2, "reset_timeout_seconds": 4}
     run = run_trainer(env=SLOW, env_kwargs=kwargs, train_for_env_steps=8_000, **limits)
 
     run.assert_ended(ExitCode.DONE, 120.0)
-    text = "took longer than --reset_timeout_seconds=4 for one environment's reset; replaced"
-    assert (text in run.stderr) == (reset_limit_s == 4)
-    assert run.metrics()[-1]["perf/worker_restarts"] == (reset_limit_s == 4)
+    assert "took longer than --reset_timeout_seconds=4 for one environment's reset; replaced" in run.stderr
+    assert run.metrics()[-1]["perf/worker_restarts"] == 1
 
 
 def test_actor_that_dies_while_it_waits_for_its_policy_worker_is_replaced(

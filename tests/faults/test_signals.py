@@ -66,8 +66,9 @@ def assert_interrupted(run: TrainerRun, number: signal.Signals, within_s: float 
 @pytest.mark.parametrize(
     ("program", "module"),
     [
-        *((IN_IMPORT, module) for module in ("sfactory.config.resolve", "yaml._yaml", "torch", "torch.nn")),
-        *(long(IN_IMPORT, module) for module in ("yaml.serializer", "gymnasium.envs.registration")),
+        (IN_IMPORT, "sfactory.config.resolve"),
+        (IN_IMPORT, "torch.nn"),
+        *(long(IN_IMPORT, module) for module in ("yaml._yaml", "torch", "gymnasium.envs.registration")),
         pytest.param(IN_C, "-", id="in C"),
     ],
 )
@@ -85,9 +86,8 @@ def test_signal_inside_an_import_is_answered(run_trainer: RunTrainer, program: s
         (signal.SIGINT, 0.3, REAL),
         (signal.SIGTERM, 1.5, REAL),
         (signal.SIGINT, 0.6, ()),
-        (signal.SIGTERM, 0.2, ()),
+        long(signal.SIGTERM, 0.2, ()),
         long(signal.SIGTERM, 1.0, ()),
-        long(signal.SIGINT, 1.0, REAL),
         long(signal.SIGTERM, 0.6, REAL),
     ],
 )
@@ -103,29 +103,16 @@ def test_signal_during_start_up_ends_the_run(
     assert_interrupted(run, number)
 
 
-@pytest.mark.parametrize(
-    ("number", "to_group", "serial"),
-    [
-        (signal.SIGINT, True, False),
-        (signal.SIGTERM, False, False),
-        (signal.SIGINT, True, True),
-        long(signal.SIGTERM, True, False),
-    ],
-)
-def test_interrupted_run_saves_and_can_be_resumed(
-    run_trainer: RunTrainer, number: signal.Signals, to_group: bool, serial: bool
-) -> None:
+@pytest.mark.parametrize("serial", [False, True])
+def test_interrupted_run_saves_and_can_be_resumed(run_trainer: RunTrainer, serial: bool) -> None:
     # A long interval, so that nothing but the interrupt saves.
     run = run_trainer(train_for_env_steps=ENDLESS, save_every_sec=1000, serial_mode=serial)
     run.wait_until(r"env_steps=[1-9]")
     if serial:
         assert set(run.processes()) == {"sf-main"}
-    if to_group:
-        run.signal_group(number)
-    else:
-        run.signal_main(number)
+    run.signal_group(signal.SIGINT)
 
-    assert_interrupted(run, number)
+    assert_interrupted(run, signal.SIGINT)
     assert run.result()["env_steps"] == run.saved_env_steps() > 0
     assert_resumes(run, run_trainer)
 
@@ -158,7 +145,7 @@ def test_second_ctrl_c_ends_the_run_at_once_without_saving(run_trainer: RunTrain
     assert list(run.run_dir.rglob("*.pth")) == []
 
 
-@pytest.mark.parametrize("serial", [False, True])
+@pytest.mark.parametrize("serial", [False, long(True)])
 def test_ctrl_c_ends_a_dataset_that_would_take_hours(run_trainer: RunTrainer, tmp_path: Path, serial: bool) -> None:
     first_steps = tmp_path / "sf-main"  # a line for each of the 16 envs, whose 16 steps make a dataset
     env = {"env": "tests.support.envs:Drawing", "env_kwargs": {"folder": str(tmp_path)}}
@@ -191,7 +178,7 @@ def test_ctrl_c_while_a_run_is_being_resumed_leaves_it_as_it_was(run_trainer: Ru
     earlier = run_trainer(train_for_env_steps=4096).done()
     episodes = earlier.result()["episodes"]
 
-    for after_s in (0.0, 1.0, 2.5):  # from the first line of the program to the first steps
+    for after_s in (0.0, 2.0):  # from the first line of the program to the first steps
         saved = earlier.saved_env_steps()
         run = run_trainer(train_for_env_steps=ENDLESS)
         run.wait_until(lambda run=run: processes.catches_signal(run.pid, signal.SIGTERM))  # type: ignore[misc]
