@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ NAMES = ("sf-learner-0", "sf-policy-0-0", "sf-actor-0", "sf-actor-1", "sf-main")
 
 
 def answers(run: TrainerRun) -> list[str]:
-    """The dumps on stderr so far, each without its heading."""
-    return run.stderr.split(HEADING)[1:]
+    """The dumps on stderr so far, each without its heading and what was logged after it."""
+    logged = [text.splitlines()[1:] for text in run.stderr.split(HEADING)[1:]]
+    return ["\n".join(takewhile(lambda line: line.startswith("  "), lines)) for lines in logged]
 
 
 def assert_described(answer: str) -> None:
