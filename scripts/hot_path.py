@@ -21,19 +21,18 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 import torch
 
 from sfactory.actor.actor_process import make_actor
-from sfactory.actor.setup import close_envs, make_splits
+from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.actor.split import Split
 from sfactory.config.schema import Config, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
 from sfactory.env.factory import EnvFactory
-from sfactory.inference.acting_policy import ActingPolicy
-from sfactory.inference.policy_worker import PolicyWorker
+from sfactory.inference.policy_worker import PolicySetup, PolicyWorker
 from sfactory.layout import Layout
 from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.staging import Staging
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
+from sfactory.shared.objects import SharedObjects
 from sfactory.spec import EnvSpec
-from sfactory.supervise.shared_objects import SharedObjects
 
 Inference = Literal["central", "local"]
 SPLITS, ENVS, ROLLOUT, SEED = 2, 128, 32, 1
@@ -113,14 +112,13 @@ class HotPath:
         self._publish()
         shared, config = self._shared, self._config
         for worker, name in enumerate(self._layout.policy_worker_names):
-            setup = shared.policy_worker(0, worker, config, SEED, 0, "cpu")
-            policy = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device("cpu"))
-            self.workers.append(PolicyWorker(setup, policy, shared.status.row(name)))
+            setup = PolicySetup(config, shared, worker, SEED, 0, "cpu")
+            self.workers.append(PolicyWorker(setup, setup.make_policy(), shared.status.row(name)))
         for actor, name in enumerate(self._layout.actor_names):
-            actor_setup, row = shared.actor(actor, config, SEED, 0), shared.status.row(name)
+            actor_setup, row = ActorSetup(config, shared, actor, SEED, 0), shared.status.row(name)
             splits = make_splits(actor_setup, row)
             self._splits += splits
-            self.workers.append(make_actor(actor_setup, splits, config.model, row))
+            self.workers.append(make_actor(actor_setup, splits, row))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -53,7 +53,7 @@ nothing in memory. `tests/flow/test_hot_path.py` holds the same. Written by
 on {date}: {cores} cores of {cpu}, Python {python}, torch {torch}, numpy {numpy}, gymnasium {gymnasium}, sfactory
 {sfactory}.
 
-The rooms of a run (`sfactory/supervise/shared_objects.py:Wiring`, `sfactory/actor/actor_process.py:make_actor`,
+The rooms of a run (`sfactory/shared/objects.py:Wiring`, `sfactory/actor/actor_process.py:make_actor`,
 `sfactory/inference/policy_worker.py:PolicyWorker`, with the channels of every run) take turns in one process, as in
 serial mode: two splits of {envs} envs whose step costs next to nothing, episodes of {episode} steps, a 64x64 MLP,
 rollout {rollout}.

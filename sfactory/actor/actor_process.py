@@ -11,16 +11,15 @@ from sfactory.actor.central_actor import CentralActor
 from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.actor.split import Split
 from sfactory.clock import BLOCK_S
-from sfactory.config.schema import ModelConfig
 from sfactory.env.lifecycle import see_gpu_of
 from sfactory.seeds import seed_libraries
 from sfactory.shared.status import State, StatusRow
 
 
-def run_actor(setup: ActorSetup, model: ModelConfig, cores: frozenset[int] | None, row: StatusRow) -> None:
+def run_actor(setup: ActorSetup, cores: frozenset[int] | None, row: StatusRow) -> None:
     """Make the envs, then sample until a stop is ordered. ``cores``: pins the process to these, if not None."""
     row.begin_work()
-    see_gpu_of(setup.actor, setup.sampling.actor_worker_gpus)
+    see_gpu_of(setup.actor, setup.config.sampling.actor_worker_gpus)
     if cores is not None:
         os.sched_setaffinity(0, cores)
     _limit_threads(setup)
@@ -35,14 +34,14 @@ def run_actor(setup: ActorSetup, model: ModelConfig, cores: frozenset[int] | Non
 
             torch.manual_seed(setup.acting_seed())
             torch.set_num_threads(1)
-        actor = make_actor(setup, splits, model, row)
-        while not setup.control.stopping:
+        actor = make_actor(setup, splits, row)
+        while not setup.shared.control.stopping:
             actor.turn(BLOCK_S)
     finally:
         close_envs(splits)
 
 
-def make_actor(setup: ActorSetup, splits: list[Split], model: ModelConfig, row: StatusRow) -> Actor:
+def make_actor(setup: ActorSetup, splits: list[Split], row: StatusRow) -> Actor:
     """The actor of these splits. With local inference it waits for the first weights (or for a stop)."""
     if setup.to_policies:
         return CentralActor(setup, splits, row)
@@ -51,13 +50,14 @@ def make_actor(setup: ActorSetup, splits: list[Split], model: ModelConfig, row: 
     from sfactory.actor.local_actor import LocalActor
     from sfactory.inference.acting_policy import ActingPolicy
 
-    policies = [ActingPolicy(setup.spec, model, weights, torch.device("cpu")) for weights in setup.weights]
+    spec, model, device = setup.shared.spec, setup.config.model, torch.device("cpu")
+    policies = [ActingPolicy(spec, model, weights, device) for weights in setup.shared.weights]
     for policy in policies:
-        policy.wait_for_weights(setup.control)
+        policy.wait_for_weights(setup.shared.control)
     return LocalActor(setup, splits, row, policies)
 
 
 def _limit_threads(setup: ActorSetup) -> None:
     """Limit the libraries loaded by now to one thread each, if --force_envs_single_thread is set."""
-    if setup.sampling.force_envs_single_thread:
+    if setup.config.sampling.force_envs_single_thread:
         threadpool_limits(1)  # until the process ends, so not used as a context

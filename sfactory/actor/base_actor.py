@@ -17,19 +17,21 @@ class TrajectoryOutput:
     """Hands out free slots and sends complete ones."""
 
     def __init__(self, setup: ActorSetup) -> None:
-        self._actor, self._table = setup.actor, setup.table
-        self._slots = {index: setup.trajectories.slot(index) for index in self._table.slots_of(self._actor)}
+        shared = setup.shared
+        self._actor, self._table = setup.actor, shared.table
+        self._slots = {index: shared.trajectories.slot(index) for index in self._table.slots_of(self._actor)}
         # Slots come back in the order they were sent, so each split looks at its least recently used first.
         # A replacement starts with slots that are free: those that are READY may be freed only once the free ones
         # have been filled, see NOTE [Collection waits].
         self._queues = [
             deque(sorted(self._table.slots_of_split(self._actor, split), key=self._when_due))
-            for split in range(setup.layout.splits)
+            for split in range(shared.layout.splits)
         ]
         # The most slots that may be FILLING or READY at once.
-        self._max_in_flight = setup.sampling.max_sample_requests_in_flight_per_worker or len(self._slots)
+        limit = setup.config.sampling.max_sample_requests_in_flight_per_worker
+        self._max_in_flight = limit or len(self._slots)
         self._held_back: deque[int] = deque()  # splits that the limit made wait, in order
-        self._to_learners, self._to_main = setup.to_learners, setup.to_main
+        self._to_learners, self._to_main = shared.to_learners, shared.actors_to_main
 
     def _when_due(self, slot: int) -> tuple[bool, int]:
         return self._table.state(slot) is not SlotState.FREE, self._table.generation(slot)
@@ -83,12 +85,13 @@ class Actor(abc.ABC):
     """Steps the splits of one actor process. Subclasses differ in where actions come from."""
 
     def __init__(self, setup: ActorSetup, splits: list[Split], row: StatusRow) -> None:
-        self._setup, self._splits, self._row = setup, splits, row
+        self._splits, self._row = splits, row
+        self._inbox, self._table = setup.inbox, setup.shared.table
         self._output = TrajectoryOutput(setup)
-        if setup.inbox.incarnation:
+        if self._inbox.incarnation:
             self._output.announce_again()
         self._watch = Stopwatch(row)
-        self._first_wait = FirstWait(len(splits), setup.first_wait_s, setup.control, self._watch)
+        self._first_wait = FirstWait(len(splits), setup.first_wait_s, setup.shared.control, self._watch)
 
     @abc.abstractmethod
     def turn(self, timeout: float) -> None:
@@ -97,7 +100,7 @@ class Actor(abc.ABC):
     def _step(self, split: Split) -> None:
         """Step ``split`` once its actions have arrived; send its slot if that completes it."""
         steps = split.step()
-        split.count_steps(self._setup.table)
+        split.count_steps(self._table)
         self._row.count_env_steps(steps)
         if split.completed:
             self._row.enter_ring()

@@ -84,14 +84,15 @@ class CentralActor(Actor):
 
     def __init__(self, setup: ActorSetup, splits: list[Split], row: StatusRow) -> None:
         super().__init__(setup, splits, row)
-        assert setup.to_policies, "central inference needs policy workers to ask"
         self._requests = RequestTracker(setup, splits, row)
-        self._keeps_states = setup.spec.num_agents > 1 and setup.layout.state_size > 0
-        self._states, self._recurrence, self._rollout = setup.states, setup.layout.recurrence, setup.layout.rollout
+        shared, layout = setup.shared, setup.shared.layout
+        self._actor = setup.actor
+        self._keeps_states = shared.spec.num_agents > 1 and layout.state_size > 0
+        self._states, self._recurrence, self._rollout = shared.states, layout.recurrence, layout.rollout
 
     def turn(self, timeout: float) -> None:
         """Start splits for which there is a slot, then wait up to ``timeout`` seconds for messages and handle them."""
-        requests, inbox, watch = self._requests, self._setup.inbox, self._watch
+        requests, inbox, watch = self._requests, self._inbox, self._watch
         try:
             for split in self._splits:
                 if split.needs_slot and self._output.begin(split):
@@ -129,7 +130,7 @@ class CentralActor(Actor):
 
         They are recorded in the slot where the learner needs them.
         """
-        slot, t, actor = split.slot, split.t, self._setup.actor
+        slot, t, actor = split.slot, split.t, self._actor
         assert slot.policy_id is not None
         rows = np.flatnonzero(slot.policy_id[t] == NOBODY)
         if not len(rows):

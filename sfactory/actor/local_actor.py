@@ -73,13 +73,14 @@ class LocalActor(Actor):
 
     def __init__(self, setup: ActorSetup, splits: list[Split], row: StatusRow, policies: list[ActingPolicy]) -> None:
         super().__init__(setup, splits, row)
-        self._policies = policies
-        self._acting = SlotActing(policies, setup.layout.recurrence)
-        self._states = [policies[0].fresh_state(setup.layout.rows) for _ in splits]
+        layout = setup.shared.layout
+        self._control, self._policies = setup.shared.control, policies
+        self._acting = SlotActing(policies, layout.recurrence)
+        self._states = [policies[0].fresh_state(layout.rows) for _ in splits]
 
     def turn(self, timeout: float) -> None:
         """Fill a slot for each split that gets one, waiting up to ``timeout`` seconds if none does."""
-        inbox, watch, control = self._setup.inbox, self._watch, self._setup.control
+        inbox, watch, control = self._inbox, self._watch, self._control
         inbox.get(0)  # wake-ups for slots that were freed while this actor was busy
         try:
             begun = [split for split in self._splits if self._output.begin(split)]

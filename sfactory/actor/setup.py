@@ -1,9 +1,10 @@
-"""Everything an actor process is given, and the construction of its envs and splits."""
+"""What an actor process is given, and the construction of its envs and splits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 from sfactory.actor.decorrelation import warm_up
@@ -20,18 +21,16 @@ from sfactory.actor.policy_assignment import (
 from sfactory.actor.reward_shaping import shape_rewards
 from sfactory.actor.split import Split
 from sfactory.config.import_strings import find_callable
-from sfactory.config.schema import PopulationConfig, RunConfig, SamplingConfig
+from sfactory.config.population_rules import learning_policies
+from sfactory.config.schema import Config
 from sfactory.env.factory import EnvFactory
-from sfactory.layout import Layout, actor_name
-from sfactory.messages import ToActor, ToLearner, ToMain, ToPolicy
+from sfactory.layout import actor_name
+from sfactory.messages import ToActor, ToPolicy
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at
 from sfactory.shared.channel import Channel
-from sfactory.shared.control import Control, SharedRewardShaping
-from sfactory.shared.slots import SlotTable
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusRow
-from sfactory.shared.trajectories import RnnStates, TrajectoryBuffer, has_policy_ids
-from sfactory.shared.weights import SharedWeights
-from sfactory.spec import EnvSpec
+from sfactory.shared.trajectories import has_policy_ids
 
 
 @dataclass(frozen=True)
@@ -40,34 +39,35 @@ class ActorSetup:
 
     generation, attempt: env steps at which the session began, and how many processes of this actor came before. Both
         are part of all seeds, so that neither a resumed session nor a replaced process repeats the same episodes.
-    decorrelates: whether the flags that put envs and workers out of step apply; a benchmark ignores them.
-    weights, to_learners, to_policies: by policy; the last is () with local inference.
-    reward_shaping: of each policy, set by main; None if the env has none.
-    frozen_policies: those that act without learning.
     """
 
+    config: Config
+    shared: SharedObjects
     actor: int
-    generation: int
-    attempt: int
     seed: int
-    run: RunConfig
-    sampling: SamplingConfig
-    population: PopulationConfig
-    decorrelates: bool
-    factory: EnvFactory
-    spec: EnvSpec
-    layout: Layout
-    trajectories: TrajectoryBuffer
-    table: SlotTable
-    states: RnnStates
-    control: Control
-    weights: tuple[SharedWeights, ...]
-    inbox: Channel[ToActor]
-    to_policies: tuple[Channel[ToPolicy], ...]
-    to_learners: tuple[Channel[ToLearner], ...]
-    to_main: Channel[ToMain]
-    reward_shaping: SharedRewardShaping | None = None
-    frozen_policies: tuple[int, ...] = ()
+    generation: int
+    attempt: int = 0
+
+    @cached_property
+    def factory(self) -> EnvFactory:
+        """Makes the actor's envs."""
+        return EnvFactory.of(self.config.run, self.config.sampling)
+
+    @property
+    def inbox(self) -> Channel[ToActor]:
+        """The channel that the actor reads."""
+        return self.shared.to_actors[self.actor]
+
+    @property
+    def to_policies(self) -> list[Channel[ToPolicy]]:
+        """Of each policy, the channel to the worker that serves the actor; [] with local inference."""
+        workers = self.shared.layout.policy_workers
+        return self.shared.to_policies[self.actor % workers :: workers] if workers else []
+
+    @property
+    def decorrelates(self) -> bool:
+        """Whether the flags that put envs and workers out of step apply; a benchmark ignores them."""
+        return not self.config.benchmark.benchmark
 
     @property
     def first_wait_s(self) -> float:
@@ -75,9 +75,9 @@ class ActorSetup:
 
         In serial mode the wait of one actor would hold up all; a replacement is out of step anyway.
         """
-        if not self.decorrelates or self.run.serial_mode or self.attempt:
+        if not self.decorrelates or self.config.run.serial_mode or self.attempt:
             return 0.0
-        return self.actor / self.layout.num_actors * self.sampling.decorrelate_experience_max_seconds
+        return self.actor / self.shared.layout.num_actors * self.config.sampling.decorrelate_experience_max_seconds
 
     def env_seed(self, env: int) -> int:
         """Seed of the first reset of the actor's env ``env``."""
@@ -101,13 +101,13 @@ class ActorSetup:
 
 def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     """Make all envs of the actor, then reset each for the first time; ``row``: each env has a timeout of its own."""
-    layout, sampling = setup.layout, setup.sampling
+    shared, layout, sampling = setup.shared, setup.shared.layout, setup.config.sampling
     actor = actor_name(setup.actor)
-    restarter = EnvRestarter(actor, sampling.max_env_restarts, setup.seed_after_fault, setup.control, row)
+    restarter = EnvRestarter(actor, sampling.max_env_restarts, setup.seed_after_fault, shared.control, row)
     bad_data = BadDataCounter(actor, sampling.max_bad_env_data, row)
     splits = [_make_split(setup, index, row, restarter, bad_data) for index in range(layout.splits)]
-    if setup.reward_shaping is not None:
-        shape_rewards(setup.reward_shaping, splits, setup.spec.num_agents)
+    if shared.reward_shaping is not None:
+        shape_rewards(shared.reward_shaping, splits, shared.spec.num_agents)
     row.set("state", State.RESETTING)
     for split in splits:
         first = split.index * layout.envs
@@ -116,7 +116,7 @@ def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     if setup.decorrelates and sampling.decorrelate_envs_on_one_worker and not setup.factory.makes_vectors:
         for env in range(layout.splits * layout.envs):
             split, place = splits[env // layout.envs], env % layout.envs
-            warm_up(split, place, env * layout.rollout, setup.acting_seed(env), setup.control, row)
+            warm_up(split, place, env * layout.rollout, setup.acting_seed(env), shared.control, row)
     return splits
 
 
@@ -128,29 +128,30 @@ def close_envs(splits: list[Split]) -> None:
 
 def make_assignment(setup: ActorSetup, index: int) -> PolicyAssignment | None:
     """Which policies act in the rows of split ``index``; None where one policy always acts in all of them."""
-    spec, layout = setup.spec, setup.layout
+    spec, layout, population = setup.shared.spec, setup.shared.layout, setup.config.population
     if not has_policy_ids(spec, layout):
         return None
     policies, agents = layout.num_policies, spec.num_agents
     rule: AssignmentRule | None = None
     if policies > 1 and layout.mapping == "function":
-        name = setup.population.policy_mapping
+        name = population.policy_mapping
         function = cast(Mapping, find_callable(name))
         first = (setup.actor * layout.splits + index) * layout.envs
         rule = CustomAssignment(name, function, spec.agents or (SOLE_AGENT,), first, policies)
     elif policies > 1 and layout.mapping != "split":
         seed = seed_at(setup.seed, Branch.ASSIGNMENT, setup.actor, setup.generation, setup.attempt, index)
-        episodes = setup.population.policy_mapping_episodes
-        rule = RandomAssignment(policies, episodes, layout.mapping == "agent", seed)
+        rule = RandomAssignment(policies, population.policy_mapping_episodes, layout.mapping == "agent", seed)
     own = layout.policy_of_split(setup.actor, index)
-    return PolicyAssignment(layout.rows, agents, own, rule, policies, setup.frozen_policies)
+    frozen = tuple(sorted(set(range(policies)) - set(learning_policies(setup.config))))
+    return PolicyAssignment(layout.rows, agents, own, rule, policies, frozen)
 
 
 def _make_split(
     setup: ActorSetup, index: int, row: StatusRow, restarter: EnvRestarter, bad_data: BadDataCounter
 ) -> Split:
     """Make the envs of split ``index``."""
-    factory, spec, envs, rollout = setup.factory, setup.spec, setup.layout.envs, setup.layout.rollout
+    factory, spec, layout = setup.factory, setup.shared.spec, setup.shared.layout
+    envs = layout.envs
     assignment = make_assignment(setup, index)
     if factory.makes_vectors:
         row.begin_work()
@@ -164,4 +165,4 @@ def _make_split(
             made.append(make())
         faults = FaultHandling(restarter, bad_data, lambda seed: make())
     split_of = MultiAgentSplit if spec.agents else Split.of_envs
-    return split_of(index, made, spec, rollout, faults, assignment)
+    return split_of(index, made, spec, layout.rollout, faults, assignment)

@@ -17,10 +17,10 @@ from sfactory.process.signals import Interrupted, Interrupts
 from sfactory.process.spawn import Spawner
 from sfactory.report.bottleneck import Load, LoadMeter
 from sfactory.report.collector import ReportCollector
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusBoard
 from sfactory.supervise.hang_detection import BenchmarkHangs
 from sfactory.supervise.process_group import ProcessGroup, Workload
-from sfactory.supervise.shared_objects import SharedObjects
 from sfactory.supervise.supervisor import Supervisor
 
 

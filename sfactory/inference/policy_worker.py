@@ -16,18 +16,17 @@ import torch
 from torch import Tensor
 
 from sfactory.clock import BLOCK_S
-from sfactory.config.schema import ModelConfig
+from sfactory.config.schema import Config
 from sfactory.inference.acting_policy import ActingPolicy, ObsRows
 from sfactory.layout import Layout
-from sfactory.messages import ActReply, ActRequest, ToActor, ToPolicy
+from sfactory.messages import ActReply, ActRequest, ToPolicy
 from sfactory.model.actor_critic import Acted
 from sfactory.model.precision import torch_dtype
 from sfactory.seeds import Branch, seed_at
 from sfactory.shared.channel import Channel
-from sfactory.shared.control import Control
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusRow, Stopwatch
-from sfactory.shared.trajectories import RnnStates, RowsOf, Slot, TrajectoryBuffer
-from sfactory.shared.weights import SharedWeights
+from sfactory.shared.trajectories import RnnStates, RowsOf, Slot
 from sfactory.spec import EnvSpec
 
 
@@ -123,46 +122,57 @@ class StateGather:
 
 @dataclass(frozen=True)
 class PolicySetup:
-    """All inputs of a policy worker. ``to_actors``: inboxes of all actors, by index."""
+    """All inputs of a policy worker, the same for all its incarnations. ``worker``: its number, from 0, over policies.
 
-    policy: int
+    generation: see ActorSetup.
+    """
+
+    config: Config
+    shared: SharedObjects
     worker: int
-    generation: int
     seed: int
+    generation: int
     device: str
-    spec: EnvSpec
-    layout: Layout
-    model: ModelConfig
-    trajectories: TrajectoryBuffer
-    states: RnnStates
-    control: Control
-    weights: SharedWeights
-    inbox: Channel[ToPolicy]
-    to_actors: list[Channel[ToActor]]
+
+    @property
+    def policy(self) -> int:
+        """The policy that it serves."""
+        return self.worker // self.shared.layout.policy_workers
+
+    @property
+    def inbox(self) -> Channel[ToPolicy]:
+        """The channel that it reads."""
+        return self.shared.to_policies[self.worker]
+
+    def make_policy(self) -> ActingPolicy:
+        """Make the policy, without weights yet."""
+        weights = self.shared.weights[self.policy]
+        return ActingPolicy(self.shared.spec, self.config.model, weights, torch.device(self.device))
 
 
 class PolicyWorker:
     """Answers all waiting requests with one forward pass."""
 
     def __init__(self, setup: PolicySetup, policy: ActingPolicy, row: StatusRow) -> None:
-        layout = setup.layout
-        rows = layout.num_actors * layout.splits * layout.rows
-        self._setup, self._policy, self._row = setup, policy, row
+        shared = setup.shared
+        rows = shared.layout.num_splits * shared.layout.rows
+        self._index, self._policy, self._row = setup.policy, policy, row
+        self._inbox, self._to_actors = setup.inbox, shared.to_actors
         self._watch = Stopwatch(row)
-        self._slots = setup.trajectories.slots()
-        self._gather = Gather(setup.spec, rows, policy.device)
-        self._states = StateGather(setup.states, layout, policy.device)
+        self._slots = shared.trajectories.slots()
+        self._gather = Gather(shared.spec, rows, policy.device)
+        self._states = StateGather(shared.states, shared.layout, policy.device)
 
     def turn(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for requests, and answer all that have arrived."""
-        setup, policy, gather, states = self._setup, self._policy, self._gather, self._states
+        index, policy, gather, states = self._index, self._policy, self._gather, self._states
         requests = self._requests(timeout)
         if not requests:
             return
         self._row.count_depth(len(requests))
         policy.refresh()
         while True:
-            places = [Place.of(request, self._slots[request.slot], setup.policy) for request in requests]
+            places = [Place.of(request, self._slots[request.slot], index) for request in requests]
             acted = policy.act(gather.obs(places), states.before(places)).on_host()
             living = self._from_living_actors(requests)
             if len(living) == len(requests):
@@ -174,12 +184,12 @@ class PolicyWorker:
         states.after(places, acted.state)
         self._row.enter_ring()
         for request in requests:
-            setup.to_actors[request.actor].put(ActReply(request.split, request.t, setup.policy), request.incarnation)
+            self._to_actors[request.actor].put(ActReply(request.split, request.t, index), request.incarnation)
         self._row.leave_ring()
 
     def _requests(self, timeout: float) -> Sequence[ActRequest]:
         """Wait for a request; return all waiting requests."""
-        inbox = self._setup.inbox
+        inbox = self._inbox
         self._watch.before_wait()
         requests = inbox.get(timeout)
         if requests:
@@ -192,20 +202,20 @@ class PolicyWorker:
 
     def _from_living_actors(self, requests: Sequence[ActRequest]) -> list[ActRequest]:
         """Drop requests of earlier incarnations of their actor."""
-        to_actors = self._setup.to_actors
+        to_actors = self._to_actors
         return [request for request in requests if request.incarnation == to_actors[request.actor].incarnation]
 
 
 def run_policy_worker(setup: PolicySetup, row: StatusRow) -> None:
     """Run a policy worker from start to stop."""
-    place = setup.policy, setup.worker, setup.generation
+    place = *divmod(setup.worker, setup.shared.layout.policy_workers), setup.generation
     incarnation = setup.inbox.incarnation  # a replacement must draw other random actions than its predecessor
     torch.manual_seed(seed_at(setup.seed, Branch.INFERENCE, *place, *([incarnation] if incarnation else [])))
     torch.set_num_threads(1)
-    policy = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device(setup.device))
-    if not policy.wait_for_weights(setup.control):
+    policy, control = setup.make_policy(), setup.shared.control
+    if not policy.wait_for_weights(control):
         return
     row.set("state", State.RUNNING)
     worker = PolicyWorker(setup, policy, row)
-    while not setup.control.stopping:
+    while not control.stopping:
         worker.turn(BLOCK_S)

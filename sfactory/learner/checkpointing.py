@@ -173,7 +173,8 @@ class Checkpointer:
     ) -> None:
         """``check``: given the train step, raises DivergedError if weights are not finite; nothing is saved then."""
         self._setup, self._trainer, self._progress, self._row, self._check = setup, trainer, progress, row, check
-        config, path = setup.checkpoint, setup.checkpoint_dir
+        self._config = config = setup.config.checkpoint
+        path = setup.checkpoint_dir
         self._directory = CheckpointDir(path, config.keep_checkpoints) if path is not None else None
         self._save_due = Every(config.save_every_sec)
         self._pause: Deadline | None = None
@@ -187,7 +188,7 @@ class Checkpointer:
         if self._directory is None:
             return
         self._directory.tidy()
-        kind = self._setup.checkpoint.load_checkpoint_kind
+        kind = self._config.load_checkpoint_kind
         loaded = self._directory.load_to_resume(kind)
         if loaded is not None:
             self._directory.resume_from(loaded, kind)
@@ -263,8 +264,8 @@ class Checkpointer:
 
     def _record_objective(self) -> float | None:
         """The objective, if it is better than ever and late enough to count."""
-        objective = self._setup.control.objective(self._setup.policy)
-        late_enough = self._progress.env_steps >= self._setup.checkpoint.save_best_after
+        objective = self._setup.shared.control.objective(self._setup.policy)
+        late_enough = self._progress.env_steps >= self._config.save_best_after
         return objective if late_enough and objective > self._progress.best_objective else None
 
     def _save_best(self, objective: float) -> None:
@@ -276,11 +277,11 @@ class Checkpointer:
         if not self._has_latest:
             self._row.set("saved_env_steps", self._progress.run_env_steps)
         self._progress.best_objective = objective
-        self._best_pause = Deadline(self._setup.checkpoint.save_best_every_sec)
+        self._best_pause = Deadline(self._config.save_best_every_sec)
 
     def _plan_milestone(self) -> None:
         """The next milestone, if they are wanted, is due at the next multiple of their interval."""
-        interval = self._setup.checkpoint.save_milestones_sec
+        interval = self._config.save_milestones_sec
         if interval > 0:
             self._next_milestone = (self._progress.train_seconds // interval + 1) * interval
 

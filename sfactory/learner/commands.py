@@ -28,19 +28,19 @@ class CommandExecutor:
         self, setup: LearnerSetup, trainer: Trainer, progress: Progress, checkpointer: Checkpointer, publish: Publish
     ) -> None:
         """``publish``: publishes the weights as the version that it is given."""
-        self._setup, self._trainer, self._progress = setup, trainer, progress
+        self._setup, self._orders, self._trainer, self._progress = setup, setup.shared.orders, trainer, progress
         self._checkpointer, self._publish = checkpointer, publish
 
     @property
     def waiting(self) -> LearnerCommand | None:
         """The command that has not been executed yet, if any."""
-        return None if self._setup.orders is None else self._setup.orders.waiting(self._setup.policy)
+        return None if self._orders is None else self._orders.waiting(self._setup.policy)
 
     def execute_waiting(self) -> bool:
         """Execute and answer the waiting command; False if there is none."""
         command = self.waiting
-        if command is not None and self._setup.orders is not None:
-            self._setup.orders.answered(self._setup.policy, self.execute(command))
+        if command is not None and self._orders is not None:
+            self._orders.answered(self._setup.policy, self.execute(command))
         return command is not None
 
     def execute(self, command: LearnerCommand) -> str:
@@ -58,7 +58,8 @@ class CommandExecutor:
         except (CheckpointError, CannotSaveError) as error:
             return str(error)
         if command.hyperparameters:
-            sections = with_values(command.hyperparameters, self._setup.algo, self._setup.optim, self._setup.learner)
+            config = self._setup.config
+            sections = with_values(command.hyperparameters, config.algo, self._setup.optim, config.learner)
             self._trainer.adopt(*sections, self._progress.env_steps)
         if command.parent is not None:
             try:

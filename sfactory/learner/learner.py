@@ -73,29 +73,31 @@ class Learner:
     """
 
     def __init__(self, setup: LearnerSetup, row: StatusRow) -> None:
+        config, self._limits = setup.config, setup.limits
         self._setup, self._row = setup, row
         self._device = torch.device(setup.device)
-        dtype = compute_dtype(setup.model.amp, self._device)
-        allow_tf32(setup.model.amp, self._device)
-        model = ActorCritic(setup.spec, setup.model, dtype).to(self._device)
-        auxiliary = make_auxiliary(model, setup.algo)
+        dtype = compute_dtype(config.model.amp, self._device)
+        allow_tf32(config.model.amp, self._device)
+        model = ActorCritic(setup.shared.spec, config.model, dtype).to(self._device)
+        auxiliary = make_auxiliary(model, config.algo)
         unpublished = [] if auxiliary is None else [FlatState(auxiliary.to(self._device))]
-        self.publisher = Publisher(FlatState(model), setup.weights, setup.learner.publish_interval, *unpublished)
+        self.publisher = Publisher(FlatState(model), setup.weights, config.learner.publish_interval, *unpublished)
         self.trainer = Trainer(
             model,
-            setup.algo,
+            config.algo,
             setup.optim,
-            setup.learner,
+            config.learner,
             seed=setup.seed,
             policy=setup.policy,
-            total_env_steps=setup.limits.env_steps,
+            total_env_steps=self._limits.env_steps,
             auxiliary=auxiliary,
             evidence=None if setup.checkpoint_dir is None else Path(setup.checkpoint_dir),
         )
-        self.progress = Progress(best_metric=setup.checkpoint.save_best_metric)
+        self.progress = Progress(best_metric=config.checkpoint.save_best_metric)
         self.checkpointer = Checkpointer(setup, self.trainer, self.progress, row, self.publisher.check)
         self.commands = CommandExecutor(setup, self.trainer, self.progress, self.checkpointer, self.publisher.publish)
         self.timings = Timings()
+        self._to_main = setup.shared.learners_to_main[setup.policy]
         self.finished = False
         self.failure: BaseException | None = None
         self._hooks = Hooks.of(setup.after_train_step)
@@ -113,13 +115,12 @@ class Learner:
     @property
     def wants_no_more(self) -> bool:
         """True once no further dataset is to be opened: a limit is reached, or a hook has failed."""
-        limits = self._setup.limits
-        return self._hooks.failed or limits.reached(self.progress.env_steps, self.progress.train_seconds)
+        return self._hooks.failed or self._limits.reached(self.progress.env_steps, self.progress.train_seconds)
 
     @property
     def over(self) -> bool:
         """True once no more datasets are wanted and none is open; a limit of seconds waits for no pass."""
-        out_of_time = self.progress.train_seconds >= self._setup.limits.seconds
+        out_of_time = self.progress.train_seconds >= self._limits.seconds
         return out_of_time or (not self._open_datasets and self.wants_no_more)
 
     def learn(self, columns: Columns) -> None:
@@ -187,7 +188,7 @@ class Learner:
 
     def report(self) -> None:
         """Send statistics since the last report to main; if its queue is full they are part of the next report."""
-        stats, to_main, policy = self.trainer.stats, self._setup.to_main, self._setup.policy
+        stats, to_main, policy = self.trainer.stats, self._to_main, self._setup.policy
         if not stats.updates:
             return
         lag, replay_lag = self._lag.value(), self._replay_lag.value()
@@ -223,7 +224,7 @@ class Learner:
 
     def _stopping(self) -> bool:
         """Whether to break off a pass. A limit of env steps does not: open datasets are learned from to their end."""
-        return self._setup.control.stopping or self.progress.train_seconds >= self._setup.limits.seconds
+        return self._setup.shared.control.stopping or self.progress.train_seconds >= self._limits.seconds
 
     @contextlib.contextmanager
     def _changing_model(self) -> Iterator[None]:

@@ -39,37 +39,34 @@ class LearnerWorker:
     """
 
     def __init__(self, setup: LearnerSetup, learner: Learner, row: StatusRow) -> None:
-        self._setup, self._learner, self._row = setup, learner, row
+        shared, policy, config = setup.shared, setup.policy, setup.config.learner
+        self._setup, self._shared, self._learner, self._row = setup, shared, learner, row
+        self.trains = setup.trains
         self._watch = Stopwatch(row)
-        self._copying = CopyThreads(setup.learner.learner_main_loop_num_cores)
-        config, shared = setup.learner, setup.learner.num_batchers > 1
-        self._inbox = Inbox(setup.policy, setup.trajectories, setup.table, setup.inbox, setup.to_actors, row, shared)
+        self._copying = CopyThreads(config.learner_main_loop_num_cores)
+        inbox, several = shared.to_learners[policy], config.num_batchers > 1
+        self._inbox = Inbox(policy, shared.trajectories, shared.table, inbox, shared.to_actors, row, several)
         self._replay: Replay | None = None
         if config.replay_proportion:
             # A resumed run draws other rows, as its actors act otherwise.
-            seed = seed_at(setup.seed, Branch.REPLAY, setup.policy, learner.trainer.train_step)
+            seed = seed_at(setup.seed, Branch.REPLAY, policy, learner.trainer.train_step)
             self._replay = Replay(config.replay_proportion, config.replay_slots, config.replay_include_new, seed)
         self._batcher = self._make_batcher()
-        policy = setup.policy if setup.layout.num_policies > 1 else None
-        self._starvation = Starvation(config.learner_starvation_timeout_sec, setup.status, setup.table, policy)
+        one_of = policy if shared.layout.num_policies > 1 else None
+        self._starvation = Starvation(config.learner_starvation_timeout_sec, shared.status, shared.table, one_of)
         self._own_area: Staging | None = None
         self._dataset_queue: DatasetQueue | None = None
         self._dropped_before = 0  # steps, before the present dataset queue
 
-    @property
-    def trains(self) -> bool:
-        """Whether the policy learns."""
-        return self._setup.trains
-
     def over(self) -> bool:
         """True once nothing more is to be learned. Training time begins with the first env step of any actor."""
         self._start_clock()
-        return self._setup.control.stopping or self._learner.over
+        return self._shared.control.stopping or self._learner.over
 
     @property
     def _is_outdated(self) -> bool:
         """Whether datasets are assembled for another batch size than the one in force, which a command has changed."""
-        return self._learner.trainer.learner.batch_size != self._setup.learner.batch_size
+        return self._learner.trainer.learner.batch_size != self._setup.config.learner.batch_size
 
     def rebuild(self) -> None:
         """Assemble datasets for the batch size in force, once no loop runs; drop, and count, what was begun before."""
@@ -81,24 +78,24 @@ class LearnerWorker:
             self._row.add("dropped_steps", self._own_area.valid_steps)
             self._own_area = None
         self._batcher.trained()
-        learner = self._learner.trainer.learner
-        self._setup = replace(self._setup, learner=learner, layout=self._setup.layout.with_batches(learner))
+        config = replace(self._setup.config, learner=self._learner.trainer.learner)
+        self._setup = replace(self._setup, config=config)
 
     def start(self, threads: Threads) -> None:
         """Start the loops; they end at a limit, at a stop, if one of them fails, or if the worker is outdated."""
-        setup = self._setup
-        if setup.stage == "sample" or not setup.trains:
+        setup, stage = self._setup, self._setup.config.benchmark.stage
+        if stage == "sample" or not self.trains:
             threads.start("rings", self.drain)
-        elif setup.stage == "learn":
+        elif stage == "learn":
             threads.start("rings", self._learn_again_and_again)
-        elif setup.learner.train_in_background_thread and not setup.layout.slots_until_trained:
+        elif setup.config.learner.train_in_background_thread and not setup.layout.slots_until_trained:
             self._start_dataset_queue(threads)
         else:
             threads.start("rings", self._take_turns)
 
     def drain(self) -> None:
         """``discard`` until a stop is ordered."""
-        while not self._setup.control.stopping:
+        while not self._shared.control.stopping:
             self.discard(BLOCK_S)
 
     def discard(self, timeout: float) -> None:
@@ -139,7 +136,7 @@ class LearnerWorker:
                 self._learner.learn(area)
 
     def _start_dataset_queue(self, threads: Threads) -> None:
-        setup, config = self._setup, self._setup.learner
+        setup, config = self._setup, self._setup.config.learner
         slots = self._device_slots()
         areas = [self._staging() for _ in range(setup.layout.datasets)]
         queue = DatasetQueue(areas, slots, drop_oldest=config.learner_queue_policy == "drop_oldest")
@@ -191,7 +188,7 @@ class LearnerWorker:
 
     def _is_interrupted(self, threads: Threads) -> bool:
         """Whether the threads around the dataset queue are to end although there may be more to learn."""
-        return self._setup.control.stopping or threads.failed or self._is_outdated
+        return self._shared.control.stopping or threads.failed or self._is_outdated
 
     def _wants_no_more(self, threads: Threads) -> bool:
         """Whether the threads that feed training are to end."""
@@ -201,7 +198,7 @@ class LearnerWorker:
         self._row.set("dropped_steps", self._dropped_before + dataset_queue.dropped_steps)
 
     def _start_clock(self) -> None:
-        sampling_since = [at for at in self._setup.status.values("first_step_at", ACTORS) if at]
+        sampling_since = [at for at in self._shared.status.values("first_step_at", ACTORS) if at]
         if sampling_since:
             self._learner.progress.start_clock(min(sampling_since))
 
@@ -213,11 +210,11 @@ class LearnerWorker:
 
     def _staging(self) -> Staging:
         setup, pin = self._setup, self._setup.device != "cpu"
-        return Staging(setup.spec, setup.layout, pin, self._copying, self._replay is not None, setup.policy)
+        return Staging(setup.shared.spec, setup.layout, pin, self._copying, self._replay is not None, setup.policy)
 
     def _device_slots(self) -> list[DeviceSlot]:
         """Where loaders bring datasets to; none where the device reads the memory of the host."""
-        setup, config = self._setup, self._setup.learner
+        setup, config = self._setup, self._setup.config.learner
         device = torch.device(setup.device)
         if device.type == "cpu":
             return []
@@ -227,7 +224,8 @@ class LearnerWorker:
                 f"--minibatch_ring_size={ring} takes all of --num_gpu_slots={count}: nothing is loaded during "
                 f"training; --num_gpu_slots={ring + 1} loads one dataset meanwhile"
             )
-        return [DeviceSlot(setup.spec, setup.layout, device, self._replay is not None) for _ in range(max(count, ring))]
+        replay = self._replay is not None
+        return [DeviceSlot(setup.shared.spec, setup.layout, device, replay) for _ in range(max(count, ring))]
 
     def _make_batcher(self) -> Batcher:
         return Batcher(self._inbox, self._setup.layout.slots_until_trained, self._replay)
@@ -242,6 +240,7 @@ def run_learner(setup: LearnerSetup, row: StatusRow) -> None:
     """The main function of a learner process, from the checkpoint that it loads to the last one that it saves."""
     torch.manual_seed(seed_at(setup.seed, Branch.LEARNER, setup.policy))
     torch.set_num_threads(setup.threads)
+    control = setup.shared.control
     learner = Learner(setup, row)
     learner.begin()
     if not setup.trains:
@@ -255,9 +254,9 @@ def run_learner(setup: LearnerSetup, row: StatusRow) -> None:
         if worker.over():
             break
         worker.rebuild()
-    learner.finish(save=setup.control.stop is not Stop.NOW)
+    learner.finish(save=control.stop is not Stop.NOW)
     threads.leave()
-    if setup.layout.num_policies > 1 and not setup.control.stopping:
+    if setup.layout.num_policies > 1 and not control.stopping:
         others = Threads()
         others.start("rings", worker.drain)
-        others.wait(lambda: setup.control.stopping)
+        others.wait(lambda: control.stopping)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from sfactory.config.schema import AlgoConfig, CheckpointConfig, LearnerConfig, ModelConfig, OptimConfig, RunConfig
+from sfactory.config.population_rules import learning_policies
+from sfactory.config.schema import Config, OptimConfig, RunConfig
 from sfactory.layout import Layout
-from sfactory.messages import ToActor, ToLearner, ToMain
-from sfactory.shared.channel import Channel
-from sfactory.shared.control import Control, LearnerCommands
-from sfactory.shared.slots import SlotTable
-from sfactory.shared.status import StatusBoard
-from sfactory.shared.trajectories import TrajectoryBuffer
+from sfactory.learner.coefficients import standing_still
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.weights import SharedWeights
-from sfactory.spec import EnvSpec
 
 
 @dataclass(frozen=True)
@@ -37,35 +32,45 @@ class Limits:
 
 @dataclass(frozen=True)
 class LearnerSetup:
-    """Everything a learner process works with.
+    """Everything a learner process works with. checkpoint_dir: None where nothing is saved (benchmarks)."""
 
-    checkpoint_dir: None where nothing is saved (benchmarks). orders: commands from main during the run; None without a
-    population. trains: False for a policy that acts with its saved weights and does not learn.
-    after_train_step: module:function, see ``Hooks``.
-    """
-
+    config: Config
+    shared: SharedObjects
     policy: int
     seed: int
     device: str
     threads: int
-    stage: Literal["sample", "learn", "full"]
     checkpoint_dir: str | None
-    limits: Limits
-    spec: EnvSpec
-    layout: Layout
-    model: ModelConfig
-    algo: AlgoConfig
-    optim: OptimConfig
-    learner: LearnerConfig
-    checkpoint: CheckpointConfig
-    trajectories: TrajectoryBuffer
-    table: SlotTable
-    control: Control
-    status: StatusBoard
-    weights: SharedWeights
-    inbox: Channel[ToLearner]
-    to_actors: list[Channel[ToActor]]
-    to_main: Channel[ToMain]
-    trains: bool = True
-    orders: LearnerCommands | None = None
-    after_train_step: tuple[str, ...] = ()
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the run with the batch sizes of this learner."""
+        return self.shared.layout.with_batches(self.config.learner)
+
+    @property
+    def weights(self) -> SharedWeights:
+        """Those that it publishes."""
+        return self.shared.weights[self.policy]
+
+    @property
+    def trains(self) -> bool:
+        """False for a policy that acts with its saved weights and does not learn."""
+        return self.policy in learning_policies(self.config)
+
+    @property
+    def limits(self) -> Limits:
+        """When training is over; a benchmark ends by itself."""
+        if self.config.benchmark.benchmark:
+            return Limits(env_steps=2**62, seconds=float("inf"))
+        return Limits.of(self.config.run, self.config.sampling.env_frameskip)
+
+    @property
+    def optim(self) -> OptimConfig:
+        """Learning the same data again and again would diverge; a rate of 0 costs as much."""
+        optim = self.config.optim
+        return standing_still(optim) if self.config.benchmark.stage == "learn" else optim
+
+    @property
+    def after_train_step(self) -> tuple[str, ...]:
+        """module:function, see ``Hooks``; none in a benchmark."""
+        return () if self.config.benchmark.benchmark else self.config.hooks.after_train_step

@@ -10,28 +10,27 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from threadpoolctl import threadpool_limits
 
 from sfactory.clock import BLOCK_S, Deadline, Every
-from sfactory.config.schema import EvaluationConfig, ModelConfig, SamplingConfig
+from sfactory.config.schema import Config
 from sfactory.env.conversion import BadObservation
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env, see_gpu_of
 from sfactory.env.vector import SoleEnv
 from sfactory.errors import SFactoryError
 from sfactory.inference.acting_policy import ActingPolicy
-from sfactory.layout import evaluator_name
-from sfactory.messages import TRUE_OBJECTIVE, EpisodeTotals, EvaluationPart, ToMain
+from sfactory.layout import episodes_of, evaluator_name
+from sfactory.messages import TRUE_OBJECTIVE, EpisodeTotals, EvaluationPart
 from sfactory.play.player import EnvFailed, Player
 from sfactory.play.rendering import AnyEnv
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
-from sfactory.shared.channel import Channel
-from sfactory.shared.control import Control
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusRow, Stopwatch
-from sfactory.shared.weights import EvalWeights, SharedWeights
-from sfactory.spec import EnvSpec
+from sfactory.shared.weights import EvalWeights
 
 _log = logging.getLogger(__name__)
 
@@ -43,21 +42,24 @@ _FOR_ENV = 0  # in place of an evaluation's number, which counts from 1: the see
 
 @dataclass(frozen=True)
 class EvaluatorSetup:
-    """Everything an evaluator works with. episodes: its own share. The other fields are as in ActorSetup."""
+    """Everything an evaluator works with. generation: see ActorSetup."""
 
+    config: Config
+    shared: SharedObjects
     evaluator: int
-    episodes: int
-    generation: int
     seed: int
-    evaluation: EvaluationConfig
-    sampling: SamplingConfig
-    model: ModelConfig
-    factory: EnvFactory
-    spec: EnvSpec
-    control: Control
-    weights: SharedWeights
-    candidate: EvalWeights
-    to_main: Channel[ToMain]
+    generation: int
+
+    @cached_property
+    def factory(self) -> EnvFactory:
+        """Makes its env."""
+        return EnvFactory.of(self.config.run, self.config.sampling)
+
+    @property
+    def candidate(self) -> EvalWeights:
+        """The weights that evaluators play."""
+        assert self.shared.candidate is not None, "without evaluators"
+        return self.shared.candidate
 
     def seed_of(self, number: int, attempt: int = 0) -> int:
         """Seed of its episodes of evaluation ``number``; ``attempt``: how often the env was recreated before."""
@@ -80,23 +82,25 @@ class Evaluator:
     def __init__(self, setup: EvaluatorSetup, make: Callable[[int], AnyEnv], row: StatusRow) -> None:
         """``make``: makes an env, given a seed; called again when an env has failed."""
         self._setup, self._make, self._row = setup, make, row
-        self._policy = ActingPolicy(setup.spec, setup.model, setup.candidate.weights, torch.device("cpu"))
+        self._shared, self._candidate, self._evaluation = setup.shared, setup.candidate, setup.config.evaluation
+        weights, device = self._candidate.weights, torch.device("cpu")
+        self._policy = ActingPolicy(setup.shared.spec, setup.config.model, weights, device)
         self._deadline: Deadline | None = None
         self._restarts = self._played = 0
         self._make_env()
-        self._due = Every(setup.evaluation.eval_interval_sec)
+        self._due = Every(self._evaluation.eval_interval_sec)
         self._watch = Stopwatch(row)
 
     def run(self) -> None:
         """Evaluate until a stop is ordered; finish a candidate that waits then, if it does not take long."""
-        while not self._setup.control.stopping:
+        while not self._shared.control.stopping:
             self.turn(BLOCK_S)
         if self._candidate_waits:
             self._play()
 
     def turn(self, timeout: float) -> None:
         """Play a candidate if there is one, or wait for one up to ``timeout`` seconds."""
-        presents, candidate, weights = self._setup.evaluator == 0, self._setup.candidate, self._setup.weights
+        presents, candidate, weights = self._setup.evaluator == 0, self._candidate, self._shared.weights[0]
         if presents and candidate.done and weights.publications and self._due.due():
             candidate.present(weights)
         if self._candidate_waits:
@@ -110,7 +114,7 @@ class Evaluator:
     @property
     def _candidate_waits(self) -> bool:
         """Whether there is a candidate that this evaluator has not played yet."""
-        return self._setup.candidate.number > self._played
+        return self._candidate.number > self._played
 
     def close(self) -> None:
         """Close the env."""
@@ -120,9 +124,9 @@ class Evaluator:
         setup = self._setup
         self._env = self._make(setup.seed_of(_FOR_ENV, self._restarts))
         self._player = Player(
-            *(self._env, setup.spec, self._policy, self._check_stop),
+            *(self._env, self._shared.spec, self._policy, self._check_stop),
             name=setup.name,
-            deterministic=setup.evaluation.eval_deterministic,
+            deterministic=self._evaluation.eval_deterministic,
         )
 
     def _check_stop(self, env: AnyEnv) -> None:
@@ -134,15 +138,15 @@ class Evaluator:
     @property
     def _no_time_left(self) -> bool:
         """True once _FINISH_S have passed since a stop was first seen here."""
-        if not self._setup.control.stopping:
+        if not self._shared.control.stopping:
             return False
         if self._deadline is None:
             self._deadline = Deadline(_FINISH_S)
         return self._deadline.passed
 
     def _play(self) -> None:
-        setup = self._setup
-        self._played = number = setup.candidate.number
+        evaluator, candidate = self._setup.evaluator, self._candidate
+        self._played = number = candidate.number
         self._policy.refresh()
         totals: EpisodeTotals | None = None
         while totals is None:
@@ -152,23 +156,24 @@ class Evaluator:
                 return
             except (EnvFailed, BadObservation) as error:
                 self._recreate_env(error)
-        part = EvaluationPart(setup.evaluator, number, self._policy.version, totals)
-        while not setup.to_main.try_put(part):
+        part = EvaluationPart(evaluator, number, self._policy.version, totals)
+        while not self._shared.actors_to_main.try_put(part):
             if self._no_time_left:
                 return
             time.sleep(_RETRY_S)
-        setup.candidate.mark_done(setup.evaluator, number)
+        candidate.mark_done(evaluator, number)
 
     def _play_episodes(self, number: int) -> EpisodeTotals:
         totals, seed = EpisodeTotals(), self._setup.seed_of(number, self._restarts)
-        for episode in self._player.episodes(self._setup.episodes, _NO_STEP_LIMIT, seed):
+        share = episodes_of(self._setup.evaluator, self._shared.layout.evaluators, self._evaluation.eval_episodes)
+        for episode in self._player.episodes(share, _NO_STEP_LIMIT, seed):
             objective = episode.stats.get(TRUE_OBJECTIVE, math.nan)
             totals = totals.merged(EpisodeTotals.of(episode.episode_return, episode.length, objective))
         return totals
 
     def _recreate_env(self, error: SFactoryError) -> None:
         """Recreate the env, or raise ``error`` if that was done as often as is allowed."""
-        allowed = self._setup.sampling.max_env_restarts
+        allowed = self._setup.config.sampling.max_env_restarts
         if self._restarts >= allowed:
             raise error
         self._restarts += 1
@@ -184,9 +189,9 @@ class Evaluator:
 def run_evaluator(setup: EvaluatorSetup, row: StatusRow) -> None:
     """Run an evaluator's process: make the env, then evaluate until a stop is ordered."""
     row.begin_work()
-    see_gpu_of(setup.evaluator, setup.sampling.actor_worker_gpus)
+    see_gpu_of(setup.evaluator, setup.config.sampling.actor_worker_gpus)
     torch.set_num_threads(1)
-    single_thread = setup.sampling.force_envs_single_thread
+    single_thread = setup.config.sampling.force_envs_single_thread
     if single_thread:
         threadpool_limits(1)  # for as long as the process lives, so not used as a context
     seed_libraries(setup.seed_of(_FOR_ENV))
@@ -196,7 +201,7 @@ def run_evaluator(setup: EvaluatorSetup, row: StatusRow) -> None:
         if factory.makes_vectors:
             # Some vector envs can only be seeded when they are made.
             return SoleEnv(factory.vector(1, seed))
-        return factory.agents() if setup.spec.agents else factory()
+        return factory.agents() if setup.shared.spec.agents else factory()
 
     evaluator = Evaluator(setup, make, row)
     try:

@@ -19,7 +19,7 @@ from sfactory.report.console import Console
 from sfactory.report.observers import Observers
 from sfactory.report.scalars import account_scalars
 from sfactory.report.writers import Scalars, Writers, numbers_of
-from sfactory.supervise.shared_objects import SharedObjects
+from sfactory.shared.objects import SharedObjects
 from sfactory.system.cores import Cores
 
 

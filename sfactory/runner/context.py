@@ -20,8 +20,8 @@ from sfactory.report.console import Console
 from sfactory.report.observers import Observers, RunFacts
 from sfactory.report.reporter import Reporter
 from sfactory.runner.pbt_driver import PbtDriver
+from sfactory.shared.objects import SharedObjects
 from sfactory.supervise.restarts import RestartBudget
-from sfactory.supervise.shared_objects import SharedObjects
 
 _log = logging.getLogger(__name__)
 

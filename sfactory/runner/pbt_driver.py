@@ -21,7 +21,7 @@ from sfactory.pbt.population import Population
 from sfactory.pbt.ranking import Objectives, ranking_metric
 from sfactory.report.collector import ReportCollector
 from sfactory.shared.control import LearnerCommand
-from sfactory.supervise.shared_objects import SharedObjects
+from sfactory.shared.objects import SharedObjects
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class PbtDriver:
         assert shared.orders is not None, "a population has several policies"
         self._population, self._reports, self._rundir = population, reports, rundir
         self.config_of = population.config_for  # the config with which the learner of a policy starts
-        self._commands, self._schemes = shared.orders, shared.schemes
+        self._commands, self._reward_shaping = shared.orders, shared.reward_shaping
         self._is_done = shared.has_learned_enough  # it has saved then, and its learner executes no commands any more
         self._target, self._stats_avg = config.population.pbt_target_objective, config.report.stats_avg
         self._objective: str | None = None
@@ -180,5 +180,5 @@ class PbtDriver:
         self._turns[event.policy] = _Turn(event, saving=None)
 
     def _shape(self, policy: int, shaping: RewardShaping | None) -> None:
-        if self._schemes is not None and shaping is not None:
-            self._schemes.set(policy, shaping)
+        if self._reward_shaping is not None and shaping is not None:
+            self._reward_shaping.set(policy, shaping)

@@ -15,15 +15,15 @@ import torch
 
 from sfactory.actor.actor_process import make_actor
 from sfactory.actor.base_actor import Actor
-from sfactory.actor.setup import close_envs, make_splits
+from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.clock import Every
 from sfactory.config.population_rules import learning_policies
 from sfactory.errors import ExitCode, SFactoryError
 from sfactory.experiment.summary import Outcome
-from sfactory.inference.acting_policy import ActingPolicy
-from sfactory.inference.policy_worker import PolicyWorker
+from sfactory.inference.policy_worker import PolicySetup, PolicyWorker
 from sfactory.learner.learner import Learner
 from sfactory.learner.learner_process import LearnerWorker
+from sfactory.learner.setup import LearnerSetup
 from sfactory.planning.plan import device_of
 from sfactory.process.signals import Interrupted, stdout_to_stderr
 from sfactory.runner.context import Executor, RunContext
@@ -85,8 +85,7 @@ class SerialExecutor(Executor):
         self._learner_workers = [self._make_learner(policy) for policy in range(layout.num_policies)]
         # Actions are drawn from here on, different ones in each session.
         torch.manual_seed(seed_at(seed, Branch.INFERENCE, 0, 0, generation))
-        workers = range(layout.policy_workers)
-        self._policy_workers = [self._make_policy_worker(p, i) for p in range(layout.num_policies) for i in workers]
+        self._policy_workers = [self._make_policy_worker(worker) for worker in range(len(layout.policy_worker_names))]
         self._actors = [self._make_actor(actor) for actor in range(layout.num_actors)]
         interrupts.on_first = self._order_stop
         interrupts.raising_again = True
@@ -171,7 +170,8 @@ class SerialExecutor(Executor):
             torch.manual_seed(seed_at(context.seed, Branch.LEARNER, policy))
             config = context.config if self._pbt_driver is None else self._pbt_driver.config_of(policy)
             directory = str(context.run_dir.checkpoint_dir(policy))
-            setup = shared.learner(policy, config, context.seed, device_of(policy, context.plan.device), 1, directory)
+            device = device_of(policy, context.plan.device)
+            setup = LearnerSetup(config, shared, policy, context.seed, device, 1, directory)
             row = shared.status.row(name)
             learner = Learner(setup, row)
             self._learners.append(learner)
@@ -180,23 +180,22 @@ class SerialExecutor(Executor):
                 learner.checkpointer.save_first()
             return LearnerWorker(setup, learner, row)
 
-    def _make_policy_worker(self, policy: int, worker: int) -> PolicyWorker:
+    def _make_policy_worker(self, worker: int) -> PolicyWorker:
         context, shared = self._context, self._shared
-        name = self._layout.policy_worker_names[policy * self._layout.policy_workers + worker]
+        name = self._layout.policy_worker_names[worker]
         with _failing_as(name):
-            device, generation = device_of(policy, context.plan.device), context.resumed.env_steps
-            setup = shared.policy_worker(policy, worker, context.config, context.seed, generation, device)
-            acting = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device(setup.device))
-            return PolicyWorker(setup, acting, shared.status.row(name))
+            device = device_of(worker // self._layout.policy_workers, context.plan.device)
+            setup = PolicySetup(context.config, shared, worker, context.seed, context.resumed.env_steps, device)
+            return PolicyWorker(setup, setup.make_policy(), shared.status.row(name))
 
     def _make_actor(self, actor: int) -> Actor:
         context, shared, name = self._context, self._shared, self._layout.actor_names[actor]
         row = shared.status.row(name)
         with _failing_as(name):
-            setup = shared.actor(actor, context.config, context.seed, context.resumed.env_steps)
+            setup = ActorSetup(context.config, shared, actor, context.seed, context.resumed.env_steps)
             splits = make_splits(setup, row)
             self._envs.callback(close_envs, splits)
-            return make_actor(setup, splits, context.config.model, row)
+            return make_actor(setup, splits, row)
 
     def _save_all(self) -> None:
         """Have every learner save that has not failed; raises the first failure once all have tried."""

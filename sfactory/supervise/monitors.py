@@ -13,8 +13,8 @@ from sfactory.clock import TIMEOUTS, now
 from sfactory.process.signals import Interrupts
 from sfactory.shared.channel import Channel
 from sfactory.shared.diagnosis import describe_processes
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusBoard
-from sfactory.supervise.shared_objects import SharedObjects
 
 _log = logging.getLogger(__name__)
 

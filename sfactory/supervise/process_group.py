@@ -17,19 +17,21 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from sfactory.actor.actor_process import run_actor
+from sfactory.actor.setup import ActorSetup
 from sfactory.clock import Deadline, now
 from sfactory.config.schema import Config
 from sfactory.errors import ExitCode, LearnerDied, SFactoryError, WorkerDied
-from sfactory.inference.policy_worker import run_policy_worker
+from sfactory.inference.policy_worker import PolicySetup, run_policy_worker
 from sfactory.layout import ACTORS, EVALUATORS, POLICY_WORKERS, is_actor, is_learner, is_policy_worker
 from sfactory.learner.learner_process import run_learner
+from sfactory.learner.setup import LearnerSetup
 from sfactory.planning.plan import device_of
-from sfactory.play.evaluator import run_evaluator
+from sfactory.play.evaluator import EvaluatorSetup, run_evaluator
 from sfactory.process.spawn import ChildSpec, Spawner, child_main
 from sfactory.process.stack_dump import StackDump
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State, StatusRow
-from sfactory.supervise.shared_objects import SharedObjects
 from sfactory.system.cores import Cores
 
 _REAP_S = 5.0
@@ -125,12 +127,12 @@ class ProcessGroup:
         for policy, name in enumerate(layout.learner_names):
             config = work.config if work.config_of is None else work.config_of(policy)
             device, directory = device_of(policy, work.device), work.checkpoint_dirs[policy]
-            self._start(name, run_learner, shared.learner(policy, config, work.seed, device, threads, directory))
+            setup = LearnerSetup(config, shared, policy, work.seed, device, threads, directory)
+            self._start(name, run_learner, setup)
         for index in range(len(layout.policy_worker_names)):
             self._start_policy_worker(index)
         for evaluator, name in enumerate(layout.evaluator_names):
-            setup = shared.evaluator(evaluator, work.config, work.seed, work.generation)
-            self._start(name, run_evaluator, setup)
+            self._start(name, run_evaluator, EvaluatorSetup(work.config, shared, evaluator, work.seed, work.generation))
 
     def start_actors(self) -> None:
         """Start waiting actors, as many as may make and reset envs at the same time."""
@@ -141,8 +143,9 @@ class ProcessGroup:
             actor = self._waiting.popleft()
             pinned = work.config.sampling.set_workers_cpu_affinity
             cores = work.cores.cores_of_actor(actor, layout.num_actors) if pinned else None
-            setup = self._shared.actor(actor, work.config, work.seed, work.generation, self._attempts[actor])
-            self._start(layout.actor_names[actor], run_actor, setup, work.config.model, cores)
+            attempt = self._attempts[actor]
+            setup = ActorSetup(work.config, self._shared, actor, work.seed, work.generation, attempt)
+            self._start(layout.actor_names[actor], run_actor, setup, cores)
 
     def replace(self, name: str) -> None:
         """Start a new process for an actor or a policy worker that has died; an actor gets new seeds.
@@ -163,9 +166,8 @@ class ProcessGroup:
 
     def _start_policy_worker(self, index: int) -> None:
         layout, work = self._shared.layout, self._workload
-        policy, worker = divmod(index, layout.policy_workers)
-        device = device_of(policy, work.device)
-        setup = self._shared.policy_worker(policy, worker, work.config, work.seed, work.generation, device)
+        device = device_of(index // layout.policy_workers, work.device)
+        setup = PolicySetup(work.config, self._shared, index, work.seed, work.generation, device)
         self._start(layout.policy_worker_names[index], run_policy_worker, setup)
 
     def _start(self, name: str, role: Callable[..., None], *given: object) -> None:

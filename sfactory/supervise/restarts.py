@@ -15,10 +15,10 @@ import logging
 from sfactory.clock import now
 from sfactory.errors import RingsLost, SFactoryError, WorkerDied
 from sfactory.layout import is_actor, is_policy_worker
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusBoard
 from sfactory.supervise.hang_detection import HangDetector
 from sfactory.supervise.process_group import ChildProcess, ProcessExit, ProcessGroup
-from sfactory.supervise.shared_objects import SharedObjects
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ import torch
 
 from sfactory.config.schema import Config, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
 from sfactory.learner.learner import Learner
+from sfactory.learner.setup import LearnerSetup
 from sfactory.spec import EnvSpec
 from sfactory_envs.synthetic.counting import FIELD_LIMIT, Counting
 from tests.support.long import long
@@ -55,7 +56,7 @@ def test_sampled_steps_are_trained_or_masked_or_in_progress(
 
     with Sampler(config, EnvSpec.of_spaces(env.observation_space, env.action_space)) as sampler:
         row = sampler.shared.status.row("sf-learner-0")
-        learning = Learner(sampler.shared.learner(0, config, 1, "cpu", 1, None), row)
+        learning = Learner(LearnerSetup(config, sampler.shared, 0, 1, "cpu", 1, None), row)
         learning.begin()
         staging = WitnessStaging(sampler)
         for _ in range(40):

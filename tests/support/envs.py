@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_info
 
 from sfactory.messages import TrajectoryReady
 from sfactory.shared.channel import Channel
+from sfactory.shared.objects import SharedObjects
 from sfactory_envs.synthetic.faulty import Fuse
 from tests.support.rings import lock_for_ever
 
@@ -152,7 +153,9 @@ class Exiting(Countdown):
 
 
 def _ring_of(reader: str) -> Channel[Any]:
-    (ring,) = [found for found in gc.get_objects() if isinstance(found, Channel) and found.reader == reader]
+    (shared,) = [found for found in gc.get_objects() if isinstance(found, SharedObjects)]
+    rings: list[Channel[Any]] = [*shared.to_policies, *shared.to_learners, shared.actors_to_main]
+    (ring,) = [ring for ring in rings if ring.reader == reader]
     return ring
 
 

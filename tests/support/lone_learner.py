@@ -12,11 +12,12 @@ from sfactory.config.flags import config_of
 from sfactory.layout import Layout
 from sfactory.learner.learner import Learner
 from sfactory.learner.learner_process import LearnerWorker
+from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.staging import Staging
 from sfactory.learner.threads import Threads
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
-from sfactory.supervise.shared_objects import SharedObjects
+from sfactory.shared.objects import SharedObjects
 from tests.support.parts import VECTOR
 
 M = TypeVar("M")
@@ -41,8 +42,9 @@ class LoneLearner:
         sampling, population = self.config.sampling, self.config.population
         self.layout = Layout.plan(sampling, self.config.learner, "central", model.state_size, population=population)
         self.shared = SharedObjects(VECTOR, self.layout, flat_bytes(model))
-        self.setup = self.shared.learner(
-            0, self.config, 1, "cpu", 1, None if checkpoints is None else str(checkpoints / "checkpoint_p0")
+        self.setup = LearnerSetup(
+            *(self.config, self.shared, 0, 1, "cpu", 1),
+            checkpoint_dir=None if checkpoints is None else str(checkpoints / "checkpoint_p0"),
         )
         self.row = self.shared.status.row("sf-learner-0")
         torch.manual_seed(11)

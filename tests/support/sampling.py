@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from sfactory.actor.actor_process import make_actor, run_actor
-from sfactory.actor.setup import close_envs, make_splits
+from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.actor.split import Split
 from sfactory.config.schema import Config
-from sfactory.inference.acting_policy import ActingPolicy
-from sfactory.inference.policy_worker import PolicyWorker, run_policy_worker
+from sfactory.inference.policy_worker import PolicySetup, PolicyWorker, run_policy_worker
 from sfactory.layout import Layout
 from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.staging import Staging
@@ -26,10 +24,10 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.process.spawn import ChildSpec, Spawner, child_main
 from sfactory.shared.control import Stop
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
 from sfactory.spec import EnvSpec
-from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.processes import eventually
 
 Array = npt.NDArray[Any]
@@ -82,15 +80,14 @@ class SerialSampler(Sampling):
             weights.publish(self.flat.to_host(), 0)
         self._workers: list[Any] = []
         for number, name in enumerate(layout.policy_worker_names):
-            setup = shared.policy_worker(*divmod(number, layout.policy_workers), config, seed, 0, "cpu")
-            policy = ActingPolicy(setup.spec, setup.model, setup.weights, torch.device("cpu"))
-            self._workers.append(PolicyWorker(setup, policy, shared.status.row(name)))
+            setup = PolicySetup(config, shared, number, seed, 0, "cpu")
+            self._workers.append(PolicyWorker(setup, setup.make_policy(), shared.status.row(name)))
         self._splits: list[Split] = []
         for actor, name in enumerate(layout.actor_names):
-            actor_setup, row = shared.actor(actor, config, seed, 0), shared.status.row(name)
+            actor_setup, row = ActorSetup(config, shared, actor, seed, 0), shared.status.row(name)
             splits = make_splits(actor_setup, row)
             self._splits += splits
-            self._workers.append(make_actor(actor_setup, splits, config.model, row))
+            self._workers.append(make_actor(actor_setup, splits, row))
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -128,9 +125,9 @@ class Sampler(Sampling):
         spawner.open()
         targets: dict[str, tuple[Any, ...]] = {}
         for worker, name in enumerate(self.layout.policy_worker_names):
-            targets[name] = run_policy_worker, shared.policy_worker(0, worker, config, seed, 0, "cpu")
+            targets[name] = run_policy_worker, PolicySetup(config, shared, worker, seed, 0, "cpu")
         for actor, name in enumerate(self.layout.actor_names):
-            targets[name] = run_actor, shared.actor(actor, config, seed, 0), config.model, None
+            targets[name] = run_actor, ActorSetup(config, shared, actor, seed, 0), None
         for name, target in targets.items():
             spec = ChildSpec(name, shared.status, shared.failures, niceness=0)
             self._processes[name] = spawner.process(child_main, spec, *target)

@@ -13,9 +13,9 @@ from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.config.flags import config_of
 from sfactory.env.factory import EnvFactory
 from sfactory.layout import Layout
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State, StatusRow
-from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import SCALAR
 from tests.support.scripted_env import Faults, ScriptedEnv
 
@@ -80,10 +80,11 @@ def shared_objects_of(flags: dict[str, Any]) -> SharedObjects:
 
 def setup_of(record: Record, **flags: Any) -> tuple[ActorSetup, StatusRow]:
     shared = shared_objects_of(flags)
-    setup = shared.actor(1, config_of({**FLAGS, **flags}), 5, 0)
+    setup = ActorSetup(config_of({**FLAGS, **flags}), shared, 1, 5, 0)
+    vars(setup)["factory"] = RecordedFactory("any", record=record)
     record.row = shared.status.row("sf-actor-1")
     record.row.start()
-    return dataclasses.replace(setup, factory=RecordedFactory("any", record=record)), record.row
+    return setup, record.row
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ def test_actors_wait_their_share_except_in_benchmarks_and_serial_mode(
 ) -> None:
     shared, config = shared_objects_of(flags), config_of({**FLAGS, **flags})
 
-    assert [shared.actor(actor, config, 1, 0).first_wait_s for actor in range(len(waits))] == waits
+    assert [ActorSetup(config, shared, actor, 1, 0).first_wait_s for actor in range(len(waits))] == waits
 
 
 @pytest.mark.parametrize(("limit", "filling"), [(0, 2), (1, 1)])
@@ -144,9 +145,9 @@ def test_an_actor_has_no_more_slots_in_flight_than_its_flag_allows(record: Recor
     flags = {"max_sample_requests_in_flight_per_worker": limit}
     setup, row = setup_of(record, **flags)
 
-    make_actor(setup, make_splits(setup, row), config_of(FLAGS).model, row).turn(0)
+    make_actor(setup, make_splits(setup, row), row).turn(0)
 
-    states = [setup.table.state(slot) for slot in setup.table.slots_of(1)]
+    states = [setup.shared.table.state(slot) for slot in setup.shared.table.slots_of(1)]
     assert states.count(SlotState.FILLING) == filling
 
 
@@ -163,7 +164,7 @@ def test_the_limits_of_faults_are_those_of_the_flags(
     record.faults = faults
     setup, row = setup_of(record, **flags)
     split = make_splits(setup, row)[0]
-    split.begin(setup.trajectories.slot(0))
+    split.begin(setup.shared.trajectories.slot(0))
 
     split.step()
 

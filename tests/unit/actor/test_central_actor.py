@@ -6,7 +6,6 @@ import pytest
 
 from sfactory.actor.actor_process import make_actor
 from sfactory.actor.setup import make_splits
-from sfactory.config.schema import ModelConfig
 from sfactory.messages import ActReply, ActRequest
 from tests.unit.actor.test_actor_setup import Record, setup_of
 
@@ -16,7 +15,7 @@ class ActorWithChannels:
 
     def __init__(self) -> None:
         setup, row = setup_of(Record())
-        self.turn = make_actor(setup, make_splits(setup, row), ModelConfig(), row).turn
+        self.turn = make_actor(setup, make_splits(setup, row), row).turn
         self.to_policy, self.replies = setup.to_policies[0], setup.inbox
 
     def requests(self) -> list[tuple[int, int]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from sfactory.actor.base_actor import TrajectoryOutput
+from sfactory.actor.setup import ActorSetup
 from sfactory.actor.split import Split
 from sfactory.config.flags import config_of
 from sfactory.messages import (
@@ -21,8 +21,8 @@ from sfactory.messages import (
     TrajectoryReady,
 )
 from sfactory.shared.channel import Channel
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
-from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.episodes import finished_episodes
 from tests.support.parts import SCALAR, small_layout
 from tests.support.scripted_env import Episode, ScriptedEnv
@@ -41,7 +41,8 @@ class Sender:
         shared = SharedObjects(SCALAR, small_layout(rows=2, rollout=ROLLOUT, slots_per_split=slots), weight_bytes=64)
         config = config_of({"env": "any", "max_sample_requests_in_flight_per_worker": in_flight})
         self.to_main: Channel[ToMain] = Channel("main", TO_MAIN, capacity, MAX_REPORT_BYTES)
-        self._setup = dataclasses.replace(shared.actor(1, config, 1, 0), to_main=self.to_main)
+        shared.actors_to_main = self.to_main
+        self._setup = ActorSetup(config, shared, 1, 1, 0)
         self.table, self.to_learner = shared.table, shared.to_learners[0]
         self.start_actor([(3, "terminated")])
         self._ended = 0

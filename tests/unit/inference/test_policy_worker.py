@@ -13,13 +13,13 @@ import torch
 
 from sfactory.config.flags import config_of
 from sfactory.inference.acting_policy import ActingPolicy
-from sfactory.inference.policy_worker import PolicyWorker
+from sfactory.inference.policy_worker import PolicySetup, PolicyWorker
 from sfactory.layout import Layout
 from sfactory.messages import ActReply, ActRequest
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.trajectories import Slot
-from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR
 
 T = 4
@@ -57,7 +57,7 @@ class Worker:
             return act(obs, state)
 
         policy.act = observed_act  # type: ignore[assignment, method-assign]
-        setup = self.shared.policy_worker(0, 0, config, 1, 0, "cpu")
+        setup = PolicySetup(config, self.shared, 0, 1, 0, "cpu")
         self.turn = PolicyWorker(setup, policy, self.shared.status.row("sf-policy-0-0")).turn
 
     def slot(self, actor: int) -> Slot:

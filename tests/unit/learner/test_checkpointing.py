@@ -15,12 +15,12 @@ from sfactory.errors import CannotSaveError, CheckpointError, DivergedError
 from sfactory.learner import checkpointing as checkpointing
 from sfactory.learner.checkpointing import Checkpointer, Progress, payload_of, restore
 from sfactory.learner.learner import Publisher
-from sfactory.learner.setup import Limits
+from sfactory.learner.setup import LearnerSetup, Limits
 from sfactory.learner.train_stats import Learned
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
-from sfactory.supervise.shared_objects import SharedObjects
+from sfactory.shared.objects import SharedObjects
 from tests.support.equality import assert_same
 from tests.support.parts import VECTOR, random_batch, small_layout, tiny_model, trainer_for
 
@@ -49,7 +49,7 @@ class LoneCheckpointer:
         self.trainer = trainer_for(tiny_model())
         self.progress = Progress(env_steps=100, agent_steps=300, run_env_steps=100)
         config = Config(checkpoint=CheckpointConfig(**{**defaults, **fields}))
-        setup = shared.learner(0, config, 1, "cpu", 1, str(path))
+        setup = LearnerSetup(config, shared, 0, 1, "cpu", 1, str(path))
         self.row = shared.status.row("sf-learner-0")
         publisher = Publisher(FlatState(self.trainer.model), setup.weights, 1)
         self.checkpointer = Checkpointer(setup, self.trainer, self.progress, self.row, publisher.check)

@@ -14,18 +14,20 @@ import pytest
 import torch
 
 from sfactory.actor.actor_process import run_actor
+from sfactory.actor.setup import ActorSetup
 from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
 from sfactory.env.factory import EnvFactory
-from sfactory.inference.policy_worker import run_policy_worker
+from sfactory.inference.policy_worker import PolicySetup, run_policy_worker
 from sfactory.layout import Layout
 from sfactory.learner.learner_process import run_learner
+from sfactory.learner.setup import LearnerSetup
 from sfactory.messages import ActReply, ActRequest, SlotFreed
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
 from sfactory.shared.control import Stop
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
-from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import SCALAR
 from tests.support.processes import eventually
 from tests.support.scripted_env import ScriptedEnv
@@ -71,7 +73,7 @@ def first_weights(seed: int) -> Array:
     config = config_of(FLAGS)
     shared = shared_objects_of(config)
     shared.control.order_stop(Stop.NOW)
-    run_learner(shared.learner(0, config, seed, "cpu", 1, None), shared.status.row("sf-learner-0"))
+    run_learner(LearnerSetup(config, shared, 0, seed, "cpu", 1, None), shared.status.row("sf-learner-0"))
     weights = np.empty(shared.weights[0].nbytes, np.uint8)
     shared.weights[0].read_into(weights)
     return weights
@@ -95,7 +97,7 @@ def actions_of_policy_worker(weights: Array, seed: int, worker: int, generation:
     config = config_of(FLAGS)
     shared = shared_objects_of(config)
     shared.weights[0].publish(weights, 0)
-    setup = shared.policy_worker(0, worker, config, seed, generation, "cpu")
+    setup = PolicySetup(config, shared, worker, seed, generation, "cpu")
     with running(shared, run_policy_worker, setup, shared.status.row(f"sf-policy-0-{worker}")):
         for t in range(4):
             setup.inbox.put(ActRequest(0, 0, 0, t, t % 2, 0))
@@ -108,9 +110,10 @@ def actions_of_local_actor(weights: Array, seed: int, actor: int, generation: in
     config = config_of({**FLAGS, "policy_workers_per_policy": 1, "inference": "local"})
     shared = shared_objects_of(config, "local")
     shared.weights[0].publish(weights, 0)
-    setup = dataclasses.replace(shared.actor(actor, config, seed, generation, attempt), factory=Scripted("any"))
+    setup = ActorSetup(config, shared, actor, seed, generation, attempt)
+    vars(setup)["factory"] = Scripted("any")
     slot = shared.table.slots_of(actor)[0]
-    with running(shared, run_actor, setup, config.model, None, shared.status.row(f"sf-actor-{actor}")):
+    with running(shared, run_actor, setup, None, shared.status.row(f"sf-actor-{actor}")):
         assert eventually(lambda: shared.table.state(slot) is SlotState.READY, END_S)
     return shared.trajectories.slot(slot).actions["action"]
 

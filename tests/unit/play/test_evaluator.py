@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from sfactory.actor.setup import ActorSetup
 from sfactory.config.flags import config_of
 from sfactory.config.schema import Config
 from sfactory.env.factory import EnvFactory
@@ -26,8 +27,8 @@ from sfactory.play.evaluator import Evaluator, EvaluatorSetup, run_evaluator
 from sfactory.play.player import EnvFailed
 from sfactory.report.eval_results import EvaluationReport, EvaluationReports
 from sfactory.shared.control import Stop
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State
-from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import SCALAR
 from tests.support.scripted_env import ScriptedEnv
 
@@ -64,7 +65,7 @@ class Run:
         self.shared.weights[0].publish(self._flat.to_host(), version)
 
     def setup(self, evaluator: int = 0, seed: int = 1, generation: int = 0) -> EvaluatorSetup:
-        return self.shared.evaluator(evaluator, self.config, seed, generation)
+        return EvaluatorSetup(self.config, self.shared, evaluator, seed, generation)
 
     def evaluator(self, *envs: ScriptedEnv, evaluator: int = 0, seed: int = 1) -> Evaluator:
         """``envs``: made in this order."""
@@ -121,7 +122,7 @@ def test_all_evaluators_play_the_same_version_though_newer_ones_are_published() 
 def test_seeds_of_evaluations_are_used_for_nothing_else() -> None:
     run = Run(eval_workers=2, eval_episodes=4)
     setups = [run.setup(*which) for which in itertools.product((0, 1), (1, 2), (0, 9))]
-    actor = run.shared.actor(0, run.config, 1, 0)
+    actor = ActorSetup(run.config, run.shared, 0, 1, 0)
 
     seeds = [setup.seed_of(number) for setup in setups for number in (0, 1, 2)]
 
@@ -220,9 +221,10 @@ def test_an_evaluator_closes_its_env_at_the_end(monkeypatch: pytest.MonkeyPatch)
     run = Run(0)
     run.shared.control.order_stop(Stop.SAVE)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    row = run.shared.status.row("sf-eval-0")
+    row, setup = run.shared.status.row("sf-eval-0"), run.setup()
+    vars(setup)["factory"] = Scripted("any")
 
-    run_evaluator(dataclasses.replace(run.setup(), factory=Scripted("any")), row)
+    run_evaluator(setup, row)
 
     assert env.closed
     assert row.get("state") == State.RUNNING

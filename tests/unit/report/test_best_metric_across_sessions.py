@@ -13,11 +13,12 @@ from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Summary
 from sfactory.learner.learner import Learner
+from sfactory.learner.setup import LearnerSetup
 from sfactory.messages import PolicyLag
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
 from sfactory.report.collector import ReportCollector
-from sfactory.supervise.shared_objects import SharedObjects
+from sfactory.shared.objects import SharedObjects
 from tests.support.parts import VECTOR, small_layout
 
 LOWEST = float("-inf")
@@ -36,7 +37,7 @@ class Session:
         config = config_with(metric)
         shared = SharedObjects(VECTOR, small_layout(), flat_bytes(ActorCritic(VECTOR, config.model)))
         self._control = shared.control
-        setup = shared.learner(0, config, 1, "cpu", 1, str(rundir.checkpoint_dir(0)))
+        setup = LearnerSetup(config, shared, 0, 1, "cpu", 1, str(rundir.checkpoint_dir(0)))
         self._learning = Learner(setup, shared.status.row("sf-learner-0"))
         self._learning.begin()
 

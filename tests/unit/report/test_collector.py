@@ -33,8 +33,8 @@ from sfactory.report.collector import ReportCollector
 from sfactory.report.console import Console
 from sfactory.report.reporter import Reporter
 from sfactory.shared.channel import Channel
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import StatusBoard
-from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR, small_layout
 from tests.support.processes import eventually
 

@@ -26,7 +26,7 @@ from sfactory.process.signals import Interrupted, Interrupts
 from sfactory.report.console import Console, Progress
 from sfactory.report.observers import Observer, Observers, RunFacts
 from sfactory.report.reporter import Reporter
-from sfactory.supervise.shared_objects import SharedObjects
+from sfactory.shared.objects import SharedObjects
 from tests.support.parts import VECTOR, small_layout
 
 CONFIG = config_of({"env": "any", "with_tensorboard": False, "experiment_summaries_interval": 1})

@@ -19,8 +19,8 @@ from sfactory.pbt.state import Member, load_state
 from sfactory.report.collector import ReportCollector
 from sfactory.runner.pbt_driver import PbtDriver
 from sfactory.shared.control import LearnerCommand
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusRow
-from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR
 
 PERIOD = 1000

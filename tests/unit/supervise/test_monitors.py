@@ -11,10 +11,10 @@ import pytest
 from sfactory.clock import now
 from sfactory.messages import ActRequest
 from sfactory.process.signals import Interrupts
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusBoard
 from sfactory.supervise import monitors
 from sfactory.supervise.monitors import IdlePolicyWarning, StallWarnings, StatusDump
-from sfactory.supervise.shared_objects import SharedObjects
 from tests.support.parts import VECTOR, small_layout
 from tests.support.rings import lock_for_ever
 

@@ -11,11 +11,11 @@ import pytest
 from sfactory.clock import now
 from sfactory.errors import ExitCode, WorkerDied
 from sfactory.process.spawn import Spawner
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State, StatusRow
 from sfactory.supervise.process_group import ProcessExit, ProcessGroup
 from sfactory.supervise.restarts import RestartBudget, StartupMonitor, WorkerReplacement
-from sfactory.supervise.shared_objects import SharedObjects
 from sfactory.supervise.supervisor import Supervisor
 from tests.support.parts import VECTOR, small_layout
 

@@ -25,10 +25,10 @@ from sfactory.model.flat_state import flat_bytes
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
 from sfactory.shared.control import Stop
+from sfactory.shared.objects import SharedObjects
 from sfactory.spec import EnvSpec
 from sfactory.supervise import supervisor
 from sfactory.supervise.process_group import ProcessExit, ProcessGroup, Workload
-from sfactory.supervise.shared_objects import SharedObjects
 from sfactory.supervise.supervisor import Supervisor
 from sfactory.system.cores import Cores
 from tests.support.processes import eventually

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sfactory.supervise.shared_objects import SharedObjects
+from sfactory.shared.objects import SharedObjects
 from tests.support.parts import VECTOR, small_layout
 
 ROWS = small_layout().rows
