@@ -2,26 +2,84 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import signal
+import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from scripts.proc import marked
 from sfactory.errors import ExitCode
 from sfactory.launch.jobs import Entry, LaunchState
 from sfactory.process.signals import ECHO_S
 from tests.support import processes
-from tests.support.launches import CLEAN_S, Launch, description
+from tests.support.launches import description
 from tests.support.long import LONG
-from tests.support.trainer import ENDLESS
+from tests.support.trainer import ENDLESS, START_S, saved_env_steps, to_argv
 
 SECONDS = 10  # a run is killed soon after its first save, and must not have ended by itself before
 SIX = "grid = {seed = [1, 2], gamma = [0.5, 0.7, 0.9]}"
 NAMES = [f"run_seed_{seed}_gamma_{gamma}" for seed in (1, 2) for gamma in (0.5, 0.7, 0.9)]
+END_S = 240.0  # bound on a handful of short runs on a busy machine
+CLEAN_S = 30.0  # bound on everything being gone after a launcher that was killed: its runs save before they end
+
+
+class Launch(processes.MarkedProgram):
+    """One ``python -m sfactory.launcher``. ``close`` it, whatever happens."""
+
+    def __init__(self, text: str, folder: Path, **flags: object) -> None:
+        """Start it at once on the description ``text``; ``folder`` takes train_dir and outputs."""
+        file = folder / "runs.toml"
+        file.write_text(text)
+        self.folder = folder / "train_dir" / "many"
+        argv = [sys.executable, "-m", "sfactory.launcher", f"--run={file}", f"--train_dir={folder / 'train_dir'}"]
+        super().__init__(uuid.uuid4().hex, argv + to_argv(flags), folder)
+        self._start(self.argv, os.environ)
+
+    def wait(self, within_s: float = END_S) -> int:
+        return super().wait(within_s)
+
+    def runs(self) -> dict[str, dict[str, Any]]:
+        """The result, by the name of the run."""
+        return {run["experiment"]: run for run in json.loads(self.stdout.splitlines()[-1])["runs"]}
+
+    def mains(self) -> dict[str, int]:
+        """Process id of the main process of each run that lives, by its name."""
+        found: dict[str, int] = {}
+        for pid in [pid for pid, name in marked(self.mark).items() if name == "sf-main"]:
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+                found |= {word.partition("=")[2]: pid for word in words if word.startswith("--experiment=")}
+        return found
+
+    def saved_env_steps(self, name: str) -> int:
+        """Env steps of the newest checkpoint of a run, 0 if there is none."""
+        return saved_env_steps(self.folder / name)
+
+    def wait_until_saved(self, *names: str) -> None:
+        """Wait until runs of these names live and have saved something."""
+
+        def saved_or_ended() -> bool:
+            living = self.mains()
+            return self._process.poll() is not None or all(n in living and self.saved_env_steps(n) for n in names)
+
+        assert processes.eventually(saved_or_ended, START_S), self.report(f"{names} have not saved")
+        assert self._process.poll() is None, self.report("it has ended before")
+
+    def report(self, problem: str) -> str:
+        """As MarkedProgram, with the end of each run's log."""
+        logs = "\n".join(f"--- {path.name}\n{path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*.log")))
+        return f"{super().report(problem)}\n{logs}"
+
+
 Start = Callable[..., Launch]
 
 
@@ -31,7 +89,7 @@ def launch(tmp_path: Path) -> Iterator[Start]:
     launches: list[Launch] = []
 
     def start(text: str, **flags: object) -> Launch:
-        launches.append(Launch(text, tmp_path, None, **{"pause_between": 0, **flags}))
+        launches.append(Launch(text, tmp_path, **{"pause_between": 0, **flags}))
         return launches[-1]
 
     yield start

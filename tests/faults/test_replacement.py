@@ -14,12 +14,51 @@ import pytest
 
 from sfactory.errors import ExitCode
 from tests.support.long import long
-from tests.support.process_states import LOCKED, LOCKED_S, assert_back, wait_until_all_work, wait_until_it_waits
-from tests.support.trainer import ENDLESS, FAULTY, REAL, RunTrainer, TrainerRun, within
+from tests.support.process_states import EVERY_S, ask, wait_until_all_work
+from tests.support.processes import eventually
+from tests.support.trainer import ENDLESS, FAULTY, REAL, START_S, RunTrainer, TrainerRun, within
 
 RESTARTED = "from the checkpoint at"
 LOCKS, SLOW = "tests.support.envs:LocksRing", "tests.support.envs:SlowReset"
 BACK_S = 10.0  # from a death to a replacement that works, on an idle machine
+LOCKED = re.compile("uses a ring that is locked|its ring is locked by a dead process")
+LOCKED_S = 30.0  # from a death that leaves a ring locked until all work again, on an idle machine
+
+
+def assert_back(run: TrainerRun, replaced: str, since: float, limit_s: float) -> None:
+    """A worker that died or was stopped was replaced, and its replacement works in time.
+
+    It works when it acts itself, since the others train on meanwhile. ``replaced``: matches the message on stderr, its
+    name as the first group. ``since``: when it died. ``limit_s``: from then on, on an idle machine. One that left a
+    ring locked has the time of that fault.
+    """
+    run.wait_until(replaced)
+    said = re.search(replaced, run.stderr)
+    assert said is not None
+    name, before = said[1], ask(run)[said[1]]
+
+    def works() -> bool:  # two answers in a row are of one process of that name; an actor has taken steps between them
+        nonlocal before
+        earlier, before = before, ask(run)[name]
+        taken = before.env_steps is None or earlier.env_steps is None or before.env_steps > earlier.env_steps
+        return before.works and before.pid == earlier.pid and taken
+
+    assert eventually(works, START_S, EVERY_S), run.report(f"{name} does not work")
+    took = time.monotonic() - since
+    # Only now: that others are stuck at a ring is noticed after 10 s. What is said of the worker itself does not count,
+    # since one that was stopped in a wait looks as if it was stuck, too.
+    bound = within(LOCKED_S if LOCKED.search(run.stderr.replace(said[0], "", 1)) else limit_s)
+    assert took <= bound, run.report(f"{name} worked after {took:.0f} s, and not within {bound:g}")
+
+
+def wait_until_it_waits(run: TrainerRun, name: str) -> None:
+    """Wait until an actor blocks at its ring, which is empty: it has asked for all actions that it can ask for."""
+
+    def blocks() -> bool:
+        before, now = ask(run)[name], ask(run)[name]
+        return now.waits and not now.messages and before.env_steps == now.env_steps
+
+    assert eventually(blocks, START_S), run.report(f"{name} does not wait")
 
 
 def assert_accounted_for(run: TrainerRun) -> None:

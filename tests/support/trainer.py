@@ -71,6 +71,12 @@ REFUSED_S = within(_IMPORTS_S + 5.0)  # bound on a refusal, which takes 5 s at m
 CLEAN_S = within(5.0)  # bound on everything being gone after the main process is
 
 
+def saved_env_steps(run_dir: Path) -> int:
+    """Env steps of the newest checkpoint, 0 if there is none. Looks at names alone: cheap enough to poll."""
+    names = [CHECKPOINT.fullmatch(path.name) for path in run_dir.glob("checkpoint_p0/*.pth")]
+    return max((int(match[2]) for match in names if match), default=0)
+
+
 def to_argv(flags: Mapping[str, object]) -> list[str]:
     """Flags as a user types them: --name=value, lists separated by spaces, mappings as JSON; None: not at all."""
     argv: list[str] = []
@@ -166,9 +172,8 @@ class TrainerRun(processes.MarkedProgram):
         self.wait_until(lambda: self.saved_env_steps() > 0)
 
     def saved_env_steps(self) -> int:
-        """Env steps of the newest checkpoint, 0 if there is none. Looks at names alone: cheap enough to poll."""
-        names = [CHECKPOINT.fullmatch(path.name) for path in self.run_dir.glob("checkpoint_p0/*.pth")]
-        return max((int(match[2]) for match in names if match), default=0)
+        """As the function of that name."""
+        return saved_env_steps(self.run_dir)
 
     def wait(self, within_s: float | None = None) -> int:
         """As MarkedProgram; the bound is END_S by default, and after a start just now also what that may take."""
