@@ -6,11 +6,10 @@ writes and reads a single checkpoint.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -107,14 +106,7 @@ class CheckpointDir:
             CannotSaveError: the disk is full or refuses; earlier checkpoints are untouched, try again later.
             TypeError: the payload holds a value of another type; the text names its place.
         """
-        path = self.path / f"checkpoint_{train_step:09d}_{env_steps}.pth"
-        self._commit(path, payload, train_step, env_steps)
-        with _cleaning_up_after(path):
-            committed = [entry.path for entry in self._listing("latest") if sidecar_of(entry.path).exists()]
-            for old in committed[: -self._keep]:
-                remove(old)
-            remove_orphans(self.path)
-        return path
+        return self._save("latest", f"checkpoint_{train_step:09d}_{env_steps}.pth", payload, train_step, env_steps)
 
     def save_best(self, payload: Mapping[str, Any], train_step: int, env_steps: int, metric: float) -> Path:
         """Save as ``best_<train_step>_<env_steps>_<metric>.pth``, then delete the previous best one.
@@ -124,23 +116,15 @@ class CheckpointDir:
         """
         if not math.isfinite(metric):
             raise ValueError(f"metric={metric} of the best policy at env step {env_steps} is not finite")
-        path = self.path / f"best_{train_step:09d}_{env_steps}_{metric:.3f}.pth"
-        self._commit(path, payload, train_step, env_steps, "best")
-        with _cleaning_up_after(path):
-            for old in {entry.path for entry in self._listing("best")} - {path}:
-                remove(old)
-        return path
+        name = f"best_{train_step:09d}_{env_steps}_{metric:.3f}.pth"
+        return self._save("best", name, payload, train_step, env_steps)
 
     def save_milestone(self, payload: Mapping[str, Any], train_step: int, env_steps: int) -> Path:
         """Save as ``milestones/checkpoint_<train_step>_<env_steps>.pth``, which is never deleted.
 
         Checkpoints that are not of this run's past are renamed as in ``save``. Raises as ``save``.
         """
-        path = self.path / MILESTONES / f"checkpoint_{train_step:09d}_{env_steps}.pth"
-        self._commit(path, payload, train_step, env_steps, "milestone")
-        with _cleaning_up_after(path):
-            remove_orphans(path.parent)
-        return path
+        return self._save("milestone", f"checkpoint_{train_step:09d}_{env_steps}.pth", payload, train_step, env_steps)
 
     def load(self, kind: Kind = "latest") -> Loaded | None:
         """The newest intact checkpoint of a kind, on the CPU; None if there is none of that kind.
@@ -203,10 +187,12 @@ class CheckpointDir:
             advice = f"Resume from the {others[0]} one with --load_checkpoint_kind={others[0]}"
         return f"{advice}, or start a new run with another --experiment."
 
+    def _folder(self, kind: Kind) -> Path:
+        return self.path / MILESTONES if kind == "milestone" else self.path
+
     def _listing(self, kind: Kind) -> list[_Entry]:
         """Payload files of a kind that are not abandoned, oldest first."""
-        directory = self.path / MILESTONES if kind == "milestone" else self.path
-        named = [(_NAMES[kind].fullmatch(path.name), path) for path in directory.glob("*.pth")]
+        named = [(_NAMES[kind].fullmatch(path.name), path) for path in self._folder(kind).glob("*.pth")]
         return sorted(
             _Entry(int(match[1]), int(match[2]), path)
             for match, path in named
@@ -217,15 +203,30 @@ class CheckpointDir:
         """Checkpoints of a kind that are numbered above ``place``."""
         return [entry.path for entry in self._listing(kind) if entry.place > place]
 
-    def _commit(
-        self, path: Path, payload: Mapping[str, Any], train_step: int, env_steps: int, kind: Kind = "latest"
-    ) -> None:
+    def _save(self, kind: Kind, name: str, payload: Mapping[str, Any], train_step: int, env_steps: int) -> Path:
         """Commit one checkpoint; then rename those not of its past, so that the highest number is the newest."""
+        path = self._folder(kind) / name
         if path in self._abandoned and not self._rename(path):
             raise CannotSaveError(f"checkpoint {path} would overwrite an earlier one that could not be renamed")
         commit(path, payload, train_step, env_steps)
         for other in sorted({*self._abandoned, *self._later(kind, (train_step, env_steps))}):
             self._rename(other)
+        try:
+            self._remove_older(kind, path)
+        except OSError as error:
+            _log.warning("%s is saved, but older files could not be removed: %s", path, error)
+        return path
+
+    def _remove_older(self, kind: Kind, saved: Path) -> None:
+        """Delete what a checkpoint of this kind replaces, and sidecars without a payload beside it."""
+        listed = [entry.path for entry in self._listing(kind)]
+        if kind == "latest":
+            for old in [path for path in listed if sidecar_of(path).exists()][: -self._keep]:
+                remove(old)
+        elif kind == "best":
+            for old in set(listed) - {saved}:
+                remove(old)
+        remove_orphans(saved.parent)
 
     def _rename(self, path: Path) -> bool:
         """Mark one checkpoint as abandoned by its name; if the disk refuses, log a warning and return False."""
@@ -240,15 +241,6 @@ class CheckpointDir:
         self._abandoned.discard(path)
         _log.warning("%s is not part of this run's past any more; renamed to %s", path, renamed.name)
         return True
-
-
-@contextlib.contextmanager
-def _cleaning_up_after(path: Path) -> Iterator[None]:
-    """Log what keeps older files from being removed: ``path`` is saved all the same."""
-    try:
-        yield
-    except OSError as error:
-        _log.warning("%s is saved, but older files could not be removed: %s", path, error)
 
 
 def _first_usable(candidates: list[Path], holder: str, advice: str) -> Loaded | None:

@@ -34,10 +34,14 @@ class SFactoryError(Exception):
         return lines[-1] if isinstance(self, _AFTER_A_TRACEBACK) else lines[0]
 
 
-class ConfigError(SFactoryError):
-    """The configuration was refused. ``problems`` holds one line per problem, all found at once."""
+class Refused(SFactoryError):
+    """The command was refused before anything started."""
 
     exit_code = ExitCode.REFUSED
+
+
+class ConfigError(Refused):
+    """The configuration was refused. ``problems`` holds one line per problem, all found at once."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = list(problems)
@@ -50,28 +54,20 @@ class ConfigError(SFactoryError):
         return super().headline + (f" (and {others} more)" if others > 0 else "")
 
 
-class EnvError(SFactoryError):
+class EnvError(Refused):
     """The environment cannot be made, or does not keep to the interface, before training started."""
 
-    exit_code = ExitCode.REFUSED
 
-
-class ResourceError(SFactoryError):
+class ResourceError(Refused):
     """Memory, file handles, directories or devices do not suffice; nothing was started."""
 
-    exit_code = ExitCode.REFUSED
 
-
-class RunDirError(SFactoryError):
+class RunDirError(Refused):
     """The run directory is in use, or what it holds does not fit this run."""
 
-    exit_code = ExitCode.REFUSED
 
-
-class CheckpointError(SFactoryError):
+class CheckpointError(Refused):
     """A checkpoint exists but none can be loaded. Nothing was deleted."""
-
-    exit_code = ExitCode.REFUSED
 
 
 class CannotSaveError(SFactoryError):
@@ -94,32 +90,31 @@ class RingsLost(WorkerDied):
     """Rings between processes cannot be used any more; the run needs new processes with new rings."""
 
 
-class LearnerDied(SFactoryError):
+class LearnerFailed(SFactoryError):
+    """The learner, or what it or main calls for a user, failed."""
+
+    exit_code = ExitCode.LEARNER
+
+
+class LearnerDied(LearnerFailed):
     """The learner process died or raised; the text carries its traceback or its signal.
 
     was_killed: it has not said why, so that another one may fare better.
     """
 
-    exit_code = ExitCode.LEARNER
     was_killed = False
 
 
-class Starved(SFactoryError):
+class Starved(LearnerFailed):
     """A learner waits for datasets that will never be filled; the text says what each process is waiting for."""
 
-    exit_code = ExitCode.LEARNER
 
-
-class HookFailed(SFactoryError):
+class HookFailed(LearnerFailed):
     """A function that the learner calls after each dataset raised; its own exception is the cause."""
 
-    exit_code = ExitCode.LEARNER
 
-
-class ObserverFailed(SFactoryError):
+class ObserverFailed(LearnerFailed):
     """An observer raised or returned an invalid summary; the text has its traceback, its name and its method."""
-
-    exit_code = ExitCode.LEARNER
 
 
 class MessageTooLarge(SFactoryError):

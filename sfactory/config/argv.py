@@ -12,9 +12,9 @@ import numbers
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from sfactory.config.flags import Flag, assigned, coerce, did_you_mean, shown, value_text
+from sfactory.config.flags import Flag, Reading, did_you_mean, shown, value_text
 from sfactory.errors import ConfigError
 
 # Names that other software has for our flags, by our flags.
@@ -97,14 +97,11 @@ CONFIG_FLAG = "config"
 
 
 @dataclass
-class CommandLine:
-    """The content of a command line. ``broken``: flags with a value that could not be read."""
+class CommandLine(Reading):
+    """The content of a command line."""
 
-    values: dict[str, object] = field(default_factory=dict)
     config_path: str | None = None
     help: bool = False
-    problems: list[str] = field(default_factory=list)
-    broken: set[str] = field(default_factory=set)
 
 
 def scan(argv: Sequence[str], flags: Mapping[str, Flag], takes_config: bool = True) -> CommandLine:
@@ -153,12 +150,10 @@ def _take(line: CommandLine, flag: Flag | None, words: list[str]) -> None:
         if not text:
             line.problems.append(f"--{CONFIG_FLAG}: needs the path of a file, for example --{CONFIG_FLAG}=flags.yaml")
         return
-    try:
-        if not words:
-            raise ValueError(f"needs a value{_value_advice(flag)}")
-        line.values[flag.name] = coerce(flag, text)
-    except ValueError as error:
-        line.problems.append(f"{assigned(flag.name, text) if words else f'--{flag.name}'}: {error}")
+    if words:
+        line.take(flag, text)
+    else:
+        line.problems.append(f"--{flag.name}: needs a value{_value_advice(flag)}")
         line.broken.add(flag.name)
 
 

@@ -6,16 +6,15 @@ none of train's other flags, and train takes none of theirs.
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_type_hints
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from sfactory.config.argv import scan
-from sfactory.config.field import flag, flag_info
-from sfactory.config.flags import Flag, assigned, command_help, config_of, did_you_mean, shown
+from sfactory.config.field import flag
+from sfactory.config.flags import Flag, assigned, command_help, config_of, did_you_mean, flags_of, shown
 from sfactory.config.validation import find_problems, value_problem
 from sfactory.errors import ConfigError
 
@@ -39,10 +38,7 @@ class Command(Generic[Settings]):
         usage: str = "--experiment=NAME",
     ) -> None:
         """``about``: what ``--help`` says the command does; ``usage``: what its command line begins with."""
-        hints = get_type_hints(kind)
-        fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(kind)  # type: ignore[arg-type]
-        known = {each.name: Flag(each.name, name, hints[each.name], each.default, flag_info(each)) for each in fields}
-        self._flags = types.MappingProxyType(known)
+        self._flags = types.MappingProxyType(flags_of(name, kind))
         self._kind, self._clashes = kind, clashes
         self._help = (f"sfactory.{name} {usage}", about)
 

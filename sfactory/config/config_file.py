@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_type_hints
 
 import yaml
 
 from sfactory.config.argv import CONFIG_FLAG, ancestor_hint
-from sfactory.config.flags import all_flags, assigned, coerce, did_you_mean, shown, strict_json, value_text
+from sfactory.config.flags import Reading, all_flags, assigned, did_you_mean, shown, strict_json
 from sfactory.config.schema import Config
 
 _MOST_DEPTH = 50
 
 
 @dataclass
-class ConfigFile:
-    """The content of the file. ``broken``: flags with a value that could not be read.
+class ConfigFile(Reading):
+    """The content of the file. ``of_run``: it is the config.json of a run, which holds every flag, chosen or not."""
 
-    of_run: it is the config.json of a run, which holds every flag, chosen by the user or not.
-    """
-
-    values: dict[str, object] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    broken: set[str] = field(default_factory=set)
     of_run: bool = False
 
 
@@ -91,9 +85,5 @@ def _read_mapping(where: str, data: Mapping[object, object], result: ConfigFile)
         elif name in result.values or name in result.broken:
             result.problems.append(f"{where}: key {name!r} stands twice, with a dash and with an underscore")
         else:
-            try:
-                result.values[name] = coerce(flags[name], value)
-            except ValueError as error:
-                result.problems.append(f"{assigned(name, value_text(value))}: {error} (in {where})")
-                result.broken.add(name)
+            result.take(flags[name], value, f" (in {where})")
     return result

@@ -65,18 +65,9 @@ class FlagInfo:
         return [(words, bound, holds) for words, bound, holds in bounds if bound is not None]
 
 
-def flag(
-    default: Any,
-    help: str,
-    *,
-    gt: float | None = None,
-    ge: float | None = None,
-    lt: float | None = None,
-    le: float | None = None,
-    mutable: Mutable | None = None,
-) -> Any:
-    """A config field with its ``default``, ``help`` text and bounds. NaN and infinity are never legal."""
-    metadata = {_META: FlagInfo(help=help, gt=gt, ge=ge, lt=lt, le=le, mutable=mutable)}
+def flag(default: Any, help: str, **facts: Any) -> Any:
+    """A config field with its ``default``; ``facts`` are other fields of FlagInfo. NaN and infinity are never legal."""
+    metadata = {_META: FlagInfo(help, **facts)}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

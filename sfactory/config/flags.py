@@ -89,17 +89,23 @@ def value_text(value: object) -> str:
     return str(value)
 
 
+def flags_of(section: str, section_type: type[Any]) -> dict[str, Flag]:
+    """The flags that a dataclass declares, by name."""
+    hints, blank = get_type_hints(section_type), section_type()
+    return {
+        field.name: Flag(field.name, section, hints[field.name], getattr(blank, field.name), flag_info(field))
+        for field in dataclasses.fields(section_type)
+    }
+
+
 @functools.cache
 def all_flags() -> Mapping[str, Flag]:
     """Every flag of every section, by name, in the order of the schema."""
     flags: dict[str, Flag] = {}
     for section, section_type in get_type_hints(Config).items():
-        hints = get_type_hints(section_type)
-        blank = section_type()
-        for field in dataclasses.fields(section_type):
-            assert field.name not in flags, f"flag {field.name} is declared in two sections"
-            default = getattr(blank, field.name)
-            flags[field.name] = Flag(field.name, section, hints[field.name], default, flag_info(field))
+        own = flags_of(section, section_type)
+        assert not own.keys() & flags.keys(), f"{section} declares a flag of another section"
+        flags.update(own)
     return types.MappingProxyType(flags)
 
 
@@ -203,7 +209,9 @@ def _coerced(flag: Flag, kind: object, data: object) -> object:
         elements = listed if isinstance(listed, list | tuple) else (listed,)
         return tuple(_coerced(flag, get_args(kind)[0], element) for element in elements)
     if get_origin(kind) is Literal:
-        return _choice(flag, data)
+        if data not in flag.choices:
+            raise ValueError(f"must be one of {', '.join(flag.choices)}")
+        return data
     if _is_mapping(kind):
         return _json_object(flag, data)
     if is_of_type(kind, data) and kind is not float:
@@ -211,20 +219,28 @@ def _coerced(flag: Flag, kind: object, data: object) -> object:
     if kind is str:
         raise ValueError("must be text: put it in quotes")
     if kind is bool:
-        return _boolean(flag, str(data))
+        text = str(data)
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"must be True or False, for example {flag.example()}")
+        return text.lower() == "true"
     return _integer(flag, str(data)) if kind is int else _real(flag, str(data))
 
 
-def _choice(flag: Flag, data: object) -> str:
-    if isinstance(data, str) and data in flag.choices:
-        return data
-    raise ValueError(f"must be one of {', '.join(flag.choices)}")
+@dataclass
+class Reading:
+    """What one source gives: values of flags, and its problems. ``broken``: flags with a value that is unreadable."""
 
+    values: dict[str, object] = dataclasses.field(default_factory=dict)
+    problems: list[str] = dataclasses.field(default_factory=list)
+    broken: set[str] = dataclasses.field(default_factory=set)
 
-def _boolean(flag: Flag, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(f"must be True or False, for example {flag.example()}")
-    return text.lower() == "true"
+    def take(self, flag: Flag, data: object, where: str = "") -> None:
+        """Store the value of ``data``, or its problem, which ends with ``where``."""
+        try:
+            self.values[flag.name] = coerce(flag, data)
+        except ValueError as error:
+            self.problems.append(f"{assigned(flag.name, value_text(data))}: {error}{where}")
+            self.broken.add(flag.name)
 
 
 def _integer(flag: Flag, text: str) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from sfactory.config.argv import CommandLine, scan
 from sfactory.config.config_file import ConfigFile, read_config_file
 from sfactory.config.env_families import EnvFamily, search_families
-from sfactory.config.flags import all_flags, assigned, coerce, config_of, train_help, value_text, values_of
+from sfactory.config.flags import Reading, all_flags, config_of, train_help, values_of
 from sfactory.config.saved_config import NOT_RESUMED, SavedConfig, check_resume, read_config
 from sfactory.config.schema import Config
 from sfactory.config.validation import check_env_name, find_problems, warnings_of
@@ -134,7 +134,7 @@ def _saved_run(given: Mapping[str, object], findings: _Findings) -> SavedConfig:
 
 def _family_defaults(family: EnvFamily, env: str, findings: _Findings) -> dict[str, object]:
     """The flag defaults of a family; flags it may not set and wrong values are ignored with a warning."""
-    values: dict[str, object] = {}
+    reading = Reading()
     offered: Mapping[str, object] = {}
     try:
         offered = dict(family.defaults(env))
@@ -144,13 +144,10 @@ def _family_defaults(family: EnvFamily, env: str, findings: _Findings) -> dict[s
     for name, data in offered.items():
         if name not in all_flags() or name in _NOT_FOR_FAMILIES:
             findings.warnings.append(f"env family {family.name!r} sets {name!r}, which it may not; it is ignored")
-            continue
-        try:
-            values[name] = coerce(all_flags()[name], data)
-        except ValueError as error:
-            text = f"{assigned(name, value_text(data))}: {error}; this default of env family {family.name!r} is ignored"
-            findings.warnings.append(text)
-    return values
+        else:
+            reading.take(all_flags()[name], data, f"; this default of env family {family.name!r} is ignored")
+    findings.warnings += reading.problems
+    return reading.values
 
 
 def _check(config: Config, saved: SavedConfig, sources: Mapping[str, str], findings: _Findings) -> None:
