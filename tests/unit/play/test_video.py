@@ -46,7 +46,7 @@ def test_every_frame_is_in_the_file_in_order_with_its_colors(tmp_path: Path) -> 
     assert max(upper, lower[0], lower[1]) < 20
 
 
-@pytest.mark.parametrize(("height", "width"), [(33, 47), (1, 1), (32, 47)])
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (32, 47)])
 def test_an_odd_size_gets_a_black_edge(tmp_path: Path, height: int, width: int) -> None:
     write(tmp_path / "x.mp4", [frame(100, height, width)] * 2)
 

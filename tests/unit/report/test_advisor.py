@@ -62,18 +62,15 @@ def named(text: str | None) -> set[str]:
 CASES: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
     # Actors: more of them if cores are idle; cheaper inference if they choose actions.
     ("actor", {}, {"idle": 1.9}, {WORKERS}),
-    ("actor", {}, {}, set()),
     ("actor", {"learner_cores": 2}, {"idle": 1.9}, {"--learner_cores"}),
     ("actor", {"num_envs_per_worker": 8}, {}, set()),
     ("actor", {"inference": "local", "num_envs_per_worker": 8}, {"idle": 1.0}, {WORKERS, WIDER}),
     ("actor", {"inference": "local"}, {"spec": IMAGES}, {BF16}),
-    ("actor", {"inference": "local", "amp": "bf16"}, {"spec": IMAGES}, set()),
     ("actor", {"inference": "local"}, {"device": "cuda:0"}, {CENTRAL}),
     ("actor", {"benchmark": True, "benchmark_stage": "env", "inference": "local"}, {"spec": IMAGES}, set()),
     # Policy workers.
     ("policy", {}, {}, {LOCAL}),
     ("policy", {}, {"idle": 1.0}, {LOCAL, POLICIES}),
-    ("policy", {"policy_workers_per_policy": 2}, {"idle": 1.0}, {LOCAL, POLICIES}),
     ("policy", {"num_envs_per_worker": 8}, {"spec": IMAGES}, {LOCAL, WIDER, BF16}),
     ("policy", {}, {"device": "cuda:0"}, {GRAPHS, POLICIES}),
     ("policy", {"cuda_graphs": True}, {"device": "cuda:0", "spec": IMAGES}, {POLICIES, AUTO}),
@@ -82,7 +79,6 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
     ("learner", {}, {}, {BATCH}),
     ("learner", {"num_epochs": 3}, {}, {BATCH, EPOCHS}),
     ("learner", {"learner_num_threads": 1}, {"idle": 2.1}, {BATCH, THREADS}),
-    ("learner", {"learner_num_threads": 4}, {"idle": 3.0}, {BATCH}),
     ("learner", {"learner_num_threads": 3}, {"idle": 2.1}, {BATCH}),
     ("learner", {"learner_num_threads": 1}, {"idle": 2.1, "device": "cuda:0"}, {BATCH}),
     ("learner", {}, {"spec": IMAGES}, {BATCH, BF16}),
@@ -96,7 +92,6 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
     ("cores", {"inference": "local", "num_envs_per_worker": 16}, {"spec": IMAGES}, {WIDER, BF16}),
     ("cores", {"inference": "local", "num_epochs": 2}, {"device": "cuda:0"}, {CENTRAL}),
     # All processes wait for each other.
-    ("nobody", {"num_envs_per_worker": 8}, {}, {WIDER}),
     ("nobody", {"num_envs_per_worker": 8, "worker_num_splits": 1}, {}, {SPLITS, WIDER}),
     ("nobody", {"num_envs_per_worker": 8, "inference": "local"}, {}, {WIDER, "--min_traj_buffers_per_worker"}),
     ("nobody", {"async_rl": False, "batch_size": 65536}, {}, {"--async_rl"}),

@@ -63,10 +63,8 @@ def test_shares_are_means_over_the_processes_of_a_kind_in_the_last_window(monkey
     assert load.idle_cores == pytest.approx(8 - 2 * 0.625 - 0.25 - 0.75)
 
 
-def test_unfinished_work_counts_and_a_process_that_has_not_started_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_work_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = Processes(LOCAL, 8, monkeypatch)
-    unstarted = StatusBoard(LOCAL)
-    meter = LoadMeter(unstarted, 8)
     learner, actor = processes.watches["sf-learner-0"], processes.watches["sf-actor-0"]
     actor.before_wait()
     processes.time += 1.0
@@ -83,13 +81,6 @@ def test_unfinished_work_counts_and_a_process_that_has_not_started_does_not(monk
     learner.before_wait()
     processes.time += 1.0
     assert processes.meter.take().busy["learner"] == pytest.approx(0.75)
-
-    watch = Stopwatch(unstarted.row("sf-actor-0"))
-    processes.time += 0.25
-    watch.before_wait()
-    processes.time += 0.75
-    load = meter.take()
-    assert (load.busy, load.waiting) == ({"actor": 0.25, "learner": 0.0}, {"actor": 0.75, "learner": 0.0})
 
 
 def test_a_process_that_stops_working_during_the_reading_loses_no_time(monkeypatch: pytest.MonkeyPatch) -> None:

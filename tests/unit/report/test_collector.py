@@ -254,19 +254,7 @@ def test_policy_lag_of_the_summary_covers_the_session(source: Source) -> None:
     assert {row[f"{kind}_lag/{name}"] for kind in ("policy", "replay") for name in ("min", "mean", "max")} == {None}
 
 
-def test_extra_statistics_have_their_own_windows(source: Source) -> None:
-    source.extras("kills", 100.0, 1.0, 2.0)
-    source.extras("kills", 3.0, math.nan, 6.0, actor=1)
-    source.extras("level/coins", 5.0)
-
-    row, summary = source.row(), source.reports.summary("done")
-
-    extras = {name: row[f"train/extra/{name}"] for name in ("kills_mean", "kills_min", "kills_max", "level/coins_mean")}
-    assert extras == {"kills_mean": 3.0, "kills_min": 1.0, "kills_max": 6.0, "level/coins_mean": 5.0}
-    assert summary.episode_extra_stats == {"kills": 3.0, "level/coins": 5.0}
-
-
-def test_true_objective_is_the_return_if_envs_report_none(source: Source) -> None:
+def test_true_objective_is_the_return_if_envs_report_none_and_extras_have_their_own_windows(source: Source) -> None:
     source.episodes(1.0, 3.0)
     for objectives, expected in (((), [2.0, 1.0, 3.0]), ((0.25, 0.75), [0.5, 0.25, 0.75])):
         if objectives:
@@ -277,6 +265,12 @@ def test_true_objective_is_the_return_if_envs_report_none(source: Source) -> Non
         assert reports.progress().true_objective_mean == reports.summary("done").true_objective_mean == expected[0]
         assert row["train/episode_return_mean"] == 2.0
         assert [key for key in row if key.startswith("train/extra/")] == []
+
+    source.extras("kills", 100.0, 1.0, 2.0)
+    source.extras("kills", 3.0, math.nan, 6.0, actor=1)
+    row = source.row()
+    assert [row[f"train/extra/kills_{what}"] for what in ("mean", "min", "max")] == [3.0, 1.0, 6.0]
+    assert source.reports.summary("done").episode_extra_stats == {"kills": 3.0}
 
 
 @pytest.mark.parametrize(("metric", "mean"), [("true_objective", 5.0), ("kills", 5.0), ("reward", 100.0)])

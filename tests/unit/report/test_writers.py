@@ -63,18 +63,11 @@ def test_rows_are_readable_at_once_and_a_resumed_run_appends(tmp_path: Path) -> 
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]  # no event file
 
 
-@pytest.mark.parametrize(
-    ("whole_rows", "torn_row"),
-    [
-        *((count, '{"time": "2026') for count in (0, 1, 2000)),
-        *((1, '{"train/extra/'.ljust(length, "x")) for length in (65_535, 65_536, 200_000)),
-    ],
-    ids=lambda value: str(value)[:20],
-)
-def test_a_torn_row_is_removed(tmp_path: Path, whole_rows: int, torn_row: str) -> None:
+@pytest.mark.parametrize(("whole_rows", "torn"), [(0, 9), (2000, 9), (1, 65_535), (1, 65_536), (1, 200_000)])
+def test_a_torn_row_is_removed(tmp_path: Path, whole_rows: int, torn: int) -> None:
     path = tmp_path / "metrics.jsonl"
     whole = "".join(f'{{"env_steps": {step}, "pad": "{"p" * 100}"}}\n' for step in range(whole_rows))
-    path.write_text(whole + torn_row)
+    path.write_text(whole + '{"time": '.ljust(torn, "x"))
 
     writer = MetricsWriter(path)
     writer.write(whole_rows, {})
