@@ -80,10 +80,7 @@ class PbtEventLog:
         self._last: dict[int, int] = {}
 
     def append(self, number: int, event: Event) -> None:
-        """Append event ``number`` and sync it to disk. Raises OSError and leaves the file as it was if that fails.
-
-        Raises ValueError if an event of the same policy has more env steps.
-        """
+        """Append event ``number`` and sync it to disk. Raises OSError if that fails, which leaves the file as it was."""
         last = self._last.get(event.policy, 0)
         if event.kind is not Kind.RESTORE and event.env_steps < last:
             raise ValueError(
@@ -100,15 +97,15 @@ class PbtEventLog:
 
 
 def read_events(run_dir: Path) -> list[Event]:
-    """All valid events of a run in order, see NOTE [Numbered events]; [] if there is no file.
-
-    Raises RunDirError with the line number if a line is invalid; an incomplete last line is ignored.
-    """
+    """All valid events of a run in order, see NOTE [Numbered events]; raises RunDirError like ``numbered_events``."""
     return list(numbered_events(run_dir).values())
 
 
 def numbered_events(run_dir: Path) -> dict[int, Event]:
-    """The events by number; raises RunDirError like ``read_events``."""
+    """The valid events by number; {} if there is no file. An incomplete last line is ignored.
+
+    Raises RunDirError with the line number if another line is invalid.
+    """
     path = run_dir / EVENT_LOG_NAME
     try:
         text = path.read_bytes()

@@ -161,7 +161,8 @@ class Population:
         if event.kind is Kind.SKIP and before is not None:
             values, shaping = before.hyperparameters, before.reward_shaping
             event = dataclasses.replace(event, hyperparameters=values, reward_shaping=shaping)
-        self.state = self.state.with_member(self._after(event, before))
+        members = dict(sorted({**self.members, event.policy: self._after(event, before)}.items()))
+        self.state = dataclasses.replace(self.state, events=number + 1, members=members)
         self._pending.discard(event.policy)
         try:
             self._event_log.append(number, event)

@@ -46,11 +46,6 @@ class PopulationState:
     reward_shaping: Shaping | None
     members: Mapping[int, Member]
 
-    def with_member(self, member: Member) -> PopulationState:
-        """This state after one more event that resulted in ``member``."""
-        members = dict(sorted({**self.members, member.policy: member}.items()))
-        return dataclasses.replace(self, events=self.events + 1, members=members)
-
     def to_json(self) -> dict[str, Any]:
         """Plain values for ``from_json``."""
         values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}

@@ -100,10 +100,6 @@ class Console:
         """Print a message with the time of day, above the progress bar if there is one."""
         self._write(_stamped(text))
 
-    def handler(self) -> logging.Handler:
-        """A logging handler that prints log records as messages."""
-        return _ConsoleHandler(self)
-
     def close(self, last_line: str | None = None) -> None:
         """Close the progress bar, write ``last_line`` unchanged, and close the log file."""
         with self._lock:
@@ -144,7 +140,11 @@ class Console:
                     miniters=1,
                     file=self._stream,
                 )
-            self._bar.set_postfix_str(self._postfix(progress), refresh=False)
+            objective = "".join(f" {key}={value}" for key, value in _objective(progress, 2).items())
+            text = f"return={_text(progress.return_mean, 2)}{objective} fps={_text(progress.fps_10s, 0)}"
+            if self._total_seconds is not None:  # the bar shows the time left until a number of steps by itself
+                text += f" left={_duration(self._seconds_left(progress))}"
+            self._bar.set_postfix_str(text, refresh=False)
             # The last batch may exceed the limit, where tqdm would drop the total.
             self._bar.n = min(progress.env_steps, self._total_env_steps or progress.env_steps)
             self._bar.refresh()
@@ -174,12 +174,6 @@ class Console:
             with contextlib.suppress(OSError, ValueError):
                 log_file.close()
 
-    def _postfix(self, progress: Progress) -> str:
-        objective = "".join(f" {key}={value}" for key, value in _objective(progress, 2).items())
-        text = f"return={_text(progress.return_mean, 2)}{objective} fps={_text(progress.fps_10s, 0)}"
-        # The bar shows the time left until a number of steps by itself.
-        return text if self._total_seconds is None else f"{text} left={_duration(self._seconds_left(progress))}"
-
     def _seconds_left(self, progress: Progress) -> float | None:
         """Seconds until the nearer of the two limits; None if unknown."""
         left: list[float] = []
@@ -191,12 +185,15 @@ class Console:
         return max(0.0, min(left)) if left else None
 
 
-class _ConsoleHandler(logging.Handler):
+class ConsoleHandler(logging.Handler):
+    """Prints log records as messages of a console."""
+
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Print one record."""
         self._console.message(f"{record.levelname}: {self.format(record)}")
 
 

@@ -47,8 +47,7 @@ class EpisodeStats:
 
     def add(self, returns: npt.ArrayLike, lengths: npt.ArrayLike) -> None:
         """Add episodes in the order in which they ended: their undiscounted raw returns and their steps, both [K]."""
-        new_returns = np.asarray(returns, np.float64)
-        new_lengths = np.asarray(lengths, np.float64)
+        new_returns, new_lengths = np.asarray(returns, np.float64), np.asarray(lengths, np.float64)
         if new_returns.ndim != 1 or new_returns.shape != new_lengths.shape:
             raise ValueError(f"returns {new_returns.shape} and lengths {new_lengths.shape}: both must be [K]")
         self.episodes += new_returns.size
@@ -143,11 +142,8 @@ class Throughput:
             samples[-1] = (now, count)
         else:
             samples.append((now, count))
-        # Keep one sample older than the longest window: the window starts there.
-        outdated = 0
-        while outdated + 1 < len(samples) and samples[outdated + 1][0] <= now - self.LONGEST_WINDOW_S:
-            outdated += 1
-        del samples[:outdated]
+        while len(samples) > 1 and samples[1][0] <= now - self.LONGEST_WINDOW_S:
+            del samples[0]  # one sample older than the longest window stays: the window starts there
         if now - self._first[0] >= self.PEAK_WINDOW_S:
             self.peak = max(self.rate(self.PEAK_WINDOW_S) or 0.0, self.peak or 0.0)
 

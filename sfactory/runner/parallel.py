@@ -62,7 +62,13 @@ class ParallelExecutor(Executor):
                     self._announce_start()
                     supervisor.run(self._beat)
             finally:
-                self._clean_up()
+                self._group.kill()
+                if pbt_driver is not None:
+                    pbt_driver.settle()
+                for actor, name in enumerate(self._shared.layout.actor_names):
+                    if self._group.was_cut_off(name):  # the counts of actors that ended in order agree anyway
+                        self._shared.settle_steps(actor)
+                self._reports.stop()
             failure = supervisor.failure or (None if pbt_driver is None else pbt_driver.failure)
             return self._finish(failure, done=supervisor.done or not interrupts.count)
 
@@ -75,13 +81,3 @@ class ParallelExecutor(Executor):
         if self._pbt_driver is not None:
             self._pbt_driver.look()
         return self._context.observers.over or (self._pbt_driver is not None and self._pbt_driver.failure is not None)
-
-    def _clean_up(self) -> None:
-        """Kill what is left, and count the last steps and PBT events."""
-        self._group.kill()
-        if self._pbt_driver is not None:
-            self._pbt_driver.settle()
-        for actor, name in enumerate(self._shared.layout.actor_names):
-            if self._group.was_cut_off(name):  # the counts of actors that ended in order agree anyway
-                self._shared.settle_steps(actor)
-        self._reports.stop()

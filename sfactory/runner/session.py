@@ -31,7 +31,7 @@ from sfactory.planning.plan import Plan, plan_run, require_mapping, steps_are_ti
 from sfactory.process.command import resume_command, tuned_command
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
 from sfactory.process.spawn import Spawner
-from sfactory.report.console import Console
+from sfactory.report.console import Console, ConsoleHandler
 from sfactory.report.observers import Observer, Observers
 from sfactory.runner.context import RunContext
 from sfactory.runner.run import run_with_restarts
@@ -53,19 +53,13 @@ class Session:
         self, resolved: Resolved, arguments: list[str], spawner: Spawner, interrupts: Interrupts, started_at: float
     ) -> None:
         """arguments: the words that ``resolved`` was read from. started_at: when the process started."""
-        self._resolved = _with_seed(resolved)
+        self._resolved, self._seed = _with_seed(resolved)
         self._arguments, self._spawner, self._interrupts = arguments, spawner, interrupts
         self._started_at = started_at
 
     @property
     def _config(self) -> Config:
         return self._resolved.config
-
-    @property
-    def _seed(self) -> int:
-        seed = self._config.run.seed
-        assert seed is not None, "a seed was drawn"
-        return seed
 
     def train(self, observing: Mapping[str, Observer] | None = None) -> Outcome:
         """Train, up to the last line on stderr. ``observing``: observers beside those of the flag, by name.
@@ -203,19 +197,18 @@ class Session:
 def summary_of_unopened(config: Config) -> Summary:
     """The summary of a run that was interrupted before its directory was opened."""
     earlier = Summary.read(Path(config.run.train_dir) / config.run.experiment / "summary.json")
-    if earlier is None:
-        return _summary_of(config, None, "interrupted")
-    return dataclasses.replace(earlier, status="interrupted")
+    return dataclasses.replace(earlier or _summary_of(config, None, "interrupted"), status="interrupted")
 
 
-def _with_seed(resolved: Resolved) -> Resolved:
-    """Draw a seed if none was given."""
+def _with_seed(resolved: Resolved) -> tuple[Resolved, int]:
+    """The seed, which is drawn if none was given."""
     config = resolved.config
     if config.run.seed is not None:
-        return resolved
-    run = dataclasses.replace(config.run, seed=secrets.randbits(31))
+        return resolved, config.run.seed
+    seed = secrets.randbits(31)
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, seed=seed))
     sources = {**resolved.sources, "seed": "drawn at random"}
-    return dataclasses.replace(resolved, config=dataclasses.replace(config, run=run), sources=sources)
+    return dataclasses.replace(resolved, config=config, sources=sources), seed
 
 
 def _from_file(resolved: Resolved) -> list[str]:
@@ -246,7 +239,7 @@ def _open_console(config: Config, run_dir: RunDir) -> Console:
     steps = limits.env_steps * len(learning_policies(config)) if limits.env_steps < _NO_LIMIT else None
     seconds = limits.seconds if limits.seconds < _NO_LIMIT else None
     console = Console(steps, seconds, log_path=run_dir.log_path if config.report.log_to_file else None)
-    logging.getLogger().handlers[:] = [console.handler()]
+    logging.getLogger().handlers[:] = [ConsoleHandler(console)]
     return console
 
 

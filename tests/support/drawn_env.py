@@ -70,13 +70,6 @@ class Drawn(gymnasium.Env[Obs, np.int64]):
         return obs
 
 
-class Undrawable(Drawn):
-    """Ignores the render mode."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{**kwargs, "render_mode": None})
-
-
 class BadPainter(Drawn):
     """Its render() raises."""
 

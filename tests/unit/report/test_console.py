@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sfactory.messages import PolicyLag
-from sfactory.report.console import Console, Progress
+from sfactory.report.console import Console, ConsoleHandler, Progress
 
 STAMP = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] "
 
@@ -144,7 +144,7 @@ def test_a_broken_terminal_does_not_end_the_run_and_stdout_stays_empty(
 def test_a_log_that_cannot_be_opened_is_reported_and_log_records_become_messages(tmp_path: Path) -> None:
     stream, logger = io.StringIO(), logging.getLogger("tests.console")
     console = Console(None, None, stream=stream, log_path=tmp_path / "absent" / "sf_log.txt")
-    handler = console.handler()
+    handler = ConsoleHandler(console)
 
     logger.addHandler(handler)
     logger.warning("checkpoint %s skipped", "x.pth")
