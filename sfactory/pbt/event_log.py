@@ -80,7 +80,7 @@ class PbtEventLog:
         self._last: dict[int, int] = {}
 
     def append(self, number: int, event: Event) -> None:
-        """Append event ``number`` and sync it to disk. Raises OSError if that fails, which leaves the file as it was."""
+        """Append event ``number`` and sync it to disk. Raises OSError if that fails; the file is then unchanged."""
         last = self._last.get(event.policy, 0)
         if event.kind is not Kind.RESTORE and event.env_steps < last:
             raise ValueError(
