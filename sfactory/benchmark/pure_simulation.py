@@ -85,31 +85,28 @@ class _Simulators(contextlib.AbstractContextManager["_Simulators"]):
             connection.wait([end for one in missing for end in (one.receiver, one.process.sentinel)], BLOCK_S)
             for simulator in missing:
                 alive = simulator.process.is_alive()  # read before poll(): a dead process sends nothing more
-                if simulator.receiver.poll():
+                if simulator.receiver.poll() or not alive:
                     answers[simulator.name] = self._answer(simulator)
-                elif not alive:
-                    raise self._ended(simulator)
                 else:
                     self._require_headway(simulator)
         return list(answers.values())
 
     def _answer(self, simulator: _Simulator) -> float:
         try:
+            if not simulator.receiver.poll():
+                raise EOFError  # recv() would wait if a process that the env started still holds the pipe
             answer = simulator.receiver.recv()
         except EOFError:
-            raise self._ended(simulator) from None
+            simulator.process.join(_JOIN_S)
+            raise WorkerDied(
+                f"{simulator.name}, a process of the pure simulation ended before it could report (--env={self._env}, "
+                f"exit code {simulator.process.exitcode})"
+            ) from None
         if isinstance(answer, str):
             cause = answer.rstrip().splitlines()[-1]
             raise WorkerDied(f"{answer}\n{simulator.name}, a process of the pure simulation, failed: {cause}")
         assert isinstance(answer, float)
         return answer
-
-    def _ended(self, simulator: _Simulator) -> WorkerDied:
-        simulator.process.join(_JOIN_S)
-        return WorkerDied(
-            f"{simulator.name}, a process of the pure simulation ended before it could report (--env={self._env}, "
-            f"exit code {simulator.process.exitcode})"
-        )
 
     def _require_headway(self, simulator: _Simulator) -> None:
         since = simulator.row.get("busy_since")

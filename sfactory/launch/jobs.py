@@ -232,26 +232,18 @@ def results(jobs: Sequence[Job], launch_state: LaunchState) -> list[dict[str, An
     return facts
 
 
-def table(runs: Sequence[Mapping[str, Any]]) -> str:
-    """A table of ``results`` with one line per run."""
+def print_results(runs: Sequence[Mapping[str, Any]], launch_state: LaunchState) -> None:
+    """Print a table of ``results`` with one line per run, and the cause and the log of each failed run."""
     rows = [["experiment", "status", "env steps", "return"]]
     for run in runs:
         steps, mean = run["env_steps"], run["episode_return_mean"]
         shown = "-" if steps is None else str(steps), "-" if mean is None else f"{mean:.3f}"
         rows.append([run["experiment"], run["status"], *shown])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        f"{name:<{widths[0]}}  {status:<{widths[1]}}  {steps:>{widths[2]}}  {mean:>{widths[3]}}"
-        for name, status, steps, mean in rows
-    )
-
-
-def failures(runs: Sequence[Mapping[str, Any]], launch_state: LaunchState) -> list[str]:
-    """A line for each failed run of ``results``: the cause and the path of its log."""
-    lines: list[str] = []
+    for name, status, steps, mean in rows:
+        print_line(f"{name:<{widths[0]}}  {status:<{widths[1]}}  {steps:>{widths[2]}}  {mean:>{widths[3]}}")
     for run in runs:
         if run["status"] == "failed":
             code = "" if run["exit_code"] is None else f" ({run['exit_code']})"
             cause = launch_state.entry(run["experiment"]).cause or "no output"
-            lines.append(f"failed {run['experiment']}{code}: {cause} [{run['log']}]")
-    return lines
+            print_line(f"failed {run['experiment']}{code}: {cause} [{run['log']}]")

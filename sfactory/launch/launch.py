@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sfactory.config.launcher import LauncherConfig
 from sfactory.errors import ExitCode
-from sfactory.launch.jobs import Job, LaunchState, failures, jobs_of, print_line, results, table
+from sfactory.launch.jobs import Job, LaunchState, jobs_of, print_line, print_results, results
 from sfactory.launch.run_description import description_of
 from sfactory.launch.run_processes import VISIBLE, Gpus, LocalRuns, devices
 from sfactory.launch.run_slurm import Batch
@@ -38,9 +38,7 @@ def launch(config: LauncherConfig, command: str, interrupts: Interrupts) -> tupl
         interrupts.raising = False  # count signals from here on: a run that is being started must not be lost
         LocalRuns(todo, launch_state, interrupts, config.max_parallel, gpus, config.pause_between).run()
         runs = results(jobs, launch_state)
-        print_line(table(runs))
-        for line in failures(runs, launch_state):
-            print_line(line)
+        print_results(runs, launch_state)
     code = int(ExitCode.DONE)
     if any(run["status"] != "done" for run in runs):
         code = interrupts.exit_code if interrupts.count else int(ExitCode.FAULTS)
