@@ -178,11 +178,10 @@ def check_memory(sampler: Sampling, rollouts: list[dict[str, Array]]) -> None:
     [
         ("central", False, 5, "mixed", 8_000),
         ("local", False, 1, "mixed", 3_000),
-        ("local", False, 3, "truncated", 3_000),
+        long("local", False, 3, "truncated", 3_000),
         *(long(inference, False, rollout, "mixed", 30_000) for inference in BOTH for rollout in (5, 8)),
         *(long(inference, False, 4, "both", 3_000) for inference in BOTH),
         ("central", True, 1, "mixed", 5_000),
-        ("local", True, 5, "mixed", 5_000),
         ("central", True, 4, "both", 5_000),
     ],
 )
@@ -207,7 +206,7 @@ def test_every_dataset_of_a_synchronous_layout_is_of_the_newest_policy(inference
     [
         ("central", False, 6, 2),
         ("local", True, 3, 1),
-        ("central", True, 6, 6),
+        long("central", True, 6, 6),
         *(long(inference, False, rollout, rollout) for inference in BOTH for rollout in (1, 6)),
         long("local", False, 6, 2),
     ],

@@ -137,23 +137,20 @@ def test_cores_kept_for_the_learner_are_closed_to_actors_alone(run_trainer: RunT
     assert all(len(own) > 0 and own <= set(cores[1:]) for own in actors)
 
 
-@pytest.mark.parametrize(
-    ("processes", "flags"),
-    # Synchronous, so that no actor can be left out.
-    [(ACTORS, {"async_rl": False}), (["sf-main"], {"serial_mode": True})],
-    ids=["processes", "serial"],
-)
-def test_seed_reaches_the_generators_of_processes(
-    run_trainer: RunTrainer, tmp_path: Path, processes: list[str], flags: dict[str, Any]
-) -> None:
-    drawn: dict[str, list[list[float]]] = {}  # by the first env of each process: Python's, numpy's and torch's number
+def test_seed_reaches_the_generators_of_processes(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    runs = {}
     for name, seed in (("first", 1), ("again", 1), ("other", 2)):
-        folder = tmp_path / name
-        folder.mkdir()
-        env = {"env": "tests.support.envs:Drawing", "env_kwargs": {"folder": str(folder)}}
-        run_trainer(**env, experiment=name, seed=seed, train_for_env_steps=512, **flags).done()
-        drawn[name] = [json.loads((folder / process).read_text().splitlines()[0]) for process in processes]
+        (tmp_path / name).mkdir()
+        env = {"env": "tests.support.envs:Drawing", "env_kwargs": {"folder": str(tmp_path / name)}}
+        # Synchronous, so that no actor can be left out.
+        runs[name] = run_trainer(**env, experiment=name, seed=seed, train_for_env_steps=512, async_rl=False)
+    for run in runs.values():
+        run.done()
 
-    assert drawn["first"] == drawn["again"]
-    for others in (drawn["first"][1:], drawn["other"]):
-        assert all(one != two for other in others for one, two in zip(drawn["first"][0], other, strict=True))
+    # By the first env of each process: Python's, numpy's and torch's number.
+    first, again, other = (
+        [json.loads((tmp_path / name / actor).read_text().splitlines()[0]) for actor in ACTORS] for name in runs
+    )
+    assert first == again
+    for others in (first[1:], other):
+        assert all(one != two for drawn in others for one, two in zip(first[0], drawn, strict=True))
