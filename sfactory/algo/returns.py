@@ -13,15 +13,19 @@ import torch
 from torch import Tensor
 
 
-class GAE(NamedTuple):
-    """Results of ``gae``, without gradients.
+class Targets(NamedTuple):
+    """returns: [T, B] float - targets of the value function. advantages: [T, B] float - 0 at invalid rows."""
 
-    advantages: [T, B] float - 0 at invalid rows.
-    returns: [T, B] float - advantages + values, the targets of the value function.
-    """
-
-    advantages: Tensor
     returns: Tensor
+    advantages: Tensor
+
+    def columns(self, which: slice | Tensor) -> Targets:
+        """The rows ``which``, as Batch.columns."""
+        return Targets(self.returns[:, which], self.advantages[:, which])
+
+    def steps(self) -> Targets:
+        """All steps as rows of one step each, as Batch.steps."""
+        return Targets(self.returns.reshape(1, -1), self.advantages.reshape(1, -1))
 
 
 class VTrace(NamedTuple):
@@ -41,7 +45,7 @@ class VTrace(NamedTuple):
 @torch.no_grad()
 def gae(
     *, discounts: Tensor, rewards: Tensor, values: Tensor, bootstrap_value: Tensor, valid: Tensor, lambda_: float
-) -> GAE:
+) -> Targets:
     """Advantages A[t] = delta[t] + d[t] lambda A[t + 1], with the trace cut at invalid rows.
 
     discounts: [T, B] float - factor of the value after the step: gamma, or 0 if the step terminated.
@@ -49,13 +53,12 @@ def gae(
     values: [T, B] float - V(obs[t]); finite at a truncation row, since the row before it bootstraps there.
     bootstrap_value: [B] float - V(obs[T]).
     valid: [T, B] bool. lambda_: 0 gives one-step errors, 1 gives n-step returns.
-
     Raises ValueError for wrong shapes.
     """
     _check_shapes(bootstrap_value, discounts=discounts, rewards=rewards, values=values, valid=valid)
     values, discounts, td_errors = _td_errors(discounts, rewards, values, bootstrap_value, valid)
     advantages = _backward_scan_(td_errors, discounts * lambda_)
-    return GAE(advantages, values + advantages)
+    return Targets(values + advantages, advantages)
 
 
 @torch.no_grad()

@@ -84,10 +84,7 @@ class Batch:
         ).aged(train_step, learner.max_policy_lag, learner.max_replay_lag)
 
     def aged(self, train_step: int, max_policy_lag: int, max_replay_lag: int) -> Batch:
-        """The same batch at ``train_step``, with ``lag`` of then; valid are steps below their limit.
-
-        Replayed steps have an own limit: they are old by design.
-        """
+        """The batch at ``train_step``, with ``lag`` of then; valid are steps below the limit of their kind."""
         lag = train_step - self.policy_version
         young = torch.where(self.replayed, lag < max_replay_lag, lag < max_policy_lag)
         return replace(self, lag=lag, valid=self.taken & young)

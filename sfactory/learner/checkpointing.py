@@ -116,8 +116,7 @@ def restore(payload: dict[str, Any], where: str, trainer: Trainer, progress: Pro
     """Continue from ``payload``; raises CheckpointError if it does not fit the model or its optimizer."""
     saved = SavedState.of(payload, where)
     _restore_weights(payload, where, trainer)
-    earlier = {name: payload[name] for name in ("learning_rate",) if name in payload}
-    trainer.coefficients.restore(payload.get("coefficients", earlier))
+    trainer.coefficients.restore(payload.get("coefficients", payload))  # version 2 had its rate beside all else
     trainer.train_step = saved.train_step
     progress.env_steps, progress.agent_steps = saved.env_steps, saved.agent_steps
     progress.run_env_steps, progress.earlier_seconds = saved.run_env_steps, saved.train_seconds
@@ -209,10 +208,7 @@ class Checkpointer:
             self.save()
 
     def after_dataset(self) -> None:
-        """Save all that is due. A failure is logged, and tried again later; training continues. Raises DivergedError.
-
-        The latest checkpoint, which a resumed run continues from, comes first; each is saved even if another fails.
-        """
+        """Save all that is due, each even if another fails: that is logged, and tried again. Raises DivergedError."""
         if self._pause is not None and not self._pause.passed:
             return
         for save in (self._save_latest_if_due, self._save_best_if_due, self._save_milestone_if_due):
@@ -223,20 +219,14 @@ class Checkpointer:
                 log.error("%s; training continues, saving is tried again in %.0f s or later", error, _RETRY_S)
 
     def finish(self) -> None:
-        """Save for the last time, as the best policy, too, if it ends as that; raises CannotSaveError, DivergedError.
-
-        The latest checkpoint comes first: it exists even if the best policy cannot be saved.
-        """
+        """Save the latest checkpoint, then the best policy if it is that; raises CannotSaveError, DivergedError."""
         objective = self._record_objective()
         self.save(objective)
         if objective is not None:
             self._save_best(objective)
 
     def save(self, best_objective: float | None = None) -> None:
-        """Save now; raises CannotSaveError, DivergedError.
-
-        best_objective: that of the best policy, if it is to be saved next.
-        """
+        """Save now, with the ``best_objective`` that is saved next, if any; raises CannotSaveError, DivergedError."""
         if self._directory is not None:
             since, payload = now(), self._payload()
             if best_objective is not None:
@@ -293,8 +283,7 @@ class Checkpointer:
     def _best_on_disk(self) -> float:
         """The objective of the best policy that can be loaded, -inf without one or if another metric decided.
 
-        Not read from the checkpoint that the run continues from: a killed run may have saved a better policy after it,
-        and a run that continues from an older checkpoint has a best policy from after it.
+        The checkpoint that the run continues from may not know of it: a killed run may have saved it later.
         """
         assert self._directory is not None
         try:

@@ -97,10 +97,7 @@ class Coefficients:
         }
 
     def restore(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Continue with the adaptive values of ``state``, within the present bounds, unless their start value differs.
-
-        All others follow the configuration, as do values that ``state`` lacks.
-        """
+        """Continue with the adaptive values of ``state``, within the present bounds, if they began with this start."""
         now, rate, kl = self.state(), state["learning_rate"], state.get("kl")
         same = all(rate[key] == now["learning_rate"][key] for key in ("schedule", "initial"))
         if self.looks_at_updates and same:

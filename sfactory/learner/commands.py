@@ -16,7 +16,7 @@ from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.trainer import Trainer
 from sfactory.shared.control import LearnerCommand
 
-Publish = Callable[[int], None]
+Publish = Callable[[int], None]  # publishes the weights as a version
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,6 @@ class CommandExecutor:
     def __init__(
         self, setup: LearnerSetup, trainer: Trainer, progress: Progress, checkpointer: Checkpointer, publish: Publish
     ) -> None:
-        """``publish``: publishes the weights as the version that it is given."""
         self._setup, self._orders, self._trainer, self._progress = setup, setup.shared.orders, trainer, progress
         self._checkpointer, self._publish = checkpointer, publish
 

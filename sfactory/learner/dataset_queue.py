@@ -22,14 +22,11 @@ T = TypeVar("T")
 class DatasetQueue:
     """Staging areas and device slots, each in one place at a time. Every method may be called from any thread.
 
-    dropped_steps: valid steps of datasets that were dropped, by batchers or by ``drop_rest``.
+    slots: empty on a CPU. drop_oldest: batchers never wait for an area: without an idle one they take back the oldest
+    dataset. dropped_steps: valid steps of datasets that were dropped, by batchers or by ``drop_rest``.
     """
 
     def __init__(self, areas: Sequence[Staging], slots: Sequence[DeviceSlot] = (), drop_oldest: bool = False) -> None:
-        """``slots``: empty on a CPU.
-
-        ``drop_oldest``: batchers never wait for an area: without an idle one they take back the oldest dataset.
-        """
         self._drop_oldest = drop_oldest
         self._idle_areas, self._full = _queue_of(areas), _queue_of(list[Staging]())
         self._begun = _queue_of(list[Staging]())
@@ -62,10 +59,7 @@ class DatasetQueue:
         self._begun.put(area)
 
     def slot_to_load(self, timeout: float) -> DeviceSlot | None:
-        """For a loader, before it takes an area: an idle slot, waiting up to ``timeout`` seconds.
-
-        In this order areas wait where batchers may take the oldest of them back.
-        """
+        """For a loader, before it takes an area, which batchers may take back until then: an idle slot, if any."""
         return _get(self._idle_slots, timeout)
 
     def area_to_load(self, timeout: float) -> Staging | None:

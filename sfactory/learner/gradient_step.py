@@ -117,10 +117,7 @@ class GradientStep:
         return {name: value for name, value in state.items() if value is not None}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from ``state``, which may have further keys; raises ValueError if it does not fit.
-
-        Hyperparameters are those of this configuration, not the saved ones.
-        """
+        """Continue from ``state``, but for its hyperparameters; raises ValueError if it does not fit."""
         saved, wanted = state.get("value_optimizer") is not None, self.value_optimizer is not None
         if saved != wanted:
             raise ValueError(f"it was saved with --separate_value_optimizer={saved}, which cannot become {wanted}")
@@ -140,10 +137,7 @@ class GradientStep:
         torch.autograd.backward(loss_part if self._scale is None else self._scale.scaled(loss_part))
 
     def step(self, rates: Rates, wanted: Tensor) -> Applied:
-        """Step along the gradients added up since ``begin``, if ``wanted`` (0-dim bool) and they are finite.
-
-        Otherwise nothing changes, moments included, of neither optimizer.
-        """
+        """Step along the gradients if ``wanted`` (0-dim bool) and they are finite; otherwise nothing changes."""
         scale = self._scale
         if scale is not None:
             scale.unscale_(self._parameters)

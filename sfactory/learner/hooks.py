@@ -12,6 +12,7 @@ from typing import cast
 
 from sfactory.config.import_strings import Unresolved, find_callable
 from sfactory.errors import ConfigError, HookFailed, named
+from sfactory.learner.train_stats import Means
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
 
@@ -73,11 +74,11 @@ class Hooks:
         """True once a hook has raised."""
         return self._failure is not None
 
-    def after_dataset(self, trainer: Trainer, policy: int, env_steps: int) -> None:
-        """Call every hook, unless the dataset brought no update or a hook has failed before."""
-        stats = trainer.dataset_statistics() if self._hooks and not self.failed else {}
-        if not stats:
+    def after_dataset(self, trainer: Trainer, means: Means, policy: int, env_steps: int) -> None:
+        """Call every hook with the ``means`` of a dataset, unless it brought no update or a hook has failed before."""
+        if self.failed or not means.updates:
             return
+        stats = means.value() | trainer.coefficients.by_name()
         facts = LearnerFacts(policy, env_steps, trainer)
         for name, hook in self._hooks.items():
             try:

@@ -143,10 +143,7 @@ class Learner:
             return trainer.open(trainer.aged(batch))
 
     def one_pass(self, dataset: Dataset) -> bool:
-        """Learn from every minibatch of ``dataset`` once, and publish if due; whether another pass makes sense.
-
-        Steps are counted after the first pass over them.
-        """
+        """Learn from every minibatch once, count new steps, publish if due; whether another pass makes sense."""
         with self._changing_model():
             if self.finished:
                 return False
@@ -172,7 +169,7 @@ class Learner:
                 return
             self.trainer.close(dataset)
             self._write_row()
-            self._hooks.after_dataset(self.trainer, self._setup.policy, self.progress.env_steps)
+            self._hooks.after_dataset(self.trainer, dataset.means, self._setup.policy, self.progress.env_steps)
             if self._stats_due.due():
                 self.report()
             self.checkpointer.after_dataset()
@@ -189,12 +186,13 @@ class Learner:
     def report(self) -> None:
         """Send statistics since the last report to main; if its queue is full they are part of the next report."""
         stats, to_main, policy = self.trainer.stats, self._to_main, self._setup.policy
-        if not stats.updates:
+        updates = stats.means.updates
+        if not updates:
             return
         lag, replay_lag = self._lag.value(), self._replay_lag.value()
         numbers = self.trainer.statistics()
-        if to_main.try_put(TrainStats(policy=policy, updates=stats.updates, lag=lag, replay_lag=replay_lag, **numbers)):
-            times = self.timings.message(policy, stats.updates)
+        if to_main.try_put(TrainStats(policy=policy, updates=updates, lag=lag, replay_lag=replay_lag, **numbers)):
+            times = self.timings.message(policy, updates)
             stats.clear()
             self._lag.clear()
             self._replay_lag.clear()

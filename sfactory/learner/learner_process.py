@@ -181,9 +181,8 @@ class LearnerWorker:
             slot = slot or dataset_queue.slot_to_load(BLOCK_S)
             area = None if slot is None else dataset_queue.area_to_load(BLOCK_S)
             if slot is not None and area is not None:
-                since = now()
-                dataset_queue.load(area, slot)
-                self._learner.timings.add("load", now() - since)
+                with self._learner.timings.stretch("load"):
+                    dataset_queue.load(area, slot)
                 slot = None
 
     def _is_interrupted(self, threads: Threads) -> bool:

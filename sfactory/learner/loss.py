@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from sfactory.algo import losses
+from sfactory.algo.returns import Targets, gae
 from sfactory.config.schema import AlgoConfig
 from sfactory.learner.batch import Batch
 from sfactory.learner.minibatches import Minibatch
-from sfactory.learner.targets import TargetNetwork, Targets, gae_targets, vtrace_targets
+from sfactory.learner.targets import TargetNetwork, vtrace_targets
 from sfactory.learner.train_stats import LossTerms
 from sfactory.model.actor_critic import ActorCritic, Unrolled
 from sfactory.model.cpc import CpcAction, Trace
@@ -117,9 +118,20 @@ class LossFunction:
         """``target``: with ``use_target_net``; V-trace and the ratio use its policy."""
         self._model, self.config, self._target, self._auxiliary = model, config, target, auxiliary
 
+    @torch.no_grad()
     def gae_targets(self, batch: Batch) -> Targets | None:
         """Targets of a whole dataset under GAE; None with V-trace, which computes them per minibatch."""
-        return None if self.config.with_vtrace else gae_targets(self._model, self.config, batch)
+        if self.config.with_vtrace:
+            return None
+        state = torch.where(batch.is_first[-1].unsqueeze(-1), 0.0, batch.rnn_states[-1])
+        return gae(
+            discounts=batch.discounts,
+            rewards=batch.rewards,
+            values=batch.behavior_value,
+            bootstrap_value=self._model({key: obs[-1] for key, obs in batch.obs.items()}, state).value,
+            valid=batch.valid,
+            lambda_=self.config.gae_lambda,
+        )
 
     def parts(self, minibatch: Minibatch, microbatch_size: int, *, exploration: float, kl: float) -> Iterator[Part]:
         """The loss of a minibatch, in parts of ``microbatch_size`` steps (0: one part).

@@ -113,10 +113,7 @@ class RefusableOptimizer:
         return {**first, "name": self._name, "rest": rest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with the saved moments, under the hyperparameters of this configuration, not the saved ones.
-
-        Raises ValueError if they are another optimizer's, or those of other parameters.
-        """
+        """Continue with the saved moments, without their hyperparameters; raises ValueError if they do not fit."""
         name = state.get("name", "adam")  # old checkpoints have no name: Adam was the only one
         if name != self._name:
             raise ValueError(f"it was saved with --optimizer={name}, and --optimizer={self._name} has other moments")

@@ -42,10 +42,7 @@ class Replay:
                 self._due -= count
 
     def new_rows(self, available: int, rows_left: int) -> int:
-        """How many of ``available`` new rows a dataset with ``rows_left`` empty rows takes: one or more, if it can.
-
-        Draws how many replayed rows become due for them.
-        """
+        """How many of ``available`` new rows fit into ``rows_left`` with the replayed ones that are drawn for them."""
         with self._lock:
             most = min(available, rows_left)
             if not most or not (self.rows or self._include_new):

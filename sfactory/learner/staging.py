@@ -132,10 +132,7 @@ class Staging(Columns):
         self.filled = self.valid_steps = 0
 
     def take(self, slot: Slot, start: int, most: int | None = None, columns: RowsOf = ALL_ROWS) -> int:
-        """Copy ``columns`` of ``slot`` from the ``start``-th on, as many as there is room for, at ``most``.
-
-        Returns how many. Steps in which another policy acts become invalid.
-        """
+        """Copy ``columns`` of ``slot`` from the ``start``-th on, at ``most`` so many; returns how many had room."""
         width = slot.value.shape[1] if isinstance(columns, slice) else len(columns)
         count: int = min(width - start, self.rows_left if most is None else min(most, self.rows_left))
         part, target = slice(start, start + count), slice(self.filled, self.filled + count)
@@ -149,7 +146,7 @@ class Staging(Columns):
             own = run if slot.counts_for_policy is None else slot.counts_for_policy
             for to, of in zip(self._env_steps, (own, run), strict=True):
                 to[:, target] = of[:, source]
-        if slot.policy_id is not None:
+        if slot.policy_id is not None:  # steps in which another policy acts become invalid
             acting = slot.policy_id[:, source]
             self._scalar_views["valid"][:, target] &= acting == self._policy
             if self._held is not None:

@@ -9,45 +9,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sfactory.algo.returns import gae, vtrace
+from sfactory.algo.returns import Targets, vtrace
 from sfactory.config.schema import AlgoConfig
 from sfactory.learner.batch import Batch
 from sfactory.model.actor_critic import ActorCritic
-
-
-class Targets(NamedTuple):
-    """returns: [T, R] - value targets. advantages: [T, R]."""
-
-    returns: Tensor
-    advantages: Tensor
-
-    def columns(self, which: slice | Tensor) -> Targets:
-        """The rows ``which``, as Batch.columns."""
-        return Targets(self.returns[:, which], self.advantages[:, which])
-
-    def steps(self) -> Targets:
-        """All steps as rows of one step each, as Batch.steps."""
-        return Targets(self.returns.reshape(1, -1), self.advantages.reshape(1, -1))
-
-
-@torch.no_grad()
-def gae_targets(model: ActorCritic, config: AlgoConfig, batch: Batch) -> Targets:
-    """Targets of a whole dataset of rollouts."""
-    state = torch.where(batch.is_first[-1].unsqueeze(-1), 0.0, batch.rnn_states[-1])
-    result = gae(
-        discounts=batch.discounts,
-        rewards=batch.rewards,
-        values=batch.behavior_value,
-        bootstrap_value=model({key: obs[-1] for key, obs in batch.obs.items()}, state).value,
-        valid=batch.valid,
-        lambda_=config.gae_lambda,
-    )
-    return Targets(result.returns, result.advantages)
 
 
 def vtrace_targets(config: AlgoConfig, batch: Batch, log_prob: Tensor, values: Tensor) -> Targets:

@@ -185,28 +185,23 @@ class UpdateStats:
         """Begin new means."""
         self.means = Means()
 
-    @property
-    def updates(self) -> int:
-        """Updates taken since ``clear``."""
-        return self.means.updates
-
     def add(self, rows: Rows) -> None:
         """Count updates, in order; raises DivergedError if too many in a row were skipped."""
         self.means.add(rows)
         for row in rows:
-            self.train_step += bool(row[_VALID_STEPS])
+            if not row[_VALID_STEPS]:
+                continue
+            self.train_step += 1
             if row[_TAKEN]:
                 self._bad_in_a_row = 0
-            elif row[_VALID_STEPS]:
-                self._skip(excused=bool(row[_EXCUSED]))
-
-    def _skip(self, excused: bool) -> None:
-        """Count an update with a loss or gradient that is not finite. ``excused``: see ``Applied``."""
-        self.skipped += 1
-        self._bad_in_a_row += not excused
-        log.warning("update %d skipped: its loss or gradient is not finite (%d so far)", self.train_step, self.skipped)
-        if self._bad_in_a_row >= self._max_bad:
-            raise DivergedError(
-                f"{self._bad_in_a_row} updates in a row had a loss or gradient that is not finite (update "
-                f"{self.train_step}); lower --learning_rate or --reward_scale, or look for NaN in the env's data"
+                continue
+            self.skipped += 1
+            self._bad_in_a_row += not row[_EXCUSED]
+            log.warning(
+                "update %d skipped: its loss or gradient is not finite (%d so far)", self.train_step, self.skipped
             )
+            if self._bad_in_a_row >= self._max_bad:
+                raise DivergedError(
+                    f"{self._bad_in_a_row} updates in a row had a loss or gradient that is not finite (update "
+                    f"{self.train_step}); lower --learning_rate or --reward_scale, or look for NaN in the env's data"
+                )

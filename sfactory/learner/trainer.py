@@ -22,7 +22,6 @@ from sfactory.learner.targets import TargetNetwork
 from sfactory.learner.train_stats import (
     Learned,
     LossTerms,
-    Means,
     UpdateStats,
     mean_of,
     on_host,
@@ -55,10 +54,7 @@ class Trainer:
         auxiliary: CpcAction | None = None,
         evidence: Path | None = None,
     ) -> None:
-        """``seed`` and ``policy`` decide how minibatches are shuffled; ``total_env_steps``: where linear decay ends.
-
-        ``evidence``: folder for the batch at which training fails; None: it is not saved.
-        """
+        """``total_env_steps``: where linear decay ends. ``evidence``: folder for the batch at which training fails."""
         self.model, self.algo, self.learner = model, algo, learner
         self.coefficients = Coefficients(optim, algo, total_env_steps)
         self.updater = GradientStep(model, optim, () if auxiliary is None else auxiliary.parameters())
@@ -71,13 +67,9 @@ class Trainer:
         self.stats = UpdateStats(learner.max_bad_steps)
         self._total_env_steps, self._seed, self._policy, self._evidence = total_env_steps, seed, policy, evidence
         self._oldest: int | None = None  # steps of older policy versions are masked
-        self._last_closed = Means()
 
     def adopt(self, algo: AlgoConfig, optim: OptimConfig, learner: LearnerConfig, env_steps: int) -> None:
-        """Use other settings from the next minibatch on.
-
-        Adaptive values restart where their initial value has changed, and continue otherwise.
-        """
+        """Use other settings from the next minibatch on; adaptive values restart if their initial value differs."""
         before = self.coefficients.state()
         self.coefficients = Coefficients(optim, algo, self._total_env_steps)
         self.coefficients.restore(before)
@@ -111,10 +103,6 @@ class Trainer:
     def statistics(self) -> dict[str, float]:
         """By the names in TRAIN_STATISTICS: means since ``stats.clear()``, NaN without any, and coefficients."""
         return self.stats.means.value() | self.coefficients.by_name()
-
-    def dataset_statistics(self) -> dict[str, float]:
-        """As ``statistics``, over the updates of the dataset that was closed last; empty if it had none."""
-        return self._last_closed.value() | self.coefficients.by_name() if self._last_closed.updates else {}
 
     def train(self, batch: Batch, stopping: Callable[[], bool] = lambda: False) -> int:
         """All epochs and minibatches of one dataset, or as many as there are before ``stopping()`` is true.
@@ -182,7 +170,6 @@ class Trainer:
             # Not before: the policy that is learned from, and measured, would see other inputs than when it acted.
             self._observe(dataset.batch)
             dataset.observed = True
-        self._last_closed = dataset.means
         return dataset.learned.fresh
 
     def _observe(self, batch: Batch) -> None:

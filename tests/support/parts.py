@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sfactory.actor.local_actor import SlotActing
+from sfactory.algo.returns import Targets
 from sfactory.config.schema import AlgoConfig, LearnerConfig, ModelConfig, OptimConfig
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.layout import Layout
@@ -19,7 +20,7 @@ from sfactory.learner.batch import Batch
 from sfactory.learner.loss import AuxiliaryTask, LossFunction, make_auxiliary
 from sfactory.learner.minibatches import Minibatch
 from sfactory.learner.staging import Staging
-from sfactory.learner.targets import TargetNetwork, Targets
+from sfactory.learner.targets import TargetNetwork
 from sfactory.learner.train_stats import NAMES, LossTerms, statistics_of
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic

@@ -157,7 +157,7 @@ def test_hooks_cannot_change_statistics_of_other_hooks() -> None:
     def look(learner: LearnerFacts, stats: Any) -> None:
         found.append(stats["kl"])
 
-    Hooks({"a:spoil": spoil, "b:look": look}).after_dataset(trainer, 0, 20)
+    Hooks({"a:spoil": spoil, "b:look": look}).after_dataset(trainer, trainer.stats.means, 0, 20)
 
     assert found == [trainer.statistics()["kl"]]
 

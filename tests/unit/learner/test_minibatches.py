@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sfactory.algo.returns import Targets
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
 from sfactory.learner.loss import LossFunction
 from sfactory.learner.minibatches import Minibatch, Minibatches
-from sfactory.learner.targets import Targets
 from sfactory.learner.trainer import Trainer
 from tests.support.equality import changed, copied
 from tests.support.parts import (
@@ -267,7 +267,7 @@ def test_training_in_parts_takes_the_same_steps(case: str) -> None:
     learned = [trainer.train(copy.deepcopy(batch)) for trainer in (whole, parts)]
 
     assert learned[0] == learned[1] == int(batch.fresh.sum())
-    assert (whole.train_step, whole.stats.updates) == (parts.train_step, parts.stats.updates) == (4, 4)
+    assert (whole.train_step, whole.stats.means.updates) == (parts.train_step, parts.stats.means.updates) == (4, 4)
     assert float((weights_of(whole) - before).abs().max()) > 1e-3
     assert float((weights_of(parts) - weights_of(whole)).abs().max()) < 1e-9
     assert parts.statistics() == pytest.approx(whole.statistics(), rel=1e-6, abs=1e-9, nan_ok=True)

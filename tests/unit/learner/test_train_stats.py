@@ -60,7 +60,7 @@ def test_means_are_over_the_updates_that_have_the_number() -> None:
     stats.add(rows)
 
     means = stats.means.value()
-    assert (stats.updates, stats.train_step) == (3, 3)
+    assert (stats.means.updates, stats.train_step) == (3, 3)
     assert (means["kl"], means["replay_kl"], means["grad_norm"]) == (3.0, 6.0, 1.0)
     assert mean_of("kl", rows) == 3.0
     assert math.isnan(mean_of("replay_kl", rows[:1]))

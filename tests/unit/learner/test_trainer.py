@@ -71,7 +71,7 @@ def test_a_loss_that_is_not_finite_skips_the_step_and_is_counted(bad: float) -> 
     trainer.train(batch)
 
     assert_same(state_of(trainer), before)
-    assert (trainer.train_step, trainer.stats.skipped, trainer.stats.updates) == (2, 1, 0)
+    assert (trainer.train_step, trainer.stats.skipped, trainer.stats.means.updates) == (2, 1, 0)
 
 
 def test_only_steps_that_were_learned_from_count_as_trained(caplog: pytest.LogCaptureFixture) -> None:
@@ -234,13 +234,10 @@ def test_dataset_statistics_are_of_its_own_updates() -> None:
     for dataset in (whole, thin, whole, thin):
         trainer.learn(dataset)
 
-    for dataset, expected in ((thin, 0.5), (whole, 1.0)):
-        trainer.close(dataset)
-        assert trainer.dataset_statistics()["valid_fraction"] == pytest.approx(expected)
-
+    found = [dataset.means.value()["valid_fraction"] for dataset in (thin, whole)]
+    assert found == pytest.approx([0.5, 1.0])
     assert trainer.statistics()["valid_fraction"] == pytest.approx(0.75)
-    trainer.close(trainer.open(batch_of()))
-    assert trainer.dataset_statistics() == {}
+    assert trainer.open(batch_of()).means.updates == 0
 
 
 def test_scheduled_exploration_coefficient_reaches_the_loss() -> None:
@@ -305,7 +302,7 @@ def test_a_minibatch_of_replayed_steps_alone_has_an_update_and_no_statistics_of_
 
     learned = trainer.train(only_replayed(mixed()))
 
-    assert (learned, trainer.train_step, trainer.stats.updates, trainer.stats.skipped) == (0, 1, 1, 0)
+    assert (learned, trainer.train_step, trainer.stats.means.updates, trainer.stats.skipped) == (0, 1, 1, 0)
     assert changed(trainer.model, before)
     statistics = trainer.statistics()
     assert all(math.isnan(statistics[name]) for name in ("policy_loss", "kl", "explained_variance"))
