@@ -149,6 +149,23 @@ def coerce(flag: Flag, data: object) -> object:
     return _coerced(flag, flag.type, data)
 
 
+@dataclass
+class Reading:
+    """What one source gives: values of flags, and its problems. ``broken``: flags with a value that is unreadable."""
+
+    values: dict[str, object] = dataclasses.field(default_factory=dict)
+    problems: list[str] = dataclasses.field(default_factory=list)
+    broken: set[str] = dataclasses.field(default_factory=set)
+
+    def take(self, flag: Flag, data: object, where: str = "") -> None:
+        """Store the value of ``data``, or its problem, which ends with ``where``."""
+        try:
+            self.values[flag.name] = coerce(flag, data)
+        except ValueError as error:
+            self.problems.append(f"{assigned(flag.name, value_text(data))}: {error}{where}")
+            self.broken.add(flag.name)
+
+
 def is_of_type(kind: object, value: object) -> bool:
     """Whether ``value`` already has the type of a flag's annotation ``kind``."""
     inner = _without_none(kind)
@@ -224,23 +241,6 @@ def _coerced(flag: Flag, kind: object, data: object) -> object:
             raise ValueError(f"must be True or False, for example {flag.example()}")
         return text.lower() == "true"
     return _integer(flag, str(data)) if kind is int else _real(flag, str(data))
-
-
-@dataclass
-class Reading:
-    """What one source gives: values of flags, and its problems. ``broken``: flags with a value that is unreadable."""
-
-    values: dict[str, object] = dataclasses.field(default_factory=dict)
-    problems: list[str] = dataclasses.field(default_factory=list)
-    broken: set[str] = dataclasses.field(default_factory=set)
-
-    def take(self, flag: Flag, data: object, where: str = "") -> None:
-        """Store the value of ``data``, or its problem, which ends with ``where``."""
-        try:
-            self.values[flag.name] = coerce(flag, data)
-        except ValueError as error:
-            self.problems.append(f"{assigned(flag.name, value_text(data))}: {error}{where}")
-            self.broken.add(flag.name)
 
 
 def _integer(flag: Flag, text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -125,13 +126,9 @@ def test_what_cannot_be_read_is_refused_with_advice(argv: list[str], flag: str, 
 
 
 def test_all_problems_are_reported_at_once() -> None:
-    problems = refused(
-        "--env=CartPol-v1", "--gamma=1.5", "--rolout=3", "--num_workers=x", "--batch_size=1000", "--config=no.yaml"
-    )
+    wrong = ["--batch_size=9", "--config=no.yaml", "--env=CartPol-v1", "--gamma=1.5", "--num_workers=x", "--rolout=3"]
 
-    assert sorted(line.split(":")[0].split("=")[0] for line in problems) == [
-        *("--batch_size", "--config", "--env", "--gamma", "--num_workers", "--rolout")
-    ]
+    assert [re.split("[:=]", line)[0] for line in sorted(refused(*wrong))] == [word.partition("=")[0] for word in wrong]
 
 
 def test_sources_name_the_layer_of_every_value() -> None:
@@ -235,17 +232,6 @@ def test_a_tuned_run_keeps_autotune_as_the_source_of_its_settings() -> None:
         write_config(RUN_DIR, resolved.config, resolved.sources)
     assert not read("--experiment=old").config.tuning.autotune
     assert read("--experiment=old", "--num_workers=2").tuned == {}
-
-
-def test_a_directory_without_config_json_is_a_fresh_run_and_a_damaged_one_is_refused() -> None:
-    RUN_DIR.mkdir(parents=True)
-    assert "saved run" not in read(PLAIN_ENV, "--experiment=old").sources.values()
-    (RUN_DIR / "config.json").write_text('{"format_version": 1, "config": {')
-
-    of_file, of_flag = refused(PLAIN_ENV, "--experiment=old", "--gamma=2")
-
-    assert "train_dir/old/config.json" in of_file
-    assert of_flag.startswith("--gamma=2.0")
 
 
 def test_help_lists_every_flag_with_the_defaults_of_the_env(capsys: pytest.CaptureFixture[str]) -> None:
