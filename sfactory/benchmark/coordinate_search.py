@@ -16,7 +16,7 @@ from sfactory.layout import Inference
 GAIN = 0.03  # minimum gain of a challenger
 NOISE = 0.1  # differences up to this are measured twice
 MOST_TRIALS = 20
-_DUEL = 2  # trials reserved for the final comparison
+_LAST_TRIALS = 2  # trials reserved for the final comparison
 _LOOKS = 3  # maximum trials per challenger
 _HOPELESS = 3  # give up after so many failed trials without a success
 _BATCH_RUNGS = 3
@@ -99,7 +99,7 @@ class Search:
         if self._now.inference == "central":
             self._climb("worker_num_splits", [n for n in _SPLITS if self._now.num_envs_per_worker % n == 0])
         self._climb("learner_num_threads", [self.cores, *_powers(1, self.cores)])
-        gain = self._duel()
+        gain = self._compare_with_start()
         if self._best is None:
             assert self._first_error is not None
             raise self._first_error
@@ -132,7 +132,7 @@ class Search:
 
         twice: always measure a second time.
         """
-        if self._spent > MOST_TRIALS - _DUEL - _LOOKS or (self._best is not None and self.out_of_time()):
+        if self._spent > MOST_TRIALS - _LAST_TRIALS - _LOOKS or (self._best is not None and self.out_of_time()):
             return False
         rate = self._try(challenger)
         if rate is None:
@@ -163,7 +163,7 @@ class Search:
             raise self._first_error
         return rate
 
-    def _duel(self) -> float | None:
+    def _compare_with_start(self) -> float | None:
         """Measure the start and the best again, one after the other; the start wins if it is not slower.
 
         Returns the gain over the start; None if the start could not be measured.

@@ -165,7 +165,7 @@ def test_what_is_refused_or_dies_is_passed_over_with_its_reason() -> None:
 
 
 def failing(error: type[Exception], fails: Callable[[Settings], bool], failed: list[Settings]) -> Measure:
-    """The machine, whose trials of some settings raise ``error``."""
+    """The machine with an ``error`` in the trials of some settings."""
 
     def measure(settings: Settings) -> float:
         if fails(settings):
