@@ -21,7 +21,7 @@ from sfactory.env.lifecycle import close_env, see_gpu_of
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import EnvError, SFactoryError, named, raised_at
 from sfactory.planning.env_checker import NUM_VECTOR_ENVS, check_agents_env, check_env, check_vector_env
-from sfactory.planning.step_cost import agents_step_us, env_step_us
+from sfactory.planning.step_cost import env_step_us
 from sfactory.process.spawn import Spawner, leave, prepare_process
 from sfactory.process.stack_dump import StackDump
 from sfactory.spec import EnvSpec
@@ -108,12 +108,11 @@ def examine(factory: EnvFactory, timed: bool = False) -> Probed:
     env = factory.either()
     if isinstance(env, AgentsEnv):
         spec = check_agents_env(env, name)
-        step_us = agents_step_us(env) if timed else None
     elif isinstance(env, gymnasium.Env):
         spec = check_env(env, name)
-        step_us = env_step_us(env) if timed else None
     else:
         raise EnvError(f"{name}: the factory returned a {type(env).__name__}; it must return a gymnasium.Env")
+    step_us = env_step_us(env) if timed else None
     reward_shaping = default_reward_shaping(env)
     close_env(env, name)
     return Probed(spec, step_us, reward_shaping)

@@ -31,11 +31,17 @@ _ACTIONS = 64
 
 
 def random_actions(env: Any, count: int) -> list[Any]:
-    """``count`` random actions of ``env``; indices as Python's integers, which are faster than numpy's."""
-    actions = [env.action_space.sample() for _ in range(count)]
+    """``count`` random actions of ``env``, of many agents lists of one action for each.
+
+    Indices are Python's integers, which are faster than numpy's.
+    """
+    agents = len(env.agents) if isinstance(env, AgentsEnv) else 1
+    actions = [env.action_space.sample() for _ in range(count * agents)]
     if actions and getattr(actions[0], "shape", None) == ():
         actions = [action.item() for action in actions]
-    return actions
+    if not isinstance(env, AgentsEnv):
+        return actions
+    return [actions[first : first + agents] for first in range(0, len(actions), agents)]
 
 
 class _Sweeps:
@@ -77,12 +83,6 @@ def steps_per_second(envs: list[Any], seconds: float, begin: Begin = lambda: Non
     return steps / sweeps.elapsed
 
 
-def random_actions_of_agents(env: AgentsEnv, count: int) -> list[list[Any]]:
-    """``count`` lists of one random action per agent of ``env``."""
-    actions = random_actions(env, count * len(env.agents))
-    return [actions[first : first + len(env.agents)] for first in range(0, len(actions), len(env.agents))]
-
-
 class Agents:
     """An env of many agents that is reset whenever its episode ends."""
 
@@ -98,7 +98,7 @@ class Agents:
 
 def agents_steps_per_second(games: list[Agents], seconds: float, begin: Begin = lambda: None) -> float:
     """As ``steps_per_second``, of envs with many agents; a step of an env counts once, for all agents together."""
-    actions = random_actions_of_agents(games[0].env, _PREPARED_ACTIONS)
+    actions = random_actions(games[0].env, _PREPARED_ACTIONS)
     stepped = [(game.env.step, game) for game in games]
     steps, sweeps = 0, _Sweeps(_PREPARED_ACTIONS, seconds, begin)
     for sweep in sweeps:
@@ -130,33 +130,26 @@ def vector_steps_per_second(env: VectorEnv, seed: int, seconds: float, begin: Be
     return steps / sweeps.elapsed
 
 
-def env_step_us(env: gymnasium.Env[Any, Any], seconds: float = MEASURED_S) -> float:
-    """Microseconds of one ``env.step`` with random actions, the mean over ``seconds``; resets are not counted."""
-    actions = random_actions(env, _ACTIONS)
-    env.reset()
+def env_step_us(env: gymnasium.Env[Any, Any] | AgentsEnv, seconds: float = MEASURED_S) -> float:
+    """Microseconds of ``env.step`` per agent with random actions, the mean over ``seconds``; resets do not count."""
+    actions, num_agents, game = random_actions(env, _ACTIONS), 1, None
+    if isinstance(env, AgentsEnv):
+        num_agents, game = len(env.agents), Agents(env)
+    else:
+        env.reset()
     steps, spent, end = 0, 0.0, now() + seconds
     while not steps or now() < end:
         before = now()
-        _, _, terminated, truncated, _ = env.step(actions[steps % _ACTIONS])
+        step: Any = env.step(actions[steps % _ACTIONS])
         spent += now() - before
         steps += 1
-        if terminated or truncated:
+        if game is not None:
+            observations, _, change = step
+            if change is not None:
+                game.change(change, observations)
+        elif step[2] or step[3]:  # terminated or truncated
             env.reset()
-    return 1e6 * spent / steps
-
-
-def agents_step_us(env: AgentsEnv, seconds: float = MEASURED_S) -> float:
-    """As ``env_step_us``, per agent."""
-    actions, game = random_actions_of_agents(env, _ACTIONS), Agents(env)
-    steps, spent, end = 0, 0.0, now() + seconds
-    while not steps or now() < end:
-        before = now()
-        observations, _, change = env.step(actions[steps % _ACTIONS])
-        spent += now() - before
-        steps += 1
-        if change is not None:
-            game.change(change, observations)
-    return 1e6 * spent / (steps * len(env.agents))
+    return 1e6 * spent / (steps * num_agents)
 
 
 def forward_us(spec: EnvSpec, config: ModelConfig, rows: int, seconds: float = MEASURED_S) -> float:
