@@ -1,8 +1,6 @@
 """Encodes observations as one feature vector per row.
 
-MLPEncoder reads plain numbers; ConvEncoder reads an image by one of the convolution stacks of the flag
-``encoder_conv_architecture``; MultiEncoder joins both; ``make_encoder`` picks the right one. The forward pass runs for
-every step of every env, so it issues as few operations as possible.
+The forward pass runs for every step of every env, so it issues as few operations as possible.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -29,8 +27,8 @@ ObsSpec = tuple[tuple[str, TensorSpec], ...]
 class MLPEncoder(nn.Module):
     """An MLP over all leaves as float32, scaled, flattened and joined in the order of the spec.
 
-    Every layer is followed by the activation. ``out_size`` is the number of features. Integers are read as numbers, not
-    as one-hot vectors, since the spec does not know their range. Leaves in ``normalized`` are not scaled.
+    Every layer is followed by the activation. Integers are read as numbers, not as one-hot vectors, since the spec does
+    not know their range. Leaves in ``normalized`` are not scaled.
     """
 
     def __init__(self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str], dtype: torch.dtype) -> None:
@@ -93,14 +91,6 @@ def initialize(layer: nn.Linear | nn.Conv2d, how: Initialization, gain: float) -
         nn.init.zeros_(layer.bias)
 
 
-class ImageShape(NamedTuple):
-    """Size of an image, channels first."""
-
-    channels: int
-    height: int
-    width: int
-
-
 PLAIN_STACKS: dict[str, tuple[tuple[int, int, int], ...]] = {  # channels, kernel and stride of each convolution
     "convnet_simple": ((32, 8, 4), (64, 4, 2), (128, 3, 2)),
     "convnet_impala": ((16, 8, 4), (32, 4, 2)),  # Espeholt et al. 2018, the shallow network
@@ -108,10 +98,6 @@ PLAIN_STACKS: dict[str, tuple[tuple[int, int, int], ...]] = {  # channels, kerne
 }
 _RESIDUAL_CHANNELS = (16, 32, 32)
 _BLOCKS_PER_STAGE = 2
-
-
-def _is_image(spec: TensorSpec) -> bool:
-    return len(spec.shape) == 3
 
 
 def is_channels_last(shape: tuple[int, ...]) -> bool:
@@ -122,31 +108,30 @@ def is_channels_last(shape: tuple[int, ...]) -> bool:
     return shape[2] < shape[0] and shape[2] < shape[1]
 
 
-def image_shape(spec: TensorSpec) -> ImageShape:
-    """Channels, height and width of an image leaf, stored channels first or last."""
-    first, second, third = spec.shape
-    return ImageShape(third, first, second) if is_channels_last(spec.shape) else ImageShape(first, second, third)
+def least_image_size(architecture: str) -> int:
+    """The smallest height and width of an image for which each convolution gets as many pixels as its kernel."""
+    size = 1
+    for _, kernel, stride in reversed(PLAIN_STACKS.get(architecture, ())):
+        size = (size - 1) * stride + kernel
+    return size
 
 
 class PlainStack(nn.Module):
-    """Convolutions, each followed by the activation. ``out_shape``: of the result. Raises ValueError if the images are
-    too small."""
+    """Convolutions, each followed by the activation."""
 
-    def __init__(self, shape: ImageShape, config: ModelConfig, dtype: torch.dtype) -> None:
+    def __init__(self, shape: tuple[int, int, int], config: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
         self._activation = ACTIVATIONS[config.nonlinearity]
         gain = config.policy_init_gain * GAINS[config.nonlinearity]
         layers: list[Conv2d] = []
         channels, height, width = shape
-        for layer, (out_channels, kernel, stride) in enumerate(PLAIN_STACKS[config.encoder_conv_architecture], 1):
-            if min(height, width) < kernel:
-                raise ValueError(f"convolution {layer} needs {kernel}x{kernel} pixels and gets {height}x{width}")
+        for out_channels, kernel, stride in PLAIN_STACKS[config.encoder_conv_architecture]:
             layers.append(_conv((channels, out_channels, kernel, stride, 0), config, gain, dtype))
             channels = out_channels
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
         self._convs = tuple(layers)
         self.convs = nn.ModuleList(layers)
-        self.out_shape = ImageShape(channels, height, width)
+        self.out_size = channels * height * width
 
     def forward(self, x: Tensor, factor: float) -> Tensor:
         """[B, C', H', W'] of ``factor`` times the images x: [B, C, H, W]."""
@@ -188,7 +173,7 @@ class ResidualStage(nn.Module):
 class ResidualStack(nn.Module):
     """The deep network of Espeholt et al. 2018 (IMPALA, figure 3) without its memory. Takes images of any size."""
 
-    def __init__(self, shape: ImageShape, config: ModelConfig, dtype: torch.dtype) -> None:
+    def __init__(self, shape: tuple[int, int, int], config: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
         self._activation = ACTIVATIONS[config.nonlinearity]
         channels, height, width = shape
@@ -197,10 +182,10 @@ class ResidualStack(nn.Module):
             stages.append(ResidualStage(channels, out_channels, config, dtype))
             channels, height, width = out_channels, (height + 1) // 2, (width + 1) // 2
         self.stages = nn.ModuleList(stages)
-        self.out_shape = ImageShape(channels, height, width)
+        self.out_size = channels * height * width
 
     def forward(self, x: Tensor, factor: float) -> Tensor:
-        """[B, C', H', W'] of ``factor`` times the images x: [B, C, H, W]."""
+        """As PlainStack.forward."""
         for stage in self.stages:
             x = stage(x, factor)
             factor = 1.0
@@ -211,7 +196,6 @@ class ConvEncoder(nn.Module):
     """Features of the image leaf ``path``: convolutions, then linear layers, each followed by the activation.
 
     Images may be stored channels first or last (see ``is_channels_last``), as uint8 or any other numeric dtype.
-    ``out_size`` is the number of features. Raises EnvError if the images are too small for the architecture.
     """
 
     def __init__(self, path: str, spec: TensorSpec, config: ModelConfig, normalized: bool, dtype: torch.dtype) -> None:
@@ -222,19 +206,23 @@ class ConvEncoder(nn.Module):
         self._subtract_mean = 0.0 if normalized else config.obs_subtract_mean
         self._factor = 1.0 if normalized else 1.0 / config.obs_scale
         self._activation = ACTIVATIONS[config.nonlinearity]
-        shape, architecture = image_shape(spec), config.encoder_conv_architecture
-        stack = ResidualStack if architecture == "resnet_impala" else PlainStack
-        try:
-            self.stack = stack(shape, config, dtype)
-        except ValueError as error:
+        first, second, third = spec.shape
+        shape = (third, first, second) if self._permute else (first, second, third)
+        architecture = config.encoder_conv_architecture
+        least = least_image_size(architecture)
+        if min(shape[1:]) < least:
             raise EnvError(
                 f"observation {path!r} of shape {spec.shape} is too small for "
-                f"--encoder_conv_architecture={architecture}: {error}; use --encoder_conv_architecture=resnet_impala, "
-                "which takes images of any size, or let the env give larger images"
-            ) from None
-        self._linears = linear_layers([math.prod(self.stack.out_shape), *config.encoder_conv_mlp_layers], config, dtype)
+                f"--encoder_conv_architecture={architecture}, which needs {least}x{least} pixels; use "
+                "--encoder_conv_architecture=resnet_impala, which takes images of any size, or let the env give larger "
+                "images"
+            )
+        stack = ResidualStack if architecture == "resnet_impala" else PlainStack
+        self.stack = stack(shape, config, dtype)
+        sizes = [self.stack.out_size, *config.encoder_conv_mlp_layers]
+        self._linears = linear_layers(sizes, config, dtype)
         self.layers = nn.ModuleList(self._linears)
-        self.out_size = self._linears[-1].out_features if self._linears else math.prod(self.stack.out_shape)
+        self.out_size = sizes[-1]
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         """As MLPEncoder.forward."""
@@ -268,18 +256,10 @@ def _conv(size: tuple[int, int, int, int, int], config: ModelConfig, gain: float
 
 
 class MultiEncoder(nn.Module):
-    """A ConvEncoder for each image leaf and one MLPEncoder for all other leaves; their features side by side.
+    """Several encoders; their features side by side."""
 
-    Images come first, in the order of the spec. ``out_size`` is the number of features.
-    """
-
-    def __init__(self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str], dtype: torch.dtype) -> None:
+    def __init__(self, parts: Sequence[ConvEncoder | MLPEncoder]) -> None:
         super().__init__()
-        parts: list[ConvEncoder | MLPEncoder] = [
-            ConvEncoder(path, spec, config, path in normalized, dtype) for path, spec in obs if _is_image(spec)
-        ]
-        if others := tuple(leaf for leaf in obs if not _is_image(leaf[1])):
-            parts.append(MLPEncoder(others, config, normalized, dtype))
         self._parts = tuple(parts)
         self.parts = nn.ModuleList(parts)
         self.out_size = sum(part.out_size for part in parts)
@@ -295,14 +275,14 @@ Encoder = MLPEncoder | ConvEncoder | MultiEncoder
 def make_encoder(
     obs: ObsSpec, config: ModelConfig, normalized: frozenset[str] = frozenset(), dtype: torch.dtype = torch.float32
 ) -> Encoder:
-    """The simplest encoder for ``obs``; leaves with three dimensions are images.
+    """A ConvEncoder for each leaf with three dimensions (an image), then one MLPEncoder for all others.
 
     ``normalized``: paths of the leaves that come normalized. ``dtype``: of the computation. Raises EnvError if an image
     is too small for the convolutions.
     """
-    if not any(_is_image(spec) for _, spec in obs):
-        return MLPEncoder(obs, config, normalized, dtype)
-    if len(obs) == 1:
-        path, spec = obs[0]
-        return ConvEncoder(path, spec, config, path in normalized, dtype)
-    return MultiEncoder(obs, config, normalized, dtype)
+    parts: list[ConvEncoder | MLPEncoder] = [
+        ConvEncoder(path, spec, config, path in normalized, dtype) for path, spec in obs if len(spec.shape) == 3
+    ]
+    if others := tuple(leaf for leaf in obs if len(leaf[1].shape) != 3):
+        parts.append(MLPEncoder(others, config, normalized, dtype))
+    return parts[0] if len(parts) == 1 else MultiEncoder(parts)

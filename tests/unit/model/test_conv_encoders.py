@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError, ExitCode
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.encoders import ConvEncoder, MLPEncoder, image_shape, is_channels_last, make_encoder
+from sfactory.model.encoders import ConvEncoder, MLPEncoder, is_channels_last, make_encoder
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
 
 EVERY_ARCHITECTURE = pytest.mark.parametrize(
@@ -139,14 +139,19 @@ def test_channels_first_and_last_give_the_same_features(architecture: str) -> No
 )
 def test_shape_of_an_image_determines_its_layout(shape: tuple[int, ...], last: bool, channels: int) -> None:
     assert is_channels_last(shape) is last
-    assert image_shape(TensorSpec(shape, "uint8")).channels == channels
+    stack = make(TensorSpec(shape, "uint8"), config("resnet_impala")).stack
+    assert next(stack.parameters()).shape[1] == channels
 
 
-@pytest.mark.parametrize("architecture", ["convnet_simple", "convnet_impala", "convnet_atari"])
-def test_image_that_is_too_small_is_refused(architecture: str) -> None:
-    spec = EnvSpec((("camera/left", TensorSpec((12, 12, 3), "uint8")),), (DiscreteHead("action", 2),))
+@pytest.mark.parametrize(
+    ("architecture", "least"), [("convnet_simple", 36), ("convnet_impala", 20), ("convnet_atari", 36)]
+)
+def test_only_an_image_that_is_too_small_is_refused(architecture: str, least: int) -> None:
+    enough = TensorSpec((least, least, 3), "uint8")
+    assert make(enough, config(architecture))({"obs": images(enough)}).shape == (3, 32)
+    spec = EnvSpec((("camera/left", TensorSpec((least, least - 1, 3), "uint8")),), (DiscreteHead("action", 2),))
 
-    with pytest.raises(EnvError, match=f"'camera/left' .* too small for .*={architecture}: convolution 2") as refused:
+    with pytest.raises(EnvError, match=f"'camera/left' .* too small for .*={architecture}, .* {least}x") as refused:
         ActorCritic(spec, config(architecture))
     assert refused.value.exit_code == ExitCode.REFUSED
 
