@@ -1,8 +1,4 @@
-"""The actor-critic network: observation normalization, towers, policy head and value head.
-
-Acting takes observations and states, one row per agent, and gives actions, values and new states. Learning takes whole
-rollouts and gives parameters of the action distribution and values.
-"""
+"""The actor-critic network: observation normalization, towers, policy head and value head."""
 
 from __future__ import annotations
 
@@ -134,12 +130,11 @@ class PolicyHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """dist_params [B, P] of features [B, H]."""
         outputs = F.linear(features, self.linear.weight, self.linear.bias)
-        return outputs if self.log_stddev is None else self._with_stddev(outputs, self.log_stddev)
-
-    def _with_stddev(self, outputs: Tensor, log_stddev: Tensor) -> Tensor:
-        """Squash each Box head's means, if configured, and append its log standard deviations."""
+        if self.log_stddev is None:
+            return outputs
+        # Squash each Box head's means, if configured, and append its log standard deviations.
         bound = self._tanh_scale
-        log_stddev = log_stddev.expand(outputs.shape[0], -1)
+        log_stddev = self.log_stddev.expand(outputs.shape[0], -1)
         pieces, column, box_column = [], 0, 0
         for head in self._heads:
             width = head.n if isinstance(head, DiscreteHead) else head.size
@@ -254,14 +249,10 @@ class ActorCritic(nn.Module):
         return Unrolled(params, values, embeddings, memory)
 
     def distribution(self, params: Tensor) -> ActionDistribution:
-        """The action distribution of dist_params [B, P]."""
         return ActionDistribution(self.heads, params)
 
     def follow_update(self, taken: Tensor) -> None:
-        """Call after each update of the weights: spectral vectors follow if it was ``taken`` (0-dim bool).
-
-        See NOTE [Spectral vectors].
-        """
+        """Update the spectral vectors after an update of the weights; see SpectralLinear.follow."""
         for layer in self._spectral:
             layer.follow(taken)
 

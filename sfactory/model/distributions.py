@@ -39,7 +39,10 @@ def require_discrete(heads: tuple[ActionHead, ...]) -> None:
 
 
 class Categorical:
-    """Distribution over the choices of one DiscreteHead. logits: [B, n] float. Actions are [B] int64."""
+    """Distribution over the choices of one DiscreteHead. logits: [B, n] float. Actions are [B] int64.
+
+    Log-probabilities, entropies and divergences are [B] float, here and below.
+    """
 
     def __init__(self, logits: Tensor) -> None:
         self.log_probs = _log_softmax(logits)  # [B, n]
@@ -58,25 +61,22 @@ class Categorical:
         return action.squeeze(-1), self.log_probs.gather(-1, action).squeeze(-1)
 
     def mode(self) -> Tensor:
-        """[B] int64 - the most probable choice."""
         return self.log_probs.argmax(-1)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """[B] float - of action [B] int64."""
         return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Tensor:
-        """[B] float."""
         return -(self.log_probs.exp() * self.log_probs).sum(-1)
 
     def symmetric_kl_to_uniform(self) -> Tensor:
-        """[B] float - (KL(self || u) + KL(u || self)) / 2, with u = 1 / n for each choice."""
+        """(KL(self || u) + KL(u || self)) / 2, with u = 1 / n for each choice."""
         # The logs of u cancel, since both distributions sum to 1.
         excess = self.log_probs.exp() - 1.0 / self.log_probs.shape[-1]
         return 0.5 * (excess * self.log_probs).sum(-1)
 
     def kl(self, other: Categorical) -> Tensor:
-        """[B] float - KL(self || other)."""
+        """KL(self || other)."""
         return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(-1)
 
 
@@ -101,16 +101,14 @@ class DiagonalGaussian:
         return self.mean.detach()
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """[B] float - of action [B, size] float."""
         deviations = (action - self.mean) * (-self.log_std).exp()
         return (-0.5 * deviations.square() - self.log_std).sum(-1) - _HALF_LOG_2PI * action.shape[-1]
 
     def entropy(self) -> Tensor:
-        """[B] float."""
         return self.log_std.sum(-1) + (0.5 + _HALF_LOG_2PI) * self.log_std.shape[-1]
 
     def kl(self, other: DiagonalGaussian) -> Tensor:
-        """[B] float - KL(self || other)."""
+        """KL(self || other)."""
         log_scale = self.log_std - other.log_std
         deviations = (self.mean - other.mean) * (-other.log_std).exp()
         return (0.5 * ((2.0 * log_scale).exp() + deviations.square() - 1.0) - log_scale).sum(-1)

@@ -96,22 +96,15 @@ class SpectralLinear(Linear):
         dtype = self.compute_dtype
         return F.linear(x.to(dtype), self.multiplied_with().to(dtype), self.bias.to(dtype))
 
-    @torch.no_grad()
     def settle(self) -> None:
         """Estimate the vectors of fresh weights."""
         for _ in range(_FIRST_ITERATIONS):
-            self._keep(*self._iterated())
+            self.follow(torch.tensor(True))
 
     @torch.no_grad()
     def follow(self, taken: Tensor) -> None:
         """Update the vectors after an update of the weights, if it was ``taken`` (0-dim bool)."""
-        left, right = self._iterated()
-        self._keep(torch.where(taken, left, self.left), torch.where(taken, right, self.right))
-
-    def _iterated(self) -> tuple[Tensor, Tensor]:
         right = F.normalize(torch.mv(self.weight.t(), self.left), dim=0, eps=_SMALLEST)
-        return F.normalize(torch.mv(self.weight, right), dim=0, eps=_SMALLEST), right
-
-    def _keep(self, left: Tensor, right: Tensor) -> None:
-        self.left.copy_(left)  # in place: published bytes are views of them
-        self.right.copy_(right)
+        left = F.normalize(torch.mv(self.weight, right), dim=0, eps=_SMALLEST)
+        self.left.copy_(torch.where(taken, left, self.left))  # in place: published bytes are views of them
+        self.right.copy_(torch.where(taken, right, self.right))

@@ -123,22 +123,19 @@ class ActingTwin(Generic[Model]):
         self._kept: list[tuple[Tensor, Callable[[], Tensor]]] = []  # cached weight, its float32 source
         self.model = copy.deepcopy(model)
         for mine, theirs in zip(self.model.modules(), model.modules(), strict=True):
-            self._adopt(mine, theirs)
+            for name, parameter in mine.named_parameters(recurse=False):
+                source: Tensor = getattr(theirs, name)
+                if isinstance(mine, Linear | Conv2d):
+                    parameter.data = torch.empty_like(source, dtype=mine.compute_dtype)
+                    made = theirs.multiplied_with if isinstance(theirs, Linear) and name == "weight" else source.detach
+                    self._kept.append((parameter.data, made))
+                else:
+                    parameter.data = source.data
+            for name, buffer in mine.named_buffers(recurse=False):
+                buffer.data = getattr(theirs, name).data
+            if isinstance(mine, Linear):
+                mine.is_final = True
         self.refresh()
-
-    def _adopt(self, mine: nn.Module, theirs: nn.Module) -> None:
-        for name, parameter in mine.named_parameters(recurse=False):
-            source: Tensor = getattr(theirs, name)
-            if isinstance(mine, Linear | Conv2d):
-                parameter.data = torch.empty_like(source, dtype=mine.compute_dtype)
-                made = theirs.multiplied_with if isinstance(theirs, Linear) and name == "weight" else source.detach
-                self._kept.append((parameter.data, made))
-            else:
-                parameter.data = source.data
-        for name, buffer in mine.named_buffers(recurse=False):
-            buffer.data = getattr(theirs, name).data
-        if isinstance(mine, Linear):
-            mine.is_final = True
 
     def refresh(self) -> None:
         """Recompute the cached weights from the original model."""

@@ -82,6 +82,21 @@ class RecurrentCore(nn.Module):
                     after += (x[-1], last_cell)
             return x, _joined(after)
 
+    def rollout(
+        self, x: Tensor, states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None = None
+    ) -> Tensor:
+        """Features [T or T+1, B, H] of x [T or T+1, B, F]. Other arguments: see ActorCritic.unroll."""
+        rows, steps = is_first.shape[1], states.shape[0] * recurrence
+        chunks = to_chunks(x[:steps], recurrence), states.flatten(0, 1), to_chunks(is_first[:steps], recurrence)
+        y, after = self.sequence(*chunks, None if held is None else to_chunks(held, recurrence))
+        y = from_chunks(y, rows)
+        if len(x) == steps:
+            return y
+        with torch.no_grad():  # the value after the rollout is a bootstrap, not learned
+            state = torch.where(is_first[-1].unsqueeze(-1), 0.0, after[-rows:])
+            last, _ = self.step(x[-1], state)
+        return torch.cat((y, last.unsqueeze(0)))
+
     def _weights(self) -> list[LayerWeights]:
         # In the order of torch's cells.
         layers = [layer for layer in self.layers if isinstance(layer, _Layer)]

@@ -1,7 +1,4 @@
-"""A tower maps observations to features: encoder, core (the memory, if any), decoder.
-
-Actor and critic share one tower, or have one each.
-"""
+"""A tower maps observations to features: encoder, core (the memory, if any), decoder."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from sfactory.config.schema import ModelConfig
 from sfactory.model.encoders import ObsSpec, linear_layers, make_encoder
 from sfactory.model.layers import ACTIVATIONS
 from sfactory.model.precision import wide
-from sfactory.model.rnn import RecurrentCore, from_chunks, to_chunks
+from sfactory.model.rnn import RecurrentCore
 
 
 class Stages(NamedTuple):
@@ -30,7 +27,7 @@ class Stages(NamedTuple):
 
 
 class Tower(nn.Module):
-    """Encoder, core and decoder.
+    """Encoder, core and decoder. Actor and critic share one tower, or have one each.
 
     out_size, memory_size: of features and of the core's output (without memory, of the encoder's).
     state_size: S, 0 without memory.
@@ -76,26 +73,10 @@ class Tower(nn.Module):
         embeddings = memory = self.encoder.forward({path: leaf.flatten(0, 1) for path, leaf in obs.items()})
         if self.core is not None:
             features = embeddings.to(self._wide).unflatten(0, (-1, is_first.shape[1]))
-            memory = _remember(self.core, features, states, is_first, recurrence, held).flatten(0, 1)
+            memory = self.core.rollout(features, states, is_first, recurrence, held).flatten(0, 1)
         return Stages(embeddings, memory, self._decode(memory).to(self._wide))
 
     def _decode(self, x: Tensor) -> Tensor:
         for layer in self._decoders:
             x = self._activation(layer.forward(x))
         return x
-
-
-def _remember(
-    core: RecurrentCore, features: Tensor, states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None
-) -> Tensor:
-    """The core over features [T or T+1, B, F]."""
-    rows, steps = is_first.shape[1], states.shape[0] * recurrence
-    chunks = to_chunks(features[:steps], recurrence), states.flatten(0, 1), to_chunks(is_first[:steps], recurrence)
-    y, after = core.sequence(*chunks, None if held is None else to_chunks(held, recurrence))
-    y = from_chunks(y, rows)
-    if len(features) == steps:
-        return y
-    with torch.no_grad():  # the value after the rollout is a bootstrap, not learned
-        state = torch.where(is_first[-1].unsqueeze(-1), 0.0, after[-rows:])
-        last, _ = core.step(features[-1], state)
-    return torch.cat((y, last.unsqueeze(0)))

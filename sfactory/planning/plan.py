@@ -23,7 +23,8 @@ from sfactory.model.normalizer import UnknownKeys
 from sfactory.model.precision import warn_of_emulation
 from sfactory.planning.step_cost import forward_us
 from sfactory.process.signals import stdout_to_stderr
-from sfactory.shared.trajectories import RnnStates, TrajectoryBuffer
+from sfactory.shared.memory import planned_bytes
+from sfactory.shared.trajectories import RnnStates, trajectory_fields
 from sfactory.spec import EnvSpec
 from sfactory.system.cores import Cores
 from sfactory.system.resources import (
@@ -68,7 +69,7 @@ def device_of(policy: int, device: str) -> str:
 
 def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int, replayed: int) -> int:
     """Memory for slots, states, staging areas, ``replayed`` trajectories, weights, and weights under evaluation."""
-    slots = TrajectoryBuffer.bytes_needed(spec, layout)
+    slots = planned_bytes(trajectory_fields(spec, layout))
     per_row = slots / (layout.num_slots * layout.rows)
     weights = 2 * weight_bytes * (layout.num_policies + (1 if layout.evaluators else 0))
     kept = int(per_row * (layout.dataset_rows * layout.datasets + replayed)) * layout.num_policies

@@ -1,9 +1,7 @@
 """Passes orders and settings from main to its children through shared memory.
 
-``Control`` holds stop orders, ``LearnerCommands`` commands to learners during a run, and ``SharedRewardShaping`` the
-reward shaping of each policy. Main writes to no queue: a ring with a lock that died with a process could hang main,
-which must end the run. Children read the flags at least every BLOCK_S. See NOTE [Who may block] and
-NOTE [Saving waits for no ring].
+Main writes to no queue: a ring with a lock that died with a process could hang main, which must end the run. Children
+read the flags at least every BLOCK_S. See NOTE [Who may block] and NOTE [Saving waits for no ring].
 
 Each policy has at most one learner command in progress: main writes the command and then its number; the learner
 executes it and then writes the answer and the number.
@@ -51,12 +49,10 @@ class Control:
 
     @property
     def stop(self) -> Stop:
-        """The current stop order."""
         return Stop(int(self._stop[0]))
 
     @property
     def stopping(self) -> bool:
-        """True once a stop was ordered."""
         return bool(self._stop[0])
 
     def order_stop(self, stop: Stop) -> None:
@@ -77,16 +73,11 @@ _COMMAND_BYTES = 65_536
 
 @dataclass(frozen=True)
 class LearnerCommand:
-    """A command to save, to change hyperparameters, or to load the weights and optimizer of another policy.
+    """A command to save, to change hyperparameters, or to load the weights and optimizer of another policy."""
 
-    save: save a checkpoint first
-    parent: checkpoint folder of the policy to copy, None to keep the own weights
-    hyperparameters: new values by flag; {} changes nothing
-    """
-
-    save: bool = False
-    parent: str | None = None
-    hyperparameters: Mapping[str, float] | None = None
+    save: bool = False  # save a checkpoint first
+    parent: str | None = None  # checkpoint folder of the policy to copy, None to keep the own weights
+    hyperparameters: Mapping[str, float] | None = None  # new values by flag
 
 
 class LearnerCommands:
@@ -146,7 +137,6 @@ class SharedRewardShaping:
         self._shared["version"][policy] += 1
 
     def version(self, policy: int) -> int:
-        """Number of times that the shaping of ``policy`` was set."""
         return int(self._shared["version"][policy])
 
     def read(self, policy: int) -> Mapping[str, Any] | None:

@@ -1,8 +1,5 @@
 """Allocates memory and events that all processes of a run share.
 
-``SharedArrays`` maps named numpy arrays, ``SharedTexts`` holds texts; ``SharedEvent`` is an eventfd that stays readable
-once it is opened, so waiting needs no polling, no lock and no name.
-
 NOTE [Nameless memory]: blocks are anonymous memory files (memfd). They have no name, so nothing is left behind when all
 processes of a run are killed, and the size of /dev/shm does not matter. A block is passed to a child only while the
 child starts, as a duplicated file descriptor.
@@ -15,7 +12,7 @@ import mmap
 import os
 import select
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing import reduction
 from multiprocessing.context import assert_spawning
 from typing import Any
@@ -32,7 +29,7 @@ class SharedArrays:
     """Named, zero-initialised numpy arrays in one shared block."""
 
     def __init__(self, name: str, fields: Mapping[str, TensorSpec], fd: int | None = None) -> None:
-        """``fd``: of the block in a child; None: allocates a new one."""
+        """``fd``: of an existing block; None: allocates a new one."""
         if fd is None:
             fd = os.memfd_create(f"sfactory-{name}", os.MFD_CLOEXEC)
             os.ftruncate(fd, planned_bytes(fields))
@@ -56,7 +53,7 @@ class SharedArrays:
 
     def __reduce__(self) -> tuple[Any, ...]:
         assert_spawning(self)  # pickling is allowed only while a child starts; otherwise DupFd would start a thread
-        return (_attach, (self._name, self._fields, reduction.DupFd(self._fd)))
+        return (_attach, (SharedArrays, reduction.DupFd(self._fd), self._name, self._fields))
 
 
 def _aligned(nbytes: int) -> int:
@@ -68,8 +65,8 @@ def planned_bytes(fields: Mapping[str, TensorSpec]) -> int:
     return max(_ALIGN, sum(_aligned(spec.nbytes) for spec in fields.values()))
 
 
-def _attach(name: str, fields: dict[str, TensorSpec], handle: Any) -> SharedArrays:
-    return SharedArrays(name, fields, handle.detach())
+def _attach(kind: Callable[..., Any], handle: Any, *arguments: Any) -> Any:
+    return kind(*arguments, fd=handle.detach())
 
 
 class SharedTexts:
@@ -91,10 +88,9 @@ class SharedTexts:
 
 
 class SharedEvent:
-    """Closed until any process calls ``open``; then open forever."""
+    """Closed until any process calls ``open``; then open forever. An eventfd: waiting needs no polling and no lock."""
 
     def __init__(self, fd: int | None = None) -> None:
-        """``fd``: of the event in a child; None: creates a new one."""
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) if fd is None else fd
         weakref.finalize(self, os.close, self._fd)
 
@@ -109,8 +105,4 @@ class SharedEvent:
 
     def __reduce__(self) -> tuple[Any, ...]:
         assert_spawning(self)  # see SharedArrays
-        return (_attach_event, (reduction.DupFd(self._fd),))
-
-
-def _attach_event(handle: Any) -> SharedEvent:
-    return SharedEvent(handle.detach())
+        return (_attach, (SharedEvent, reduction.DupFd(self._fd)))

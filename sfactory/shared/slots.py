@@ -52,20 +52,16 @@ class SlotTable:
         )
 
     def slots_of(self, actor: int) -> range:
-        """The slots that ``actor`` owns."""
         return range(actor * self._per_actor, (actor + 1) * self._per_actor)
 
     def slots_of_split(self, actor: int, split: int) -> range:
-        """The slots of one split of ``actor``."""
         first = actor * self._per_actor + split * self._per_split
         return range(first, first + self._per_split)
 
     def owner(self, slot: int) -> int:
-        """The actor that owns ``slot``."""
         return slot // self._per_actor
 
     def state(self, slot: int) -> SlotState:
-        """The current state of ``slot``."""
         if self._shared["filling"][slot]:
             return SlotState.FILLING
         return SlotState.READY if self._shared["pending"][slot].any() else SlotState.FREE

@@ -73,15 +73,12 @@ class StatusRow:
         self._row = row
 
     def get(self, name: str) -> float:
-        """Read a field of the row."""
         return float(self._cells[name][self._row])
 
     def set(self, name: str, value: float) -> None:
-        """Write a field of the row."""
         self._cells[name][self._row] = value
 
     def add(self, name: str, value: float) -> None:
-        """Add to a field of the row."""
         self._cells[name][self._row] += value
 
     def count_env_steps(self, steps: int) -> None:
@@ -106,7 +103,6 @@ class StatusRow:
         self.beat()
 
     def beat(self) -> None:
-        """Update the heartbeat."""
         self._cells["heartbeat"][self._row] = now()
 
     def begin_work(self) -> None:
@@ -161,14 +157,12 @@ class Stopwatch:
         row.set("loop_since", self._mark)
 
     def before_wait(self) -> None:
-        """Call before the process blocks."""
         moment = now()
         self._row.add("busy_s", moment - self._mark)
         self._row.set("busy_since", 0.0)
         self._mark = moment
 
     def after_wait(self) -> None:
-        """Call after the process wakes up."""
         moment = now()
         self._row.add("waiting_s", moment - self._mark)
         self._row.set("busy_since", moment)
@@ -196,7 +190,6 @@ class StatusBoard:
         self._shared = SharedArrays("status", fields)
 
     def row(self, name: str) -> StatusRow:
-        """The row of the process called ``name``."""
         return StatusRow(self._shared, self.names.index(name))
 
     def total(self, field: str, prefix: str) -> float:
@@ -236,5 +229,4 @@ class FailureBoard:
         self._texts.write(self._names.index(name), text.encode(errors="replace")[-_FAILURE_BYTES:])
 
     def read(self, name: str) -> str:
-        """The text of ``name``, or '' if there is none."""
         return self._texts.read(self._names.index(name))

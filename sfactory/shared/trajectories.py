@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfactory.layout import Layout
-from sfactory.shared.memory import SharedArrays, planned_bytes
+from sfactory.shared.memory import SharedArrays
 from sfactory.spec import EnvSpec, TensorSpec
 
 Array = npt.NDArray[Any]
@@ -32,29 +32,22 @@ def trajectory_fields(spec: EnvSpec, layout: Layout) -> dict[str, TensorSpec]:
     """Spec [S, T+1 or T, N, ...] of each field by name; obs and actions have the prefix "obs:" or "action:"."""
     slots, steps, rows = layout.num_slots, layout.rollout, layout.rows
 
-    def over(times: int, tensor: TensorSpec) -> TensorSpec:
-        return TensorSpec((slots, times, rows, *tensor.shape), tensor.dtype)
+    def over(times: int, dtype: str, shape: tuple[int, ...] = ()) -> TensorSpec:
+        return TensorSpec((slots, times, rows, *shape), dtype)
 
-    fields = {f"obs:{key}": over(steps + 1, tensor) for key, tensor in spec.obs}
-    fields |= {f"action:{head.key}": over(steps, head.tensor) for head in spec.actions}
-    scalars = {
-        "log_prob": "float32",
-        "value": "float32",
-        "reward": "float32",
-        "terminated": "bool",
-        "truncated": "bool",
-        "valid": "bool",
-        "policy_version": "int32",
-    }
-    fields |= {name: over(steps, TensorSpec((), dtype)) for name, dtype in scalars.items()}
+    fields = {f"obs:{key}": over(steps + 1, tensor.dtype, tensor.shape) for key, tensor in spec.obs}
+    fields |= {f"action:{head.key}": over(steps, head.tensor.dtype, head.tensor.shape) for head in spec.actions}
+    fields |= {name: over(steps, "float32") for name in ("log_prob", "value", "reward")}
+    fields |= {name: over(steps, "bool") for name in ("terminated", "truncated", "valid")}
+    fields["policy_version"] = over(steps, "int32")
     if has_policy_ids(spec, layout):
-        fields["policy_id"] = over(steps, TensorSpec((), "int16"))
-    fields["is_first"] = over(steps + 1, TensorSpec((), "bool"))
+        fields["policy_id"] = over(steps, "int16")
+    fields["is_first"] = over(steps + 1, "bool")
     if spec.num_agents > 1:
-        fields["counts_env_step"] = over(steps, TensorSpec((), "bool"))
+        fields["counts_env_step"] = over(steps, "bool")
         if layout.num_policies > 1:
-            fields["counts_for_policy"] = over(steps, TensorSpec((), "bool"))
-    fields["rnn_states"] = over(steps // layout.recurrence + 1, TensorSpec((layout.state_size,), "float32"))
+            fields["counts_for_policy"] = over(steps, "bool")
+    fields["rnn_states"] = over(steps // layout.recurrence + 1, "float32", (layout.state_size,))
     return fields
 
 
@@ -135,17 +128,10 @@ class TrajectoryBuffer:
         self.spec, self.layout = spec, layout
         self._arrays = SharedArrays("trajectories", trajectory_fields(spec, layout))
 
-    @staticmethod
-    def bytes_needed(spec: EnvSpec, layout: Layout) -> int:
-        """Bytes that the buffer needs."""
-        return planned_bytes(trajectory_fields(spec, layout))
-
     def slot(self, index: int) -> Slot:
-        """Views of slot ``index``."""
         return Slot(self._arrays, self.spec, index)
 
     def slots(self) -> list[Slot]:
-        """Views of all slots, by index."""
         return [self.slot(index) for index in range(self.layout.num_slots)]
 
 
@@ -158,10 +144,9 @@ class RnnStates:
 
     @staticmethod
     def spec(layout: Layout) -> TensorSpec:
-        """Shape and dtype of all states of a layout."""
         return TensorSpec((2, layout.num_splits, layout.rows, layout.state_size), "float32")
 
-    def of(self, phase: int, actor: int, split: int) -> npt.NDArray[Any]:
+    def of(self, phase: int, actor: int, split: int) -> Array:
         """[N, S]: the state of a split before the step of ``phase``."""
-        state: npt.NDArray[Any] = self._shared["states"][phase, actor * self._splits + split]
+        state: Array = self._shared["states"][phase, actor * self._splits + split]
         return state

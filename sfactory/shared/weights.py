@@ -51,7 +51,6 @@ class SharedWeights:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one copy."""
         return int(self._data.shape[1])
 
     @property
@@ -61,7 +60,6 @@ class SharedWeights:
 
     @property
     def version(self) -> int:
-        """Policy version of the newest publication."""
         return int(self._version[self.publications % 2])
 
     def publish(self, source: Bytes, version: int) -> None:
@@ -116,7 +114,6 @@ class EvalWeights:
 
     @property
     def version(self) -> int:
-        """Policy version of the current candidate."""
         return self.weights.version
 
     @property
@@ -132,5 +129,4 @@ class EvalWeights:
         self.weights.publish(weights, version)
 
     def mark_done(self, evaluator: int, number: int) -> None:
-        """Record that ``evaluator`` has finished candidate ``number``."""
         self._shared["done"][evaluator] = number

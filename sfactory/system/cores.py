@@ -7,6 +7,7 @@ it then appears as the root. Benchmarks of single components give their child pr
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from dataclasses import dataclass, replace
@@ -55,19 +56,16 @@ def memory_left(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
 
 
 def _folders(root: Path, membership: Path, controller: str) -> list[Path]:
-    """The folders of the own group and its ancestors; ``controller`` is '' for cgroup v2."""
-    group = _own_group(membership, controller)
-    return [root / controller / path.relative_to("/") for path in (group, *group.parents)]
+    """The folders of the own group and its ancestors; ``controller`` is '' for cgroup v2.
 
-
-def _own_group(membership: Path, controller: str) -> PurePosixPath:
-    """Path of this process's group. Lines are ``id:controllers:path``; cgroup v2 names no controllers."""
-    try:
+    Lines of ``membership`` are ``id:controllers:path``; cgroup v2 names no controllers.
+    """
+    lines: list[list[str]] = []
+    with contextlib.suppress(OSError):
         lines = [line.split(":", 2) for line in membership.read_text().splitlines()]
-    except OSError:
-        return PurePosixPath("/")
     paths = [path for _, controllers, path in lines if controller in controllers.split(",")]
-    return PurePosixPath(paths[0] if paths else "/")
+    group = PurePosixPath(paths[0] if paths else "/")
+    return [root / controller / path.relative_to("/") for path in (group, *group.parents)]
 
 
 def _quota_v2(folder: Path) -> float | None:
@@ -114,7 +112,6 @@ class Cores:
 
     @staticmethod
     def available() -> Cores:
-        """Read the affinity mask and the cgroup quota of the calling process."""
         return Cores(tuple(sorted(os.sched_getaffinity(0))), cpu_quota())
 
     def keeping(self, cores: int) -> Cores:
