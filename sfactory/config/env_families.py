@@ -52,39 +52,36 @@ class FamilySearch(NamedTuple):
     warnings: list[str]
 
 
-class LoadedFamilies(NamedTuple):
-    """All installed families by entry-point name, and a warning for each that failed to load."""
-
-    families: list[EnvFamily]
-    warnings: list[str]
-
-
 @functools.cache
-def load_families() -> LoadedFamilies:
-    """Load all families once per process: reading the metadata of installed packages takes milliseconds."""
-    loaded = LoadedFamilies([], [])
+def load_families() -> tuple[list[EnvFamily], list[str]]:
+    """All installed families by entry-point name, and a warning for each that cannot be loaded.
+
+    Loaded once per process: reading the metadata of installed packages takes milliseconds.
+    """
+    families: list[EnvFamily] = []
+    warnings: list[str] = []
     for point in sorted(metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda p: (p.name, p.value)):
         where = f"env family {point.name!r} of package {point.dist.name if point.dist else '?'} ({point.value})"
         try:
             family = point.load()
         # A foreign module may raise anything while it is imported; it must not stop runs that do not use it.
         except Exception as error:
-            loaded.warnings.append(f"{where} cannot be imported and is left out: {type(error).__name__}: {error}")
+            warnings.append(f"{where} cannot be imported and is left out: {type(error).__name__}: {error}")
             continue
         if isinstance(family, EnvFamily):
-            loaded.families.append(family)
+            families.append(family)
         else:
             kind = type(family).__name__
-            loaded.warnings.append(f"{where} is a {kind} without the members of an EnvFamily; it is left out")
-    return loaded
+            warnings.append(f"{where} is a {kind} without the members of an EnvFamily; it is left out")
+    return families, warnings
 
 
 def search_families(env_name: str) -> FamilySearch:
     """The first family that matches ``env_name``. Families that fail become warnings."""
-    loaded = load_families()
-    warnings = list(loaded.warnings)
+    families, failed = load_families()
+    warnings = list(failed)
     found: list[EnvFamily] = []
-    for family in loaded.families:
+    for family in families:
         try:
             if family.matches(env_name):
                 found.append(family)

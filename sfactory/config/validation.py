@@ -44,15 +44,12 @@ class Problem:
 
 
 def check(config: Config, chosen: Collection[str] = ()) -> list[str]:
-    """All problems of ``config``, one line each, of the form ``--gamma=1.5: must be at most 1.0``; [] if it is fine.
-
-    chosen: see ``find_problems``.
-    """
+    """The texts of ``find_problems``, of the form ``--gamma=1.5: must be at most 1.0``; [] if ``config`` is fine."""
     return [problem.text for problem in find_problems(config, chosen=chosen)]
 
 
 def find_problems(config: Config, skip: Collection[str] = (), chosen: Collection[str] = ()) -> list[Problem]:
-    """Like ``check``, with the flags that each problem is about.
+    """All problems of ``config``.
 
     skip: flags with a value that is known to be wrong. Neither they nor rules that read them are checked. chosen: flags
     that the user set. Only for these a lack of effect is a problem: the defaults of an env family suit many settings.
@@ -153,7 +150,7 @@ def _gymnasium_id_problem(name: str) -> str | None:
 
     if name in registry:
         return None
-    suggestible = [*registry, *(known for family in load_families().families for known in family.names())]
+    suggestible = [*registry, *(known for family in load_families()[0] for known in family.names())]
     near = did_you_mean(name, suggestible)
     unknown = f"no environment of this name is registered{near}"
     try:
