@@ -117,8 +117,7 @@ def test_ctrl_c_ends_a_run_that_recreates_its_envs(run_trainer: RunTrainer, tmp_
 
 
 def test_env_that_calls_sys_exit_fails_a_serial_run_that_saves(run_trainer: RunTrainer) -> None:
-    env = {"env": "tests.support.envs:Exiting", "env_kwargs": {"at": 200}}
-    run = run_trainer(serial_mode=True, **env, train_for_env_steps=ENDLESS)
+    run = run_trainer(serial_mode=True, env="tests.support.envs:Exiting", train_for_env_steps=ENDLESS)
 
     run.assert_ended(ExitCode.FAULTS)
     assert "SystemExit" in run.stderr

@@ -76,6 +76,11 @@ def test_each_interval_of_reports_has_a_flag_of_its_own(run_trainer: RunTrainer)
     assert [event_bytes(run) > 0 for run in runs.values()] == [False, True, True]
 
 
+def reports(path: Path) -> dict[str, Any]:
+    """What the first env of a process reports in its file."""
+    return dict(json.loads(path.read_text().splitlines()[0]))
+
+
 def own_library(folder: Path) -> Path:
     """A copy of numpy's library for linear algebra: to the loader it is another one, with threads of its own."""
     # By its place, not by what is loaded: other packages bring libraries that cannot be loaded from elsewhere.
@@ -100,7 +105,7 @@ def test_processes_have_the_niceness_cores_and_threads_of_the_flags(
         runs[name] = run_trainer(
             REAL,  # libraries choose their numbers of threads when they are loaded
             experiment=name,
-            env="tests.support.envs:Threaded",
+            env="tests.support.envs:Reporting",
             env_kwargs={"folder": str(folders[name]), "library": str(library)},
             train_for_env_steps=ENDLESS,
             **given,
@@ -117,7 +122,7 @@ def test_processes_have_the_niceness_cores_and_threads_of_the_flags(
         pinned_to = cores.cores_of_actor(index, len(ACTORS))
         assert os.sched_getaffinity(runs["pinned"].pid_of(actor)) == (pinned_to or set(cores.ids))
         assert os.sched_getaffinity(runs["single"].pid_of(actor)) == set(cores.ids)
-        threads = {name: json.loads((folders[name] / actor).read_text()) for name in flags}
+        threads = {name: reports(folders[name] / actor)["threads"] for name in flags}
         # Those that a process is born with, and the one that the env brings along.
         assert {str(library)} < set(threads["single"])
         assert set(threads["single"].values()) == {1}, threads["single"]
@@ -141,7 +146,7 @@ def test_seed_reaches_the_generators_of_processes(run_trainer: RunTrainer, tmp_p
     runs = {}
     for name, seed in (("first", 1), ("again", 1), ("other", 2)):
         (tmp_path / name).mkdir()
-        env = {"env": "tests.support.envs:Drawing", "env_kwargs": {"folder": str(tmp_path / name)}}
+        env = {"env": "tests.support.envs:Reporting", "env_kwargs": {"folder": str(tmp_path / name)}}
         # Synchronous, so that no actor can be left out.
         runs[name] = run_trainer(**env, experiment=name, seed=seed, train_for_env_steps=512, async_rl=False)
     for run in runs.values():
@@ -149,7 +154,8 @@ def test_seed_reaches_the_generators_of_processes(run_trainer: RunTrainer, tmp_p
 
     # By the first env of each process: Python's, numpy's and torch's number.
     first, again, other = (
-        [json.loads((tmp_path / name / actor).read_text().splitlines()[0]) for actor in ACTORS] for name in runs
+        [json.loads((tmp_path / name / actor).read_text().splitlines()[0])["drawn"] for actor in ACTORS]
+        for name in runs
     )
     assert first == again
     for others in (first[1:], other):

@@ -73,83 +73,47 @@ class Unhurried(Seesaw):
         return super().step(action)
 
 
-class Threaded(Seesaw):
-    """Loads a native library, and writes to ``folder``, at its first step, how many threads each one has.
+class Reporting(Seesaw):
+    """Appends what its process has, as one JSON object a line, to a file in ``folder`` called like the process.
 
-    The file is called like the process and holds the threads by path of the library.
+    It does so at its first step: {"threads": number by path of each native library, of which ``library`` is loaded
+    first, "drawn": numbers of the generators of Python, numpy and torch}.
     """
 
-    def __init__(self, folder: str, library: str) -> None:
-        ctypes.CDLL(library)
+    def __init__(self, folder: str, library: str | None = None) -> None:
+        if library is not None:
+            ctypes.CDLL(library)
         self._path: Path | None = Path(folder) / process_name()
 
     def step(self, action: Any) -> Step:
         if self._path is not None:
             threads = {str(info["filepath"]): int(info["num_threads"]) for info in threadpool_info()}
-            unfinished = self._path.with_suffix(".unfinished")
-            unfinished.write_text(json.dumps(threads))
-            os.replace(unfinished, self._path)
-            self._path = None
-        return super().step(action)
-
-
-class Drawing(Seesaw):
-    """Draws from its process's own generators, and appends what it got at its first step to a file in ``folder``.
-
-    The file is called like the process; a line holds the numbers of Python, numpy and torch.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self._path: Path | None = Path(folder) / process_name()
-
-    def step(self, action: Any) -> Step:
-        if self._path is not None:
             drawn = [random.random(), float(np.random.random()), float(torch.rand(()))]
             with self._path.open("a") as file:
-                file.write(f"{json.dumps(drawn)}\n")
+                file.write(json.dumps({"threads": threads, "drawn": drawn}) + "\n")
             self._path = None
         return super().step(action)
 
 
-class Countdown(Seesaw):
-    """Calls ``act`` in its step number ``at``."""
+class HangsInActor1(Seesaw):
+    """Its first step never ends in the process sf-actor-1."""
 
-    def __init__(self, at: int) -> None:
-        self._left = at
+    def step(self, action: Any) -> Step:
+        if process_name() == "sf-actor-1":
+            time.sleep(9999.0)
+        return super().step(action)
+
+
+class Exiting(Seesaw):
+    """Calls sys.exit(0) in its 200th step, as a simulator's launcher may."""
+
+    _left = 200
 
     def step(self, action: Any) -> Step:
         self._left -= 1
         if self._left == 0:
-            self.act()
+            sys.exit(0)
         return super().step(action)
-
-    def act(self) -> None:
-        """What happens then."""
-        raise NotImplementedError
-
-
-class Hangs(Countdown):
-    """Its 40th step never ends."""
-
-    def __init__(self, at: int = 40) -> None:
-        super().__init__(at)
-
-    def act(self) -> None:
-        time.sleep(9999.0)
-
-
-class HangsInActor1(Hangs):
-    """Hangs in its first step in the process sf-actor-1, and is like others everywhere else."""
-
-    def __init__(self) -> None:
-        super().__init__(1 if process_name() == "sf-actor-1" else 0)
-
-
-class Exiting(Countdown):
-    """Calls sys.exit(0), as a simulator's launcher may."""
-
-    def act(self) -> None:
-        sys.exit(0)
 
 
 def _ring_of(reader: str) -> Channel[Any]:
@@ -159,28 +123,24 @@ def _ring_of(reader: str) -> Channel[Any]:
     return ring
 
 
-class LocksRing(Countdown):
+class LocksRing(Unhurried):
     """Dies once, in step ``at``, with the lock of the ring that ``reader`` reads, as if it was killed within a put."""
 
     def __init__(self, reader: str, at: int, fuse: str) -> None:
-        super().__init__(at)
-        self._reader, self._fuse = reader, Fuse(fuse, 0, 1)
+        self._reader, self._left, self._fuse = reader, at, Fuse(fuse, 0, 1)
 
     def step(self, action: Any) -> Step:
-        time.sleep(1e-3)
-        return super().step(action)
-
-    def act(self) -> None:
-        if self._fuse.trip():
+        self._left -= 1
+        if self._left == 0 and self._fuse.trip():
             lock_for_ever(_ring_of(self._reader))
             os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
 
 
 class SpoilsInbox(Unhurried):
-    """Once there is the file ``order``, puts into the ring of the learner what no actor would, once in a run.
+    """Once the file ``order`` exists, spoils the ring of the learner, once in a run, and creates ``order``.done.
 
-    how: "poison", the announcement of a slot that is not there; "flood", a harmless announcement, again and again,
-    until the ring is full. The file ``order``.done is there from then on.
+    how: "poison", the announcement of a slot that does not exist; "flood", announcements until the ring is full.
     """
 
     def __init__(self, how: str, order: str) -> None:
@@ -258,11 +218,10 @@ class Unclosable(Seesaw):
 
 
 class FirstResets(Seesaw):
-    """Its first reset fails in the process called ``process``, in as many processes of that name as ``times``.
+    """Its first reset or constructor fails in the first ``times`` processes that are called ``process``.
 
-    how: what happens then, see _FAULTS; in the constructor instead if ``in_constructor``. Each process writes its
-    events to a file of its name in ``folder``, one JSON object a line: the event, its time, the seed or what the
-    env can see of GPUs. making_s, reset_s: how long these take.
+    how: see _FAULTS. making_s, reset_s: how long these take. Each process appends its events as JSON to a file of its
+    name in ``folder``: the event, its time, the seed or what the env can see of GPUs.
     """
 
     def __init__(

@@ -1,8 +1,4 @@
-"""Observers and hooks that write down their calls, fail, stand still, or spoil what a learner has.
-
-Observers write lines of JSON to the run's directory, hooks to the file that DIARY names. FOLDER names a folder in which
-tests and hooks see each other's files.
-"""
+"""Observers and hooks that write down their calls, fail, stand still, or spoil what a learner has."""
 
 from __future__ import annotations
 
@@ -23,6 +19,7 @@ from sfactory.learner.hooks import LearnerFacts
 from sfactory.report.console import Progress
 from sfactory.report.observers import Observer, RunFacts
 
+# Variables of the environment, with the path of a file or of a folder in which tests and hooks see each other's files.
 DIARY = "SFACTORY_TEST_DIARY"
 FILE = "diary.jsonl"
 MOMENT = "SFACTORY_TEST_MOMENT"
@@ -76,23 +73,17 @@ class Diary(Observer):
 
 
 class FailsInStart(Observer):
-    """Fails when the processes have been started."""
-
     def on_start(self) -> None:
         raise ValueError("no mail server")
 
 
 class FailsInTraining(Observer):
-    """Fails once there are some updates."""
-
     def on_training_step(self, progress: Progress) -> None:
         if progress.updates >= FAIL_AT:
             raise ValueError("no mail server")
 
 
 class FailsAtStop(Observer):
-    """Fails when all is over."""
-
     def on_stop(self, outcome: Outcome) -> None:
         raise ValueError("no mail server")
 
@@ -129,10 +120,7 @@ def fail_once(learner: LearnerFacts, stats: Stats) -> None:
 
 
 def stand_still(learner: LearnerFacts, stats: Stats) -> None:
-    """Does not return as long as there is a file called as MOMENT says, with .still behind it.
-
-    While it stands still, the file that MOMENT names is there.
-    """
+    """Touches the file that MOMENT names, and does not return while there is one of that name and ".still"."""
     moment = Path(os.environ[MOMENT])
     while Path(f"{moment}.still").exists():
         moment.touch()

@@ -57,8 +57,7 @@ def play(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     out = capsys.readouterr().out
     assert code == 0
     assert len(out.splitlines()) == 1
-    result: dict[str, Any] = json.loads(out)
-    return result
+    return dict(json.loads(out))
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
