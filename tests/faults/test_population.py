@@ -17,7 +17,7 @@ from sfactory.errors import ExitCode
 from sfactory.pbt.population import Population
 from sfactory.pbt.state import load_state
 from tests.support.long import LONG, long
-from tests.support.processes import eventually, is_stopped
+from tests.support.processes import eventually
 from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun, within
 
 POPULATION: dict[str, Any] = {
@@ -32,6 +32,12 @@ POPULATION: dict[str, Any] = {
     "pbt_replace_reward_gap": 0.0,
 }
 IN_ROWS = {"learning_rate": "learning_rate", "exploration_loss_coeff": "exploration_coeff"}
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process lives, and all its threads are stopped: some may be sooner than others."""
+    lines = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return bool(lines) and all(line.rpartition(")")[2].split()[0] == "T" for line in lines)
 
 
 def events(run: TrainerRun, kind: str | None = None) -> list[dict[str, Any]]:

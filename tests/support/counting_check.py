@@ -63,11 +63,7 @@ class Column:
 
 @dataclass
 class Counts:
-    """What a checked column held.
-
-    identities: of the envs that stood in the place, in turn. rows: how many were "valid", "invalid" or of a fault.
-    ends: episodes that ended in it.
-    """
+    """identities: of the envs of a column, in turn. rows: number by kind or fault. ends: of episodes."""
 
     identities: list[int] = field(default_factory=list)
     rows: Counter[str] = field(default_factory=Counter)

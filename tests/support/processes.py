@@ -43,12 +43,6 @@ def catches_signal(pid: int, number: int) -> bool:
     return False
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether the process lives, and all its threads are stopped: some may be sooner than others."""
-    lines = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return bool(lines) and all(line.rpartition(")")[2].split()[0] == "T" for line in lines)
-
-
 class MarkedProgram:
     """A program in a session of its own, and all processes of it by their mark. ``close`` it, whatever happens."""
 
