@@ -70,8 +70,7 @@ class CpcAction(nn.Module):
         time_subsample: int,
         forward_subsample: int,
     ) -> None:
-        """``forward_steps``: the largest k. ``time_subsample``: S, steps of each row to predict from.
-        ``forward_subsample``: F, distances drawn for each of them."""
+        """``forward_steps``: the largest k. ``time_subsample``: S. ``forward_subsample``: F."""
         super().__init__()
         self._forward_steps = forward_steps
         self._time_subsample, self._forward_subsample = time_subsample, forward_subsample

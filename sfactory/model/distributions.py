@@ -152,10 +152,7 @@ class ActionDistribution:
         return _total([part.log_prob(actions[head.key]) for head, part in zip(self.heads, self._parts, strict=True)])
 
     def sample_with_log_prob(self) -> tuple[Actions, Tensor]:
-        """One random action per row, without gradient, and its log-probability [B].
-
-        Uses torch's global generator of the device.
-        """
+        """One random action per row, without gradient, and its log-probability [B]; by torch's global generator."""
         actions, terms = {}, []
         for head, part in zip(self.heads, self._parts, strict=True):
             actions[head.key], term = part.sample_with_log_prob()
@@ -163,7 +160,6 @@ class ActionDistribution:
         return actions, _total(terms)
 
     def entropy(self) -> Tensor:
-        """[B] float - joint entropy (differential, for Box heads)."""
         return _total([part.entropy() for part in self._parts])
 
     def symmetric_kl_to_uniform(self) -> Tensor:

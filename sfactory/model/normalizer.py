@@ -126,11 +126,7 @@ class UnknownKeys(ValueError):
 
 
 class ObsNormalizer(nn.Module):
-    """A RunningNormalizer for each chosen leaf of the observation; other leaves pass unchanged.
-
-    obs: as in ``EnvSpec.obs``. keys: paths of the leaves to normalize, None for all. Raises UnknownKeys for a
-    path that the spec does not have.
-    """
+    """A RunningNormalizer for each leaf in ``keys`` (None: all); others pass unchanged. May raise UnknownKeys."""
 
     def __init__(self, obs: tuple[tuple[str, TensorSpec], ...], keys: Sequence[str] | None = None) -> None:
         super().__init__()
@@ -152,6 +148,6 @@ class ObsNormalizer(nn.Module):
         return normalized
 
     def update(self, obs: dict[str, Tensor], valid: Tensor) -> None:
-        """Add observations {path: [..., *shape]} to the statistics where ``valid`` [...] bool."""
+        """See RunningNormalizer.update."""
         for path, normalizer in self._by_key.items():
             normalizer.update(obs[path], valid)

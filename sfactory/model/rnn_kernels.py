@@ -60,7 +60,6 @@ def _project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _steps(held: Tensor | None, steps: int) -> Sequence[Tensor | None]:
-    """``held`` step by step."""
     return [None] * steps if held is None else held.unbind(0)
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from sfactory.clock import now
-from sfactory.layout import ACTORS, actor_name
+from sfactory.layout import ACTORS
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import State, StatusBoard
 
@@ -36,9 +36,7 @@ def _line(status: StatusBoard, name: str, table: SlotTable, waiting: int | None)
     if waiting is not None:
         text += f", {waiting} messages wait for it"
     if name.startswith(ACTORS):
-        actor = int(name.removeprefix(ACTORS))
-        assert actor_name(actor) == name
-        states = Counter(table.state(slot).name.lower() for slot in table.slots_of(actor))
+        states = Counter(table.state(slot).name.lower() for slot in table.slots_of(int(name.removeprefix(ACTORS))))
         slots = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
         text += f", {int(row.get('env_steps'))} env steps; slots: {slots}"
     return text

@@ -119,7 +119,6 @@ class StatusRow:
         self._cells["in_ring_since"][self._row] = now()
 
     def leave_ring(self) -> None:
-        """Mark the end of writing to rings."""
         self._cells["in_ring_since"][self._row] = 0.0
 
     def times(self, at: float) -> Times:
@@ -179,7 +178,7 @@ class Stopwatch:
 
 
 class StatusBoard:
-    """One row per process, in the order of ``names``."""
+    """One row per process, in the order of ``names``. A ``prefix`` selects the processes with names that start so."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = list(names)
@@ -193,20 +192,16 @@ class StatusBoard:
         return StatusRow(self._shared, self.names.index(name))
 
     def total(self, field: str, prefix: str) -> float:
-        """Sum of a field over all processes with a name that starts with ``prefix``."""
         return sum(self.values(field, prefix), 0.0)
 
     def values(self, field: str, prefix: str) -> list[float]:
-        """A field of all processes with a name that starts with ``prefix``."""
         return [float(value) for value in self._shared[field][self._rows(prefix)]]
 
     def times(self, prefix: str, at: float) -> list[Times]:
-        """``StatusRow.times`` of all processes with a name that starts with ``prefix``."""
         return [StatusRow(self._shared, row).times(at) for row in self._rows(prefix)]
 
     def histogram(self, field: str, prefix: str) -> npt.NDArray[np.int64]:
-        """[MAX_DEPTH + 1]: histogram of the messages that processes with this name prefix found in their rings
-        ("depths"), or of the datasets that learners found ready ("ready")."""
+        """[MAX_DEPTH + 1]: how often processes found n messages ("depths"), or learners n datasets ready ("ready")."""
         total: npt.NDArray[np.int64] = self._shared[field][self._rows(prefix)].sum(axis=0)
         return total
 
