@@ -12,7 +12,7 @@ from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.actor.split import Split
 from sfactory.clock import BLOCK_S
 from sfactory.env.lifecycle import see_gpu_of
-from sfactory.seeds import seed_libraries
+from sfactory.seeds import Branch, seed_libraries
 from sfactory.shared.status import State, StatusRow
 
 
@@ -32,7 +32,7 @@ def run_actor(setup: ActorSetup, cores: frozenset[int] | None, row: StatusRow) -
         if not setup.to_policies:  # this process samples actions; others do without torch
             import torch
 
-            torch.manual_seed(setup.acting_seed())
+            torch.manual_seed(setup.seed_of(Branch.ACTING))
             torch.set_num_threads(1)
         actor = make_actor(setup, splits, row)
         while not setup.shared.control.stopping:

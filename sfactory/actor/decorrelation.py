@@ -8,12 +8,12 @@ different moments of their rollouts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sfactory.actor.env_batch import EnvBatch
 from sfactory.actor.multi_agent_batch import MultiAgentBatch
 from sfactory.actor.split import Split
+from sfactory.actor.vector_batch import VectorEnvBatch
 from sfactory.clock import BLOCK_S, Deadline
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusRow, Stopwatch
@@ -26,55 +26,38 @@ def warm_up(split: Split, env: int, steps: int, seed: int, control: Control, row
     what it has gathered: its return and length will be those of the whole episode.
     """
     batch = split.batch
-
-    def may_step() -> bool:
+    assert not isinstance(batch, VectorEnvBatch), "envs of a vector env cannot be stepped one by one"
+    game, activity = batch.envs[env], batch.activities[env] if isinstance(batch, MultiAgentBatch) else None
+    agents = batch.size // len(batch.envs)
+    rows = range(env * agents, (env + 1) * agents)
+    observations: Sequence[Any] = batch.observations[rows.start : rows.stop]
+    returns, length = [0.0] * agents, 0
+    game.action_space.seed(seed)
+    for _ in range(steps):
         row.begin_work()
-        return not control.stopping
-
-    batch.envs[env].action_space.seed(seed)
-    if isinstance(batch, MultiAgentBatch):
-        observation, returns, length = _random_agent_steps(batch, env, steps, may_step)
-        batch.place(env, observation)
-    else:
-        assert isinstance(batch, EnvBatch), "envs of a vector env cannot be stepped one by one"
-        observation, returns, length = _random_steps(batch, env, steps, may_step)
-        batch.observations[env] = observation
-    if length:
-        split.check_observations(f"split {split.index}, after {steps} random steps")
-        split.resume_episodes(range(env * len(returns), (env + 1) * len(returns)), returns, length)
-
-
-def _random_steps(batch: EnvBatch, env: int, steps: int, may_step: Callable[[], bool]) -> tuple[Any, list[float], int]:
-    """Observation, return (a list of one) and length so far of the episode that runs after the steps."""
-    game = batch.envs[env]
-    obs, episode_return, length = batch.observations[env], 0.0, 0
-    for _ in range(steps):
-        if not may_step():
+        if control.stopping:
             break
-        obs, reward, terminated, truncated, _ = game.step(game.action_space.sample())
-        episode_return, length = episode_return + float(reward), length + 1
-        if terminated or truncated:
-            obs, episode_return, length = game.reset()[0], 0.0, 0
-    return obs, [episode_return], length
-
-
-def _random_agent_steps(
-    batch: MultiAgentBatch, env: int, steps: int, may_step: Callable[[], bool]
-) -> tuple[Sequence[Any], list[float], int]:
-    """Observations and returns of the A agents, and length so far, of the episode that runs after the steps."""
-    game, size, activity = batch.envs[env], batch.agents, batch.activities[env]
-    observations: Sequence[Any] = batch.observations[env * size : (env + 1) * size]
-    returns, length = [0.0] * size, 0
-    for _ in range(steps):
-        if not may_step():
-            break
-        observations, rewards, change = game.step([game.action_space.sample() for _ in range(size)])
+        actions = [game.action_space.sample() for _ in rows]
+        if activity is None:
+            obs, reward, terminated, truncated, _ = game.step(actions[0])
+            observations, rewards, over = [obs], [reward], terminated or truncated
+        else:
+            observations, rewards, change = game.step(actions)
+            over = change is not None and activity.change(change, observations).over
         returns = [earned + float(reward) for earned, reward in zip(returns, rewards, strict=True)]
         length += 1
-        if change is not None and activity.change(change, observations).over:
-            observations, returns, length = game.reset(), [0.0] * size, 0
-            activity.begin(observations)
-    return observations, returns, length
+        if over:
+            returns, length = [0.0] * agents, 0
+            observations = [game.reset()[0]] if activity is None else game.reset()
+            if activity is not None:
+                activity.begin(observations)
+    if isinstance(batch, MultiAgentBatch):
+        batch.place(env, observations)
+    else:
+        batch.observations[env] = observations[0]
+    if length:
+        split.check_observations(f"split {split.index}, after {steps} random steps")
+        split.resume_episodes(rows, returns, length)
 
 
 class FirstWait:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -209,17 +210,8 @@ class BaseBatch(abc.ABC):
     def _discard(self, env: int) -> None:
         """The last step of ``env`` is discarded: its rows are ``broken`` and in no other list."""
         own = self._rows(env)
-        lists = (
-            self.terminated,
-            self.truncated,
-            self.resumed,
-            self.lost,
-            self.broken,
-            self.idle,
-            self.paused,
-            self.ended,
-        )
-        for rows in lists:
+        stopped = self.terminated, self.truncated, self.paused, self.ended
+        for rows in (*stopped, self.resumed, self.lost, self.broken, self.idle):
             rows[:] = [row for row in rows if row not in own]
         self.rewards[own.start : own.stop] = [0.0] * len(own)
         self.broken += own
@@ -241,7 +233,7 @@ class EnvBatch(BaseBatch):
         super().__init__(envs, len(envs))
         self.observations: list[Any] = [None] * self.size
         self.rewards: list[Any] = [0.0] * self.size
-        self._late_resets = [self._late_reset_of(env) for env in range(self.size)]
+        self._late_resets = [partial(self._late_reset, env) for env in range(self.size)]
 
     @property
     def first(self) -> list[int]:
@@ -290,13 +282,10 @@ class EnvBatch(BaseBatch):
             self.truncated.append(env)
             self._steps[env] = self._late_resets[env]
 
-    def _late_reset_of(self, env: int) -> Callable[[Any], Any]:
-        def reset(_action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-            self._reset(env)
-            self.resumed.append(env)
-            return self.observations[env], 0.0, False, False, {}
-
-        return reset
+    def _late_reset(self, env: int, _action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._reset(env)
+        self.resumed.append(env)
+        return self.observations[env], 0.0, False, False, {}
 
 
 def reward_row(rewards: Any) -> npt.NDArray[np.float64]:

@@ -51,10 +51,9 @@ class EpisodeTracker:
             policies = self._assignment.ids[rows]
             for policy in np.unique(policies).tolist():
                 self._finish(policy, np.asarray(rows)[policies == policy])
-        self._returns[rows] = 0.0
-        self._started[rows] = self._tick
+        self.start(rows)
 
-    def start(self, rows: list[int]) -> None:
+    def start(self, rows: RowNumbers) -> None:
         """``rows`` start new episodes after the step just added; unfinished ones are discarded."""
         self._returns[rows] = 0.0
         self._started[rows] = self._tick
@@ -139,23 +138,21 @@ class ExtraStatsTracker:
     def _add(self, key: object, value: Any, policy: int) -> None:
         # Half a surrogate pair, which UTF-8 cannot encode, becomes a question mark.
         name = str(key).encode(errors="replace").decode()
+        try:
+            number: float | None = float(value)
+        except Exception:  # see ``add``
+            number = None
         if len(name) > MAX_STAT_NAME_CHARS:
             self._refuse(f"the name {name[:40]!r}... has {len(name)} characters, {MAX_STAT_NAME_CHARS} are possible")
-            return
-        try:
-            number = float(value)
-        except Exception:  # see ``add``
+        elif number is None:
             self._refuse(f"{name!r} is not a number, but of type {type(value).__name__}")
-            return
-        if not math.isfinite(number):
+        elif not math.isfinite(number):
             self._refuse(f"{name!r} is {number:g}, which is not finite")
-            return
-        if name not in self._names:
-            if len(self._names) > MAX_STAT_NAMES:
-                self._refuse(f"{name!r} is one name too many: there may be {MAX_STAT_NAMES} in all")
-                return
+        elif name not in self._names and len(self._names) > MAX_STAT_NAMES:
+            self._refuse(f"{name!r} is one name too many: there may be {MAX_STAT_NAMES} in all")
+        else:
             self._names.add(name)
-        self._waiting.setdefault((policy, name), deque(maxlen=MAX_EPISODES_PER_REPORT)).append(number)
+            self._waiting.setdefault((policy, name), deque(maxlen=MAX_EPISODES_PER_REPORT)).append(number)
 
     def _refuse(self, reason: str) -> None:
         if self._refused is None:

@@ -42,7 +42,6 @@ class Stops(NamedTuple):
     lost: truncated or paused agents without an observation
     ended: agents that ended their episode while they slept
     over: whether the env's episode is over
-    rests: whether the env is reset in the next step instead of now
     """
 
     terminated: list[int]
@@ -51,7 +50,6 @@ class Stops(NamedTuple):
     lost: list[int]
     ended: list[int]
     over: bool
-    rests: bool
 
 
 class AgentActivity:
@@ -107,8 +105,7 @@ class AgentActivity:
         stopped = truncated + paused
         lost = [agent for agent in stopped if observations[agent] is None]
         self.showing = [agent for agent in stopped if observations[agent] is not None]
-        over = all(self._over)
-        return Stops(terminated, truncated, paused, lost, ended, over, rests=over and bool(self.showing))
+        return Stops(terminated, truncated, paused, lost, ended, over=all(self._over))
 
 
 class MultiAgentBatch(BaseBatch):
@@ -212,7 +209,7 @@ class MultiAgentBatch(BaseBatch):
             self.extras.add(change.infos[agent], rows[agent])
         if stops.over:
             self.over.append(env)
-            if stops.rests:
+            if self.activities[env].showing:  # the next step resets the env instead
                 self._resting.append(env)
                 self._steps[env] = partial(self._reset_late, env)
             else:

@@ -16,8 +16,8 @@ from sfactory.actor.episode_stats import EXTRA_STATS
 from sfactory.actor.multi_agent_batch import MultiAgentBatch
 from sfactory.actor.policy_assignment import PolicyAssignment
 from sfactory.actor.split import Split
-from sfactory.env.conversion import action_reader
-from sfactory.env.multi_agent import AgentsEnv, AgentsWriter, require_agents
+from sfactory.env.conversion import ObsWriter, action_reader
+from sfactory.env.multi_agent import AgentsEnv, require_agents
 from sfactory.shared.trajectories import Slot
 from sfactory.spec import EnvSpec
 
@@ -40,7 +40,7 @@ class MultiAgentSplit(Split):
         for env in envs:
             require_agents(env, spec.agents)
         self.batch: MultiAgentBatch
-        batch, writer = MultiAgentBatch(envs), AgentsWriter(spec, envs[0].observation_space)
+        batch, writer = MultiAgentBatch(envs), ObsWriter(spec, envs[0].observation_space)
         read_actions = action_reader(envs[0].action_space)
         super().__init__(index, batch, spec, writer, read_actions, rollout, faults, assignment)
         self._names = spec.agents

@@ -8,7 +8,6 @@ belongs to one policy, which is written once for each slot, and forward passes a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +20,9 @@ Ids = npt.NDArray[np.int16]
 Mapping = Callable[[str, int, int], int]  # (agent, episode of its env, env of the run) -> policy
 
 
-class AssignmentRule(Protocol):
-    """Chooses the policies of the episodes that begin."""
-
-    def draw(self, env: int, episode: int, before: Ids) -> Sequence[int]:
-        """The policies of the agents of ``env`` (its number in the split) in its ``episode``, the first being 0.
-
-        before: [A] - those of the episode before; of the first: zeros.
-        """
+# Chooses the policies of the agents of an env when an episode begins. Arguments: the env's number in the split, the
+# number of its episode, the first being 0, and the policies [A] of the episode before (of the first: zeros).
+AssignmentRule = Callable[[int, int, Ids], Sequence[int]]
 
 
 class PolicyAssignment:
@@ -73,7 +67,7 @@ class PolicyAssignment:
             return
         for env in dict.fromkeys(row // self._agents for row in rows):
             own = slice(env * self._agents, (env + 1) * self._agents)
-            self.ids[own] = self._rule.draw(env, int(self._episodes[env]), self.ids[own].copy())
+            self.ids[own] = self._rule(env, int(self._episodes[env]), self.ids[own].copy())
             self._episodes[env] += 1
         self.present = _present(self.ids)
         if self.after_draw is not None:
@@ -103,44 +97,42 @@ class PolicyAssignment:
         self._absent = list(absent)
 
 
-class RandomAssignment:
-    """A random policy every so many episodes of an env: for the whole env, or for each of its agents."""
+def random_assignment(policies: int, episodes: int, each_agent: bool, seed: int) -> AssignmentRule:
+    """A random policy every ``episodes`` episodes of an env: for the whole env, or for each of its agents."""
+    generator = np.random.default_rng(seed)
 
-    def __init__(self, policies: int, episodes: int, each_agent: bool, seed: int) -> None:
-        self._policies, self._episodes, self._each_agent = policies, episodes, each_agent
-        self._generator = np.random.default_rng(seed)
-
-    def draw(self, env: int, episode: int, before: Ids) -> Sequence[int]:
-        """See AssignmentRule."""
-        if episode % self._episodes:
+    def draw(_env: int, episode: int, before: Ids) -> Sequence[int]:
+        if episode % episodes:
             return [int(policy) for policy in before]
-        if self._each_agent:
-            return [int(policy) for policy in self._generator.integers(0, self._policies, len(before))]
-        return [int(self._generator.integers(0, self._policies))] * len(before)
+        if each_agent:
+            return [int(policy) for policy in generator.integers(0, policies, len(before))]
+        return [int(generator.integers(0, policies))] * len(before)
+
+    return draw
 
 
-class CustomAssignment:
-    """Calls a user's function."""
+def custom_assignment(
+    name: str, function: Mapping, agents: Sequence[str], first_env: int, policies: int
+) -> AssignmentRule:
+    """The policies that a user's function chooses; the rule raises EnvError if the function returns no policy.
 
-    def __init__(self, name: str, function: Mapping, agents: Sequence[str], first_env: int, policies: int) -> None:
-        """``name``: of the function, as module:function. ``first_env``: the split's first env, counted over the run."""
-        self._name, self._function, self._agents = name, function, agents
-        self._first_env, self._policies = first_env, policies
+    name: of the function, as module:function. first_env: the split's first env, counted over the run.
+    """
 
-    def draw(self, env: int, episode: int, before: Ids) -> Sequence[int]:
-        """See AssignmentRule; raises EnvError if the function does not return a policy."""
-        env_of_run, policies = self._first_env + env, []
-        for agent in self._agents:
-            policy = self._function(agent, episode, env_of_run)
+    def draw(env: int, episode: int, _before: Ids) -> Sequence[int]:
+        chosen = []
+        for agent in agents:
+            policy = function(agent, episode, first_env + env)
             # A numpy integer is valid, too; True is not.
-            if not isinstance(policy, int | np.integer) or isinstance(policy, bool) or not 0 <= policy < self._policies:
+            if not isinstance(policy, int | np.integer) or isinstance(policy, bool) or not 0 <= policy < policies:
                 raise EnvError(
-                    f"--policy_mapping={self._name} returned {policy!r} for agent {agent!r}, episode {episode}, env "
-                    f"{env_of_run}; it must return a policy from 0 to {self._policies - 1} "
-                    f"(--num_policies={self._policies})"
+                    f"--policy_mapping={name} returned {policy!r} for agent {agent!r}, episode {episode}, env "
+                    f"{first_env + env}; it must return a policy from 0 to {policies - 1} (--num_policies={policies})"
                 )
-            policies.append(int(policy))
-        return policies
+            chosen.append(int(policy))
+        return chosen
+
+    return draw
 
 
 def _present(ids: Ids) -> tuple[int, ...]:

@@ -1,13 +1,16 @@
 """Finds envs with configurable reward shaping, and sends them the reward shaping of their policies.
 
-Reward shaping is a nested mapping from names to numbers. An env that has it has the two methods of ``ShapedEnv``,
-directly or on an env that it wraps; the method names are those of Sample Factory.
+Reward shaping is a nested mapping from names to numbers. An env that has it has two methods, directly or on an env that
+it wraps; their names are those of Sample Factory:
+
+- ``get_default_reward_shaping()`` returns the env's default; None if it has no reward shaping.
+- ``set_reward_shaping(reward_shaping, agent_idx)``: agent ``agent_idx`` (0 if there is one) uses it from now on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any
 
 import gymnasium
 
@@ -20,24 +23,14 @@ _GET, _SET = "get_default_reward_shaping", "set_reward_shaping"
 RewardShaping = Mapping[str, Any]
 
 
-class ShapedEnv(Protocol):
-    """An env with reward shaping, which may differ between agents."""
-
-    def get_default_reward_shaping(self) -> RewardShaping | None:
-        """The env's default; None if it has no reward shaping."""
-
-    def set_reward_shaping(self, reward_shaping: RewardShaping, agent_idx: int) -> None:
-        """Use this reward shaping for agent ``agent_idx`` (0 in a single-agent env) from now on."""
-
-
-def shaped_env(env: object) -> ShapedEnv | None:
+def shaped_env(env: Any) -> Any:
     """Return ``env`` or an inner env that has reward shaping; None if there is none."""
     while True:
         if hasattr(env, _GET) and hasattr(env, _SET) and not isinstance(env, gymnasium.Wrapper):
-            return cast(ShapedEnv, env)
+            return env
         own = vars(type(env)) if isinstance(env, gymnasium.Wrapper) else {}
         if _GET in own and _SET in own:
-            return cast(ShapedEnv, env)
+            return env
         inner = getattr(env, "env", None)
         if inner is None or inner is env:
             return None
@@ -47,7 +40,8 @@ def shaped_env(env: object) -> ShapedEnv | None:
 def default_reward_shaping(env: object) -> RewardShaping | None:
     """The default reward shaping of ``env``; None if it has none."""
     found = shaped_env(env)
-    return None if found is None else found.get_default_reward_shaping()
+    default: RewardShaping | None = None if found is None else found.get_default_reward_shaping()
+    return default
 
 
 class RewardShaper:

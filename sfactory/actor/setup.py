@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 from sfactory.actor.decorrelation import warm_up
@@ -13,10 +13,10 @@ from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.actor.policy_assignment import (
     SOLE_AGENT,
     AssignmentRule,
-    CustomAssignment,
     Mapping,
     PolicyAssignment,
-    RandomAssignment,
+    custom_assignment,
+    random_assignment,
 )
 from sfactory.actor.reward_shaping import shape_rewards
 from sfactory.actor.split import Split
@@ -79,31 +79,22 @@ class ActorSetup:
             return 0.0
         return self.actor / self.shared.layout.num_actors * self.config.sampling.decorrelate_experience_max_seconds
 
-    def env_seed(self, env: int) -> int:
-        """Seed of the first reset of the actor's env ``env``."""
-        return self._seed(Branch.ENV, env)
-
-    def seed_after_fault(self, env: int, count: int) -> int:
-        """Seed of env ``env`` when it is reset after a fault, as the actor's ``count``-th."""
-        return self._seed(Branch.AFTER_FAULT, env, count)
-
-    def acting_seed(self, *env: int) -> int:
-        """Seed of the actions that the actor itself samples: with its policy, or in env ``env`` while it warms up."""
-        return self._seed(Branch.ACTING, *env)
+    def seed_of(self, branch: Branch, *place: int) -> int:
+        """Seed of ENV: an env's first reset; AFTER_FAULT: its n-th after a fault; ACTING: actions sampled here."""
+        return seed_at(self.seed, branch, self.actor, self.generation, self.attempt, *place, bits=ENV_SEED_BITS)
 
     def libraries_seed(self) -> int:
         """Seed of the generators of the libraries that envs use, see ``seed_libraries``."""
         return seed_at(self.seed, Branch.LIBRARIES, self.actor, self.generation, self.attempt)
-
-    def _seed(self, branch: Branch, *place: int) -> int:
-        return seed_at(self.seed, branch, self.actor, self.generation, self.attempt, *place, bits=ENV_SEED_BITS)
 
 
 def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     """Make all envs of the actor, then reset each for the first time; ``row``: each env has a timeout of its own."""
     shared, layout, sampling = setup.shared, setup.shared.layout, setup.config.sampling
     actor = actor_name(setup.actor)
-    restarter = EnvRestarter(actor, sampling.max_env_restarts, setup.seed_after_fault, shared.control, row)
+    restarter = EnvRestarter(
+        actor, sampling.max_env_restarts, partial(setup.seed_of, Branch.AFTER_FAULT), shared.control, row
+    )
     bad_data = BadDataCounter(actor, sampling.max_bad_env_data, row)
     splits = [_make_split(setup, index, row, restarter, bad_data) for index in range(layout.splits)]
     if shared.reward_shaping is not None:
@@ -111,12 +102,12 @@ def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     row.set("state", State.RESETTING)
     for split in splits:
         first = split.index * layout.envs
-        seeds = [setup.env_seed(first + env) for env in range(layout.envs)]
+        seeds = [setup.seed_of(Branch.ENV, first + env) for env in range(layout.envs)]
         split.reset(seeds, f"actor {setup.actor}", before_each=row.begin_work)
     if setup.decorrelates and sampling.decorrelate_envs_on_one_worker and not setup.factory.makes_vectors:
         for env in range(layout.splits * layout.envs):
             split, place = splits[env // layout.envs], env % layout.envs
-            warm_up(split, place, env * layout.rollout, setup.acting_seed(env), shared.control, row)
+            warm_up(split, place, env * layout.rollout, setup.seed_of(Branch.ACTING, env), shared.control, row)
     return splits
 
 
@@ -137,10 +128,10 @@ def make_assignment(setup: ActorSetup, index: int) -> PolicyAssignment | None:
         name = population.policy_mapping
         function = cast(Mapping, find_callable(name))
         first = (setup.actor * layout.splits + index) * layout.envs
-        rule = CustomAssignment(name, function, spec.agents or (SOLE_AGENT,), first, policies)
+        rule = custom_assignment(name, function, spec.agents or (SOLE_AGENT,), first, policies)
     elif policies > 1 and layout.mapping != "split":
         seed = seed_at(setup.seed, Branch.ASSIGNMENT, setup.actor, setup.generation, setup.attempt, index)
-        rule = RandomAssignment(policies, population.policy_mapping_episodes, layout.mapping == "agent", seed)
+        rule = random_assignment(policies, population.policy_mapping_episodes, layout.mapping == "agent", seed)
     own = layout.policy_of_split(setup.actor, index)
     frozen = tuple(sorted(set(range(policies)) - set(learning_policies(setup.config))))
     return PolicyAssignment(layout.rows, agents, own, rule, policies, frozen)
@@ -155,7 +146,7 @@ def _make_split(
     assignment = make_assignment(setup, index)
     if factory.makes_vectors:
         row.begin_work()
-        made: Any = factory.vector(envs, setup.env_seed(index * envs))
+        made: Any = factory.vector(envs, setup.seed_of(Branch.ENV, index * envs))
         faults = FaultHandling(restarter, bad_data, lambda seed: factory.vector(envs, seed))
     else:
         make: Callable[[], Any] = factory.agents if spec.agents else factory

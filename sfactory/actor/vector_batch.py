@@ -17,7 +17,7 @@ is reset as a whole: the last step of all N is discarded, and so are their episo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,10 @@ class VectorEnvBatch(BaseBatch):
         if not self._resets_next_step:
             self.lost = self.truncated
         if self.terminated or self.truncated:
-            self._add_extras(infos)
+            found = infos_of_ends(infos)
+            if EXTRA_STATS in found or TRUE_OBJECTIVE in found:  # otherwise no env's part of it need be looked at
+                for env in self.terminated + self.truncated:
+                    self.extras.add(info_of(found, env), env)
 
     def reset_again(self, rows: Sequence[int]) -> Sequence[int]:
         """See BaseBatch. All are reset, so the steps of the others are lost, too."""
@@ -81,12 +84,6 @@ class VectorEnvBatch(BaseBatch):
     def _discard(self, env: int) -> None:
         self.rewards = np.zeros(self.size)  # that of the env may be read-only
         super()._discard(env)
-
-    def _add_extras(self, infos: Mapping[str, Any]) -> None:
-        found = infos_of_ends(infos)
-        if EXTRA_STATS in found or TRUE_OBJECTIVE in found:  # otherwise no env's part of it need be looked at
-            for env in self.terminated + self.truncated:
-                self.extras.add(info_of(found, env), env)
 
 
 def _where(mask: npt.ArrayLike) -> list[int]:

@@ -47,10 +47,8 @@ class Flaw(NamedTuple):
 
 def leaf_paths(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Index paths of the leaves, in the order of ``EnvSpec.obs``."""
-    if isinstance(space, spaces.Dict):
-        return [leaf for name, child in space.spaces.items() for leaf in leaf_paths(child, (*path, name))]
-    if isinstance(space, spaces.Tuple):
-        return [leaf for index, child in enumerate(space.spaces) for leaf in leaf_paths(child, (*path, index))]
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return [leaf for name, _, child in _children(space, "") for leaf in leaf_paths(child, (*path, name))]
     return [path]
 
 
@@ -60,7 +58,7 @@ class ObsWriter:
     def __init__(self, spec: EnvSpec, space: spaces.Space[Any]) -> None:
         """``space``: observation space of one env."""
         self._leaves = list(zip((key for key, _ in spec.obs), leaf_paths(space), strict=True))
-        self._specs = dict(spec.obs)
+        self._specs, self._agents = dict(spec.obs), spec.agents
 
     def write(self, observations: Sequence[Any], rows: Rows) -> None:
         """Copy ``observations`` into ``rows`` {key: [N, ...]}; raises BadObservation if one does not fit."""
@@ -78,8 +76,11 @@ class ObsWriter:
             raise
 
     def named(self, row: int) -> str:
-        """The name of the env of ``row`` in error messages."""
-        return f"env {row}"
+        """The name of ``row`` in error messages: the env, and the agent if there are several."""
+        if not self._agents:
+            return f"env {row}"
+        env, place = divmod(row, len(self._agents))
+        return f"env {env}, agent {self._agents[place]!r}"
 
     def check_all(self, observations: Sequence[Any], size: int, where: str) -> None:
         """Raise BadObservation unless ``observations`` of ``size`` envs match the space's shapes and dtypes."""
@@ -186,7 +187,11 @@ def block_reader(space: spaces.Space[Any], prefix: str = "") -> Callable[[Rows],
         low, high, shape, dtype = space.low.ravel(), space.high.ravel(), space.shape, space.dtype
         return lambda rows: np.clip(rows[where], low, high).astype(dtype, copy=False).reshape(-1, *shape)
     if isinstance(space, spaces.MultiDiscrete):
-        return _multi_discrete_reader(space, where)
+        keys = [f"{where}/{index}" for index in range(space.nvec.size)]
+        start, shape, dtype = space.start.ravel(), space.nvec.shape, space.dtype
+        return lambda rows: (
+            (np.stack([rows[key] for key in keys], axis=1) + start).astype(dtype, copy=False).reshape(-1, *shape)
+        )
     children = [(name, block_reader(child, key)) for name, key, child in _children(space, prefix)]
     if isinstance(space, spaces.Dict):
         return lambda rows: {name: read(rows) for name, read in children}
@@ -209,17 +214,6 @@ def action_reader(space: spaces.Space[Any], prefix: str = "") -> Callable[[Rows]
             dict(zip(names, row, strict=True)) for row in zip(*(read(rows) for read in readers), strict=True)
         ]
     return lambda rows: list(zip(*(read(rows) for read in readers), strict=True))
-
-
-def _multi_discrete_reader(space: spaces.MultiDiscrete, where: str) -> Callable[[Rows], Array]:
-    keys = [f"{where}/{index}" for index in range(int(np.asarray(space.nvec).size))]
-    start, shape = np.asarray(space.start).ravel(), space.nvec.shape
-
-    def read(rows: Rows) -> Array:
-        actions = np.stack([rows[key] for key in keys], axis=1) + start
-        return actions.astype(space.dtype, copy=False).reshape(-1, *shape)
-
-    return read
 
 
 def _children(space: spaces.Space[Any], prefix: str) -> list[tuple[Any, str, spaces.Space[Any]]]:

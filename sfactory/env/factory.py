@@ -73,24 +73,20 @@ def make_gymnasium_env(env_id: str, **kwargs: object) -> Env:
     ``max_episode_steps``. Env families may use this function too.
     """
     import gymnasium
+    from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
 
     import_current_directory()
     module, colon, bare_id = env_id.rpartition(":")
     if colon:
         importlib.import_module(module)
-    spec = copy.copy(gymnasium.spec(_with_version(bare_id)))
+    namespace, name, version = parse_env_id(bare_id)
+    if version is None:  # take the highest one, as gymnasium.make does
+        version = find_highest_version(namespace, name)
+    spec = copy.copy(gymnasium.spec(get_env_id(namespace, name, version)))
     spec.order_enforce = False
     options: dict[str, Any] = {"disable_env_checker": True, **kwargs}
     env: Env = gymnasium.make(spec, **options)
     return env
-
-
-def _with_version(env_id: str) -> str:
-    """Add the highest registered version to an id without a version, as gymnasium.make does."""
-    from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
-
-    namespace, bare, version = parse_env_id(env_id)
-    return get_env_id(namespace, bare, find_highest_version(namespace, bare) if version is None else version)
 
 
 def _parameters(factory: Callable[..., object]) -> Mapping[str, inspect.Parameter]:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import gymnasium.spaces as spaces
 import numpy as np
 
-from sfactory.env.conversion import ObsWriter
 from sfactory.errors import EnvError, SFactoryError
 from sfactory.spec import EnvSpec
 
@@ -100,16 +99,3 @@ def blank(space: spaces.Space[Any]) -> Any:
     if isinstance(space, spaces.Tuple):
         return tuple(blank(child) for child in space.spaces)
     return np.zeros(space.shape or (), space.dtype)
-
-
-class AgentsWriter(ObsWriter):
-    """An ObsWriter that names rows by env and agent."""
-
-    def __init__(self, spec: EnvSpec, space: spaces.Space[Any]) -> None:
-        super().__init__(spec, space)
-        self._agents = spec.agents
-
-    def named(self, row: int) -> str:
-        """The name of ``row`` in error messages."""
-        env, place = divmod(row, len(self._agents))
-        return f"env {env}, agent {self._agents[place]!r}"

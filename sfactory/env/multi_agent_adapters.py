@@ -21,6 +21,7 @@ from sfactory.env.multi_agent import AgentsEnv, AgentsStep, BadAgents, Change
 from sfactory.errors import EnvError
 
 IS_ACTIVE = "is_active"
+_Pick = Callable[[Mapping[Hashable, Any]], tuple[Any, ...]]
 
 
 def agents_env_of(env: Any) -> AgentsEnv | None:
@@ -93,7 +94,9 @@ class ParallelAgents(_AdaptedAgents):
             )
         self.observation_space = _shared_space(env, "observation")
         self.action_space = _shared_space(env, "action")
-        self._pick = _picker(self._keys)
+        # Picks the values of all agents from a mapping. Of one key, itemgetter would return no tuple.
+        first, *others = self._keys
+        self._pick: _Pick = itemgetter(*self._keys) if others else lambda values: (values[first],)
         self._no_flags = dict.fromkeys(self._keys, False)
         self._zeros = [0.0] * self._size
         self._acting: list[tuple[Hashable, int]] = []
@@ -235,10 +238,3 @@ def _shared_space(env: Any, what: str) -> spaces.Space[Any]:
                 "of an env must have equal spaces: pad the smaller ones (for PettingZoo supersuit has wrappers that do)"
             )
     return space
-
-
-def _picker(keys: Sequence[Hashable]) -> Callable[[Mapping[Hashable, Any]], tuple[Any, ...]]:
-    """Return a function that picks the values of ``keys`` from a mapping; it raises KeyError if one is missing."""
-    if len(keys) == 1:
-        return lambda values: (values[keys[0]],)
-    return itemgetter(*keys)

@@ -99,10 +99,7 @@ class ObsRows:
         """{key: [N, ...]} - the observations of step ``t`` of ``slot``."""
         rows = self._of.get(slot.index)
         if rows is None:
-            rows = self._of[slot.index] = _rows_of(slot)
+            steps = {key: torch.from_numpy(block).unbind(0) for key, block in slot.obs.items()}
+            rows = [dict(zip(steps, row, strict=True)) for row in zip(*steps.values(), strict=True)]
+            self._of[slot.index] = rows
         return rows[t]
-
-
-def _rows_of(slot: Slot) -> list[dict[str, Tensor]]:
-    steps = {key: torch.from_numpy(block).unbind(0) for key, block in slot.obs.items()}
-    return [dict(zip(steps, row, strict=True)) for row in zip(*steps.values(), strict=True)]

@@ -13,7 +13,7 @@ import numpy as np
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.clock import Deadline
 from sfactory.env.conversion import NOT_FINITE, BlockWriter, ObsWriter, action_reader, block_reader
-from sfactory.env.multi_agent import AgentsEnv, AgentsWriter, BadAgents
+from sfactory.env.multi_agent import AgentsEnv, BadAgents
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents
 from sfactory.env.vector import VectorEnv, autoreset_mode, single_spaces
 from sfactory.errors import EnvError
@@ -181,7 +181,7 @@ def _require_size(what: str, part: Sequence[Any], spec: EnvSpec, where: str) -> 
 
 def _play(env: AgentsEnv, spec: EnvSpec) -> None:
     """Step the env as training does."""
-    writer, activity = AgentsWriter(spec, env.observation_space), AgentActivity(spec.num_agents)
+    writer, activity = ObsWriter(spec, env.observation_space), AgentActivity(spec.num_agents)
     actions = _some_actions(spec, action_reader(env.action_space), spec.num_agents)
     deadline = Deadline(_LONG_S)
 

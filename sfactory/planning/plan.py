@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from sfactory.actor.policy_assignment import SOLE_AGENT, CustomAssignment, Mapping
+from sfactory.actor.policy_assignment import SOLE_AGENT, Mapping, custom_assignment
 from sfactory.actor.reward_shaping import RewardShaping
 from sfactory.config.flags import assigned
 from sfactory.config.import_strings import Unresolved, find_callable
@@ -150,10 +150,10 @@ def require_mapping(config: Config, plan: Plan) -> None:
             function = cast(Mapping, find_callable(name))
     except Unresolved as error:
         raise ConfigError([f"{flag}: {error}"]) from error.__cause__
-    draw = CustomAssignment(name, function, plan.spec.agents or (SOLE_AGENT,), 0, layout.num_policies)
+    draw = custom_assignment(name, function, plan.spec.agents or (SOLE_AGENT,), 0, layout.num_policies)
     before = np.zeros(layout.agents, np.int16)
     for env in range(layout.num_splits * layout.envs):
         try:
-            draw.draw(env, 0, before)
+            draw(env, 0, before)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise ConfigError([f"{flag} raised {named(error)}{raised_at(error)} for env {env}, episode 0"]) from error

@@ -17,7 +17,7 @@ from sfactory.actor.episode_stats import ExtraStatsTracker
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.actor.multi_agent_split import team_stats
 from sfactory.env.conversion import ObsWriter, action_reader
-from sfactory.env.multi_agent import AgentsEnv, AgentsStep, AgentsWriter, Change, blank
+from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank
 from sfactory.errors import SFactoryError, named
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, ExtrasRefused
@@ -118,7 +118,7 @@ class Player:
         self._env, self._spec, self._policy, self._show = env, spec, policy, show
         self._name, self._deterministic, self._repeat = name, deterministic, repeat
         self._agents = env if isinstance(env, AgentsEnv) else _OneAgent(env)
-        self._writer = (AgentsWriter if spec.agents else ObsWriter)(spec, env.observation_space)
+        self._writer = ObsWriter(spec, env.observation_space)
         self._read_actions = action_reader(env.action_space)
         size = spec.num_agents
         self._rows = {key: np.zeros((size, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}

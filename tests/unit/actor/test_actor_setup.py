@@ -13,6 +13,7 @@ from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.config.flags import config_of
 from sfactory.env.factory import EnvFactory
 from sfactory.layout import Layout
+from sfactory.seeds import Branch
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State, StatusRow
@@ -105,7 +106,7 @@ def test_all_envs_are_made_then_reset_and_each_call_has_its_own_timeout(record: 
     assert [env.taken for env in record.envs] == [[]] * 6
     stamps = record.stamps("made") + record.stamps("reset")
     assert stamps == sorted(set(stamps))
-    assert [env.seeds for env in record.envs] == [[setup.env_seed(env)] for env in range(6)]
+    assert [env.seeds for env in record.envs] == [[setup.seed_of(Branch.ENV, env)] for env in range(6)]
 
 
 def test_env_i_of_an_actor_takes_i_rollouts_of_its_own_random_steps(record: Record) -> None:
@@ -178,9 +179,9 @@ def test_every_env_of_every_actor_session_and_attempt_has_a_seed_of_its_own(reco
         for generation in (0, 1, 2, 2**40):
             for attempt in range(3):
                 one = dataclasses.replace(setup, actor=actor, generation=generation, attempt=attempt)
-                seeds += [one.env_seed(env) for env in range(6)]
-                seeds += [one.seed_after_fault(env, count) for env in range(3) for count in range(3)]
-                seeds += [one.acting_seed(), *(one.acting_seed(env) for env in range(6))]
+                seeds += [one.seed_of(Branch.ENV, env) for env in range(6)]
+                seeds += [one.seed_of(Branch.AFTER_FAULT, env, count) for env in range(3) for count in range(3)]
+                seeds += [one.seed_of(Branch.ACTING), *(one.seed_of(Branch.ACTING, env) for env in range(6))]
 
     assert len(set(seeds)) == len(seeds)
     assert all(0 <= seed < 2**31 for seed in seeds)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sfactory.actor.multi_agent_split import MultiAgentSplit
-from sfactory.actor.policy_assignment import AssignmentRule, CustomAssignment, PolicyAssignment, RandomAssignment
+from sfactory.actor.policy_assignment import AssignmentRule, PolicyAssignment, custom_assignment, random_assignment
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.env.multi_agent_adapters import agents_env_of
 from sfactory.messages import EpisodeExtras
@@ -173,7 +173,7 @@ def test_with_more_than_32_agents_only_the_return_of_the_team_is_sent(agents: in
 def test_an_env_step_counts_once_and_for_a_policy_that_learns_from_it(frozen: tuple[int, ...]) -> None:
     rules = AgentsRules(agents=4, max_length=9, all_may_sleep=True)
     env = make_env("lists", rules)
-    rule = CustomAssignment("here:by_half", lambda agent, episode, env: int(agent[-1]) // 2, env.agents, 0, 2)
+    rule = custom_assignment("here:by_half", lambda agent, episode, env: int(agent[-1]) // 2, env.agents, 0, 2)
     assignment = PolicyAssignment(rules.agents, rules.agents, 0, rule, 2, frozen)
     split = MultiAgentSplit(0, [env], env.spec, 6, assignment=assignment)
     split.reset([3], "actor 0")
@@ -201,7 +201,7 @@ def test_an_env_step_counts_once_and_for_a_policy_that_learns_from_it(frozen: tu
 def test_the_slot_table_counts_valid_steps_of_agents_by_policy(is_drawn: bool) -> None:
     rules, policies, rollout = AgentsRules(all_may_sleep=True), 3, 16
     envs, rows = [make_env("lists", rules) for _ in range(ENVS)], ENVS * rules.agents
-    rule: AssignmentRule | None = RandomAssignment(policies, 1, True, seed=1) if is_drawn else None
+    rule: AssignmentRule | None = random_assignment(policies, 1, True, seed=1) if is_drawn else None
     assignment = PolicyAssignment(rows, rules.agents, 1, rule, policies)
     split = MultiAgentSplit(0, envs, envs[0].spec, rollout, assignment=assignment)
     split.reset(list(range(ENVS)), "actor 0")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfactory.actor.policy_assignment import AssignmentRule, CustomAssignment, PolicyAssignment, RandomAssignment
+from sfactory.actor.policy_assignment import AssignmentRule, PolicyAssignment, custom_assignment, random_assignment
 from sfactory.errors import EnvError
 from sfactory.shared.trajectories import NOBODY, Slot, TrajectoryBuffer
 from sfactory_envs.mappings import by_number
@@ -25,7 +25,7 @@ def assignment_of(rule: AssignmentRule | None = None, policy: int = 0) -> Policy
 
 def by_agent() -> PolicyAssignment:
     """Agents act with policy 0 and policy 1."""
-    return assignment_of(CustomAssignment("here:by_number", by_number, ("agent_0", "agent_1"), 0, POLICIES))
+    return assignment_of(custom_assignment("here:by_number", by_number, ("agent_0", "agent_1"), 0, POLICIES))
 
 
 def make_slot() -> Slot:
@@ -67,7 +67,7 @@ def test_no_policy_acts_in_absent_rows() -> None:
 def test_a_new_policy_is_drawn_only_after_the_set_number_of_episodes(
     each_agent: bool, episodes: int, seed: int
 ) -> None:
-    assignment = assignment_of(RandomAssignment(POLICIES, episodes, each_agent, seed))
+    assignment = assignment_of(random_assignment(POLICIES, episodes, each_agent, seed))
     played = [assignment.ids.copy()]
     for _ in range(4 * episodes):
         assignment.begin_episodes([0, 1])
@@ -84,7 +84,7 @@ def test_a_new_policy_is_drawn_only_after_the_set_number_of_episodes(
 
 
 def test_every_policy_is_drawn_equally_often() -> None:
-    assignment = assignment_of(RandomAssignment(POLICIES, 1, each_agent=True, seed=3))
+    assignment = assignment_of(random_assignment(POLICIES, 1, each_agent=True, seed=3))
     counts = np.zeros(POLICIES, int)
     for _ in range(2000):
         assignment.begin_episodes(range(ROWS))
@@ -100,7 +100,7 @@ def test_a_function_is_called_for_each_agent_with_the_episode_and_the_env_of_the
         calls.append((agent, episode, env))
         return (env + episode) % POLICIES if agent == "red" else 0
 
-    assignment = assignment_of(CustomAssignment("m:choose", choose, ("red", "blue"), first_env=10, policies=POLICIES))
+    assignment = assignment_of(custom_assignment("m:choose", choose, ("red", "blue"), first_env=10, policies=POLICIES))
     assignment.begin_episodes([2, 3])
 
     assert calls[:2] == [("red", 0, 10), ("blue", 0, 10)]
@@ -110,10 +110,10 @@ def test_a_function_is_called_for_each_agent_with_the_episode_and_the_env_of_the
 
 @pytest.mark.parametrize("answer", [-1, 3, 1.0, "1", None, True])
 def test_a_function_that_returns_no_policy_is_an_error_that_names_it_and_the_agent(answer: object) -> None:
-    rule = CustomAssignment("m:who", lambda agent, episode, env: answer, ("red",), 4, POLICIES)  # type: ignore[arg-type, return-value]
+    rule = custom_assignment("m:who", lambda agent, episode, env: answer, ("red",), 4, POLICIES)  # type: ignore[arg-type, return-value]
 
     with pytest.raises(EnvError, match=re.escape(f"--policy_mapping=m:who returned {answer!r} for agent 'red'")):
-        rule.draw(0, 0, np.zeros(1, np.int16))
+        rule(0, 0, np.zeros(1, np.int16))
 
 
 def test_the_mapping_by_number_reads_the_number_at_the_end_of_a_name() -> None:

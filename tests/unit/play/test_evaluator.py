@@ -26,6 +26,7 @@ from sfactory.play import evaluator as evaluator_module
 from sfactory.play.evaluator import Evaluator, EvaluatorSetup, run_evaluator
 from sfactory.play.player import EnvFailed
 from sfactory.report.eval_results import EvaluationReport, EvaluationReports
+from sfactory.seeds import Branch
 from sfactory.shared.control import Stop
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State
@@ -126,7 +127,10 @@ def test_seeds_of_evaluations_are_used_for_nothing_else() -> None:
 
     seeds = [setup.seed_of(number) for setup in setups for number in (0, 1, 2)]
 
-    assert len({*seeds, actor.env_seed(0), actor.acting_seed(), actor.libraries_seed()}) == len(seeds) + 3
+    assert (
+        len({*seeds, actor.seed_of(Branch.ENV, 0), actor.seed_of(Branch.ACTING), actor.libraries_seed()})
+        == len(seeds) + 3
+    )
 
 
 def played_actions(deterministic: bool, seed: int) -> list[int]:
