@@ -10,8 +10,6 @@ fell asleep.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from sfactory.actor.base_actor import Actor
@@ -24,26 +22,75 @@ from sfactory.shared.status import StatusRow
 from sfactory.shared.trajectories import NOBODY
 
 
-class RequestTracker:
-    """Sends the requests of one actor, and knows which are not answered yet."""
+class CentralActor(Actor):
+    """Steps splits as their actions arrive from policy workers."""
 
-    def __init__(self, setup: ActorSetup, splits: Sequence[Split], row: StatusRow) -> None:
-        self._actor, self._incarnation, self._row = setup.actor, setup.inbox.incarnation, row
+    def __init__(self, setup: ActorSetup, splits: list[Split], row: StatusRow) -> None:
+        super().__init__(setup, splits, row)
+        shared, layout = setup.shared, setup.shared.layout
+        self._actor, self._incarnation = setup.actor, self._inbox.incarnation
         self._to_policies = setup.to_policies
-        self.known_incarnations = self.incarnations()
+        self._known_incarnations = self._incarnations()
         # By split: policies that have not answered, and which incarnation of each policy's worker was asked last.
         self._awaited: list[set[int]] = [set() for _ in splits]
         self._asked = [[0] * len(self._to_policies) for _ in splits]
-        self._splits = splits
+        self._keeps_states = shared.spec.num_agents > 1 and layout.state_size > 0
+        self._states, self._recurrence, self._rollout = shared.states, layout.recurrence, layout.rollout
 
-    def ask(self, split: Split) -> bool:
-        """Ask for actions for row ``t`` of the split; False if no policy acts in it, so that it can be stepped now."""
-        for policy in split.policies:
-            self._awaited[split.index].add(policy)
-            self._ask(split, policy)
-        return bool(split.policies)
+    def turn(self, timeout: float) -> None:
+        """Start splits for which there is a slot, then wait up to ``timeout`` seconds for messages and handle them."""
+        inbox, watch = self._inbox, self._watch
+        try:
+            for split in self._splits:
+                if split.needs_slot and self._output.begin(split):
+                    self._ask(split)
+            incarnations = self._incarnations()
+            watch.before_wait()
+            messages = inbox.get(timeout)
+            watch.after_wait()
+            replaced = incarnations != self._known_incarnations
+            while replaced and (more := inbox.get(0)):
+                messages = [*messages, *more]
+            self._row.count_depth(len(messages))
+            for message in messages:
+                if type(message) is ActReply and self._answered(message):
+                    watch.lap()  # the step of each split is timed on its own
+                    split = self._splits[message.split]
+                    if self._keeps_states:
+                        self._carry_states(split)
+                    self._step(split)
+                    self._ask(split)
+            if replaced:
+                self._repeat(incarnations)
+        except StopOrdered:
+            return  # see NOTE [Stop during a restart]
 
-    def answered(self, reply: ActReply) -> bool:
+    def _incarnations(self) -> list[int]:
+        """The current incarnation of each policy's worker."""
+        return [channel.incarnation for channel in self._to_policies]
+
+    def _ask(self, split: Split) -> None:
+        """Ask for actions; where no policy acts, step on to the next row, up to the end of the slot."""
+        while not split.needs_slot:
+            for policy in split.policies:
+                self._awaited[split.index].add(policy)
+                self._send(split, policy)
+            if split.policies:
+                return
+            if self._keeps_states:
+                self._carry_states(split)
+            self._step(split)
+
+    def _send(self, split: Split, policy: int) -> None:
+        channel = self._to_policies[policy]
+        incarnation = channel.incarnation
+        self._asked[split.index][policy] = incarnation
+        request = ActRequest(self._actor, split.index, split.slot.index, split.t, split.phase, self._incarnation)
+        self._row.enter_ring()
+        channel.put(request, incarnation)
+        self._row.leave_ring()
+
+    def _answered(self, reply: ActReply) -> bool:
         """A policy has answered; whether all have."""
         split, awaited = self._splits[reply.split], self._awaited[reply.split]
         if reply.policy not in awaited or split.needs_slot or split.t != reply.t:
@@ -54,76 +101,16 @@ class RequestTracker:
         awaited.remove(reply.policy)
         return not awaited
 
-    def incarnations(self) -> list[int]:
-        """The current incarnation of each policy's worker."""
-        return [channel.incarnation for channel in self._to_policies]
-
-    def repeat(self, incarnations: list[int]) -> None:
+    def _repeat(self, incarnations: list[int]) -> None:
         """Repeat to replaced policy workers the requests that their predecessors did not answer.
 
         incarnations: of the workers before the inbox was read. All answers of their predecessors had arrived by then.
         """
-        self.known_incarnations = incarnations
+        self._known_incarnations = incarnations
         for split in self._splits:
             for policy in sorted(self._awaited[split.index]):
                 if self._asked[split.index][policy] < incarnations[policy]:
-                    self._ask(split, policy)
-
-    def _ask(self, split: Split, policy: int) -> None:
-        channel = self._to_policies[policy]
-        incarnation = channel.incarnation
-        self._asked[split.index][policy] = incarnation
-        request = ActRequest(self._actor, split.index, split.slot.index, split.t, split.phase, self._incarnation)
-        self._row.enter_ring()
-        channel.put(request, incarnation)
-        self._row.leave_ring()
-
-
-class CentralActor(Actor):
-    """Steps splits as their actions arrive from policy workers."""
-
-    def __init__(self, setup: ActorSetup, splits: list[Split], row: StatusRow) -> None:
-        super().__init__(setup, splits, row)
-        self._requests = RequestTracker(setup, splits, row)
-        shared, layout = setup.shared, setup.shared.layout
-        self._actor = setup.actor
-        self._keeps_states = shared.spec.num_agents > 1 and layout.state_size > 0
-        self._states, self._recurrence, self._rollout = shared.states, layout.recurrence, layout.rollout
-
-    def turn(self, timeout: float) -> None:
-        """Start splits for which there is a slot, then wait up to ``timeout`` seconds for messages and handle them."""
-        requests, inbox, watch = self._requests, self._inbox, self._watch
-        try:
-            for split in self._splits:
-                if split.needs_slot and self._output.begin(split):
-                    self._ask(split)
-            incarnations = requests.incarnations()
-            watch.before_wait()
-            messages = inbox.get(timeout)
-            watch.after_wait()
-            replaced = incarnations != requests.known_incarnations
-            while replaced and (more := inbox.get(0)):
-                messages = [*messages, *more]
-            self._row.count_depth(len(messages))
-            for message in messages:
-                if type(message) is ActReply and requests.answered(message):
-                    watch.lap()  # the step of each split is timed on its own
-                    split = self._splits[message.split]
-                    if self._keeps_states:
-                        self._carry_states(split)
-                    self._step(split)
-                    self._ask(split)
-            if replaced:
-                requests.repeat(incarnations)
-        except StopOrdered:
-            return  # see NOTE [Stop during a restart]
-
-    def _ask(self, split: Split) -> None:
-        """Ask for actions; where no policy acts, step on to the next row, up to the end of the slot."""
-        while not split.needs_slot and not self._requests.ask(split):
-            if self._keeps_states:
-                self._carry_states(split)
-            self._step(split)
+                    self._send(split, policy)
 
     def _carry_states(self, split: Split) -> None:
         """Before the split's step: copy the RNN states of rows in which no policy acts to the next phase.

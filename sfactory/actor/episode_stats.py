@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -58,10 +58,10 @@ class EpisodeTracker:
         self._returns[rows] = 0.0
         self._started[rows] = self._tick
 
-    def resume_episode(self, row: int, episode_return: float, length: int) -> None:
-        """The running episode of ``row`` has this return and length already, from steps that were not added here."""
-        self._returns[row] = episode_return
-        self._started[row] = self._tick - length
+    def resume(self, rows: Sequence[int], returns: Sequence[float], length: int) -> None:
+        """The running episodes of ``rows`` have these returns and length from steps that were not added here."""
+        self._returns[list(rows)] = returns
+        self._started[list(rows)] = self._tick - length
 
     def send(self, actor: int, put: Callable[[EpisodesDone], bool]) -> bool:
         """Pass all finished episodes to ``put``; False as soon as that returns False, and the rest stays here."""

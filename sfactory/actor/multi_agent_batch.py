@@ -26,15 +26,17 @@ for the whole env, which is reset in it. Otherwise the env is reset at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from sfactory.actor.env_batch import BaseBatch, BeforeEach
 from sfactory.actor.env_restarts import EnvFaults
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank, require_agents
 
 
-class Stops(NamedTuple):
+@dataclass
+class Stops:
     """The agents of an env that a step stopped, as agent indices.
 
     terminated, truncated: active agents that ended their episode
@@ -44,12 +46,12 @@ class Stops(NamedTuple):
     over: whether the env's episode is over
     """
 
-    terminated: list[int]
-    truncated: list[int]
-    paused: list[int]
-    lost: list[int]
-    ended: list[int]
-    over: bool
+    terminated: list[int] = field(default_factory=list)
+    truncated: list[int] = field(default_factory=list)
+    paused: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    over: bool = False
 
 
 class AgentActivity:
@@ -88,24 +90,24 @@ class AgentActivity:
 
     def change(self, change: Change, observations: Sequence[Any]) -> Stops:
         """Apply what a step changed; ``observations``: one per agent, or None."""
-        terminated: list[int] = []
-        truncated: list[int] = []
-        paused: list[int] = []
-        ended: list[int] = []
+        stops = Stops()
         for agent, was_over in enumerate(self._over):
             if was_over:
                 continue
             over = change.terminated[agent] or change.truncated[agent]
             stays = change.active[agent] and not over
             if self.acting[agent] and not stays:
-                (terminated if change.terminated[agent] else truncated if over else paused).append(agent)
+                (stops.terminated if change.terminated[agent] else stops.truncated if over else stops.paused).append(
+                    agent
+                )
             elif over:
-                ended.append(agent)
+                stops.ended.append(agent)
             self.acting[agent], self._over[agent] = stays, over
-        stopped = truncated + paused
-        lost = [agent for agent in stopped if observations[agent] is None]
+        stopped = stops.truncated + stops.paused
+        stops.lost = [agent for agent in stopped if observations[agent] is None]
         self.showing = [agent for agent in stopped if observations[agent] is not None]
-        return Stops(terminated, truncated, paused, lost, ended, over=all(self._over))
+        stops.over = all(self._over)
+        return stops
 
 
 class MultiAgentBatch(BaseBatch):

@@ -10,6 +10,7 @@ it wraps; their names are those of Sample Factory:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -44,40 +45,32 @@ def default_reward_shaping(env: object) -> RewardShaping | None:
     return default
 
 
-class RewardShaper:
-    """Sends the reward shaping of their policies to the envs of one split.
-
-    Looks for changes when a slot begins, so that an env gets a new one at most one rollout later, and when policies
-    were assigned.
-    """
-
-    def __init__(self, split: Split, agents: int, shared: SharedRewardShaping) -> None:
-        """``agents``: of each env."""
-        self._split, self._agents, self._shared = split, agents, shared
-        # Of each row: the env that was updated, the policy, and the version of its reward shaping.
-        self._sent: list[tuple[object, int, int]] = [(None, 0, 0)] * split.batch.size
-
-    def look(self) -> None:
-        """Send what is newer, or of another policy, than the reward shaping that the envs have."""
-        assignment = self._split.assignment
-        ids = [0] * len(self._sent) if assignment is None else assignment.ids.tolist()
-        versions = [self._shared.version(policy) for policy in range(max(ids) + 1)]
-        if not all(versions):
-            return  # there is no reward shaping, or main has not set all of it yet
-        for row, policy in enumerate(ids):
-            env = self._split.batch.envs[row // self._agents]  # looked up again: an env may have been recreated
-            state = (env, policy, versions[policy])
-            if self._sent[row] == state or (values := self._shared.read(policy)) is None:
-                continue
-            if (target := shaped_env(env)) is not None:
-                target.set_reward_shaping(values, row % self._agents)
-            self._sent[row] = state
-
-
 def shape_rewards(shared: SharedRewardShaping, splits: list[Split], agents: int) -> None:
-    """Give each of ``splits`` a RewardShaper. Vector envs have no reward shaping."""
+    """Let each of ``splits``, with ``agents`` in each env, look for new reward shaping of its policies.
+
+    They look when a slot begins, so that an env gets it at most one rollout later, and when policies were assigned.
+    Vector envs have no reward shaping.
+    """
     for split in splits:
         if not isinstance(split.batch, VectorEnvBatch):
-            split.before_slot = look = RewardShaper(split, agents, shared).look
+            # Of each row: the env that was updated, the policy, and the version of its reward shaping.
+            sent: list[tuple[object, int, int]] = [(None, 0, 0)] * split.batch.size
+            split.before_slot = look = partial(_send_newer, shared, split, agents, sent)
             if split.assignment is not None:
                 split.assignment.after_draw = look
+
+
+def _send_newer(shared: SharedRewardShaping, split: Split, agents: int, sent: list[tuple[object, int, int]]) -> None:
+    """Send what is newer, or of another policy, than what the envs have; ``sent`` is updated."""
+    ids = [0] * len(sent) if split.assignment is None else split.assignment.ids.tolist()
+    versions = [shared.version(policy) for policy in range(max(ids) + 1)]
+    if not all(versions):
+        return  # there is no reward shaping, or main has not set all of it yet
+    for row, policy in enumerate(ids):
+        env = split.batch.envs[row // agents]  # looked up again: an env may have been recreated
+        state = (env, policy, versions[policy])
+        if sent[row] == state or (values := shared.read(policy)) is None:
+            continue
+        if (target := shaped_env(env)) is not None:
+            target.set_reward_shaping(values, row % agents)
+        sent[row] = state

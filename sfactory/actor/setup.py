@@ -65,17 +65,13 @@ class ActorSetup:
         return self.shared.to_policies[self.actor % workers :: workers] if workers else []
 
     @property
-    def decorrelates(self) -> bool:
-        """Whether the flags that put envs and workers out of step apply; a benchmark ignores them."""
-        return not self.config.benchmark.benchmark
-
-    @property
     def first_wait_s(self) -> float:
         """Seconds that the actor waits after its first trajectories, see FirstWait.
 
-        In serial mode the wait of one actor would hold up all; a replacement is out of step anyway.
+        None in a benchmark, in serial mode, where the wait of one actor would hold up all, and for a replacement, which
+        is out of step anyway.
         """
-        if not self.decorrelates or self.config.run.serial_mode or self.attempt:
+        if self.config.benchmark.benchmark or self.config.run.serial_mode or self.attempt:
             return 0.0
         return self.actor / self.shared.layout.num_actors * self.config.sampling.decorrelate_experience_max_seconds
 
@@ -104,7 +100,8 @@ def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
         first = split.index * layout.envs
         seeds = [setup.seed_of(Branch.ENV, first + env) for env in range(layout.envs)]
         split.reset(seeds, f"actor {setup.actor}", before_each=row.begin_work)
-    if setup.decorrelates and sampling.decorrelate_envs_on_one_worker and not setup.factory.makes_vectors:
+    warms_up = sampling.decorrelate_envs_on_one_worker and not setup.config.benchmark.benchmark
+    if warms_up and not setup.factory.makes_vectors:
         for env in range(layout.splits * layout.envs):
             split, place = splits[env // layout.envs], env % layout.envs
             warm_up(split, place, env * layout.rollout, setup.seed_of(Branch.ACTING, env), shared.control, row)

@@ -122,9 +122,8 @@ class Split:
 
     def resume_episodes(self, rows: Sequence[int], returns: Sequence[float], length: int) -> None:
         """Before the first slot: the episodes of ``rows`` have earned ``returns`` in ``length`` steps already."""
-        for row, earned in zip(rows, returns, strict=True):
-            self.episodes.resume_episode(row, earned, length)
-            self._first.remove(row)
+        self.episodes.resume(rows, returns, length)
+        self._first = [row for row in self._first if row not in rows]
 
     def begin(self, slot: Slot) -> None:
         """Start ``slot`` with the current observations as its row 0."""
