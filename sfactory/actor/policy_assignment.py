@@ -50,7 +50,7 @@ class PolicyAssignment:
         self.ids: Ids = np.full(rows, policy, np.int16)
         self._agents, self._rule = agents, rule
         self._episodes = np.zeros(rows // agents, np.int64)
-        self._absent: Sequence[int] = ()
+        self._some_absent = False
         self.present: tuple[int, ...] = (policy,)
         self.may_play: Sequence[int] = range(policies) if rule is not None else (policy,)
         if rule is not None:
@@ -83,18 +83,14 @@ class PolicyAssignment:
     def write(self, slot: Slot, t: int, absent: Sequence[int]) -> None:
         """Write which policies act in row ``t``: none in the rows ``absent``."""
         assert slot.policy_id is not None
-        if self._rule is None and not absent:
-            if self._absent:
-                self._absent, self.present = (), _present(self.ids)
-            return
-        row = slot.policy_id[t]
-        row[:] = self.ids
+        if self._rule is not None:
+            slot.policy_id[t] = self.ids
         if absent:
+            row = slot.policy_id[t]
             row[absent] = NOBODY
-            self.present = _present(row)
-        elif self._absent:
-            self.present = _present(self.ids)
-        self._absent = list(absent)
+            self._some_absent, self.present = True, _present(row)
+        elif self._some_absent:
+            self._some_absent, self.present = False, _present(self.ids)
 
 
 def random_assignment(policies: int, episodes: int, each_agent: bool, seed: int) -> AssignmentRule:

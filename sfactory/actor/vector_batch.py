@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from sfactory.actor.env_batch import BaseBatch
@@ -51,8 +50,8 @@ class VectorEnvBatch(BaseBatch):
         self.broken = []
         try:
             self.observations, self.rewards, terminated, truncated, infos = self._steps[0](actions)
-            self.terminated = _where(terminated)
-            self.truncated = _where(np.logical_and(truncated, np.logical_not(terminated)))
+            self.terminated = np.flatnonzero(terminated).tolist()
+            self.truncated = np.flatnonzero(np.logical_and(truncated, np.logical_not(terminated))).tolist()
         except Exception as error:  # foreign code may raise anything
             self._recreate(0, error)
             self._discard(0)
@@ -84,8 +83,3 @@ class VectorEnvBatch(BaseBatch):
     def _discard(self, env: int) -> None:
         self.rewards = np.zeros(self.size)  # that of the env may be read-only
         super()._discard(env)
-
-
-def _where(mask: npt.ArrayLike) -> list[int]:
-    found: list[int] = np.flatnonzero(mask).tolist()
-    return found

@@ -87,10 +87,10 @@ class ObsWriter:
         for env, obs in enumerate(observations):
             self.check(obs, f"{where}, {self.named(env)}")
 
-    def check(self, obs: Any, where: str) -> None:
-        """Raise BadObservation unless ``obs`` has the space's shapes and castable dtypes."""
+    def check(self, obs: Any, where: str, size: int | None = None) -> None:
+        """Raise BadObservation unless ``obs``, or a batch of ``size``, has the space's shapes and castable dtypes."""
         for key, path in self._leaves:
-            if misfit := self._misfit(obs, key, path):
+            if misfit := self._misfit(obs, key, path, size):
                 raise BadObservation(f"{where}: observation {key!r} {misfit}")
 
     def flaws(self, observations: Sequence[Any], size: int) -> dict[int, Flaw]:
@@ -149,9 +149,7 @@ class BlockWriter(ObsWriter):
 
     def check_all(self, observations: Any, size: int, where: str) -> None:
         """See ObsWriter."""
-        for key, path in self._leaves:
-            if misfit := self._misfit(observations, key, path, size):
-                raise BadObservation(f"{where}: observation {key!r} {misfit}")
+        self.check(observations, where, size)
 
     def flaws(self, observations: Any, size: int) -> dict[int, Flaw]:
         """See ObsWriter. A wrong shape or dtype is reported for all envs."""
