@@ -133,12 +133,17 @@ def named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def raised_at(error: BaseException) -> str:
-    """Where foreign code raised ``error``, as the end of a sentence; "" if this package or gymnasium itself did."""
+def raised_at(error: BaseException, everywhere: bool = False) -> str:
+    """Where foreign code raised ``error``, as the end of a sentence.
+
+    If this package or gymnasium itself did: "", or with ``everywhere`` the place in their code.
+    """
     loaded = [sys.modules.get(name) for name in ("sfactory", "gymnasium")]
     own = {Path(module.__file__).parent for module in loaded if module is not None and module.__file__}
     passed = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in passed if own.isdisjoint(Path(frame.filename).parents)]
+    if not frames and everywhere:
+        frames = list(passed)
     if not frames:
         return ""
     return f" (at {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name})"

@@ -68,7 +68,7 @@ class ActorSetup:
     def first_wait_s(self) -> float:
         """Seconds that the actor waits after its first trajectories, see FirstWait.
 
-        None in a benchmark, in serial mode, where the wait of one actor would hold up all, and for a replacement, which
+        0 in a benchmark, in serial mode, where the wait of one actor would hold up all, and for a replacement, which
         is out of step anyway.
         """
         if self.config.benchmark.benchmark or self.config.run.serial_mode or self.attempt:

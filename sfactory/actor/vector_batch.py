@@ -12,7 +12,8 @@ bootstraps from the observation between them, which is a row. Nothing is biased,
 as in the other mode.
 
 A vector env that raises is recreated as a whole (``FaultHandling``). One that returns invalid data for one of its envs
-is reset as a whole: the last step of all N is discarded, and so are their episodes.
+is reset as a whole, unless all of them have just begun an episode: the last step of all N is discarded, and so are
+their episodes.
 """
 
 from __future__ import annotations

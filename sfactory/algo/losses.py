@@ -85,8 +85,11 @@ def kl_penalty(*, log_ratios: Tensor) -> Tensor:
 
     With R = pi(a) / mu(a) and a ~ mu: E[R log R] = E_pi[log R] = KL(pi || mu), and E[R - 1] = 0, so the value is
     right in expectation; as f(R) = R log R - R + 1 is never negative and 0 only at R = 1, its variance is small
-    near mu. So is the gradient, R log R grad log pi(a), which is grad KL(pi || mu) in expectation: the term R - 1 has
-    taken out R grad log pi, which is noise of mean 0 that would not vanish at pi = mu.
+    near mu. So is the gradient, f'(R) grad R = R log R grad log pi(a): in expectation it is
+    E_pi[log R grad log pi] = grad KL(pi || mu), since E_pi[grad log pi] = 0; the term R - 1 has taken out
+    R grad log pi, which is noise of mean 0 that would not vanish at pi = mu.
+
+    log_ratios: [T, B] float - of ``log_ratio``. Cells whose log R is beyond +-20 are held there, without gradient.
     """
     # R log R - (R - 1) without R itself: its rounding would swamp the small divergences near R = 1.
     excess = log_ratios.expm1()

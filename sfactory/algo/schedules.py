@@ -48,9 +48,10 @@ class KlAdaptive:
 
     def next(self, value: float, kl: float) -> float:
         """The value after ``value``. A NaN divergence, as of a skipped update, changes nothing."""
-        far = kl > _TOLERANCE * self.target
-        if far or kl < self.target / _TOLERANCE:
-            value = value * self.up if far == self.damps else value / self.down
+        if kl > _TOLERANCE * self.target:
+            value = value * self.up if self.damps else value / self.down
+        elif kl < self.target / _TOLERANCE:
+            value = value / self.down if self.damps else value * self.up
         return self.bounded(value)
 
     def bounded(self, value: float) -> float:

@@ -121,7 +121,11 @@ def scan(argv: Sequence[str], flags: Mapping[str, Flag], takes_config: bool = Tr
             continue
         typed, equals, text = token[2:].partition("=")
         name = typed.replace("-", "_")
-        words = [text] if equals else _following(argv[position:], name in flags and flags[name].is_list)
+        words = (
+            [text]
+            if equals
+            else _following(argv[position:], flags[name].is_list if name in flags else name != CONFIG_FLAG)
+        )
         position += 0 if equals else len(words)
         if name not in flags and name not in others:
             line.problems.append(_unknown(typed, name, [*flags, *others]))
@@ -136,7 +140,7 @@ def scan(argv: Sequence[str], flags: Mapping[str, Flag], takes_config: bool = Tr
 
 
 def _following(tokens: Sequence[str], is_list: bool) -> list[str]:
-    """The tokens that belong to the flag before them: one, or all before the next flag if it takes a list."""
+    """The tokens that belong to the flag before them: one, or all before the next flag if it may take a list."""
     # A single dash begins a negative number, never a flag.
     words = list(itertools.takewhile(lambda token: not token.startswith("--"), tokens))
     return words if is_list else words[:1]

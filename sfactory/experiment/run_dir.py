@@ -147,11 +147,10 @@ class RunDir:
 
 
 def keep_unreadable(path: Path, error: Exception) -> None:
-    """Rename a file that cannot be read, so that a new one can be written."""
+    """Rename a file that cannot be read, so that a new one can be written. Raises OSError if that fails."""
     renamed = path.with_name(f"{path.name}.unreadable")
+    path.replace(renamed)
     _log.warning("%s cannot be read (%r); it is kept as %s", path, error, renamed.name)
-    with contextlib.suppress(OSError):
-        path.replace(renamed)
 
 
 def _locked(path: Path) -> int:

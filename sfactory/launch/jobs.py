@@ -208,7 +208,8 @@ def _read(path: Path) -> dict[str, Entry]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        keep_unreadable(path, error)
+        with contextlib.suppress(OSError):
+            keep_unreadable(path, error)
         return {}
 
 

@@ -203,13 +203,13 @@ def _key_problems(keys: Sequence[object]) -> list[str]:
     seen: set[str] = set()
     for key in keys:
         names = key if isinstance(key, tuple) else (key,)
-        for name in names:
-            if not isinstance(name, str):
-                problems.append(f"{key!r}: must be the name of a flag, or a tuple of names")
-            elif name in seen:
+        if not names or not all(isinstance(name, str) for name in names):
+            problems.append(f"{key!r}: must be the name of a flag, or a tuple of names")
+            continue
+        for name in map(str, names):
+            if name in seen:
                 problems.append(f"{name}: is varied twice")
-            else:
-                seen.add(name)
+            seen.add(name)
     return problems
 
 

@@ -125,10 +125,11 @@ class Inbox:
 
     def _is_new(self, slot: int) -> bool:
         """False for a second announcement: the actor that replaces a dead one repeats what may have been lost."""
-        before, generation = self._taken[slot], self._table.generation(slot)
-        if self._table.is_ready_for(slot, self._policy):
-            self._taken[slot] = generation
-        return self._taken[slot] != before
+        generation = self._table.generation(slot)
+        if not self._table.is_ready_for(slot, self._policy) or self._taken[slot] == generation:
+            return False
+        self._taken[slot] = generation
+        return True
 
     def _notify(self) -> None:
         if self._arrived is not None:

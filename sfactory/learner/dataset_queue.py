@@ -59,7 +59,7 @@ class DatasetQueue:
         self._begun.put(area)
 
     def slot_to_load(self, timeout: float) -> DeviceSlot | None:
-        """For a loader, before it takes an area, which batchers may take back until then: an idle slot, if any."""
+        """For a loader, before it takes an area: an idle slot, waiting up to ``timeout`` seconds."""
         return _get(self._idle_slots, timeout)
 
     def area_to_load(self, timeout: float) -> Staging | None:

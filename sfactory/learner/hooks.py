@@ -76,7 +76,7 @@ class Hooks:
 
     def after_dataset(self, trainer: Trainer, means: Means, policy: int, env_steps: int) -> None:
         """Call every hook with the ``means`` of a dataset, unless it brought no update or a hook has failed before."""
-        if self.failed or not means.updates:
+        if not self._hooks or self.failed or not means.updates:
             return
         stats = means.value() | trainer.coefficients.by_name()
         facts = LearnerFacts(policy, env_steps, trainer)

@@ -53,10 +53,12 @@ class RMSprop(torch.optim.Optimizer):
         squares = [self.state[parameter]["square_avg"] for parameter in parameters]
         torch._foreach_mul_(squares, group["alpha"])
         torch._foreach_addcmul_(squares, gradients, gradients, value=1.0 - group["alpha"])
-        under_root, beside = (group["eps"], 0.0) if group["tf_style"] else (0.0, group["eps"])
-        divisors = torch._foreach_add(squares, under_root)
-        torch._foreach_sqrt_(divisors)
-        torch._foreach_add_(divisors, beside)
+        if group["tf_style"]:
+            divisors = torch._foreach_add(squares, group["eps"])
+            torch._foreach_sqrt_(divisors)
+        else:
+            divisors = torch._foreach_sqrt(squares)
+            torch._foreach_add_(divisors, group["eps"])
         if group["momentum"]:
             buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
             torch._foreach_mul_(buffers, group["momentum"])

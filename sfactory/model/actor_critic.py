@@ -172,6 +172,7 @@ class ActorCritic(nn.Module):
         self.policy_head = PolicyHead(self.tower.out_size, spec.actions, config)
         self.value_head = ValueHead(self.tower.out_size, config)
         self.state_size = self.tower.state_size * (1 if self.critic_tower is None else 2)
+        self._trunk = self.tower, self.policy_head, self.value_head  # a plain attribute, as in Tower
         self._spectral = tuple(module for module in self.modules() if isinstance(module, SpectralLinear))
 
     def critic_parameters(self) -> list[nn.Parameter]:
@@ -200,16 +201,17 @@ class ActorCritic(nn.Module):
             state = self.fresh_state(len(next(iter(obs.values()))))
         if self.obs_normalizer is not None:
             obs = self.obs_normalizer.forward(obs)
+        tower, policy_head, value_head = self._trunk
         if self.critic_tower is None:
-            features, state = self.tower.step(obs, state)
+            features, state = tower.step(obs, state)
             critic_features = features
         else:
             actor_state, critic_state = state.chunk(2, dim=1)
-            features, actor_state = self.tower.step(obs, actor_state)
+            features, actor_state = tower.step(obs, actor_state)
             critic_features, critic_state = self.critic_tower.step(obs, critic_state)
             state = torch.cat((actor_state, critic_state), dim=1)
-        value = self.value_head.denormalize(self.value_head.forward(critic_features))
-        return Output(self.policy_head.forward(features), value, state)
+        value = value_head.denormalize(value_head.forward(critic_features))
+        return Output(policy_head.forward(features), value, state)
 
     def act(self, obs: dict[str, Tensor], state: Tensor | None = None, deterministic: bool = False) -> Acted:
         """Random or most probable actions for obs and state as in ``forward``. Needs torch.inference_mode()."""

@@ -52,13 +52,16 @@ class Tower(nn.Module):
         self._decoders = linear_layers([self.memory_size, *config.decoder_mlp_layers], config, dtype)
         self.decoder = nn.ModuleList(self._decoders)
         self.out_size = self._decoders[-1].out_features if self._decoders else self.memory_size
+        # Looking up a module by its attribute costs as much as a small operation, so acting reads this tuple.
+        self._stages = self.encoder, self.core
 
     def step(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Features [B, H] float32 of obs {path: [B, ...]}, and the state [B, S] after it.
 
         ``state`` [B, S] is zero in the rows that start an episode.
         """
-        features, core = self.encoder.forward(obs), self.core
+        encoder, core = self._stages
+        features = encoder.forward(obs)
         if core is not None:
             features, state = core.step(features.to(self._wide), state)
         return (self._decode(features) if self._decoders else features).to(self._wide), state

@@ -90,7 +90,7 @@ def _probe_child(factory: EnvFactory, gpus: tuple[int, ...], timed: bool, stack:
     except SFactoryError as error:
         answer = str(error)
     except BaseException as error:
-        answer = f"--env={factory.name}: {named(error)}{raised_at(error)}"
+        answer = f"--env={factory.name}: {named(error)}{raised_at(error, everywhere=True)}"
     with contextlib.suppress(BrokenPipeError):  # main was interrupted and no longer listens
         sender.send(answer)
     sender.close()

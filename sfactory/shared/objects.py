@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+from typing import cast
 
 from sfactory.layout import Layout
 from sfactory.messages import (
@@ -31,7 +33,7 @@ _REPORTS_UNDER_WAY = 64
 
 
 class SharedObjects:
-    """Allocated once, before any child is started; each child gets all of it. Capacities: see NOTE [Who may block].
+    """Allocated once, before any child is started. Capacities: see NOTE [Who may block].
 
     weights, to_learners, learners_to_main: by policy. candidate: weights that evaluators play; None without evaluators.
     orders: commands to learners during the run; None with one policy.
@@ -70,6 +72,13 @@ class SharedObjects:
         self.learners_to_main: list[Channel[ToMain]] = [
             Channel("sf-main", TO_MAIN, _REPORTS_UNDER_WAY) for _ in layout.learner_names
         ]
+
+    def for_actor(self, actor: int) -> SharedObjects:
+        """A copy for one actor, without the inboxes of the others: to send those of hundreds takes seconds."""
+        view = copy.copy(self)
+        others = [None] * len(self.to_actors)
+        view.to_actors = cast(list[Channel[ToActor]], [*others[:actor], self.to_actors[actor], *others[actor + 1 :]])
+        return view
 
     def settle_steps(self, actor: int) -> None:
         """Once ``actor`` is dead: its env steps are those in its slots. It may have died before it reported the last.

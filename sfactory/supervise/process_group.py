@@ -144,7 +144,7 @@ class ProcessGroup:
             pinned = work.config.sampling.set_workers_cpu_affinity
             cores = work.cores.cores_of_actor(actor, layout.num_actors) if pinned else None
             attempt = self._attempts[actor]
-            setup = ActorSetup(work.config, self._shared, actor, work.seed, work.generation, attempt)
+            setup = ActorSetup(work.config, self._shared.for_actor(actor), actor, work.seed, work.generation, attempt)
             self._start(layout.actor_names[actor], run_actor, setup, cores)
 
     def replace(self, name: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sfactory.errors import ExitCode
 from sfactory.messages import TRAIN_STATISTICS
 from tests.support.hooks import DIARY, FILE, lines
 from tests.support.long import long
@@ -60,6 +61,17 @@ def test_learner_that_is_behind_drops_the_oldest_data_and_counts_it(run_trainer:
     assert row["perf/dropped_steps"] % DATASET == 0
     assert row["perf/trained_env_steps"] == DATASET * row["perf/datasets"] >= 1000
     assert row["perf/trained_env_steps"] + row["perf/dropped_steps"] <= row["perf/sampled_env_steps"]
+
+
+def test_starving_learner_reports_what_each_process_waits_for_and_ends(run_trainer: RunTrainer) -> None:
+    env = {"env": "sfactory_envs.synthetic.faulty:Faulty", "env_kwargs": '{"hang_at": 40}'}
+    run = run_trainer(**env, learner_starvation_timeout_sec=3.0)
+
+    assert run.wait() == ExitCode.LEARNER, run.report("another end")
+    assert "no dataset to learn from for 3 s (--learner_starvation_timeout_sec)" in run.stderr
+    assert "sf-actor-0: running, busy for" in run.stderr
+    assert run.last_stderr_line.startswith("RESULT failed ")
+    run.assert_clean()
 
 
 @pytest.mark.parametrize("serial", [False, long(True)])

@@ -96,6 +96,7 @@ def test_values_that_no_flag_can_have_are_refused_all_at_once() -> None:
         (['--env_kwargs={"a": NaN}'], "--env_kwargs", "JSON object"),
         (['--env_kwargs={"a": 1, "a": 2}'], "--env_kwargs", "stands twice"),
         (["--roll", "3"], "--roll", "did you mean --rollout?"),
+        (["--encoder_mlp_layer", "64", "64"], "--encoder_mlp_layer", "did you mean --encoder_mlp_layers?"),
         (["--save_best=3"], "--save_best", "--save_best_after or --save_best_every_sec"),
         (["--no_benchmark"], "--no_benchmark", "--benchmark=False"),
         (["--xyzzy=3"], "--xyzzy", "--help"),
