@@ -6,6 +6,7 @@ Nested spaces become flat dicts keyed by path ("image", "goal/position"); a sing
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,24 +14,20 @@ from typing import Any
 
 import gymnasium.spaces as spaces
 import numpy as np
+import numpy.typing as npt
 
+from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError
+from sfactory.tensor_spec import ObsSpec, with_layouts
+from sfactory.tensor_spec import TensorSpec as TensorSpec
 
 OBS_KEY = "obs"
 ACTION_KEY = "action"
 
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """Shape (without batch dimensions) and numpy dtype name of one array."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one element of a batch."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+_HUGE = 1e30  # bounds beyond stand for infinity
+_MOST_CHOICES = 4096  # of one dimension of a Box of integers
+# dtypes that torch computes with only in part, and what holds their values
+_STORED = {"float16": "float32", "float128": "float64", "uint16": "int32", "uint32": "int64", "uint64": "float64"}
 
 
 @dataclass(frozen=True)
@@ -49,13 +46,22 @@ class DiscreteHead:
 
 @dataclass(frozen=True)
 class BoxHead:
-    """A vector of ``size`` reals; the env gets it clipped to [low, high] and in ``shape`` and ``dtype``."""
+    """A vector of ``size`` reals in the policy's own unit, clipped to [low, high]: the env gets
+    center + scale * action.
+
+    low, high: bounds in the policy's unit: those of the env with center 0 and scale 1, or -1 and 1. center, scale:
+    one number per dimension. squashed: dimensions with finite bounds are not clipped; the env gets the tanh of their
+    actions. The env's action has ``shape`` and ``dtype``.
+    """
 
     key: str
     shape: tuple[int, ...]
     dtype: str
     low: tuple[float, ...]
     high: tuple[float, ...]
+    center: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+    squashed: bool = False
 
     @property
     def size(self) -> int:
@@ -64,8 +70,30 @@ class BoxHead:
 
     @property
     def tensor(self) -> TensorSpec:
-        """How chosen actions are stored: float32 vectors, unclipped."""
+        """How chosen actions are stored: float32 vectors, neither clipped nor squashed."""
         return TensorSpec((self.size,), "float32")
+
+    @property
+    def bounded(self) -> tuple[bool, ...]:
+        """Which dimensions have two finite bounds."""
+        return tuple(_is_range(low, high) for low, high in zip(self.low, self.high, strict=True))
+
+    def normalized(self, squashed: bool) -> BoxHead:
+        """The same head with dimensions of two finite bounds in the unit [-1, 1]."""
+        ranges = tuple(zip(self.low, self.high, self.bounded, strict=True))
+        return dataclasses.replace(
+            self,
+            low=tuple(-1.0 if bounded else low for low, _, bounded in ranges),
+            high=tuple(1.0 if bounded else high for _, high, bounded in ranges),
+            center=tuple(0.5 * low + 0.5 * high if bounded else 0.0 for low, high, bounded in ranges),
+            scale=tuple(0.5 * high - 0.5 * low if bounded else 1.0 for low, high, bounded in ranges),
+            squashed=squashed,
+        )
+
+
+def _is_range(low: float, high: float) -> bool:
+    """Whether both bounds are meant: some envs write infinity as the largest number of a dtype."""
+    return -_HUGE < low < high < _HUGE
 
 
 ActionHead = DiscreteHead | BoxHead
@@ -76,24 +104,46 @@ class EnvSpec:
     """What one agent sees and does. ``obs`` and ``actions`` are ordered; order is part of the contract.
 
     agents: names of the env's agents, all of whom see and do the same; none where an env is its own agent.
+    unread: paths of observations that no network here can read, and why.
     """
 
-    obs: tuple[tuple[str, TensorSpec], ...]
+    obs: ObsSpec
     actions: tuple[ActionHead, ...]
     agents: tuple[str, ...] = ()
+    unread: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
     def of_spaces(
         observation_space: spaces.Space[Any], action_space: spaces.Space[Any], agents: tuple[str, ...] = ()
     ) -> EnvSpec:
         """Flatten gymnasium spaces; raises EnvError naming the path of a space that is not supported."""
-        obs = ((path or OBS_KEY, space) for path, space in _leaves(observation_space))
-        actions = ((path or ACTION_KEY, space) for path, space in _leaves(action_space))
-        return EnvSpec(
-            obs=tuple((path, _tensor_of(path, space)) for path, space in obs),
-            actions=tuple(head for path, space in actions for head in _heads_of(path, space)),
-            agents=agents,
-        )
+        obs = _leaves_by_path("observation", observation_space, OBS_KEY)
+        actions = _leaves_by_path("action", action_space, ACTION_KEY)
+        heads = tuple(head for path, space in actions for head in _heads_of(path, space))
+        problems = [(path, _obs_problem(path, space)) for path, space in obs]
+        unread = tuple((path, problem) for path, problem in problems if problem)
+        tensors = tuple((path, _tensor_of(space)) for path, space in obs if path not in dict(unread))
+        if not tensors:
+            raise EnvError(unread[0][1])
+        return EnvSpec(with_layouts(tensors, ModelConfig()), heads, agents, unread)
+
+    def for_model(self, config: ModelConfig) -> EnvSpec:
+        """The same with the observations that the flags choose, in their layouts, and Box actions in their unit.
+
+        Raises EnvError for observations that the network cannot read, keys that do not exist, and layouts that do not
+        fit.
+        """
+        paths = [path for path, _ in (*self.obs, *self.unread)]
+        read = _chosen(paths, config)
+        for path, problem in self.unread:
+            if path in read:
+                raise EnvError(f"{problem}; leave it out with --ignore_obs_keys={path}")
+        obs = with_layouts(tuple(leaf for leaf in self.obs if leaf[0] in read), config)
+        if not config.normalize_actions:
+            return dataclasses.replace(self, obs=obs)
+        squashed = config.continuous_distribution == "squashed"
+        heads = (head.normalized(squashed) if isinstance(head, BoxHead) else head for head in self.actions)
+        return dataclasses.replace(self, obs=obs, actions=tuple(heads))
 
     @property
     def num_agents(self) -> int:
@@ -119,33 +169,95 @@ def _leaves(space: spaces.Space[Any], prefix: str = "") -> Iterator[tuple[str, s
         yield from _leaves(child, _join(prefix, name))
 
 
-def _tensor_of(where: str, space: spaces.Space[Any]) -> TensorSpec:
-    """How observations of a leaf are stored."""
+def _leaves_by_path(kind: str, space: spaces.Space[Any], sole: str) -> list[tuple[str, spaces.Space[Any]]]:
+    """The leaves of a space with their paths; ``sole``: of a space that is not nested."""
+    leaves = [(path or sole, leaf) for path, leaf in _leaves(space)]
+    if not leaves:
+        raise EnvError(f"the {kind} space {space} is empty")
+    paths = [path for path, _ in leaves]
+    if doubled := next((path for path in paths if paths.count(path) > 1), ""):
+        raise EnvError(f"two leaves of the {kind} space have the path {doubled!r}: rename the key with a slash")
+    return leaves
+
+
+def _chosen(paths: list[str], config: ModelConfig) -> frozenset[str]:
+    """The paths of the observations that ``--obs_keys`` and ``--ignore_obs_keys`` leave; a key stands for all below."""
+
+    def below(flag: str, keys: tuple[str, ...]) -> set[str]:
+        found = {key: {path for path in paths if path == key or path.startswith(f"{key}/")} for key in keys}
+        if missing := [key for key in keys if not found[key]]:
+            raise EnvError(f"--{flag}={missing[0]}: there is no such observation; there are {', '.join(paths)}")
+        return set().union(*found.values())
+
+    chosen = below("obs_keys", config.obs_keys) if config.obs_keys else set(paths)
+    chosen -= below("ignore_obs_keys", config.ignore_obs_keys)
+    if not chosen:
+        raise EnvError("--obs_keys and --ignore_obs_keys leave no observation")
+    return frozenset(chosen)
+
+
+def _obs_problem(where: str, space: spaces.Space[Any]) -> str:
+    """Why no network here can read the leaf; '' if one can."""
     if not isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete | spaces.Discrete):
-        raise EnvError(
-            f"observation space {where!r} is a {type(space).__name__}; supported are Box, Discrete, "
-            "MultiDiscrete, MultiBinary, and Dict or Tuple of these"
+        return (
+            f"observation space {where!r} is a {type(space).__name__}; supported are Box, Discrete, MultiDiscrete, "
+            "MultiBinary, and Dict or Tuple of these"
         )
-    dtype = np.dtype(space.dtype)
-    if dtype.kind not in "fiub":
-        raise EnvError(f"observation {where!r} has dtype {dtype}, which is not numeric")
-    # float64 observations are stored as float32: no model here computes in double precision.
-    return TensorSpec(tuple(space.shape or ()), "float32" if dtype == np.float64 else dtype.name)
+    if np.dtype(space.dtype).kind not in "fiub":
+        return f"observation {where!r} has dtype {space.dtype}, which is not numeric"
+    return "" if math.prod(space.shape or ()) else f"observation {where!r} of shape {space.shape} holds no numbers"
+
+
+def _tensor_of(space: spaces.Space[Any]) -> TensorSpec:
+    """How observations of a leaf are stored."""
+    name = np.dtype(space.dtype).name
+    return TensorSpec(tuple(space.shape or ()), _STORED.get(name, name), *_values(space))
+
+
+def _values(space: spaces.Space[Any]) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+    """``sizes``, ``starts`` and ``categorical`` of a TensorSpec."""
+    if isinstance(space, spaces.Discrete):
+        return (int(space.n),), (int(space.start),), True
+    if isinstance(space, spaces.MultiDiscrete):
+        return _alike(np.ravel(space.nvec)), _alike(np.ravel(space.start)), True
+    if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind in "iu":
+        starts, last = _alike(space.low.ravel()), _alike(space.high.ravel())
+        most = max(len(starts), len(last))
+        pairs = zip(starts * (most // len(starts)), last * (most // len(last)), strict=True)
+        return tuple(high - low + 1 for low, high in pairs), starts * (most // len(starts)), False
+    return (), (), False
+
+
+def _alike(values: npt.NDArray[Any]) -> tuple[int, ...]:
+    """The values, or one of them if all are equal."""
+    return (int(values[0]),) if (values == values[0]).all() else tuple(values.tolist())
 
 
 def _heads_of(where: str, space: spaces.Space[Any]) -> Iterator[ActionHead]:
     """The heads that choose the actions of a leaf."""
     if isinstance(space, spaces.Discrete):
         yield DiscreteHead(where, int(space.n), int(space.start))
-    elif isinstance(space, spaces.MultiDiscrete):
-        starts = np.asarray(space.start).ravel()
-        for index, n in enumerate(np.asarray(space.nvec).ravel()):
-            yield DiscreteHead(_join(where, index), int(n), int(starts[index]))
-    elif isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f":
+    elif isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f" and space.low.size:
         low, high = space.low.ravel().astype(float), space.high.ravel().astype(float)
         yield BoxHead(where, tuple(space.shape), np.dtype(space.dtype).name, tuple(low.tolist()), tuple(high.tolist()))
     else:
-        raise EnvError(
-            f"action space {where!r} is {space!r}; supported are Discrete, MultiDiscrete, Box of floats, "
-            "and Dict or Tuple of these"
-        )
+        for index, (n, start) in enumerate(zip(*choices_of_action(space, where), strict=True)):
+            yield DiscreteHead(_join(where, index), n, start)
+
+
+def choices_of_action(space: spaces.Space[Any], where: str) -> tuple[list[int], list[int]]:
+    """Number of values and first value of each element of an array of choices; raises EnvError for other spaces."""
+    if isinstance(space, spaces.MultiDiscrete):
+        return np.ravel(space.nvec).tolist(), np.ravel(space.start).tolist()
+    if isinstance(space, spaces.MultiBinary):
+        size = math.prod(space.shape)
+        return [2] * size, [0] * size
+    if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind in "iu" and space.low.size:
+        low = [int(bound) for bound in space.low.ravel()]
+        sizes = [int(high) - first + 1 for high, first in zip(space.high.ravel(), low, strict=True)]
+        if max(sizes) <= _MOST_CHOICES:
+            return sizes, low
+    raise EnvError(
+        f"action space {where!r} is {space!r}; supported are Discrete, MultiDiscrete, MultiBinary, Box of floats, Box "
+        f"of integers with at most {_MOST_CHOICES} values per dimension, and Dict or Tuple of these"
+    )

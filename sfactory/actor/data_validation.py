@@ -41,6 +41,7 @@ class DataValidator:
         self._real = [
             (key, np.empty((size, *tensor.shape), bool)) for key, tensor in spec.obs if tensor.dtype.startswith("float")
         ]
+        self._choices = [(key, *limits) for key, tensor in spec.obs if (limits := tensor.limits) is not None]
         self._real_actions = [head.key for head in spec.actions if isinstance(head, BoxHead)]
 
     def record(self, batch: BaseBatch, reward: Array, rows: Rows) -> npt.NDArray[np.float64]:
@@ -96,10 +97,13 @@ class DataValidator:
             if self._bad_data is None:
                 raise
             return False
-        finite = True
+        valid = True
         for key, mask in self._real:
-            finite &= all_true(np.isfinite(rows[key], out=mask))
-        return finite
+            valid &= all_true(np.isfinite(rows[key], out=mask))
+        for key, least, largest in self._choices:
+            row = rows[key]
+            valid &= bool(((row >= least) & (row <= largest)).all())
+        return valid
 
     def _flaws(self, batch: BaseBatch) -> dict[int, Flaw]:
         flaws = self._writer.flaws(batch.observations, batch.size)

@@ -16,7 +16,8 @@ from sfactory.actor.episode_stats import EXTRA_STATS
 from sfactory.actor.multi_agent_batch import MultiAgentBatch
 from sfactory.actor.policy_assignment import PolicyAssignment
 from sfactory.actor.split import Split
-from sfactory.env.conversion import ObsWriter, action_reader
+from sfactory.env.actions import action_reader
+from sfactory.env.conversion import ObsWriter
 from sfactory.env.multi_agent import AgentsEnv, require_agents
 from sfactory.shared.trajectories import Slot
 from sfactory.spec import EnvSpec
@@ -41,7 +42,7 @@ class MultiAgentSplit(Split):
             require_agents(env, spec.agents)
         self.batch: MultiAgentBatch
         batch, writer = MultiAgentBatch(envs), ObsWriter(spec, envs[0].observation_space)
-        read_actions = action_reader(envs[0].action_space)
+        read_actions = action_reader(envs[0].action_space, spec.actions)
         super().__init__(index, batch, spec, writer, read_actions, rollout, faults, assignment)
         self._names = spec.agents
         self._returns = np.zeros(batch.size)  # of the running episodes of the envs, agent by agent

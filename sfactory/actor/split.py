@@ -15,7 +15,8 @@ from sfactory.actor.env_restarts import FaultHandling
 from sfactory.actor.episode_stats import EpisodeTracker
 from sfactory.actor.policy_assignment import PolicyAssignment
 from sfactory.actor.vector_batch import VectorEnvBatch
-from sfactory.env.conversion import BlockWriter, ObsWriter, Rows, action_reader, block_reader
+from sfactory.env.actions import action_reader, block_reader
+from sfactory.env.conversion import BlockWriter, ObsWriter, Rows
 from sfactory.env.vector import VectorEnv, single_spaces
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.trajectories import Array, Slot
@@ -81,9 +82,11 @@ class Split:
             observations, actions = single_spaces(envs)
             batch: BaseBatch = VectorEnvBatch(envs)
             writer: ObsWriter = BlockWriter(spec, observations)
-            return Split(index, batch, spec, writer, block_reader(actions), rollout, faults, assignment)
+            read = block_reader(actions, spec.actions)
+            return Split(index, batch, spec, writer, read, rollout, faults, assignment)
         batch, writer = EnvBatch(envs), ObsWriter(spec, envs[0].observation_space)
-        return Split(index, batch, spec, writer, action_reader(envs[0].action_space), rollout, faults, assignment)
+        read = action_reader(envs[0].action_space, spec.actions)
+        return Split(index, batch, spec, writer, read, rollout, faults, assignment)
 
     @property
     def slot(self) -> Slot:

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from sfactory import atomic
 from sfactory.config.flags import all_flags, assigned, coerce, strict_json, value_text, values_of
@@ -47,6 +48,10 @@ OF_TUNING = _names(TuningConfig)
 NOT_SAVED = OF_ONE_START | OF_TUNING
 # A run may have been moved, so its place is where it was found; benchmarks are not part of a run.
 NOT_RESUMED = _names(BenchmarkConfig) | NOT_SAVED | {"experiment", "train_dir"}
+
+
+# What runs did before these flags existed: the defaults are others, and the weights fit only this.
+BEFORE_FLAGS: Mapping[str, object] = MappingProxyType({"normalize_actions": False, "one_hot_max": 0})
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ def _parse(path: Path, content: object) -> SavedConfig:
         found = f"has format_version {content.get('format_version')!r}, this version of sfactory reads {FORMAT_VERSION}"
         advice = "resume with the version that wrote it, or choose another --experiment"
         raise ConfigError([f"{path}: {found}; {advice}"])
-    values: dict[str, object] = {}
+    values: dict[str, object] = dict(BEFORE_FLAGS)
     warnings: list[str] = []
     for name, data in content["config"].items():
         if name not in all_flags():

@@ -1,12 +1,12 @@
-"""Converts between env objects and arrays: observations into rows, and action rows into env actions.
+"""Writes observations of envs into rows.
 
-Readers and writers are built once per split from the env's spaces, so that no step looks anything up or decides per
-env. ``ObsWriter`` and ``action_reader`` are for single envs, ``BlockWriter`` and ``block_reader`` for vector envs.
+Writers are built once per split from the observation space, so that no step looks anything up or decides per env.
+``ObsWriter`` is for single envs, ``BlockWriter`` for vector envs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import getitem
 from typing import Any, NamedTuple
@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sfactory.errors import SFactoryError
-from sfactory.spec import ACTION_KEY, EnvSpec
+from sfactory.spec import OBS_KEY, EnvSpec
+from sfactory.tensor_spec import TensorSpec
 
 Array = npt.NDArray[Any]
 Rows = Mapping[str, Array]
@@ -27,6 +28,7 @@ class BadObservation(SFactoryError):
 
 
 NOT_FINITE = "holds NaN or infinity"
+OUT_OF_RANGE = "holds a choice that its space does not have"
 REWARD = "reward"
 
 
@@ -46,10 +48,11 @@ class Flaw(NamedTuple):
 
 
 def leaf_paths(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Index paths of the leaves, in the order of ``EnvSpec.obs``."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        return [leaf for name, _, child in _children(space, "") for leaf in leaf_paths(child, (*path, name))]
-    return [path]
+    """Index paths of the leaves, in their order."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return [path]
+    children = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    return [leaf for name, child in children for leaf in leaf_paths(child, (*path, name))]
 
 
 class ObsWriter:
@@ -57,8 +60,9 @@ class ObsWriter:
 
     def __init__(self, spec: EnvSpec, space: spaces.Space[Any]) -> None:
         """``space``: observation space of one env."""
-        self._leaves = list(zip((key for key, _ in spec.obs), leaf_paths(space), strict=True))
         self._specs, self._agents = dict(spec.obs), spec.agents
+        paths = (("/".join(map(str, path)) or OBS_KEY, path) for path in leaf_paths(space))
+        self._leaves = [(key, path) for key, path in paths if key in self._specs]
 
     def write(self, observations: Sequence[Any], rows: Rows) -> None:
         """Copy ``observations`` into ``rows`` {key: [N, ...]}; raises BadObservation if one does not fit."""
@@ -94,13 +98,11 @@ class ObsWriter:
                 raise BadObservation(f"{where}: observation {key!r} {misfit}")
 
     def flaws(self, observations: Sequence[Any], size: int) -> dict[int, Flaw]:
-        """Find envs with an observation of wrong shape or dtype, or with NaN or infinity. Slow."""
+        """Find envs with an observation of wrong shape or dtype, or with a value that its space does not have. Slow."""
         found: dict[int, Flaw] = {}
         for env, obs in enumerate(observations):
             for key, path in self._leaves:
-                text = self._misfit(obs, key, path)
-                if not text and not is_finite(reduce(getitem, path, obs), self._specs[key].dtype):
-                    text = NOT_FINITE
+                text = self._misfit(obs, key, path) or value_flaw(reduce(getitem, path, obs), self._specs[key])
                 if text:
                     found.setdefault(env, Flaw(key, text))
         return found
@@ -157,67 +159,19 @@ class BlockWriter(ObsWriter):
         for key, path in self._leaves:
             if misfit := self._misfit(observations, key, path, size):
                 return dict.fromkeys(range(size), Flaw(key, misfit))
-            leaf, dtype = reduce(getitem, path, observations), self._specs[key].dtype
+            leaf = reduce(getitem, path, observations)
             for env in range(size):
-                if not is_finite(leaf[env], dtype):
-                    found.setdefault(env, Flaw(key, NOT_FINITE))
+                if text := value_flaw(leaf[env], self._specs[key]):
+                    found.setdefault(env, Flaw(key, text))
         return found
 
 
-def is_finite(leaf: Any, dtype: str) -> Any:
-    """True if all of ``leaf`` is finite after a cast to ``dtype``, or if ``dtype`` is not a float type."""
-    if np.dtype(dtype).kind != "f":
-        return True
+def value_flaw(leaf: Any, spec: TensorSpec) -> str:
+    """What is wrong with the values of one observation of the right shape and dtype; '' if nothing is."""
+    if limits := spec.limits:
+        values = np.asarray(leaf)
+        return "" if bool(((values >= limits[0]) & (values <= limits[1])).all()) else OUT_OF_RANGE
+    if np.dtype(spec.dtype).kind != "f":
+        return ""
     with np.errstate(over="ignore"):  # values too large for the dtype become infinite
-        return bool(np.isfinite(np.asarray(leaf).astype(dtype)).all())
-
-
-def block_reader(space: spaces.Space[Any], prefix: str = "") -> Callable[[Rows], Any]:
-    """Return a function that converts action rows {key: [N, ...]} to the batch of N actions for a vector env.
-
-    ``space``: action space of one env. Box actions are clipped to their bounds; Discrete actions are shifted by their
-    start. The env may keep the returned batch.
-    """
-    where = prefix or ACTION_KEY
-    if isinstance(space, spaces.Discrete):
-        return lambda rows: (rows[where] + space.start).astype(space.dtype, copy=False)
-    if isinstance(space, spaces.Box):
-        low, high, shape, dtype = space.low.ravel(), space.high.ravel(), space.shape, space.dtype
-        return lambda rows: np.clip(rows[where], low, high).astype(dtype, copy=False).reshape(-1, *shape)
-    if isinstance(space, spaces.MultiDiscrete):
-        keys = [f"{where}/{index}" for index in range(space.nvec.size)]
-        start, shape, dtype = space.start.ravel(), space.nvec.shape, space.dtype
-        return lambda rows: (
-            (np.stack([rows[key] for key in keys], axis=1) + start).astype(dtype, copy=False).reshape(-1, *shape)
-        )
-    children = [(name, block_reader(child, key)) for name, key, child in _children(space, prefix)]
-    if isinstance(space, spaces.Dict):
-        return lambda rows: {name: read(rows) for name, read in children}
-    return lambda rows: tuple(read(rows) for _, read in children)
-
-
-def action_reader(space: spaces.Space[Any], prefix: str = "") -> Callable[[Rows], list[Any]]:
-    """Return a function that converts action rows {key: [N, ...]} to a list of N env actions, as ``block_reader``."""
-    where = prefix or ACTION_KEY
-    if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        return (lambda rows: (rows[where] + start).tolist()) if start else (lambda rows: rows[where].tolist())
-    if isinstance(space, spaces.Box | spaces.MultiDiscrete):
-        read_block = block_reader(space, prefix)
-        return lambda rows: list(read_block(rows))
-    children = [(name, action_reader(child, key)) for name, key, child in _children(space, prefix)]
-    names, readers = [name for name, _ in children], [read for _, read in children]
-    if isinstance(space, spaces.Dict):
-        return lambda rows: [
-            dict(zip(names, row, strict=True)) for row in zip(*(read(rows) for read in readers), strict=True)
-        ]
-    return lambda rows: list(zip(*(read(rows) for read in readers), strict=True))
-
-
-def _children(space: spaces.Space[Any], prefix: str) -> list[tuple[Any, str, spaces.Space[Any]]]:
-    """(name, key, space) of each child of a Dict or Tuple."""
-    base = f"{prefix}/" if prefix else ""
-    if isinstance(space, spaces.Dict):
-        return [(name, f"{base}{name}", child) for name, child in space.spaces.items()]
-    assert isinstance(space, spaces.Tuple), f"EnvSpec does not allow {space!r}"
-    return [(index, f"{base}{index}", child) for index, child in enumerate(space.spaces)]
+        return "" if np.isfinite(np.asarray(leaf).astype(spec.dtype)).all() else NOT_FINITE

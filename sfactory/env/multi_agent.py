@@ -93,9 +93,11 @@ def require_agents(env: AgentsEnv, agents: tuple[str, ...]) -> None:
 
 
 def blank(space: spaces.Space[Any]) -> Any:
-    """Placeholder observation of an inactive agent: zeros in the structure of ``space``."""
+    """Placeholder observation of an inactive agent: zeros, or first choices, in the structure of ``space``."""
     if isinstance(space, spaces.Dict):
         return {name: blank(child) for name, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(blank(child) for child in space.spaces)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return np.array(space.start, space.dtype)
     return np.zeros(space.shape or (), space.dtype)

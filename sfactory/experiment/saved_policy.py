@@ -187,9 +187,8 @@ def _spec_of(saved: SavedPolicy) -> EnvSpec:
     """The spec of the run's env, which is made and closed for that."""
     env = EnvFactory.of(saved.config.run, saved.config.sampling).either()
     try:
-        if isinstance(env, AgentsEnv):
-            return env.spec
-        return EnvSpec.of_spaces(env.observation_space, env.action_space)
+        agents = env.agents if isinstance(env, AgentsEnv) else ()
+        return EnvSpec.of_spaces(env.observation_space, env.action_space, agents).for_model(saved.config.model)
     finally:
         close_env(env, f"--env={saved.config.run.env}")
 

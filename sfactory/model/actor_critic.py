@@ -165,7 +165,8 @@ class ActorCritic(nn.Module):
         self.heads = spec.actions
         self.computes_in = dtype
         keys = config.normalize_input_keys or None
-        self.obs_normalizer = ObsNormalizer(spec.obs, keys) if config.normalize_input else None
+        numbers = tuple((path, leaf) for path, leaf in spec.obs if not leaf.is_choice)
+        self.obs_normalizer = ObsNormalizer(numbers, keys) if config.normalize_input else None
         normalized = frozenset(() if self.obs_normalizer is None else self.obs_normalizer.keys)
         self.tower = Tower(spec.obs, config, normalized, dtype)
         self.critic_tower = None if config.actor_critic_share_weights else Tower(spec.obs, config, normalized, dtype)
@@ -174,6 +175,10 @@ class ActorCritic(nn.Module):
         self.state_size = self.tower.state_size * (1 if self.critic_tower is None else 2)
         self._trunk = self.tower, self.policy_head, self.value_head  # a plain attribute, as in Tower
         self._spectral = tuple(module for module in self.modules() if isinstance(module, SpectralLinear))
+
+    def normalizes(self, path: str) -> bool:
+        """Whether the observation of that path is normalized."""
+        return self.obs_normalizer is not None and path in self.obs_normalizer.keys
 
     def critic_parameters(self) -> list[nn.Parameter]:
         """Weights of the value function alone: its head and, if nothing is shared, its tower."""

@@ -201,6 +201,9 @@ class ActionInputs(nn.Module):
                 pieces.append((action.unsqueeze(-1) == choices).float())
             else:
                 low, high, center, scale = self._bounds[:, column : column + head.size]
+                if head.squashed:
+                    bounded = torch.isfinite(high - low)
+                    action = torch.where(bounded, torch.tanh(action), action)
                 pieces.append((torch.minimum(torch.maximum(action, low), high) - center) / scale)
                 column += head.size
         return torch.cat(pieces, dim=-1)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -114,6 +115,44 @@ class DiagonalGaussian:
         return (0.5 * ((2.0 * log_scale).exp() + deviations.square() - 1.0) - log_scale).sum(-1)
 
 
+class SquashedGaussian(DiagonalGaussian):
+    """The tanh of independent normals, in the dimensions of one BoxHead that have two finite bounds.
+
+    Actions are stored before the tanh, so that nothing is lost to rounding near the bounds. Log-probabilities and
+    entropies are of the squashed action; the divergence of two such distributions is that of their normals. Source:
+    Haarnoja et al. 2018, "Soft actor-critic", appendix C.
+    """
+
+    def __init__(self, params: Tensor, bounded: tuple[bool, ...]) -> None:
+        super().__init__(params)
+        # Plain indices: a mask as a tensor would be copied to the device with every batch.
+        self._squashed = slice(None) if all(bounded) else [place for place, finite in enumerate(bounded) if finite]
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """[B] float - of the tanh of action [B, size] float."""
+        return super().log_prob(action) - _log_slope(action[:, self._squashed]).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """[B] float - the expected log slope of the tanh by Gauss-Hermite quadrature."""
+        mean, stddev = self.mean[:, self._squashed], self.log_std[:, self._squashed].exp()
+        expected = _total([weight * _log_slope(mean + node * stddev) for node, weight in _QUADRATURE])
+        return super().entropy() + expected.sum(-1)
+
+
+def _log_slope(x: Tensor) -> Tensor:
+    """log(1 - tanh(x)^2), which does not underflow."""
+    return 2.0 * (math.log(2.0) - x - torch.nn.functional.softplus(-2.0 * x))
+
+
+def _normal_quadrature(nodes: int) -> tuple[tuple[float, float], ...]:
+    """Nodes and weights of the mean over a standard normal."""
+    places, weights = np.polynomial.hermite_e.hermegauss(nodes)
+    return tuple(zip(places.tolist(), (weights / math.sqrt(2.0 * math.pi)).tolist(), strict=True))
+
+
+_QUADRATURE = _normal_quadrature(12)
+
+
 def _log_softmax(logits: Tensor) -> Tensor:
     """[B, n] log-softmax of logits [B, n].
 
@@ -176,7 +215,9 @@ class ActionDistribution:
 
 
 def _part(head: ActionHead, params: Tensor) -> Part:
-    return DiagonalGaussian(params) if isinstance(head, BoxHead) else Categorical(params)
+    if isinstance(head, BoxHead):
+        return SquashedGaussian(params, head.bounded) if head.squashed else DiagonalGaussian(params)
+    return Categorical(params)
 
 
 def _total(terms: list[Tensor]) -> Tensor:

@@ -16,32 +16,37 @@ from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError
+from sfactory.model.choices import ChoiceEncoder
 from sfactory.model.layers import ACTIVATIONS, GAINS, SpectralLinear
 from sfactory.model.precision import Conv2d, Linear, wide
-from sfactory.spec import TensorSpec
+from sfactory.tensor_spec import Layout, ObsSpec, TensorSpec
 
 Initialization = Literal["orthogonal", "xavier_uniform", "torch_default"]
-ObsSpec = tuple[tuple[str, TensorSpec], ...]
 
 
 class MLPEncoder(nn.Module):
-    """An MLP over all leaves as float32, scaled, flattened and joined in the order of the spec.
+    """An MLP over all leaves as float32, flattened and joined in the order of the spec.
 
-    Every layer is followed by the activation. Integers are read as numbers, not as one-hot vectors, since the spec does
-    not know their range. Leaves in ``normalized`` are not scaled.
+    Numbers are scaled, except leaves in ``normalized``; choices are encoded by ChoiceEncoder. Every layer is followed
+    by the activation.
     """
 
     def __init__(self, obs: ObsSpec, config: ModelConfig, normalized: frozenset[str], dtype: torch.dtype) -> None:
         """``dtype``: of the computation in all layers but the first, which reads numbers of any size."""
         super().__init__()
-        self._leaves = tuple((path, math.prod(spec.shape)) for path, spec in obs)
+        self._wide = wide(dtype)
+        choices = {path: ChoiceEncoder(spec, config, self._wide) for path, spec in obs if spec.is_choice}
+        self.choices = nn.ModuleList(choices.values())
+        self._leaves = tuple(
+            (path, choices[path].out_size if path in choices else math.prod(spec.shape), choices.get(path))
+            for path, spec in obs
+        )
         self._subtract_mean, self._scale = config.obs_subtract_mean, config.obs_scale
         scales = config.obs_subtract_mean != 0.0 or config.obs_scale != 1.0
-        self._scaled = frozenset(path for path, _ in obs if scales and path not in normalized)
+        self._scaled = frozenset(path for path, _ in obs if scales and path not in normalized and path not in choices)
         self._activation = ACTIVATIONS[config.nonlinearity]
-        sizes = [sum(size for _, size in self._leaves), *config.encoder_mlp_layers]
+        sizes = [sum(size for _, size, _ in self._leaves), *config.encoder_mlp_layers]
         # Calling a module costs as much as the smallest layers, so forward() is called directly.
-        self._wide = wide(dtype)
         self._linears = (*linear_layers(sizes[:2], config, self._wide), *linear_layers(sizes[1:], config, dtype))
         self.layers = nn.ModuleList(self._linears)
         self.out_size = sizes[-1]
@@ -55,10 +60,13 @@ class MLPEncoder(nn.Module):
 
     def _inputs(self, obs: dict[str, Tensor]) -> Tensor:
         """[B, sum of leaf sizes] in the first layer's dtype, scaled; may be a view of a single leaf."""
-        flat = [self._flat(obs[path], size) for path, size in self._leaves]
+        flat = [
+            self._flat(obs[path], size) if choice is None else choice.forward(obs[path])
+            for path, size, choice in self._leaves
+        ]
         if self._scaled:
             leaves = zip(flat, self._leaves, strict=True)
-            flat = [(x - self._subtract_mean) / self._scale if path in self._scaled else x for x, (path, _) in leaves]
+            flat = [(x - self._subtract_mean) / self._scale if leaf[0] in self._scaled else x for x, leaf in leaves]
         return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
 
     def _flat(self, leaf: Tensor, size: int) -> Tensor:
@@ -100,12 +108,15 @@ _RESIDUAL_CHANNELS = (16, 32, 32)
 _BLOCKS_PER_STAGE = 2
 
 
-def is_channels_last(shape: tuple[int, ...]) -> bool:
-    """True if an image of this shape is [height, width, channels], not [channels, height, width].
-
-    That is, if the last dimension is smaller than both others: for (84, 84, 3), but not for (4, 84, 84) or (17, 9, 9).
-    """
-    return shape[2] < shape[0] and shape[2] < shape[1]
+def as_image(leaf: Tensor, layout: Layout) -> Tensor:
+    """[B, C, H, W] of leaf [B, *shape]; the images of a stack are channels. A view, except of thwc."""
+    if layout == "hw":
+        return leaf.unsqueeze(1)
+    if layout == "hwc":
+        return leaf.permute(0, 3, 1, 2)
+    if layout == "thwc":
+        return leaf.permute(0, 1, 4, 2, 3).flatten(1, 2)
+    return leaf.flatten(1, 2) if layout == "tchw" else leaf
 
 
 def least_image_size(architecture: str) -> int:
@@ -195,27 +206,26 @@ class ResidualStack(nn.Module):
 class ConvEncoder(nn.Module):
     """Features of the image leaf ``path``: convolutions, then linear layers, each followed by the activation.
 
-    Images may be stored channels first or last (see ``is_channels_last``), as uint8 or any other numeric dtype.
+    Images may have any layout of TensorSpec and any numeric dtype.
     """
 
     def __init__(self, path: str, spec: TensorSpec, config: ModelConfig, normalized: bool, dtype: torch.dtype) -> None:
         """``normalized``: images come normalized and are not scaled. ``dtype``: of the computation."""
         super().__init__()
         self._path, self._dtype = path, dtype
-        self._permute = is_channels_last(spec.shape)
+        self._layout = spec.layout
         self._subtract_mean = 0.0 if normalized else config.obs_subtract_mean
         self._factor = 1.0 if normalized else 1.0 / config.obs_scale
         self._activation = ACTIVATIONS[config.nonlinearity]
-        first, second, third = spec.shape
-        shape = (third, first, second) if self._permute else (first, second, third)
+        shape = spec.image_shape
         architecture = config.encoder_conv_architecture
         least = least_image_size(architecture)
         if min(shape[1:]) < least:
             raise EnvError(
                 f"observation {path!r} of shape {spec.shape} is too small for "
                 f"--encoder_conv_architecture={architecture}, which needs {least}x{least} pixels; use "
-                "--encoder_conv_architecture=resnet_impala, which takes images of any size, or let the env give larger "
-                "images"
+                "--encoder_conv_architecture=resnet_impala, which takes images of any size, or "
+                f"--obs_layout={path}=flat"
             )
         stack = ResidualStack if architecture == "resnet_impala" else PlainStack
         self.stack = stack(shape, config, dtype)
@@ -237,7 +247,7 @@ class ConvEncoder(nn.Module):
 
     def _images(self, leaf: Tensor) -> Tensor:
         """[B, C, H, W] in the dtype of the computation (or float32), minus the mean, not yet scaled."""
-        x = leaf.permute(0, 3, 1, 2) if self._permute else leaf
+        x = as_image(leaf, self._layout)
         if x.device.type == "cpu" and torch.is_grad_enabled():
             # It makes training on a CPU 40 % and more faster, acting with one thread 8 % slower. uint8 is cheaper to
             # rearrange, so this comes before the cast.
@@ -275,14 +285,14 @@ Encoder = MLPEncoder | ConvEncoder | MultiEncoder
 def make_encoder(
     obs: ObsSpec, config: ModelConfig, normalized: frozenset[str] = frozenset(), dtype: torch.dtype = torch.float32
 ) -> Encoder:
-    """A ConvEncoder for each leaf with three dimensions (an image), then one MLPEncoder for all others.
+    """A ConvEncoder for each image, then one MLPEncoder for all other leaves.
 
     ``normalized``: paths of the leaves that come normalized. ``dtype``: of the computation. Raises EnvError if an image
     is too small for the convolutions.
     """
     parts: list[ConvEncoder | MLPEncoder] = [
-        ConvEncoder(path, spec, config, path in normalized, dtype) for path, spec in obs if len(spec.shape) == 3
+        ConvEncoder(path, spec, config, path in normalized, dtype) for path, spec in obs if spec.is_image
     ]
-    if others := tuple(leaf for leaf in obs if len(leaf[1].shape) != 3):
+    if others := tuple(leaf for leaf in obs if not leaf[1].is_image):
         parts.append(MLPEncoder(others, config, normalized, dtype))
     return parts[0] if len(parts) == 1 else MultiEncoder(parts)

@@ -21,6 +21,7 @@ CLIP = 5.0
 # over a large batch; elsewhere it bounds the memory of the conversion.
 _CPU_BLOCK = 2**18
 _DEVICE_BLOCK = 2**24
+_WIDE = frozenset({torch.float64, torch.int64, torch.int32})
 
 
 class RunningNormalizer(nn.Module):
@@ -61,10 +62,12 @@ class RunningNormalizer(nn.Module):
         """Clipped (x - mean) / sqrt(var + 1e-5) in a new float32 tensor. x: [..., *shape] any numeric dtype; NaN stays.
 
         One multiplication and addition; its rounding is no larger than that of float32 inputs with small variance.
+        Wider dtypes are centered in float64 first, since large numbers may differ by less than float32 resolves.
         """
-        if x.dtype != torch.float32:
-            x = x.to(torch.float32)
-        y = torch.addcmul(self.shift, x, self.scale)
+        if x.dtype in _WIDE:
+            y = (x - self.mean).to(torch.float32).mul_(self.scale)
+        else:
+            y = torch.addcmul(self.shift, x if x.dtype is torch.float32 else x.to(torch.float32), self.scale)
         return y if self._clip is None else y.clamp_(-self._clip, self._clip)
 
     def denormalize(self, y: Tensor) -> Tensor:
@@ -84,6 +87,8 @@ class RunningNormalizer(nn.Module):
         """
         if tuple(x.shape) != (*valid.shape, *self._shape):
             raise ValueError(f"rows {tuple(x.shape)} do not fit valid {tuple(valid.shape)} and shape {self._shape}")
+        if x.dtype is torch.bool:
+            x = x.to(torch.uint8)  # torch subtracts no bools
         x, valid = x.reshape(-1, self._row_size), valid.reshape(-1)
         center = self._center(x, valid)
         total, squares = self._sums_about(center, x, valid)

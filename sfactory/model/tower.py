@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
-from sfactory.model.encoders import ObsSpec, linear_layers, make_encoder
+from sfactory.model.encoders import linear_layers, make_encoder
 from sfactory.model.layers import ACTIVATIONS
 from sfactory.model.precision import wide
 from sfactory.model.rnn import RecurrentCore
+from sfactory.tensor_spec import ObsSpec
 
 
 class Stages(NamedTuple):

@@ -12,7 +12,8 @@ import numpy as np
 
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.clock import Deadline
-from sfactory.env.conversion import NOT_FINITE, BlockWriter, ObsWriter, action_reader, block_reader
+from sfactory.env.actions import action_reader, block_reader
+from sfactory.env.conversion import NOT_FINITE, BlockWriter, ObsWriter
 from sfactory.env.multi_agent import AgentsEnv, BadAgents
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents
 from sfactory.env.vector import VectorEnv, autoreset_mode, single_spaces
@@ -37,7 +38,7 @@ def check_env(env: gymnasium.Env[Any, Any], name: str) -> EnvSpec:
         obs, info = _tuple(env.reset(seed=0), 2, form)
         _require(isinstance(info, dict), form)
         _check_observations(writer, [obs], 1, "reset()")
-        (action,) = _some_actions(spec, action_reader(env.action_space), 1)
+        (action,) = _some_actions(spec, action_reader(env.action_space, spec.actions), 1)
         step = env.step(action)
         obs, reward, *_ = _tuple(step, 5, "step() must return (observation, reward, terminated, truncated, info)")
         _check_observations(writer, [obs], 1, "step()")
@@ -57,7 +58,7 @@ def check_vector_env(env: VectorEnv, name: str) -> EnvSpec:
         observations, infos = _tuple(env.reset(seed=0), 2, form)
         _require(isinstance(infos, dict), form)
         _check_observations(writer, observations, size, "reset()")
-        step = env.step(_some_actions(spec, block_reader(action_space), size))
+        step = env.step(_some_actions(spec, block_reader(action_space, spec.actions), size))
         form = "step() must return (observations, rewards, terminated, truncated, infos)"
         observations, rewards, terminated, truncated, _ = _tuple(step, 5, form)
         _check_observations(writer, observations, size, "step()")
@@ -140,7 +141,7 @@ def _check_parallel(agents: ParallelAgents, spec: EnvSpec) -> None:
     for agent in env.agents:
         there = agent in observations
         _require(there, f"reset() gave no observation of agent {agent!r}, who is among the env's agents")
-    actions = _some_actions(spec, action_reader(agents.action_space), spec.num_agents)
+    actions = _some_actions(spec, action_reader(agents.action_space, spec.actions), spec.num_agents)
     form = f"step() must return dicts of observations, rewards, terminations, truncations and infos{_PARALLEL}"
     step = _tuple(env.step({agent: actions[known.index(agent)] for agent in env.agents if agent in known}), 5, form)
     _require(all(isinstance(part, Mapping) for part in step), form)
@@ -159,7 +160,7 @@ def _check_listed(agents: ListedAgents, spec: EnvSpec) -> None:
     env: Any = agents.env
     reset = _tuple(env.reset(seed=0), 2, f"reset() must return (list of observations, list of infos){_LISTED}")
     _require_lists(("observations", "infos"), reset, spec, "reset()")
-    actions = _some_actions(spec, action_reader(agents.action_space), spec.num_agents)
+    actions = _some_actions(spec, action_reader(agents.action_space, spec.actions), spec.num_agents)
     step = _tuple(env.step(actions), 5, f"step() must return five lists{_LISTED}")
     _require_lists(("observations", "rewards", "terminated", "truncated", "infos"), step, spec, "step()")
 
@@ -182,7 +183,7 @@ def _require_size(what: str, part: Sequence[Any], spec: EnvSpec, where: str) -> 
 def _play(env: AgentsEnv, spec: EnvSpec) -> None:
     """Step the env as training does."""
     writer, activity = ObsWriter(spec, env.observation_space), AgentActivity(spec.num_agents)
-    actions = _some_actions(spec, action_reader(env.action_space), spec.num_agents)
+    actions = _some_actions(spec, action_reader(env.action_space, spec.actions), spec.num_agents)
     deadline = Deadline(_LONG_S)
 
     def check_shown(observations: Sequence[Any], where: str) -> None:

@@ -35,13 +35,15 @@ from sfactory.system.resources import (
     warn_of_few_cores,
     warn_of_niceness,
 )
+from sfactory.tensor_spec import describe
 
 
 @dataclass(frozen=True)
 class Plan:
     """Everything that is decided before processes start.
 
-    weight_shapes: of the model, by name of the weight. reward_shaping: that of the env, if it has one.
+    weight_shapes: of the model, by name of the weight. reward_shaping: that of the env, if it has one. reading: how
+    the network reads each observation, one sentence each.
     """
 
     spec: EnvSpec
@@ -52,6 +54,7 @@ class Plan:
     why_inference: str = ""
     reward_shaping: RewardShaping | None = None
     weight_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    reading: tuple[str, ...] = ()
 
 
 def choose_device(wanted: str) -> str:
@@ -120,7 +123,8 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
         require_cores(config.learner.learner_cores, cores.count)
         cores = cores.keeping(config.learner.learner_cores)
     require_memory(_planned_bytes(spec, layout, weight_bytes, config.learner.replay_slots))
-    return Plan(spec, layout, device, cores, weight_bytes, why, weight_shapes=weight_shapes)
+    reading = tuple(describe(path, leaf, model.normalizes(path)) for path, leaf in spec.obs)
+    return Plan(spec, layout, device, cores, weight_bytes, why, weight_shapes=weight_shapes, reading=reading)
 
 
 def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:

@@ -49,7 +49,7 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[tuple[Play
             video = stack.enter_context(VideoFile(path, frames_per_second(env, config.fps), ffmpeg))
             show = VideoScreen(video, config.video_frames, name).show
         agents = env.agents if isinstance(env, AgentsEnv) else ()
-        spec = EnvSpec.of_spaces(env.observation_space, env.action_space, agents)
+        spec = EnvSpec.of_spaces(env.observation_space, env.action_space, agents).for_model(saved.config.model)
         policy, deterministic = saved.model(spec), config.eval_deterministic
         yield Player(env, spec, policy, show, name=name, deterministic=deterministic, repeat=repeat), video
 

@@ -16,7 +16,8 @@ import torch
 from sfactory.actor.episode_stats import ExtraStatsTracker
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.actor.multi_agent_split import team_stats
-from sfactory.env.conversion import ObsWriter, action_reader
+from sfactory.env.actions import action_reader
+from sfactory.env.conversion import ObsWriter
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank
 from sfactory.errors import SFactoryError, named
 from sfactory.inference.acting_policy import ActingPolicy
@@ -119,7 +120,7 @@ class Player:
         self._name, self._deterministic, self._repeat = name, deterministic, repeat
         self._agents = env if isinstance(env, AgentsEnv) else _OneAgent(env)
         self._writer = ObsWriter(spec, env.observation_space)
-        self._read_actions = action_reader(env.action_space)
+        self._read_actions = action_reader(env.action_space, spec.actions)
         size = spec.num_agents
         self._rows = {key: np.zeros((size, *tensor.shape), tensor.dtype) for key, tensor in spec.obs}
         self._obs = {key: torch.from_numpy(row) for key, row in self._rows.items()}

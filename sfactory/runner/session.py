@@ -135,9 +135,11 @@ class Session:
         factory = EnvFactory.of(config.run, sampling)
         limit_s, gpus = sampling.reset_timeout_seconds, sampling.actor_worker_gpus
         probed = probe_env(self._spawner, factory, limit_s, gpus, timed=steps_are_timed(config))
-        plan = plan_run(config, probed.spec, probed.step_us)
+        plan = plan_run(config, probed.spec.for_model(config.model), probed.step_us)
         plan = dataclasses.replace(plan, reward_shaping=probed.reward_shaping)
         require_mapping(config, plan)
+        for sentence in plan.reading:
+            _log.info("%s", sentence)
         if plan.why_inference:
             _log.info("--inference=auto is %s: %s", plan.layout.inference, plan.why_inference)
         return plan

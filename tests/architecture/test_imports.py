@@ -14,6 +14,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__init__", "errors", "clock", "atomic", "seeds"}),
     frozenset({"system"}),
     frozenset({"config"}),
+    frozenset({"tensor_spec"}),
     frozenset({"spec", "messages", "layout"}),
     frozenset({"algo", "model", "env", "pbt", "checkpoint_file"}),
     frozenset({"shared", "checkpoint"}),

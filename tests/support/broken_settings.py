@@ -57,6 +57,7 @@ BROKEN: list[Row] = [
     ("recurrence", {"rollout": 16, "recurrence": 5}),
     ("async_rl", {**SYNCHRONOUS, "batch_size": 144}),
     ("max_sample_requests_in_flight_per_worker", {**SYNCHRONOUS, "max_sample_requests_in_flight_per_worker": 2}),
+    ("continuous_distribution", {"normalize_actions": False, "continuous_distribution": "squashed"}),
     ("normalize_input_keys", {"normalize_input": False, "normalize_input_keys": ("obs",)}),
     ("serial_mode", {"serial_mode": True, "benchmark": True}),
     ("policy_workers_per_policy", {"serial_mode": True, "num_workers": 2, "policy_workers_per_policy": 2}),

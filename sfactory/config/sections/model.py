@@ -33,6 +33,16 @@ class ModelConfig:
     actor_critic_share_weights: bool = flag(True, "one network for actor and critic; False builds two")
     adaptive_stddev: bool = flag(True, "Box actions: the standard deviation depends on the state")
     initial_stddev: float = flag(1.0, "Box actions: initial standard deviation", gt=0)
+    normalize_actions: bool = flag(
+        True,
+        "Box actions: the policy acts in [-1, 1] in each dimension with two finite bounds, and its actions are scaled "
+        "to them; False clips its actions to the bounds",
+    )
+    continuous_distribution: Literal["gaussian", "squashed"] = flag(
+        "gaussian",
+        "Box actions: normal distributions whose samples are clipped to the bounds, or squashed by tanh (in dimensions "
+        "with two finite bounds; needs normalize_actions)",
+    )
     continuous_tanh_scale: float = flag(
         0.0, "Box actions: means are c tanh(mean / c) with this c (needs adaptive_stddev=False); 0 is off", ge=0
     )
@@ -52,6 +62,23 @@ class ModelConfig:
     cuda_graphs: bool = flag(
         False,
         "central inference on a GPU replays recorded passes over batches padded to a few sizes; no effect on a CPU",
+    )
+    obs_keys: tuple[str, ...] = flag((), "observations that the network reads, by key; empty: all")
+    ignore_obs_keys: tuple[str, ...] = flag((), "observations that the network does not read, by key")
+    obs_layout: tuple[str, ...] = flag(
+        (),
+        "how observations are read, as KEY=LAYOUT: flat (numbers), choices (integers that are names, one-hot or "
+        "embedded), or an image: hw, hwc, chw, or a stack of images: thwc, tchw; by default Discrete observations are "
+        "choices, large uint8 arrays are images, and all else is flat",
+    )
+    one_hot_max: int = flag(
+        1024,
+        "Discrete and MultiDiscrete observations with up to this many values (of all elements together) are one-hot, "
+        "larger ones are embedded; 0: they are read as numbers",
+        ge=0,
+    )
+    obs_embedding_size: int = flag(
+        32, "numbers per element of a Discrete or MultiDiscrete observation with many values", ge=1
     )
     obs_subtract_mean: float = flag(0.0, "observations that are not normalised are (obs - this) / obs_scale")
     obs_scale: float = flag(1.0, "observations that are not normalised are (obs - obs_subtract_mean) / this", gt=0)

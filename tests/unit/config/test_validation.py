@@ -124,6 +124,10 @@ def test_every_rule_is_broken_by_a_row_of_the_table() -> None:
     assert [rule.flags for rule in RULES if all(rule.find(config) is None for config in configs)] == []
 
 
+def test_a_squashed_distribution_is_no_problem_by_default() -> None:
+    assert find_problems(config_of({"env": "CartPole-v1", "continuous_distribution": "squashed"})) == []
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

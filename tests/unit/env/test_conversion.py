@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from gymnasium.vector.utils import batch_space, iterate
 
-from sfactory.env.conversion import BadObservation, BlockWriter, ObsWriter, action_reader, block_reader
+from sfactory.config.schema import ModelConfig
+from sfactory.env.conversion import BadObservation, BlockWriter, ObsWriter
 from sfactory.spec import EnvSpec
 
 N = 3
@@ -30,20 +31,6 @@ OBSERVATION_SPACES: dict[str, spaces.Space[Any]] = {
     "dict": spaces.Dict({"image": spaces.Box(0, 255, (2, 2), np.uint8), "number": spaces.Discrete(3)}),
     "tuple": spaces.Tuple([POINT, spaces.Discrete(3)]),
     "nested": spaces.Dict({"a": spaces.Tuple([spaces.Dict({"b": POINT}), spaces.Discrete(9)]), "c": POINT}),
-}
-ACTION_SPACES: dict[str, spaces.Space[Any]] = {
-    "discrete": spaces.Discrete(4),
-    "discrete with start": spaces.Discrete(4, start=-2),
-    "multi-discrete": spaces.MultiDiscrete([2, 3, 4]),
-    "multi-discrete with start": spaces.MultiDiscrete([2, 3], start=[5, -1]),
-    "multi-discrete matrix": spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])),
-    "box": spaces.Box(-1, 2, (3,), np.float32),
-    "box in double precision": spaces.Box(-1, 2, (3,), np.float64),
-    "box matrix": spaces.Box(-1, 2, (2, 3), np.float32),
-    "unbounded box": spaces.Box(-np.inf, np.inf, (2,), np.float32),
-    "tuple": spaces.Tuple([spaces.Discrete(3, start=1), POINT]),
-    "dict": spaces.Dict({"jump": spaces.Discrete(2), "arm": POINT}),
-    "nested": spaces.Dict({"a": spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.Dict({"b": POINT})])}),
 }
 
 
@@ -155,67 +142,23 @@ def test_in_a_batch_a_number_that_is_not_finite_is_a_flaw_of_its_own_env() -> No
     assert {env: (flaw.key, flaw.text) for env, flaw in flaws.items()} == {1: ("1", "holds NaN or infinity")}
 
 
-@pytest.mark.filterwarnings("ignore:.*Getting the length of a multi-dimensional MultiDiscrete")
-@pytest.mark.parametrize("name", ACTION_SPACES)
-def test_every_action_is_in_the_envs_space_and_batches_hold_the_same_actions(name: str) -> None:
-    space, rng = ACTION_SPACES[name], np.random.default_rng(1)
-    # As a policy writes them: indices in range, and reals far beyond any bound.
-    rows = {
-        head.key: rng.integers(0, head.n, 20)
-        if hasattr(head, "n")
-        else rng.normal(0, 3, (20, head.size)).astype(np.float32)
-        for head in spec_of(POINT, space).actions
-    }
+def test_a_choice_out_of_range_is_a_flaw() -> None:
+    space = spaces.Dict({"a": spaces.Discrete(3, start=1), "b": spaces.MultiDiscrete([2, 5])})
+    good, low = {"a": 3, "b": np.array([1, 4])}, {"a": 0, "b": np.array([0, 0])}
+    high = {"a": 1, "b": np.array([2, 0])}
+    batch = {"a": np.array([3, 0, 1]), "b": np.array([[1, 4], [0, 0], [2, 0]])}
 
-    actions, batch = action_reader(space)(rows), block_reader(space)(rows)
+    one_by_one, at_once = writer_of(space).flaws([good, low, high], 3), block_writer_of(space).flaws(batch, 3)
 
-    assert len(actions) == 20
-    assert all(space.contains(action) for action in actions), actions
-    batched = batch_space(space, 20)
-    assert batch in batched
-    if name != "multi-discrete matrix":  # which gymnasium cannot flatten
-        for one, alone in zip(iterate(batched, batch), actions, strict=True):
-            np.testing.assert_array_equal(spaces.flatten(space, one), spaces.flatten(space, alone))
+    assert {env: flaw.key for env, flaw in one_by_one.items()} == {1: "a", 2: "b"}
+    assert one_by_one == at_once
 
 
-def test_a_vector_env_may_keep_its_actions() -> None:
-    rows = {"action": np.arange(N)}
+def test_only_chosen_observations_are_written() -> None:
+    space = spaces.Dict({"a": POINT, "b": spaces.Tuple([spaces.Discrete(3), POINT])})
+    spec = EnvSpec.of_spaces(space, spaces.Discrete(2)).for_model(ModelConfig(obs_keys=("b/1",)))
+    rows = {"b/1": np.zeros((2, 2), np.float32)}
 
-    batch = block_reader(spaces.Discrete(N))(rows)
-    rows["action"][:] = 0
+    ObsWriter(spec, space).write([{"a": GOOD_POINT, "b": (1, GOOD_POINT + number)} for number in (1, 2)], rows)
 
-    assert batch.tolist() == [0, 1, 2]
-
-
-def test_indices_are_shifted_by_the_start_of_their_space() -> None:
-    matrix = spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), dtype=INT32, start=np.array([[0, 10], [20, 30]]))
-
-    actions = action_reader(matrix)({f"action/{index}": np.array([0, index]) for index in range(4)})
-
-    assert action_reader(spaces.Discrete(4, start=-2))({"action": np.array([0, 3, 1])}) == [-2, 1, -1]
-    assert [action.tolist() for action in actions] == [[[0, 10], [20, 30]], [[0, 11], [22, 33]]]
-    assert actions[0].dtype == np.int32
-
-
-def test_reals_are_clipped_to_their_bounds_but_not_in_the_rows() -> None:
-    space = spaces.Box(np.array([-1, 0], np.float64), np.array([1, 0.5], np.float64), dtype=np.float64)
-    rows = {"action": np.array([[-3, -3], [0.25, 0.25], [3, 3]], np.float32)}
-
-    actions = action_reader(space)(rows)
-
-    assert [action.tolist() for action in actions] == [[-1, 0], [0.25, 0.25], [1, 0.5]]
-    assert {action.dtype for action in actions} == {np.dtype(np.float64)}
-    assert rows["action"][0].tolist() == [-3, -3]
-
-
-def test_actions_of_containers_are_nested_as_the_space() -> None:
-    rows = {
-        "a/0/0": np.array([1, 0]),
-        "a/0/1": np.array([2, 1]),
-        "a/1/b": np.array([[0.5, -0.5], [9, -9]], np.float32),
-    }
-
-    first, second = action_reader(ACTION_SPACES["nested"])(rows)
-
-    assert (first["a"][0].tolist(), first["a"][1]["b"].tolist()) == ([1, 2], [0.5, -0.5])
-    assert (second["a"][0].tolist(), second["a"][1]["b"].tolist()) == ([0, 1], [1, -1])
+    assert rows["b/1"].tolist() == [[1, 1], [2, 2]]

@@ -20,7 +20,7 @@ STEER = BoxHead("steer", (2,), "float32", (-1.0, -1.0), (1.0, 1.0))
 GAS = BoxHead("gas", (1,), "float32", (0.0,), (1.0,))
 VECTOR = (("obs", TensorSpec((4,), "float32")),)
 EVERYTHING = (
-    ("image", TensorSpec((3, 4, 4), "uint8")),
+    ("image", TensorSpec((3, 4, 4), "uint8", layout="chw")),
     ("speed", TensorSpec((), "float32")),
     ("area", TensorSpec((), "int64")),
     ("switches", TensorSpec((5,), "int8")),

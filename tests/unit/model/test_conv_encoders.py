@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError, ExitCode
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.encoders import ConvEncoder, MLPEncoder, is_channels_last, make_encoder
+from sfactory.model.encoders import ConvEncoder, MLPEncoder, make_encoder
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
 
 EVERY_ARCHITECTURE = pytest.mark.parametrize(
     "architecture", ["convnet_simple", "convnet_impala", "convnet_atari", "resnet_impala"]
 )
-ATARI = TensorSpec((4, 84, 84), "uint8")
-SMALL_IMAGE = TensorSpec((3, 64, 64), "uint8")
+ATARI = TensorSpec((4, 84, 84), "uint8", layout="chw")
+SMALL_IMAGE = TensorSpec((3, 64, 64), "uint8", layout="chw")
 
 
 def config(architecture: str = "convnet_atari", **fields: Any) -> ModelConfig:
@@ -45,9 +45,9 @@ def images(spec: TensorSpec, batch: int = 3) -> Tensor:
         ("convnet_atari", ATARI, 64 * 7 * 7),
         ("resnet_impala", ATARI, 32 * 11 * 11),
         ("convnet_simple", SMALL_IMAGE, 128 * 2 * 2),
-        ("convnet_impala", TensorSpec((72, 128, 3), "uint8"), 32 * 7 * 14),
-        ("resnet_impala", TensorSpec((7, 7, 3), "uint8"), 32 * 1 * 1),
-        ("resnet_impala", TensorSpec((1, 1, 1), "float32"), 32 * 1 * 1),
+        ("convnet_impala", TensorSpec((72, 128, 3), "uint8", layout="hwc"), 32 * 7 * 14),
+        ("resnet_impala", TensorSpec((7, 7, 3), "uint8", layout="hwc"), 32 * 1 * 1),
+        ("resnet_impala", TensorSpec((1, 1, 1), "float32", layout="chw"), 32 * 1 * 1),
     ],
 )
 def test_convolutions_have_the_sizes_of_their_architecture(architecture: str, spec: TensorSpec, flattened: int) -> None:
@@ -75,7 +75,7 @@ def test_gradients_reach_every_parameter(architecture: str, nonlinearity: str) -
 
 @EVERY_ARCHITECTURE
 def test_gradients_equal_finite_differences(architecture: str) -> None:
-    spec = TensorSpec((2, 40, 40), "float64")
+    spec = TensorSpec((2, 40, 40), "float64", layout="chw")
     encoder = make(spec, config(architecture, nonlinearity="tanh", encoder_conv_mlp_layers=())).double()
     x = torch.rand(2, *spec.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     weight = next(encoder.parameters())
@@ -98,9 +98,9 @@ def test_gradients_equal_finite_differences(architecture: str) -> None:
 @pytest.mark.parametrize("mean", [0.0, 20.0])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_scaling_inside_equals_scaling_before(architecture: str, mean: float, dtype: str) -> None:
-    spec = TensorSpec(SMALL_IMAGE.shape, dtype)
+    spec = TensorSpec(SMALL_IMAGE.shape, dtype, layout="chw")
     raw = make(spec, config(architecture, obs_scale=255.0, obs_subtract_mean=mean))
-    scaled = make(TensorSpec(SMALL_IMAGE.shape, "float32"), config(architecture))
+    scaled = make(TensorSpec(SMALL_IMAGE.shape, "float32", layout="chw"), config(architecture))
     leaf = images(spec)
     before = leaf.clone()
 
@@ -117,7 +117,7 @@ def test_scaling_inside_equals_scaling_before(architecture: str, mean: float, dt
 
 @EVERY_ARCHITECTURE
 def test_channels_first_and_last_give_the_same_features(architecture: str) -> None:
-    last = TensorSpec((64, 64, 3), "uint8")
+    last = TensorSpec((64, 64, 3), "uint8", layout="hwc")
     leaf = images(SMALL_IMAGE)
 
     features = make(SMALL_IMAGE, config(architecture))({"obs": leaf})
@@ -127,29 +127,14 @@ def test_channels_first_and_last_give_the_same_features(architecture: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("shape", "last", "channels"),
-    [
-        ((84, 84, 4), True, 4),
-        ((4, 84, 84), False, 4),
-        ((72, 128, 3), True, 3),
-        ((17, 9, 9), False, 17),
-        ((3, 3, 3), False, 3),
-        ((84, 84, 1), True, 1),
-    ],
-)
-def test_shape_of_an_image_determines_its_layout(shape: tuple[int, ...], last: bool, channels: int) -> None:
-    assert is_channels_last(shape) is last
-    stack = make(TensorSpec(shape, "uint8"), config("resnet_impala")).stack
-    assert next(stack.parameters()).shape[1] == channels
-
-
-@pytest.mark.parametrize(
     ("architecture", "least"), [("convnet_simple", 36), ("convnet_impala", 20), ("convnet_atari", 36)]
 )
 def test_only_an_image_that_is_too_small_is_refused(architecture: str, least: int) -> None:
-    enough = TensorSpec((least, least, 3), "uint8")
+    enough = TensorSpec((least, least, 3), "uint8", layout="hwc")
     assert make(enough, config(architecture))({"obs": images(enough)}).shape == (3, 32)
-    spec = EnvSpec((("camera/left", TensorSpec((least, least - 1, 3), "uint8")),), (DiscreteHead("action", 2),))
+    spec = EnvSpec(
+        (("camera/left", TensorSpec((least, least - 1, 3), "uint8", layout="hwc")),), (DiscreteHead("action", 2),)
+    )
 
     with pytest.raises(EnvError, match=f"'camera/left' .* too small for .*={architecture}, .* {least}x") as refused:
         ActorCritic(spec, config(architecture))
@@ -160,7 +145,7 @@ def test_features_of_images_and_other_leaves_are_joined() -> None:
     obs = (
         ("camera", SMALL_IMAGE),
         ("speed", TensorSpec((), "float32")),
-        ("map", TensorSpec((40, 40, 1), "uint8")),
+        ("map", TensorSpec((40, 40, 1), "uint8", layout="hwc")),
         ("switches", TensorSpec((5,), "int8")),
     )
     settings = config("convnet_simple", encoder_conv_mlp_layers=(32,), encoder_mlp_layers=(16, 8))

@@ -20,7 +20,7 @@ from tests.support.parts import VECTOR, model_of, observations, random_batch, tr
 
 ACTION = (DiscreteHead("action", 2),)
 TWO = EnvSpec(obs=(("near", TensorSpec((3,), "float32")), ("far", TensorSpec((2,), "float32"))), actions=ACTION)
-IMAGE = EnvSpec(obs=(("image", TensorSpec((3, 8, 8), "uint8")),), actions=ACTION)
+IMAGE = EnvSpec(obs=(("image", TensorSpec((3, 8, 8), "uint8", layout="chw")),), actions=ACTION)
 MIXED = EnvSpec(obs=(*TWO.obs, *IMAGE.obs), actions=ACTION)
 CONV: dict[str, Any] = {"encoder_conv_architecture": "resnet_impala", "encoder_conv_mlp_layers": (8,)}
 SCALING: dict[str, Any] = {"obs_subtract_mean": 10.0, "obs_scale": 4.0}

@@ -62,7 +62,7 @@ def test_largest_singular_value_of_every_mlp_layer_is_1(updates: int, initializa
 
 
 def test_only_linear_layers_after_convolutions_are_normalized() -> None:
-    spec = EnvSpec((("obs", TensorSpec((4, 36, 36), "uint8")),), (DiscreteHead("action", 3),))
+    spec = EnvSpec((("obs", TensorSpec((4, 36, 36), "uint8", layout="chw")),), (DiscreteHead("action", 3),))
     config = ModelConfig(encoder_conv_mlp_layers=(16, 8), use_rnn=True, rnn_size=6, use_spectral_norm=True)
 
     assert list(spectral_layers(ActorCritic(spec, config))) == ["tower.encoder.layers.0", "tower.encoder.layers.1"]

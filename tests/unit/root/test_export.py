@@ -54,10 +54,13 @@ def test_exported_weights_are_those_of_the_checkpoint_and_are_described(capsys: 
     assert facts["sfactory_version"] == __version__
     assert facts["checkpoint"] == "checkpoint_000000007_70.pth"
     assert json.loads(facts["env_kwargs"]) == {"num_contexts": CONTEXTS, "length": 5}
-    assert json.loads(facts["env_spec"]) == {
-        "obs": {"obs": {"shape": [CONTEXTS], "dtype": "float32"}},
-        "actions": [{"kind": "DiscreteHead", "key": "action", "n": CONTEXTS, "start": 0}],
+    spec = json.loads(facts["env_spec"])
+    assert {name: spec["obs"]["obs"][name] for name in ("shape", "dtype", "layout")} == {
+        "shape": [CONTEXTS],
+        "dtype": "float32",
+        "layout": "flat",
     }
+    assert spec["actions"] == [{"kind": "DiscreteHead", "key": "action", "n": CONTEXTS, "start": 0}]
     assert json.loads(facts["model_config"])["encoder_mlp_layers"] == []
 
     content = Path(OUT).read_bytes()

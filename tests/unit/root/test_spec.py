@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium.spaces as spaces
 import numpy as np
 import pytest
 
+from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError
 from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
 
@@ -21,7 +24,7 @@ def obs_of(space: spaces.Space) -> list[tuple[str, tuple[int, ...], str]]:
     ("space", "expected"),
     [
         (spaces.Box(0, 255, (84, 84, 4), np.uint8), ((84, 84, 4), "uint8")),
-        (spaces.Box(-1, 1, (3,), np.float64), ((3,), "float32")),
+        (spaces.Box(-1, 1, (3,), np.float64), ((3,), "float64")),
         (spaces.Box(-1, 1, (), np.float32), ((), "float32")),
         (spaces.Discrete(5), ((), "int64")),
         (spaces.MultiDiscrete([2, 3]), ((2,), "int64")),
@@ -66,7 +69,7 @@ def test_actions_become_heads_in_order() -> None:
     [
         (spaces.Dict({"a": spaces.Dict({"b": spaces.Text(3)})}), CHOICE, "'a/b' is a Text"),
         (spaces.Sequence(CHOICE), CHOICE, "'obs' is a Sequence"),
-        (POINT, spaces.Box(0, 3, (2,), np.int32), "action space 'action'"),
+        (POINT, spaces.Box(0, 2**40, (2,), np.int64), "action space 'action'"),
         (POINT, spaces.Dict({"say": spaces.Text(3)}), "action space 'say'"),
     ],
 )
@@ -74,6 +77,82 @@ def test_a_space_that_is_not_supported_is_named_by_path(
     observation: spaces.Space, action: spaces.Space, words: str
 ) -> None:
     with pytest.raises(EnvError, match="supported are") as refused:
-        EnvSpec.of_spaces(observation, action)
+        EnvSpec.of_spaces(observation, action).for_model(ModelConfig())
 
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "words"),
+    [
+        (spaces.Dict({}), CHOICE, "is empty"),
+        (POINT, spaces.Dict({}), "is empty"),
+        (spaces.Box(0, 1, (0,), np.float32), CHOICE, "holds no numbers"),
+        (spaces.Dict({"a/b": POINT, "a": spaces.Dict({"b": POINT})}), CHOICE, "have the path 'a/b'"),
+        (POINT, spaces.Dict({"a/b": CHOICE, "a": spaces.Dict({"b": CHOICE})}), "have the path 'a/b'"),
+    ],
+)
+def test_spaces_without_numbers_and_paths_that_collide_are_refused(
+    observation: spaces.Space, action: spaces.Space, words: str
+) -> None:
+    with pytest.raises(EnvError, match=words):
+        EnvSpec.of_spaces(observation, action).for_model(ModelConfig())
+
+
+def layout_of(space: spaces.Space, *flags: str) -> str:
+    spec = EnvSpec.of_spaces(space, CHOICE).for_model(ModelConfig(obs_layout=flags))
+    return spec.obs[0][1].layout
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "layout"),
+    [
+        ((84, 84, 4), np.uint8, "hwc"),
+        ((4, 84, 84), np.uint8, "chw"),
+        ((72, 128, 3), np.uint8, "hwc"),
+        ((84, 84), np.uint8, "hw"),
+        ((4, 84, 84, 3), np.uint8, "thwc"),
+        ((4, 3, 84, 84), np.uint8, "tchw"),
+        ((7, 7, 3), np.uint8, "flat"),
+        ((84, 84, 3), np.float32, "flat"),
+        ((8, 8, 20), np.bool_, "flat"),
+        ((21, 79), np.int16, "flat"),
+    ],
+)
+def test_only_large_arrays_of_bytes_are_images(shape: tuple[int, ...], dtype: type, layout: str) -> None:
+    assert layout_of(spaces.Box(0, 1, shape, dtype)) == layout
+
+
+def test_a_flag_decides_how_an_observation_is_read() -> None:
+    grid = spaces.Box(0, 10, (8, 8, 20), np.int32)
+
+    assert layout_of(grid, "obs=hwc") == layout_of(grid, "hwc") == "hwc"
+    assert layout_of(grid, "choices") == "choices"
+    assert layout_of(spaces.Discrete(3), "flat") == "flat"
+    for flag, words in [
+        ("goal=flat", "one of the keys obs"),
+        ("obs=image", "is none of flat"),
+        ("hw", "needs 2"),
+    ]:
+        with pytest.raises(EnvError, match=words):
+            layout_of(grid, flag)
+    with pytest.raises(EnvError, match="finite number of values"):
+        layout_of(POINT, "choices")
+
+
+def test_flags_choose_observations_by_key() -> None:
+    space = spaces.Dict({"a": POINT, "b": spaces.Dict({"c": POINT, "d": CHOICE}), "text": spaces.Text(3)})
+
+    def read(**flags: Any) -> list[str]:
+        return [path for path, _ in EnvSpec.of_spaces(space, CHOICE).for_model(ModelConfig(**flags)).obs]
+
+    assert read(ignore_obs_keys=("text",)) == ["a", "b/c", "b/d"]
+    assert read(obs_keys=("b",)) == ["b/c", "b/d"]
+    assert read(obs_keys=("a", "b"), ignore_obs_keys=("b/d",)) == ["a", "b/c"]
+    for flags, words in [
+        ({}, "'text' is a Text.*--ignore_obs_keys=text"),
+        ({"obs_keys": ("e",)}, "--obs_keys=e: there is no such observation; there are a, b/c, b/d, text"),
+        ({"obs_keys": ("a",), "ignore_obs_keys": ("a",)}, "leave no observation"),
+    ]:
+        with pytest.raises(EnvError, match=words):
+            read(**flags)

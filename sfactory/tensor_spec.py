@@ -1,0 +1,167 @@
+"""Describes one array, and how the network reads it if it is an observation: numbers, choices, or an image.
+
+``--obs_layout`` decides; without it only uint8 arrays of the shape of an image are images.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, NamedTuple, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from sfactory.config.schema import ModelConfig
+from sfactory.errors import EnvError
+
+Layout = Literal["flat", "choices", "hw", "hwc", "chw", "thwc", "tchw"]
+
+# Dimensions of images (t: stack, h: height, w: width, c: channels)
+_RANKS: Mapping[str, int] = MappingProxyType({"hw": 2, "hwc": 3, "chw": 3, "thwc": 4, "tchw": 4})
+_COLORS = (1, 3, 4)  # channels of a grey, a colored, and a colored image with transparency
+_SMALLEST_SIDE = 16  # of what is taken for an image: smaller arrays are rather boards and views of grids
+
+
+class ImageShape(NamedTuple):
+    """Size of an image, channels first."""
+
+    channels: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape (without batch dimensions) and numpy dtype name of one array.
+
+    sizes, starts: of integers with finite bounds, the number of values and the first value of each element (one entry
+    if all elements are alike); empty for other numbers. categorical: values are names of things and not amounts.
+    layout: how the network reads it, if it is an observation.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    sizes: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+    categorical: bool = False
+    layout: Layout = "flat"
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether it is read as choices: one-hot or embedded, and never normalized."""
+        return self.layout == "choices"
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it is read by convolutions."""
+        return self.layout in _RANKS
+
+    @property
+    def image_shape(self) -> ImageShape:
+        """Size of the image that is read; the images of a stack are channels."""
+        return _image_shape(self.shape, self.layout)
+
+    @property
+    def limits(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
+        """The least and the largest value of each element of a categorical array, of a shape that fits; else None."""
+        if not self.categorical:
+            return None
+        starts = np.array(self.starts, np.int64)
+        least, largest = np.broadcast_arrays(starts, starts + np.array(self.sizes, np.int64) - 1)
+        shape = self.shape if least.size > 1 else ()
+        return least.reshape(shape), largest.reshape(shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one element of a batch."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+ObsSpec = tuple[tuple[str, TensorSpec], ...]
+
+
+def with_layouts(obs: ObsSpec, config: ModelConfig) -> ObsSpec:
+    """The observations with their layouts. Raises EnvError if ``--obs_layout`` does not fit them."""
+    given = _given(config.obs_layout, [path for path, _ in obs])
+    for path, layout in given.items():
+        _require_fit(path, dict(obs)[path], layout)
+    return tuple(
+        (path, dataclasses.replace(spec, layout=given.get(path) or _default_layout(spec, config))) for path, spec in obs
+    )
+
+
+def _image_shape(shape: tuple[int, ...], layout: Layout) -> ImageShape:
+    if layout == "hw":
+        return ImageShape(1, *shape)
+    if layout == "hwc":
+        return ImageShape(shape[2], shape[0], shape[1])
+    if layout == "thwc":
+        return ImageShape(shape[0] * shape[3], shape[1], shape[2])
+    if layout == "tchw":
+        return ImageShape(shape[0] * shape[1], shape[2], shape[3])
+    return ImageShape(*shape)
+
+
+def _default_layout(spec: TensorSpec, config: ModelConfig) -> Layout:
+    if spec.categorical and config.one_hot_max:
+        return "choices"
+    if spec.dtype == "uint8":
+        for layout in _candidates(spec.shape):
+            _, height, width = _image_shape(spec.shape, layout)
+            if min(height, width) >= _SMALLEST_SIDE:
+                return layout
+    return "flat"
+
+
+def _candidates(shape: tuple[int, ...]) -> tuple[Layout, ...]:
+    """Layouts of an array of that shape if it is an image, the most likely one first."""
+    if len(shape) == 2:
+        return ("hw",)
+    if len(shape) == 3:
+        # Channels are fewer than rows and columns: (84, 84, 3) is hwc; (4, 84, 84) and 17 planes (17, 9, 9) are chw.
+        return ("hwc",) if shape[2] < min(shape[0], shape[1]) else ("chw",)
+    if len(shape) == 4:
+        return ("thwc",) if shape[3] in _COLORS else ("tchw",) if shape[1] in _COLORS else ()
+    return ()
+
+
+def _given(entries: tuple[str, ...], paths: list[str]) -> dict[str, Layout]:
+    """Layouts by path of ``--obs_layout``: KEY=LAYOUT, or one LAYOUT for an env with a single observation."""
+    layouts: dict[str, Layout] = {}
+    for entry in entries:
+        path, _, name = entry.rpartition("=")
+        if not path and len(paths) == 1:
+            path = paths[0]
+        if path not in paths:
+            raise EnvError(f"--obs_layout={entry}: write KEY=LAYOUT with one of the keys {', '.join(paths)}")
+        if name not in get_args(Layout):
+            raise EnvError(f"--obs_layout={entry}: {name!r} is none of {', '.join(get_args(Layout))}")
+        layouts[path] = cast(Layout, name)
+    return layouts
+
+
+def _require_fit(path: str, spec: TensorSpec, layout: Layout) -> None:
+    where = f"--obs_layout={path}={layout}: observation {path!r} of shape {spec.shape} and dtype {spec.dtype}"
+    if layout == "choices" and not spec.sizes:
+        raise EnvError(f"{where} has no finite number of values: its space must be integer with finite bounds")
+    if layout in _RANKS and len(spec.shape) != _RANKS[layout]:
+        raise EnvError(f"{where} has {len(spec.shape)} dimensions, and this layout needs {_RANKS[layout]}")
+
+
+def describe(path: str, spec: TensorSpec, normalized: bool) -> str:
+    """How one leaf is read, for the log."""
+    text = f"observation {path!r} ({spec.dtype}, shape {spec.shape}) is read as"
+    how = "normalized" if normalized else "not normalized"
+    elements = math.prod(spec.shape)
+    if spec.is_choice:
+        few, many = min(spec.sizes), max(spec.sizes)
+        values = f"{few} values" if few == many else f"{few} to {many} values"
+        return f"{text} one choice of {values}" if elements == 1 else f"{text} {elements} choices of {values}"
+    if spec.is_image:
+        channels, height, width = spec.image_shape
+        return f"{text} an image of {height}x{width} with {channels} channels ({spec.layout}), {how}"
+    return f"{text} {elements} numbers, {how}"
