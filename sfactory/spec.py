@@ -155,29 +155,36 @@ def _join(prefix: str, name: object) -> str:
     return f"{prefix}/{name}" if prefix else str(name)
 
 
-def _leaves(space: spaces.Space[Any], prefix: str = "") -> Iterator[tuple[str, spaces.Space[Any]]]:
-    """The spaces in ``space`` that are no containers, with their paths; a space that is not nested has the path ""."""
+def leaves(
+    space: spaces.Space[Any], path: tuple[object, ...] = ()
+) -> Iterator[tuple[tuple[object, ...], spaces.Space[Any]]]:
+    """The spaces in ``space`` that are no containers, with their index paths; () for a space that is not nested."""
     children: Iterable[tuple[object, spaces.Space[Any]]]
     if isinstance(space, spaces.Dict):
         children = space.spaces.items()
     elif isinstance(space, spaces.Tuple):
         children = enumerate(space.spaces)
     else:
-        yield prefix, space
+        yield path, space
         return
     for name, child in children:
-        yield from _leaves(child, _join(prefix, name))
+        yield from leaves(child, (*path, name))
+
+
+def key_of(path: tuple[object, ...], sole: str) -> str:
+    """The key of the leaf at an index path; ``sole``: of a space that is not nested."""
+    return "/".join(map(str, path)) or sole
 
 
 def _leaves_by_path(kind: str, space: spaces.Space[Any], sole: str) -> list[tuple[str, spaces.Space[Any]]]:
     """The leaves of a space with their paths; ``sole``: of a space that is not nested."""
-    leaves = [(path or sole, leaf) for path, leaf in _leaves(space)]
-    if not leaves:
+    found = [(key_of(path, sole), leaf) for path, leaf in leaves(space)]
+    if not found:
         raise EnvError(f"the {kind} space {space} is empty")
-    paths = [path for path, _ in leaves]
+    paths = [path for path, _ in found]
     if doubled := next((path for path in paths if paths.count(path) > 1), ""):
         raise EnvError(f"two leaves of the {kind} space have the path {doubled!r}: rename the key with a slash")
-    return leaves
+    return found
 
 
 def _chosen(paths: list[str], config: ModelConfig) -> frozenset[str]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfactory.errors import SFactoryError
-from sfactory.spec import OBS_KEY, EnvSpec
+from sfactory.spec import OBS_KEY, EnvSpec, key_of, leaves
 from sfactory.tensor_spec import TensorSpec
 
 Array = npt.NDArray[Any]
@@ -47,21 +47,13 @@ class Flaw(NamedTuple):
         return f"{what} {self.text}{self.agent}"
 
 
-def leaf_paths(space: spaces.Space[Any], path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Index paths of the leaves, in their order."""
-    if not isinstance(space, spaces.Dict | spaces.Tuple):
-        return [path]
-    children = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-    return [leaf for name, child in children for leaf in leaf_paths(child, (*path, name))]
-
-
 class ObsWriter:
     """Writes the observations of N envs, given as a sequence, into one row block per key."""
 
     def __init__(self, spec: EnvSpec, space: spaces.Space[Any]) -> None:
         """``space``: observation space of one env."""
         self._specs, self._agents = dict(spec.obs), spec.agents
-        paths = (("/".join(map(str, path)) or OBS_KEY, path) for path in leaf_paths(space))
+        paths = ((key_of(path, OBS_KEY), path) for path, _ in leaves(space))
         self._leaves = [(key, path) for key, path in paths if key in self._specs]
 
     def write(self, observations: Sequence[Any], rows: Rows) -> None:
@@ -107,7 +99,7 @@ class ObsWriter:
                     found.setdefault(env, Flaw(key, text))
         return found
 
-    def _misfit(self, observations: Any, key: str, path: tuple[Any, ...], size: int | None = None) -> str:
+    def _misfit(self, observations: Any, key: str, path: tuple[object, ...], size: int | None = None) -> str:
         """How a leaf of one env's observation, or of a batch of ``size``, differs from the space; '' if it matches."""
         maker = "env" if size is None else "vector env"
         try:
