@@ -89,10 +89,7 @@ class PolicyFlags:
         "latest", "checkpoint to load: the newest, the best policy, or the newest milestone (never deleted)"
     )
     checkpoint_env_steps: int | None = flag(
-        None,
-        "load the checkpoint of exactly this env step, of any kind, or of the kind that load_checkpoint_kind names if "
-        "that is best or milestone",
-        ge=0,
+        None, "load the checkpoint of exactly this env step: any kind, or of load_checkpoint_kind if not latest", ge=0
     )
     policy_index: int = flag(0, "policy to load, of a run that trains several", ge=0)
 

@@ -24,9 +24,7 @@ class EnjoyConfig(PolicyFlags):
         "stop after this many frames (env steps x env_frameskip); an episode cut off does not count",
         ge=1,
     )
-    eval_deterministic: bool = flag(
-        False, "True takes the most probable action; False samples actions as training does"
-    )
+    eval_deterministic: bool = flag(False, "True takes the most probable action; False samples as training does")
     seed: int | None = flag(None, "seed of environment and actions; drawn at random and reported if not given", ge=0)
     eval_env_frameskip: int | None = flag(
         None,
@@ -44,10 +42,7 @@ class EnjoyConfig(PolicyFlags):
     video_name: str = flag("replay.mp4", "file name of the video, with or without .mp4")
     video_frames: int = flag(1_000_000_000, "the video ends after this many frames, while the play goes on", ge=1)
     fps: float = flag(
-        0.0,
-        "frames per second of the window or the video; 0: what the environment says (metadata['render_fps']), or 30",
-        ge=0,
-        le=1000,
+        0.0, "frames per second of window or video; 0: the env's own (metadata['render_fps']), or 30", ge=0, le=1000
     )
 
     @property

@@ -27,9 +27,7 @@ class LauncherConfig:
     backend: Literal["processes", "slurm"] = flag(
         "processes", "processes: run here; slurm: write a batch script for each run, and submit it"
     )
-    train_dir: str = flag(
-        "./train_dir", "directory that holds one folder per description, and in it one folder per experiment"
-    )
+    train_dir: str = flag("./train_dir", "directory with a folder per description, and in it one per experiment")
     pause_between: float = flag(1.0, "seconds between the starts of two runs", ge=0)
     experiment_suffix: str = flag("", "text that is added to the name of every experiment")
     num_gpus: int = flag(1, "processes: number of GPUs that experiments_per_gpu distributes", ge=1)
@@ -40,9 +38,7 @@ class LauncherConfig:
     slurm_gpus_per_job: int = flag(1, "slurm: GPUs of a run", ge=0)
     slurm_cpus_per_gpu: int = flag(14, "slurm: cores per GPU of a run; of a run without GPUs, its cores", ge=1)
     slurm_print_only: bool = flag(False, "slurm: write the scripts and print the commands that submit them")
-    slurm_workdir: str | None = flag(
-        None, "slurm: folder of the scripts; none: the folder slurm beside the experiments' folders"
-    )
+    slurm_workdir: str | None = flag(None, "slurm: folder of the scripts; none: slurm beside the experiments' folders")
     slurm_partition: str | None = flag(None, "slurm: partition; none: the cluster's own choice")
     slurm_sbatch_template: str | None = flag(
         None, "slurm: file of the script's own lines, with {{ CMD }} in place of the run; none: a plain one"

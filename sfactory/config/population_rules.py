@@ -111,10 +111,7 @@ POPULATION_RULES = (
         "batches change their size only where collection does not wait for the learner: leave it out, or use "
         "--async_rl=True and --num_batches_to_accumulate=2",
     ),
-    Rule(
-        ("policy_mapping", "num_policies", *WAITING, "num_workers", "worker_num_splits"),
-        _policies_have_splits,
-    ),
+    Rule(("policy_mapping", "num_policies", *WAITING, "num_workers", "worker_num_splits"), _policies_have_splits),
     at_most("pbt_perturb_min", "pbt_perturb_max"),
     Rule(("pbt_hyperparameters",), lambda config: "; ".join(request_problems(config)) or None),
     refuse(

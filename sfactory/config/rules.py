@@ -237,10 +237,6 @@ SAMPLING_RULES = (
         operator.not_,
         value=False,
     ),
-    needs(
-        "continuous_distribution",
-        "normalize_actions",
-        "the tanh of an action is between -1 and 1",
-    ),
+    needs("continuous_distribution", "normalize_actions", "the tanh of an action is between -1 and 1"),
     needs("normalize_input_keys", "normalize_input", "has no effect with --normalize_input=False"),
 )

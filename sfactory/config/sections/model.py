@@ -46,9 +46,7 @@ class ModelConfig:
     continuous_tanh_scale: float = flag(
         0.0, "Box actions: means are c tanh(mean / c) with this c (needs adaptive_stddev=False); 0 is off", ge=0
     )
-    normalize_input: bool = flag(
-        True, "shift and scale observations to mean 0 and deviation 1 by their running statistics"
-    )
+    normalize_input: bool = flag(True, "scale observations to mean 0 and deviation 1 by their running statistics")
     normalize_input_keys: tuple[str, ...] = flag((), "keys of the observations to normalize; empty: all")
     normalize_returns: bool = flag(
         True, "the value function predicts returns normalized to mean 0 and deviation 1 (with V-trace, too)"
@@ -60,8 +58,7 @@ class ModelConfig:
         "device has units for it",
     )
     cuda_graphs: bool = flag(
-        False,
-        "central inference on a GPU replays recorded passes over batches padded to a few sizes; no effect on a CPU",
+        False, "central inference on a GPU replays recorded passes over batches padded to few sizes; no effect on CPUs"
     )
     obs_keys: tuple[str, ...] = flag((), "observations that the network reads, by key; empty: all")
     ignore_obs_keys: tuple[str, ...] = flag((), "observations that the network does not read, by key")
@@ -77,8 +74,6 @@ class ModelConfig:
         "larger ones are embedded; 0: they are read as numbers",
         ge=0,
     )
-    obs_embedding_size: int = flag(
-        32, "numbers per element of a Discrete or MultiDiscrete observation with many values", ge=1
-    )
+    obs_embedding_size: int = flag(32, "numbers per element of a (Multi)Discrete observation with many values", ge=1)
     obs_subtract_mean: float = flag(0.0, "observations that are not normalised are (obs - this) / obs_scale")
     obs_scale: float = flag(1.0, "observations that are not normalised are (obs - obs_subtract_mean) / this", gt=0)

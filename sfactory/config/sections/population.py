@@ -26,13 +26,9 @@ class PopulationConfig:
     )
     policy_mapping_episodes: int = flag(10, "episodes after which the policy that plays is drawn again", ge=1)
     with_pbt: bool = flag(
-        False,
-        "population-based training: the worst policies copy weights and hyperparameters of the best, and "
-        "hyperparameters are mutated",
+        False, "population-based training: the worst policies copy the best ones, and hyperparameters are mutated"
     )
-    pbt_mix_policies_in_one_env: bool = flag(
-        True, "policy_mapping=auto: different policies play the agents of one environment"
-    )
+    pbt_mix_policies_in_one_env: bool = flag(True, "policy_mapping=auto: different policies play the agents of one env")
     pbt_period_env_steps: int = flag(5_000_000, "env steps of a policy between two of its PBT updates", ge=1)
     pbt_start_mutation: int = flag(20_000_000, "env steps of a policy before its first PBT update", ge=0)
     pbt_replace_fraction: float = flag(
@@ -40,11 +36,7 @@ class PopulationConfig:
     )
     pbt_mutation_rate: float = flag(0.15, "probability that a hyperparameter is mutated in a PBT update", ge=0, le=1)
     pbt_replace_reward_gap: float = flag(
-        0.1,
-        "a policy is replaced only if the other is better by more than this share of the larger of the two objectives"
-        " (absolute values)",
-        ge=0,
-        lt=1,
+        0.1, "a policy is replaced only by one better by more than this share of the larger |objective|", ge=0, lt=1
     )
     pbt_replace_reward_gap_absolute: float = flag(
         1e-6, "a policy is replaced only if the other is better by more than this", ge=0

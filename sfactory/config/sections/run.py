@@ -17,9 +17,7 @@ class RunConfig:
     env_kwargs: Mapping[str, Any] = flag({}, "keyword arguments for the environment's factory, as a JSON object")
     experiment: str = flag("default_experiment", "name of the run; an existing run of this name is resumed")
     train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
-    seed: int | None = flag(
-        None, "seed of environments, inference and learner; drawn at random and recorded if not given", ge=0
-    )
+    seed: int | None = flag(None, "seed of envs, inference and learner; drawn and recorded if not given", ge=0)
     restart_behavior: Literal["resume", "restart", "overwrite"] = flag(
         "resume",
         "what happens to an existing run of this name: resume continues it; restart archives it as NAME_oldNNNN; "
@@ -40,9 +38,7 @@ class RunConfig:
         10_000_000_000, "stop after this many frames, which are env steps x env_frameskip", gt=0
     )
     max_restarts: int = flag(
-        0,
-        "how often, in one session, all processes restart from the newest checkpoint after the learner failed",
-        ge=0,
+        0, "how often, in one session, all processes restart from the newest checkpoint after the learner failed", ge=0
     )
     train_for_seconds: float = flag(1e10, "stop after this many seconds of training (start-up not counted)", gt=0)
 
@@ -85,9 +81,7 @@ class EvaluationConfig:
     eval_interval_sec: float = flag(0.0, "seconds between the starts of two evaluations; 0 makes none", ge=0)
     eval_workers: int = flag(1, "processes that play the episodes of an evaluation", ge=1, le=64)
     eval_episodes: int = flag(10, "whole episodes of one evaluation, over all its workers", ge=1)
-    eval_deterministic: bool = flag(
-        True, "evaluations take the most probable action; False samples actions as training does"
-    )
+    eval_deterministic: bool = flag(True, "take the most probable action; False samples actions as training does")
 
 
 @dataclass(frozen=True)
@@ -133,9 +127,7 @@ class TuningConfig:
         " for the run: num_workers, num_envs_per_worker, worker_num_splits, inference and learner_num_threads, except"
         " those that the command line or the config file sets",
     )
-    autotune_seconds: float = flag(
-        3.0, "seconds that each trial is measured, without start-up and warm-up", ge=0.1, le=60
-    )
+    autotune_seconds: float = flag(3.0, "seconds that a trial is measured, after start-up and warm-up", ge=0.1, le=60)
     autotune_batch: bool = flag(
         False, "with autotune: also try larger and smaller batch_size, which changes what is learned from each step"
     )

@@ -16,11 +16,7 @@ class SamplingConfig:
     num_workers: int = flag(Cores.available().count, "number of actor processes", ge=1, le=4096)
     num_envs_per_worker: int = flag(2, "environments stepped by each actor; a multiple of worker_num_splits", ge=1)
     worker_num_splits: int = flag(
-        2,
-        "groups of environments per actor: with 2, one group steps while the other waits for actions; no effect with "
-        "local inference",
-        ge=1,
-        le=64,
+        2, "groups of envs per actor: one steps, others wait for actions; no effect with local inference", ge=1, le=64
     )
     inference: Literal["central", "local", "auto"] = flag(
         "central",
@@ -30,8 +26,7 @@ class SamplingConfig:
     )
     policy_workers_per_policy: int = flag(1, "inference processes per policy (central inference)", ge=1, le=64)
     async_rl: bool = flag(
-        True,
-        "collect while learning; False alternates collection of a dataset and learning, with a policy lag of exactly 0",
+        True, "collect while learning; False alternates between collecting a dataset and learning, with policy lag 0"
     )
     rollout: int = flag(32, "steps per trajectory", ge=1)
     min_traj_buffers_per_worker: int = flag(
@@ -42,9 +37,7 @@ class SamplingConfig:
         le=1024,
     )
     max_sample_requests_in_flight_per_worker: int = flag(
-        0,
-        "maximum trajectories of an actor that are being filled or wait for the learner; 0: as many as it has slots",
-        ge=0,
+        0, "maximum trajectories of an actor that are being filled or wait for the learner; 0: all of its slots", ge=0
     )
     decorrelate_experience_max_seconds: float = flag(
         0.0,
@@ -65,14 +58,10 @@ class SamplingConfig:
         (), "GPUs that actors see, one each in turn, for environments that simulate or render there", ge=0
     )
     max_workers_starting: int = flag(
-        0,
-        "actors that make and reset their environments at the same time; 0: twice the cores, at least 8",
-        ge=0,
+        0, "actors that make and reset their environments at the same time; 0: twice the cores, at least 8", ge=0
     )
     reset_timeout_seconds: float = flag(
-        120.0,
-        "time limit for making an environment and for one reset; an actor that exceeds it in a reset is replaced",
-        gt=0,
+        120.0, "time limit for making an env and for one reset; an actor whose reset exceeds it is replaced", gt=0
     )
     step_timeout_seconds: float = flag(
         120.0,
@@ -81,10 +70,7 @@ class SamplingConfig:
         ge=0,
     )
     max_worker_restarts: int = flag(
-        20,
-        "actors and policy workers that are replaced in one session after a kill, a crash or a hang; 0: the first "
-        "ends the run",
-        ge=0,
+        20, "actors and policy workers replaced per session after a kill, crash, hang; 0: the first ends the run", ge=0
     )
     max_env_restarts: int = flag(
         20,

@@ -14,7 +14,7 @@ class LearnerConfig:
 
     batch_size: int = flag(
         1024,
-        "agent steps in one minibatch; a multiple of rollout",
+        "agent steps in a minibatch; a multiple of rollout",
         ge=1,
         mutable=Mutable(0.25, 4.0, How.DOUBLE, on="pbt_optimize_batch_size", relative=True),
     )
@@ -24,16 +24,10 @@ class LearnerConfig:
         False, "draw new minibatches in each epoch: single steps with GAE and no memory, whole trajectories otherwise"
     )
     early_stop_loss_change: float = flag(
-        1e-6,
-        "stop the epochs over a dataset if the mean policy loss of an epoch differs by less than this from the "
-        "previous one",
-        ge=0,
+        1e-6, "stop the epochs over a dataset if an epoch changes the mean policy loss by less than this", ge=0
     )
     early_stop_kl: float = flag(
-        0.0,
-        "stop the epochs over a dataset if the policy has moved this far, as mean KL(behavior policy || policy) of an"
-        " epoch; 0 is off",
-        ge=0,
+        0.0, "stop the epochs over a dataset if an epoch's mean KL(behavior || policy) reaches this; 0 is off", ge=0
     )
     recurrence: int = flag(
         -1, "steps that gradients flow back through the memory; a divisor of rollout; -1: the whole rollout", ge=-1
@@ -53,32 +47,20 @@ class LearnerConfig:
         le=64,
     )
     ring_warmup: int = flag(
-        0,
-        "passes over the very first dataset; each later dataset gets one more, up to num_epochs; 0: num_epochs from "
-        "the start",
-        ge=0,
+        0, "passes over the first dataset; each later one gets one more, up to num_epochs; 0: always num_epochs", ge=0
     )
     ring_nonblocking: bool = flag(
-        False,
-        "with a ring of several datasets: if the next new dataset is not ready, pass over an old one instead of "
-        "waiting",
+        False, "with a ring of several datasets: if no new dataset is ready, pass over an old one instead of waiting"
     )
     replay_proportion: float = flag(
-        0.0,
-        "mean number of replayed trajectories for each new one; they take their share of the rows of a dataset; 0 is "
-        "off",
-        ge=0,
-        le=64,
+        0.0, "mean number of replayed trajectories for each new one; they take rows of a dataset; 0 is off", ge=0, le=64
     )
     replay_slots: int = flag(0, "trajectories of one env that are kept for replay; a new one replaces the oldest", ge=0)
     replay_include_new: bool = flag(
         False, "trajectories may be replayed in the dataset that they are new in; False: only in later ones"
     )
     max_replay_lag: int = flag(
-        10_000,
-        "mask replayed steps of policies that are this many updates older than the learner's; max_policy_lag applies "
-        "to new steps only",
-        ge=1,
+        10_000, "mask replayed steps this many updates older than the learner's policy; new steps: max_policy_lag", ge=1
     )
     learner_queue_policy: Literal["block", "drop_oldest"] = flag(
         "block",
@@ -97,31 +79,16 @@ class LearnerConfig:
         "train in a separate thread while the next batch is assembled; no effect where collection waits for training "
         "(async_rl=False or num_batches_to_accumulate=0)",
     )
-    learner_main_loop_num_cores: int = flag(
-        1, "threads of the learner that copy trajectories into batches", ge=1, le=64
-    )
+    learner_main_loop_num_cores: int = flag(1, "learner's threads that copy trajectories into batches", ge=1, le=64)
     num_batchers: int = flag(
-        1,
-        "threads that assemble datasets, one dataset each; num_batches_to_accumulate must hold all of them; at most "
-        "num_workers",
-        ge=1,
-        le=16,
+        1, "threads that assemble a dataset each, up to num_workers; num_batches_to_accumulate holds all", ge=1, le=16
     )
     num_gpu_slots: int = flag(
-        2,
-        "datasets on the device, so that one is loaded while another is learned from; 1: one after the other; no "
-        "effect on a CPU",
-        ge=1,
-        le=16,
+        2, "datasets on the device; with 2, one is loaded while the other trains; no effect on a CPU", ge=1, le=16
     )
-    num_loader_threads: int = flag(
-        1, "threads that load datasets into the device's slots; no effect on a CPU", ge=1, le=16
-    )
+    num_loader_threads: int = flag(1, "threads that load datasets into the device; no effect on a CPU", ge=1, le=16)
     publish_interval: int = flag(
-        1,
-        "updates (optimizer steps) between two publications of the weights to actors and policy workers, checked "
-        "after each pass over a dataset",
-        ge=1,
+        1, "updates (optimizer steps) between publications of the weights, checked after each pass over a dataset", ge=1
     )
     microbatch_size: int = flag(
         0,
@@ -131,10 +98,7 @@ class LearnerConfig:
         ge=0,
     )
     max_bad_steps: int = flag(
-        10,
-        "updates in a row with a loss or gradient that is not finite, all skipped, before the run stops and saves the"
-        " batch",
-        ge=1,
+        10, "skipped updates in a row (loss or gradient not finite) after which the run saves the batch and stops", ge=1
     )
     learner_cores: int = flag(0, "cores that actors are not pinned to, reserved for the learner; 0: none", ge=0)
     learner_num_threads: int = flag(
@@ -150,34 +114,21 @@ class AlgoConfig:
     """The objective: targets, losses and their coefficients."""
 
     gamma: float = flag(
-        0.99,
-        "discount factor",
-        ge=0.0,
-        le=1.0,
-        mutable=Mutable(0.5, 0.99999, How.ONE_MINUS, on="pbt_optimize_gamma"),
+        0.99, "discount factor", ge=0.0, le=1.0, mutable=Mutable(0.5, 0.99999, How.ONE_MINUS, on="pbt_optimize_gamma")
     )
     with_vtrace: bool = flag(True, "V-trace targets; False uses GAE")
     vtrace_rho: float | None = flag(
-        1.0,
-        "V-trace: clip for the importance weight of a target's own step; none: not clipped",
-        gt=0,
-        mutable=_IMPORTANCE,
+        1.0, "V-trace: clip for the importance weight of a target's own step; none: no clip", gt=0, mutable=_IMPORTANCE
     )
     vtrace_pg_rho: float | None = flag(
-        1.0,
-        "V-trace: clip for the importance weight of the policy gradient; none: not clipped",
-        gt=0,
-        mutable=_IMPORTANCE,
+        1.0, "V-trace: clip for the importance weight of the policy gradient; none: no clip", gt=0, mutable=_IMPORTANCE
     )
     vtrace_c: float | None = flag(
-        1.0,
-        "V-trace: clip for the importance weight that passes later steps back into a target; none: not clipped",
-        gt=0,
-        mutable=_IMPORTANCE,
+        1.0, "V-trace: clip for the weight that brings later steps to targets; none: no clip", gt=0, mutable=_IMPORTANCE
     )
     vtrace_lambda: float = flag(
         1.0,
-        "V-trace: factor of that weight, like lambda of GAE: 0 looks one step ahead, 1 to the end",
+        "V-trace: factor of that weight, like GAE's: 0 looks one step ahead, 1 to the end",
         ge=0.0,
         le=1.0,
         mutable=Mutable(0.5, 1.0, How.UNIFORM),
@@ -188,33 +139,24 @@ class AlgoConfig:
         " policy_loss=pg, none with ppo_clip, which has an importance weight already",
     )
     vtrace_drop_last_ts: bool = flag(
-        False,
-        "V-trace: do not learn from the last step of a rollout, which the others bootstrap from; only to compare with"
-        " software that does so",
+        False, "V-trace: only bootstrap from the last step of a rollout; for comparisons with software that does so"
     )
     gae_lambda: float = flag(
-        0.95,
-        "lambda of GAE (when with_vtrace is False)",
-        ge=0.0,
-        le=1.0,
-        mutable=Mutable(0.5, 0.999, How.ONE_MINUS),
+        0.95, "lambda of GAE (when with_vtrace is False)", ge=0.0, le=1.0, mutable=Mutable(0.5, 0.999, How.ONE_MINUS)
     )
-    policy_loss: Literal["ppo_clip", "pg"] = flag(
-        "ppo_clip", "ppo_clip is the clipped surrogate, pg the plain policy gradient"
-    )
+    policy_loss: Literal["ppo_clip", "pg"] = flag("ppo_clip", "ppo_clip: clipped surrogate; pg: plain policy gradient")
     ppo_clip_ratio: float = flag(
         0.1, "the ratio is clipped to [1/(1+e), 1+e] with this e", gt=0, mutable=Mutable(0.01, 1.0, on="with_pbt")
     )
     ppo_clip_value: float = flag(
         1.0,
-        "range of the value clip around the behavior value, in the network's unit; 0 is off",
+        "value clip around the behavior value, in the network's unit; 0 is off",
         ge=0,
         mutable=Mutable(0.01, 100.0, on="with_pbt"),
     )
     value_loss_coeff: float = flag(0.5, "weight of the value loss", ge=0, mutable=Mutable(0.001, 100.0, on="with_pbt"))
     exploration_loss: Literal["entropy", "symmetric_kl", "none"] = flag(
-        "entropy",
-        "entropy is a bonus; symmetric_kl is a penalty on the distance to the uniform policy (discrete actions)",
+        "entropy", "entropy is a bonus; symmetric_kl penalizes the distance to the uniform policy (discrete actions)"
     )
     exploration_loss_coeff: float = flag(
         0.003, "weight of the exploration term", ge=0, mutable=Mutable(1e-6, 1.0, on="with_pbt")
@@ -251,14 +193,10 @@ class AlgoConfig:
     reward_clip: float = flag(1000.0, "scaled rewards are clipped to [-c, c] with this c in learning", gt=0)
     aux_loss_coeff: float = flag(0.1, "weight of the auxiliary loss", ge=0, mutable=Mutable(1e-4, 10.0))
     use_cpc: bool = flag(
-        False,
-        "auxiliary loss CPC|A: from the memory and the actions, distinguish the observations of later steps from "
-        "others",
+        False, "CPC|A, an auxiliary loss: from memory and actions, tell apart observations of later steps and others"
     )
     cpc_forward_steps: int = flag(8, "CPC|A: maximum steps to look ahead", ge=1)
-    cpc_time_subsample: int = flag(
-        6, "CPC|A: steps of a rollout, drawn for each loss, that predictions start from", ge=1
-    )
+    cpc_time_subsample: int = flag(6, "CPC|A: steps of a rollout, drawn for each loss, that predictions start at", ge=1)
     cpc_forward_subsample: int = flag(2, "CPC|A: number of the steps ahead that are drawn to be predicted", ge=1)
 
 
@@ -267,9 +205,7 @@ class OptimConfig:
     """The optimizer, and the schedules of its rates."""
 
     optimizer: Literal["adam", "adamw", "rmsprop", "lamb", "muon"] = flag(
-        "adam",
-        "type of optimizer; lamb and muon need the extra sfactory[optimizers]; muon steps matrices, and Adam all "
-        "other weights",
+        "adam", "type; lamb and muon need the extra sfactory[optimizers]; muon steps matrices, Adam all other weights"
     )
     learning_rate: float = flag(1e-4, "the optimizer's learning rate", gt=0, mutable=Mutable(1e-7, 0.1, on="with_pbt"))
     lr_schedule: str = flag(
@@ -284,34 +220,22 @@ class OptimConfig:
     lr_adaptive_max: float = flag(1e-2, "highest rate of the kl_adaptive schedules", gt=0)
     separate_value_optimizer: bool = flag(
         False,
-        "train the critic with its own optimizer, of the same type, with value_lr; needs "
-        "actor_critic_share_weights=False",
+        "train the critic with its own optimizer (same type, rate value_lr); needs actor_critic_share_weights=False",
     )
     value_lr: float = flag(
         5e-4, "learning rate of the critic's own optimizer; 0 freezes the critic", ge=0, mutable=Mutable(1e-7, 0.1)
     )
     value_lr_schedule: str = flag(
-        "",
-        "points as 0:5e-4,20e6:1e-6 (trained env steps:rate) of the critic's own optimizer, which replace value_lr; "
-        "empty: value_lr throughout",
+        "", "points as 0:5e-4,20e6:1e-6 (trained env steps:rate) that replace value_lr; empty: value_lr throughout"
     )
     weight_decay: float = flag(
-        0.0,
-        "adamw, lamb, muon: each step shrinks weights by rate x this, independent of the gradient; 0 is off",
-        ge=0,
-        mutable=Mutable(1e-6, 1.0),
+        0.0, "adamw, lamb, muon: each step shrinks weights by rate x this; 0 is off", ge=0, mutable=Mutable(1e-6, 1.0)
     )
-    adam_eps: float = flag(
-        1e-6, "Adam's epsilon, and that of adamw, lamb and muon's Adam", gt=0, mutable=Mutable(1e-10, 0.01)
-    )
+    adam_eps: float = flag(1e-6, "epsilon of Adam, adamw, lamb and muon's Adam", gt=0, mutable=Mutable(1e-10, 0.01))
     adam_beta1: float = flag(
-        0.9,
-        "Adam's beta1, and that of adamw, lamb and muon's Adam",
-        ge=0,
-        lt=1,
-        mutable=Mutable(0.5, 0.999, How.ONE_MINUS),
+        0.9, "beta1 of Adam, adamw, lamb and muon's Adam", ge=0, lt=1, mutable=Mutable(0.5, 0.999, How.ONE_MINUS)
     )
-    adam_beta2: float = flag(0.999, "Adam's beta2, and that of adamw, lamb and muon's Adam", ge=0, lt=1)
+    adam_beta2: float = flag(0.999, "beta2 of Adam, adamw, lamb and muon's Adam", ge=0, lt=1)
     rmsprop_alpha: float = flag(0.99, "RMSprop: decay of the running mean of squared gradients", ge=0, lt=1)
     rmsprop_momentum: float = flag(0.0, "RMSprop: momentum; 0 is off", ge=0, lt=1)
     rmsprop_eps: float = flag(0.01, "RMSprop: epsilon", gt=0)

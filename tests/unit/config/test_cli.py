@@ -101,11 +101,7 @@ def test_values_that_no_flag_can_have_are_refused_all_at_once() -> None:
         (["--no_benchmark"], "--no_benchmark", "--benchmark=False"),
         (["--xyzzy=3"], "--xyzzy", "--help"),
         (["--num-sgd-iter=3"], "--num-sgd-iter", "is RLlib's name; here it is --num_epochs"),
-        (
-            ["--hidden_size=64"],
-            "--hidden_size",
-            "is Sample Factory 1's name; here it is --rnn_size or --encoder",
-        ),
+        (["--hidden_size=64"], "--hidden_size", "is Sample Factory 1's name; here it is --rnn_size or --encoder"),
         (["--gamma=0.9", "--gamma", "0.8"], "--gamma", "0.9, then 0.8"),
         (["train"], "'train'", "--name=value"),
         (["-gamma=0.9"], "-gamma=0.9", "--gamma=0.9"),
