@@ -95,7 +95,7 @@ def entries() -> list[Entry]:
 
 def our_flags() -> dict[str, Flag]:
     """All flags by name; where train and another command share a name, it is train's."""
-    return {**launcher_flags(), **plot_flags(), **export_flags(), **enjoy_flags(), **all_flags()}
+    return {**launcher_flags, **plot_flags, **export_flags, **enjoy_flags, **all_flags()}
 
 
 def default_text(flag: Flag) -> str:
@@ -183,10 +183,10 @@ def _our_part(origins: Origins) -> list[str]:
         lines += ["", f"### {section}", "", (section_type.__doc__ or "").strip(), ""]
         lines += _flag_table(flags, origins)
     others: list[tuple[str, type, Mapping[str, Flag]]] = [
-        ("enjoy", EnjoyConfig, enjoy_flags()),
-        ("export", ExportConfig, export_flags()),
-        ("launcher", LauncherConfig, launcher_flags()),
-        ("plot", PlotConfig, plot_flags()),
+        ("enjoy", EnjoyConfig, enjoy_flags),
+        ("export", ExportConfig, export_flags),
+        ("launcher", LauncherConfig, launcher_flags),
+        ("plot", PlotConfig, plot_flags),
     ]
     for name, settings, known in others:
         lines += ["", f"## The flags of sfactory.{name} ({len(known)})", "", (settings.__doc__ or "").strip(), ""]

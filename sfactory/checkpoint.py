@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sfactory import atomic
 from sfactory.checkpoint_file import (
@@ -57,18 +57,11 @@ class Loaded:
     skipped: Mapping[Path, str]
 
 
-@dataclass(frozen=True, order=True)
-class _Entry:
-    """One payload file and the numbers in its name; entries sort from oldest to newest."""
+class _Entry(NamedTuple):
+    """A payload file and the numbers in its name, a train step and an env step; entries sort from oldest to newest."""
 
-    train_step: int
-    env_steps: int
+    place: tuple[int, int]
     path: Path
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """When in its run it was saved."""
-        return self.train_step, self.env_steps
 
 
 def is_checkpoint(name: str) -> bool:
@@ -84,9 +77,7 @@ class CheckpointDir:
     """
 
     def __init__(self, path: Path | str, keep: int) -> None:
-        """``keep`` latest checkpoints survive a save."""
-        if keep < 1:
-            raise ValueError(f"keep={keep}: at least one checkpoint must be kept")
+        """``keep`` latest checkpoints, at least one, survive a save."""
         self.path = Path(path)
         self._keep = keep
         self._abandoned: set[Path] = set()  # saved after the checkpoint that the run resumed from
@@ -111,8 +102,7 @@ class CheckpointDir:
     def save_best(self, payload: Mapping[str, Any], train_step: int, env_steps: int, metric: float) -> Path:
         """Save as ``best_<train_step>_<env_steps>_<metric>.pth``, then delete the previous best one.
 
-        Checkpoints that are not of this run's past are renamed as in ``save``. Raises as ``save``, and ValueError if
-        ``metric`` is not finite.
+        Otherwise as ``save``. Raises ValueError, too, if ``metric`` is not finite.
         """
         if not math.isfinite(metric):
             raise ValueError(f"metric={metric} of the best policy at env step {env_steps} is not finite")
@@ -120,10 +110,7 @@ class CheckpointDir:
         return self._save("best", name, payload, train_step, env_steps)
 
     def save_milestone(self, payload: Mapping[str, Any], train_step: int, env_steps: int) -> Path:
-        """Save as ``milestones/checkpoint_<train_step>_<env_steps>.pth``, which is never deleted.
-
-        Checkpoints that are not of this run's past are renamed as in ``save``. Raises as ``save``.
-        """
+        """Save as ``milestones/checkpoint_<train_step>_<env_steps>.pth``, never deleted; otherwise as ``save``."""
         return self._save("milestone", f"checkpoint_{train_step:09d}_{env_steps}.pth", payload, train_step, env_steps)
 
     def load(self, kind: Kind = "latest") -> Loaded | None:
@@ -166,10 +153,10 @@ class CheckpointDir:
             CheckpointError: there is none (the text lists the steps that exist), or it cannot be loaded.
         """
         listings = {each: self._listing(each) for each in (_KINDS if kind is None else (kind,))}
-        steps = {each: ", ".join(str(entry.env_steps) for entry in known) for each, known in listings.items()}
+        steps = {each: ", ".join(str(entry.place[1]) for entry in known) for each, known in listings.items()}
         found = [f"{each}: {numbers}" for each, numbers in steps.items() if numbers]
         advice = f"There are {'; '.join(found)}." if found else "There is none."
-        paths = [e.path for known in listings.values() for e in reversed(known) if e.env_steps == env_steps]
+        paths = [e.path for known in listings.values() for e in reversed(known) if e.place[1] == env_steps]
         loaded = _first_usable(paths, f"{self.path} holds, for env step {env_steps},", advice)
         if loaded is None:
             which = "checkpoint" if kind is None else f"{kind} checkpoint"
@@ -182,10 +169,8 @@ class CheckpointDir:
 
     def _alternative(self, kind: Kind) -> str:
         others = [other for other in _KINDS if other != kind and self._listing(other)]
-        advice = "Restore one from a backup"
-        if others:
-            advice = f"Resume from the {others[0]} one with --load_checkpoint_kind={others[0]}"
-        return f"{advice}, or start a new run with another --experiment."
+        here = f"Resume from the {others[0]} one with --load_checkpoint_kind={others[0]}" if others else ""
+        return f"{here or 'Restore one from a backup'}, or start a new run with another --experiment."
 
     def _folder(self, kind: Kind) -> Path:
         return self.path / MILESTONES if kind == "milestone" else self.path
@@ -194,7 +179,7 @@ class CheckpointDir:
         """Payload files of a kind that are not abandoned, oldest first."""
         named = [(_NAMES[kind].fullmatch(path.name), path) for path in self._folder(kind).glob("*.pth")]
         return sorted(
-            _Entry(int(match[1]), int(match[2]), path)
+            _Entry((int(match[1]), int(match[2])), path)
             for match, path in named
             if match is not None and path not in self._abandoned
         )

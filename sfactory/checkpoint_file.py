@@ -54,12 +54,8 @@ def sidecar_of(path: Path) -> Path:
 def commit(path: Path, payload: Mapping[str, Any], train_step: int, env_steps: int) -> None:
     """Write one checkpoint; when this returns it is on the disk. See NOTE [Checkpoint commit].
 
-    Raises:
-        CannotSaveError: the disk is full or refuses; an earlier checkpoint is untouched, try again later.
-        TypeError: the payload holds a value of another type; the text names its place.
+    Raises CannotSaveError and TypeError as ``CheckpointDir.save``.
     """
-    if train_step < 0 or env_steps < 0:
-        raise ValueError(f"checkpoint of train step {train_step} and env step {env_steps}: negative")
     plain = _plain(dict(payload), "payload")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -246,12 +242,11 @@ def read(path: Path) -> Payload:
         # A hostile or damaged pickle can make the reader raise anything, and the search must continue.
         first_line = (str(error).splitlines() or [""])[0]
         raise Unusable(f"it cannot be loaded safely: {type(error).__name__}: {first_line}") from error
+    if not isinstance(payload, dict):
+        raise Unusable(f"it holds a {type(payload).__name__} where a dict is expected")
     try:
-        plain = _plain(payload, "payload")
+        return _plain(payload, "payload")  # type: ignore[no-any-return]
     except TypeError as error:
         raise Unusable(str(error)) from error
     except RecursionError as error:
         raise Unusable("its content is nested without an end") from error
-    if not isinstance(plain, dict):
-        raise Unusable(f"it holds a {type(plain).__name__} where a dict is expected")
-    return plain

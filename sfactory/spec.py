@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium.spaces as spaces
 import numpy as np
-import numpy.typing as npt
 
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError
@@ -46,8 +45,7 @@ class DiscreteHead:
 
 @dataclass(frozen=True)
 class BoxHead:
-    """A vector of ``size`` reals in the policy's own unit, clipped to [low, high]: the env gets
-    center + scale * action.
+    """A vector of ``size`` reals in the policy's unit, clipped to [low, high]: the env gets center + scale * action.
 
     low, high: bounds in the policy's unit: those of the env with center 0 and scale 1, or -1 and 1. center, scale:
     one number per dimension. squashed: dimensions with finite bounds are not clipped; the env gets the tanh of their
@@ -151,23 +149,14 @@ class EnvSpec:
         return len(self.agents) or 1
 
 
-def _join(prefix: str, name: object) -> str:
-    return f"{prefix}/{name}" if prefix else str(name)
-
-
 def leaves(
     space: spaces.Space[Any], path: tuple[object, ...] = ()
 ) -> Iterator[tuple[tuple[object, ...], spaces.Space[Any]]]:
     """The spaces in ``space`` that are no containers, with their index paths; () for a space that is not nested."""
-    children: Iterable[tuple[object, spaces.Space[Any]]]
-    if isinstance(space, spaces.Dict):
-        children = space.spaces.items()
-    elif isinstance(space, spaces.Tuple):
-        children = enumerate(space.spaces)
-    else:
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
         yield path, space
         return
-    for name, child in children:
+    for name, child in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
         yield from leaves(child, (*path, name))
 
 
@@ -226,18 +215,16 @@ def _values(space: spaces.Space[Any]) -> tuple[tuple[int, ...], tuple[int, ...],
     if isinstance(space, spaces.Discrete):
         return (int(space.n),), (int(space.start),), True
     if isinstance(space, spaces.MultiDiscrete):
-        return _alike(np.ravel(space.nvec)), _alike(np.ravel(space.start)), True
+        return _alike(np.ravel(space.nvec).tolist()), _alike(np.ravel(space.start).tolist()), True
     if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind in "iu":
-        starts, last = _alike(space.low.ravel()), _alike(space.high.ravel())
-        most = max(len(starts), len(last))
-        pairs = zip(starts * (most // len(starts)), last * (most // len(last)), strict=True)
-        return tuple(high - low + 1 for low, high in pairs), starts * (most // len(starts)), False
+        low, high = space.low.ravel().tolist(), space.high.ravel().tolist()
+        return _alike([last - first + 1 for first, last in zip(low, high, strict=True)]), _alike(low), False
     return (), (), False
 
 
-def _alike(values: npt.NDArray[Any]) -> tuple[int, ...]:
+def _alike(values: list[int]) -> tuple[int, ...]:
     """The values, or one of them if all are equal."""
-    return (int(values[0]),) if (values == values[0]).all() else tuple(values.tolist())
+    return (values[0],) if len(set(values)) == 1 else tuple(values)
 
 
 def _heads_of(where: str, space: spaces.Space[Any]) -> Iterator[ActionHead]:
@@ -249,7 +236,7 @@ def _heads_of(where: str, space: spaces.Space[Any]) -> Iterator[ActionHead]:
         yield BoxHead(where, tuple(space.shape), np.dtype(space.dtype).name, tuple(low.tolist()), tuple(high.tolist()))
     else:
         for index, (n, start) in enumerate(zip(*choices_of_action(space, where), strict=True)):
-            yield DiscreteHead(_join(where, index), n, start)
+            yield DiscreteHead(f"{where}/{index}", n, start)
 
 
 def choices_of_action(space: spaces.Space[Any], where: str) -> tuple[list[int], list[int]]:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -20,8 +18,8 @@ from sfactory.errors import EnvError
 
 Layout = Literal["flat", "choices", "hw", "hwc", "chw", "thwc", "tchw"]
 
-# Dimensions of images (t: stack, h: height, w: width, c: channels)
-_RANKS: Mapping[str, int] = MappingProxyType({"hw": 2, "hwc": 3, "chw": 3, "thwc": 4, "tchw": 4})
+# Their letters are the dimensions: t: stack, h: height, w: width, c: channels
+_IMAGES = ("hw", "hwc", "chw", "thwc", "tchw")
 _COLORS = (1, 3, 4)  # channels of a grey, a colored, and a colored image with transparency
 _SMALLEST_SIDE = 16  # of what is taken for an image: smaller arrays are rather boards and views of grids
 
@@ -58,7 +56,7 @@ class TensorSpec:
     @property
     def is_image(self) -> bool:
         """Whether it is read by convolutions."""
-        return self.layout in _RANKS
+        return self.layout in _IMAGES
 
     @property
     def image_shape(self) -> ImageShape:
@@ -95,38 +93,29 @@ def with_layouts(obs: ObsSpec, config: ModelConfig) -> ObsSpec:
 
 
 def _image_shape(shape: tuple[int, ...], layout: Layout) -> ImageShape:
-    if layout == "hw":
-        return ImageShape(1, *shape)
-    if layout == "hwc":
-        return ImageShape(shape[2], shape[0], shape[1])
-    if layout == "thwc":
-        return ImageShape(shape[0] * shape[3], shape[1], shape[2])
-    if layout == "tchw":
-        return ImageShape(shape[0] * shape[1], shape[2], shape[3])
-    return ImageShape(*shape)
+    sizes = dict(zip(layout, shape, strict=True))
+    return ImageShape(sizes.get("t", 1) * sizes.get("c", 1), sizes["h"], sizes["w"])
 
 
 def _default_layout(spec: TensorSpec, config: ModelConfig) -> Layout:
     if spec.categorical and config.one_hot_max:
         return "choices"
-    if spec.dtype == "uint8":
-        for layout in _candidates(spec.shape):
-            _, height, width = _image_shape(spec.shape, layout)
-            if min(height, width) >= _SMALLEST_SIDE:
-                return layout
-    return "flat"
+    layout = _layout_of_image(spec.shape) if spec.dtype == "uint8" else None
+    if layout is None or min(_image_shape(spec.shape, layout)[1:]) < _SMALLEST_SIDE:
+        return "flat"
+    return layout
 
 
-def _candidates(shape: tuple[int, ...]) -> tuple[Layout, ...]:
-    """Layouts of an array of that shape if it is an image, the most likely one first."""
+def _layout_of_image(shape: tuple[int, ...]) -> Layout | None:
+    """The most likely layout of an array of that shape if it is an image; None if it is none."""
     if len(shape) == 2:
-        return ("hw",)
+        return "hw"
     if len(shape) == 3:
         # Channels are fewer than rows and columns: (84, 84, 3) is hwc; (4, 84, 84) and 17 planes (17, 9, 9) are chw.
-        return ("hwc",) if shape[2] < min(shape[0], shape[1]) else ("chw",)
+        return "hwc" if shape[2] < min(shape[0], shape[1]) else "chw"
     if len(shape) == 4:
-        return ("thwc",) if shape[3] in _COLORS else ("tchw",) if shape[1] in _COLORS else ()
-    return ()
+        return "thwc" if shape[3] in _COLORS else "tchw" if shape[1] in _COLORS else None
+    return None
 
 
 def _given(entries: tuple[str, ...], paths: list[str]) -> dict[str, Layout]:
@@ -148,8 +137,8 @@ def _require_fit(path: str, spec: TensorSpec, layout: Layout) -> None:
     where = f"--obs_layout={path}={layout}: observation {path!r} of shape {spec.shape} and dtype {spec.dtype}"
     if layout == "choices" and not spec.sizes:
         raise EnvError(f"{where} has no finite number of values: its space must be integer with finite bounds")
-    if layout in _RANKS and len(spec.shape) != _RANKS[layout]:
-        raise EnvError(f"{where} has {len(spec.shape)} dimensions, and this layout needs {_RANKS[layout]}")
+    if layout in _IMAGES and len(spec.shape) != len(layout):
+        raise EnvError(f"{where} has {len(spec.shape)} dimensions, and this layout needs {len(layout)}")
 
 
 def describe(path: str, spec: TensorSpec, normalized: bool) -> str:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, Reading, did_you_mean, shown, value_text
 from sfactory.errors import ConfigError
 
@@ -94,21 +95,21 @@ def ancestor_hint(name: str, known: Collection[str], prefix: str = "") -> str:
 
 
 CONFIG_FLAG = "config"
+# A setting of the command line, not of the run.
+CONFIG = Flag(CONFIG_FLAG, "", str, "flags.yaml", FlagInfo("file of flags"))
 
 
 @dataclass
 class CommandLine(Reading):
     """The content of a command line."""
 
-    config_path: str | None = None
     help: bool = False
 
 
-def scan(argv: Sequence[str], flags: Mapping[str, Flag], takes_config: bool = True) -> CommandLine:
-    """Read all of ``argv`` by ``flags`` (and --config, if taken); problems are collected, never raised."""
+def scan(argv: Sequence[str], flags: Mapping[str, Flag]) -> CommandLine:
+    """Read all of ``argv`` by ``flags``; problems are collected, never raised."""
     line = CommandLine()
     seen: dict[str, str] = {}
-    others = [CONFIG_FLAG] if takes_config else []
     position = 0
     while position < len(argv):
         token = argv[position]
@@ -121,44 +122,29 @@ def scan(argv: Sequence[str], flags: Mapping[str, Flag], takes_config: bool = Tr
             continue
         typed, equals, text = token[2:].partition("=")
         name = typed.replace("-", "_")
-        words = (
-            [text]
-            if equals
-            else _following(argv[position:], flags[name].is_list if name in flags else name != CONFIG_FLAG)
-        )
+        words = [text] if equals else _following(argv[position:], flags.get(name))
         position += 0 if equals else len(words)
-        if name not in flags and name not in others:
-            line.problems.append(_unknown(typed, name, [*flags, *others]))
+        if name not in flags:
+            line.problems.append(_unknown(typed, name, flags))
         elif name in seen:
             twice = f"{seen[name]}, then {shown(' '.join(words))}"
             line.problems.append(f"--{name}: given more than once ({twice}); give it once")
             line.broken.add(name)
         else:
             seen[name] = shown(" ".join(words))
-            _take(line, flags.get(name), words)
+            if words:
+                line.take(flags[name], " ".join(words))
+            else:
+                line.problems.append(f"--{name}: needs a value{_value_advice(flags[name])}")
+                line.broken.add(name)
     return line
 
 
-def _following(tokens: Sequence[str], is_list: bool) -> list[str]:
+def _following(tokens: Sequence[str], flag: Flag | None) -> list[str]:
     """The tokens that belong to the flag before them: one, or all before the next flag if it may take a list."""
     # A single dash begins a negative number, never a flag.
     words = list(itertools.takewhile(lambda token: not token.startswith("--"), tokens))
-    return words if is_list else words[:1]
-
-
-def _take(line: CommandLine, flag: Flag | None, words: list[str]) -> None:
-    """Store the value of one flag; ``flag`` is None for --config."""
-    text = " ".join(words)
-    if flag is None:
-        line.config_path = text or None
-        if not text:
-            line.problems.append(f"--{CONFIG_FLAG}: needs the path of a file, for example --{CONFIG_FLAG}=flags.yaml")
-        return
-    if words:
-        line.take(flag, text)
-    else:
-        line.problems.append(f"--{flag.name}: needs a value{_value_advice(flag)}")
-        line.broken.add(flag.name)
+    return words if flag is None or flag.is_list else words[:1]
 
 
 def _value_advice(flag: Flag) -> str:
@@ -171,7 +157,7 @@ def _value_advice(flag: Flag) -> str:
     return f": --{flag.name}=..." if flag.default == "" else f", for example {flag.example()}"
 
 
-def _unknown(typed: str, name: str, known: Sequence[str]) -> str:
+def _unknown(typed: str, name: str, known: Collection[str]) -> str:
     hint = ancestor_hint(name, known, prefix="--")
     if hint:
         return f"--{shown(typed)}: {hint}"

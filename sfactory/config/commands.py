@@ -27,7 +27,7 @@ Settings = TypeVar("Settings")
 
 
 class Command(Generic[Settings]):
-    """The command line of ``python -m sfactory.<name>``. ``kind``: the dataclass of its flags."""
+    """The command line of ``python -m sfactory.<name>``. ``kind``: the dataclass of its ``flags``."""
 
     def __init__(
         self,
@@ -38,13 +38,9 @@ class Command(Generic[Settings]):
         usage: str = "--experiment=NAME",
     ) -> None:
         """``about``: what ``--help`` says the command does; ``usage``: what its command line begins with."""
-        self._flags = types.MappingProxyType(flags_of(name, kind))
+        self.flags: Mapping[str, Flag] = types.MappingProxyType(flags_of(name, kind))
         self._kind, self._clashes = kind, clashes
         self._help = (f"sfactory.{name} {usage}", about)
-
-    def flags(self) -> Mapping[str, Flag]:
-        """The command's flags by name."""
-        return self._flags
 
     def read(self, argv: Sequence[str], problems: Sequence[str] = ()) -> Settings:
         """The settings that ``argv`` (without the program's name) asks for.
@@ -52,9 +48,9 @@ class Command(Generic[Settings]):
         Raises ConfigError with every problem, those in ``problems`` first. With ``--help`` prints the flags to stdout
         and raises SystemExit(0), whatever else is wrong.
         """
-        line = scan(argv, self._flags, takes_config=False)
+        line = scan(argv, self.flags)
         if line.help:
-            print(command_help(*self._help, self._flags.values()), end="")
+            print(command_help(*self._help, self.flags.values()), end="")
             raise SystemExit(0)
         settings = self._kind(**line.values)
         found = [*problems, *line.problems, *self._value_problems(settings, line.broken)]
@@ -64,10 +60,10 @@ class Command(Generic[Settings]):
 
     def _value_problems(self, settings: Settings, broken: set[str]) -> list[str]:
         """Problems of the values that could be read."""
-        values = {name: getattr(settings, name) for name in self._flags}
+        values = {name: getattr(settings, name) for name in self.flags}
         problems = [
             f"{assigned(name, values[name])}: {text}"
-            for name, known in self._flags.items()
+            for name, known in self.flags.items()
             if name not in broken and (text := value_problem(known, values[name])) is not None
         ]
         problems += [

@@ -64,7 +64,7 @@ def _clashes(config: EnjoyConfig) -> Iterator[Clash]:
         )
         yield "video_name", text, ()
     for name in ("video_name", "video_frames"):
-        if not config.save_video and getattr(config, name) != enjoy_flags()[name].default:
+        if not config.save_video and getattr(config, name) != enjoy_flags[name].default:
             yield name, "needs --save_video=True", ("save_video",)
 
 

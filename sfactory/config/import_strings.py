@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import types
 from collections.abc import Callable
 
 from sfactory.config.flags import did_you_mean
@@ -21,31 +20,20 @@ def find_callable(reference: str) -> Callable[..., object]:
 
     Raises Unresolved, with what the module raised as its cause, if there is none.
     """
-    holder, module, name = _holder(reference)
-    found = getattr(holder, name, None)
-    if callable(found):
-        return found  # type: ignore[no-any-return]
-    if found is not None:
-        raise Unresolved(f"{name!r} is {described(found)}; it must be a function or class")
-    raise _absent(holder, module, name, [each for each in vars(holder) if callable(getattr(holder, each))])
+    found = find_object(reference)
+    if not callable(found):
+        raise Unresolved(f"{reference.partition(':')[2]!r} is {described(found)}; it must be a function or class")
+    return found
 
 
 def find_object(reference: str) -> object:
     """The object that ``reference``, module:name, names; otherwise as ``find_callable``."""
-    holder, module, name = _holder(reference)
-    if not hasattr(holder, name):
-        raise _absent(holder, module, name, list(vars(holder)))
-    return getattr(holder, name)
-
-
-def _holder(reference: str) -> tuple[types.ModuleType, str, str]:
-    """The module, its name, and the name within it."""
     module, colon, name = reference.partition(":")
     if not (module and colon and name.isidentifier()):
         raise Unresolved("it must be module:name, the module as in an import statement (my_package.my_module:MyClass)")
     import_current_directory()
     try:
-        return importlib.import_module(module), module, name
+        holder = importlib.import_module(module)
     # The user's module may raise anything while it is imported, and may even call sys.exit.
     except (Exception, SystemExit) as error:
         advice = "correct the module"
@@ -56,11 +44,11 @@ def _holder(reference: str) -> tuple[types.ModuleType, str, str]:
         raise Unresolved(
             f"module {module!r} cannot be imported from {os.getcwd()}: {named(error)}; {advice}"
         ) from error
-
-
-def _absent(holder: types.ModuleType, module: str, name: str, known: list[str]) -> Unresolved:
-    advice = did_you_mean(name, known, prefix=f"{module}:") or "; name a function or class that it has"
-    return Unresolved(f"module {module!r} ({getattr(holder, '__file__', None) or 'no file'}) has no {name!r}{advice}")
+    if not hasattr(holder, name):
+        advice = did_you_mean(name, vars(holder), prefix=f"{module}:") or "; name a function or class that it has"
+        file = getattr(holder, "__file__", None) or "no file"
+        raise Unresolved(f"module {module!r} ({file}) has no {name!r}{advice}")
+    return getattr(holder, name)
 
 
 def import_current_directory() -> None:

@@ -60,9 +60,9 @@ def _clashes(config: LauncherConfig) -> Iterator[Clash]:
         yield "num_gpus", advice, ("experiments_per_gpu",)
     if config.slurm_partition is not None and not _NAMES.fullmatch(config.slurm_partition):
         yield "slurm_partition", "must be a name, or several separated by commas", ()
-    of_slurm = [name for name in launcher_flags() if name.startswith("slurm_")]
+    of_slurm = [name for name in launcher_flags if name.startswith("slurm_")]
     for name in _OF_PROCESSES if config.backend == "slurm" else of_slurm:
-        if getattr(config, name) != launcher_flags()[name].default:
+        if getattr(config, name) != launcher_flags[name].default:
             yield name, f"has no effect with --backend={config.backend}; leave it out", ("backend",)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sfactory.config.argv import CommandLine, scan
+from sfactory.config.argv import CONFIG, CONFIG_FLAG, CommandLine, scan
 from sfactory.config.config_file import ConfigFile, read_config_file
 from sfactory.config.env_families import EnvFamily, search_families
 from sfactory.config.flags import Reading, all_flags, config_of, train_help, values_of
@@ -68,8 +68,9 @@ def read_command_line(argv: Sequence[str]) -> Resolved:
     Raises ConfigError with every problem, from parsing to rules. With ``--help`` prints the flags to stdout and raises
     SystemExit(0), whatever else is wrong.
     """
-    line = scan(argv, all_flags())
-    file = ConfigFile() if line.config_path is None else read_config_file(line.config_path)
+    line = scan(argv, {CONFIG_FLAG: CONFIG, **all_flags()})
+    path = line.values.pop(CONFIG_FLAG, None)
+    file = ConfigFile() if path is None else read_config_file(str(path))
     given = {**file.values, **line.values}
     if line.help:
         print(_help(str(given.get("env", ""))), end="")

@@ -180,15 +180,13 @@ def _publication(config: Config) -> str | None:
     return f"weights may be {updates} updates old when they are replaced, and {masked}" if updates > limit else None
 
 
-def _clip(value: float | None) -> float:
-    return math.inf if value is None else value
-
-
 _WARNINGS = (
     Rule(("publish_interval", "num_batches_per_epoch", "max_policy_lag"), _publication),
     refuse(
         ("vtrace_rho", "vtrace_c", "with_vtrace"),
-        lambda config: config.algo.with_vtrace and _clip(config.algo.vtrace_rho) < _clip(config.algo.vtrace_c),
+        lambda config: (
+            config.algo.with_vtrace and (config.algo.vtrace_rho or math.inf) < (config.algo.vtrace_c or math.inf)
+        ),
         "is below vtrace_c ({vtrace_c}): V-trace is known to converge for vtrace_rho >= vtrace_c",
     ),
     refuse(

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from sfactory.config.argv import scan
+from sfactory.config.argv import CONFIG, scan
 from sfactory.config.commands import export_flags
 from sfactory.config.enjoy import enjoy_flags
 from sfactory.config.flags import all_flags
@@ -19,7 +19,8 @@ from tests.support.source import ROOT, documents
 POINTER = re.compile(r"`((?:sfactory|envs|tests|scripts)/[\w./-]+?\.py)(?:::?([A-Za-z_][\w.]*))?`")
 COMMAND = re.compile(r"python (?:-m sfactory\.(\w+)|(scripts/\w+\.py))((?: [^`\n]*)?)")
 PAGES = ("README", "docs/launcher", "docs/performance", "docs/results")
-FLAGS = {"train": all_flags(), "enjoy": enjoy_flags(), "export": export_flags(), "launcher": launcher_flags()}
+TRAIN = {CONFIG.name: CONFIG, **all_flags()}
+FLAGS = {"train": TRAIN, "enjoy": enjoy_flags, "export": export_flags, "launcher": launcher_flags}
 
 
 def names_in(body: Iterable[ast.stmt]) -> Iterator[tuple[str, list[ast.stmt]]]:
@@ -64,7 +65,7 @@ def broken_commands(text: str) -> list[str]:
         words = [word for word in shlex.split(arguments, comments=True) if not word.startswith("$")]
         if module in FLAGS:
             given = [word for word in words if word not in ("--help", "--name=value", "...")]
-            found = scan(given, FLAGS[module], module == "train").problems if given else []
+            found = scan(given, FLAGS[module]).problems if given else []
             problems += [problem for problem in found if "required" not in problem]
         elif script:
             code = (ROOT / script).read_text(encoding="utf-8") if (ROOT / script).is_file() else ""
@@ -86,7 +87,7 @@ def test_commands_of_documents_are_valid() -> None:
 def test_flags_named_in_the_readme_exist() -> None:
     named = set(re.findall(r"`--([a-z]\w*)", (ROOT / "README.md").read_text(encoding="utf-8")))
 
-    assert named - {"help", "name"} - all_flags().keys() - enjoy_flags().keys() == set()
+    assert named - {"help", "name"} - all_flags().keys() - enjoy_flags.keys() == set()
 
 
 def test_broken_pointers_and_commands_are_found(tmp_path: Path) -> None:
