@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -108,20 +108,20 @@ class Batch:
         """The rows ``which`` ([M] int64, or a slice, which gives views) as a batch."""
         if isinstance(which, slice) and which == slice(0, self.rows):
             return self
-        return self._each(lambda tensor: tensor[:, which])
+        return self.map(lambda tensor: tensor[:, which])
 
     def steps(self) -> Batch:
         """All T x R steps as rows of one step each, without RNN states and observations after them."""
         steps = self.valid.shape[0]
-        flat = self._each(lambda tensor: tensor[:steps].flatten(0, 1).unsqueeze(0))
+        flat = self.map(lambda tensor: tensor[:steps].flatten(0, 1).unsqueeze(0))
         return replace(flat, rnn_states=self.rnn_states.new_empty(2, flat.rows, 0))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """With every tensor changed."""
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with every tensor changed."""
 
         def changed(value: Tensor | dict[str, Tensor] | None) -> Any:
             if isinstance(value, dict):
                 return {key: change(tensor) for key, tensor in value.items()}
             return None if value is None else change(value)
 
-        return Batch(**{field.name: changed(getattr(self, field.name)) for field in fields(self)})
+        return Batch(**{name: changed(value) for name, value in vars(self).items()})

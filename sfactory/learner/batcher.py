@@ -105,11 +105,6 @@ class Inbox:
         except IndexError:
             return None
 
-    def take_all(self) -> list[SlotRemainder]:
-        """All rows to copy, without waiting; for a single batcher."""
-        taken, self._waiting = list(self._waiting), deque()
-        return taken
-
     def give_back(self, rest: SlotRemainder) -> None:
         """Put ``rest`` first in the queue: it is not copied yet."""
         self._waiting.appendleft(rest)
@@ -166,7 +161,7 @@ class Batcher:
     def discard(self) -> None:
         """Free all received slots without copying them."""
         self.trained()
-        for rest in self._inbox.take_all():
+        while (rest := self._inbox.take(0)) is not None:
             self._inbox.free(rest.slot)
 
     def trained(self) -> None:

@@ -1,7 +1,4 @@
-"""Saves and restores the training of one policy.
-
-Only this file knows the payload's keys and versions.
-"""
+"""Saves and restores the training of one policy; only this file knows the payload's keys and versions."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 
@@ -64,14 +61,6 @@ class Progress:
         return self.earlier_seconds + (0.0 if self.started_at is None else now() - self.started_at)
 
 
-# Numbers of a payload, with their types.
-_NUMBERS: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("train_step", "env_steps", "agent_steps", "run_env_steps"), int),
-    **dict.fromkeys(("train_seconds", "best_objective"), float),
-    "best_metric": str,
-}
-
-
 @dataclass(frozen=True)
 class SavedState:
     """Contents of a checkpoint, without the state of the optimizer.
@@ -103,6 +92,10 @@ class SavedState:
             f"{where} was written by another version of sfactory, or by another program. Use the version that wrote "
             "it, or start a new run with another --experiment. Nothing was deleted."
         )
+
+
+# Numbers of a payload, with their types.
+_NUMBERS = {name: kind for name, kind in get_type_hints(SavedState).items() if name != "model"}
 
 
 def payload_of(trainer: Trainer, progress: Progress) -> dict[str, Any]:
@@ -174,9 +167,9 @@ class Checkpointer:
         self._setup, self._trainer, self._progress, self._row, self._check = setup, trainer, progress, row, check
         self._config = config = setup.config.checkpoint
         path = setup.checkpoint_dir
-        self._directory = CheckpointDir(path, config.keep_checkpoints) if path is not None else None
+        self._directory = None if path is None else CheckpointDir(path, config.keep_checkpoints)
         self._save_due = Every(config.save_every_sec)
-        self._pause: Deadline | None = None
+        self._pause = Deadline(0.0)
         self._best_pause = Deadline(config.save_best_every_sec)
         self._next_milestone = math.inf
         self._has_latest = False  # without one, a resumed run continues from the best policy
@@ -200,16 +193,13 @@ class Checkpointer:
     def save_first(self) -> None:
         """Save unless there is a checkpoint: a policy that does not learn is the same in every session."""
         if not self._has_latest:
-            log.warning(
-                "policy %d does not learn (--train_policies) and has no checkpoint: it plays with the weights that it "
-                "was made with",
-                self._setup.policy,
-            )
+            text = "does not learn (--train_policies) and has no checkpoint: it plays with the weights it was made with"
+            log.warning("policy %d %s", self._setup.policy, text)
             self.save()
 
     def after_dataset(self) -> None:
         """Save all that is due, each even if another fails: that is logged, and tried again. Raises DivergedError."""
-        if self._pause is not None and not self._pause.passed:
+        if not self._pause.passed:
             return
         for save in (self._save_latest_if_due, self._save_best_if_due, self._save_milestone_if_due):
             try:

@@ -72,13 +72,12 @@ class Coefficients:
 
     def after_update(self, kl: float) -> None:
         """Adapt after an update: ``kl`` is the divergence from the behavior policy on the update's minibatch."""
+        self._divergences.append(kl)
         if self._optim.lr_schedule == "kl_adaptive_minibatch":
-            self._rate = self._rate_rule.next(self._rate, kl)
-        elif self._optim.lr_schedule == "kl_adaptive_epoch":
-            self._divergences.append(kl)
+            self.after_epoch()
 
     def after_epoch(self) -> None:
-        """Adapt after an epoch."""
+        """Adapt after an epoch, by the mean divergence of its updates."""
         if self._divergences:
             self._rate = self._rate_rule.next(self._rate, sum(self._divergences) / len(self._divergences))
             self._divergences.clear()

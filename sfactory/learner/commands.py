@@ -16,8 +16,6 @@ from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.trainer import Trainer
 from sfactory.shared.control import LearnerCommand
 
-Publish = Callable[[int], None]  # publishes the weights as a version
-
 _log = logging.getLogger(__name__)
 
 
@@ -25,8 +23,14 @@ class CommandExecutor:
     """Executes commands, each whole or not at all, and answers main. The caller holds the lock of the model."""
 
     def __init__(
-        self, setup: LearnerSetup, trainer: Trainer, progress: Progress, checkpointer: Checkpointer, publish: Publish
+        self,
+        setup: LearnerSetup,
+        trainer: Trainer,
+        progress: Progress,
+        checkpointer: Checkpointer,
+        publish: Callable[[int], None],
     ) -> None:
+        """``publish``: publishes the weights as a version."""
         self._setup, self._orders, self._trainer, self._progress = setup, setup.shared.orders, trainer, progress
         self._checkpointer, self._publish = checkpointer, publish
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from sfactory.learner.staging import Columns, DeviceSlot, Staging
@@ -23,17 +23,22 @@ class DatasetQueue:
     """Staging areas and device slots, each in one place at a time. Every method may be called from any thread.
 
     slots: empty on a CPU. drop_oldest: batchers never wait for an area: without an idle one they take back the oldest
-    dataset. dropped_steps: valid steps of datasets that were dropped, by batchers or by ``drop_rest``.
+    dataset. count_dropped: receives the valid steps of each dataset that is dropped, by a batcher or by ``drop_rest``.
     """
 
-    def __init__(self, areas: Sequence[Staging], slots: Sequence[DeviceSlot] = (), drop_oldest: bool = False) -> None:
-        self._drop_oldest = drop_oldest
+    def __init__(
+        self,
+        areas: Sequence[Staging],
+        slots: Sequence[DeviceSlot] = (),
+        drop_oldest: bool = False,
+        count_dropped: Callable[[int], None] = lambda steps: None,
+    ) -> None:
+        self._drop_oldest, self._count_dropped = drop_oldest, count_dropped
         self._idle_areas, self._full = _queue_of(areas), _queue_of(list[Staging]())
         self._begun = _queue_of(list[Staging]())
         self._idle_slots, self._loaded = _queue_of(slots), _queue_of(list[DeviceSlot]())
         self.has_loaders = bool(slots)
-        self._counting = threading.Lock()
-        self.dropped_steps = 0
+        self._dropping = threading.Lock()
 
     @property
     def ready(self) -> int:
@@ -47,7 +52,7 @@ class DatasetQueue:
             area = _get(self._full, 0.0)
             if area is None:
                 return _get(self._idle_areas, timeout)
-            self._count_dropped(area)
+            self._drop(area)
         return area
 
     def submit(self, area: Staging) -> None:
@@ -58,13 +63,16 @@ class DatasetQueue:
         """From a batcher that ends before the area is full."""
         self._begun.put(area)
 
-    def slot_to_load(self, timeout: float) -> DeviceSlot | None:
-        """For a loader, before it takes an area: an idle slot, waiting up to ``timeout`` seconds."""
-        return _get(self._idle_slots, timeout)
-
-    def area_to_load(self, timeout: float) -> Staging | None:
-        """For a loader: the oldest full area, waiting up to ``timeout`` seconds."""
-        return _get(self._full, timeout)
+    def next_load(self, timeout: float) -> tuple[Staging, DeviceSlot] | None:
+        """For a loader: the oldest full area and an idle slot, waiting up to ``timeout`` seconds for each."""
+        slot = _get(self._idle_slots, timeout)
+        if slot is None:
+            return None
+        area = _get(self._full, timeout)
+        if area is None:
+            self._idle_slots.put(slot)
+            return None
+        return area, slot
 
     def load(self, area: Staging, slot: DeviceSlot) -> None:
         """For a loader: copy ``area`` into ``slot``; then the area is idle and the slot ready."""
@@ -93,11 +101,11 @@ class DatasetQueue:
     def drop_rest(self) -> None:
         """After all threads have ended: count the datasets that were begun, full or loaded as dropped."""
         while (dataset := _get(self._begun, 0.0) or _get(self._full, 0.0) or _get(self._loaded, 0.0)) is not None:
-            self._count_dropped(dataset)
+            self._drop(dataset)
 
-    def _count_dropped(self, dataset: Staging | DeviceSlot) -> None:
-        with self._counting:
-            self.dropped_steps += dataset.valid_steps
+    def _drop(self, dataset: Staging | DeviceSlot) -> None:
+        with self._dropping:
+            self._count_dropped(dataset.valid_steps)
 
 
 def _queue_of(items: Sequence[T]) -> queue.SimpleQueue[T]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from sfactory.atomic import replacing
 from sfactory.clock import Awake
@@ -35,7 +32,8 @@ def keep_evidence(directory: Path, batch: Batch, model: ActorCritic, train_step:
     content = {
         "reason": reason,
         "train_step": train_step,
-        "batch": {field.name: _on_host(getattr(batch, field.name)) for field in dataclasses.fields(batch)},
+        # Cloned: saving a view would save all of its storage.
+        "batch": vars(batch.map(lambda tensor: tensor.detach().cpu().clone())),
         "model": {name: tensor.cpu() for name, tensor in model.state_dict().items()},
     }
     try:
@@ -45,13 +43,6 @@ def keep_evidence(directory: Path, batch: Batch, model: ActorCritic, train_step:
     except (OSError, RuntimeError) as error:  # torch's own writer raises the latter
         return f"the batch could not be saved as {path}: {error}"
     return f"the batch and the weights of then are in {path}"
-
-
-def _on_host(value: Tensor | dict[str, Tensor] | None) -> Any:
-    if isinstance(value, dict):
-        return {key: _on_host(tensor) for key, tensor in value.items()}
-    # Cloned: saving a view would save all of its storage.
-    return None if value is None else value.detach().cpu().clone()
 
 
 class Starvation:
@@ -76,12 +67,11 @@ class Starvation:
         """Call while no dataset comes. Raises Starved if none will come."""
         if not self._timeout_s or self._awake.look() < self._timeout_s:
             return
-        waits, steps = describe_processes(self._status, self._table), self._sampled()
+        waits, taken = describe_processes(self._status, self._table), self._sampled() - self._steps
         text = f"no dataset to learn from for {self._timeout_s:g} s (--learner_starvation_timeout_sec)"
         booting = any(state < State.RUNNING for state in self._status.values("state", ACTORS))
-        if steps == self._steps and not booting:
+        if not taken and not booting:
             raise Starved(f"{text}, and no actor has taken a step meanwhile, so none will come\n{waits}")
-        taken = steps - self._steps
         meanwhile = f"actors have taken {taken} steps meanwhile" if taken else "actors still create or reset their envs"
         advice = f"; --policy_mapping says how often policy {self._policy} plays, and --train_policies can leave it out"
         which = "" if self._policy is None else advice

@@ -105,9 +105,9 @@ class GradientStep:
     def adopt(self, config: OptimConfig) -> None:
         """Continue under the hyperparameters of ``config``, with the same moments."""
         self._max_norm = config.max_grad_norm or torch.inf
-        for optimizer in (self.optimizer, self.value_optimizer):
-            if optimizer is not None:
-                optimizer.adopt(config)
+        self.optimizer.adopt(config)
+        if self.value_optimizer is not None:
+            self.value_optimizer.adopt(config)
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint: "optimizer"; if the critic has its own, "value_optimizer"; in float16, "loss_scale"."""

@@ -47,13 +47,13 @@ AfterTrainStep = Callable[[LearnerFacts, Mapping[str, float]], object]
 class Hooks:
     """The functions that are called after each dataset, in the order of the flag.
 
-    If one of them raises, no hook is called any more: the learner ends, saves, and then raises HookFailed.
+    If one of them raises, no hook is called any more: the learner ends, saves, and then raises ``failure``.
     """
 
     def __init__(self, hooks: Mapping[str, AfterTrainStep] | None = None) -> None:
         """``hooks``: by their names in error messages."""
         self._hooks = dict(hooks or {})
-        self._failure: HookFailed | None = None
+        self.failure: HookFailed | None = None
 
     @staticmethod
     def of(references: Sequence[str]) -> Hooks:
@@ -69,14 +69,9 @@ class Hooks:
             raise ConfigError(problems)
         return Hooks(hooks)
 
-    @property
-    def failed(self) -> bool:
-        """True once a hook has raised."""
-        return self._failure is not None
-
     def after_dataset(self, trainer: Trainer, means: Means, policy: int, env_steps: int) -> None:
         """Call every hook with the ``means`` of a dataset, unless it brought no update or a hook has failed before."""
-        if not self._hooks or self.failed or not means.updates:
+        if not self._hooks or self.failure is not None or not means.updates:
             return
         stats = means.value() | trainer.coefficients.by_name()
         facts = LearnerFacts(policy, env_steps, trainer)
@@ -86,15 +81,10 @@ class Hooks:
             # Foreign code may raise anything, and may even call sys.exit.
             except (Exception, SystemExit) as error:
                 cause = " ".join(named(error).split("\n"))
-                self._failure = HookFailed(
+                self.failure = HookFailed(
                     f"--after_train_step={name}: called after update {facts.train_step}, it raised {cause}; fix or "
                     "remove it"
                 )
-                self._failure.__cause__ = error
-                _log.error("%s", self._failure)  # also here: the run may end with another error, such as a failed save
+                self.failure.__cause__ = error
+                _log.error("%s", self.failure)  # also here: the run may end with another error, such as a failed save
                 return
-
-    def raise_failure(self) -> None:
-        """Raise what a hook has raised, if one has."""
-        if self._failure is not None:
-            raise self._failure

@@ -115,7 +115,9 @@ class Learner:
     @property
     def wants_no_more(self) -> bool:
         """True once no further dataset is to be opened: a limit is reached, or a hook has failed."""
-        return self._hooks.failed or self._limits.reached(self.progress.env_steps, self.progress.train_seconds)
+        return self._hooks.failure is not None or self._limits.reached(
+            self.progress.env_steps, self.progress.train_seconds
+        )
 
     @property
     def over(self) -> bool:
@@ -214,7 +216,8 @@ class Learner:
             self._write_row()
             if save:
                 self.checkpointer.finish()
-            self._hooks.raise_failure()
+            if self._hooks.failure is not None:
+                raise self._hooks.failure
             if self.over:
                 self._row.set("state", State.DONE)
         finally:

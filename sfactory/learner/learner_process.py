@@ -40,8 +40,7 @@ class LearnerWorker:
 
     def __init__(self, setup: LearnerSetup, learner: Learner, row: StatusRow) -> None:
         shared, policy, config = setup.shared, setup.policy, setup.config.learner
-        self._setup, self._shared, self._learner, self._row = setup, shared, learner, row
-        self.trains = setup.trains
+        self.setup, self._shared, self._learner, self._row = setup, shared, learner, row
         self._watch = Stopwatch(row)
         self._copying = CopyThreads(config.learner_main_loop_num_cores)
         inbox, several = shared.to_learners[policy], config.num_batchers > 1
@@ -56,7 +55,6 @@ class LearnerWorker:
         self._starvation = Starvation(config.learner_starvation_timeout_sec, shared.status, shared.table, one_of)
         self._own_area: Staging | None = None
         self._dataset_queue: DatasetQueue | None = None
-        self._dropped_before = 0  # steps, before the present dataset queue
 
     def over(self) -> bool:
         """True once nothing more is to be learned. Training time begins with the first env step of any actor."""
@@ -66,25 +64,24 @@ class LearnerWorker:
     @property
     def _is_outdated(self) -> bool:
         """Whether datasets are assembled for another batch size than the one in force, which a command has changed."""
-        return self._learner.trainer.learner.batch_size != self._setup.config.learner.batch_size
+        return self._learner.trainer.learner.batch_size != self.setup.config.learner.batch_size
 
     def rebuild(self) -> None:
         """Assemble datasets for the batch size in force, once no loop runs; drop, and count, what was begun before."""
         if self._dataset_queue is not None:
             self._dataset_queue.drop_rest()
-            self._count_dropped(self._dataset_queue)
             self._dataset_queue = None
         if self._own_area is not None:
-            self._row.add("dropped_steps", self._own_area.valid_steps)
+            self._count_dropped(self._own_area.valid_steps)
             self._own_area = None
         self._batcher.trained()
-        config = replace(self._setup.config, learner=self._learner.trainer.learner)
-        self._setup = replace(self._setup, config=config)
+        config = replace(self.setup.config, learner=self._learner.trainer.learner)
+        self.setup = replace(self.setup, config=config)
 
     def start(self, threads: Threads) -> None:
         """Start the loops; they end at a limit, at a stop, if one of them fails, or if the worker is outdated."""
-        setup, stage = self._setup, self._setup.config.benchmark.stage
-        if stage == "sample" or not self.trains:
+        setup, stage = self.setup, self.setup.config.benchmark.stage
+        if stage == "sample" or not setup.trains:
             threads.start("rings", self.drain)
         elif stage == "learn":
             threads.start("rings", self._learn_again_and_again)
@@ -136,11 +133,11 @@ class LearnerWorker:
                 self._learner.learn(area)
 
     def _start_dataset_queue(self, threads: Threads) -> None:
-        setup, config = self._setup, self._setup.config.learner
+        setup, config = self.setup, self.setup.config.learner
         slots = self._device_slots()
         areas = [self._staging() for _ in range(setup.layout.datasets)]
-        queue = DatasetQueue(areas, slots, drop_oldest=config.learner_queue_policy == "drop_oldest")
-        self._dataset_queue, self._dropped_before = queue, int(self._row.get("dropped_steps"))
+        queue = DatasetQueue(areas, slots, config.learner_queue_policy == "drop_oldest", self._count_dropped)
+        self._dataset_queue = queue
         training = TrainingLoop(self._learner, queue, self._row, self._watch, self._starvation)
         threads.start("train", lambda: training.run(lambda: self._is_interrupted(threads)))
         for number in range(config.num_loader_threads if slots else 0):
@@ -157,33 +154,25 @@ class LearnerWorker:
     def _batch(self, dataset_queue: DatasetQueue, threads: Threads) -> None:
         """Fill areas of the queue."""
         batcher = self._make_batcher()
-
-        def give_up() -> bool:
-            self._start_clock()
-            return self._wants_no_more(threads)
-
-        while not give_up():
+        while not self._wants_no_more(threads):
             area = dataset_queue.area_to_fill(BLOCK_S)
             if area is None:
                 continue
             since = now()
-            if batcher.fill(area, give_up):
+            if batcher.fill(area, lambda: self._wants_no_more(threads)):
+                self._start_clock()
                 self._learner.timings.add("dequeue", now() - since)
                 dataset_queue.submit(area)
             else:
                 dataset_queue.give_up(area)
-            self._count_dropped(dataset_queue)
 
     def _load(self, dataset_queue: DatasetQueue, threads: Threads) -> None:
         """Bring full areas to the device."""
-        slot = None
         while not self._wants_no_more(threads):
-            slot = slot or dataset_queue.slot_to_load(BLOCK_S)
-            area = None if slot is None else dataset_queue.area_to_load(BLOCK_S)
-            if slot is not None and area is not None:
+            found = dataset_queue.next_load(BLOCK_S)
+            if found is not None:
                 with self._learner.timings.stretch("load"):
-                    dataset_queue.load(area, slot)
-                slot = None
+                    dataset_queue.load(*found)
 
     def _is_interrupted(self, threads: Threads) -> bool:
         """Whether the threads around the dataset queue are to end although there may be more to learn."""
@@ -193,8 +182,8 @@ class LearnerWorker:
         """Whether the threads that feed training are to end."""
         return self._learner.wants_no_more or self._is_interrupted(threads)
 
-    def _count_dropped(self, dataset_queue: DatasetQueue) -> None:
-        self._row.set("dropped_steps", self._dropped_before + dataset_queue.dropped_steps)
+    def _count_dropped(self, steps: int) -> None:
+        self._row.add("dropped_steps", steps)
 
     def _start_clock(self) -> None:
         sampling_since = [at for at in self._shared.status.values("first_step_at", ACTORS) if at]
@@ -208,12 +197,12 @@ class LearnerWorker:
         return self._own_area
 
     def _staging(self) -> Staging:
-        setup, pin = self._setup, self._setup.device != "cpu"
+        setup, pin = self.setup, self.setup.device != "cpu"
         return Staging(setup.shared.spec, setup.layout, pin, self._copying, self._replay is not None, setup.policy)
 
     def _device_slots(self) -> list[DeviceSlot]:
         """Where loaders bring datasets to; none where the device reads the memory of the host."""
-        setup, config = self._setup, self._setup.config.learner
+        setup, config = self.setup, self.setup.config.learner
         device = torch.device(setup.device)
         if device.type == "cpu":
             return []
@@ -227,7 +216,7 @@ class LearnerWorker:
         return [DeviceSlot(setup.shared.spec, setup.layout, device, replay) for _ in range(max(count, ring))]
 
     def _make_batcher(self) -> Batcher:
-        return Batcher(self._inbox, self._setup.layout.slots_until_trained, self._replay)
+        return Batcher(self._inbox, self.setup.layout.slots_until_trained, self._replay)
 
     def _wait(self, receive: Callable[[float], None], timeout: float) -> None:
         self._watch.before_wait()

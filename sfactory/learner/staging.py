@@ -40,7 +40,7 @@ Copy = tuple[Array, Array]  # target, source
 
 
 class Columns:
-    """R rows of T steps, time-major. R = rows of a dataset: num_batches_per_epoch minibatches of B rows.
+    """R rows of T steps, time-major. R = ``layout.dataset_rows``: num_batches_per_epoch minibatches of B rows.
 
     obs: {key: [T+1, R, ...]}; actions: {key: [T, R, ...]}; scalars: {field of Slot: [T, R]}, and
     with replay "replayed": bool - the row was in a dataset before;
@@ -49,12 +49,12 @@ class Columns:
     is_first: [T+1, R] bool; rnn_states: [K+1, R, S] float32; as in Slot.
     """
 
-    def __init__(self, spec: EnvSpec, layout: Layout, rows: int, device: torch.device, pin: bool, replay: bool) -> None:
+    def __init__(self, spec: EnvSpec, layout: Layout, device: torch.device, pin: bool, replay: bool) -> None:
         """``pin``: page-locked host memory, for asynchronous copies to a GPU."""
-        steps, self.rows = layout.rollout, rows
+        steps, self.rows = layout.rollout, layout.dataset_rows
 
         def block(times: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-            return torch.zeros((times, rows, *shape), dtype=dtype, device=device, pin_memory=pin)
+            return torch.zeros((times, self.rows, *shape), dtype=dtype, device=device, pin_memory=pin)
 
         self.obs = {key: block(steps + 1, t.shape, torch_dtype(t.dtype)) for key, t in spec.obs}
         self.actions = {h.key: block(steps, h.tensor.shape, torch_dtype(h.tensor.dtype)) for h in spec.actions}
@@ -67,8 +67,8 @@ class Columns:
 
     def tensors(self) -> list[Tensor]:
         """All tensors, in the same order for all ``Columns`` of a run."""
-        others = [self.is_first, self.rnn_states]
-        return [*self.obs.values(), *self.actions.values(), *self.scalars.values(), *others]
+        columns = [*self.obs.values(), *self.actions.values(), *self.scalars.values()]
+        return [*columns, self.is_first, self.rnn_states]
 
 
 class CopyThreads:
@@ -93,7 +93,7 @@ class CopyThreads:
 
 
 class Staging(Columns):
-    """A dataset that is being filled, in host memory. ``copying``: None copies in the thread that calls ``take``."""
+    """A dataset that is being filled, in host memory."""
 
     def __init__(
         self,
@@ -104,8 +104,8 @@ class Staging(Columns):
         replay: bool = False,
         policy: int = 0,
     ) -> None:
-        """``policy``: the one that learns. ``pin``: see Columns. ``replay``: rows may be replayed."""
-        super().__init__(spec, layout, layout.dataset_rows, torch.device("cpu"), pin, replay)
+        """``policy`` learns. ``pin``: see Columns. ``copying``: None copies in the calling thread."""
+        super().__init__(spec, layout, torch.device("cpu"), pin, replay)
         self._obs_views = _views(self.obs)
         self._action_views = _views(self.actions)
         others = {"is_first": self.is_first} | ({"rnn_states": self.rnn_states} if layout.state_size else {})
@@ -180,7 +180,7 @@ class DeviceSlot(Columns):
     """Memory of one dataset on ``device``, see NOTE [Device slot life]. On a CPU copies are synchronous."""
 
     def __init__(self, spec: EnvSpec, layout: Layout, device: torch.device, replay: bool) -> None:
-        super().__init__(spec, layout, layout.dataset_rows, device, pin=False, replay=replay)
+        super().__init__(spec, layout, device, pin=False, replay=replay)
         self.valid_steps = 0  # of the staging area that was loaded last
         self._device = device
         self._stream: torch.cuda.Stream | None = None

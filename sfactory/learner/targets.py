@@ -8,7 +8,7 @@ is corrected for: the present one, or the target network's. All are in the unit 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -58,11 +58,9 @@ class TargetNetwork:
         self._since = torch.zeros((), dtype=torch.int64, device=device)
         self.moves = torch.zeros((), dtype=torch.int64, device=device)
 
-    @torch.no_grad()
     def copy(self) -> None:
         """Become the same as the source; the next move is due ``interval`` updates from now."""
-        for mine, theirs in (*self._parameters(), *self._buffers()):
-            mine.copy_(theirs)
+        self.model.load_state_dict(self._source.state_dict())
         self._since.zero_()
 
     @torch.no_grad()
@@ -72,10 +70,10 @@ class TargetNetwork:
         due = taken & (self._since >= self._interval)
         self._since *= ~due
         self.moves += due
-        for mine, theirs in self._parameters():
-            mine.lerp_(theirs, due.to(mine.dtype) * self._tau)
-        for mine, theirs in self._buffers():
+        for mine, theirs in zip(self.model.buffers(), self._source.buffers(), strict=True):
             mine.copy_(torch.where(due, theirs, mine))
+        for mine, theirs in zip(self.model.parameters(), self._source.parameters(), strict=True):
+            mine.lerp_(theirs, due.to(mine.dtype) * self._tau)
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -86,9 +84,3 @@ class TargetNetwork:
         self.model.load_state_dict(state["model"])
         self._since.copy_(state["since"])
         self.moves.copy_(state["moves"])
-
-    def _parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return zip(self.model.parameters(), self._source.parameters(), strict=True)
-
-    def _buffers(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return zip(self.model.buffers(), self._source.buffers(), strict=True)

@@ -139,19 +139,14 @@ def steps_learned(rows: Rows) -> Learned:
     return Learned(fresh, replayed, int(made[:, _ENV_STEPS].sum()), int(made[:, _RUN_STEPS].sum()))
 
 
-def mean_of(name: str, rows: Rows) -> float:
-    """Mean of a statistic over the updates that were taken and have it; NaN if none has."""
-    numbers = rows[rows[:, _TAKEN] > 0, _FIRST + _NAMES.index(name)]
-    numbers = numbers[~np.isnan(numbers)]
-    return float(numbers.mean()) if numbers.size else float("nan")
-
-
 class Means:
     """Means of statistics over updates, without NaN. ``updates``: how many were taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Rows | None = None) -> None:
         self._sums, self._counts = np.zeros(len(_NAMES)), np.zeros(len(_NAMES))
         self.updates = 0
+        if rows is not None:
+            self.add(rows)
 
     def add(self, rows: Rows) -> None:
         """Count the updates among ``rows`` that were taken."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -22,8 +21,8 @@ from sfactory.learner.targets import TargetNetwork
 from sfactory.learner.train_stats import (
     Learned,
     LossTerms,
+    Means,
     UpdateStats,
-    mean_of,
     on_host,
     row_of,
     statistics_of,
@@ -141,7 +140,7 @@ class Trainer:
         if self._auxiliary_task is not None:
             self._auxiliary_task.begin(self.train_step)
         rows: list[Tensor] = []
-        with self._saving_evidence(dataset.batch):
+        try:
             for minibatch in minibatches.epoch():
                 if stopping():
                     break
@@ -149,14 +148,20 @@ class Trainer:
             done = on_host(rows)
             dataset.means.add(done)
             self.stats.add(done)
+        except (DivergedError, RuntimeError) as error:
+            if self._evidence is not None:
+                reason = f"{type(error).__name__}: {error}"
+                where = keep_evidence(self._evidence, dataset.batch, self.model, self.train_step, reason)
+                error.args = (f"{error}; {where}",)
+            raise
         # A pass that was stopped, or in which steps have grown too old, learns from fewer of them.
         dataset.learned = Learned(*map(max, dataset.learned, steps_learned(done)))
         if len(rows) < self.learner.num_batches_per_epoch:
             return False
         self.coefficients.after_epoch()
-        loss, last_loss = mean_of("policy_loss", done), dataset.last_loss
-        dataset.last_loss = loss
-        too_far = bool(self.learner.early_stop_kl) and mean_of("kl", done) > self.learner.early_stop_kl
+        means, last_loss = Means(done).value(), dataset.last_loss
+        dataset.last_loss = loss = means["policy_loss"]
+        too_far = bool(self.learner.early_stop_kl) and means["kl"] > self.learner.early_stop_kl
         return not (too_far or abs(loss - last_loss) < self.learner.early_stop_loss_change)
 
     def close(self, dataset: Dataset) -> int:
@@ -174,16 +179,6 @@ class Trainer:
 
     def _observe(self, batch: Batch) -> None:
         self.model.observe({key: obs[:-1] for key, obs in batch.obs.items()}, batch.fresh)
-
-    @contextlib.contextmanager
-    def _saving_evidence(self, batch: Batch) -> Iterator[None]:
-        try:
-            yield
-        except (DivergedError, RuntimeError) as error:
-            if self._evidence is not None:
-                reason = f"{type(error).__name__}: {error}"
-                error.args = (f"{error}; {keep_evidence(self._evidence, batch, self.model, self.train_step, reason)}",)
-            raise
 
     def _update(self, minibatch: Minibatch, first: bool) -> Tensor:
         """Learn from one minibatch; returns its results, see ``row_of``. ``first``: in the first pass."""

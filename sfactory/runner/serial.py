@@ -149,8 +149,8 @@ class SerialExecutor(Executor):
 
     def _learn(self, worker: LearnerWorker, learner: Learner) -> None:
         """One turn of a learner; one that has learned enough, or does not learn, frees the slots that it is sent."""
-        if not worker.trains or (len(self._learners) > 1 and worker.over()):
-            if worker.trains and learner.over and not learner.finished:
+        if not worker.setup.trains or (len(self._learners) > 1 and worker.over()):
+            if worker.setup.trains and learner.over and not learner.finished:
                 learner.finish(save=True)  # other policies may copy what is saved
             worker.discard(0)
         elif worker.assemble(0):

@@ -48,8 +48,8 @@ class LoadingWorker(LearnerWorker):
     """A worker whose device has memory of its own, although it is a CPU."""
 
     def _device_slots(self) -> list[DeviceSlot]:
-        count = self._setup.config.learner.num_gpu_slots
-        return [DeviceSlot(VECTOR, self._setup.layout, CPU, replay=False) for _ in range(count)]
+        count = self.setup.config.learner.num_gpu_slots
+        return [DeviceSlot(VECTOR, self.setup.layout, CPU, replay=False) for _ in range(count)]
 
 
 class Feed:

@@ -212,7 +212,7 @@ def test_symmetric_kl_needs_discrete_actions() -> None:
 def test_the_gradient_of_the_loss_is_that_of_finite_differences() -> None:
     model = model_of(dtype=torch.float64)
     config = dataclasses.replace(GAE, ppo_clip_ratio=0.25, kl_loss_coeff=0.5, ppo_clip_value=0.0)
-    batch = mixed_batch(model_of(), seed=0)._each(lambda x: x.double() if x.is_floating_point() else x)
+    batch = mixed_batch(model_of(), seed=0).map(lambda x: x.double() if x.is_floating_point() else x)
     targets = LossFunction(model, config, None, None).gae_targets(batch)
     _, gradients = loss_and_gradients(loss_of(model, config, batch, targets=targets), model)
     generator = torch.Generator().manual_seed(4)

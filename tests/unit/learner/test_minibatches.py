@@ -45,7 +45,7 @@ def marked(rows: int, memory: int = 0, chunks: int = 1) -> tuple[Batch, Targets]
     """A batch in which step t of row r carries the mark 100 r + t in every field, and targets of mark + 0.5."""
     marks = 100.0 * torch.arange(rows) + torch.arange(STEPS + 1).unsqueeze(1)
     batch = random_batch(tiny_model(), steps=STEPS, rows=rows, rnn_states=torch.zeros(chunks + 1, rows, memory))
-    return batch._each(lambda tensor: carry(marks, tensor)), Targets(marks[:STEPS] + 0.5, marks[:STEPS] + 0.25)
+    return batch.map(lambda tensor: carry(marks, tensor)), Targets(marks[:STEPS] + 0.5, marks[:STEPS] + 0.25)
 
 
 def marks_of(minibatch: Minibatch) -> Tensor:
@@ -57,7 +57,7 @@ def marks_of(minibatch: Minibatch) -> Tensor:
         assert torch.equal(tensor, carry(ahead, tensor))
         return tensor
 
-    minibatch.batch._each(checked)
+    minibatch.batch.map(checked)
     if minibatch.targets is not None:
         assert torch.equal(minibatch.targets.returns, marks + 0.5)
         assert torch.equal(minibatch.targets.advantages, marks + 0.25)
@@ -176,7 +176,7 @@ def thin_batch(fields: dict[str, Any]) -> Batch:
     noise = 0.5 * torch.randn(batch.behavior_log_prob.shape, generator=torch.Generator().manual_seed(3))
     log_prob = torch.where(taken, (batch.behavior_log_prob + noise).clamp(max=-0.01), torch.nan)
     batch = dataclasses.replace(batch, taken=taken, valid=taken, replayed=replayed, behavior_log_prob=log_prob)
-    return batch._each(lambda tensor: tensor.to(DTYPE) if tensor.is_floating_point() else tensor)
+    return batch.map(lambda tensor: tensor.to(DTYPE) if tensor.is_floating_point() else tensor)
 
 
 def greatest_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
