@@ -23,6 +23,7 @@ RING = {"minibatch_ring_size": 2, "num_epochs": 2}
 TARGET = {"use_target_net": True, "target_update_interval": 8, "target_tau": 0.5, "target_worker_clip": 1.5}
 SMALL = {"rollout": 16, "batch_size": 64}
 GAE = {"with_vtrace": False}
+WRONG_NAMES = ["", "a/b", "../x", ".hidden", "-x", "a b", "a" * 101, "a\n", "ä", "a\\b"]
 BATCHERS = {"num_batchers": 2, "num_workers": 2, "num_batches_to_accumulate": 3}
 
 
@@ -124,10 +125,6 @@ def test_every_rule_is_broken_by_a_row_of_the_table() -> None:
     assert [rule.flags for rule in RULES if all(rule.find(config) is None for config in configs)] == []
 
 
-def test_a_squashed_distribution_is_no_problem_by_default() -> None:
-    assert find_problems(config_of({"env": "CartPole-v1", "continuous_distribution": "squashed"})) == []
-
-
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
@@ -161,6 +158,7 @@ def test_a_squashed_distribution_is_no_problem_by_default() -> None:
         ({"lr_schedule": "kl_adaptive"}, "did you mean kl_adaptive_epoch or kl_adaptive_minibatch?"),
         ({"lr_schedule": "0:1e-3,20:1e-4,10:0"}, "constant, linear_decay"),
         ({"observers": ("my_hooks:Watch", "my_hooks", "a b:C")}, "'my_hooks', 'a b:C'"),
+        *(({"experiment": name}, "must be a plain name") for name in WRONG_NAMES),
     ],
 )
 def test_a_refusal_names_what_would_be_right(values: dict[str, Any], expected: str) -> None:
@@ -173,6 +171,7 @@ def test_a_refusal_names_what_would_be_right(values: dict[str, Any], expected: s
     "values",
     [
         {"max_sample_requests_in_flight_per_worker": 2, "lr_adaptive_min": 0.001, "lr_adaptive_max": 0.001},
+        {"continuous_distribution": "squashed"},
         {"continuous_tanh_scale": 2.0, "adaptive_stddev": False, "normalize_input_keys": ("speed",)},
         *({"save_milestones_sec": seconds} for seconds in (0.001, -1.0)),
         {"lr_schedule": "linear_decay", "train_for_frames": 1_000_000},
@@ -198,11 +197,6 @@ def test_a_refusal_names_what_would_be_right(values: dict[str, Any], expected: s
 )
 def test_settings_that_go_together_pass(values: dict[str, Any]) -> None:
     assert problems(**values) == []
-
-
-@pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "-x", "a b", "a" * 101, "a\n", "ä", "a\\b"])
-def test_an_experiment_is_a_plain_name(name: str) -> None:
-    assert "must be a plain name" in problems(experiment=name)[0]
 
 
 def test_optimizers_of_the_extra_are_accepted_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,16 +11,6 @@ import pytest
 from sfactory import atomic
 
 
-def test_a_written_file_holds_its_text_and_leaves_no_temporary_file(tmp_path: Path) -> None:
-    target = tmp_path / "note.txt"
-    target.write_text("old")
-
-    atomic.write_text(target, "gamma = 0.99 \N{GREEK SMALL LETTER GAMMA}")
-
-    assert target.read_text(encoding="utf-8") == "gamma = 0.99 \N{GREEK SMALL LETTER GAMMA}"
-    assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
-
-
 def test_a_failed_write_leaves_the_old_content_and_no_temporary_file(tmp_path: Path) -> None:
     target = tmp_path / "data.bin"
     target.write_bytes(b"old")

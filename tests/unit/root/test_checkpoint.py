@@ -74,17 +74,16 @@ def test_a_folder_that_cannot_be_made_is_a_narrow_error(tmp_path: Path) -> None:
         CheckpointDir(tmp_path / "milestones" / "p0", keep=1).save(payload(1.0), 1, 100)
 
 
-def without_sidecar(path: Path) -> None:
-    sidecar_of(path).unlink()
-
-
-def with_empty_sidecar(path: Path) -> None:
-    sidecar_of(path).write_text("{}")
-
-
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit, empty, without_sidecar, with_empty_sidecar])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(truncate, flip_a_bit, empty),
+        lambda path: sidecar_of(path).unlink(),
+        lambda path: sidecar_of(path).write_text("{}"),
+    ],
+)
 def test_damaged_newest_is_skipped_and_if_all_are_damaged_loading_is_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], object]
 ) -> None:
     directory = CheckpointDir(tmp_path, keep=2)
     older = directory.save(payload(1.0), 1, 100)

@@ -1,11 +1,11 @@
-"""Deadlines stay passed, a cadence is due at most once per period, and timeouts scale together."""
+"""A cadence is due at most once per period, and timeouts scale together."""
 
 from __future__ import annotations
 
 import pytest
 
 from sfactory import clock
-from sfactory.clock import TIMEOUTS, Deadline, Every, Timeouts
+from sfactory.clock import TIMEOUTS, Every, Timeouts
 
 
 class Clock:
@@ -22,17 +22,6 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Clock:
     stopped = Clock()
     monkeypatch.setattr(clock, "now", stopped)
     return stopped
-
-
-def test_a_deadline_counts_down_to_zero_and_stays_there(stopped: Clock) -> None:
-    deadline = Deadline(10.0)
-    seen = []
-
-    for at in (1000.0, 1007.5, 1010.0, 1020.0):
-        stopped.at = at
-        seen.append((deadline.left, deadline.passed))
-
-    assert seen == [(10.0, False), (2.5, False), (0.0, True), (0.0, True)]
 
 
 def test_a_cadence_is_due_a_full_period_after_its_last_beat(stopped: Clock) -> None:

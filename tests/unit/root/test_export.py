@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from sfactory import __version__, export
 from sfactory.errors import ExitCode
-from tests.support.saved_run import BANDIT, CONTEXTS, checkpoints, payload, save_run
+from tests.support.saved_run import BANDIT, CONTEXTS, checkpoints, save_run
 
 OUT = "weights.safetensors"
 
@@ -67,20 +67,6 @@ def test_exported_weights_are_those_of_the_checkpoint_and_are_described(capsys: 
     header = int.from_bytes(content[:8], "little")
     assert isinstance(json.loads(content[8 : 8 + header]), dict)
     assert len(content) - 8 - header == sum(tensor.nbytes for tensor in loaded.values())  # and so no pickle
-
-
-def test_the_best_checkpoint_one_of_an_env_step_and_another_policy_are_exported(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    save_run(certainty=1.0)
-    checkpoints().save_best(payload(2.0), train_step=3, env_steps=30, metric=5.0)
-    checkpoints(policy=1).save(payload(4.0), train_step=7, env_steps=70)
-    expected = {"--load_checkpoint_kind=best": 2.0, "--checkpoint_env_steps=70": 1.0, "--policy_index=1": 4.0}
-
-    for flag, certainty in expected.items():
-        exported(capsys, flag)
-        assert float(load_file(OUT)["policy_head.linear.weight"].max()) == certainty
-        Path(OUT).unlink()
 
 
 @pytest.mark.parametrize(

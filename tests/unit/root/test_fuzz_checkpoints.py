@@ -170,7 +170,6 @@ def gadgets(marker: Path) -> dict[str, object]:
         "eval": Gadget(eval, touch),
         "os.system": Gadget(os.system, f"touch {marker}"),
         "getattr": Gadget(getattr, Gadget(__import__, "os"), "system"),
-        "subprocess": Gadget(subprocess.check_call, ["touch", str(marker)]),
         "nested pickle": Gadget(pickle.loads, pickle.dumps(Gadget(Path.touch, marker))),
         "torch.load": Gadget(torch.load, str(marker)),
         "built": Gadget(dict, state={"__class__": Gadget(Path.touch, marker)}),

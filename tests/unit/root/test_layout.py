@@ -19,18 +19,13 @@ SAMPLING = SamplingConfig(
 LEARNER = LearnerConfig(batch_size=160, num_batches_per_epoch=3, num_batches_to_accumulate=5)
 
 
-def test_sizes_under_central_inference() -> None:
-    layout = Layout.plan(SAMPLING, LEARNER, "central")
+def test_sizes_follow_from_flags_and_an_actor_with_local_inference_has_one_wide_split() -> None:
+    central, local = Layout.plan(SAMPLING, LEARNER, "central"), Layout.plan(SAMPLING, LEARNER, "local")
 
-    assert (layout.num_actors, layout.splits, layout.rows, layout.rollout) == (3, 2, 6, 16)
-    assert (layout.slots_per_actor, layout.num_slots, layout.policy_workers) == (8, 24, 2)
-    assert (layout.minibatch_rows, layout.dataset_rows, layout.datasets) == (10, 30, 5)
-
-
-def test_with_local_inference_an_actor_has_one_wide_split_and_no_policy_worker() -> None:
-    layout = Layout.plan(SAMPLING, LEARNER, "local")
-    assert (layout.splits, layout.rows, layout.slots_per_actor, layout.policy_workers) == (1, 12, 4, 0)
-    assert layout.policy_worker_names == []
+    assert (central.num_actors, central.splits, central.rows, central.rollout) == (3, 2, 6, 16)
+    assert (central.slots_per_actor, central.num_slots, central.policy_workers) == (8, 24, 2)
+    assert (central.minibatch_rows, central.dataset_rows, central.datasets) == (10, 30, 5)
+    assert (local.splits, local.rows, local.slots_per_actor, local.policy_workers) == (1, 12, 4, 0)
     without_thread = LearnerConfig(train_in_background_thread=False, num_batches_to_accumulate=5)
     assert Layout.plan(SAMPLING, without_thread, "local").datasets == 1
 

@@ -136,13 +136,6 @@ def test_damaged_messages_are_a_message_or_an_error(
     decoded(codec, mutation.applied(codec.encode(message(kind, data))), name)
 
 
-@pytest.mark.parametrize("name", CODECS)
-@given(tag=st.integers(0, 255), known=st.booleans(), rest=st.binary(max_size=MOST_BYTES))
-@settings(max_examples=500, deadline=None)
-def test_arbitrary_bytes_are_a_message_or_an_error(name: str, tag: int, known: bool, rest: bytes) -> None:
-    decoded(CODECS[name], bytes([tag % len(types_of(name)) if known else tag]) + rest, name)
-
-
 def test_the_largest_reports_fit_into_the_ring() -> None:
     count, face = MAX_EPISODES_PER_REPORT, "\U0001f600"
 

@@ -67,24 +67,10 @@ def test_actions_become_heads_in_order() -> None:
 @pytest.mark.parametrize(
     ("observation", "action", "words"),
     [
-        (spaces.Dict({"a": spaces.Dict({"b": spaces.Text(3)})}), CHOICE, "'a/b' is a Text"),
-        (spaces.Sequence(CHOICE), CHOICE, "'obs' is a Sequence"),
-        (POINT, spaces.Box(0, 2**40, (2,), np.int64), "action space 'action'"),
-        (POINT, spaces.Dict({"say": spaces.Text(3)}), "action space 'say'"),
-    ],
-)
-def test_a_space_that_is_not_supported_is_named_by_path(
-    observation: spaces.Space, action: spaces.Space, words: str
-) -> None:
-    with pytest.raises(EnvError, match="supported are") as refused:
-        EnvSpec.of_spaces(observation, action).for_model(ModelConfig())
-
-    assert words in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("observation", "action", "words"),
-    [
+        (spaces.Dict({"a": spaces.Dict({"b": spaces.Text(3)})}), CHOICE, "'a/b' is a Text; supported are"),
+        (spaces.Sequence(CHOICE), CHOICE, "'obs' is a Sequence.*; supported are"),
+        (POINT, spaces.Box(0, 2**40, (2,), np.int64), "action space 'action' is .*; supported are"),
+        (POINT, spaces.Dict({"say": spaces.Text(3)}), "action space 'say' is .*; supported are"),
         (spaces.Dict({}), CHOICE, "is empty"),
         (POINT, spaces.Dict({}), "is empty"),
         (spaces.Box(0, 1, (0,), np.float32), CHOICE, "holds no numbers"),
@@ -92,7 +78,7 @@ def test_a_space_that_is_not_supported_is_named_by_path(
         (POINT, spaces.Dict({"a/b": CHOICE, "a": spaces.Dict({"b": CHOICE})}), "have the path 'a/b'"),
     ],
 )
-def test_spaces_without_numbers_and_paths_that_collide_are_refused(
+def test_an_unsupported_space_is_refused_by_its_path(
     observation: spaces.Space, action: spaces.Space, words: str
 ) -> None:
     with pytest.raises(EnvError, match=words):
