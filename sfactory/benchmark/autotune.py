@@ -1,8 +1,4 @@
-"""Tunes a configuration to the machine, within the flags that the user did not set.
-
-Decides which settings may vary and within which limits, measures them with trials of the whole loop, and prints the
-results. ``Search`` decides which settings are tried.
-"""
+"""Tunes the flags that the user did not set to the machine, by trials of the whole loop, and prints the results."""
 
 from __future__ import annotations
 

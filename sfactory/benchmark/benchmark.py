@@ -1,7 +1,4 @@
-"""Measures throughput, and where processes spend their time.
-
-First measures pure simulation with nothing else running, then the run itself: warm-up, measurement, stop.
-"""
+"""Measures throughput, first of pure simulation, then of the run itself, and where processes spend their time."""
 
 from __future__ import annotations
 
@@ -54,25 +51,22 @@ class Benchmark:
 
     def run(self, spawner: Spawner, interrupts: Interrupts, seed: int) -> BenchmarkResult:
         """Measure. Raises the fault that ended the run early, or Interrupted after a signal."""
-        simulated = self._simulate(spawner)
+        sampling = self._config.sampling
+        seconds = self._seconds if self._stage == "env" else min(10.0, self._seconds)
+        self._console.message(f"pure simulation: {sampling.num_workers} processes, {seconds:g} s")
+        factory = EnvFactory.of(self._config.run, sampling)
+        simulated = pure_simulation(spawner, factory, sampling, self._plan.cores, seconds)
         if self._stage == "env":  # processes only step their envs and never wait
-            idle_cores = max(0.0, float(self._plan.cores.count - self._config.sampling.num_workers))
+            idle_cores = max(0.0, float(self._plan.cores.count - sampling.num_workers))
             load = Load({"actor": 1.0}, {"actor": 0.0}, {}, "actor", idle_cores)
             return self._result(simulated, Measured(simulated, self._seconds, load))
         # A hung process is reported before the patience ends.
-        hangs_after = self._config.sampling.reset_timeout_seconds + _BEATS_S
+        hangs_after = sampling.reset_timeout_seconds + _BEATS_S
         patience = max(_MIN_PATIENCE_S, self._seconds, hangs_after)
         timing = Timing(max(_MIN_WARM_UP_S, 0.1 * self._seconds), self._seconds, patience)
         started = f"warmed up in a moment, then {self._seconds:g} s of measurement"
         trial = Trial(self._config, self._plan, timing, lambda: self._console.message(started))
         return self._result(simulated, trial.run(spawner, interrupts, seed))
-
-    def _simulate(self, spawner: Spawner) -> float:
-        sampling = self._config.sampling
-        seconds = self._seconds if self._stage == "env" else min(10.0, self._seconds)
-        self._console.message(f"pure simulation: {sampling.num_workers} processes, {seconds:g} s")
-        factory = EnvFactory.of(self._config.run, sampling)
-        return pure_simulation(spawner, factory, sampling, self._plan.cores, seconds)
 
     def _result(self, simulated: float, measured: Measured) -> BenchmarkResult:
         load = measured.load

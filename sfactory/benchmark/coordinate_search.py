@@ -1,7 +1,6 @@
-"""Searches the best settings one setting at a time, independent of how they are measured.
+"""Searches the best settings one at a time, in the order of their usual effect, starting from the best so far.
 
-The settings are varied in the order of their usual effect, starting from the best so far. The values of one setting
-form a ladder, which is climbed as long as each step is faster.
+The values of one setting form a ladder, which is climbed as long as each step is faster.
 """
 
 from __future__ import annotations
@@ -66,12 +65,6 @@ class Found:
 
 
 @dataclass
-class _Best:
-    settings: Settings
-    rate: float
-
-
-@dataclass
 class Search:
     """Varies the settings named in ``free`` (fields of Settings), beginning with ``start``."""
 
@@ -82,7 +75,8 @@ class Search:
     tell: Callable[[Tried], None] = lambda tried: None  # called with each trial
     out_of_time: Callable[[], bool] = lambda: False  # once it returns True, no new settings are tried
     trials: list[Tried] = field(default_factory=list)
-    _best: _Best | None = field(default=None, init=False)
+    _best: Settings | None = field(default=None, init=False)
+    _best_rate: float = field(default=0.0, init=False)
     _spent: int = field(default=0, init=False)  # number of trials that took time
     _first_error: BaseException | None = field(default=None, init=False)
 
@@ -103,11 +97,11 @@ class Search:
         if self._best is None:
             assert self._first_error is not None
             raise self._first_error
-        return Found(self._best.settings, self._best.rate, gain, self.trials)
+        return Found(self._best, self._best_rate, gain, self.trials)
 
     @property
     def _now(self) -> Settings:
-        return self.start if self._best is None else self._best.settings
+        return self._best or self.start
 
     def _climb(self, name: str, values: Collection[int]) -> None:
         """If ``name`` is free, try the larger values as long as each is faster, otherwise the smaller ones."""
@@ -119,8 +113,8 @@ class Search:
             now = max(1, self.cores - origin.num_workers)
         above = sorted({value for value in values if value > now})
         below = sorted({value for value in values if value < now}, reverse=True)
+        before = self._best
         for ladder in (above, below):
-            before = self._best
             for value in ladder:
                 if not self._wins(self._with(origin, name, value)):
                     break
@@ -128,24 +122,21 @@ class Search:
                 return
 
     def _wins(self, challenger: Settings, twice: bool = False) -> bool:
-        """Measure ``challenger`` and make it the best if it gains enough; False also if no trials are left.
-
-        twice: always measure a second time.
-        """
+        """Measure ``challenger``, make it the best if it gains enough; False also if no trials or time are left."""
         if self._spent > MOST_TRIALS - _LAST_TRIALS - _LOOKS or (self._best is not None and self.out_of_time()):
             return False
         rate = self._try(challenger)
         if rate is None:
             return False
         best = self._best
-        if best is not None and (twice or abs(rate / best.rate - 1.0) <= NOISE):
+        if best is not None and (twice or abs(rate / self._best_rate - 1.0) <= NOISE):
             # The machine may have changed.
-            best.rate = self._try(best.settings) or best.rate
-            if rate > (1.0 + GAIN) * best.rate:
+            self._best_rate = self._try(best) or self._best_rate
+            if rate > (1.0 + GAIN) * self._best_rate:
                 rate = self._try(challenger) or 0.0
-        if best is not None and rate <= (1.0 + GAIN) * best.rate:
+        if best is not None and rate <= (1.0 + GAIN) * self._best_rate:
             return False
-        self._best = _Best(challenger, rate)
+        self._best, self._best_rate = challenger, rate
         return True
 
     def _try(self, settings: Settings) -> float | None:
@@ -164,22 +155,19 @@ class Search:
         return rate
 
     def _compare_with_start(self) -> float | None:
-        """Measure the start and the best again, one after the other; the start wins if it is not slower.
-
-        Returns the gain over the start; None if the start could not be measured.
-        """
+        """Compare start and best again, one after the other; returns the gain, None if the start does not work."""
         best = self._best
-        if best is None or best.settings == self.start:
+        if best is None or best == self.start:
             return 1.0
         if self.trials[0].rate is None:
             return None
-        start_rate, best_rate = self._try(self.start), self._try(best.settings)
+        start_rate, best_rate = self._try(self.start), self._try(best)
         if start_rate is None:
             return None
         if best_rate is None or best_rate <= start_rate:
-            self._best = _Best(self.start, start_rate)
+            self._best, self._best_rate = self.start, start_rate
             return 1.0
-        best.rate = best_rate
+        self._best_rate = best_rate
         return best_rate / start_rate
 
     def _with(self, origin: Settings, name: str, value: int) -> Settings:

@@ -1,8 +1,4 @@
-"""Measures pure simulation speed, the upper bound of any sampler, in env steps per second.
-
-Uses the same envs and the same number of processes as a run, with random actions drawn beforehand, without a policy and
-without trajectories in shared memory.
-"""
+"""Measures pure simulation, the upper bound of any sampler: the processes and envs of a run under random actions."""
 
 from __future__ import annotations
 
@@ -121,16 +117,9 @@ class _Simulators(contextlib.AbstractContextManager["_Simulators"]):
 
 
 def pure_simulation(
-    spawner: Spawner,
-    factory: EnvFactory,
-    sampling: SamplingConfig,
-    cores: Cores,
-    seconds: float,
+    spawner: Spawner, factory: EnvFactory, sampling: SamplingConfig, cores: Cores, seconds: float
 ) -> float:
-    """Env steps per second of the processes and envs of ``sampling``, over ``seconds``.
-
-    Raises WorkerDied if a process fails, or if an env takes too long to be created, for its reset or for a few steps.
-    """
+    """Env steps per second of the processes and envs of ``sampling``; raises WorkerDied if one fails or hangs."""
     names = [f"sf-sim-{worker}" for worker in range(sampling.num_workers)]
     status, start_gate = StatusBoard(names), SharedEvent()
     with _Simulators(factory.name, sampling.reset_timeout_seconds) as simulators:

@@ -1,7 +1,4 @@
-"""Measures the speed of one configuration and where its processes spend their time.
-
-Children are started as for training, warmed up, measured and stopped. Nothing is saved; there is no run directory.
-"""
+"""Measures the speed of one configuration: starts processes as for training, warms up, measures, saves nothing."""
 
 from __future__ import annotations
 
@@ -50,10 +47,7 @@ class _Mark(NamedTuple):
 
 
 class Measurement:
-    """Watches the counters of a new run: warm-up, measurement, end. Call ``look`` a few times per second.
-
-    measured: the result; None until the measurement ends.
-    """
+    """Watches the counters of a new run. Call ``look`` a few times per second. measured: the result, once it ends."""
 
     def __init__(
         self,
@@ -127,11 +121,8 @@ class Trial(NamedTuple):
     on_warm_up: Callable[[], None] = lambda: None
 
     def run(self, spawner: Spawner, interrupts: Interrupts, seed: int) -> Measured:
-        """Measure. Raises the fault that ended the run early, or Interrupted after a signal.
-
-        From here on signals are counted, not raised.
-        """
-        interrupts.raising = False
+        """Measure. Raises the fault that ended the run early, or Interrupted after a signal."""
+        interrupts.raising = False  # from here on signals are counted
         started_at = now()
         measured, failure = self._measure(spawner, interrupts, seed)
         if failure is not None:

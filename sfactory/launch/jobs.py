@@ -1,8 +1,7 @@
 """The runs of a launcher: their command lines, their state in ``launch.json``, and the table of results.
 
-One launcher at a time owns the directory of the runs. Whether a run is done is decided by the run's own record
-(``Job.done``); ``launch.json`` keeps how often a run was started, how it ended and why it failed, even if the run never
-had a directory.
+Whether a run is done is decided by the run's own record (``Job.done``). ``launch.json`` keeps how often a run was
+started, how it ended and why it failed, even if the run never had a directory.
 """
 
 from __future__ import annotations
@@ -90,10 +89,7 @@ def print_line(text: str) -> None:
 
 
 def jobs_of(description: RunDescription, folder: Path, suffix: str) -> list[Job]:
-    """All runs of ``description`` in ``folder``, with command lines that the trainer accepts.
-
-    Raises ConfigError with all problems of all runs.
-    """
+    """All runs of ``description`` in ``folder``; raises ConfigError with all problems of all runs."""
     jobs: list[Job] = []
     names_by_problem: dict[str, list[str]] = {}
     for run in description.runs(suffix):
@@ -156,10 +152,7 @@ class LaunchState:
     @staticmethod
     @contextlib.contextmanager
     def opened(folder: Path) -> Iterator[LaunchState]:
-        """The state in ``folder``, which is created if needed and locked until the block ends.
-
-        Raises RunDirError if another launcher has locked it or it cannot be created.
-        """
+        """Create and lock ``folder`` until the block ends; raises RunDirError if either fails."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lock = lock_file(folder / LOCK_NAME, "Wait for that launcher or stop it, or choose another run_name.")
@@ -218,14 +211,15 @@ def results(jobs: Sequence[Job], launch_state: LaunchState) -> list[dict[str, An
     facts: list[dict[str, Any]] = []
     for job in jobs:
         summary, entry = Summary.read(job.run_dir / "summary.json"), launch_state.entry(job.name)
+        known = {} if summary is None else summary.to_dict()
         facts.append(
             {
                 "experiment": job.name,
                 "status": "done" if job.done else entry.status,
                 "exit_code": entry.exit_code,
                 "starts": entry.starts,
-                "env_steps": None if summary is None else summary.env_steps,
-                "episode_return_mean": None if summary is None else summary.to_dict()["episode_return_mean"],
+                "env_steps": known.get("env_steps"),
+                "episode_return_mean": known.get("episode_return_mean"),
                 "run_dir": str(job.run_dir),
                 "log": str(job.log_path),
             }

@@ -19,8 +19,7 @@ from sfactory.process.signals import Interrupts
 def launch(config: LauncherConfig, command: str, interrupts: Interrupts) -> tuple[str, int]:
     """Start all runs that are not done; returns the line for stdout and the exit code.
 
-    ``command``: the command line of this launcher, which also resumes its runs. Raises SFactoryError for invalid input
-    before any run is started.
+    ``command``: resumes the runs. Raises SFactoryError for invalid input before any run is started.
     """
     description = description_of(config.run)
     folder = Path(config.train_dir) / str(description.run_name)

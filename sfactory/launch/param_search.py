@@ -1,7 +1,4 @@
-"""Settings to try: lists, grids and random searches with a seed, one mapping of flag names to values per run.
-
-The same declaration always gives the same runs, on every machine.
-"""
+"""Settings to try: lists, grids and random searches, which always give the same runs, on every machine."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ Values = Mapping[str, object]
 # One flag, or several that vary together and have a tuple of values each time.
 Key = str | tuple[str, ...]
 
-_DIGITS = 4  # significant digits of random numbers: enough for a search, short enough for names
+_DIGITS = 4  # significant digits of random numbers, which become part of names
 _MAX_DRAWS = 100  # draws per combination before a search gives up
 
 
@@ -76,20 +73,12 @@ class Uniform:
     high: float
 
 
-@dataclass(frozen=True)
-class LogUniform:
+class LogUniform(Uniform):
     """Positive numbers from ``low`` to ``high`` with uniformly distributed logarithms."""
 
-    low: float
-    high: float
 
-
-@dataclass(frozen=True)
-class IntUniform:
+class IntUniform(Uniform):
     """Whole numbers from ``low`` to ``high``, both included, uniformly distributed."""
-
-    low: int
-    high: int
 
 
 @dataclass(frozen=True)
@@ -99,7 +88,7 @@ class Choice:
     values: Sequence[Any]
 
 
-Distribution = Uniform | LogUniform | IntUniform | Choice
+Distribution = Uniform | Choice
 
 
 def _draw(distribution: Distribution, source: random.Random) -> object:
@@ -108,7 +97,7 @@ def _draw(distribution: Distribution, source: random.Random) -> object:
         case Choice(values):
             return values[source.randrange(len(values))]
         case IntUniform(low, high):
-            return source.randint(low, high)
+            return source.randint(int(low), int(high))
         case LogUniform(low, high):
             number = math.exp(source.uniform(math.log(low), math.log(high)))
         case Uniform(low, high):
@@ -120,7 +109,7 @@ def _distribution_problems(key: Key, distribution: object) -> list[str]:
     match distribution:
         case Choice(values):
             return _value_problems(key, values)
-        case Uniform(low, high) | LogUniform(low, high) | IntUniform(low, high):
+        case Uniform(low, high):
             kinds = int if isinstance(distribution, IntUniform) else (int, float)
             for bound in (low, high):
                 if isinstance(bound, bool) or not isinstance(bound, kinds) or not math.isfinite(bound):

@@ -39,11 +39,7 @@ _DEFAULT_OBJECT = "RUN_DESCRIPTION"  # of a module without :object
 _FILE_KEYS = ("run_name", "experiments")
 _EXPERIMENT_KEYS = ("base_name", "cmd", "env_vars", "list", "grid", "random")
 _RANDOM_KEYS = ("count", "seed", "parameters")
-_RANGES: dict[str, type[Uniform | LogUniform | IntUniform]] = {
-    "uniform": Uniform,
-    "log_uniform": LogUniform,
-    "int_uniform": IntUniform,
-}
+_RANGES = {"uniform": Uniform, "log_uniform": LogUniform, "int_uniform": IntUniform}
 
 
 class Planned(NamedTuple):

@@ -1,7 +1,4 @@
-"""Runs jobs as processes of this machine and assigns GPUs to them.
-
-One thread starts jobs and waits until a process ends, a signal arrives or the next start is due.
-"""
+"""Runs jobs as processes of this machine and assigns GPUs to them."""
 
 from __future__ import annotations
 
@@ -54,10 +51,7 @@ class Gpus:
 
 
 def devices(count: int, visible: str | None) -> list[str]:
-    """Names of the first ``count`` devices. visible: the launcher's CUDA_VISIBLE_DEVICES, if set.
-
-    Raises ConfigError if the variable lists fewer devices. Without it the number of devices is not checked.
-    """
+    """Names of the first ``count`` devices; raises ConfigError if ``visible``, CUDA_VISIBLE_DEVICES, lists fewer."""
     if visible is None:
         return [str(number) for number in range(count)]
     seen = [name for name in (part.strip() for part in visible.split(",")) if name]

@@ -1,8 +1,4 @@
-"""Runs jobs on Slurm: writes batch scripts and submits them.
-
-A script is self-contained: submitting it again resumes the run. Slurm sends SIGTERM to the run before its time is up,
-so it saves; with a timeout the job is then requeued.
-"""
+"""Runs jobs on Slurm: writes batch scripts and submits them; submitting a script again resumes its run."""
 
 from __future__ import annotations
 
@@ -64,10 +60,7 @@ class Batch:
         return paths
 
     def submit(self, paths: Sequence[Path]) -> dict[str, str]:
-        """Submit the scripts, or print the commands that do; returns job numbers by name of the run.
-
-        Raises SFactoryError at the first failure.
-        """
+        """Submit the scripts, or print the commands that do; returns job numbers by run. Raises SFactoryError."""
         numbers: dict[str, str] = {}
         for path in paths:
             if self._config.slurm_print_only:

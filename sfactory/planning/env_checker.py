@@ -71,10 +71,7 @@ def check_vector_env(env: VectorEnv, name: str) -> EnvSpec:
 
 
 def check_agents_env(env: AgentsEnv, name: str) -> EnvSpec:
-    """Reset ``env`` and step it up to AGENT_STEPS times, over ends of episodes; returns its spec.
-
-    With so many steps, agents that die, sleep and wake up early do so here first. Raises as ``check_env``.
-    """
+    """Reset ``env`` and step it AGENT_STEPS times, so that agents die and sleep here first. Else as ``check_env``."""
     with _named(name):
         spec = env.spec
         # One reset and one step of the foreign env itself, so that errors speak of its own form.

@@ -1,7 +1,4 @@
-"""Checks an env in a throw-away process before training starts.
-
-An env that crashes, hangs or starts threads does so there, before anything else was started.
-"""
+"""Checks an env in a process of its own, where it may crash, hang or start threads, before training starts."""
 
 from __future__ import annotations
 
@@ -30,11 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Probed(NamedTuple):
-    """Facts about an env.
-
-    step_us: microseconds of a step per agent; None without a measurement, and of vector envs, where it depends on their
-    number.
-    """
+    """Facts about an env. step_us: microseconds of a step per agent; None without a measurement and for vector envs."""
 
     spec: EnvSpec
     step_us: float | None = None
@@ -44,10 +37,7 @@ class Probed(NamedTuple):
 def probe_env(
     spawner: Spawner, factory: EnvFactory, timeout_s: float, gpus: Sequence[int] = (), timed: bool = False
 ) -> Probed:
-    """Check the env that ``factory`` makes; raises EnvError with its flaw.
-
-    gpus: as ``--actor_worker_gpus``; the env sees the GPU of the first actor. timed: measure its steps.
-    """
+    """Check the env of ``factory`` on the first of ``gpus``; ``timed``: and time steps. Raises EnvError with a flaw."""
     for worker in range(len(gpus)):
         see_gpu_of(worker, gpus, dict(os.environ))  # refuses those that are not there
     receiver, sender = spawner.pipe()

@@ -42,8 +42,7 @@ from sfactory.tensor_spec import describe
 class Plan:
     """Everything that is decided before processes start.
 
-    weight_shapes: of the model, by name of the weight. reward_shaping: that of the env, if it has one. reading: how
-    the network reads each observation, one sentence each.
+    weight_shapes: by name of the weight. reading: how the network reads each observation, one sentence each.
     """
 
     spec: EnvSpec
@@ -101,13 +100,10 @@ def steps_are_timed(config: Config) -> bool:
 
 
 def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:
-    """Decide sizes and devices; raises ConfigError or ResourceError.
-
-    env_step_us: microseconds of an env's step on one core, if known, for ``--inference=auto``.
-    """
+    """Decide sizes and devices; raises ConfigError or ResourceError. env_step_us: as in ``Probed``, if timed."""
     sampling, cost, device = config.sampling, None, choose_device(config.run.device)
     model = _blueprint(config, spec)
-    if env_step_us is not None and steps_are_timed(config):
+    if env_step_us is not None:
         cost = ActingCost(env_step_us, forward_us(spec, config.model, sampling.num_envs_per_worker * spec.num_agents))
     inference, why = choose_inference(sampling.inference, device != "cpu", cost)
     no_evaluation = config.benchmark.benchmark or config.run.serial_mode
@@ -141,10 +137,7 @@ def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None) ->
 
 
 def require_mapping(config: Config, plan: Plan) -> None:
-    """Raise ConfigError or EnvError unless ``--policy_mapping`` returns policies for the first episode of every env.
-
-    A mapping that is wrong only for later episodes ends the actor that calls it.
-    """
+    """Raise ConfigError or EnvError unless ``--policy_mapping`` returns policies for the first episode of every env."""
     layout, name = plan.layout, config.population.policy_mapping
     if layout.num_policies == 1 or layout.mapping != "function":
         return

@@ -31,10 +31,7 @@ _ACTIONS = 64
 
 
 def random_actions(env: Any, count: int) -> list[Any]:
-    """``count`` random actions of ``env``, of many agents lists of one action for each.
-
-    Indices are Python's integers, which are faster than numpy's.
-    """
+    """``count`` random actions of ``env``, each a list if it has many agents. Indices are int: faster than numpy's."""
     agents = len(env.agents) if isinstance(env, AgentsEnv) else 1
     actions = [env.action_space.sample() for _ in range(count * agents)]
     if actions and getattr(actions[0], "shape", None) == ():
@@ -45,9 +42,9 @@ def random_actions(env: Any, count: int) -> list[Any]:
 
 
 class _Sweeps:
-    """Yields slices of a list of ``count`` actions, repeatedly, for ``seconds``. elapsed: the real duration.
+    """Yields slices of a list of ``count`` actions for ``seconds``, longer ones for faster envs.
 
-    Between two slices the clock is read and ``begin`` is called; the faster envs are, the longer the slices.
+    Between two slices the clock is read and ``begin`` is called. elapsed: the real duration.
     """
 
     def __init__(self, count: int, seconds: float, begin: Begin) -> None:
@@ -112,10 +109,7 @@ def agents_steps_per_second(games: list[Agents], seconds: float, begin: Begin = 
 
 
 def vector_steps_per_second(env: VectorEnv, seed: int, seconds: float, begin: Begin = lambda: None) -> float:
-    """Step a vector env, which resets its envs by itself, with random actions for ``seconds``.
-
-    Counts env steps: in NEXT_STEP mode the step that only resets an env is not counted for it.
-    """
+    """As ``steps_per_second``, of a vector env; in NEXT_STEP mode the step that only resets an env does not count."""
     actions = batch_space(single_spaces(env)[1], env.num_envs)
     actions.seed(seed)
     batches = [actions.sample() for _ in range(_MOST_SWEEPS)]
@@ -154,7 +148,10 @@ def env_step_us(env: gymnasium.Env[Any, Any] | AgentsEnv, seconds: float = MEASU
 
 def forward_us(spec: EnvSpec, config: ModelConfig, rows: int, seconds: float = MEASURED_S) -> float:
     """Microseconds per row of acting on ``rows`` rows at once on one core, the mean over ``seconds``."""
-    with torch.random.fork_rng(devices=[]), _one_thread(), torch.inference_mode():
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]), contextlib.ExitStack() as undo, torch.inference_mode():
+        undo.callback(torch.set_num_threads, threads)
+        torch.set_num_threads(1)
         dtype = compute_dtype(config.amp, torch.device("cpu"))
         model = ActingTwin(ActorCritic(spec, config, dtype).eval()).model
         obs = {key: torch.from_numpy(np.zeros((rows, *tensor.shape), tensor.dtype)) for key, tensor in spec.obs}
@@ -165,13 +162,3 @@ def forward_us(spec: EnvSpec, config: ModelConfig, rows: int, seconds: float = M
             model.act(obs, state)
             passes += 1
         return 1e6 * (now() - start) / (passes * rows)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,7 +1,6 @@
 """Measures how busy processes are, names the bottleneck, and suggests flags that make the run faster.
 
-Everything is read from counters in shared memory without locks. A flag is suggested only if it is not set already, no
-rule forbids it, and the machine has the hardware for it.
+A flag is suggested only if it is not set already, no rule forbids it, and the machine has the hardware for it.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ def depth_statistics(histogram: npt.NDArray[np.int64]) -> dict[str, float | None
 
 @dataclass(frozen=True)
 class Load:
-    """Busy and waiting shares by kind of process and ring depths of one time window.
+    """Busy and waiting shares of the measured time, by kind of process, and ring depths of one time window.
 
-    busy, waiting: shares of the measured time; they add up to 1.
     rings: statistics of the number of messages that readers found; 0 is not counted. For datasets: how many were ready
     when the learner needed one, 0 included.
     bound_by: the kind of process that limits throughput, "cores", or "nobody"; None if nothing was measured.

@@ -1,7 +1,6 @@
 """Collects the reports of child processes and computes progress, metrics rows and the run's summary.
 
-A separate thread reads the queues, so that the thread that supervises processes never waits for them. A run in one
-process starts no thread and calls ``poll`` instead.
+A thread reads the queues, so that supervision never waits for them. A serial run calls ``poll`` instead.
 """
 
 from __future__ import annotations
@@ -41,10 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class ReportCollector:
-    """Statistics of a run as they arrive. All methods may be called while the reading thread works.
-
-    Counts and rates named ``trained`` include earlier sessions of the run.
-    """
+    """Statistics of a run as they arrive; counts and rates named ``trained`` include earlier sessions of the run."""
 
     def __init__(
         self,
@@ -66,7 +62,7 @@ class ReportCollector:
         self.evaluations = EvaluationReports(num_evaluators(config.evaluation))
         self._actors_warned: set[int] = set()
         self._lock, self._stopping = threading.Lock(), threading.Event()
-        self._reading_since = 0.0
+        self.reading_since = 0.0  # since when the thread has been reading the actors' queue; 0 if it is not reading
         self._trained, self._sampled = Throughput(), Throughput()
         self._thread = threading.Thread(target=self._read, name="reports", daemon=True)
 
@@ -84,10 +80,6 @@ class ReportCollector:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(4 * BLOCK_S)
-
-    def reading_since(self) -> float:
-        """Since when the thread has been reading the actors' queue; 0 if it is not reading."""
-        return self._reading_since
 
     def sample(self) -> None:
         """Update all rates from the counters of the processes. Start-up is not part of any rate."""
@@ -238,8 +230,15 @@ class ReportCollector:
             episode_extra_stats={name: mean for name, mean in extras.items() if mean is not None},
             evaluation=earlier_evaluation if evaluation is None else asdict(evaluation),
             policies=policies,
-            best_policy=_best_policy(self, earlier),
+            best_policy=self._best_policy(),
         )
+
+    def _best_policy(self) -> int | None:
+        """The policy with the highest full mean of true objectives, or of returns if envs report none."""
+        objectives = self.objectives(TRUE_OBJECTIVE if TRUE_OBJECTIVE in self.extra_names else REWARD)
+        means = {policy: mean for policy, mean in objectives.items() if mean is not None}
+        earlier = self._resumed.summary.best_policy if self._resumed.summary else None
+        return max(means, key=lambda policy: means[policy], default=earlier)
 
     def _read(self) -> None:
         while not self._stopping.is_set():
@@ -248,9 +247,9 @@ class ReportCollector:
 
     def _read_messages(self, timeout: float) -> bool:
         """Read what arrives within ``timeout`` seconds; False if nothing did."""
-        self._reading_since = now()
+        self.reading_since = now()
         messages = list(self._from_actors.get(timeout))
-        self._reading_since = 0.0
+        self.reading_since = 0.0
         messages += [message for channel in self._from_learners for message in channel.get(0)]
         for message in messages:
             with self._lock:
@@ -295,13 +294,3 @@ def _best_return_mean(policies: Sequence[PolicyStats], earlier: float | None) ->
     """The best that any single policy has reached in any session."""
     bests = [earlier, *(stats.episodes.best_return_mean for stats in policies)]
     return max((best for best in bests if best is not None), default=None)
-
-
-def _best_policy(reports: ReportCollector, earlier: Summary | None) -> int | None:
-    """The policy with the highest mean of stats_avg true objectives, or of returns if envs report none.
-
-    Until a policy has had that many episodes in this session it is the best policy of ``earlier``.
-    """
-    objectives = reports.objectives(TRUE_OBJECTIVE if TRUE_OBJECTIVE in reports.extra_names else REWARD)
-    means = {policy: mean for policy, mean in objectives.items() if mean is not None}
-    return max(means, key=lambda policy: means[policy], default=earlier.best_policy if earlier else None)

@@ -1,7 +1,6 @@
 """Shows progress and messages on stderr and writes them to the run's log file.
 
-A terminal gets a progress bar with the time left; other streams get one line per report. stdout is never touched. A
-terminal or disk that disappears costs output, not the run.
+A terminal gets a progress bar; other streams get one line per report. A broken terminal or disk does not end the run.
 """
 
 from __future__ import annotations
@@ -16,16 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TextIO
 
 from tqdm import tqdm
 
 from sfactory.messages import PolicyLag
-
-if TYPE_CHECKING:
-    _Tqdm = tqdm[NoReturn]  # generic to type checkers only
-else:
-    _Tqdm = tqdm
 
 # Statistics shown in progress lines; metrics rows have all of them.
 _SHOWN = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm", "learning_rate")
@@ -33,10 +27,9 @@ _SHOWN = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_n
 
 @dataclass(frozen=True)
 class Progress:
-    """The current state of training. Rates are per second; values that are not known yet are None.
+    """The current state of training: rates per second, None for unknown values; busy, bound_by: see bottleneck.Load.
 
-    returns: mean return by policy, if there are several. busy, bound_by: see ``bottleneck.Load``. env_faults: number
-    of env failures by kind.
+    returns: mean return by policy, if there are several. env_faults: number of env failures by kind.
     """
 
     env_steps: int
@@ -57,7 +50,7 @@ class Progress:
     env_faults: Mapping[str, int] = field(default_factory=dict)
 
 
-class _Bar(_Tqdm):
+class _Bar(tqdm):  # type: ignore[type-arg]  # it is generic to type checkers only
     """A progress bar without tqdm's background thread, which would outlive the run."""
 
     monitor_interval = 0
@@ -98,7 +91,9 @@ class Console:
 
     def message(self, text: str) -> None:
         """Print a message with the time of day, above the progress bar if there is one."""
-        self._write(_stamped(text))
+        with self._lock:
+            self._write_log(_stamped(text))
+            self._write_stream(_stamped(text))
 
     def close(self, last_line: str | None = None) -> None:
         """Close the progress bar, write ``last_line`` unchanged, and close the log file."""
@@ -108,13 +103,9 @@ class Console:
                     self._bar.close()
                 self._bar = None
             if last_line is not None:
-                self._write(last_line)
+                self._write_log(last_line)
+                self._write_stream(last_line)
             self._close_log()
-
-    def _write(self, text: str) -> None:
-        with self._lock:
-            self._write_log(text)
-            self._write_stream(text)
 
     @contextlib.contextmanager
     def _dropping_broken_stream(self) -> Iterator[None]:
@@ -169,9 +160,9 @@ class Console:
             self._write_stream(_stamped(f"the log file can no longer be written: {error}"))
 
     def _close_log(self) -> None:
-        if self._log_file is not None:
-            log_file, self._log_file = self._log_file, None
-            with contextlib.suppress(OSError, ValueError):
+        log_file, self._log_file = self._log_file, None
+        with contextlib.suppress(OSError, ValueError):
+            if log_file is not None:
                 log_file.close()
 
     def _seconds_left(self, progress: Progress) -> float | None:

@@ -23,33 +23,28 @@ class Window:
         self.values = np.concatenate([self.values, new[np.isfinite(new)]])[-self._width :].copy()
 
     @property
-    def full(self) -> bool:
-        """Whether there are ``width`` numbers."""
-        return self.values.size == self._width
-
-    @property
     def mean(self) -> float | None:
         """Mean of the window; None if it is empty."""
         return float(np.mean(self.values)) if self.values.size else None
 
+    @property
+    def full_mean(self) -> float | None:
+        """Mean of the window; None until there are ``width`` numbers."""
+        return self.mean if self.values.size == self._width else None
+
 
 class EpisodeStats:
-    """Windows of the last ``stats_avg`` finished episodes, and the best mean return of any such window so far.
-
-    Episodes with a return that is not finite are counted, but are in no window.
-    """
+    """Windows of the last ``stats_avg`` episodes with finite returns, and the best mean return of any such window."""
 
     def __init__(self, stats_avg: int) -> None:
         self._stats_avg = stats_avg
         self.episodes = 0
-        self.returns, self.lengths = Window(stats_avg), Window(stats_avg)
         self._best: float | None = None
+        self.forget_last()
 
     def add(self, returns: npt.ArrayLike, lengths: npt.ArrayLike) -> None:
-        """Add episodes in the order in which they ended: their undiscounted raw returns and their steps, both [K]."""
+        """Add episodes in the order in which they ended: undiscounted raw returns and numbers of steps, both [K]."""
         new_returns, new_lengths = np.asarray(returns, np.float64), np.asarray(lengths, np.float64)
-        if new_returns.ndim != 1 or new_returns.shape != new_lengths.shape:
-            raise ValueError(f"returns {new_returns.shape} and lengths {new_lengths.shape}: both must be [K]")
         self.episodes += new_returns.size
         finite = np.isfinite(new_returns)
         if finite.any():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 
@@ -14,7 +14,7 @@ from sfactory.messages import EpisodeTotals, EvaluationPart
 class EvaluationReport:
     """The result of one evaluation; field names are keys of summary.json's ``evaluation``.
 
-    Returns are raw. They are None if no return is finite, and true_objective_mean if the env reports none.
+    Returns are raw; None if no return is finite. true_objective_mean: None if the env reports none.
     """
 
     policy_version: int
@@ -43,9 +43,10 @@ class EvaluationReport:
 
     def scalars(self) -> dict[str, float | None]:
         """Scalars ``eval/...`` for metrics.jsonl and TensorBoard, the true objective only if there is one."""
-        values: Mapping[str, float | None] = asdict(self)
-        known = self.true_objective_mean is not None
-        return {f"eval/{name}": value for name, value in values.items() if known or name != "true_objective_mean"}
+        scalars = {f"eval/{name}": value for name, value in asdict(self).items()}
+        if self.true_objective_mean is None:
+            del scalars["eval/true_objective_mean"]
+        return scalars
 
     def __str__(self) -> str:
         """One line for the console."""

@@ -46,10 +46,10 @@ class RunFacts:
 
 
 class Observer:
-    """Base class of observers. Methods are called in the main process, which supervises the others: they must be quick.
+    """Base class of observers. Methods are called in the main process and must be quick; use a thread for slow work.
 
-    Run slow work in a thread of the observer's own. After an exception the run saves and ends with exit code 70, and
-    the observer that raised it is not called again. Output to stdout is redirected to stderr.
+    After an exception the observer is not called again, and the run saves and ends with exit code 70. Output to stdout
+    is redirected to stderr.
     """
 
     def on_init(self, facts: RunFacts) -> None:
@@ -66,10 +66,7 @@ class Observer:
         return {}
 
     def on_report(self, row: Mapping[str, float | None]) -> bool | None:
-        """A row of metrics.jsonl was written: env_steps and numbers by name, None for unknown ones.
-
-        Return False to end the run as a limit does: it saves and is done.
-        """
+        """A row of metrics.jsonl was written; unknown numbers are None. Return False to end the run as a limit does."""
         return None
 
     def on_stop(self, outcome: Outcome) -> None:
@@ -97,10 +94,7 @@ class Observers:
     def of(
         references: Sequence[str], interrupts: Interrupts, present: Mapping[str, Observer] | None = None
     ) -> Observers:
-        """Create the observers named by ``--observers``; raises ConfigError with a line for each that fails.
-
-        present: observers that come first.
-        """
+        """``present``, then those named by ``--observers``; raises ConfigError with a line for each that fails."""
         observers = dict(present or {})
         problems: list[str] = []
         for reference in references:
@@ -139,8 +133,8 @@ class Observers:
         """The numbers that all observers add to a row. ``taken``: names in the row already, which may not be used."""
         summaries: dict[str, float] = {}
         for name, observer in list(self._observers.items()):
-            ask = partial(_summaries_of, observer, {*taken, *summaries, *_ROW_KEYS})
-            summaries |= self._call(name, "extra_summaries", ask) or {}
+            call = partial(_summaries_of, observer, {*taken, *summaries, *_ROW_KEYS})
+            summaries |= self._call(name, "extra_summaries", call) or {}
         return summaries
 
     def on_report(self, row: Mapping[str, float | None], last: bool) -> None:
@@ -213,7 +207,6 @@ def _create(reference: str) -> Observer:
     maker = find_callable(reference)
     try:
         made = maker()
-    # See above.
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"at {os.path.relpath(frame.filename)}:{frame.lineno} in {frame.name}"

@@ -26,14 +26,11 @@ class PolicyStats:
         self._times: Row = dict.fromkeys(f"perf/{name}" for name in _TIMES)
 
     def add_episodes(self, message: EpisodesDone) -> str | None:
-        """Add finished episodes. Returns a warning if save_best_metric turns out not to be reported by the env.
-
-        That is checked once, after stats_avg episodes: the extra statistics of an episode arrive before the episode.
-        """
+        """Add finished episodes; returns a warning if none of the first stats_avg reported save_best_metric."""
         self.episodes.add(message.returns, message.lengths)
         if self._metric_is_known or self.episodes.episodes < self._stats_avg:
             return None
-        self._metric_is_known = True
+        self._metric_is_known = True  # the extra statistics of an episode arrive before it
         metric = self._best_metric
         if self.extras.window(metric) is not None:
             return None
@@ -69,15 +66,15 @@ class PolicyStats:
     def best_metric_mean(self) -> float | None:
         """Mean of save_best_metric over its last stats_avg values; None until there are that many."""
         metric = self._best_metric
-        return _full_mean(self.episodes.returns if metric == REWARD else self.extras.window(metric))
+        window = self.episodes.returns if metric == REWARD else self.extras.window(metric)
+        return None if window is None else window.full_mean
 
     def full_mean(self, name: str) -> float | None:
-        """Mean of ``reward``, ``length`` or an extra statistic over its last stats_avg values; None until then.
-
-        ``true_objective`` is only what envs report under that name: the return is not comparable with it.
-        """
+        """Mean of ``reward``, ``length`` or an extra statistic over its last stats_avg values; None until then."""
+        # The true objective is only what envs report: the return is not comparable with it.
         windows = {REWARD: self.episodes.returns, LENGTH: self.episodes.lengths}
-        return _full_mean(windows.get(name) or self.extras.window(name))
+        window = windows.get(name) or self.extras.window(name)
+        return None if window is None else window.full_mean
 
     def summary(self, env_steps: int) -> dict[str, float | None]:
         """One policy's entry in summary.json. env_steps: how many it has been trained on."""
@@ -99,7 +96,3 @@ class PolicyStats:
             row |= window_scalars(f"train/extra/{name}", window)
         row["train/best_episode_return_mean"] = self.episodes.best_return_mean
         return row | train_scalars(self.last) | self._times
-
-
-def _full_mean(window: Window | None) -> float | None:
-    return window.mean if window is not None and window.full else None

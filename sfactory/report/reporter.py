@@ -1,7 +1,4 @@
-"""Reports on a run while it trains and when it ends: console lines, metrics rows, observers, the outcome.
-
-Used the same way by parallel and serial runs.
-"""
+"""Reports on a run while it trains and when it ends: console lines, metrics rows, observers, the outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from sfactory.report.collector import ReportCollector
 from sfactory.report.console import Console
 from sfactory.report.observers import Observers
 from sfactory.report.scalars import account_scalars
-from sfactory.report.writers import Scalars, Writers, numbers_of
+from sfactory.report.writers import MetricsWriter, Scalars, TensorBoardWriter, numbers_of
 from sfactory.shared.objects import SharedObjects
 from sfactory.system.cores import Cores
 
@@ -45,7 +42,9 @@ class Reporter:
         self._process_started_at = process_started_at
         self._observers = Observers() if observers is None else observers
         self._observed_updates = resumed.updates
-        self._writers = Writers(rundir.path, report.with_tensorboard, report.flush_summaries_interval)
+        self._writers: list[MetricsWriter | TensorBoardWriter] = [MetricsWriter(rundir.path / "metrics.jsonl")]
+        if report.with_tensorboard:
+            self._writers.append(TensorBoardWriter(rundir.path, report.flush_summaries_interval))
         self._line_due = Every(report.report_interval_sec)
         self._row_due = Every(report.experiment_summaries_interval)
         self._announced = False
@@ -94,7 +93,8 @@ class Reporter:
 
     def close(self) -> None:
         """Close the metrics files; may be called twice."""
-        self._writers.close()
+        for writer in self._writers:
+            writer.close()
 
     def _write_line(self) -> None:
         progress = self.reports.progress()
@@ -116,7 +116,8 @@ class Reporter:
 
     def _write(self, scalars: Scalars, last: bool) -> None:
         env_steps = self.reports.trained_env_steps
-        self._writers.write(env_steps, scalars)
+        for writer in self._writers:
+            writer.write(env_steps, scalars)
         if self._observers:
             self._observers.on_report(numbers_of(env_steps, scalars), last)
 

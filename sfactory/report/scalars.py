@@ -79,10 +79,9 @@ _PAGES_PER_MB = 2**20 / os.sysconf("SC_PAGE_SIZE")
 
 
 def private_mb(pid: int) -> float | None:
-    """Memory in MB (2^20 bytes) that a process does not share with others; None if there is no such process.
+    """Resident memory of a process in MB (2^20 bytes), without shared memory and mapped files; None if it has ended.
 
-    Resident memory without shared memory and mapped files, from /proc/<pid>/statm. Pages that a fork left in common
-    count for each process.
+    Pages that a fork left in common count for each process.
     """
     try:
         _, resident, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_bytes().split())

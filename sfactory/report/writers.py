@@ -1,8 +1,7 @@
-"""Writes scalars to metrics.jsonl and TensorBoard event files.
+"""Writes scalars to metrics.jsonl and TensorBoard event files; rows that a full disk refuses are dropped.
 
-A full disk costs rows, not the run: a record is written completely or removed again, the first failure is logged as a
-warning, and writing resumes when there is space. TensorBoard files are written here with tensorboardX's message types,
-because its SummaryWriter waits forever after its background thread has ended at a failed write.
+TensorBoard files are written here with tensorboardX's message types, because its SummaryWriter waits forever after its
+background thread has ended at a failed write.
 """
 
 from __future__ import annotations
@@ -135,23 +134,3 @@ class TensorBoardWriter(_RecordFile):
 
 def _wall_time_s() -> float:
     return datetime.now().timestamp()
-
-
-class Writers:
-    """Writes the same scalars to metrics.jsonl and, optionally, TensorBoard."""
-
-    def __init__(self, run_dir_path: Path, with_tensorboard: bool, flush_secs: float) -> None:
-        """``flush_secs``: for TensorBoard only; rows of metrics.jsonl are written immediately."""
-        self._writers: list[MetricsWriter | TensorBoardWriter] = [MetricsWriter(run_dir_path / "metrics.jsonl")]
-        if with_tensorboard:
-            self._writers.append(TensorBoardWriter(run_dir_path, flush_secs))
-
-    def write(self, env_steps: int, scalars: Scalars) -> None:
-        """Write scalars at an env step. A full or missing disk raises no error."""
-        for writer in self._writers:
-            writer.write(env_steps, scalars)
-
-    def close(self) -> None:
-        """Flush and close all files."""
-        for writer in self._writers:
-            writer.close()

@@ -39,7 +39,7 @@ class ParallelExecutor(Executor):
             context.interrupts,
             reset_s,
             replacement=WorkerReplacement(self._group, shared, context.worker_restarts),
-            hangs=WorkerHangs(self._group, step_s, reset_s, self._reports.reading_since),
+            hangs=WorkerHangs(self._group, step_s, reset_s, lambda: self._reports.reading_since),
         )
         self._status_dump = StatusDump(shared)
         watched = plan.layout.actor_names + plan.layout.policy_worker_names + plan.layout.evaluator_names

@@ -1,8 +1,7 @@
 """Finds how many cores and how much memory a run may use, and sets the environment of native libraries.
 
-Cores come from the affinity mask and the cgroup's CPU quota. Both cgroup versions are read. A limit applies to all
-groups below it, so the own group and its ancestors are checked. Inside a container, only its own group may be visible;
-it then appears as the root. Benchmarks of single components give their child processes the same native settings.
+Both cgroup versions are read. A limit applies to all groups below it, so the own group and its ancestors are checked.
+Inside a container, only its own group may be visible; it then appears as the root.
 """
 
 from __future__ import annotations
@@ -56,11 +55,8 @@ def memory_left(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
 
 
 def _folders(root: Path, membership: Path, controller: str) -> list[Path]:
-    """The folders of the own group and its ancestors; ``controller`` is '' for cgroup v2.
-
-    Lines of ``membership`` are ``id:controllers:path``; cgroup v2 names no controllers.
-    """
-    lines: list[list[str]] = []
+    """The folders of the own group and its ancestors; ``controller`` is '' for cgroup v2."""
+    lines: list[list[str]] = []  # id, controllers (none for cgroup v2), path
     with contextlib.suppress(OSError):
         lines = [line.split(":", 2) for line in membership.read_text().splitlines()]
     paths = [path for _, controllers, path in lines if controller in controllers.split(",")]
@@ -112,6 +108,7 @@ class Cores:
 
     @staticmethod
     def available() -> Cores:
+        """The cores in the affinity mask and the CPU quota of this process."""
         return Cores(tuple(sorted(os.sched_getaffinity(0))), cpu_quota())
 
     def keeping(self, cores: int) -> Cores:

@@ -1,8 +1,4 @@
-"""Checks that the machine has enough cores, memory and open files for a run.
-
-Missing resources that a run needs raise a ResourceError with the needed and the available amount; missing optional ones
-are logged as warnings.
-"""
+"""Checks that the machine has enough cores, memory and open files for a run: raises ResourceError, or warns."""
 
 from __future__ import annotations
 

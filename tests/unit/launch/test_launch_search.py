@@ -80,7 +80,7 @@ def test_draws_depend_on_the_seed_and_the_name_only() -> None:
         (RandomSearch({"gamma": Uniform(0.9, math.inf)}, count=3), "the bound inf must be a finite number"),
         (RandomSearch({"gamma": Uniform("0", 1)}, count=3), "the bound '0' must be a finite number"),  # type: ignore[arg-type]
         (RandomSearch({"lr": LogUniform(0.0, 1.0)}, count=3), "low is 0.0: must be greater than 0"),
-        (RandomSearch({"n": IntUniform(1, 2.5)}, count=3), "must be a whole number"),  # type: ignore[arg-type]
+        (RandomSearch({"n": IntUniform(1, 2.5)}, count=3), "must be a whole number"),
         (RandomSearch({"n": [1, 2]}, count=3), "n: [1, 2] is not a distribution"),  # type: ignore[dict-item]
         (RandomSearch({("a", "b"): Uniform(0, 1)}, count=3), "are drawn from a Choice"),
         (RandomSearch({("a", "b"): Choice([(1,)])}, count=3), "a, b: (1,) must be 2 values"),

@@ -222,6 +222,7 @@ def test_reporter_calls_observers_after_new_updates_and_adds_their_summaries(tmp
         reporting.finish("done", None)
 
     assert recording.updates == [4, 9]
+    assert list((tmp_path / "run").glob("events.*")) == []  # with_tensorboard is off
     row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["mine/one"] == 0.5
     assert row["perf/updates"] == 9

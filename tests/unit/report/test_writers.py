@@ -16,7 +16,7 @@ import pytest
 from tensorboardX.proto import event_pb2
 from tensorboardX.record_writer import masked_crc32c
 
-from sfactory.report.writers import MetricsWriter, Writers
+from sfactory.report.writers import MetricsWriter, TensorBoardWriter
 from tests.support.source import ROOT
 
 
@@ -55,12 +55,11 @@ def test_rows_are_readable_at_once_and_a_resumed_run_appends(tmp_path: Path) -> 
     assert {**rows(path)[1], "time": None} == {"time": None, "env_steps": 2000, "nan": None, "inf": None, "none": None}
     writer.close()
 
-    writers = Writers(tmp_path, with_tensorboard=False, flush_secs=30)
-    writers.write(3000, {"a": 1})
-    writers.close()
+    resumed = MetricsWriter(path)
+    resumed.write(3000, {"a": 1})
+    resumed.close()
 
     assert [row["env_steps"] for row in rows(path)] == [1000, 2000, 3000]
-    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]  # no event file
 
 
 @pytest.mark.parametrize(("whole_rows", "torn"), [(0, 9), (2000, 9), (1, 65_535), (1, 65_536), (1, 200_000)])
@@ -76,15 +75,15 @@ def test_a_torn_row_is_removed(tmp_path: Path, whole_rows: int, torn: int) -> No
     assert [row["env_steps"] for row in rows(path)] == list(range(whole_rows + 1))
 
 
-def test_tensorboard_has_the_same_scalars_at_the_flush_interval(tmp_path: Path) -> None:
+def test_tensorboard_has_all_finite_scalars_at_the_flush_interval(tmp_path: Path) -> None:
     directories = [tmp_path / "now", tmp_path / "later"]
     for directory in directories:
         directory.mkdir()
-    now, later = (Writers(path, True, flush_secs=seconds) for path, seconds in zip(directories, (0, 3600), strict=True))
+    now, later = map(TensorBoardWriter, directories, (0.0, 3600.0))
 
-    for writers in (now, later):
-        writers.write(100, {"train/episode_return_mean": 20.5, "policy_lag/mean": 1})
-        writers.write(200, {"train/episode_return_mean": float("nan"), "perf/fps": 4.0, "x": None})
+    for writer in (now, later):
+        writer.write(100, {"train/episode_return_mean": 20.5, "policy_lag/mean": 1})
+        writer.write(200, {"train/episode_return_mean": float("nan"), "perf/fps": 4.0, "x": None})
 
     written = [(100, {"train/episode_return_mean": 20.5, "policy_lag/mean": 1.0}), (200, {"perf/fps": 4.0})]
     assert [events(directory) for directory in directories] == [written, []]
@@ -96,17 +95,18 @@ def test_tensorboard_has_the_same_scalars_at_the_flush_interval(tmp_path: Path) 
 FULL_DISK = """
     import logging, resource, sys
     from pathlib import Path
-    from sfactory.report.writers import Writers
+    from sfactory.report.writers import MetricsWriter, TensorBoardWriter
 
     logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
-    writers = Writers(Path(sys.argv[1]), with_tensorboard=True, flush_secs=0)
-    writers.write(1, {"a": 1.0})
-    resource.setrlimit(resource.RLIMIT_FSIZE, (150, resource.RLIM_INFINITY))
-    for step in range(2, 40):
-        writers.write(step, {"a": 1.0})
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    writers.write(40, {"a": 1.0})
-    writers.close()
+    folder = Path(sys.argv[1])
+    writers = MetricsWriter(folder / "metrics.jsonl"), TensorBoardWriter(folder, flush_secs=0)
+    for step in range(1, 41):
+        most = 150 if 1 < step < 40 else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+        for writer in writers:
+            writer.write(step, {"a": 1.0})
+    for writer in writers:
+        writer.close()
 """
 
 
