@@ -14,7 +14,8 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 from sfactory.config.argv import scan
 from sfactory.config.field import flag
-from sfactory.config.flags import Flag, assigned, command_help, config_of, did_you_mean, flags_of, shown
+from sfactory.config.flags import Flag, assigned, config_of, did_you_mean, flags_of, shown
+from sfactory.config.help_text import command_help
 from sfactory.config.validation import find_problems, value_problem
 from sfactory.errors import ConfigError
 

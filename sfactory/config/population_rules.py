@@ -8,7 +8,7 @@ from collections import Counter
 from fractions import Fraction
 
 from sfactory.config.hyperparameters import hyperparameters, mutable_flags, range_problem, request_problems
-from sfactory.config.rules import WAITING, Rule, at_most, excludes, idle_unless, needs, refuse, waits_for_learner
+from sfactory.config.rule import WAITING, Rule, at_most, excludes, idle_unless, needs, refuse, waits_for_learner
 from sfactory.config.schema import Config
 
 MAPPINGS = ("auto", "split", "env", "agent")

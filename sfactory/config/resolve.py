@@ -14,7 +14,8 @@ from pathlib import Path
 from sfactory.config.argv import CONFIG, CONFIG_FLAG, CommandLine, scan
 from sfactory.config.config_file import ConfigFile, read_config_file
 from sfactory.config.env_families import EnvFamily, search_families
-from sfactory.config.flags import Reading, all_flags, config_of, train_help, values_of
+from sfactory.config.flags import Reading, all_flags, config_of, values_of
+from sfactory.config.help_text import train_help
 from sfactory.config.saved_config import NOT_RESUMED, SavedConfig, check_resume, read_config
 from sfactory.config.schema import Config
 from sfactory.config.validation import check_env_name, find_problems, warnings_of

@@ -1,20 +1,16 @@
-"""Rules over flags of the learner, the loss and the optimizer, and schedules as flags write them.
-
-``0:5e-4,20e6:1e-6`` are (steps, value) points.
-"""
+"""Rules over flags of the learner, the loss and the optimizer."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
-from itertools import pairwise
 
 from sfactory.config.flags import did_you_mean
-from sfactory.config.rules import WAITING, Rule, at_most, idle_unless, needs, refuse, refused_where_collection_waits
+from sfactory.config.points import POINTS_FORM, points_error
+from sfactory.config.rule import WAITING, Rule, at_most, idle_unless, needs, refuse, refused_where_collection_waits
 from sfactory.config.schema import Config
 
 LR_WORDS = ("constant", "linear_decay", "kl_adaptive_minibatch", "kl_adaptive_epoch")
-POINTS_FORM = "points as 0:5e-4,20e6:1e-6, which are trained env steps and the value there"
 # What training in a thread of its own depends on.
 _BACKGROUND = ("train_in_background_thread", *WAITING, "serial_mode")
 # Of larger numbers the divisors between this and its counterpart are not searched.
@@ -121,52 +117,6 @@ LEARNING_RULES = (
     *idle_unless(("early_stop_kl",), "num_epochs", lambda epochs: epochs > 1, "2 or more"),
     *idle_unless(("learner_cores",), "set_workers_cpu_affinity"),
 )
-
-
-def points_error(text: str) -> str | None:
-    """The problem of a schedule that may be empty; None if it is fine."""
-    try:
-        if text:
-            parse_points(text)
-    except ValueError as error:
-        return f"must be {POINTS_FORM}: {error}"
-    return None
-
-
-def parse_points(text: str) -> tuple[tuple[float, float], ...]:
-    """The points (steps, value) of ``text``: at least one, the first at step 0, steps strictly rising.
-
-    Raises ValueError with all reasons if ``text`` has another form, or a value is negative or not finite.
-    """
-    if not text.strip():
-        raise ValueError("holds no points")
-    reasons: list[str] = []
-    points = [point for word in text.split(",") if (point := _point(word.strip(), reasons)) is not None]
-    if points and points[0][0] != 0:
-        reasons.append(f"the first point must be at step 0, and is at {points[0][0]:g}")
-    for (before, _), (after, _) in pairwise(points):
-        if before == after:
-            reasons.append(f"step {after:g} stands twice")
-        if before > after:
-            reasons.append(f"steps must rise, and {after:g} follows {before:g}")
-    if reasons:
-        raise ValueError("; ".join(reasons))
-    return tuple(points)
-
-
-def _point(word: str, reasons: list[str]) -> tuple[float, float] | None:
-    """The point that ``word`` names, or None; appends its problems to ``reasons``."""
-    try:
-        steps, value = (float(number) for number in word.split(":"))
-    except ValueError:
-        reasons.append(f"{word!r} is not a point STEPS:VALUE")
-        return None
-    if not math.isfinite(steps) or not math.isfinite(value):
-        reasons.append(f"both numbers of {word!r} must be finite")
-        return None
-    if value < 0:
-        reasons.append(f"the value of {word!r} must be at least 0")
-    return steps, value
 
 
 OBJECTIVE_RULES = (

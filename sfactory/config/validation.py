@@ -17,7 +17,8 @@ from sfactory.config.env_families import load_families, search_families
 from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
 from sfactory.config.population_rules import AUXILIARY_RULES, POPULATION_RULES
-from sfactory.config.rules import RUN_RULES, SAMPLING_RULES, Rule, refuse
+from sfactory.config.rule import Rule, refuse
+from sfactory.config.run_rules import RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
 from sfactory.config.training_rules import LEARNING_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
 

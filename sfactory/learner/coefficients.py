@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from sfactory.algo.schedules import PiecewiseLinear, kl_adaptive_rate, kl_penalty_weight, linear_decay
+from sfactory.config.points import parse_points
 from sfactory.config.schema import AlgoConfig, OptimConfig
-from sfactory.config.training_rules import LR_WORDS, parse_points
+from sfactory.config.training_rules import LR_WORDS
 from sfactory.learner.gradient_step import Rates
 
 _KL_ADAPTIVE = ("kl_adaptive_minibatch", "kl_adaptive_epoch")

@@ -12,7 +12,7 @@ from sfactory.actor.policy_assignment import SOLE_AGENT, Mapping, custom_assignm
 from sfactory.actor.reward_shaping import RewardShaping
 from sfactory.config.flags import assigned
 from sfactory.config.import_strings import Unresolved, find_callable
-from sfactory.config.rules import rounds_misfit
+from sfactory.config.run_rules import rounds_misfit
 from sfactory.config.schema import Config
 from sfactory.errors import ConfigError, named, raised_at
 from sfactory.layout import ActingCost, Layout, choose_inference, num_evaluators

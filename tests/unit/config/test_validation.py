@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sfactory.config.flags import Flag, all_flags, coerce, config_of, is_of_type, type_text, value_text
+from sfactory.config.points import parse_points
 from sfactory.config.schema import Config
-from sfactory.config.training_rules import parse_points
 from sfactory.config.validation import RULES, check, check_env_name, find_problems, warnings_of
 from tests.support.broken_settings import BROKEN, CPC, OWN_CRITIC, REPLAY, SYNCHRONOUS
 

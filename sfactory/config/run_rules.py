@@ -1,7 +1,4 @@
-"""Rules over several flags: what a rule is, and the rules of the run, of sampling and of the network.
-
-Every rule may assume that each value is legal by itself (see ``validation.value_problem``).
-"""
+"""Rules over flags of the run, of sampling and of the network."""
 
 from __future__ import annotations
 
@@ -9,108 +6,12 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
-from sfactory.config.flags import all_flags, values_of
+from sfactory.config.rule import Rule, excludes, is_default, multiple_of, needs, refuse, refused_where_collection_waits
 from sfactory.config.schema import Config
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-WAITING = ("async_rl", "num_batches_to_accumulate")
 _LIMITS = ("train_for_env_steps", "train_for_frames")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A rule over several flags. ``find`` returns the problem as text, or None; errors blame the first of ``flags``.
-
-    idle: the rule refuses a value without effect. It applies only where the user chose that value.
-    """
-
-    flags: tuple[str, ...]
-    find: Callable[[Config], str | None]
-    idle: bool = False
-
-
-def _value(config: Config, name: str) -> Any:
-    return values_of(config)[name]
-
-
-def _is_default(config: Config, name: str) -> bool:
-    return bool(_value(config, name) == all_flags()[name].default)
-
-
-def refuse(flags: tuple[str, ...], wrong: Callable[[Config], bool], text: str) -> Rule:
-    """A rule that returns ``text`` where ``wrong`` holds; ``{flag}`` in the text stands for the value of that flag."""
-
-    def find(config: Config) -> str | None:
-        return text.format_map(values_of(config)) if wrong(config) else None
-
-    return Rule(flags, find)
-
-
-def needs(
-    name: str, need: str, why: str, works: Callable[[Any], bool] = bool, value: object = True, idle: bool = False
-) -> Rule:
-    """A rule that a value of ``name`` other than its default breaks unless ``works`` for flag ``need``.
-
-    value: the value of ``need`` that the problem advises.
-    """
-
-    def find(config: Config) -> str | None:
-        fine = _is_default(config, name) or works(_value(config, need))
-        return None if fine else f"{why}: leave it out, or add --{need}={value}"
-
-    return Rule((name, need), find, idle)
-
-
-def idle_unless(
-    names: tuple[str, ...], need: str, works: Callable[[Any], bool] = bool, value: object = True
-) -> tuple[Rule, ...]:
-    """One rule for each of ``names``, as ``needs``: without ``need`` its value has no effect."""
-    return tuple(needs(name, need, "has no effect as it is", works, value, idle=True) for name in names)
-
-
-def excludes(name: str, other: str, why: str) -> Rule:
-    """A rule that is broken where both flags are on."""
-    return refuse(
-        (name, other),
-        lambda config: bool(_value(config, name) and _value(config, other)),
-        f"{why}: leave one of the two out",
-    )
-
-
-def at_most(name: str, other: str, why: str = "") -> Rule:
-    """A rule that is broken where the value of ``name`` is greater than that of ``other``."""
-    text = f"must be at most {other} ({{{other}}}){why}"
-    return refuse((name, other), lambda config: _value(config, name) > _value(config, other), text)
-
-
-def multiple_of(name: str, other: str) -> Rule:
-    """A rule that is broken where the value of ``name`` is no multiple of that of ``other``."""
-
-    def find(config: Config) -> str | None:
-        value, unit = _value(config, name), _value(config, other)
-        below = value // unit * unit
-        nearest = f"nearest are {below} and {below + unit}" if below else f"nearest is {unit}"
-        return None if below == value else f"must be a multiple of {other} ({unit}): {nearest}"
-
-    return Rule((name, other), find)
-
-
-def refused_where_collection_waits(name: str, advice: str) -> Rule:
-    """A rule that a value of ``name`` other than its default breaks where collection stops while the learner trains."""
-    return refuse(
-        (name, *WAITING),
-        lambda config: waits_for_learner(config) and not _is_default(config, name),
-        f"where collection waits for the learner (async_rl=False or num_batches_to_accumulate=0) {advice}",
-    )
-
-
-def waits_for_learner(config: Config) -> bool:
-    """Whether collection stops while the learner trains."""
-    return not config.sampling.async_rl or not config.learner.num_batches_to_accumulate
 
 
 def _is_path(text: str) -> bool:
@@ -176,7 +77,7 @@ RUN_RULES = (
     refuse(
         ("lr_schedule", *_LIMITS),
         lambda config: (
-            config.optim.lr_schedule == "linear_decay" and all(_is_default(config, limit) for limit in _LIMITS)
+            config.optim.lr_schedule == "linear_decay" and all(is_default(config, limit) for limit in _LIMITS)
         ),
         "the rate falls to 0 at the end of training: say where with --train_for_env_steps, e.g. 10_000_000",
     ),

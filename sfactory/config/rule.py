@@ -1,0 +1,108 @@
+"""Defines rules over several flags, and the kinds of them.
+
+Every rule may assume that each value is legal by itself (see ``validation.value_problem``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sfactory.config.flags import all_flags, values_of
+from sfactory.config.schema import Config
+
+WAITING = ("async_rl", "num_batches_to_accumulate")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule over several flags. ``find`` returns the problem as text, or None; errors blame the first of ``flags``.
+
+    idle: the rule refuses a value without effect. It applies only where the user chose that value.
+    """
+
+    flags: tuple[str, ...]
+    find: Callable[[Config], str | None]
+    idle: bool = False
+
+
+def _value(config: Config, name: str) -> Any:
+    return values_of(config)[name]
+
+
+def is_default(config: Config, name: str) -> bool:
+    """Whether the flag has the default of the schema."""
+    return bool(_value(config, name) == all_flags()[name].default)
+
+
+def refuse(flags: tuple[str, ...], wrong: Callable[[Config], bool], text: str) -> Rule:
+    """A rule that returns ``text`` where ``wrong`` holds; ``{flag}`` in the text stands for the value of that flag."""
+
+    def find(config: Config) -> str | None:
+        return text.format_map(values_of(config)) if wrong(config) else None
+
+    return Rule(flags, find)
+
+
+def needs(
+    name: str, need: str, why: str, works: Callable[[Any], bool] = bool, value: object = True, idle: bool = False
+) -> Rule:
+    """A rule that a value of ``name`` other than its default breaks unless ``works`` for flag ``need``.
+
+    value: the value of ``need`` that the problem advises.
+    """
+
+    def find(config: Config) -> str | None:
+        fine = is_default(config, name) or works(_value(config, need))
+        return None if fine else f"{why}: leave it out, or add --{need}={value}"
+
+    return Rule((name, need), find, idle)
+
+
+def idle_unless(
+    names: tuple[str, ...], need: str, works: Callable[[Any], bool] = bool, value: object = True
+) -> tuple[Rule, ...]:
+    """One rule for each of ``names``, as ``needs``: without ``need`` its value has no effect."""
+    return tuple(needs(name, need, "has no effect as it is", works, value, idle=True) for name in names)
+
+
+def excludes(name: str, other: str, why: str) -> Rule:
+    """A rule that is broken where both flags are on."""
+    return refuse(
+        (name, other),
+        lambda config: bool(_value(config, name) and _value(config, other)),
+        f"{why}: leave one of the two out",
+    )
+
+
+def at_most(name: str, other: str, why: str = "") -> Rule:
+    """A rule that is broken where the value of ``name`` is greater than that of ``other``."""
+    text = f"must be at most {other} ({{{other}}}){why}"
+    return refuse((name, other), lambda config: _value(config, name) > _value(config, other), text)
+
+
+def multiple_of(name: str, other: str) -> Rule:
+    """A rule that is broken where the value of ``name`` is no multiple of that of ``other``."""
+
+    def find(config: Config) -> str | None:
+        value, unit = _value(config, name), _value(config, other)
+        below = value // unit * unit
+        nearest = f"nearest are {below} and {below + unit}" if below else f"nearest is {unit}"
+        return None if below == value else f"must be a multiple of {other} ({unit}): {nearest}"
+
+    return Rule((name, other), find)
+
+
+def refused_where_collection_waits(name: str, advice: str) -> Rule:
+    """A rule that a value of ``name`` other than its default breaks where collection stops while the learner trains."""
+    return refuse(
+        (name, *WAITING),
+        lambda config: waits_for_learner(config) and not is_default(config, name),
+        f"where collection waits for the learner (async_rl=False or num_batches_to_accumulate=0) {advice}",
+    )
+
+
+def waits_for_learner(config: Config) -> bool:
+    """Whether collection stops while the learner trains."""
+    return not config.sampling.async_rl or not config.learner.num_batches_to_accumulate
