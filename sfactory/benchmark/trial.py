@@ -164,7 +164,6 @@ class Trial(NamedTuple):
 
         try:
             process_group.start()
-            process_group.start_actors()
             reports.start()
             supervision.run(look)
         finally:

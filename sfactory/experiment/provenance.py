@@ -10,7 +10,6 @@ import importlib.metadata
 import os
 import platform
 import secrets
-import select
 import socket
 import subprocess
 import sys
@@ -20,14 +19,11 @@ from datetime import datetime
 from pathlib import Path
 
 from sfactory import __version__
-from sfactory.clock import Deadline
 
 MOST_DIFF_BYTES = 1 << 20
 MOST_UNTRACKED = 100
 
 _TIMEOUT_S = 2.0
-_MOST_LISTED_BYTES = 1 << 16
-_CHUNK = 1 << 16
 _CUT = b"\n... cut here: the changes are larger than 1 MiB\n"
 
 
@@ -103,7 +99,7 @@ class WorkingTree:
 
 def _diff() -> bytes | None:
     # No colours or programs of the user's configuration, and the whole checkout whatever the current directory is.
-    diff = _git("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "HEAD", most=MOST_DIFF_BYTES)
+    diff = _git("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "HEAD")
     if diff is None or len(diff) <= MOST_DIFF_BYTES:
         return diff
     kept = diff[: MOST_DIFF_BYTES - len(_CUT)]
@@ -118,40 +114,15 @@ def _untracked(top: Path, leave_out: Path) -> tuple[str, ...] | None:
     listed = _git("ls-files", "--others", "--exclude-standard", "--full-name", "-z", "--", *where)
     if listed is None:
         return None
-    names = listed.split(b"\0")[:-1]  # the rest is empty, or was cut off
+    names = listed.split(b"\0")[:-1]
     return tuple(name.decode(errors="replace") for name in names[:MOST_UNTRACKED])
 
 
-def _git(*arguments: str, most: int = _MOST_LISTED_BYTES) -> bytes | None:
-    """git's output, up to ``most`` bytes and one more if there is more; None if it fails or is too slow."""
+def _git(*arguments: str) -> bytes | None:
+    """git's output; None if it fails or is too slow."""
     command = ["git", "--no-pager", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
     try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
-        )
-    except OSError:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
         return None
-    with process:
-        assert process.stdout is not None
-        output = _read(process.stdout.fileno(), most + 1, Deadline(_TIMEOUT_S))
-        if output is None or len(output) > most:
-            process.kill()
-            return output
-        try:
-            return output if process.wait(_TIMEOUT_S) == 0 else None
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return None
-
-
-def _read(fd: int, most: int, deadline: Deadline) -> bytes | None:
-    """Up to ``most`` bytes until the end of the file; None if the deadline passes first."""
-    output = bytearray()
-    while len(output) < most:
-        if not select.select([fd], [], [], deadline.left)[0]:
-            return None
-        chunk = os.read(fd, min(_CHUNK, most - len(output)))
-        if not chunk:
-            break
-        output += chunk
-    return bytes(output)
+    return done.stdout

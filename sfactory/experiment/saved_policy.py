@@ -14,6 +14,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sfactory import __version__, atomic
 from sfactory.checkpoint import CheckpointDir, Kind, Loaded
@@ -29,6 +30,9 @@ from sfactory.errors import CannotSaveError, CheckpointError, ConfigError, RunDi
 from sfactory.learner.checkpointing import SavedState
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.spec import EnvSpec
+
+if TYPE_CHECKING:
+    from sfactory.env.factory import Env
 
 EXPORT_VERSION = "1"
 
@@ -62,6 +66,11 @@ class SavedPolicy:
         directory = CheckpointDir(run_dir / f"checkpoint_p{wanted.policy_index}", config.checkpoint.keep_checkpoints)
         loaded = _load(directory, wanted.load_checkpoint_kind, wanted.checkpoint_env_steps)
         return SavedPolicy(config, loaded.path, SavedState.of(loaded.payload, loaded.path))
+
+    def spec_of(self, env: Env | AgentsEnv) -> EnvSpec:
+        """The spec of an env that the policy acts in."""
+        agents = env.agents if isinstance(env, AgentsEnv) else ()
+        return EnvSpec.of_spaces(env.observation_space, env.action_space, agents).for_model(self.config.model)
 
     def model(self, spec: EnvSpec) -> ActorCritic:
         """The network on the CPU; raises CheckpointError if the weights do not fit an env of ``spec``."""
@@ -139,7 +148,11 @@ def export(config: ExportConfig) -> str:
         problem = f"weights are exported with the package safetensors, which cannot be imported ({error}); install it: "
         raise ConfigError([problem + "pip install 'sfactory[safetensors]'"]) from error
     path = _new_file(config.out)
-    spec = _spec_of(saved)
+    env = EnvFactory.of(saved.config.run, saved.config.sampling).either()
+    try:
+        spec = saved.spec_of(env)
+    finally:
+        close_env(env, f"--env={saved.config.run.env}")
     model = saved.model(spec)
     # Copies: safetensors refuses tensors that share memory.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
@@ -181,16 +194,6 @@ def _metadata(saved: SavedPolicy, spec: EnvSpec, policy: int) -> dict[str, str]:
         "env_steps": str(saved.state.env_steps),
         "checkpoint": saved.checkpoint.name,
     }
-
-
-def _spec_of(saved: SavedPolicy) -> EnvSpec:
-    """The spec of the run's env, which is made and closed for that."""
-    env = EnvFactory.of(saved.config.run, saved.config.sampling).either()
-    try:
-        agents = env.agents if isinstance(env, AgentsEnv) else ()
-        return EnvSpec.of_spaces(env.observation_space, env.action_space, agents).for_model(saved.config.model)
-    finally:
-        close_env(env, f"--env={saved.config.run.env}")
 
 
 def _new_file(out: str) -> Path:

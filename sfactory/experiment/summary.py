@@ -49,8 +49,8 @@ class Summary:
     best_policy: int | None = None
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values; numbers that are not finite become None, as JSON has no others."""
-        values = _finite(dataclasses.asdict(self))
+        """Plain values; numbers that are not finite become None."""
+        values = finite(dataclasses.asdict(self))
         assert isinstance(values, dict)
         return values
 
@@ -95,11 +95,12 @@ def result_line(
     return line.replace("\n", " ")
 
 
-def _finite(value: object) -> object:
+def finite(value: object) -> object:
+    """The value with None for each number in it that is not finite, as JSON has no others."""
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

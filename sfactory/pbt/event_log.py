@@ -40,7 +40,7 @@ class Event:
     """What happens to ``policy`` at its env step ``env_steps``.
 
     hyperparameters, reward_shaping: its values afterwards. parent: the policy it copies weights from. objectives:
-    what was ranked, by policy. reason: an explanation in words.
+    the ranked ones, by policy. reason: an explanation in words.
     """
 
     kind: Kind
@@ -59,41 +59,27 @@ class Event:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Event:
         """The event of a line of the log. Raises KeyError, TypeError, ValueError or AttributeError for invalid data."""
-        parent = data["parent"]
         return Event(
             kind=Kind(data["kind"]),
             policy=int(data["policy"]),
             env_steps=int(data["env_steps"]),
             hyperparameters=dict(data["hyperparameters"]),
             reward_shaping=data["reward_shaping"],
-            parent=None if parent is None else int(parent),
+            parent=None if data["parent"] is None else int(data["parent"]),
             objectives={int(policy): value for policy, value in data["objectives"].items()},
             reason=str(data["reason"]),
         )
 
 
-class PbtEventLog:
-    """Appends events. The env steps of a policy never decrease, except when a session resumes it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._last: dict[int, int] = {}
-
-    def append(self, number: int, event: Event) -> None:
-        """Append event ``number`` and sync it to disk. Raises OSError if that fails; the file is then unchanged."""
-        last = self._last.get(event.policy, 0)
-        if event.kind is not Kind.RESTORE and event.env_steps < last:
-            raise ValueError(
-                f"{event.kind} of policy {event.policy} at env step {event.env_steps}, after one at {last}"
-            )
-        line = json.dumps({"number": number, **dataclasses.asdict(event)}, allow_nan=False).encode() + b"\n"
-        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            atomic.cut_torn_line(fd)
-            atomic.append_whole(fd, line, sync=True)
-        finally:
-            os.close(fd)
-        self._last[event.policy] = event.env_steps
+def append_event(run_dir: Path, number: int, event: Event) -> None:
+    """Append event ``number`` and sync it to disk. Raises OSError if that fails; the file is then unchanged."""
+    line = json.dumps({"number": number, **dataclasses.asdict(event)}, allow_nan=False).encode() + b"\n"
+    fd = os.open(run_dir / EVENT_LOG_NAME, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        atomic.cut_torn_line(fd)
+        atomic.append_whole(fd, line, sync=True)
+    finally:
+        os.close(fd)
 
 
 def read_events(run_dir: Path) -> list[Event]:

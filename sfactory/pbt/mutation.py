@@ -23,7 +23,7 @@ _MAX_DEPTH = 20
 
 
 def shaping_problem(value: object, path: Path = ()) -> str | None:
-    """What is wrong with the reward shaping of an env, or with its part at ``path``; None if nothing is."""
+    """The problem with the reward shaping of an env, or with its part at ``path``; None if there is none."""
     where = ".".join(map(str, path))
     if not path and not isinstance(value, Mapping):
         return f"must be a mapping of names to numbers or further mappings, not a {type(value).__name__}"

@@ -22,7 +22,7 @@ from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, read_events
 from sfactory.pbt.mutation import leaves
 
 RETURN, STEPS = "train/episode_return_mean", "perf/trained_env_steps"
-_LOGARITHMIC = (How.FACTOR, How.LOG_UNIFORM, How.DOUBLE)  # kinds of mutations whose values are drawn on such an axis
+_LOGARITHMIC = (How.FACTOR, How.LOG_UNIFORM, How.DOUBLE)  # values of these kinds of mutation have such an axis
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _returns(policy: int, rows: Iterable[Mapping[str, object]]) -> Curve:
 
 
 def _curve(policy: int, points: Iterable[tuple[Any, Any]], end: float = 0) -> Curve:
-    """A curve through points in the order in which they were written, whose last value is continued to ``end``.
+    """A curve through points in the order of writing; its last value is continued to ``end``.
 
     A session resumed from an older checkpoint removes the points after it.
     """

@@ -2,7 +2,7 @@
 
 It only decides and remembers. The caller of ``turn`` carries the event out (copies weights from the parent, gives
 hyperparameters to the learner and reward shaping to the envs) and then records it, as done or as skipped. Until then
-the state is the one before the turn, so a run that is killed in between repeats the turn.
+the state does not change, so a run that is killed in between repeats the turn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
 from sfactory.config.validation import find_problems
 from sfactory.errors import EnvError
-from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, PbtEventLog, numbered_events
+from sfactory.pbt.event_log import Event, Kind, append_event, numbered_events
 from sfactory.pbt.mutation import Shaping, Values, mutated, mutated_shaping, shaping_problem, within_range
 from sfactory.pbt.ranking import Objectives, Place, best_of, standing
 from sfactory.pbt.state import Member, PopulationState, load_state, save_state
@@ -41,8 +41,6 @@ class Population:
         self._declared = hyperparameters(config)
         self._given: Values = {each.name: each.default for each in self._declared}  # the values of the flags
         self._learning = learning_policies(config)
-        self._event_log = PbtEventLog(run_dir / EVENT_LOG_NAME)
-        self._pending: set[int] = set()
         # Where turns wait for a ranking; {} in a new run, and once all members have been ranked in the session.
         self._resumed_at = {p: session_start.get(p, 0) for p in self._learning} if any(session_start.values()) else {}
 
@@ -102,17 +100,17 @@ class Population:
             self._resumed_at = {}
 
     def due(self, policy: int, env_steps: int) -> bool:
-        """Whether ``policy`` has a turn at its env step ``env_steps``; not while one is pending.
+        """Whether ``policy`` has a turn at its env step ``env_steps``.
 
         A resumed session has no episode statistics at first. Until all members have been ranked, a turn waits, but at
         most one period from the start of the session.
         """
-        if policy not in self._learning or policy in self._pending or env_steps < self.members[policy].next_turn:
+        if policy not in self._learning or env_steps < self.members[policy].next_turn:
             return False
         return not self._waits(policy, env_steps)
 
     def turn(self, policy: int, env_steps: int, objectives: Objectives) -> Event:
-        """The event for ``policy``, which is pending until it is recorded or called off.
+        """The event for ``policy``; the same one until it is recorded.
 
         objectives: mean objective of each policy over its last episodes; None after too few episodes. Policies that do
         not learn are ignored.
@@ -128,7 +126,6 @@ class Population:
             reason += ", by less than the gaps" if found.place is Place.WORST else ""
             if (values, shaping) == (member.hyperparameters, member.reward_shaping):
                 kind, reason = Kind.KEEP, "no value was drawn for mutation"
-        self._pending.add(policy)
         return Event(kind, policy, env_steps, values, shaping, None, known, reason)
 
     def reseed(
@@ -148,10 +145,6 @@ class Population:
         parents = best_of(others, self._options) or list(others)
         return self._replace(policy, parents, env_steps, others, reason)
 
-    def call_off(self, policy: int) -> None:
-        """Cancel the pending turn of ``policy``; the same turn comes again."""
-        self._pending.discard(policy)
-
     def record(self, event: Event) -> None:
         """Record an event of ``turn`` or ``reseed`` after it was carried out, or ``event.skipped(...)`` if it failed.
 
@@ -163,9 +156,8 @@ class Population:
             event = dataclasses.replace(event, hyperparameters=values, reward_shaping=shaping)
         members = dict(sorted({**self.members, event.policy: self._after(event, before)}.items()))
         self.state = dataclasses.replace(self.state, events=number + 1, members=members)
-        self._pending.discard(event.policy)
         try:
-            self._event_log.append(number, event)
+            append_event(self._run_dir, number, event)
             save_state(self._run_dir, self.state)
         except OSError as error:
             _log.warning("the state of the population cannot be saved in %s: %s", self._run_dir, error)
@@ -224,7 +216,6 @@ class Population:
         parent = parents[int(rng.integers(len(parents)))]
         source = self.members[parent]
         values, shaping = self._mutation(source.hyperparameters, source.reward_shaping, rng)
-        self._pending.add(policy)
         return Event(Kind.REPLACE, policy, env_steps, values, shaping, parent, objectives, reason)
 
     def _mutation(

@@ -1,7 +1,8 @@
-"""Ranks policies by their objectives: which are the best, which are the worst, which may replace which. Pure."""
+"""Ranks policies by their objectives: which are the best, which are the worst, which may replace which."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,10 @@ from enum import Enum
 
 from sfactory.config.population_rules import best_count
 from sfactory.config.schema import PopulationConfig
+from sfactory.errors import EnvError, ExitCode
 from sfactory.messages import TRUE_OBJECTIVE
+
+_log = logging.getLogger(__name__)
 
 Objectives = Mapping[int, float | None]
 
@@ -66,26 +70,21 @@ def standing(policy: int, objectives: Objectives, options: PopulationConfig) -> 
     return Standing(Place.WORST, tuple(ahead))
 
 
-@dataclass(frozen=True)
-class RankingMetric:
-    """The statistic to rank by. name: None if episodes do not report it. text: a message for the user."""
-
-    name: str | None
-    text: str = ""
-
-
-def ranking_metric(metric: str, stats_avg: int, episodes: int, reported: Collection[str]) -> RankingMetric | None:
+def ranking_metric(metric: str, stats_avg: int, episodes: int, reported: Collection[str]) -> str | None:
     """The statistic to rank by if pbt_target_objective is ``metric``; None while too few episodes ended to know.
 
     stats_avg: how many episodes are enough. episodes: those so far, of all policies. reported: names of the extra
-    statistics in them. If the result's name is None, the run must end with its text.
+    statistics in them. Raises EnvError if it is not reported; only for a true objective the reward is used instead.
     """
     if metric in BUILT_IN or metric in reported:
-        return RankingMetric(metric)
+        return metric
     if episodes < stats_avg:
         return None
     missing = f"pbt_target_objective={metric}: none of the first {episodes} episodes reported it"
     known = f"the env reports {', '.join([*BUILT_IN, *sorted(reported)])}"
     if metric == TRUE_OBJECTIVE:
-        return RankingMetric(REWARD, f"{missing} ({known}); policies are ranked by the reward")
-    return RankingMetric(None, f"{missing}; {known}: choose one of these with --pbt_target_objective")
+        _log.info("%s (%s); policies are ranked by the reward", missing, known)
+        return REWARD
+    error = EnvError(f"{missing}; {known}: choose one of these with --pbt_target_objective")
+    error.exit_code = ExitCode.FAULTS  # training has begun
+    raise error

@@ -56,8 +56,9 @@ class PopulationState:
         """Raises ValueError that describes the problem if the data is invalid."""
         _demand(isinstance(data, Mapping), "it is not a JSON object")
         version = data.get("format_version")
-        expected = f"it has format_version {version!r}, and this version reads {FORMAT_VERSION}"
-        _demand(version == FORMAT_VERSION, expected)
+        _demand(
+            version == FORMAT_VERSION, f"it has format_version {version!r}, and this version reads {FORMAT_VERSION}"
+        )
         seed, events = (_count(data, name) for name in ("seed", "events"))
         _demand(isinstance(data.get("members"), list), "'members' is not a list")
         members = [_member(entry) for entry in data["members"]]

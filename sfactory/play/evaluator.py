@@ -30,7 +30,6 @@ from sfactory.play.rendering import AnyEnv
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusRow, Stopwatch
-from sfactory.shared.weights import EvalWeights
 
 _log = logging.getLogger(__name__)
 
@@ -55,12 +54,6 @@ class EvaluatorSetup:
         """Makes its env."""
         return EnvFactory.of(self.config.run, self.config.sampling)
 
-    @property
-    def candidate(self) -> EvalWeights:
-        """The weights that evaluators play."""
-        assert self.shared.candidate is not None, "without evaluators"
-        return self.shared.candidate
-
     def seed_of(self, number: int, attempt: int = 0) -> int:
         """Seed of its episodes of evaluation ``number``; ``attempt``: how often the env was recreated before."""
         place = self.evaluator, self.generation, number, *([attempt] if attempt else [])
@@ -82,9 +75,10 @@ class Evaluator:
     def __init__(self, setup: EvaluatorSetup, make: Callable[[int], AnyEnv], row: StatusRow) -> None:
         """``make``: makes an env, given a seed; called again when an env has failed."""
         self._setup, self._make, self._row = setup, make, row
-        self._shared, self._candidate, self._evaluation = setup.shared, setup.candidate, setup.config.evaluation
-        weights, device = self._candidate.weights, torch.device("cpu")
-        self._policy = ActingPolicy(setup.shared.spec, setup.config.model, weights, device)
+        self._shared, self._evaluation = setup.shared, setup.config.evaluation
+        assert setup.shared.candidate is not None, "without evaluators"
+        self._candidate = setup.shared.candidate
+        self._policy = ActingPolicy(setup.shared.spec, setup.config.model, self._candidate.weights, torch.device("cpu"))
         self._deadline: Deadline | None = None
         self._restarts = self._played = 0
         self._make_env()

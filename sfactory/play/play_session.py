@@ -15,13 +15,11 @@ import torch
 from sfactory.config.enjoy import EnjoyConfig
 from sfactory.env.factory import SPANS_FRAMES, EnvFactory, takes_frameskip
 from sfactory.env.lifecycle import close_env
-from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import ConfigError, EnvError
 from sfactory.experiment.saved_policy import SavedPolicy
 from sfactory.play.player import Player
 from sfactory.play.rendering import AnyEnv, Show, VideoScreen, env_with_window, frames_per_second, show_nothing
 from sfactory.play.video import VideoFile, find_ffmpeg
-from sfactory.spec import EnvSpec
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +46,7 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[tuple[Play
             path = Path(config.train_dir) / config.experiment / config.video_file
             video = stack.enter_context(VideoFile(path, frames_per_second(env, config.fps), ffmpeg))
             show = VideoScreen(video, config.video_frames, name).show
-        agents = env.agents if isinstance(env, AgentsEnv) else ()
-        spec = EnvSpec.of_spaces(env.observation_space, env.action_space, agents).for_model(saved.config.model)
+        spec = saved.spec_of(env)
         policy, deterministic = saved.model(spec), config.eval_deterministic
         yield Player(env, spec, policy, show, name=name, deterministic=deterministic, repeat=repeat), video
 

@@ -20,6 +20,7 @@ from sfactory.env.actions import action_reader
 from sfactory.env.conversion import ObsWriter
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank
 from sfactory.errors import SFactoryError, named
+from sfactory.experiment.summary import finite
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, ExtrasRefused
 from sfactory.model.actor_critic import ActorCritic
@@ -62,23 +63,18 @@ def result_line(played: Mapping[str, object], episodes: Sequence[Episode], video
         **played,
         "episodes": len(episodes),
         "episode_return_mean": _mean(returns),
-        "episode_return_min": _finite(min(returns, default=None)),
-        "episode_return_max": _finite(max(returns, default=None)),
+        "episode_return_min": min(returns, default=None),
+        "episode_return_max": max(returns, default=None),
         "episode_length_mean": _mean([episode.length for episode in episodes]),
         "true_objective_mean": _mean(stats.pop(TRUE_OBJECTIVE, returns)),
         "episode_extra_stats": {name: _mean(values) for name, values in sorted(stats.items())},
         "video": None if video is None else str(video),
     }
-    return json.dumps(result, allow_nan=False)
+    return json.dumps(finite(result), allow_nan=False)
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    """None if there are no values, or if their mean is not finite."""
-    return _finite(math.fsum(values) / len(values)) if values else None
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    return math.fsum(values) / len(values) if values else None
 
 
 class _OneAgent:
@@ -132,9 +128,9 @@ class Player:
     def episodes(self, count: int, max_steps: int, seed: int) -> Iterator[Episode]:
         """Up to ``count`` whole episodes, fewer if ``max_steps`` env steps are over before.
 
-        ``seed`` decides on everything: it seeds the generators of libraries, and the env at its first reset.
-        With several agents, an episode is over once those of all agents are.
-        Raises BadObservation, EnvFailed with what the env raised as its cause, or what ``show`` raises.
+        ``seed`` determines them: it seeds the generators of libraries, and the env at its first reset. With several
+        agents, an episode is over once those of all agents are.
+        Raises BadObservation, EnvFailed with the env's exception as its cause, or the errors of ``show``.
         """
         seed_libraries(seed)
         env_seed: int | None = seed_at(seed, Branch.PLAY, bits=ENV_SEED_BITS)

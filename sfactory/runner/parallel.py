@@ -43,7 +43,7 @@ class ParallelExecutor(Executor):
         )
         self._status_dump = StatusDump(shared)
         watched = plan.layout.actor_names + plan.layout.policy_worker_names + plan.layout.evaluator_names
-        self._stalls = StallWarnings(shared.status, watched, waits=self._status_dump.text)
+        self._stalls = StallWarnings(shared.status, watched, self._status_dump.text)
         self._idle_policies = IdlePolicyWarning(
             learning_policies(config), self._reports.env_steps_of, shared.has_learned_enough
         )
@@ -57,7 +57,6 @@ class ParallelExecutor(Executor):
             try:
                 if not self._context.observers.over:
                     self._group.start()
-                    self._group.start_actors()
                     self._reports.start()
                     self._announce_start()
                     supervisor.run(self._beat)

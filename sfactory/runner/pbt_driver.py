@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sfactory.actor.reward_shaping import RewardShaping
 from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
-from sfactory.errors import EnvError, ExitCode
+from sfactory.errors import EnvError
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.pbt.event_log import Event, Kind
@@ -66,7 +66,7 @@ class PbtDriver:
         self._is_done = shared.has_learned_enough  # it has saved then, and its learner executes no commands any more
         self._target, self._stats_avg = config.population.pbt_target_objective, config.report.stats_avg
         self._objective: str | None = None
-        self._turns: dict[int, _Turn] = {}
+        self._turn: _Turn | None = None  # one at a time: a parent must not change while a child takes over from it
         self._last = -1  # the policy that had the last turn
         self.failure: EnvError | None = None
         for policy in range(config.population.num_policies):
@@ -74,39 +74,35 @@ class PbtDriver:
             self._shape(policy, reward_shaping if member is None else member.reward_shaping)
 
     def look(self) -> None:
-        """Advance turns in progress, and begin those that are due."""
+        """Advance the turn in progress, and begin the next one that is due."""
         objective = self._find_objective()
         if objective is None:
             return
-        self._advance_turns()
+        self._advance()
         objectives = self._reports.objectives(objective)
         self._population.look_at(objectives)
         for policy in self._in_order():
-            if self._turns:
-                return  # one at a time, so that a parent does not change while a child takes over from it
+            if self._turn is not None:
+                return
             event = None if self._is_done(policy) else self._next(policy, objectives)
             if event is not None:
                 self._last = policy
                 self._begin(event)
 
     def settle(self) -> None:
-        """Record turns that were carried out before the last learner ended; the others come again."""
-        for policy, turn in list(self._turns.items()):
-            if turn.saving is None and self._commands.answer(policy) is not None:
-                self._advance(policy, turn.event)
+        """Record a turn that was carried out before the last learner ended; any other comes again."""
+        turn = self._turn
+        if turn is not None and turn.saving is None and self._commands.answer(turn.event.policy) is not None:
+            self._conclude(turn.event)
 
     def _find_objective(self) -> str | None:
         """The statistic that policies are ranked by; None while it is not known."""
         if self._objective is None and self.failure is None:
             episodes, reported = self._reports.episodes.episodes, self._reports.extra_names
-            found = ranking_metric(self._target, self._stats_avg, episodes, reported)
-            if found is not None and found.name is None:
-                self.failure = EnvError(found.text)
-                self.failure.exit_code = ExitCode.FAULTS  # training has begun
-            elif found is not None:
-                if found.text:
-                    _log.info("%s", found.text)
-                self._objective = found.name
+            try:
+                self._objective = ranking_metric(self._target, self._stats_avg, episodes, reported)
+            except EnvError as error:
+                self.failure = error
         return self._objective
 
     def _in_order(self) -> list[int]:
@@ -133,27 +129,28 @@ class PbtDriver:
             self._population.record(event)
         elif event.kind is Kind.REPLACE and event.parent is not None and not self._is_done(event.parent):
             self._commands.give(event.parent, LearnerCommand(save=True))
-            self._turns[event.policy] = _Turn(event, saving=event.parent)
+            self._turn = _Turn(event, saving=event.parent)
         else:
             self._command(event)
 
-    def _advance_turns(self) -> None:
-        for policy, turn in list(self._turns.items()):
-            if turn.saving is None:
-                self._advance(policy, turn.event)
-            elif self._is_done(turn.saving) or self._commands.answer(turn.saving) is not None:
-                # If the parent could not save, it may have saved before; the child finds out.
-                self._command(turn.event)
+    def _advance(self) -> None:
+        turn = self._turn
+        if turn is None:
+            return
+        if turn.saving is None:
+            self._conclude(turn.event)
+        elif self._is_done(turn.saving) or self._commands.answer(turn.saving) is not None:
+            # If the parent could not save, it may have saved before; the child finds out.
+            self._command(turn.event)
 
-    def _advance(self, policy: int, event: Event) -> None:
-        """Record ``event`` once the learner of ``policy`` has answered."""
+    def _conclude(self, event: Event) -> None:
+        """Record ``event`` once the learner of its policy has answered."""
+        policy = event.policy
         done = self._is_done(policy)  # asked first: from then on it answers nothing
         problem = self._commands.answer(policy)
-        if problem is None and not done:
-            return
-        del self._turns[policy]
+        if problem is not None or done:
+            self._turn = None
         if problem is None:
-            self._population.call_off(policy)
             return
         # It learns with the new values since a beat ago at most, and the next period begins.
         event = dataclasses.replace(event, env_steps=self._reports.env_steps_of(policy))
@@ -171,13 +168,13 @@ class PbtDriver:
         self._population.record(event)
 
     def _command(self, event: Event) -> None:
-        """Have the learner of the event's policy load what it is to load and take the new hyperparameters."""
+        """Have the learner of the event's policy load its parent's checkpoint, if any, and the new hyperparameters."""
         parent = None
         if event.kind is Kind.REPLACE:
             assert event.parent is not None
             parent = str(self._rundir.checkpoint_dir(event.parent))
         self._commands.give(event.policy, LearnerCommand(parent=parent, hyperparameters=dict(event.hyperparameters)))
-        self._turns[event.policy] = _Turn(event, saving=None)
+        self._turn = _Turn(event, saving=None)
 
     def _shape(self, policy: int, shaping: RewardShaping | None) -> None:
         if self._reward_shaping is not None and shaping is not None:

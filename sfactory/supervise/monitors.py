@@ -26,20 +26,14 @@ _WORK = {
 
 
 class StallWarnings:
-    """Warns, once per stall, of each process that has worked on one thing for longer than ``limit_s`` seconds.
+    """Warns, once per stall, of each process that has worked on one thing for longer than STALL_S.
 
     ``waits``: describes what each process is waiting for; logged once after the warnings of a beat.
     """
 
-    def __init__(
-        self,
-        status: StatusBoard,
-        names: list[str],
-        limit_s: float = STALL_S,
-        waits: Callable[[], str] | None = None,
-    ) -> None:
+    def __init__(self, status: StatusBoard, names: list[str], waits: Callable[[], str]) -> None:
         self._rows = {name: status.row(name) for name in names}
-        self._limit_s, self._waits = limit_s, waits
+        self._waits = waits
         self._warned_of: dict[str, float] = {}
 
     def look(self) -> list[str]:
@@ -47,14 +41,14 @@ class StallWarnings:
         moment, stalled = now(), []
         for name, row in self._rows.items():
             since = row.get("busy_since")
-            if since and moment - since > self._limit_s and self._warned_of.get(name) != since:
+            if since and moment - since > STALL_S and self._warned_of.get(name) != since:
                 self._warned_of[name] = since
                 stalled.append(name)
                 work = _WORK.get(State(int(row.get("state"))), "one step")
                 _log.warning(
                     "%s has been busy with %s for %.0f s; is its environment stuck?", name, work, moment - since
                 )
-        if stalled and self._waits is not None:
+        if stalled:
             _log.warning("what each process is waiting for:\n%s", self._waits())
         return stalled
 

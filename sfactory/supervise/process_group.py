@@ -115,13 +115,12 @@ class ProcessGroup:
     def __init__(self, spawner: Spawner, shared: SharedObjects, workload: Workload) -> None:
         self._spawner, self._shared, self._workload = spawner, shared, workload
         self._children: dict[str, ChildProcess] = {}
-        self._booting: dict[str, ChildProcess] = {}
         self._waiting = deque(range(shared.layout.num_actors))  # actors that are still to be started
         self._attempts = [0] * shared.layout.num_actors
         self._cut_off: set[str] = set()
 
     def start(self) -> None:
-        """Start all children but the actors."""
+        """Start all children, actors as far as ``start_actors`` may."""
         shared, layout, work = self._shared, self._shared.layout, self._workload
         threads = work.config.learner.learner_num_threads or work.cores.learner_threads(layout.num_actors)
         for policy, name in enumerate(layout.learner_names):
@@ -133,6 +132,7 @@ class ProcessGroup:
             self._start_policy_worker(index)
         for evaluator, name in enumerate(layout.evaluator_names):
             self._start(name, run_evaluator, EvaluatorSetup(work.config, shared, evaluator, work.seed, work.generation))
+        self.start_actors()
 
     def start_actors(self) -> None:
         """Start waiting actors, as many as may make and reset envs at the same time."""
@@ -182,7 +182,7 @@ class ProcessGroup:
         started_at = now()
         process = self._spawner.process(child_main, spec, role, *given, name=name)
         process.start()
-        self._children[name] = self._booting[name] = ChildProcess(name, process, row, stack, started_at)
+        self._children[name] = ChildProcess(name, process, row, stack, started_at)
 
     @property
     def alive(self) -> list[str]:
@@ -199,9 +199,7 @@ class ProcessGroup:
 
     def booting(self) -> list[ChildProcess]:
         """Children that are alive and not RUNNING yet."""
-        for name in [name for name, child in self._booting.items() if child.state >= State.RUNNING]:
-            del self._booting[name]
-        return list(self._booting.values())
+        return [child for child in self._children.values() if child.state < State.RUNNING]
 
     def wait(self, wake_fd: int, timeout: float) -> list[ProcessExit]:
         """Block until a child ends, ``wake_fd`` is readable, or ``timeout`` seconds are over; returns the deaths."""
@@ -211,7 +209,6 @@ class ProcessGroup:
 
     def _reap(self, name: str) -> ProcessExit:
         process = self._children.pop(name).process
-        self._booting.pop(name, None)
         process.join(_REAP_S)
         code = process.exitcode
         if code != 0:
@@ -229,5 +226,4 @@ class ProcessGroup:
             child.process.join(deadline.left)
         self._cut_off.update(names)
         self._children.clear()
-        self._booting.clear()
         return names

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfactory.errors import RunDirError
-from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, PbtEventLog, read_events
+from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, append_event, read_events
 from sfactory.pbt.state import STATE_NAME, Member, PopulationState, load_state, save_state
 
 COUNTS = st.integers(0, 10**15)
@@ -88,43 +88,37 @@ def test_damaged_state_is_refused_with_advice(tmp_path: Path, text: str, reason:
     assert (tmp_path / STATE_NAME).read_text() == text
 
 
-def event(policy: int, env_steps: int, kind: Kind = Kind.MUTATE) -> Event:
-    return Event(kind, policy, env_steps, {"gamma": 0.9}, None, None, {0: 1.0, 1: None}, "why")
+def event(policy: int, env_steps: int) -> Event:
+    return Event(Kind.MUTATE, policy, env_steps, {"gamma": 0.9}, None, None, {0: 1.0, 1: None}, "why")
 
 
 def test_incomplete_line_is_ignored_and_removed(tmp_path: Path) -> None:
     assert read_events(tmp_path) == []
     path = tmp_path / EVENT_LOG_NAME
     path.write_bytes(b'{"number')
-    PbtEventLog(path).append(0, event(0, 10))
+    append_event(tmp_path, 0, event(0, 10))
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"number": 1, "kind": "muta' + b"x" * 200_000)
 
     assert read_events(tmp_path) == [event(0, 10)]
-    PbtEventLog(path).append(1, event(1, 12))
+    append_event(tmp_path, 1, event(1, 12))
 
     assert path.read_bytes().startswith(whole)
     assert read_events(tmp_path) == [event(0, 10), event(1, 12)]
 
 
-def test_repeated_event_supersedes_later_lines_and_env_steps_decrease_only_at_a_restore(tmp_path: Path) -> None:
-    event_log = PbtEventLog(tmp_path / EVENT_LOG_NAME)
-    for number, each in enumerate([event(0, 10), event(0, 20), event(1, 3)]):
-        event_log.append(number, each)
+def test_repeated_event_supersedes_later_lines(tmp_path: Path) -> None:
+    for number, policy, env_steps in ((0, 0, 10), (1, 0, 20), (2, 1, 3), (1, 0, 15), (2, 0, 21)):
+        append_event(tmp_path, number, event(policy, env_steps))
 
-    with pytest.raises(ValueError, match="mutate of policy 0 at env step 19, after one at 20"):
-        event_log.append(3, event(0, 19))
-    event_log.append(1, event(0, 15, Kind.RESTORE))
-    event_log.append(2, event(0, 21))
-
-    assert read_events(tmp_path) == [event(0, 10), event(0, 15, Kind.RESTORE), event(0, 21)]
+    assert read_events(tmp_path) == [event(0, 10), event(0, 15), event(0, 21)]
 
 
 @pytest.mark.parametrize("line", ["{}", "3", "nonsense", '{"number": 1, "kind": "die"}'])
 def test_invalid_line_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
-    path = tmp_path / EVENT_LOG_NAME
-    PbtEventLog(path).append(0, event(0, 10))
-    path.write_text(path.read_text() + line + "\n")
+    append_event(tmp_path, 0, event(0, 10))
+    with (tmp_path / EVENT_LOG_NAME).open("a") as file:
+        file.write(line + "\n")
 
     with pytest.raises(RunDirError, match=r"population\.jsonl, line 2: is not an event"):
         read_events(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from sfactory import plot
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import write_config
-from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, PbtEventLog
+from sfactory.pbt.event_log import Event, Kind, append_event
 from sfactory.pbt.plot import Curve, read_history
 
 FLAGS: dict[str, Any] = {"env": "CartPole-v1", "num_policies": 2, "with_pbt": True, "pbt_optimize_gamma": True}
@@ -39,9 +39,8 @@ def save_run(name: str = "run", events: list[Event] = EVENTS, **flags: Any) -> P
     run_dir = Path("train_dir") / name
     run_dir.mkdir(parents=True)
     write_config(run_dir, config_of({**FLAGS, **flags}), {})
-    event_log = PbtEventLog(run_dir / EVENT_LOG_NAME)
     for number, each in enumerate(events):
-        event_log.append(number, each)
+        append_event(run_dir, number, each)
     rows = [
         {"env_steps": 2 * steps, **row(0, steps, value), **row(1, steps, None if steps < 1000 else value / 2)}
         for steps, value in ((500, 10.0), (1000, 20.0), (1500, 40.0))

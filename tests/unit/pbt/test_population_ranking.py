@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from sfactory.config.population_rules import best_count
 from sfactory.config.schema import PopulationConfig
+from sfactory.errors import EnvError, ExitCode
 from sfactory.messages import EpisodesDone
 from sfactory.pbt.ranking import Place, best_of, ranked, ranking_metric, relative_gap, standing
 from sfactory.report.policy_stats import PolicyStats
@@ -89,21 +91,25 @@ def test_policies_are_ranked_by_their_objectives(
         ("kills", 99, ["deaths", "kills"], "kills"),
         ("true_objective", 500, ["deaths", "true_objective"], "true_objective"),
         ("true_objective", 104, ["kills", "deaths"], "reward"),
-        ("kils", 104, ["kills", "deaths"], None),
-        ("kills", 99, ["deaths"], "unknown"),
+        ("kills", 99, ["deaths"], None),  # too few episodes
     ],
 )
-def test_metric_is_the_named_one_or_is_replaced_or_refused(
-    metric: str, episodes: int, reported: list[str], name: str | None
+def test_metric_is_the_named_one_or_the_reward_for_want_of_a_true_objective(
+    metric: str, episodes: int, reported: list[str], name: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = ranking_metric(metric, 100, episodes, reported)
+    with caplog.at_level(logging.INFO):
+        assert ranking_metric(metric, 100, episodes, reported) == name
 
-    if found is None:  # too few episodes
-        assert name == "unknown"
-        return
-    assert found.name == name
-    missing = f"pbt_target_objective={metric}: none of the first {episodes}"
-    assert (found.text == "") if name == metric else (missing in found.text and "length, deaths, kills" in found.text)
+    assert ("none of the first 104 episodes" in caplog.text) == (name not in (metric, None))
+
+
+def test_metric_that_no_episode_reports_is_refused() -> None:
+    missing = "pbt_target_objective=kils: none of the first 104 .*length, deaths, kills"
+
+    with pytest.raises(EnvError, match=missing) as caught:
+        ranking_metric("kils", 100, 104, ["kills", "deaths"])
+
+    assert caught.value.exit_code is ExitCode.FAULTS
 
 
 def test_policy_without_true_objective_is_not_ranked_by_its_returns() -> None:

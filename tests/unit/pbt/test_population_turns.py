@@ -95,14 +95,12 @@ def test_first_policy_starts_with_the_flags_and_others_with_mutated_values(tmp_p
     assert [event.kind for event in read_events(tmp_path)] == [Kind.BEGIN] * 4
 
 
-def test_a_policy_has_one_turn_at_a_time_and_a_cancelled_one_comes_again(tmp_path: Path) -> None:
+def test_turns_come_once_a_period_and_one_that_was_not_recorded_comes_again(tmp_path: Path) -> None:
     population = begun(tmp_path)
+    assert [population.due(2, START - 1), population.due(2, START)] == [False, True]
 
     event = population.turn(2, START, LAST_IS_WORST)
-    assert not population.due(2, START + 10 * PERIOD)
-    assert [population.due(1, START - 1), population.due(1, START)] == [False, True]
 
-    population.call_off(2)
     assert population.due(2, START)
     assert take_turn(population, 2, START, LAST_IS_WORST) == event
     assert [population.due(2, START + PERIOD - 1), population.due(2, START + PERIOD)] == [False, True]

@@ -19,9 +19,10 @@ from tests.support.parts import VECTOR, small_layout
 from tests.support.rings import lock_for_ever
 
 
-def test_each_stall_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_stall_is_warned_of_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     board = StatusBoard(["sf-actor-0", "sf-actor-1", "sf-actor-2", "sf-actor-3"])
-    warnings = StallWarnings(board, board.names, limit_s=30.0, waits=lambda: "all for sf-policy-0-0")
+    monkeypatch.setattr(monitors, "STALL_S", 30.0)
+    warnings = StallWarnings(board, board.names, lambda: "all for sf-policy-0-0")
     board.row("sf-actor-0").set("state", State.RESETTING)
     for name, seconds in zip(board.names, (31.0, 32.0, 5.0, 0.0), strict=True):
         board.row(name).set("busy_since", now() - seconds if seconds else 0.0)

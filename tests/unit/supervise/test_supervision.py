@@ -72,7 +72,6 @@ class SmallRun:
         self.group = ProcessGroup(spawner, self.shared, workload)
         self.supervisor = Supervisor(self.group, self.shared.control, self.shared.status, interrupts, boot_limit_s)
         self.group.start()
-        self.group.start_actors()
 
     def trained(self) -> int:
         """Env steps trained so far."""
