@@ -69,6 +69,9 @@ def expected(model: ActorCritic, batch: Batch, config: AlgoConfig, target: Actor
     terms = policy + config.value_loss_coeff * value + config.kl_loss_coeff * penalty
     if config.exploration_loss == "entropy":
         terms = terms - config.exploration_loss_coeff * present.entropy
+    elif config.exploration_loss == "symmetric_kl":
+        both = np.stack((pi, 1.0 - pi))  # of the two actions
+        terms = terms + config.exploration_loss_coeff * 0.5 * ((both - 0.5) * np.log(2.0 * both)).sum(0)
     divergence = pi / mu - 1.0 - np.log(pi / mu)
 
     def mean(cells: Array, where: npt.NDArray[np.bool_]) -> float:

@@ -30,8 +30,6 @@ def coefficients_of(optim: dict[str, Any] | None = None, algo: dict[str, Any] | 
 
 
 def test_values_follow_their_schedules_exactly_from_the_start() -> None:
-    decaying = {"separate_value_optimizer": True, "value_lr": 0.25, "lr_schedule": "linear_decay", "learning_rate": 0.5}
-    linear = coefficients_of(decaying)
     rate = coefficients_of({"lr_schedule": POINTS, "learning_rate": 7.0})
     critic = {"separate_value_optimizer": True, "value_lr_schedule": POINTS, "learning_rate": 0.125, "value_lr": 7.0}
     value_rate = coefficients_of(critic)
@@ -44,9 +42,6 @@ def test_values_follow_their_schedules_exactly_from_the_start() -> None:
         assert rate.rates == Rates(expected, None)
         assert value_rate.rates == Rates(0.125, expected)
         assert exploration.exploration == expected
-    for env_steps, expected in [(0, 0.5), (250, 0.375), (999, 0.0005), (1000, 0.0), (5000, 0.0)]:
-        linear.at(env_steps)
-        assert linear.rates == pytest.approx(Rates(expected, 0.25))
 
 
 @pytest.mark.parametrize(

@@ -195,8 +195,6 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 EVERY_KIND = pytest.mark.parametrize("fields", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 RATE = 0.125
-ADAM = {"adam_beta1": 0.5, "adam_beta2": 0.75, "adam_eps": 0.25}
-ADAM_SETTINGS = {"betas": (0.5, 0.75), "eps": 0.25}
 
 
 def weights_of() -> list[nn.Parameter]:
@@ -264,23 +262,13 @@ def test_a_step_reads_nothing_from_the_device_and_has_the_rate_it_is_given(field
     assert len(read) == 1
 
 
-@pytest.mark.parametrize(
-    ("kind", "flags", "settings"),
-    [
-        ("adam", ADAM, ADAM_SETTINGS),
-        ("adamw", ADAM, ADAM_SETTINGS),
-        ("lamb", ADAM, ADAM_SETTINGS),
-        ("muon", ADAM, ADAM_SETTINGS),
-        (
-            "rmsprop",
-            {"rmsprop_alpha": 0.5, "rmsprop_momentum": 0.25, "rmsprop_eps": 0.125, "rmsprop_tf_style": True},
-            {"alpha": 0.5, "momentum": 0.25, "eps": 0.125, "tf_style": True},
-        ),
-    ],
-)
-def test_flags_reach_the_optimizer_also_after_a_resume(
-    kind: str, flags: dict[str, Any], settings: dict[str, Any]
-) -> None:
+@KINDS
+def test_flags_reach_the_optimizer_also_after_a_resume(kind: str) -> None:
+    flags: dict[str, Any] = {"adam_beta1": 0.5, "adam_beta2": 0.75, "adam_eps": 0.25}
+    settings: dict[str, Any] = {"betas": (0.5, 0.75), "eps": 0.25}
+    if kind == "rmsprop":
+        settings = {"alpha": 0.5, "momentum": 0.25, "eps": 0.125, "tf_style": True}
+        flags = {f"rmsprop_{name}": value for name, value in settings.items()}
     state = optimizer_of(weights_of(), optimizer=kind).state_dict()
     weights = weights_of()
     resumed = optimizer_of(weights, optimizer=kind, **flags)

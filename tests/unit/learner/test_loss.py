@@ -101,6 +101,7 @@ CASES: list[dict[str, Any]] = [
     ),
     {"with_vtrace": False, "gae_lambda": 0.5},
     {"ppo_clip_value": 0.0, "value_loss_coeff": 3.0, "exploration_loss_coeff": 0.4},
+    {"exploration_loss": "symmetric_kl", "exploration_loss_coeff": 2.0, "loss_reduction": "sum"},
     {"kl_loss_coeff": 4.0, "exploration_loss": "none", "exploration_loss_coeff": 100.0},
 ]
 
@@ -120,31 +121,6 @@ def test_the_objective_agrees_with_the_reference(fields: dict[str, Any]) -> None
         assert found.statistics == pytest.approx(wanted.statistics, rel=1e-3, abs=1e-4, nan_ok=True)
     torch.autograd.backward(found.total)
     assert target is None or all(parameter.grad is None for parameter in target.model.parameters())
-
-
-@pytest.mark.parametrize("with_vtrace", [True, False])
-@pytest.mark.parametrize("policy_loss", ["pg", "ppo_clip"])
-def test_a_sum_is_the_mean_times_the_number_of_valid_steps_in_value_and_gradient(
-    with_vtrace: bool, policy_loss: str
-) -> None:
-    model = model_of()
-    batch = mixed_batch(model, seed=2)
-    steps = int(batch.valid.sum())
-
-    config = of(with_vtrace=with_vtrace, policy_loss=policy_loss)
-    mean, gradients = loss_and_gradients(loss_of(model, config, batch), model)
-    summed = dataclasses.replace(config, loss_reduction="sum")
-    total, sums = loss_and_gradients(loss_of(model, summed, batch), model)
-
-    masked = dataclasses.replace(batch, valid=torch.zeros_like(batch.valid))
-    nothing, zeros = loss_and_gradients(loss_of(model, summed, masked), model)
-
-    assert steps < batch.valid.numel()
-    assert nothing == 0.0
-    assert not any(gradient.any() for gradient in zeros)
-    assert total == pytest.approx(steps * mean, rel=1e-5)
-    for one, other in zip(gradients, sums, strict=True):
-        torch.testing.assert_close(other, steps * one, rtol=1e-4, atol=1e-5)
 
 
 def without_last_step(batch: Batch) -> Batch:
@@ -180,24 +156,6 @@ def test_dropping_the_last_step_is_a_matter_of_vtrace_alone_and_leaves_staging_a
 
     assert batch.valid.tolist() == [[True] * 4] * 3 + [[not with_vtrace] * 4]
     assert bool(staging.scalars["valid"].all())
-
-
-@pytest.mark.parametrize("coefficient", [0.25, 2.0])
-def test_symmetric_kl_adds_the_mean_distance_to_the_uniform_policy(coefficient: float) -> None:
-    model = model_of()
-    batch = random_batch(model)
-    batch.valid[2, 2] = False
-    config = dataclasses.replace(GAE, exploration_loss="symmetric_kl", exploration_loss_coeff=coefficient)
-
-    loss = loss_of(model, config, batch)
-
-    with torch.no_grad():
-        params = model({"obs": batch.obs["obs"][:-1].flatten(0, 1)}).dist_params
-    p = params.softmax(-1)[batch.valid.flatten()].double()
-    distance = float(0.5 * ((p * (p / 0.5).log()).sum(-1) + (0.5 * (0.5 / p).log()).sum(-1)).mean())
-    assert distance > 0.01
-    wanted = loss.statistics["policy_loss"] + 0.5 * loss.statistics["value_loss"] + coefficient * distance
-    assert loss.total.item() == pytest.approx(wanted, rel=1e-4)
 
 
 def test_symmetric_kl_needs_discrete_actions() -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sfactory.learner.dataset_queue import DatasetQueue
 from sfactory.learner.diagnostics import Starvation
@@ -45,24 +42,6 @@ def test_golden_traces(size: int, passes: int, warmup: int, expected: str) -> No
         words.append(item + ("*" if ring.passed() else ""))  # * marks the last pass over it
 
     assert " ".join(words) == expected
-
-
-@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 120))
-def test_every_released_item_had_its_passes(size: int, passes: int, turns: int) -> None:
-    source = iter(range(200))
-    ring: MinibatchRing[int] = MinibatchRing(size, passes, 0)
-    emitted: Counter[int] = Counter()
-    released: Counter[int] = Counter()
-    for _ in range(turns):
-        item = ring.turn(lambda: next(source))
-        assert item is not None
-        emitted[item] += 1
-        released[item] += ring.passed()
-
-    assert {emitted[item] for item, count in released.items() if count} <= {passes}
-    assert max(released.values()) <= 1
-    assert sorted(ring.live) == sorted(item for item in emitted if not released[item])
-    assert len(ring.live) <= size
 
 
 def test_empty_place_keeps_the_turn_unless_it_is_skipped() -> None:
