@@ -25,11 +25,8 @@ from sfactory.config.flags import config_of
 from sfactory.layout import Layout
 from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.staging import Staging
-from sfactory.messages import TO_ACTOR, TO_LEARNER, SlotFreed, ToActor, ToLearner, TrajectoryReady
-from sfactory.shared.channel import Channel
-from sfactory.shared.slots import SlotTable
-from sfactory.shared.status import StatusBoard
-from sfactory.shared.trajectories import TrajectoryBuffer
+from sfactory.messages import SlotFreed, TrajectoryReady
+from sfactory.shared.objects import SharedObjects
 from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
 
 BATCHERS = (1, 2)
@@ -50,14 +47,10 @@ class FullInbox:
         flags = {"env": "any", **sizes, "batch_size": steps, "num_batches_to_accumulate": 1 + batchers}
         config = config_of({**flags, "num_batchers": batchers})
         layout = Layout.plan(config.sampling, config.learner, "central")
-        self.trajectories = TrajectoryBuffer(spec, layout)
-        self.table = SlotTable(layout.num_actors, layout.splits, layout.slots_per_split, 1)
-        self.ring: Channel[ToLearner] = Channel("learner", TO_LEARNER, layout.num_slots + 8)
-        self.to_actors: list[Channel[ToActor]] = [
-            Channel(name, TO_ACTOR, 2 * layout.slots_per_actor + 8) for name in layout.actor_names
-        ]
-        row = StatusBoard(["sf-learner-0"]).row("sf-learner-0")
-        self.inbox = Inbox(0, self.trajectories, self.table, self.ring, self.to_actors, row, shared=batchers > 1)
+        shared = SharedObjects(spec, layout, weight_bytes=8)
+        self.trajectories, self.table = shared.trajectories, shared.table
+        self.ring, self.to_actors = shared.to_learners[0], shared.to_actors
+        self.inbox = Inbox(0, shared, shared.status.row("sf-learner-0"), several=batchers > 1)
         self.areas = [Staging(spec, layout, pin=False) for _ in range(batchers)]
         self.bytes_of_area = sum(view.nbytes for view in self.areas[0].views())
         self.ended, self.datasets = threading.Event(), [0] * batchers

@@ -99,8 +99,7 @@ class HotPath:
         self._layout = layout = Layout.plan(config.sampling, config.learner, inference, model.state_size)
         self._shared = shared = SharedObjects(spec, layout, len(self._weights))
         row = shared.status.row(layout.learner_names[0])
-        inbox, to_actors = shared.to_learners[0], shared.to_actors
-        self._assembler = Batcher(Inbox(0, shared.trajectories, shared.table, inbox, to_actors, row), False)
+        self._assembler = Batcher(Inbox(0, shared, row), False)
         self._staging = Staging(spec, layout, pin=False)
         self._splits: list[Split] = []
         self._updates = 0

@@ -16,8 +16,7 @@ from torch import Tensor
 _MAX_LOG_RATIO = 20.0
 # A nearly certain policy is far from uniform however it is measured: beyond this, more certainty costs no more.
 _MAX_SYMMETRIC_KL = 30.0
-# Added to the standard deviation: far below any useful advantage, far above float32 rounding noise of
-# advantages near 1, so that a constant advantage is not blown up into noise of unit size.
+# Far below any useful advantage, far above float32 rounding noise: a constant advantage is not blown up into noise.
 _NORMALIZE_EPS = 1e-6
 
 
@@ -83,13 +82,10 @@ def symmetric_kl_to_uniform(*, symmetric_kl: Tensor, valid: Tensor) -> Tensor:
 def kl_penalty(*, log_ratios: Tensor) -> Tensor:
     """Estimate of KL(pi || mu) from the actions taken by mu, to be minimized: R log R - (R - 1).
 
-    With R = pi(a) / mu(a) and a ~ mu: E[R log R] = E_pi[log R] = KL(pi || mu), and E[R - 1] = 0, so the value is
-    right in expectation; as f(R) = R log R - R + 1 is never negative and 0 only at R = 1, its variance is small
-    near mu. So is the gradient, f'(R) grad R = R log R grad log pi(a): in expectation it is
-    E_pi[log R grad log pi] = grad KL(pi || mu), since E_pi[grad log pi] = 0; the term R - 1 has taken out
-    R grad log pi, which is noise of mean 0 that would not vanish at pi = mu.
-
-    log_ratios: [T, B] float - of ``log_ratio``. Cells whose log R is beyond +-20 are held there, without gradient.
+    With R = pi(a) / mu(a) and a ~ mu: E[R log R] = KL(pi || mu) and E[R - 1] = 0, so the value is right in expectation.
+    So is the gradient R log R grad log pi(a), since E_pi[grad log pi] = 0. Near mu both have a small variance: without
+    the term R - 1 the gradient would also contain R grad log pi, noise of mean 0 that does not vanish at pi = mu.
+    Where log R is held at +-20 there is no gradient.
     """
     # R log R - (R - 1) without R itself: its rounding would swamp the small divergences near R = 1.
     excess = log_ratios.expm1()

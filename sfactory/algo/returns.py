@@ -1,8 +1,7 @@
 """Targets of values and advantages: generalized advantage estimation (GAE) and V-trace.
 
 Sources: Schulman et al. 2016, "High-dimensional control using GAE", eq. 16; Espeholt et al. 2018, "IMPALA", section 4.1
-(lambda: its remark 2). All is computed at once over [T, B]; only ``_backward_scan_`` loops in Python, with one fused
-operation per step.
+(lambda: its remark 2). Only ``_backward_scan_`` loops in Python, with one fused operation per step.
 """
 
 from __future__ import annotations
@@ -100,10 +99,7 @@ def vtrace(
 
 
 def _check_shapes(bootstrap_value: Tensor, **time_major: Tensor) -> None:
-    """Raise ValueError, naming the argument, unless all are [T, B] and ``bootstrap_value`` is [B].
-
-    Broadcasting would otherwise turn a wrong shape into wrong targets in silence.
-    """
+    """Raise ValueError unless all are [T, B] and ``bootstrap_value`` is [B]: broadcasting would hide a wrong shape."""
     shapes = {name: tuple(tensor.shape) for name, tensor in time_major.items()}
     expected = shapes["values"]
     wrong = [name for name, shape in shapes.items() if shape != expected]

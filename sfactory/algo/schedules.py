@@ -62,8 +62,7 @@ class KlAdaptive:
 def kl_adaptive_rate(threshold: float, minimum: float, maximum: float) -> KlAdaptive:
     """The rule of learning rates: /1.5 where an update diverges too far, *1.5 where too little.
 
-    The divergence is that of the behavior policy and the policy after an update: of the last minibatch, if the
-    caller adapts per minibatch, or the mean over an epoch. Source: Heess et al. 2017, "Emergence of
+    The divergence is from the behavior policy to the policy after an update. Source: Heess et al. 2017, "Emergence of
     locomotion behaviours", the rule for its penalty, applied to the rate.
     """
     return KlAdaptive(threshold, minimum, maximum, up=1.5, down=1.5, damps=False)

@@ -15,15 +15,14 @@ from typing import NamedTuple
 from sfactory.clock import BLOCK_S, now
 from sfactory.learner.replay import Replay
 from sfactory.learner.staging import Staging
-from sfactory.messages import SlotFreed, ToActor, ToLearner
-from sfactory.shared.channel import Channel
-from sfactory.shared.slots import SlotTable
+from sfactory.messages import SlotFreed
+from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import StatusRow
-from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot, TrajectoryBuffer
+from sfactory.shared.trajectories import ALL_ROWS, RowsOf, Slot
 
 
 class RingUsage:
-    """Keeps on the status board since when threads of a learner have been at a ring."""
+    """Keeps on the status board since when any thread of a learner has been at a ring."""
 
     def __init__(self, row: StatusRow) -> None:
         self._row = row
@@ -59,23 +58,15 @@ class SlotRemainder(NamedTuple):
 class Inbox:
     """Hands out a learner's slots to its batchers, in the order they were announced, each to one batcher at a time."""
 
-    def __init__(
-        self,
-        policy: int,
-        trajectories: TrajectoryBuffer,
-        table: SlotTable,
-        ring: Channel[ToLearner],
-        to_actors: list[Channel[ToActor]],
-        row: StatusRow,
-        shared: bool = False,
-    ) -> None:
-        """``shared``: several batchers take, and another thread reads for them, see ``receive``."""
-        self._policy, self._table, self._ring, self._to_actors, self._row = policy, table, ring, to_actors, row
-        self._at_rings = RingUsage(row) if shared else row
-        self._slots = trajectories.slots()
+    def __init__(self, policy: int, shared: SharedObjects, row: StatusRow, several: bool = False) -> None:
+        """``several``: several batchers take, and another thread reads for them, see ``receive``."""
+        self._policy, self._table, self._row = policy, shared.table, row
+        self._ring, self._to_actors = shared.to_learners[policy], shared.to_actors
+        self._at_rings = RingUsage(row) if several else row
+        self._slots = shared.trajectories.slots()
         self._taken = [0] * len(self._slots)  # generation of each slot that was announced last
         self._waiting: deque[SlotRemainder] = deque()
-        self._arrived = threading.Condition() if shared else None
+        self._arrived = threading.Condition() if several else None
 
     def wait(self, timeout: float) -> None:
         """Block until there is something to take, up to ``timeout`` seconds."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,7 @@ def with_values(
     unknown = dict(values)
 
     def changed(section: Any) -> Any:
-        own = {each.name: unknown.pop(each.name) for each in dataclasses.fields(section) if each.name in unknown}
-        return dataclasses.replace(section, **own)
+        return replace(section, **{name: unknown.pop(name) for name in vars(section) if name in unknown})
 
     sections = changed(algo), changed(optim), changed(learner)
     if unknown:

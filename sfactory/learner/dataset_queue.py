@@ -22,8 +22,8 @@ T = TypeVar("T")
 class DatasetQueue:
     """Staging areas and device slots, each in one place at a time. Every method may be called from any thread.
 
-    slots: empty on a CPU. drop_oldest: batchers never wait for an area: without an idle one they take back the oldest
-    dataset. count_dropped: receives the valid steps of each dataset that is dropped, by a batcher or by ``drop_rest``.
+    slots: empty on a CPU. drop_oldest: a batcher without an idle area takes back the oldest full one.
+    count_dropped: receives the valid steps of each dataset that is dropped, by a batcher or by ``drop_rest``.
     """
 
     def __init__(

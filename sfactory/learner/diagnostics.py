@@ -48,9 +48,8 @@ def keep_evidence(directory: Path, batch: Batch, model: ActorCritic, train_step:
 class Starvation:
     """Watches how long training waits for a dataset.
 
-    After every ``timeout_s`` without one, it logs what each process is waiting for. If no actor has taken a step
-    meanwhile, none will come, and it raises. Slow envs do not end the run, nor do actors that still create or reset
-    their envs for the first time, which has an own timeout.
+    After every ``timeout_s`` without one, it logs what each process is waiting for, or raises if no actor has taken a
+    step meanwhile. Actors that still create or reset their envs for the first time have an own timeout.
     """
 
     def __init__(self, timeout_s: float, status: StatusBoard, table: SlotTable, policy: int | None = None) -> None:

@@ -38,8 +38,8 @@ class LearnerFacts:
         return self.trainer.model
 
 
-# A function of ``--after_train_step``, called after training on a dataset, when its weights are published if that was
-# due, with means over the dataset's updates, by the names behind ``train/`` in metrics.jsonl (``policy_loss``,
+# A function of ``--after_train_step``, called after training on a dataset and publishing its weights if that was due.
+# The numbers are means over the dataset's updates, by the names behind ``train/`` in metrics.jsonl (``policy_loss``,
 # ``grad_norm``, ``learning_rate``, ...). An exception ends the run, after a save.
 AfterTrainStep = Callable[[LearnerFacts, Mapping[str, float]], object]
 

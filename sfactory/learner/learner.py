@@ -202,9 +202,9 @@ class Learner:
                 self.timings.clear()
 
     def finish(self, save: bool) -> None:
-        """End learning, after the pass under way: the last statistics, and the final checkpoint if ``save``.
+        """End learning, after the pass under way: report, save if ``save``, and raise the failure of a hook.
 
-        If the pass fails, its failure is raised, and nothing is saved. That of a hook is raised after the save.
+        If the pass fails, its failure is raised, and nothing is saved.
         """
         if not self._lock.acquire(timeout=_END_S):
             raise SFactoryError(f"training did not come to a stop within {_END_S:.0f} s; nothing was saved")

@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 class LearnerWorker:
     """Assembles datasets and has a ``Learner`` learn from them, until a limit or a stop.
 
-    Busy, on the status board, is the thread that trains: it waits while other threads assemble. A worker that does both
-    in turn waits only for slots that were not announced yet.
+    The status board shows as busy the thread that trains. A worker that assembles and trains in turn waits only for
+    slots that were not announced yet.
     """
 
     def __init__(self, setup: LearnerSetup, learner: Learner, row: StatusRow) -> None:
@@ -43,8 +43,7 @@ class LearnerWorker:
         self.setup, self._shared, self._learner, self._row = setup, shared, learner, row
         self._watch = Stopwatch(row)
         self._copying = CopyThreads(config.learner_main_loop_num_cores)
-        inbox, several = shared.to_learners[policy], config.num_batchers > 1
-        self._inbox = Inbox(policy, shared.trajectories, shared.table, inbox, shared.to_actors, row, several)
+        self._inbox = Inbox(policy, shared, row, several=config.num_batchers > 1)
         self._replay: Replay | None = None
         if config.replay_proportion:
             # A resumed run draws other rows, as its actors act otherwise.

@@ -1,9 +1,8 @@
 """The loss of one minibatch: forward pass, ratios, targets, and the terms with their coefficients.
 
-The equations are in sfactory/algo; here they are put together. The gradients of the parts of a minibatch add up
-to those of the whole. So everything that one step needs of the others (targets, importance weights, normalization of
-advantages, number of valid steps) is computed for the whole minibatch first. Targets and recorded values are in the
-unit of rewards; only the value loss compares normalized ones, if returns are normalized.
+The equations are in sfactory/algo. The gradients of the parts of a minibatch add up to those of the whole: all that one
+step needs of the others (targets, normalization of advantages, number of valid steps) is computed for the whole first.
+Targets and recorded values are in the unit of rewards; only the value loss compares normalized ones.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ from sfactory.seeds import Branch, seed_at
 
 
 def make_auxiliary(model: ActorCritic, config: AlgoConfig) -> CpcAction | None:
-    """The auxiliary loss that the flags ask for, on torch's default device, if any.
-
-    Create it after ``model``, so that it does not change the random numbers of the model's first weights.
-    """
+    """The auxiliary loss of the flags, if any. Create it after ``model``, whose first weights it must not change."""
     if not config.use_cpc:
         return None
     return CpcAction(
@@ -142,7 +138,6 @@ class LossFunction:
         minibatch, columns = minibatch.cut(microbatch_size)
         batch = minibatch.batch
         steps = batch.valid.sum()
-        # What the sum over all cells of the minibatch is divided by.
         divisor = steps.clamp(min=1) if self.config.loss_reduction == "mean" else torch.ones_like(steps)
         if len(columns) == 1:
             # No local may hold the outputs meanwhile: the backward pass is faster where it can free them.
@@ -158,9 +153,8 @@ class LossFunction:
         batch = minibatch.batch
         outputs = _forward(self._model, batch, ahead=1 if minibatch.targets is None else 0)
         target_log_prob = None if self._target is None else _log_prob(self._target.model, batch)
-        constants = self._constants(
-            minibatch, outputs.log_prob.detach(), outputs.unrolled.values.detach(), target_log_prob
-        )
+        log_prob, values = outputs.log_prob.detach(), outputs.unrolled.values.detach()
+        constants = self._constants(minibatch, log_prob, values, target_log_prob)
         return self._part(batch, constants, outputs, divisor, exploration, kl)
 
     @torch.no_grad()
@@ -260,10 +254,7 @@ class LossFunction:
 
     @torch.no_grad()
     def divergence(self, minibatch: Minibatch, microbatch_size: int) -> float:
-        """Mean KL(mu || pi) of behavior and present policy over fresh steps, by forward passes of its own.
-
-        In parts as ``parts``; NaN without a fresh step. Waits for the device.
-        """
+        """Mean KL(mu || pi) of behavior and present policy over fresh steps, NaN without any; waits for the device."""
         minibatch, columns = minibatch.cut(microbatch_size)
         total = torch.zeros((), device=minibatch.batch.valid.device)
         for which in columns:

@@ -171,9 +171,8 @@ def _make_optimizers(
         case "lamb":
             from pytorch_optimizer import Lamb
 
-            # As published in the end (You et al. 2020, version 3), the moments are not corrected: the trust ratio,
-            # which sets the size of a step, makes up for it. The library's correction of the first moment alone would
-            # make first steps 1 / (1 - beta1) times as large.
+            # As published (You et al. 2020, version 3), moments are not corrected: the trust ratio sets the size of a
+            # step. The library's correction of the first moment alone would make first steps 1 / (1 - beta1) as large.
             return [Lamb(parameters, weight_decay=decay, adam_debias=True, **adaptive)]
         case "muon":
             from pytorch_optimizer import Muon

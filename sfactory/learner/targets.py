@@ -1,8 +1,8 @@
 """Targets of values and advantages, and the target network of IMPACT.
 
-The equations are in sfactory/algo. GAE's targets are computed once for a dataset, from the recorded values and from
-V(obs[T]) by present weights. V-trace's are computed for every minibatch, from present values and from the policy that
-is corrected for: the present one, or the target network's. All are in the unit of rewards, without gradients.
+The equations are in sfactory/algo. GAE's targets are computed once for a dataset, V-trace's for every minibatch, from
+present values and the policy that is corrected for: the present one, or the target network's. All are in the unit of
+rewards, without gradients.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ STRETCHES = ("grad", "load", "load_wait", "dequeue", "publish")
 class Timings:
     """Mean duration of named stretches of time, from any thread, since ``clear``.
 
-    Sums only grow, and ``clear`` subtracts what the last means were computed from: a stretch that ends between the two
-    is part of the next means.
+    Sums only grow: a stretch that ends between ``message`` and ``clear`` is part of the next means.
     """
 
     def __init__(self) -> None:

@@ -8,11 +8,9 @@ from sfactory.layout import Layout
 from sfactory.learner.batcher import Batcher, Inbox
 from sfactory.learner.replay import Replay
 from sfactory.learner.staging import Staging
-from sfactory.messages import TO_ACTOR, TO_LEARNER, SlotFreed, ToActor, ToLearner, TrajectoryReady
-from sfactory.shared.channel import Channel
-from sfactory.shared.slots import SlotState, SlotTable
-from sfactory.shared.status import StatusBoard
-from sfactory.shared.trajectories import TrajectoryBuffer
+from sfactory.messages import SlotFreed, TrajectoryReady
+from sfactory.shared.objects import SharedObjects
+from sfactory.shared.slots import SlotState
 from tests.support.parts import VECTOR
 
 
@@ -24,17 +22,14 @@ def mark(filling: int, slot: int, row: int) -> int:
 class Assembly:
     """A batcher, its inbox and its staging area, with all that they share with actors. ``sent``: marks of all rows."""
 
-    def __init__(self, layout: Layout, shared: bool = False, replay: Replay | None = None) -> None:
-        """``shared``: another thread reads announcements, for several batchers."""
+    def __init__(self, layout: Layout, several: bool = False, replay: Replay | None = None) -> None:
+        """``several``: another thread reads announcements, for several batchers."""
         self.layout = layout
-        self.trajectories = TrajectoryBuffer(VECTOR, layout)
-        self.table = SlotTable(layout.num_actors, layout.splits, layout.slots_per_split, 1)
-        self.ring: Channel[ToLearner] = Channel("learner", TO_LEARNER, layout.num_slots + 20)
-        self.to_actors: list[Channel[ToActor]] = [
-            Channel(name, TO_ACTOR, 2 * layout.slots_per_actor + 20) for name in layout.actor_names
-        ]
-        self.row = StatusBoard(["sf-learner-0"]).row("sf-learner-0")
-        self.inbox = Inbox(0, self.trajectories, self.table, self.ring, self.to_actors, self.row, shared)
+        objects = SharedObjects(VECTOR, layout, weight_bytes=8)
+        self.trajectories, self.table = objects.trajectories, objects.table
+        self.ring, self.to_actors = objects.to_learners[0], objects.to_actors
+        self.row = objects.status.row("sf-learner-0")
+        self.inbox = Inbox(0, objects, self.row, several)
         self.batcher = Batcher(self.inbox, layout.slots_until_trained, replay)
         self.staging = Staging(VECTOR, layout, pin=False, replay=replay is not None)
         self.sent: list[int] = []

@@ -53,9 +53,7 @@ class Sampling:
     def batcher(self, policy: int) -> Batcher:
         """What fills datasets of that policy."""
         shared, row = self.shared, self.shared.status.row(self.layout.learner_names[policy])
-        ring = shared.to_learners[policy]
-        inbox = Inbox(policy, shared.trajectories, shared.table, ring, shared.to_actors, row)
-        return Batcher(inbox, self.layout.slots_until_trained)
+        return Batcher(Inbox(policy, shared, row), self.layout.slots_until_trained)
 
     def fill(self, staging: Staging) -> None:
         """Fill ``staging`` as a learner does; fails if nothing comes."""

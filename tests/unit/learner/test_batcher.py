@@ -22,10 +22,10 @@ from tests.support.parts import VECTOR, small_layout
 FREE, READY = SlotState.FREE, SlotState.READY
 
 
-def assembly_of(rows: int = 3, dataset_rows: int = 4, shared: bool = False) -> Assembly:
+def assembly_of(rows: int = 3, dataset_rows: int = 4, several: bool = False) -> Assembly:
     """2 actors with 3 slots each."""
     layout = small_layout(num_actors=2, slots_per_split=3, rows=rows, dataset_rows=dataset_rows)
-    return Assembly(layout, shared=shared)
+    return Assembly(layout, several)
 
 
 def marks_of(*rows: tuple[int, int]) -> list[int]:
@@ -127,7 +127,7 @@ def test_slots_come_in_order_after_a_given_back_remainder() -> None:
 
 
 def test_waiting_batcher_gets_a_given_back_remainder_at_once() -> None:
-    parts = assembly_of(rows=3, shared=True)
+    parts = assembly_of(rows=3, several=True)
     parts.send(4)
     parts.inbox.receive(1.0)
     taken = parts.inbox.take(0)
