@@ -21,7 +21,7 @@ Layout = Literal["flat", "choices", "hw", "hwc", "chw", "thwc", "tchw"]
 # Their letters are the dimensions: t: stack, h: height, w: width, c: channels
 _IMAGES = ("hw", "hwc", "chw", "thwc", "tchw")
 _COLORS = (1, 3, 4)  # channels of a grey, a colored, and a colored image with transparency
-_SMALLEST_SIDE = 16  # of what is taken for an image: smaller arrays are rather boards and views of grids
+_SMALLEST_SIDE = 16  # of an image: smaller arrays are rather boards and views of grids
 
 
 class ImageShape(NamedTuple):

@@ -104,7 +104,7 @@ class ExportConfig(PolicyFlags):
 def _export_clashes(config: ExportConfig) -> Iterator[Clash]:
     name = Path(config.out).name
     if not name.endswith(SUFFIX) or name == SUFFIX or "\0" in config.out:
-        yield "out", f"must be a file whose name ends in {SUFFIX}, --out=cartpole{SUFFIX}", ()
+        yield "out", f"must be a file with a name that ends in {SUFFIX}, --out=cartpole{SUFFIX}", ()
 
 
 _EXPORT = Command(
@@ -124,7 +124,7 @@ class PlotConfig:
     """Which picture of which run to draw, and into which file."""
 
     train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
-    out: str = flag("", "file to write, whose name ends in .svg or .png; empty: population.svg in the run's folder")
+    out: str = flag("", "file to write, named .svg or .png; empty: population.svg in the run's folder")
 
 
 class Plot(NamedTuple):
@@ -136,7 +136,7 @@ class Plot(NamedTuple):
 
 def _plot_clashes(config: PlotConfig) -> Iterator[Clash]:
     if config.out and not config.out.endswith(SUFFIXES):
-        yield "out", f"must be a file whose name ends in {' or '.join(SUFFIXES)}", ()
+        yield "out", f"must be a file with a name that ends in {' or '.join(SUFFIXES)}", ()
 
 
 _PLOT = Command(

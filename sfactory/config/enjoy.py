@@ -40,7 +40,7 @@ class EnjoyConfig(PolicyFlags):
     no_render: bool = flag(False, "the same as render=none")
     save_video: bool = flag(False, "record the play, as an mp4 in the run's folder; needs no display")
     video_name: str = flag("replay.mp4", "file name of the video, with or without .mp4")
-    video_frames: int = flag(1_000_000_000, "the video ends after this many frames, while the play goes on", ge=1)
+    video_frames: int = flag(1_000_000_000, "the video ends after this many frames, while the play continues", ge=1)
     fps: float = flag(
         0.0, "frames per second of window or video; 0: the env's own (metadata['render_fps']), or 30", ge=0, le=1000
     )

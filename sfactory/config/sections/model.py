@@ -40,7 +40,7 @@ class ModelConfig:
     )
     continuous_distribution: Literal["gaussian", "squashed"] = flag(
         "gaussian",
-        "Box actions: normal distributions whose samples are clipped to the bounds, or squashed by tanh (in dimensions "
+        "Box actions: normal distributions with samples clipped to the bounds, or squashed by tanh (in dimensions "
         "with two finite bounds; needs normalize_actions)",
     )
     continuous_tanh_scale: float = flag(

@@ -86,7 +86,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class HooksConfig:
-    """Code of your own that is called as training goes on."""
+    """Code of your own that is called during training."""
 
     observers: tuple[str, ...] = flag(
         (),
@@ -105,7 +105,7 @@ class BenchmarkConfig:
     benchmark: bool = flag(False, "measure throughput after a warm-up, print one JSON line, and stop")
     benchmark_stage: Literal["env", "sample", "learn", "full"] = flag(
         "full",
-        "with benchmark: what is measured: environments alone (env), sampling without training (sample), training on "
+        "with benchmark: measures environments alone (env), sampling without training (sample), training on "
         "one dataset without sampling (learn), or everything (full)",
     )
     sampler_only: bool = flag(False, "with benchmark: the same as benchmark_stage=sample")
@@ -129,5 +129,5 @@ class TuningConfig:
     )
     autotune_seconds: float = flag(3.0, "seconds that a trial is measured, after start-up and warm-up", ge=0.1, le=60)
     autotune_batch: bool = flag(
-        False, "with autotune: also try larger and smaller batch_size, which changes what is learned from each step"
+        False, "with autotune: also try larger and smaller batch_size, which changes what each step teaches"
     )

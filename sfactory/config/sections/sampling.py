@@ -61,7 +61,7 @@ class SamplingConfig:
         0, "actors that make and reset their environments at the same time; 0: twice the cores, at least 8", ge=0
     )
     reset_timeout_seconds: float = flag(
-        120.0, "time limit for making an env and for one reset; an actor whose reset exceeds it is replaced", gt=0
+        120.0, "time limit for making an env and for one reset; an actor that exceeds it in a reset is replaced", gt=0
     )
     step_timeout_seconds: float = flag(
         120.0,

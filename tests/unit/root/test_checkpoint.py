@@ -150,9 +150,7 @@ def test_only_the_latest_are_kept_by_number_and_every_milestone(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("save", ["save", "save_milestone"])
-def test_a_save_of_an_earlier_step_sets_later_ones_aside_and_one_of_the_same_replaces(
-    tmp_path: Path, save: str
-) -> None:
+def test_a_save_of_an_earlier_step_renames_later_ones_and_one_of_the_same_replaces(tmp_path: Path, save: str) -> None:
     directory, folder = CheckpointDir(tmp_path, keep=1), tmp_path / ("" if save == "save" else "milestones")
     abandoned = getattr(directory, save)(payload(9.0), 900, 9_000)
 
@@ -199,7 +197,7 @@ def going_back(path: Path, kind: Kind) -> CheckpointDir:
 
 
 @pytest.mark.parametrize(("save", "more"), [("save", ()), ("save_best", (-7.0,)), ("save_milestone", ())])
-def test_the_first_save_after_going_back_sets_all_later_kinds_aside_even_if_it_is_later_itself(
+def test_the_first_save_after_going_back_renames_all_later_kinds_even_if_it_is_later_itself(
     tmp_path: Path, save: str, more: tuple[float, ...]
 ) -> None:
     three_kinds(tmp_path).save_milestone(payload(3.5), 3, 300)

@@ -8,29 +8,14 @@ from sfactory import clock
 from sfactory.clock import TIMEOUTS, Every, Timeouts
 
 
-class Clock:
-    """A clock that the test sets."""
-
-    at = 1000.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
-@pytest.fixture
-def stopped(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    stopped = Clock()
-    monkeypatch.setattr(clock, "now", stopped)
-    return stopped
-
-
-def test_a_cadence_is_due_a_full_period_after_its_last_beat(stopped: Clock) -> None:
+def test_a_cadence_is_due_a_full_period_after_its_last_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "now", lambda: 1000.0)
     every = Every(10.0)
     seen = []
 
     # A late beat (1025) moves the following ones: two are never close together.
     for at in (1000.0, 1009.0, 1010.0, 1010.5, 1025.0, 1030.0, 1035.0):
-        stopped.at = at
+        monkeypatch.setattr(clock, "now", lambda at=at: at)
         seen.append((every.left, every.due()))
 
     assert [due for _, due in seen] == [False, False, True, False, True, False, True]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,21 +23,13 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
 
 
-def exported(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
-    """The result of an export that succeeds."""
-    code = export.main(["--experiment=run", f"--out={OUT}", *argv])
-    captured = capsys.readouterr()
-    assert code == ExitCode.DONE, captured.err
-    (line,) = captured.out.splitlines()
-    result: dict[str, Any] = json.loads(line)
-    return result
-
-
 def test_exported_weights_are_those_of_the_checkpoint_and_are_described(capsys: pytest.CaptureFixture[str]) -> None:
     save_run(certainty=3.0)
 
-    result = exported(capsys)
+    assert export.main(["--experiment=run", f"--out={OUT}"]) == ExitCode.DONE
 
+    (line,) = capsys.readouterr().out.splitlines()
+    result = json.loads(line)
     of_checkpoint = checkpoints().load()
     assert of_checkpoint is not None
     loaded, saved = load_file(OUT), of_checkpoint.payload["model"]
@@ -62,11 +53,6 @@ def test_exported_weights_are_those_of_the_checkpoint_and_are_described(capsys: 
     }
     assert spec["actions"] == [{"kind": "DiscreteHead", "key": "action", "n": CONTEXTS, "start": 0}]
     assert json.loads(facts["model_config"])["encoder_mlp_layers"] == []
-
-    content = Path(OUT).read_bytes()
-    header = int.from_bytes(content[:8], "little")
-    assert isinstance(json.loads(content[8 : 8 + header]), dict)
-    assert len(content) - 8 - header == sum(tensor.nbytes for tensor in loaded.values())  # and so no pickle
 
 
 @pytest.mark.parametrize(
