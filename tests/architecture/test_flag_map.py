@@ -16,9 +16,7 @@ from scripts.write_flags import (
     SAME,
     TARGET,
     WORDS,
-    Ancestor,
     Entry,
-    Origins,
     ancestors,
     document,
     entries,
@@ -85,28 +83,3 @@ def test_the_map_is_consistent() -> None:
 )
 def test_defaults_are_compared_by_their_meaning(name: str, default: str, same: bool) -> None:
     assert is_same_default(all_flags()[name], default) == same
-
-
-def test_the_origin_of_a_flag_names_both_versions_if_they_differ() -> None:
-    versions = [
-        Ancestor("sf_v1", "v1", "", {"gamma": "0.9", "ppo_epochs": "1"}),
-        Ancestor("sf_v2", "v2", "", {"gamma": "0.99", "num_epochs": "1"}),
-        Ancestor("appo", "appo", "", {"rollout": "32"}),
-        Ancestor("rllib_impala", "RLlib", "", {}),
-        Ancestor("rllib_appo", "RLlib", "", {}),
-    ]
-    mapped = [
-        Entry("gamma", ["sf_v1", "sf_v2"], SAME),
-        Entry("num_epochs", ["sf_v2"], SAME),
-        Entry("ppo_epochs", ["sf_v1"], RENAMED, ["num_epochs"]),
-        Entry("rollout", ["appo"], SAME),
-    ]
-
-    origins = Origins(versions, mapped)
-
-    assert {name: origins.of(all_flags()[name]) for name in ("gamma", "num_epochs", "rollout", "seed")} == {
-        "gamma": "v1: same, default `0.9`; v2: same",
-        "num_epochs": "v1: renamed from `ppo_epochs`; v2: same",
-        "rollout": "early v1: same",
-        "seed": "new",
-    }

@@ -114,7 +114,9 @@ def test_actor_that_hangs_in_its_first_reset_is_replaced_and_the_place_is_shown(
         assert words in run.stderr, run.report(f"does not say {words}")
 
 
-def test_env_whose_constructor_raises_in_an_actor_is_not_tried_again(run_trainer: RunTrainer, tmp_path: Path) -> None:
+def test_env_that_raises_in_its_constructor_in_an_actor_is_not_tried_again(
+    run_trainer: RunTrainer, tmp_path: Path
+) -> None:
     run = run_trainer(**faulty(tmp_path, "raise", 99, in_constructor=True))
 
     assert_failed(run, "the simulator refused the connection")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.config.schema import LearnerConfig, SamplingConfig
+from sfactory.config.flags import config_of
 from sfactory.errors import ExitCode
 from sfactory.layout import Layout
 from sfactory.messages import MAX_REPORT_BYTES
@@ -61,17 +61,9 @@ def test_full_ring_of_work_ends_the_run_by_the_name_of_its_reader(
 
 
 def test_main_that_reads_no_reports_blocks_nothing_and_misses_no_episode(run_trainer: RunTrainer) -> None:
-    sampling = SamplingConfig(num_workers=2, num_envs_per_worker=256, worker_num_splits=2, rollout=64)
-    learner = LearnerConfig(batch_size=16_384)
-    run = run_trainer(
-        env=BANDIT,
-        env_kwargs={"length": 1},
-        num_workers=sampling.num_workers,
-        num_envs_per_worker=sampling.num_envs_per_worker,
-        rollout=sampling.rollout,
-        batch_size=learner.batch_size,
-        train_for_env_steps=ENDLESS,
-    )
+    sizes = {"num_workers": 2, "num_envs_per_worker": 256, "worker_num_splits": 2, "rollout": 64, "batch_size": 16_384}
+    config = config_of({"env": BANDIT, **sizes})
+    run = run_trainer(env=BANDIT, env_kwargs={"length": 1}, **sizes, train_for_env_steps=ENDLESS)
     run.wait_until_training()
     # Every step is an episode: after so many steps the ring is full, whatever was in it.
     enough = 1.2 * REPORTS * MAX_REPORT_BYTES / EPISODE_BYTES
@@ -80,7 +72,7 @@ def test_main_that_reads_no_reports_blocks_nothing_and_misses_no_episode(run_tra
     before = run.saved_env_steps()
     run.wait_until(lambda: run.saved_env_steps() > before + enough, 200)
     run.signal_main(signal.SIGCONT)
-    layout = Layout.plan(sampling, learner, "central")
+    layout = Layout.plan(config.sampling, config.learner, "central")
     in_progress = layout.rollout * (layout.num_slots * layout.rows + (layout.datasets + 1) * layout.dataset_rows)
     # What actors could not report then goes with the report of a slot that they finish now.
     since = run.saved_env_steps()

@@ -145,7 +145,7 @@ def test_actor_killed_within_its_env_is_replaced(run_trainer: RunTrainer, tmp_pa
 
 
 @pytest.mark.parametrize("how", [long("hang_at"), "gil_hang_at"])
-def test_actor_whose_env_hangs_is_replaced_and_the_place_is_shown(
+def test_actor_with_a_hanging_env_is_replaced_and_the_place_is_shown(
     run_trainer: RunTrainer, tmp_path: Path, how: str
 ) -> None:
     kwargs = {how: 200, "fuse": str(tmp_path / "fuse"), "step_seconds": 0.001}

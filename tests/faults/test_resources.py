@@ -13,7 +13,6 @@ import pytest
 from sfactory.errors import ExitCode
 from sfactory.system.resources import handles_needed
 from tests.support.files import write_files
-from tests.support.long import LONG
 from tests.support.process_states import wait_until_all_work
 from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun
 
@@ -41,10 +40,10 @@ def mounted(mount: str) -> tuple[str, ...]:
     return words
 
 
-def container(folder: Path, **files: str) -> tuple[str, ...]:
-    """With these files as the kernel's of the control group of the run."""
+def container(folder: Path, **files: str) -> str:
+    """The mount of these files as the kernel's of the control group of the run."""
     cgroup = write_files(folder / "groups", {name.replace("_", "."): f"{text}\n" for name, text in files.items()})
-    return mounted(f"mount --bind '{cgroup}' /sys/fs/cgroup")
+    return f"mount --bind '{cgroup}' /sys/fs/cgroup"
 
 
 def assert_refused(run: TrainerRun, *words: str) -> None:
@@ -64,36 +63,22 @@ def soft_limit(pid: int) -> int:
     return int(line)
 
 
-def test_run_does_not_need_dev_shm(run_trainer: RunTrainer) -> None:
-    small_shm = mounted("mount -t tmpfs -o size=1m sfactory-test /dev/shm")
-    # Slots of 8 MiB in all.
-    run_trainer(small_shm, train_for_env_steps=STEPS, min_traj_buffers_per_worker=400).done()
-
-
 def test_too_few_open_files_are_refused_with_need_and_have(run_trainer: RunTrainer) -> None:
     run = run_trainer(open_files(64, 64), train_for_env_steps=STEPS)
 
     assert_refused(run, f"needs {handles_needed(CHILDREN)} open files, and 64 are allowed", "ulimit -Hn")
 
 
-@LONG
-def test_low_soft_limit_of_open_files_is_raised_for_all_processes(run_trainer: RunTrainer) -> None:
-    hard = handles_needed(CHILDREN)
-    run = run_trainer(open_files(40, hard), train_for_env_steps=ENDLESS)
+def test_low_soft_limit_of_open_files_is_raised_to_the_planned_number_which_is_enough(run_trainer: RunTrainer) -> None:
+    many = {"num_workers": 8, "num_envs_per_worker": 2, "rollout": 32}
+    planned = handles_needed(8 + 2)
+    run = run_trainer(open_files(40, planned), train_for_env_steps=ENDLESS, **many)
     wait_until_all_work(run)
 
     found = run.processes()
-    assert {name: soft_limit(pid) for name, pid in found.items()} == dict.fromkeys(found, hard)
-    assert len(found) == CHILDREN + 1
-    assert max(files_open(pid) for pid in found.values()) < hard
-    run.stop()
-
-
-def test_each_child_takes_no_more_open_files_than_are_planned(run_trainer: RunTrainer) -> None:
-    run = run_trainer(train_for_env_steps=ENDLESS, num_workers=8, num_envs_per_worker=2, rollout=32)
-    wait_until_all_work(run)
-
-    assert files_open(run.pid_of("sf-main")) <= handles_needed(8 + 2)
+    assert {name: soft_limit(pid) for name, pid in found.items()} == dict.fromkeys(found, planned)
+    assert len(found) == 8 + 2 + 1
+    assert max(files_open(pid) for pid in found.values()) <= planned
     run.stop()
 
 
@@ -105,11 +90,12 @@ def test_run_on_one_core_warns(run_trainer: RunTrainer) -> None:
     assert run.stderr.count("take turns") == 1
 
 
-def test_half_a_core_of_a_container_is_respected_and_no_process_is_pinned(
+def test_container_with_half_a_core_and_little_dev_shm_is_enough_and_no_process_is_pinned(
     run_trainer: RunTrainer, tmp_path: Path
 ) -> None:
-    half = container(tmp_path, cpu_max="50000 100000")
-    run = run_trainer(half, train_for_env_steps=ENDLESS, num_workers=1)
+    small = mounted(f"{container(tmp_path, cpu_max='50000 100000')} && mount -t tmpfs -o size=1m sf-test /dev/shm")
+    # Slots of 4 MiB in all.
+    run = run_trainer(small, train_for_env_steps=ENDLESS, num_workers=1, min_traj_buffers_per_worker=400)
     wait_until_all_work(run)
 
     all_cores = os.sched_getaffinity(0)
@@ -120,7 +106,7 @@ def test_half_a_core_of_a_container_is_respected_and_no_process_is_pinned(
 
 def test_memory_of_a_container_is_respected(run_trainer: RunTrainer, tmp_path: Path) -> None:
     full = container(tmp_path, memory_max=f"{512 * MIB}", memory_current=f"{500 * MIB}", cpu_max="max 1")
-    run = run_trainer(full, train_for_env_steps=STEPS, rollout=1024, batch_size=524_288)
+    run = run_trainer(mounted(full), train_for_env_steps=STEPS, rollout=1024, batch_size=524_288)
 
     assert_refused(run, "MiB of memory, and 12 MiB are free; lower --num_workers")
 

@@ -35,7 +35,7 @@ def resume_words(run: TrainerRun) -> list[str]:
 @pytest.fixture(scope="module")
 def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A finished run, with the settings of which others are started."""
-    return trained(tmp_path_factory.mktemp("trained_once"), STEPS)
+    return trained(tmp_path_factory.mktemp("trained_once"), STEPS, learning_rate=0.001, gamma=0.9)
 
 
 @pytest.fixture
@@ -44,30 +44,28 @@ def over(trained_once: Finished, tmp_path: Path) -> Finished:
     return trained_once.copied_to(tmp_path)
 
 
+@pytest.mark.usefixtures("over")
 def test_resumed_run_learns_at_the_rate_it_is_given_now(run_trainer: RunTrainer) -> None:
-    first = run_trainer(train_for_env_steps=STEPS, learning_rate=0.001).done()
-    before = first.metrics()
-
     again = run_trainer(train_for_env_steps=6 * STEPS, learning_rate=0.0005, adam_beta1=0.5).done()
 
-    rates = [{row["train/learning_rate"] for row in rows} - {None} for rows in (before, again.metrics()[len(before) :])]
-    assert rates == [{0.001}, {0.0005}]
+    rates = [row["train/learning_rate"] for row in again.metrics() if row["train/learning_rate"] is not None]
+    assert rates == sorted(rates, reverse=True)
+    assert set(rates) == {0.001, 0.0005}
     assert "--learning_rate=0.0005: the run was started with --learning_rate=0.001" in again.stderr
     groups = again.payload()["optimizer"]["param_groups"]
     assert [(group["lr"], list(group["betas"])) for group in groups] == [(0.0005, [0.5, 0.999])]
 
 
-def test_restarted_run_is_resumed_by_the_command_it_prints(run_trainer: RunTrainer) -> None:
-    first = run_trainer(train_for_env_steps=STEPS, gamma=0.9).done()
-    old = files(first.run_dir)
+def test_restarted_run_is_resumed_by_the_command_it_prints(over: Finished, run_trainer: RunTrainer) -> None:
+    old = files(over.run_dir)
 
     # Weights of another shape, for another env: nothing of the old run may be in the way.
     other = {"env": "Acrobot-v1", "encoder_mlp_layers": (8,), "log_to_file": False}
     second = run_trainer(**other, train_for_env_steps=STEPS, restart_behavior="restart").done()
 
-    aside = first.run_dir.with_name("run_old0001")
+    aside = over.run_dir.with_name("run_old0001")
     assert files(aside) == old
-    assert f"the earlier run {first.run_dir} is now {aside}" in second.stderr
+    assert f"the earlier run {over.run_dir} is now {aside}" in second.stderr
     assert "resumed at" not in second.stderr
     config = read(second.run_dir, "config.json")["config"]
     assert (config["env"], config["gamma"], config["restart_behavior"]) == ("Acrobot-v1", 0.99, "resume")
@@ -80,11 +78,15 @@ def test_restarted_run_is_resumed_by_the_command_it_prints(run_trainer: RunTrain
     third = run_trainer(**other, train_for_env_steps=2 * STEPS).done()
 
     assert f"resumed at {saved} env steps" in third.stderr
-    assert sorted(path.name for path in first.run_dir.parent.iterdir()) == ["run", "run_old0001"]
+    assert sorted(path.name for path in over.run_dir.parent.iterdir()) == ["run", "run_old0001"]
 
 
-def test_refused_start_and_benchmark_move_nothing(over: Finished, run_trainer: RunTrainer) -> None:
+def test_refused_starts_and_benchmark_move_nothing(over: Finished, run_trainer: RunTrainer) -> None:
     before, fails = files(over.run_dir), {"raise_in_constructor": True}
+
+    lacking = run_trainer(train_for_env_steps=2 * STEPS, load_checkpoint_kind="milestone")
+    lacking.assert_ended(ExitCode.REFUSED)
+    assert "holds no milestone checkpoint" in lacking.stderr
 
     refused = run_trainer(env=FAULTY, env_kwargs=fails, restart_behavior="restart")
     refused.assert_ended(ExitCode.REFUSED)
@@ -118,13 +120,3 @@ def test_finished_run_resumes_from_its_last_milestone(run_trainer: RunTrainer) -
     assert not any(word.startswith("--load_checkpoint_kind") for word in resume_words(back))
     assert read(back.run_dir, "config.json")["config"]["load_checkpoint_kind"] == "latest"
     assert milestones[0].exists()
-
-
-def test_missing_kind_of_checkpoint_is_refused(over: Finished, run_trainer: RunTrainer) -> None:
-    before = files(over.run_dir / "checkpoint_p0")
-
-    refused = run_trainer(train_for_env_steps=2 * STEPS, load_checkpoint_kind="milestone")
-
-    refused.assert_ended(ExitCode.REFUSED)
-    assert "holds no milestone checkpoint" in refused.stderr
-    assert files(over.run_dir / "checkpoint_p0") == before

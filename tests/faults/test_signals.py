@@ -103,31 +103,23 @@ def test_signal_during_start_up_ends_the_run(
     assert_interrupted(run, number)
 
 
-@pytest.mark.parametrize("serial", [False, True])
-def test_interrupted_run_saves_and_can_be_resumed(run_trainer: RunTrainer, serial: bool) -> None:
+# `timeout` sends a SIGTERM twice: to main, and ``apart_s`` later to all. A Ctrl-C comes once.
+@pytest.mark.parametrize(("serial", "apart_s"), [(False, 0.0), (True, None), long(False, 0.1), long(False, None)])
+def test_interrupted_run_saves_and_can_be_resumed(run_trainer: RunTrainer, serial: bool, apart_s: float | None) -> None:
     # A long interval, so that nothing but the interrupt saves.
     run = run_trainer(train_for_env_steps=ENDLESS, save_every_sec=1000, serial_mode=serial)
     run.wait_until(r"env_steps=[1-9]")
     if serial:
         assert set(run.processes()) == {"sf-main"}
-    run.signal_group(signal.SIGINT)
+    number = signal.SIGINT if apart_s is None else signal.SIGTERM
+    if apart_s is not None:
+        run.signal_main(number)
+        time.sleep(apart_s)
+    run.signal_group(number)
 
-    assert_interrupted(run, signal.SIGINT)
+    assert_interrupted(run, number)
     assert run.result()["env_steps"] == run.saved_env_steps() > 0
     assert_resumes(run, run_trainer)
-
-
-@pytest.mark.parametrize("apart_s", [0.0, long(0.1)])
-def test_signal_that_timeout_sends_twice_saves_as_one_does(run_trainer: RunTrainer, apart_s: float) -> None:
-    run = run_trainer(train_for_env_steps=ENDLESS, save_every_sec=1000)
-    run.wait_until(r"env_steps=[1-9]")
-
-    run.signal_main(signal.SIGTERM)
-    time.sleep(apart_s)
-    run.signal_group(signal.SIGTERM)
-
-    assert_interrupted(run, signal.SIGTERM)
-    assert run.result()["env_steps"] == run.saved_env_steps() > 0
 
 
 def test_second_ctrl_c_ends_the_run_at_once_without_saving(run_trainer: RunTrainer) -> None:
@@ -196,7 +188,7 @@ def test_ctrl_c_while_a_run_is_being_resumed_leaves_it_as_it_was(run_trainer: Ru
         assert json.loads((run.run_dir / "run.json").read_text())["status"] in ("interrupted", "done")
 
 
-def test_second_ctrl_c_ends_a_serial_run_whose_env_hangs(run_trainer: RunTrainer, tmp_path: Path) -> None:
+def test_second_ctrl_c_ends_a_serial_run_with_a_hanging_env(run_trainer: RunTrainer, tmp_path: Path) -> None:
     hanging = tmp_path / "hanging"
     kwargs = {"hang_at": 300, "fuse": str(hanging)}
     run = run_trainer(serial_mode=True, env=FAULTY, env_kwargs=kwargs, train_for_env_steps=ENDLESS)

@@ -11,7 +11,7 @@ from tests.support.long import long
 from tests.support.trainer import FAULTY, RunTrainer
 
 
-def test_limit_of_seconds_ends_a_run_whose_env_is_slow(run_trainer: RunTrainer) -> None:
+def test_limit_of_seconds_ends_a_run_with_a_slow_env(run_trainer: RunTrainer) -> None:
     # One env step takes 0.3 s, so that the first dataset would be full after a minute. Both runs train at once.
     runs = [
         run_trainer(

@@ -102,7 +102,7 @@ def test_damaged_newest_checkpoint_gives_way_to_the_one_before(
     assert newest.with_name(f"set_aside_{newest.name}").exists()
 
 
-def test_run_whose_checkpoints_are_all_damaged_is_refused_and_nothing_is_deleted(
+def test_run_with_damaged_checkpoints_alone_is_refused_and_nothing_is_deleted(
     two_checkpoints: Finished, run_trainer: RunTrainer
 ) -> None:
     for path in checkpoints(two_checkpoints.run_dir):

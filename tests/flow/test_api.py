@@ -170,12 +170,12 @@ def test_script_that_runs_at_its_import_is_refused_with_advice(script: Script, f
     assert 'if __name__ == "__main__":' in err
 
 
-def test_report_that_raises_ends_the_run_which_saves(flags: Flags, tmp_path: Path) -> None:
+def test_report_that_raises_ends_a_run_of_a_command_line_which_saves(flags: Flags, tmp_path: Path) -> None:
     def refuse(row: sfactory.api.Row) -> bool | None:
         raise LookupError("no such trial")
 
     with pytest.raises(ObserverFailed, match="on_report") as caught:
-        sfactory.run({**flags, "train_for_env_steps": ENDLESS, "serial_mode": True}, on_report=refuse)
+        sfactory.run(to_argv({**flags, "train_for_env_steps": ENDLESS, "serial_mode": True}), on_report=refuse)
 
     assert isinstance(caught.value.__cause__, LookupError)
     assert caught.value.exit_code == ExitCode.LEARNER
@@ -195,14 +195,6 @@ def test_refused_runs_raise_all_problems_and_leave_signals_as_they_were(flags: F
     with pytest.raises(EnvError, match="num_contexts is 1"):
         sfactory.run({**flags, "env_kwargs": {"num_contexts": 1}})
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_run_takes_a_command_line(flags: Flags, tmp_path: Path) -> None:
-    done = sfactory.run(to_argv({**flags, "serial_mode": True}))
-
-    assert (done.status, done.exit_code, done.stopped_early) == ("done", 0, False)
-    assert done.summary.env_steps >= 2000
-    assert done.run_dir == tmp_path / "train_dir" / "run"
 
 
 def test_run_in_another_thread_is_refused(flags: Flags) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,7 @@ KEYS = {"time", "env_steps", "eval/episode_length_mean", *(f"eval/{name}" for na
 
 def evaluations(run: TrainerRun) -> list[dict[str, Any]]:
     """Rows of evaluations."""
-    path = run.run_dir / "metrics.jsonl"
-    text = path.read_text() if path.exists() else ""
-    rows = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    return [row for row in rows if "eval/episodes" in row]
+    return [row for row in run.metrics() if "eval/episodes" in row]
 
 
 def plays(run: TrainerRun, name: str) -> bool:

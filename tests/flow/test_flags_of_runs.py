@@ -32,10 +32,6 @@ def stop(runs: Iterable[TrainerRun]) -> None:
         run.assert_ended(ExitCode.SIGTERM)
 
 
-def rows(run: TrainerRun) -> list[dict[str, Any]]:
-    return run.metrics() if (run.run_dir / "metrics.jsonl").exists() else []
-
-
 def progress_lines(run: TrainerRun) -> int:
     return run.stderr.count("] env_steps=")
 
@@ -61,17 +57,17 @@ def test_each_interval_of_reports_has_a_flag_of_its_own(run_trainer: RunTrainer)
     }
 
     runs["lines"].wait_until(lambda: progress_lines(runs["lines"]) >= 6)
-    runs["rows"].wait_until(lambda: len(rows(runs["rows"])) >= 6)
+    runs["rows"].wait_until(lambda: len(runs["rows"].metrics()) >= 6)
     for _ in range(3):
         flushed = event_bytes(runs["flushes"])
         runs["flushes"].wait_until(lambda flushed=flushed: event_bytes(runs["flushes"]) > flushed)  # type: ignore[misc]
 
-    assert rows(runs["lines"]) == []
+    assert runs["lines"].metrics() == []
     assert event_bytes(runs["rows"]) == 0
     assert [progress_lines(runs[name]) for name in ("rows", "flushes")] == [0, 0]
     stop(runs.values())
     # At its end a run reports everything once more.
-    assert len(rows(runs["lines"])) == 1
+    assert len(runs["lines"].metrics()) == 1
     assert [progress_lines(runs[name]) for name in ("rows", "flushes")] == [1, 1]
     assert [event_bytes(run) > 0 for run in runs.values()] == [False, True, True]
 
@@ -88,7 +84,7 @@ def own_library(folder: Path) -> Path:
     return Path(shutil.copy(own, folder))
 
 
-def test_processes_have_the_niceness_cores_and_threads_of_the_flags(
+def test_processes_have_the_niceness_cores_threads_and_seed_of_the_flags(
     run_trainer: RunTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "4")
@@ -118,15 +114,20 @@ def test_processes_have_the_niceness_cores_and_threads_of_the_flags(
         for process, more in {"learner-0": 0, "policy-0-0": 2, "actor-0": 10, "actor-1": 10}.items():
             found = os.getpriority(os.PRIO_PROCESS, runs[name].pid_of(f"sf-{process}"))
             assert found == min(19, own + niceness + more), f"{process} of {name}"
+    drawn: list[list[float]] = []  # by the first env of each actor: Python's, numpy's and torch's number
     for index, actor in enumerate(ACTORS):
         pinned_to = cores.cores_of_actor(index, len(ACTORS))
         assert os.sched_getaffinity(runs["pinned"].pid_of(actor)) == (pinned_to or set(cores.ids))
         assert os.sched_getaffinity(runs["single"].pid_of(actor)) == set(cores.ids)
-        threads = {name: reports(folders[name] / actor)["threads"] for name in flags}
+        reported = {name: reports(folders[name] / actor) for name in flags}
+        drawn.append(reported["pinned"]["drawn"])
+        assert reported["single"]["drawn"] == drawn[index]
+        threads = {name: reported[name]["threads"] for name in flags}
         # Those that a process is born with, and the one that the env brings along.
         assert {str(library)} < set(threads["single"])
         assert set(threads["single"].values()) == {1}, threads["single"]
         assert len(cores.ids) == 1 or max(threads["pinned"].values()) > 1, threads["pinned"]
+    assert all(one != two for one, two in zip(*drawn, strict=True))
     stop(runs.values())
 
 
@@ -140,23 +141,3 @@ def test_cores_kept_for_the_learner_are_closed_to_actors_alone(run_trainer: RunT
     cores = Cores.available().ids
     assert learner == set(cores)
     assert all(len(own) > 0 and own <= set(cores[1:]) for own in actors)
-
-
-def test_seed_reaches_the_generators_of_processes(run_trainer: RunTrainer, tmp_path: Path) -> None:
-    runs = {}
-    for name, seed in (("first", 1), ("again", 1), ("other", 2)):
-        (tmp_path / name).mkdir()
-        env = {"env": "tests.support.envs:Reporting", "env_kwargs": {"folder": str(tmp_path / name)}}
-        # Synchronous, so that no actor can be left out.
-        runs[name] = run_trainer(**env, experiment=name, seed=seed, train_for_env_steps=512, async_rl=False)
-    for run in runs.values():
-        run.done()
-
-    # By the first env of each process: Python's, numpy's and torch's number.
-    first, again, other = (
-        [json.loads((tmp_path / name / actor).read_text().splitlines()[0])["drawn"] for actor in ACTORS]
-        for name in runs
-    )
-    assert first == again
-    for others in (first[1:], other):
-        assert all(one != two for drawn in others for one, two in zip(first[0], drawn, strict=True))

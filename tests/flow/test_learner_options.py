@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,28 +40,33 @@ def test_run_with_auxiliary_losses_learns_can_be_played_and_resumes(run_trainer:
     assert_resumes(run, run_trainer)
 
 
-def test_two_batchers_and_a_ring_of_two_learn_from_every_step_twice(run_trainer: RunTrainer) -> None:
-    flags = {"num_batchers": 2, "minibatch_ring_size": 2, "num_epochs": 2, "num_batches_to_accumulate": 4}
-    run = run_trainer(env=SEESAW, train_for_env_steps=6000, **flags).done()
+@pytest.mark.parametrize(
+    ("limit", "epochs", "flags"),
+    [
+        (6000, 2, {"num_batchers": 2, "minibatch_ring_size": 2, "num_batches_to_accumulate": 4}),
+        # 300 passes over each dataset: actors are far ahead, on a busy machine, too.
+        (1000, 300, {"learner_queue_policy": "drop_oldest", "num_batches_to_accumulate": 3}),
+        (6000, 1, {"replay_proportion": 1.0, "replay_slots": 64}),
+    ],
+)
+def test_trained_dropped_and_replayed_steps_add_up(
+    run_trainer: RunTrainer, limit: int, epochs: int, flags: dict[str, Any]
+) -> None:
+    run = run_trainer(env=SEESAW, train_for_env_steps=limit, num_epochs=epochs, **flags).done()
 
     row = run.metrics()[-1]
-    assert row["perf/trained_env_steps"] == DATASET * row["perf/datasets"] >= 6000
-    assert row["perf/sampled_env_steps"] >= row["perf/trained_env_steps"]
-    assert row["perf/dropped_steps"] == 0
+    trained, dropped, replayed = (
+        row[f"perf/{name}"] for name in ("trained_env_steps", "dropped_steps", "replayed_steps")
+    )
+    assert trained >= limit
+    assert trained + replayed == DATASET * row["perf/datasets"]
+    assert trained + dropped <= row["perf/sampled_env_steps"]
+    assert dropped % DATASET == 0
+    assert (dropped > 0) == ("learner_queue_policy" in flags)
+    low, high = (0.4, 1.0) if "replay_slots" in flags else (0.0, 0.0)
+    assert low <= replayed / trained <= high
     # A dataset that is open at the end is learned from to its end.
-    assert run.result()["updates"] == 2 * row["perf/datasets"]
-
-
-def test_learner_that_is_behind_drops_the_oldest_data_and_counts_it(run_trainer: RunTrainer) -> None:
-    # 300 passes over each dataset: actors are far ahead, on a busy machine, too.
-    flags = {"num_epochs": 300, "learner_queue_policy": "drop_oldest", "num_batches_to_accumulate": 3}
-    run = run_trainer(env=SEESAW, train_for_env_steps=1000, **flags).done()
-
-    row = run.metrics()[-1]
-    assert row["perf/dropped_steps"] >= DATASET
-    assert row["perf/dropped_steps"] % DATASET == 0
-    assert row["perf/trained_env_steps"] == DATASET * row["perf/datasets"] >= 1000
-    assert row["perf/trained_env_steps"] + row["perf/dropped_steps"] <= row["perf/sampled_env_steps"]
+    assert run.result()["updates"] == epochs * row["perf/datasets"]
 
 
 def test_starving_learner_reports_what_each_process_waits_for_and_ends(run_trainer: RunTrainer) -> None:

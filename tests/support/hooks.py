@@ -8,11 +8,12 @@ import resource
 import sys
 import time
 from collections.abc import Mapping
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sfactory.experiment.summary import Outcome
 from sfactory.learner.hooks import LearnerFacts
@@ -72,11 +73,6 @@ class Diary(Observer):
         _write(self._path, call="on_stop", status=outcome.status, env_steps=outcome.summary.env_steps)
 
 
-class FailsInStart(Observer):
-    def on_start(self) -> None:
-        raise ValueError("no mail server")
-
-
 class FailsInTraining(Observer):
     def on_training_step(self, progress: Progress) -> None:
         if progress.updates >= FAIL_AT:
@@ -133,22 +129,12 @@ def sleep_long(learner: LearnerFacts, stats: Stats) -> None:
     time.sleep(30)
 
 
-def spoil_gradient_once(learner: LearnerFacts, stats: Stats) -> None:
-    """One gradient is infinite."""
-    parameter = _to_be_spoiled(learner)
-    if parameter is not None:
-        handle = parameter.register_hook(lambda gradient: _last(gradient))
-
-        def _last(gradient: Tensor) -> Tensor:
-            handle.remove()
-            return gradient * torch.inf
-
-
 def spoil_gradients(learner: LearnerFacts, stats: Stats) -> None:
-    """All gradients are infinite from some update on."""
+    """After SPOIL_AT updates one gradient is infinite, and after as many more all are."""
     parameter = _to_be_spoiled(learner)
     if parameter is not None:
-        parameter.register_hook(lambda gradient: gradient * torch.inf)
+        factors = chain([torch.inf], repeat(1.0, SPOIL_AT), repeat(torch.inf))
+        parameter.register_hook(lambda gradient: gradient * next(factors))
 
 
 def spoil_weight(learner: LearnerFacts, stats: Stats) -> None:

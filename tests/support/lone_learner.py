@@ -18,19 +18,11 @@ from sfactory.learner.threads import Threads
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
 from sfactory.shared.objects import SharedObjects
-from tests.support.parts import VECTOR
+from tests.support.parts import VECTOR, small_run
 
 M = TypeVar("M")
 # A dataset of one minibatch: 4 rows of 5 steps.
-FLAGS: dict[str, Any] = {
-    "env": "any",
-    "num_workers": 1,
-    "num_envs_per_worker": 4,
-    "worker_num_splits": 1,
-    "rollout": 5,
-    "batch_size": 20,
-    "encoder_mlp_layers": (8,),
-}
+FLAGS = small_run(workers=1, envs=4, rollout=5, batch_size=20)
 
 
 class LoneLearner:

@@ -35,6 +35,12 @@ VECTOR = EnvSpec(obs=(("obs", TensorSpec((3,), "float32")),), actions=(DiscreteH
 SCALAR = EnvSpec(obs=(("obs", TensorSpec((1,), "float32")),), actions=(DiscreteHead("action", 10),))
 
 
+def small_run(*, workers: int, envs: int, rollout: int, batch_size: int, **more: Any) -> dict[str, Any]:
+    """Flags of a run with a small encoder, and with so many envs in one split of each actor."""
+    sizes = {"num_workers": workers, "num_envs_per_worker": envs, "rollout": rollout, "batch_size": batch_size}
+    return {"env": "any", "worker_num_splits": 1, "encoder_mlp_layers": (8,), **sizes, **more}
+
+
 def small_layout(**changes: Any) -> Layout:
     """2 actors with one split of 3 rows each and 2 slots, rollout 4, datasets of 2 minibatches of 2 rows."""
     layout = Layout(

@@ -126,7 +126,9 @@ class TrainerRun(processes.MarkedProgram):
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl so far."""
-        return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+        path = self.run_dir / "metrics.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def processes(self) -> dict[str, int]:
         """Process id by name (sf-main, sf-actor-0, ...) of the run's living processes that carry such a name."""

@@ -17,17 +17,10 @@ from sfactory.seeds import Branch
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State, StatusRow
-from tests.support.parts import SCALAR
+from tests.support.parts import SCALAR, small_run
 from tests.support.scripted_env import Faults, ScriptedEnv
 
-FLAGS: dict[str, Any] = {
-    "env": "any",
-    "num_workers": 4,
-    "num_envs_per_worker": 6,
-    "worker_num_splits": 2,
-    "rollout": 4,
-    "batch_size": 12,
-}
+FLAGS = small_run(workers=4, envs=6, rollout=4, batch_size=12, worker_num_splits=2)
 
 
 class Record:

@@ -20,18 +20,10 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.trajectories import Slot
-from tests.support.parts import VECTOR
+from tests.support.parts import VECTOR, small_run
 
 T = 4
-FLAGS: dict[str, Any] = {
-    "env": "any",
-    "num_workers": 2,
-    "num_envs_per_worker": 3,
-    "worker_num_splits": 1,
-    "rollout": T,
-    "batch_size": T,
-    "encoder_mlp_layers": (8,),
-}
+FLAGS = small_run(workers=2, envs=3, rollout=T, batch_size=T)
 RNN: dict[str, Any] = {"recurrence": 2, "use_rnn": True, "rnn_size": 6}
 
 

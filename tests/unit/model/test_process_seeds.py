@@ -28,21 +28,12 @@ from sfactory.model.flat_state import flat_bytes
 from sfactory.shared.control import Stop
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
-from tests.support.parts import SCALAR
+from tests.support.parts import SCALAR, small_run
 from tests.support.processes import eventually
 from tests.support.scripted_env import ScriptedEnv
 
 END_S = 60.0
-FLAGS: dict[str, Any] = {
-    "env": "any",
-    "num_workers": 2,
-    "num_envs_per_worker": 16,
-    "worker_num_splits": 1,
-    "policy_workers_per_policy": 2,
-    "rollout": 4,
-    "batch_size": 64,
-    "encoder_mlp_layers": (8,),
-}
+FLAGS = small_run(workers=2, envs=16, rollout=4, batch_size=64, policy_workers_per_policy=2)
 Array = npt.NDArray[Any]
 
 

@@ -30,20 +30,11 @@ from sfactory.seeds import Branch
 from sfactory.shared.control import Stop
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State
-from tests.support.parts import SCALAR
+from tests.support.parts import SCALAR, small_run
 from tests.support.scripted_env import ScriptedEnv
 
-FLAGS: dict[str, Any] = {
-    "env": "any",
-    "num_workers": 1,
-    "num_envs_per_worker": 2,
-    "worker_num_splits": 1,
-    "rollout": 4,
-    "batch_size": 8,
-    "encoder_mlp_layers": (8,),
-    "eval_interval_sec": 1e-6,  # the next evaluation is always due
-    "eval_episodes": 3,
-}
+# The next evaluation is always due.
+FLAGS = small_run(workers=1, envs=2, rollout=4, batch_size=8, eval_interval_sec=1e-6, eval_episodes=3)
 # Episodes of 2, 3 and 4 steps: an episode's return is the sum of what the env shows, and half of its length.
 SCRIPT: list[Any] = [(2, "terminated"), (3, "truncated"), (4, "terminated")]
 RETURNS = [0.5 + 1.5, 100.5 + 101.5 + 102.5, 200.5 + 201.5 + 202.5 + 203.5]

@@ -21,16 +21,10 @@ from sfactory.runner.pbt_driver import PbtDriver
 from sfactory.shared.control import LearnerCommand
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusRow
-from tests.support.parts import VECTOR
+from tests.support.parts import VECTOR, small_run
 
 PERIOD = 1000
-FLAGS: dict[str, Any] = {
-    "env": "any",
-    "num_workers": 1,
-    "num_envs_per_worker": 6,
-    "worker_num_splits": 3,
-    "rollout": 5,
-    "batch_size": 20,
+FLAGS = small_run(workers=1, envs=6, rollout=5, batch_size=20, worker_num_splits=3) | {
     "stats_avg": 2,
     "num_policies": 3,
     "with_pbt": True,
