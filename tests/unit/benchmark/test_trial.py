@@ -123,11 +123,3 @@ def test_an_actor_that_is_stuck_is_waited_for_until_patience_ends(
     # It begins at 1.25 s, after 1 s of warm-up.
     assert measured is not None
     assert measured.seconds == pytest.approx(seconds)
-
-
-def test_a_measurement_without_patience_takes_the_datasets_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = measure(Machine(2.5), monkeypatch, timing=Timing(1.0, 3.0, 0.0))
-
-    # It begins with the dataset that ended at 2.5 s; the next ends at 5 s, and the one after that too late.
-    assert measured is not None
-    assert measured[:2] == pytest.approx((400.0, 2.5))

@@ -1,17 +1,27 @@
-"""Busy and waiting shares and ring depths are computed from counters of the processes; the bottleneck is named."""
+"""The bottleneck is named from counters of the processes, and advice suggests flags that help this run."""
 
 from __future__ import annotations
+
+import re
+from typing import Any
 
 import numpy as np
 import pytest
 
-from sfactory.report import bottleneck as load_module
-from sfactory.report.bottleneck import LoadMeter, depth_statistics
+from sfactory.config.flags import config_of
+from sfactory.config.validation import check
+from sfactory.layout import Inference, Layout
+from sfactory.planning.plan import Plan
+from sfactory.report import bottleneck
+from sfactory.report.bottleneck import Advisor, Load, LoadMeter, depth_statistics
 from sfactory.shared import status as status_module
 from sfactory.shared.status import MAX_DEPTH, StatusBoard, Stopwatch
+from sfactory.spec import DiscreteHead, EnvSpec, TensorSpec
+from sfactory.system.cores import Cores
+from tests.support.parts import VECTOR
 
-CENTRAL = ["sf-learner-0", "sf-policy-0-0", "sf-actor-0", "sf-actor-1"]
-LOCAL = ["sf-learner-0", "sf-actor-0", "sf-actor-1"]
+WITH_POLICY_WORKERS = ["sf-learner-0", "sf-policy-0-0", "sf-actor-0", "sf-actor-1"]
+WITHOUT_POLICY_WORKERS = ["sf-learner-0", "sf-actor-0", "sf-actor-1"]
 
 
 class Processes:
@@ -19,7 +29,7 @@ class Processes:
 
     def __init__(self, names: list[str], cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.time = 100.0
-        for module in (load_module, status_module):
+        for module in (bottleneck, status_module):
             monkeypatch.setattr(module, "now", lambda: self.time)
         self.board = StatusBoard(names)
         self.watches = {name: Stopwatch(self.board.row(name)) for name in names}
@@ -51,7 +61,7 @@ def test_depth_statistics_equal_those_of_numpy() -> None:
 
 
 def test_shares_are_means_over_the_processes_of_a_kind_in_the_last_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes = Processes(CENTRAL, 8, monkeypatch)
+    processes = Processes(WITH_POLICY_WORKERS, 8, monkeypatch)
     processes.work(10.0, actor=0.1, policy=0.1, learner=0.1)
     processes.meter.take()
 
@@ -64,7 +74,7 @@ def test_shares_are_means_over_the_processes_of_a_kind_in_the_last_window(monkey
 
 
 def test_unfinished_work_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes = Processes(LOCAL, 8, monkeypatch)
+    processes = Processes(WITHOUT_POLICY_WORKERS, 8, monkeypatch)
     learner, actor = processes.watches["sf-learner-0"], processes.watches["sf-actor-0"]
     actor.before_wait()
     processes.time += 1.0
@@ -85,7 +95,7 @@ def test_unfinished_work_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_process_that_stops_working_during_the_reading_loses_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     # Ten seconds of work end after the reader has seen that the process is busy, and before it reads for how long.
-    processes = Processes(LOCAL, 8, monkeypatch)
+    processes = Processes(WITHOUT_POLICY_WORKERS, 8, monkeypatch)
     row, watch = processes.board.row("sf-learner-0"), processes.watches["sf-learner-0"]
     processes.time += 10.0
     get = row.get
@@ -101,8 +111,8 @@ def test_a_process_that_stops_working_during_the_reading_loses_no_time(monkeypat
 
 
 def test_depths_of_rings_and_datasets_cover_the_last_window_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes = Processes(CENTRAL, 8, monkeypatch)
-    learner, policy, *actors = (processes.board.row(name) for name in CENTRAL)
+    processes = Processes(WITH_POLICY_WORKERS, 8, monkeypatch)
+    learner, policy, *actors = (processes.board.row(name) for name in WITH_POLICY_WORKERS)
     policy.count_depth(7)
     learner.count_ready(5)
     processes.meter.take()
@@ -140,7 +150,117 @@ def test_depths_of_rings_and_datasets_cover_the_last_window_only(monkeypatch: py
 def test_bottleneck_is_named(
     monkeypatch: pytest.MonkeyPatch, cores: int, actor: float, policy: float, learner: float, bound_by: str | None
 ) -> None:
-    processes = Processes(CENTRAL, cores, monkeypatch)
+    processes = Processes(WITH_POLICY_WORKERS, cores, monkeypatch)
     processes.work(2.0, actor=actor, policy=policy, learner=learner)
 
     assert processes.meter.take().bound_by == bound_by
+
+
+IMAGES = EnvSpec(obs=(("obs", TensorSpec((4, 84, 84), "uint8")),), actions=(DiscreteHead("action", 4),))
+# Defaults of the table below: 4 cores, 2 workers with one wide split of vector observations, one epoch.
+DEFAULTS: dict[str, Any] = {
+    "env": "CartPole-v1",
+    "num_workers": 2,
+    "num_envs_per_worker": 1024,
+    "rollout": 32,
+    "batch_size": 4096,
+    "num_epochs": 1,
+}
+BATCH, EPOCHS, WIDER = "--batch_size", "--num_epochs", "--num_envs_per_worker"
+LOCAL, CENTRAL, SPLITS = "--inference=local", "--inference=central", "--worker_num_splits"
+THREADS, WORKERS, POLICIES = "--learner_num_threads", "--num_workers", "--policy_workers_per_policy"
+BF16, AUTO, GRAPHS = "--amp=bf16", "--amp=auto", "--cuda_graphs"
+
+
+def advice(
+    verdict: str | None,
+    flags: dict[str, Any] | None = None,
+    *,
+    idle: float = 0.0,
+    cores: int = 4,
+    device: str = "cpu",
+    spec: EnvSpec = VECTOR,
+) -> str | None:
+    """The advice for a run with these flags and this bottleneck."""
+    config = config_of({**DEFAULTS, **(flags or {})})
+    assert check(config) == []
+    inference: Inference = "local" if config.sampling.inference == "local" else "central"
+    layout = Layout.plan(config.sampling, config.learner, inference)
+    kept = config.learner.learner_cores
+    plan = Plan(spec, layout, device, Cores(tuple(range(cores)), None, kept), weight_bytes=8)
+    busy = {"actor": 0.5, "learner": 1.0 if verdict == "learner" else 0.5}
+    return Advisor(config, plan).advice(Load(busy, {}, {}, verdict, idle))
+
+
+def named(text: str | None) -> set[str]:
+    """The flags in an advice; --inference and --amp with their values."""
+    valued = ("--inference", "--amp")
+    return {flag if flag.startswith(valued) else flag.partition("=")[0] for flag in re.findall(r"--[\w=]+", text or "")}
+
+
+CASES: list[tuple[str, dict[str, Any], dict[str, Any], set[str]]] = [
+    # Actors: more of them if cores are idle; cheaper inference if they choose actions.
+    ("actor", {}, {"idle": 1.9}, {WORKERS}),
+    ("actor", {"learner_cores": 2}, {"idle": 1.9}, {"--learner_cores"}),
+    ("actor", {"num_envs_per_worker": 8}, {}, set()),
+    ("actor", {"inference": "local", "num_envs_per_worker": 8}, {"idle": 1.0}, {WORKERS, WIDER}),
+    ("actor", {"inference": "local"}, {"spec": IMAGES}, {BF16}),
+    ("actor", {"inference": "local"}, {"device": "cuda:0"}, {CENTRAL}),
+    ("actor", {"benchmark": True, "benchmark_stage": "env", "inference": "local"}, {"spec": IMAGES}, set()),
+    # Policy workers.
+    ("policy", {}, {}, {LOCAL}),
+    ("policy", {}, {"idle": 1.0}, {LOCAL, POLICIES}),
+    ("policy", {"num_envs_per_worker": 8}, {"spec": IMAGES}, {LOCAL, WIDER, BF16}),
+    ("policy", {}, {"device": "cuda:0"}, {GRAPHS, POLICIES}),
+    ("policy", {"cuda_graphs": True}, {"device": "cuda:0", "spec": IMAGES}, {POLICIES, AUTO}),
+    ("policy", {"num_workers": 1, "cuda_graphs": True}, {"device": "cuda:0"}, set()),
+    # The learner: threads only for idle cores of a CPU; fewer epochs only if there are several.
+    ("learner", {}, {}, {BATCH}),
+    ("learner", {"num_epochs": 3}, {}, {BATCH, EPOCHS}),
+    ("learner", {"learner_num_threads": 1}, {"idle": 2.1}, {BATCH, THREADS}),
+    ("learner", {"learner_num_threads": 3}, {"idle": 2.1}, {BATCH}),
+    ("learner", {"learner_num_threads": 1}, {"idle": 2.1, "device": "cuda:0"}, {BATCH}),
+    ("learner", {}, {"spec": IMAGES}, {BATCH, BF16}),
+    ("learner", {}, {"spec": IMAGES, "device": "cuda:0"}, {BATCH, AUTO}),
+    ("learner", {"amp": "auto"}, {"spec": IMAGES, "device": "cuda:0"}, {BATCH}),
+    ("learner", {"train_in_background_thread": False}, {}, {BATCH, "--train_in_background_thread"}),
+    # All cores are busy.
+    ("cores", {}, {}, {LOCAL}),
+    ("cores", {"inference": "local"}, {}, set()),
+    ("cores", {"inference": "local", "num_workers": 6, "num_epochs": 2}, {}, {WORKERS, EPOCHS}),
+    ("cores", {"inference": "local", "num_envs_per_worker": 16}, {"spec": IMAGES}, {WIDER, BF16}),
+    ("cores", {"inference": "local", "num_epochs": 2}, {"device": "cuda:0"}, {CENTRAL}),
+    # All processes wait for each other.
+    ("nobody", {"num_envs_per_worker": 8, "worker_num_splits": 1}, {}, {SPLITS, WIDER}),
+    ("nobody", {"num_envs_per_worker": 8, "inference": "local"}, {}, {WIDER, "--min_traj_buffers_per_worker"}),
+    ("nobody", {"async_rl": False, "batch_size": 65536}, {}, {"--async_rl"}),
+    ("nobody", {"num_batches_to_accumulate": 0}, {}, {"--num_batches_to_accumulate"}),
+    ("nobody", {"num_batches_to_accumulate": 1}, {}, {"--num_batches_to_accumulate"}),
+    ("nobody", {"train_in_background_thread": False}, {}, {"--train_in_background_thread"}),
+    ("nobody", {"max_sample_requests_in_flight_per_worker": 1}, {}, {"--max_sample_requests_in_flight_per_worker"}),
+]
+
+
+def test_advice_suggests_flags_that_help_this_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bottleneck, "cpu_has_bf16", lambda: True)
+
+    for verdict, flags, machine, expected in CASES:
+        assert named(advice(verdict, flags, **machine)) == expected, (verdict, flags, machine)
+
+
+def test_advice_depends_on_the_processor_and_on_idle_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bottleneck, "cpu_has_bf16", lambda: False)
+
+    assert named(advice("learner", spec=IMAGES)) == {BATCH}
+    # 2 actors leave the learner 2 of 4 cores, and it keeps both busy although it is one process.
+    assert named(advice("learner", idle=1.0)) == {BATCH}
+    assert advice(None) is None
+
+
+def test_values_fit_the_machine_and_required_flags_are_suggested_together() -> None:
+    odd = {"num_envs_per_worker": 7, "worker_num_splits": 1}
+
+    assert f"{THREADS}=3 " in str(advice("learner", {"learner_num_threads": 1}, idle=2.2))
+    assert f"{WORKERS}=3 " in str(advice("actor", idle=1.9))
+    assert f"{LOCAL} {POLICIES}=1" in str(advice("policy", {"policy_workers_per_policy": 2}))
+    assert f"{SPLITS}=2 with an even {WIDER}" in str(advice("nobody", odd))

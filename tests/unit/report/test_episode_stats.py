@@ -81,15 +81,12 @@ def test_rates_of_few_samples(samples: list[tuple[float, float]], rate: float | 
 
 
 def test_peak_is_the_highest_rate_over_ten_seconds() -> None:
-    rates, count = Throughput(), 0.0
-    # 100 a second for 20 s, then 500 a second for 5 s only, then 50 a second.
-    for second in range(60):
-        rates.add(1000.0 + second, count)
-        if second in (9, 10):
-            assert rates.peak == (None if second == 9 else 100.0)
-        count += 500.0 if 20 <= second < 25 else 100.0 if second < 20 else 50.0
+    rates, peaks = Throughput(), []
+    for at, count in ((0, 0), (9, 900), (10, 1000), (15, 1500), (20, 2000), (25, 4500), (35, 5000)):
+        rates.add(at, count)
+        peaks.append(rates.peak)
 
-    assert rates.peak == (5 * 100.0 + 5 * 500.0) / 10.0
+    assert peaks == [None, None, 100.0, 100.0, 100.0, 300.0, 300.0]
 
 
 def test_count_that_decreases_is_refused() -> None:

@@ -9,9 +9,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, create_autospec
 
 import numpy as np
 import pytest
@@ -36,43 +37,22 @@ DONE = Outcome("done", SUMMARY, None, 10)
 PROGRESS = Progress(env_steps=10, train_seconds=1.0, updates=4)
 
 
-class Recording(Observer):
-    """Records which methods are called."""
+def recording(summaries: Any = None, act: Callable[[], object] | None = None, answer: Any = None) -> Mock:
+    """An observer that records its calls. ``act``: called at each training step. ``answer``: to each report."""
+    observer: Mock = create_autospec(Observer, instance=True)
+    observer.extra_summaries.return_value = {} if summaries is None else summaries
+    observer.on_training_step.side_effect = None if act is None else lambda _: act()
+    observer.on_report.return_value = answer
+    return observer
 
-    def __init__(self, summaries: Any = None, act: Callable[[], object] | None = None, answer: Any = None) -> None:
-        """``act``: called at each training step. ``answer``: to each report."""
-        self.calls: list[str] = []
-        self.outcome: Outcome | None = None
-        self.updates: list[int] = []
-        self._summaries, self._act, self._answer = {} if summaries is None else summaries, act, answer
 
-    def on_init(self, facts: RunFacts) -> None:
-        self.calls.append("on_init")
-
-    def on_start(self) -> None:
-        self.calls.append("on_start")
-
-    def on_training_step(self, progress: Progress) -> None:
-        self.calls.append("on_training_step")
-        self.updates.append(progress.updates)
-        if self._act is not None:
-            self._act()
-
-    def extra_summaries(self) -> Mapping[str, float]:
-        self.calls.append("extra_summaries")
-        return self._summaries
-
-    def on_report(self, row: Mapping[str, float | None]) -> bool | None:
-        self.calls.append(f"on_report {row}")
-        return self._answer  # type: ignore[no-any-return]
-
-    def on_stop(self, outcome: Outcome) -> None:
-        self.calls.append("on_stop")
-        self.outcome = outcome
+def calls_of(observer: Mock) -> list[str]:
+    """The names of its methods in the order of the calls."""
+    return [name for name, *_ in observer.method_calls]
 
 
 def test_all_observers_are_called_in_order_and_every_method_is_optional() -> None:
-    first, second = Recording(), Recording()
+    first, second = recording(), recording()
     observers = Observers({"a:First": first, "a:Silent": Observer(), "a:Second": second})
     assert observers.end(DONE) == DONE  # without on_init there is no on_stop
 
@@ -83,8 +63,10 @@ def test_all_observers_are_called_in_order_and_every_method_is_optional() -> Non
     outcome = observers.end(DONE)
 
     calls = ["on_init", "on_start", "on_training_step", "extra_summaries", "on_stop"]
-    assert first.calls == second.calls == calls
-    assert outcome == first.outcome == second.outcome == DONE
+    assert calls_of(first) == calls_of(second) == calls
+    assert outcome == DONE
+    for observer in (first, second):
+        observer.on_stop.assert_called_once_with(DONE)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +74,13 @@ def test_all_observers_are_called_in_order_and_every_method_is_optional() -> Non
     [(None, False, False), (True, False, False), (False, False, True), (np.False_, False, True), (False, True, False)],
 )
 def test_an_answer_to_a_report_ends_the_session_unless_it_is_the_last_one(answer: Any, last: bool, over: bool) -> None:
-    answering = Recording(answer=answer)
+    answering = recording(answer=answer)
     observers = Observers({"a:Recording": answering, "a:Silent": Observer()})
     observers.begin(FACTS)
 
     observers.on_report({"env_steps": 10, "perf/fps": None}, last=last)
 
-    assert answering.calls[1:] == ["on_report {'env_steps': 10, 'perf/fps': None}"]
+    answering.on_report.assert_called_once_with({"env_steps": 10, "perf/fps": None})
     assert (observers.over, observers.enough) == (over, over)
     assert observers.end(DONE) == dataclasses.replace(DONE, stopped_early=over)
 
@@ -107,7 +89,7 @@ def test_a_failure_ends_the_run_with_observer_method_and_traceback() -> None:
     def refuse() -> None:
         raise ValueError("no mail\nserver")
 
-    failing, other = Recording(act=refuse), Recording()
+    failing, other = recording(act=refuse), recording()
     observers = Observers({"a:Failing": failing, "a:Other": other})
     observers.begin(FACTS)
 
@@ -125,13 +107,13 @@ def test_a_failure_ends_the_run_with_observer_method_and_traceback() -> None:
     assert isinstance(outcome.error.__cause__, ValueError)
     assert (outcome.status, outcome.summary.status, outcome.saved_env_steps) == ("failed", "failed", 10)
     # The failed observer is not called again; the others are, and get the outcome.
-    assert failing.calls == ["on_init", "on_training_step"]
-    assert other.calls == ["on_init", "on_training_step", "on_training_step", "on_stop"]
-    assert other.outcome == outcome
+    assert calls_of(failing) == ["on_init", "on_training_step"]
+    assert calls_of(other) == ["on_init", "on_training_step", "on_training_step", "on_stop"]
+    other.on_stop.assert_called_once_with(outcome)
 
 
 def test_the_first_error_of_a_run_stays_its_error_and_sys_exit_is_a_failure() -> None:
-    observers = Observers({"a:Leaving": Recording(act=lambda: sys.exit(0))})
+    observers = Observers({"a:Leaving": recording(act=lambda: sys.exit(0))})
     observers.begin(FACTS)
     observers.on_training_step(PROGRESS)
     died = dataclasses.replace(DONE, status="failed", error=WorkerDied("sf-actor-0 was killed"))
@@ -154,7 +136,7 @@ def test_the_first_error_of_a_run_stays_its_error_and_sys_exit_is_a_failure() ->
     ],
 )
 def test_invalid_summaries_are_a_failure(given: Any, words: str) -> None:
-    observers = Observers({"a:Other": Recording({"other/one": 2.0}), "a:Recording": Recording(given)})
+    observers = Observers({"a:Other": recording({"other/one": 2.0}), "a:Recording": recording(given)})
     observers.begin(FACTS)
 
     assert observers.extra_summaries({"perf/updates"}) == {"other/one": 2.0}
@@ -173,7 +155,7 @@ def test_a_second_signal_interrupts_an_observer_and_during_start_up_the_first(st
 
     with Interrupts() as interrupts:
         interrupts.raising = starting_up
-        observers = Observers({"a:Hanging": Recording(act=hang)}, interrupts)
+        observers = Observers({"a:Hanging": recording(act=hang)}, interrupts)
         with pytest.raises(Interrupted) if starting_up else contextlib.nullcontext():
             observers.on_training_step(PROGRESS)
 
@@ -211,17 +193,17 @@ def test_observers_are_created_by_name(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_reporter_calls_observers_after_new_updates_and_adds_their_summaries(tmp_path: Path) -> None:
-    shared, recording = SharedObjects(VECTOR, small_layout(), weight_bytes=8), Recording({"mine/one": 0.5})
+    shared, observer = SharedObjects(VECTOR, small_layout(), weight_bytes=8), recording({"mine/one": 0.5})
     learner = shared.status.row("sf-learner-0")
     with RunDir.open(tmp_path, "run") as rundir:
-        observers = Observers({"a:Recording": recording})
+        observers = Observers({"a:Recording": observer})
         reporting = Reporter(CONFIG, shared, rundir, Resumed(updates=3), Console(None, None), 0.0, observers)
         for updates in (0, 3, 4, 4, 9):
             learner.set("updates", updates)
             reporting.beat()
         reporting.finish("done", None)
 
-    assert recording.updates == [4, 9]
+    assert [call.args[0].updates for call in observer.on_training_step.call_args_list] == [4, 9]
     assert list((tmp_path / "run").glob("events.*")) == []  # with_tensorboard is off
     row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["mine/one"] == 0.5
