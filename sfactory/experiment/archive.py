@@ -61,10 +61,7 @@ def _is_free(folder: Path, experiment: str) -> bool:
 
 
 def _cleared(folder: Path, experiment: str) -> str | None:
-    """Remove the run that an earlier overwrite moved to ``folder``; returns the reason if it has to stay.
-
-    See NOTE [Nothing is deleted].
-    """
+    """Remove the run moved to ``folder``; returns the reason if it stays. See NOTE [Nothing is deleted]."""
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             return "it is not a folder"

@@ -27,10 +27,9 @@ log = logging.getLogger(__name__)
 class Resumed:
     """Where an earlier session stopped.
 
-    env_steps, agent_steps, updates: sums over the checkpoints of all policies; train_seconds: the longest of them.
-    best_return: the best mean return ever, if it is known. summary: the last session's.
-    steps_of_policies: env steps of each policy; () without a checkpoint.
-    policies_without_checkpoint: policies that have none although others do.
+    env_steps, agent_steps, updates: sums over all policies; train_seconds: the longest of them. best_return: the best
+    mean return ever, if it is known. summary: the last session's. steps_of_policies: env steps of each policy; ()
+    without a checkpoint. policies_without_checkpoint: those that have none although others do.
     """
 
     env_steps: int = 0
@@ -48,8 +47,8 @@ class Resumed:
     ) -> Resumed | None:
         """Read the checkpoints that would be resumed; None for a fresh run.
 
-        Raises CheckpointError if a policy has checkpoints and none can be loaded, if none is of the kind that was asked
-        for, or if its weights are not of ``weight_shapes`` (see Plan), where these are given.
+        Raises CheckpointError if a policy has checkpoints, but none that can be loaded, is of the kind that was asked
+        for and, if given, has the ``weight_shapes`` of Plan.
         """
         policies = [_load(rundir, config, weight_shapes, policy) for policy in range(config.population.num_policies)]
         known = [saved for saved in policies if saved is not None]
@@ -102,23 +101,20 @@ def _load(
     return saved
 
 
-def _require_fit(saved: Mapping[str, object], path: Path, here: Mapping[str, tuple[int, ...]], env: str) -> None:
+def _require_fit(saved: Mapping[str, object], path: Path, shapes: Mapping[str, tuple[int, ...]], env: str) -> None:
     """Raise CheckpointError with each difference if these weights are of another network.
 
     The learner would notice too, but only after config.json was written and everything was started.
     """
-    there = {name: tuple(value.shape) for name, value in saved.items() if isinstance(value, torch.Tensor)}
+    there = {name: list(value.shape) for name, value in saved.items() if isinstance(value, torch.Tensor)}
+    here = {name: list(shape) for name, shape in shapes.items()}
     differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
     if not differing:
         return
-    lines = [f"{name} is {_text(there.get(name))} there and {_text(here.get(name))} here" for name in differing]
+    lines = [f"{name} is {there.get(name, 'missing')} there and {here.get(name, 'missing')} here" for name in differing]
     more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
     raise CheckpointError(
         f"{path} does not fit --env={env} as it is now: {'; '.join(lines[:_SHOWN])}{more}. Give the run the "
         "env and --env_kwargs that it was trained with, or start a new one with another --experiment. Nothing was "
         "changed."
     )
-
-
-def _text(shape: tuple[int, ...] | None) -> str:
-    return "missing" if shape is None else str(list(shape))

@@ -1,7 +1,6 @@
-"""Owns the folder of one experiment: its paths, its lock and run.json.
+"""Owns the folder of one experiment: its paths, its lock and run.json. It does not import torch.
 
-One run at a time owns the folder. The kernel holds the lock and drops it with the process, so a stale lock never has to
-be removed. This module does not import torch.
+The kernel drops the lock with the process, so a stale lock never has to be removed.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ _log = logging.getLogger(__name__)
 class RunDir:
     """An experiment's folder, owned by this process until ``close``; a context manager.
 
-    run_json: the sessions, with arguments, machine, versions and status.
-    summary_path: the result, written at every exit. log_path: a copy of the terminal's output.
+    run_json: the sessions. summary_path: the result, written at every exit. log_path: a copy of the terminal's output.
     """
 
     def __init__(self, path: Path, lock_fd: int) -> None:
@@ -75,9 +73,7 @@ class RunDir:
     def move_to(self, target: Path) -> None:
         """Rename the folder to ``target``, which does not exist, and own a new, empty one of the old name instead.
 
-        The old lock is kept until the new one is taken, so no other process gets the old folder meanwhile. Signals are
-        held back, so a run never stays without its folder.
-
+        The old lock is kept until the new one is taken. Signals are held back, so a run never stays without its folder.
         Raises RunDirError if it cannot be renamed, or another run took the name before the new folder was locked.
         """
         assert self._lock_fd is not None
@@ -118,10 +114,7 @@ class RunDir:
             _log.warning("%s could not be written: %s", self.run_json, error)
 
     def _keep_diff(self, diff: bytes | None, first: bool) -> str | None:
-        """Write the working tree's changes unless an earlier session has written the same.
-
-        Returns the name of the file that holds them: git.diff if the first session wrote it.
-        """
+        """Write the working tree's changes unless a file holds the same; returns the name of the file."""
         if not diff:
             return None
         try:

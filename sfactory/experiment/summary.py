@@ -21,12 +21,10 @@ Result = Literal["done", "interrupted", "failed"]
 class Summary:
     """The result of a run; field names are the keys of summary.json. None where there is no such number.
 
-    true_objective_mean: of the last episodes; their mean return if the env reports no objective.
-    episode_extra_stats: the mean of each extra statistic of the env over its last values.
-    evaluation: the last evaluation beside training, see EvaluationReport.
-    policies: with several policies, the results of each in this session, in their order.
-    best_policy: number of the policy with the highest mean true objective over its last stats_avg episodes.
-    best_episode_return_mean is the best of any one policy; the other means are over the episodes of all.
+    Means are over the last episodes of all policies, best_episode_return_mean is the best of any one policy.
+    true_objective_mean: the mean return if the env reports no objective. episode_extra_stats: means by name.
+    evaluation: the last evaluation beside training, see EvaluationReport. policies: with several policies, the results
+    of each in this session. best_policy: the one with the highest mean true objective.
     """
 
     status: Result
@@ -34,14 +32,14 @@ class Summary:
     agent_steps: int
     frames: int
     train_seconds: float
-    fps: float | None
-    sample_fps: float | None
-    episodes: int
-    episode_return_mean: float | None
-    best_episode_return_mean: float | None
-    episode_length_mean: float | None
-    policy_lag: PolicyLag
-    updates: int
+    fps: float | None = None
+    sample_fps: float | None = None
+    episodes: int = 0
+    episode_return_mean: float | None = None
+    best_episode_return_mean: float | None = None
+    episode_length_mean: float | None = None
+    policy_lag: PolicyLag = field(default_factory=PolicyLag)
+    updates: int = 0
     true_objective_mean: float | None = None
     episode_extra_stats: Mapping[str, float] = field(default_factory=dict)
     evaluation: Mapping[str, float | None] | None = None

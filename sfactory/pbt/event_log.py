@@ -52,10 +52,6 @@ class Event:
     objectives: Objectives = field(default_factory=dict)
     reason: str = ""
 
-    def skipped(self, reason: str) -> Event:
-        """This event if it cannot be carried out, for example because the parent's checkpoint cannot be read."""
-        return dataclasses.replace(self, kind=Kind.SKIP, reason=reason)
-
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Event:
         """The event of a line of the log. Raises KeyError, TypeError, ValueError or AttributeError for invalid data."""

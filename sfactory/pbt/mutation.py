@@ -87,7 +87,7 @@ def mutated(
 ) -> dict[str, float]:
     """``values`` with each of the ``declared`` hyperparameters mutated with probability ``pbt_mutation_rate``.
 
-    legal: whether the values, of which that of ``name`` is new, are valid together; otherwise the old value stays.
+    legal: whether the values with a new one of ``name`` are valid together; otherwise the old value stays.
     at_least_one: mutate a random one if none was chosen (unless the rate is 0).
     """
     chosen = [each for each in declared if rng.random() < options.pbt_mutation_rate]

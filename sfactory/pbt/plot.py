@@ -113,7 +113,7 @@ def _curve(policy: int, points: Iterable[tuple[Any, Any]], end: float = 0) -> Cu
 def _traces(
     events: Sequence[Event], policies: Sequence[int], declared: Mapping[str, How], ends: Mapping[int, float]
 ) -> Iterable[Trace]:
-    """One trace for each hyperparameter and for each number of the reward shaping that is not the same everywhere."""
+    """One trace for each hyperparameter, and for each number of the reward shaping that differs somewhere."""
     values = [(event, _values(event)) for event in events]
     for name in dict.fromkeys(name for _, each in values for name in each):
         known = [(event, each[name]) for event, each in values if name in each]
@@ -133,16 +133,11 @@ def _values(event: Event) -> dict[str, float]:
     return {**event.hyperparameters} | {".".join(("reward_shaping", *map(str, path))): value for path, value in shaping}
 
 
-_WIDTH = 9.0  # inches, like all sizes here
-_TALL, _MEDIUM, _LOW = 3.2, 2.2, 1.8
 _COLUMNS = 2
 
 
 def draw(history: History, target: Path) -> None:
-    """Write the picture atomically as SVG or PNG, depending on the suffix of ``target``.
-
-    Raises ResourceError if matplotlib is missing or the file cannot be written.
-    """
+    """Write an SVG or PNG, by the suffix of ``target``; raises ResourceError without matplotlib or if it fails."""
     try:
         matplotlib: Any = importlib.import_module("matplotlib")  # without its types, which mypy does not have
     except ImportError as error:
@@ -163,8 +158,8 @@ def draw(history: History, target: Path) -> None:
 
 def _figure(history: History) -> Any:
     rows = -(-len(history.traces) // _COLUMNS)
-    heights = [_TALL, _MEDIUM, *[_LOW] * rows]
-    figure = importlib.import_module("matplotlib.figure").Figure(figsize=(_WIDTH, sum(heights)), layout="constrained")
+    heights = [3.2, 2.2, *[1.8] * rows]  # in inches, as the width
+    figure = importlib.import_module("matplotlib.figure").Figure(figsize=(9.0, sum(heights)), layout="constrained")
     grid = figure.add_gridspec(len(heights), _COLUMNS, height_ratios=heights)
     _draw_returns(figure.add_subplot(grid[0, :]), history)
     _draw_replacements(figure.add_subplot(grid[1, :]), history)
@@ -182,7 +177,6 @@ def _draw_returns(axes: Any, history: History) -> None:
         name = f"policy {curve.policy}"
         axes.plot(curve.env_steps, curve.values, color=_color(curve.policy), label=name, gid=f"return-{curve.policy}")
     _label(axes, "mean return of the last episodes")
-    axes.grid(alpha=0.3)
     if history.returns:
         axes.legend(fontsize=7, ncols=4)
 
@@ -220,10 +214,10 @@ def _draw_trace(axes: Any, trace: Trace) -> None:
     if trace.log:
         axes.set_yscale("log")
     _label(axes, trace.name)
-    axes.grid(alpha=0.3)
 
 
 def _label(axes: Any, title: str) -> None:
-    """Set the title and label the axis of env steps, with 120 k for 120,000."""
+    """Set the title and a grid, and label the axis of env steps, with 120 k for 120,000."""
     axes.set(title=title, xlabel="env steps of the policy")
+    axes.grid(alpha=0.3)
     axes.xaxis.set_major_formatter(importlib.import_module("matplotlib.ticker").EngFormatter())

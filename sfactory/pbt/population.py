@@ -68,9 +68,8 @@ class Population:
     def restore(cls, run_dir: Path, config: Config, env_steps: Mapping[int, int]) -> Population | None:
         """The population saved in the run directory, or None; raises RunDirError if its files are invalid.
 
-        env_steps: of each policy, from its checkpoint. Hyperparameters that have become mutable, and values that are no
-        longer valid with the flags, start with the values of the flags. A member restored from before its last turn has
-        the next one a full period later.
+        env_steps: of each policy, from its checkpoint. Hyperparameters that have become mutable, or invalid with the
+        flags, get the values of the flags. A member restored from before its last turn waits a full period.
         """
         state = load_state(run_dir)
         if state is None:
@@ -105,15 +104,13 @@ class Population:
         A resumed session has no episode statistics at first. Until all members have been ranked, a turn waits, but at
         most one period from the start of the session.
         """
-        if policy not in self._learning or env_steps < self.members[policy].next_turn:
-            return False
-        return not self._waits(policy, env_steps)
+        is_late = policy in self._learning and env_steps >= self.members[policy].next_turn
+        return is_late and not self._waits(policy, env_steps)
 
     def turn(self, policy: int, env_steps: int, objectives: Objectives) -> Event:
         """The event for ``policy``; the same one until it is recorded.
 
-        objectives: mean objective of each policy over its last episodes; None after too few episodes. Policies that do
-        not learn are ignored.
+        objectives: mean objective of each policy that learns over its last episodes; None after too few episodes.
         """
         known, member = self._known(objectives), self.members[policy]
         found = standing(policy, known, self._options)
@@ -133,8 +130,7 @@ class Population:
     ) -> Event | None:
         """The event for a member that lost its weights: it copies one of the best members that are not ``lost``.
 
-        None while it waits for these to be ranked, see ``due``; then any of them is its parent. Raises ValueError if
-        all are lost.
+        None while it waits for these to be ranked, see ``due``. Raises ValueError if all are lost.
         """
         known = self._known(objectives).items()
         others = {other: value for other, value in known if other != policy and other not in lost}
@@ -146,7 +142,7 @@ class Population:
         return self._replace(policy, parents, env_steps, others, reason)
 
     def record(self, event: Event) -> None:
-        """Record an event of ``turn`` or ``reseed`` after it was carried out, or ``event.skipped(...)`` if it failed.
+        """Record an event of ``turn`` or ``reseed`` after it was carried out, or if it failed, with the kind SKIP.
 
         If the disk is full, a warning is logged and the next event saves the complete state.
         """
@@ -211,7 +207,6 @@ class Population:
     def _replace(
         self, policy: int, parents: Sequence[int], env_steps: int, objectives: Objectives, reason: str
     ) -> Event:
-        """The event in which ``policy`` copies one of ``parents``."""
         rng = self._rng(policy)
         parent = parents[int(rng.integers(len(parents)))]
         source = self.members[parent]

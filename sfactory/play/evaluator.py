@@ -59,11 +59,6 @@ class EvaluatorSetup:
         place = self.evaluator, self.generation, number, *([attempt] if attempt else [])
         return seed_at(self.seed, Branch.EVALUATION, *place, bits=ENV_SEED_BITS)
 
-    @property
-    def name(self) -> str:
-        """What errors call its env."""
-        return f"{evaluator_name(self.evaluator)}, --env={self.factory.name}"
-
 
 class _NoTimeLeft(Exception):
     """A stop leaves no time for the rest of an evaluation."""
@@ -75,6 +70,7 @@ class Evaluator:
     def __init__(self, setup: EvaluatorSetup, make: Callable[[int], AnyEnv], row: StatusRow) -> None:
         """``make``: makes an env, given a seed; called again when an env has failed."""
         self._setup, self._make, self._row = setup, make, row
+        self._name = f"{evaluator_name(setup.evaluator)}, --env={setup.factory.name}"  # of the env, for errors
         self._shared, self._evaluation = setup.shared, setup.config.evaluation
         assert setup.shared.candidate is not None, "without evaluators"
         self._candidate = setup.shared.candidate
@@ -112,14 +108,14 @@ class Evaluator:
 
     def close(self) -> None:
         """Close the env."""
-        close_env(self._env, self._setup.name)
+        close_env(self._env, self._name)
 
     def _make_env(self) -> None:
         setup = self._setup
         self._env = self._make(setup.seed_of(_FOR_ENV, self._restarts))
         self._player = Player(
             *(self._env, self._shared.spec, self._policy, self._check_stop),
-            name=setup.name,
+            name=self._name,
             deterministic=self._evaluation.eval_deterministic,
         )
 

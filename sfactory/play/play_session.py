@@ -39,8 +39,13 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[tuple[Play
     with contextlib.ExitStack() as stack:
         env, show = _open_env(config, factory, name)
         stack.callback(close_env, env, name)
-        if repeat > 1:
-            _require_frameskip(env, factory.name, f"--eval_env_frameskip={config.eval_env_frameskip}: {name}")
+        if repeat > 1:  # several steps of fewer frames must look to the policy like one step in training
+            where = f"--eval_env_frameskip={config.eval_env_frameskip}: {name}"
+            if not takes_frameskip(factory.name):
+                raise ConfigError([f"{where} does not take env_frameskip; leave it out"])
+            if env.metadata.get(SPANS_FRAMES):
+                problem = "with another frameskip they differ from what the policy was trained on; leave it out"
+                raise ConfigError([f"{where} makes each observation of several frames; {problem}"])
         video = None
         if ffmpeg is not None:
             path = Path(config.train_dir) / config.experiment / config.video_file
@@ -62,28 +67,20 @@ def _with_frameskip(saved: SavedPolicy, wanted: int | None) -> tuple[EnvFactory,
     return dataclasses.replace(factory, env_frameskip=wanted), trained // wanted
 
 
-def _require_frameskip(env: AnyEnv, env_name: str, where: str) -> None:
-    """Raise ConfigError unless several steps of fewer frames look to the policy like one step in training."""
-    if not takes_frameskip(env_name):
-        raise ConfigError([f"{where} does not take env_frameskip; leave it out"])
-    if env.metadata.get(SPANS_FRAMES):
-        problem = "with another frameskip they differ from what the policy was trained on; leave it out"
-        raise ConfigError([f"{where} makes each observation of several frames; {problem}"])
-
-
 def _open_env(config: EnjoyConfig, factory: EnvFactory, name: str) -> tuple[AnyEnv, Show]:
     """The env in the render mode that the flags ask for, with its window if it has one."""
     if config.save_video:
         return factory.either("rgb_array"), show_nothing
     display = any(os.environ.get(name) for name in _DISPLAYS)
-    if config.render == "window":
-        if not display:
-            problem = "--render=window: there is no display (neither DISPLAY nor WAYLAND_DISPLAY is set); make a video "
-            raise ConfigError([f"{problem}with --save_video=True, or play without a picture with --render=none"])
-        return env_with_window(factory.either, config.fps, name)
-    if config.render == "auto" and not config.no_render and display and sys.stderr.isatty():
+    demanded = config.render == "window"
+    if demanded and not display:
+        problem = "--render=window: there is no display (neither DISPLAY nor WAYLAND_DISPLAY is set); make a video "
+        raise ConfigError([f"{problem}with --save_video=True, or play without a picture with --render=none"])
+    if demanded or (config.render == "auto" and not config.no_render and display and sys.stderr.isatty()):
         try:
             return env_with_window(factory.either, config.fps, name)
         except EnvError as error:
+            if demanded:
+                raise
             _log.info("no window: %s", error)
     return factory.either(), show_nothing

@@ -36,9 +36,8 @@ class EnvFailed(SFactoryError):
 
 
 class Episode(NamedTuple):
-    """One whole episode: its raw return, its length in env steps, and what else the env reported at its end.
+    """One whole episode: its raw return (with several agents the mean of theirs), and its length in env steps.
 
-    With several agents, the return is the mean of theirs, as training reports it.
     stats: the numbers of ``info["episode_extra_stats"]``, ``true_objective`` if ``info`` has it, and with several
     agents the returns of the team and of each agent.
     """
@@ -51,8 +50,7 @@ class Episode(NamedTuple):
 def result_line(played: Mapping[str, object], episodes: Sequence[Episode], video: Path | None) -> str:
     """One line of JSON: what was ``played``, how it did, and the video. Numbers that are not finite become null.
 
-    true_objective_mean: what the env calls its objective; the mean return if it reports none.
-    episode_extra_stats: means of what else the env reports, by name, each over the episodes that report it.
+    Statistics are averaged over the episodes that report them; without a true objective it is the mean return.
     """
     returns = [episode.episode_return for episode in episodes]
     stats: dict[str, list[float]] = {}
@@ -107,10 +105,9 @@ class Player:
         deterministic: bool = False,
         repeat: int = 1,
     ) -> None:
-        """``name``: what errors call the env. ``show`` is called after each of its resets and steps.
+        """``name``: of the env, for errors. ``show`` is called after each of its resets and steps.
 
-        repeat: how often an action is taken, for an env that skips so many times fewer frames than in training.
-        Steps are counted as in training: all repetitions are one.
+        repeat: how often an action is taken, for an env that skips fewer frames than in training; it counts as a step.
         """
         self._env, self._spec, self._policy, self._show = env, spec, policy, show
         self._name, self._deterministic, self._repeat = name, deterministic, repeat
@@ -205,10 +202,7 @@ class Player:
             raise EnvFailed(f"{self._name}: step {step} of episode {number} raised {named(error)}") from error
 
     def _stats(self, infos: Sequence[Any]) -> dict[str, float]:
-        """Numbers by name that the last infos of an episode report, by the rules of training.
-
-        Where several infos have a name, the mean. The first thing that cannot be used is logged.
-        """
+        """Numbers by name that the last infos of an episode report, by the rules of training; means over the infos."""
         stats: dict[str, float] = {}
 
         def take(message: EpisodeExtras | ExtrasRefused) -> bool:

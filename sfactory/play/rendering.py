@@ -78,8 +78,7 @@ def frames_per_second(env: AnyEnv, wanted: float) -> float:
 def env_with_window(factory: Callable[..., AnyEnv], wanted_fps: float, name: str) -> tuple[AnyEnv, Show]:
     """An env that draws itself in a window, or an env of one agent with a window around its frames.
 
-    factory: called without arguments or with a render mode. Raises EnvError if neither is possible, or if no window can
-    be opened, which one reset tests.
+    Raises EnvError if neither is possible, or if no window can be opened, which one reset tests.
     """
     import gymnasium
 

@@ -62,10 +62,7 @@ class VideoFile:
     """
 
     def __init__(self, path: Path, fps: float, ffmpeg: str, patience_s: float = _PATIENCE_S) -> None:
-        """``fps``: frames per second. ``ffmpeg``: as of ``find_ffmpeg``. Nothing happens before the first frame.
-
-        patience_s: how long ffmpeg may read nothing, or take to end after the last frame, before it counts as stuck.
-        """
+        """patience_s: how long ffmpeg may read nothing, or take to end after the last frame, before it is stuck."""
         self.path = path
         self.frames = 0
         self._fps, self._ffmpeg, self._patience_s = fps, ffmpeg, patience_s
@@ -184,10 +181,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def rgb_frame(image: object) -> Frame:
-    """Convert the result of an env's render() to [H, W, 3] uint8; grey and an alpha channel are accepted.
-
-    Raises EnvError if it is no image.
-    """
+    """Convert a picture of render(), also a grey or transparent one, to [H, W, 3] uint8; else raises EnvError."""
     if image is None:
         raise EnvError(
             'render() returned None: the env draws nothing with render_mode="rgb_array"; its factory must take '

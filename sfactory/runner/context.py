@@ -28,11 +28,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run works with. A restart of all processes gets its own context, with the same budgets.
+    """All that a run works with. A restart of all processes gets its own context, with the same budgets.
 
-    started_at: when the process or, after autotune, the training started, for the time to the first step.
-    worker_restarts, run_restarts: how many restarts are allowed; shared by all restarts of a session.
-    is_restart: all processes of this session ran before, and failed.
+    started_at: when the process or, after autotune, the training started. is_restart: the processes of this session
+    ran before, and failed. worker_restarts, run_restarts: the restarts that a session is allowed.
     """
 
     config: Config

@@ -65,7 +65,7 @@ class ParallelExecutor(Executor):
                 if pbt_driver is not None:
                     pbt_driver.settle()
                 for actor, name in enumerate(self._shared.layout.actor_names):
-                    if self._group.was_cut_off(name):  # the counts of actors that ended in order agree anyway
+                    if name in self._group.cut_off:  # the counts of actors that ended in order agree anyway
                         self._shared.settle_steps(actor)
                 self._reports.stop()
             failure = supervisor.failure or (None if pbt_driver is None else pbt_driver.failure)

@@ -47,10 +47,7 @@ class PbtDriver:
         rundir: RunDir,
         reward_shaping: RewardShaping | None = None,
     ) -> None:
-        """Restore the population of the run directory, or begin a new one.
-
-        reward_shaping: the env's own, if it has one; policies that are no members keep it.
-        """
+        """Restore the population of the run directory, or begin a new one with the env's own reward shaping."""
         steps = dict(enumerate(resumed.steps_of_policies))
         population = Population.restore(rundir.path, config, steps)
         if population is None:
@@ -107,8 +104,7 @@ class PbtDriver:
 
     def _in_order(self) -> list[int]:
         """All members: those without weights first, then in rotation, so that short periods reach every member."""
-        members = sorted(self._population.members, key=lambda policy: (policy <= self._last, policy))
-        return sorted(members, key=lambda policy: policy not in self._orphans)
+        return sorted(self._population.members, key=lambda p: (p not in self._orphans, p <= self._last, p))
 
     def _next(self, policy: int, objectives: Objectives) -> Event | None:
         """The event of ``policy`` that is due now, if any."""
@@ -127,7 +123,7 @@ class PbtDriver:
         """Give the first command of ``event``."""
         if event.kind is Kind.KEEP:
             self._population.record(event)
-        elif event.kind is Kind.REPLACE and event.parent is not None and not self._is_done(event.parent):
+        elif event.parent is not None and not self._is_done(event.parent):
             self._commands.give(event.parent, LearnerCommand(save=True))
             self._turn = _Turn(event, saving=event.parent)
         else:
@@ -156,7 +152,7 @@ class PbtDriver:
         event = dataclasses.replace(event, env_steps=self._reports.env_steps_of(policy))
         if problem:
             _log.warning("policy %d keeps what it has: %s", policy, problem)
-            self._population.record(event.skipped(problem))
+            self._population.record(dataclasses.replace(event, kind=Kind.SKIP, reason=problem))
             return
         values = ", ".join(f"{name}={value:.4g}" for name, value in sorted(event.hyperparameters.items()))
         if event.kind is Kind.REPLACE:
@@ -169,10 +165,7 @@ class PbtDriver:
 
     def _command(self, event: Event) -> None:
         """Have the learner of the event's policy load its parent's checkpoint, if any, and the new hyperparameters."""
-        parent = None
-        if event.kind is Kind.REPLACE:
-            assert event.parent is not None
-            parent = str(self._rundir.checkpoint_dir(event.parent))
+        parent = None if event.parent is None else str(self._rundir.checkpoint_dir(event.parent))
         self._commands.give(event.policy, LearnerCommand(parent=parent, hyperparameters=dict(event.hyperparameters)))
         self._turn = _Turn(event, saving=None)
 

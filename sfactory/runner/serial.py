@@ -67,8 +67,7 @@ class SerialExecutor(Executor):
                         done = self._train()
             except Interrupted:
                 if interrupts.raising:
-                    raise  # nothing has happened yet
-                # The second signal: nothing was saved.
+                    raise  # nothing has happened yet; otherwise it is the second signal, and nothing was saved
             except SFactoryError as error:
                 failure = error
             finally:

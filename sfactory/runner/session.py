@@ -25,7 +25,6 @@ from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Outcome, Result, Summary, result_line
 from sfactory.learner.hooks import Hooks
 from sfactory.learner.setup import Limits
-from sfactory.messages import PolicyLag
 from sfactory.planning.env_probe import probe_env
 from sfactory.planning.plan import Plan, plan_run, require_mapping, steps_are_timed
 from sfactory.process.command import resume_command, tuned_command
@@ -145,7 +144,7 @@ class Session:
         return plan
 
     def _plan_and_archive(self, run_dir: RunDir) -> Plan | None:
-        """Archive an earlier run if the flags say so, and then return the plan of this one, which is made first."""
+        """If the flags say so, archive an earlier run, and return the plan of this one, which is made first."""
         behavior = self._config.run.restart_behavior
         if behavior == "resume":
             return None
@@ -154,10 +153,7 @@ class Session:
         return plan
 
     def _tune(self, plan: Plan, console: Console) -> Plan:
-        """Use the settings that trials find fastest, and return their plan; a run that was tuned before keeps its own.
-
-        The time to the first step counts from the end of the trials.
-        """
+        """Use the settings that trials find fastest, and return their plan; a run that was tuned keeps its own."""
         resolved = self._resolved
         if resolved.tuned:
             kept = " ".join(assigned(name, value) for name, value in resolved.tuned.items())
@@ -172,7 +168,7 @@ class Session:
             console.message(f"autotune: the same without it: {command}")
             sources = {**resolved.sources, **dict.fromkeys(tuned.chosen, AUTOTUNE)}
             self._resolved, plan = dataclasses.replace(resolved, config=tuned.config, sources=sources), tuned.plan
-        self._started_at = now()
+        self._started_at = now()  # the time to the first step counts from the end of the trials
         return plan
 
     def _conclude(self, outcome: Outcome, run_dir: RunDir, console: Console) -> None:
@@ -274,11 +270,7 @@ def _summary_of(config: Config, resumed: Resumed | None, status: Result) -> Summ
         frames=resumed.env_steps * config.sampling.env_frameskip,
         train_seconds=resumed.train_seconds,
         fps=resumed.env_steps / resumed.train_seconds if resumed.train_seconds else None,
-        sample_fps=None,
         episodes=0 if earlier is None else earlier.episodes,
-        episode_return_mean=None,
         best_episode_return_mean=resumed.best_return,
-        episode_length_mean=None,
-        policy_lag=PolicyLag(),
         updates=resumed.updates,
     )

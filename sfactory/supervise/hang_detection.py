@@ -52,15 +52,11 @@ class WorkerHangs:
     """Kills actors and policy workers that hang in a training run. See NOTE [Hangs]."""
 
     def __init__(
-        self,
-        process_group: ProcessGroup,
-        step_limit_s: float,
-        reset_limit_s: float,
-        reading_since: Callable[[], float],
+        self, process_group: ProcessGroup, step_limit_s: float, reset_limit_s: float, reading_since: Callable[[], float]
     ) -> None:
         """step_limit_s: bound on one step of a worker; 0: none. reset_limit_s: bound on making or resetting one env.
 
-        ``reading_since``: since when main has been reading the queue of its reports; 0 if it is not reading.
+        reading_since: since when main has been reading the queue of its reports; 0 if it is not reading.
         """
         self._process_group, self._step_limit_s, self._reset_limit_s = process_group, step_limit_s, reset_limit_s
         self._reading_since = reading_since
@@ -153,8 +149,8 @@ _JOIN_S = 5.0
 class SerialHangWatch:
     """Context of a serial run: writes all stacks to stderr after STALL_S without progress on the status board.
 
-    Steps, heartbeats and work that begins are progress. No other process could look from outside, so a C thread, which
-    needs no lock of the interpreter, writes the stacks; its timer is restarted at every progress.
+    Steps, heartbeats and work that begins are progress. A C thread, which needs no lock of the interpreter, writes the
+    stacks; its timer is restarted at every progress.
     """
 
     def __init__(self, status: StatusBoard) -> None:

@@ -19,10 +19,7 @@ from sfactory.shared.status import State, StatusBoard
 _log = logging.getLogger(__name__)
 
 STALL_S = TIMEOUTS.stall
-_WORK = {
-    State.STARTING: "making one environment",
-    State.RESETTING: "the first reset of one environment",
-}
+_WORK = {State.STARTING: "making one environment", State.RESETTING: "the first reset of one environment"}
 
 
 class StallWarnings:

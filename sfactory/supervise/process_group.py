@@ -1,9 +1,8 @@
 """Starts the child processes of a run, and collects how each of them ended.
 
-Only a limited number of actors make and reset their envs at the same time. An actor that ends before the first reset
-of its envs is replaced by a process with the same shared objects, its queue included. NOTE [Death and queues] forbids a
-second reader, but this one is the first: the dead process never read or wrote, so it held no lock. An actor that has
-worked is replaced by a process with a new queue: see NOTE [Incarnations].
+An actor that ends before the first reset of its envs is replaced by a process with the same shared objects, its queue
+included. NOTE [Death and queues] forbids a second reader, but this one is the first: the dead process never read or
+wrote, so it held no lock. An actor that has worked is replaced by one with a new queue: see NOTE [Incarnations].
 """
 
 from __future__ import annotations
@@ -94,9 +93,8 @@ class ChildProcess:
 class Workload:
     """Settings of the children.
 
-    generation: env steps when this start began; makes the seeds of actors differ between sessions.
-    checkpoint_dirs: of each policy; None if nothing is saved. config_of: the config of each policy's learner, if they
-    differ. log_path: the file that children log to, beside stderr.
+    generation: env steps at the start; makes the seeds of sessions differ. checkpoint_dirs: of each policy; None if
+    nothing is saved. config_of: configs of learners, if they differ. log_path: a file to log to, beside stderr.
     """
 
     config: Config
@@ -117,7 +115,7 @@ class ProcessGroup:
         self._children: dict[str, ChildProcess] = {}
         self._waiting = deque(range(shared.layout.num_actors))  # actors that are still to be started
         self._attempts = [0] * shared.layout.num_actors
-        self._cut_off: set[str] = set()
+        self.cut_off: set[str] = set()  # names whose last process was killed, crashed or raised
 
     def start(self) -> None:
         """Start all children, actors as far as ``start_actors`` may."""
@@ -148,10 +146,7 @@ class ProcessGroup:
             self._start(layout.actor_names[actor], run_actor, setup, cores)
 
     def replace(self, name: str) -> None:
-        """Start a new process for an actor or a policy worker that has died; an actor gets new seeds.
-
-        An actor is started by the next call of ``start_actors`` that may start one.
-        """
+        """Start a dead policy worker again, or have ``start_actors`` start a dead actor again, with new seeds."""
         layout, table = self._shared.layout, self._shared.table
         assert name not in self._children, f"{name} is alive"
         self._shared.status.row(name).clear()  # until then the dead process must not look alive
@@ -175,7 +170,7 @@ class ProcessGroup:
         nicer = next((more for prefix, more in _NICER.items() if name.startswith(prefix)), 0)
         row, stack = status.row(name), StackDump()
         row.clear()
-        self._cut_off.discard(name)
+        self.cut_off.discard(name)
         failures.write(name, "")
         niceness = work.config.sampling.default_niceness + nicer
         spec = ChildSpec(name, status, failures, niceness, stack, work.log_path)
@@ -188,10 +183,6 @@ class ProcessGroup:
     def alive(self) -> list[str]:
         """Names of children that are alive as far as main knows."""
         return list(self._children)
-
-    def was_cut_off(self, name: str) -> bool:
-        """Whether the last process of that name was killed, crashed or raised."""
-        return name in self._cut_off
 
     def running(self) -> list[ChildProcess]:
         """Children that are alive and RUNNING."""
@@ -212,7 +203,7 @@ class ProcessGroup:
         process.join(_REAP_S)
         code = process.exitcode
         if code != 0:
-            self._cut_off.add(name)
+            self.cut_off.add(name)
         return ProcessExit(name, int(ExitCode.FAULTS) if code is None else code, self._shared.failures.read(name))
 
     def kill(self) -> list[str]:
@@ -224,6 +215,6 @@ class ProcessGroup:
         deadline = Deadline(_REAP_S)
         for child in self._children.values():
             child.process.join(deadline.left)
-        self._cut_off.update(names)
+        self.cut_off.update(names)
         self._children.clear()
         return names

@@ -1,11 +1,8 @@
 """Replaces worker processes that die while they start or later in the run.
 
-An actor that dies or hangs during the first reset of its envs is replaced: simulators may fail then for causes that
-pass (a port is taken, many ask a licence server at once). So is one that is killed before that. An exception while
-modules are imported and envs are made would be raised again, and ends the run.
-
-Later, a process is replaced if it ended without a traceback: by a signal, a crash of native code, a hang. One that
-raised would raise again.
+An actor that dies or hangs during the first reset of its envs, or is killed before, is replaced: simulators may fail
+then for causes that pass (a port is taken, many ask a licence server at once). Later, a process is replaced if it ended
+without a traceback: by a signal, a crash of native code, a hang. One that raised otherwise would raise again.
 """
 
 from __future__ import annotations
@@ -27,10 +24,7 @@ _MIN_BOOT_S = 120.0  # before a child reports its state: fork, imports, a checkp
 
 
 class StartupMonitor:
-    """Gets processes from started to RUNNING. Asked at every beat and after every death, until a stop is ordered.
-
-    ``limit_s``: bound on making one env, and on the first reset of one env.
-    """
+    """Gets processes from started to RUNNING. ``limit_s``: bound on making one env, and on its first reset."""
 
     def __init__(self, process_group: ProcessGroup, status: StatusBoard, limit_s: float) -> None:
         self._process_group, self._status, self._limit_s = process_group, status, limit_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -166,7 +167,7 @@ def test_skipped_event_leaves_the_member_unchanged(tmp_path: Path) -> None:
     before = population.members[3]
 
     event = population.turn(3, START, LAST_IS_WORST)
-    population.record(event.skipped("checkpoint_p0 cannot be read"))
+    population.record(dataclasses.replace(event, kind=Kind.SKIP, reason="checkpoint_p0 cannot be read"))
 
     after, last = population.members[3], read_events(tmp_path)[-1]
     assert (after.hyperparameters, after.reward_shaping) == (before.hyperparameters, before.reward_shaping)
