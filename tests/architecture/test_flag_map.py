@@ -46,7 +46,7 @@ def test_every_flag_of_every_ancestor_is_mapped_exactly_once() -> None:
 
 
 def problems_of(entry: Entry) -> list[str]:
-    """What is wrong with an entry of the map."""
+    """The faults of an entry of the map."""
     absent = entry.relation in (PLANNED, DROPPED)
     other_default = any(
         entry.name in our_flags() and not is_same_default(our_flags()[entry.name], DEFAULTS[source][entry.name])

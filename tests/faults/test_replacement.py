@@ -45,7 +45,7 @@ def assert_back(run: TrainerRun, replaced: str, since: float, limit_s: float) ->
 
     assert eventually(works, START_S, EVERY_S), run.report(f"{name} does not work")
     took = time.monotonic() - since
-    # Only now: that others are stuck at a ring is noticed after 10 s. What is said of the worker itself does not count,
+    # Only now: that others are stuck at a ring is noticed after 10 s. A report on the worker itself does not count,
     # since one that was stopped in a wait looks as if it was stuck, too.
     bound = within(LOCKED_S if LOCKED.search(run.stderr.replace(said[0], "", 1)) else limit_s)
     assert took <= bound, run.report(f"{name} worked after {took:.0f} s, and not within {bound:g}")

@@ -1,4 +1,4 @@
-"""A run needs little, or says before it starts what it needs and what is available."""
+"""A run needs little, or says before it starts what it needs and what it has."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_second_ctrl_c_ends_the_run_at_once_without_saving(run_trainer: RunTrain
 
 @pytest.mark.parametrize("serial", [False, long(True)])
 def test_ctrl_c_ends_a_dataset_that_would_take_hours(run_trainer: RunTrainer, tmp_path: Path, serial: bool) -> None:
-    first_steps = tmp_path / "sf-main"  # a line for each of the 16 envs, whose 16 steps make a dataset
+    first_steps = tmp_path / "sf-main"  # a line for each of the 16 envs; 16 steps of each make a dataset
     env = {"env": "tests.support.envs:Reporting", "env_kwargs": {"folder": str(tmp_path)}}
     run = run_trainer(
         **env,

@@ -88,7 +88,7 @@ def sample(sampler: Sampling, transitions: int) -> tuple[list[dict[str, Array]],
 
 
 def check_versions(rollouts: list[dict[str, Array]], published: int, inference: str) -> None:
-    """Versions are those whose weights acted, never go back, and within a rollout stay if the actor has the policy."""
+    """Versions are those of the acting weights, never go back, and stay in a rollout if the actor has the policy."""
     versions = np.stack([rollout["policy_version"] for rollout in rollouts])
     assert np.array_equal(versions, np.stack([rollout["value"] for rollout in rollouts]))
     assert (np.diff(versions.ravel()) >= 0).all()

@@ -56,7 +56,7 @@ def agents_config(
 
 
 def rows_of(columns: list[list[dict[str, Array]]], rollout: int) -> Column:
-    """The rows of one env, whose agents have these columns; no more slots than there are of all."""
+    """The rows of one env with agents of these columns; no more slots than there are of all."""
     names = (*NAMES, "counts")
     slots = [
         {name: np.stack([slot[name] for slot in of_agents], axis=1) for name in names}

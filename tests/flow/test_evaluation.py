@@ -68,7 +68,7 @@ def test_newest_policy_is_evaluated_every_second_by_other_processes(run_trainer:
 
 @pytest.mark.parametrize("inference", ["local", long("central")])
 def test_evaluations_do_not_change_what_is_learned(run_trainer: RunTrainer, inference: str) -> None:
-    # One actor with one split whose slot is a dataset: no turn depends on time.
+    # One actor with one split; a slot is a dataset: no turn depends on time.
     common = {
         "async_rl": False,
         "inference": inference,

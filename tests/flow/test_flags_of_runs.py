@@ -37,7 +37,7 @@ def progress_lines(run: TrainerRun) -> int:
 
 
 def event_bytes(run: TrainerRun) -> int:
-    """Size of what is flushed to the event file of the run; 0 if there is none."""
+    """Size of the flushed part of the event file of the run; 0 if there is none."""
     return sum(path.stat().st_size for path in run.run_dir.glob("events.out.tfevents.*"))
 
 
@@ -79,7 +79,7 @@ def reports(path: Path) -> dict[str, Any]:
 
 def own_library(folder: Path) -> Path:
     """A copy of numpy's library for linear algebra: to the loader it is another one, with threads of its own."""
-    # By its place, not by what is loaded: other packages bring libraries that cannot be loaded from elsewhere.
+    # By its place, not from the loaded ones: other packages bring libraries that cannot be loaded from elsewhere.
     own = next(Path(np.__file__).parent.with_name("numpy.libs").glob("libscipy_openblas*"))
     return Path(shutil.copy(own, folder))
 
@@ -123,7 +123,7 @@ def test_processes_have_the_niceness_cores_threads_and_seed_of_the_flags(
         drawn.append(reported["pinned"]["drawn"])
         assert reported["single"]["drawn"] == drawn[index]
         threads = {name: reported[name]["threads"] for name in flags}
-        # Those that a process is born with, and the one that the env brings along.
+        # Those that a process has from its start, and the one that the env brings along.
         assert {str(library)} < set(threads["single"])
         assert set(threads["single"].values()) == {1}, threads["single"]
         assert len(cores.ids) == 1 or max(threads["pinned"].values()) > 1, threads["pinned"]
