@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 from collections.abc import Iterable
@@ -14,11 +15,13 @@ import numpy as np
 import pytest
 
 from sfactory.errors import ExitCode
+from sfactory.seeds import Branch, seed_at
 from sfactory.system.cores import Cores
 from tests.support.process_states import wait_until_all_work
 from tests.support.trainer import ENDLESS, REAL, RunTrainer, TrainerRun
 
 NEVER_S = 100_000
+SEED = 7
 SEESAW = "tests.support.envs:Seesaw"
 ACTORS = ["sf-actor-0", "sf-actor-1"]
 
@@ -104,6 +107,7 @@ def test_processes_have_the_niceness_cores_threads_and_seed_of_the_flags(
             env="tests.support.envs:Reporting",
             env_kwargs={"folder": str(folders[name]), "library": str(library)},
             train_for_env_steps=ENDLESS,
+            seed=SEED,
             **given,
         )
     for run in runs.values():
@@ -122,6 +126,7 @@ def test_processes_have_the_niceness_cores_threads_and_seed_of_the_flags(
         reported = {name: reports(folders[name] / actor) for name in flags}
         drawn.append(reported["pinned"]["drawn"])
         assert reported["single"]["drawn"] == drawn[index]
+        assert drawn[index][0] == random.Random(seed_at(SEED, Branch.LIBRARIES, index, 0, 0)).random()
         threads = {name: reported[name]["threads"] for name in flags}
         # Those that a process has from its start, and the one that the env brings along.
         assert {str(library)} < set(threads["single"])
