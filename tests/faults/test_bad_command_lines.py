@@ -53,6 +53,7 @@ FLAGS = [
     ("--gamma=1.5", "--gamma=1.5", "at most 1.0"),
     ("--rollout=32 --batch_size=1000", "--batch_size=1000", "992 and 1024"),
     ("--autotune=True --serial_mode=True", "--autotune=True", "--serial_mode=True"),
+    ("--rollout=32 --batch_size=3200000000000", "--batch_size", "MiB"),  # it fits no memory
     ("--gama=0.9", "--gama", "did you mean --gamma?"),
     ("--gamma=0.9 --gamma=0.8", "--gamma", "once"),
     ("train", "'train'", "--name=value"),

@@ -109,9 +109,3 @@ def test_memory_of_a_container_is_respected(run_trainer: RunTrainer, tmp_path: P
     run = run_trainer(mounted(full), train_for_env_steps=STEPS, rollout=1024, batch_size=524_288)
 
     assert_refused(run, "MiB of memory, and 12 MiB are free; lower --num_workers")
-
-
-def test_batch_that_fits_no_memory_is_refused_by_name(run_trainer: RunTrainer) -> None:
-    run = run_trainer(batch_size=3_200_000_000_000)
-
-    assert_refused(run, "--batch_size", "MiB")
