@@ -55,10 +55,10 @@ def _enjoy(config: EnjoyConfig, interrupts: Interrupts) -> str:
         "deterministic": config.eval_deterministic,
         "seed": seed,
     }
-    recorded = video if video is not None and video.frames else None
-    if recorded is not None:
-        print(f"{recorded.frames} frames are in {recorded.path}", file=sys.stderr, flush=True)
-    return result_line(played, episodes, recorded.path if recorded is not None else None)
+    if video is None or not video.frames:
+        return result_line(played, episodes, None)
+    print(f"{video.frames} frames are in {video.path}", file=sys.stderr, flush=True)
+    return result_line(played, episodes, video.path)
 
 
 def _play(player: Player, config: EnjoyConfig, saved: SavedPolicy, seed: int, interrupts: Interrupts) -> list[Episode]:

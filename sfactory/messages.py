@@ -289,29 +289,23 @@ def _decode_refused(data: bytes) -> ExtrasRefused:
     return ExtrasRefused(actor, data[_REFUSED.size :].decode())
 
 
-_TRAIN_STATS = Codec._FORMATS[TrainStats]
-
-
 def _encode_train_stats(tag: int, message: TrainStats) -> bytes:
     lags = (*astuple(message.lag), *astuple(message.replay_lag))
-    return _TRAIN_STATS.pack(tag, *message[:-2], *(math.nan if lag is None else lag for lag in lags))
+    return Codec._FORMATS[TrainStats].pack(tag, *message[:-2], *(math.nan if lag is None else lag for lag in lags))
 
 
 def _decode_train_stats(data: bytes) -> TrainStats:
-    numbers = _TRAIN_STATS.unpack(data)[1:]
+    numbers = Codec._FORMATS[TrainStats].unpack(data)[1:]
     lags = [None if math.isnan(lag) else lag for lag in numbers[-6:]]
     return TrainStats._make((*numbers[:-6], PolicyLag(*lags[:3]), PolicyLag(*lags[3:])))
 
 
-_EVALUATION_PART = Codec._FORMATS[EvaluationPart]
-
-
 def _encode_evaluation_part(tag: int, message: EvaluationPart) -> bytes:
-    return _EVALUATION_PART.pack(tag, *message[:-1], *message.totals)
+    return Codec._FORMATS[EvaluationPart].pack(tag, *message[:-1], *message.totals)
 
 
 def _decode_evaluation_part(data: bytes) -> EvaluationPart:
-    _, evaluator, number, policy_version, *totals = _EVALUATION_PART.unpack(data)
+    _, evaluator, number, policy_version, *totals = Codec._FORMATS[EvaluationPart].unpack(data)
     return EvaluationPart(evaluator, number, policy_version, EpisodeTotals(*totals))
 
 
@@ -323,7 +317,6 @@ _VARIABLE: dict[type, tuple[Callable[[int, Any], bytes], Callable[[bytes], Any]]
     TrainStats: (_encode_train_stats, _decode_train_stats),
     EvaluationPart: (_encode_evaluation_part, _decode_evaluation_part),
 }
-
 
 TO_POLICY: Codec[ToPolicy] = Codec(ActRequest)
 TO_ACTOR: Codec[ToActor] = Codec(ActReply, SlotFreed)

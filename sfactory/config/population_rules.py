@@ -81,10 +81,6 @@ def _mutates_batch_size(config: Config) -> bool:
     return not request_problems(config) and any(each.name == "batch_size" for each in hyperparameters(config))
 
 
-def _mutates_nothing(config: Config) -> bool:
-    return config.population.with_pbt and not request_problems(config) and not hyperparameters(config)
-
-
 # One rule for each flag that is mutated by default, within bounds that do not depend on its value.
 _RANGE_RULES = tuple(
     Rule(
@@ -116,7 +112,7 @@ POPULATION_RULES = (
     Rule(("pbt_hyperparameters",), lambda config: "; ".join(request_problems(config)) or None),
     refuse(
         ("pbt_hyperparameters", "with_pbt"),
-        _mutates_nothing,
+        lambda config: config.population.with_pbt and not request_problems(config) and not hyperparameters(config),
         "leaves nothing to mutate: leave out some of what it sets to null",
     ),
     *_RANGE_RULES,
