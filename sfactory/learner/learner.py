@@ -115,9 +115,8 @@ class Learner:
     @property
     def wants_no_more(self) -> bool:
         """True once no further dataset is to be opened: a limit is reached, or a hook has failed."""
-        return self._hooks.failure is not None or self._limits.reached(
-            self.progress.env_steps, self.progress.train_seconds
-        )
+        at_limit = self._limits.reached(self.progress.env_steps, self.progress.train_seconds)
+        return at_limit or self._hooks.failure is not None
 
     @property
     def over(self) -> bool:

@@ -40,31 +40,22 @@ class Minibatch(NamedTuple):
         return self, [slice(start, min(start + width, rows)) for start in range(0, rows, width)]
 
 
-class Minibatches:
-    """The parts of one dataset: ``count`` of equal size, in order or shuffled for each epoch by ``generator``.
+def epoch_of(
+    batch: Batch, targets: Targets | None, count: int, generator: torch.Generator | None
+) -> Iterator[Minibatch]:
+    """Every row of a dataset once, in ``count`` minibatches of equal size.
 
-    ``batch``: the dataset; a later epoch may have a batch with other masks.
+    generator: on the CPU; shuffles each epoch. None keeps the order.
     """
-
-    def __init__(self, batch: Batch, targets: Targets | None, count: int, generator: torch.Generator | None) -> None:
-        """``generator``: on the CPU; None keeps the order."""
-        by_steps = generator is not None and targets is not None and batch.rnn_states.shape[2] == 0
-        self.batch = batch.steps() if by_steps else batch
-        self._targets = targets.steps() if by_steps and targets is not None else targets
-        self._count, self._generator = count, generator
-
-    def epoch(self) -> Iterator[Minibatch]:
-        """Every row once."""
-        rows = self.batch.rows
-        width = rows // self._count
-        # Moved once: a copy from unpinned memory waits for all work of the device.
-        device = self.batch.valid.device
-        order = None if self._generator is None else torch.randperm(rows, generator=self._generator).to(device)
-        for number in range(self._count):
-            part = slice(number * width, (number + 1) * width)
-            which = part if order is None else order[part]
-            targets = None if self._targets is None else self._targets.columns(which)
-            yield Minibatch(self.batch.columns(which), targets)
+    if generator is not None and targets is not None and batch.rnn_states.shape[2] == 0:
+        batch, targets = batch.steps(), targets.steps()
+    width = batch.rows // count
+    # Moved once: a copy from unpinned memory waits for all work of the device.
+    order = None if generator is None else torch.randperm(batch.rows, generator=generator).to(batch.valid.device)
+    for number in range(count):
+        part = slice(number * width, (number + 1) * width)
+        which = part if order is None else order[part]
+        yield Minibatch(batch.columns(which), None if targets is None else targets.columns(which))
 
 
 @dataclass
@@ -73,14 +64,15 @@ class Dataset:
 
     batch: as it was opened; each pass masks the steps that are too old by then. targets: of GAE, None with V-trace.
     observed: the normalizer's statistics contain its observations.
-    minibatches: None before the first pass. passes: begun so far. learned: steps, each counted once.
-    last_loss: mean policy loss of the last pass; NaN without one. means: of the statistics of its updates.
+    generator: shuffles its passes; None before the first pass, and without shuffling. passes: begun so far.
+    learned: steps, each counted once. last_loss: mean policy loss of the last pass; NaN without one.
+    means: of the statistics of its updates.
     """
 
     batch: Batch
     targets: Targets | None
     observed: bool
-    minibatches: Minibatches | None = None
+    generator: torch.Generator | None = None
     passes: int = 0
     learned: Learned = field(default_factory=Learned)
     last_loss: float = math.nan

@@ -16,7 +16,7 @@ from sfactory.learner.coefficients import Coefficients
 from sfactory.learner.diagnostics import keep_evidence
 from sfactory.learner.gradient_step import GradientStep
 from sfactory.learner.loss import AuxiliaryTask, LossFunction
-from sfactory.learner.minibatches import Dataset, Minibatch, Minibatches
+from sfactory.learner.minibatches import Dataset, Minibatch, epoch_of
 from sfactory.learner.targets import TargetNetwork
 from sfactory.learner.train_stats import (
     Learned,
@@ -133,15 +133,17 @@ class Trainer:
         whole, it has changed the loss by ``early_stop_loss_change`` or more, and the policy is no farther off than
         ``early_stop_kl``. Raises DivergedError, or the error of a failed pass, after the batch was saved as evidence.
         """
-        first = dataset.passes == 0
+        first, count = dataset.passes == 0, self.learner.num_batches_per_epoch
         dataset.passes += 1
-        minibatches = self._minibatches(dataset)
-        minibatches.batch = self.aged(minibatches.batch)
+        if first and self.learner.shuffle_minibatches:
+            # The same if the run is resumed here.
+            seed = seed_at(self._seed, Branch.SHUFFLE, self._policy, self.train_step)
+            dataset.generator = torch.Generator().manual_seed(seed)
         if self._auxiliary_task is not None:
             self._auxiliary_task.begin(self.train_step)
         rows: list[Tensor] = []
         try:
-            for minibatch in minibatches.epoch():
+            for minibatch in epoch_of(self.aged(dataset.batch), dataset.targets, count, dataset.generator):
                 if stopping():
                     break
                 rows.append(self._update(minibatch, first))
@@ -156,7 +158,7 @@ class Trainer:
             raise
         # A pass that was stopped, or in which steps have grown too old, learns from fewer of them.
         dataset.learned = Learned(*map(max, dataset.learned, steps_learned(done)))
-        if len(rows) < self.learner.num_batches_per_epoch:
+        if len(rows) < count:
             return False
         self.coefficients.after_epoch()
         means, last_loss = Means(done).value(), dataset.last_loss
@@ -203,13 +205,3 @@ class Trainer:
             if not math.isnan(kl):
                 coefficients.after_update(kl)
         return row_of(batch, statistics_of(cells, self.algo.ppo_clip_ratio, auxiliary), applied)
-
-    def _minibatches(self, dataset: Dataset) -> Minibatches:
-        """The dataset's minibatches, shuffled the same if the run is resumed where its first pass begins."""
-        if dataset.minibatches is None:
-            generator, count = None, self.learner.num_batches_per_epoch
-            if self.learner.shuffle_minibatches:
-                seed = seed_at(self._seed, Branch.SHUFFLE, self._policy, self.train_step)
-                generator = torch.Generator().manual_seed(seed)
-            dataset.minibatches = Minibatches(dataset.batch, dataset.targets, count, generator)
-        return dataset.minibatches

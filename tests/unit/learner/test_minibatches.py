@@ -17,7 +17,7 @@ from sfactory.algo.returns import Targets
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.learner.batch import Batch
 from sfactory.learner.loss import LossFunction
-from sfactory.learner.minibatches import Minibatch, Minibatches
+from sfactory.learner.minibatches import Minibatch, epoch_of
 from sfactory.learner.trainer import Trainer
 from tests.support.equality import changed, copied
 from tests.support.parts import (
@@ -71,10 +71,9 @@ def generator_of(seed: int = 0) -> torch.Generator:
 @pytest.mark.parametrize(("memory", "with_targets"), [(0, False), (3, False), (3, True)])
 def test_rows_stay_whole_with_vtrace_and_with_memory(memory: int, with_targets: bool) -> None:
     batch, targets = marked(rows=6, memory=memory, chunks=2)
-    minibatches = Minibatches(batch, targets if with_targets else None, count=3, generator=generator_of())
 
     drawn = []
-    for part in minibatches.epoch():
+    for part in epoch_of(batch, targets if with_targets else None, count=3, generator=generator_of()):
         marks = marks_of(part)
         assert marks.shape == (STEPS, 2)
         assert torch.equal(marks - marks[0], torch.arange(float(STEPS)).unsqueeze(1).expand(STEPS, 2))
@@ -84,7 +83,7 @@ def test_rows_stay_whole_with_vtrace_and_with_memory(memory: int, with_targets: 
 
 
 def test_single_steps_are_drawn_with_gae_and_without_memory() -> None:
-    parts = [marks_of(part) for part in Minibatches(*marked(rows=6), count=3, generator=generator_of()).epoch()]
+    parts = [marks_of(part) for part in epoch_of(*marked(rows=6), count=3, generator=generator_of())]
 
     assert [part.shape for part in parts] == [(1, 8)] * 3
     # Steps of a row are torn apart: no minibatch holds whole rows alone.
@@ -104,10 +103,10 @@ def test_every_step_comes_exactly_once_in_every_epoch(
 ) -> None:
     batch, targets = marked(rows=width * count, memory=memory)
     generator = None if seed is None else generator_of(seed)
-    minibatches = Minibatches(batch, targets if with_targets else None, count, generator)
 
     for _ in range(2):
-        parts = [marks_of(minibatch) for minibatch in minibatches.epoch()]
+        epoch = epoch_of(batch, targets if with_targets else None, count, generator)
+        parts = [marks_of(minibatch) for minibatch in epoch]
 
         assert len(parts) == count
         assert {part.numel() for part in parts} == {STEPS * width}

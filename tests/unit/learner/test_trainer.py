@@ -14,15 +14,10 @@ from torch import Tensor
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import DivergedError
 from sfactory.learner.batch import Batch
+from sfactory.learner.minibatches import epoch_of
 from sfactory.learner.trainer import Trainer
 from tests.support.equality import assert_same, changed, copied
-from tests.support.parts import (
-    as_acted,
-    model_of,
-    random_batch,
-    tiny_model,
-    trainer_for,
-)
+from tests.support.parts import as_acted, model_of, random_batch, tiny_model, trainer_for
 
 VTRACE = AlgoConfig()
 EITHER_ALGO = pytest.mark.parametrize("algo", [VTRACE, AlgoConfig(with_vtrace=False)], ids=["vtrace", "gae"])
@@ -176,8 +171,8 @@ def test_datasets_opened_at_the_same_step_are_shuffled_differently() -> None:
 
     for dataset in (trainer.open(batch), trainer.open(batch)):
         trainer.learn(dataset)
-        assert dataset.minibatches is not None
-        orders.append([float(minibatch.batch.rewards[0, 0]) for minibatch in dataset.minibatches.epoch()])
+        epoch = epoch_of(dataset.batch, dataset.targets, 6, dataset.generator)
+        orders.append([float(minibatch.batch.rewards[0, 0]) for minibatch in epoch])
 
     assert orders[0] != orders[1]
 
