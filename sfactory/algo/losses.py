@@ -30,8 +30,7 @@ def log_ratio(log_prob: Tensor, behavior_log_prob: Tensor, valid: Tensor) -> Ten
 def impact_log_prob(*, target_log_prob: Tensor, behavior_log_prob: Tensor, worker_clip: float) -> Tensor:
     """Log of the denominator of IMPACT's ratio, max(pi', mu / worker_clip), with the target policy pi'.
 
-    With it, ``log_ratio`` is the log of min(mu / pi', worker_clip) pi / mu, with worker_clip > 0.
-    Source: Luo et al. 2020, "IMPACT", section 3.1.
+    With it ``log_ratio`` is that of min(mu / pi', worker_clip) pi / mu. Source: Luo et al. 2020, "IMPACT", section 3.1.
     """
     return torch.maximum(target_log_prob, behavior_log_prob - math.log(worker_clip))
 
@@ -48,10 +47,7 @@ def ppo_clip_loss(*, log_ratios: Tensor, advantages: Tensor, valid: Tensor, clip
 
 
 def pg_loss(*, log_prob: Tensor, advantages: Tensor, valid: Tensor) -> Tensor:
-    """Plain policy gradient -log pi(a) A; off-policy, A must already carry its importance weight.
-
-    Source: Espeholt et al. 2018, section 4.2.
-    """
+    """Policy gradient -log pi(a) A, Espeholt et al. 2018, section 4.2; A must already carry its importance weight."""
     return -torch.where(valid, log_prob, 0.0) * torch.where(valid, advantages.detach(), 0.0)
 
 
@@ -94,10 +90,7 @@ def kl_penalty(*, log_ratios: Tensor) -> Tensor:
 
 @torch.no_grad()
 def approx_kl(*, log_ratios: Tensor) -> Tensor:
-    """Estimate of KL(mu || pi) from the actions taken by mu: (R - 1) - log R, never negative; for reporting.
-
-    Source: Schulman 2020, "Approximating KL divergence", estimator k3.
-    """
+    """Estimate (R - 1) - log R of KL(mu || pi): k3 of Schulman 2020, "Approximating KL divergence"; for reporting."""
     return log_ratios.expm1() - log_ratios
 
 

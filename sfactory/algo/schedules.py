@@ -71,7 +71,6 @@ def kl_adaptive_rate(threshold: float, minimum: float, maximum: float) -> KlAdap
 def kl_penalty_weight(target: float) -> KlAdaptive:
     """The rule of the penalty's weight: *1.5 where a dataset's updates diverge too far, /2 where too little.
 
-    Source: Schulman et al. 2017, "Proximal policy optimization algorithms", section 4; the tolerance and the factors
-    are RLlib's.
+    Source: Schulman et al. 2017, "PPO", section 4; the tolerance and the factors are RLlib's.
     """
     return KlAdaptive(target, 1e-4, 1e2, up=1.5, down=2.0, damps=True)

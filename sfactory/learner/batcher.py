@@ -1,8 +1,8 @@
 """Copies slots that are ready into staging areas, as datasets, and frees the slots.
 
-A wide slot may be cut over several datasets, and a dataset joins as many slots as it needs. Only batchers use the
-rings of a learner, see NOTE [Saving waits for no ring]. The status board shows since when one of their threads has been
-at a ring, and no other time, so that main notices a ring that is locked by a process that died.
+A wide slot may be cut over several datasets, and a dataset joins as many slots as it needs. The status board shows
+since when a thread has been at a ring, so that main notices a ring that is locked by a dead process; only batchers use
+the rings of a learner, see NOTE [Saving waits for no ring].
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SlotRemainder(NamedTuple):
     @property
     def width(self) -> int:
         """Columns of the policy in the slot, copied ones included."""
-        return int(self.slot.value.shape[1]) if isinstance(self.columns, slice) else len(self.columns)
+        return self.slot.value.shape[1] if isinstance(self.columns, slice) else len(self.columns)
 
 
 class Inbox:
@@ -163,11 +163,9 @@ class Batcher:
 
     def _copy(self, rest: SlotRemainder, staging: Staging) -> None:
         slot, replay, first = rest.slot, self._replay, staging.filled
-        if replay is None:
-            count = staging.take(slot, rest.start, columns=rest.columns)
-        else:
-            most = replay.new_rows(rest.width - rest.start, staging.rows_left)
-            count = staging.take(slot, rest.start, most, rest.columns)
+        most = None if replay is None else replay.new_rows(rest.width - rest.start, staging.rows_left)
+        count = staging.take(slot, rest.start, most, rest.columns)
+        if replay is not None:
             replay.mix(staging, first, count)
         if rest.start + count < rest.width:
             self._inbox.give_back(rest._replace(start=rest.start + count))

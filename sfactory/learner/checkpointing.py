@@ -63,10 +63,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class SavedState:
-    """Contents of a checkpoint, without the state of the optimizer.
-
-    model: the weights by name, as ``state_dict`` has them. The other fields are those of Trainer and Progress.
-    """
+    """A checkpoint without its optimizer: ``model``, as of ``state_dict``, and fields of Trainer and Progress."""
 
     model: Mapping[str, torch.Tensor]
     train_step: int
@@ -136,6 +133,7 @@ def _weights(trainer: Trainer) -> dict[str, Any]:
 
 
 def _restore_weights(payload: dict[str, Any], where: str, trainer: Trainer) -> None:
+    part = "model"
     try:
         trainer.model.load_state_dict(payload["model"])
         if trainer.target is not None and payload.get("target") is None:
@@ -144,27 +142,24 @@ def _restore_weights(payload: dict[str, Any], where: str, trainer: Trainer) -> N
             trainer.target.load_state_dict(payload["target"])
         if trainer.auxiliary is not None:
             trainer.auxiliary.load_state_dict(payload["auxiliary"])
-    except (RuntimeError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{where} does not fit the model of this configuration: {error}") from error
-    try:
+        part = "optimizer"
         trainer.updater.load(payload)
     except (RuntimeError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{where} does not fit the optimizer of this configuration: {error}") from error
+        raise CheckpointError(f"{where} does not fit the {part} of this configuration: {error}") from error
 
 
 class Checkpointer:
     """Loads at the start; saves every save_every_sec, at the end, and when the objective is better than ever.
 
     Milestones, which are never deleted, are due at multiples of save_milestones_sec of training time over all resumes.
-    Main computes the objective, the mean of save_best_metric over the last stats_avg episodes. It is read when saving,
-    not before, so that the best policy is saved with the weights that reached it.
+    Main computes the objective, the mean of save_best_metric over the last stats_avg episodes.
     """
 
     def __init__(
         self, setup: LearnerSetup, trainer: Trainer, progress: Progress, row: StatusRow, check: Callable[[int], None]
     ) -> None:
         """``check``: given the train step, raises DivergedError if weights are not finite; nothing is saved then."""
-        self._setup, self._trainer, self._progress, self._row, self._check = setup, trainer, progress, row, check
+        self.setup, self.trainer, self.progress, self._row, self._check = setup, trainer, progress, row, check
         self._config = config = setup.config.checkpoint
         path = setup.checkpoint_dir
         self._directory = None if path is None else CheckpointDir(path, config.keep_checkpoints)
@@ -184,17 +179,17 @@ class Checkpointer:
         loaded = self._directory.load_to_resume(kind)
         if loaded is not None:
             self._directory.resume_from(loaded, kind)
-            restore(dict(loaded.payload), str(loaded.path), self._trainer, self._progress)
-            self._progress.best_objective = self._best_on_disk()
-            self._row.set("saved_env_steps", self._progress.run_env_steps)
+            restore(dict(loaded.payload), str(loaded.path), self.trainer, self.progress)
+            self.progress.best_objective = self._best_on_disk()
+            self._row.set("saved_env_steps", self.progress.run_env_steps)
             self._has_latest = True
             self._plan_milestone()
 
     def save_first(self) -> None:
-        """Save unless there is a checkpoint: a policy that does not learn is the same in every session."""
+        """Save unless there is a checkpoint: a policy that does not learn stays the same when it is resumed."""
         if not self._has_latest:
             text = "does not learn (--train_policies) and has no checkpoint: it plays with the weights it was made with"
-            log.warning("policy %d %s", self._setup.policy, text)
+            log.warning("policy %d %s", self.setup.policy, text)
             self.save()
 
     def after_dataset(self) -> None:
@@ -221,9 +216,9 @@ class Checkpointer:
             since, payload = now(), self._payload()
             if best_objective is not None:
                 payload["best_objective"] = best_objective
-            self._directory.save(payload, self._trainer.train_step, self._progress.env_steps)
+            self._directory.save(payload, self.trainer.train_step, self.progress.env_steps)
             self._row.set("save_s", now() - since)
-            self._row.set("saved_env_steps", self._progress.run_env_steps)
+            self._row.set("saved_env_steps", self.progress.run_env_steps)
             self._has_latest = True
 
     def _save_latest_if_due(self) -> None:
@@ -237,49 +232,46 @@ class Checkpointer:
 
     def _save_milestone_if_due(self) -> None:
         """If that fails, it stays due."""
-        if self._progress.train_seconds >= self._next_milestone:
+        if self.progress.train_seconds >= self._next_milestone:
             if self._directory is not None:
-                self._directory.save_milestone(self._payload(), self._trainer.train_step, self._progress.env_steps)
+                self._directory.save_milestone(self._payload(), self.trainer.train_step, self.progress.env_steps)
             self._plan_milestone()
 
     def _record_objective(self) -> float | None:
         """The objective, if it is better than ever and late enough to count."""
-        objective = self._setup.shared.control.objective(self._setup.policy)
-        late_enough = self._progress.env_steps >= self._config.save_best_after
-        return objective if late_enough and objective > self._progress.best_objective else None
+        objective = self.setup.shared.control.objective(self.setup.policy)
+        late_enough = self.progress.env_steps >= self._config.save_best_after
+        return objective if late_enough and objective > self.progress.best_objective else None
 
     def _save_best(self, objective: float) -> None:
         """Save as the best policy; if that fails, ``best_objective`` stays and it is looked at again."""
         if self._directory is None:
             return
         payload = self._payload() | {"best_objective": objective}
-        self._directory.save_best(payload, self._trainer.train_step, self._progress.env_steps, objective)
+        self._directory.save_best(payload, self.trainer.train_step, self.progress.env_steps, objective)
         if not self._has_latest:
-            self._row.set("saved_env_steps", self._progress.run_env_steps)
-        self._progress.best_objective = objective
+            self._row.set("saved_env_steps", self.progress.run_env_steps)
+        self.progress.best_objective = objective
         self._best_pause = Deadline(self._config.save_best_every_sec)
 
     def _plan_milestone(self) -> None:
         """The next milestone, if they are wanted, is due at the next multiple of their interval."""
         interval = self._config.save_milestones_sec
         if interval > 0:
-            self._next_milestone = (self._progress.train_seconds // interval + 1) * interval
+            self._next_milestone = (self.progress.train_seconds // interval + 1) * interval
 
     def _payload(self) -> dict[str, Any]:
-        """What is to be saved, looked at first: a hook, or an update not yet published, may have spoiled it."""
-        self._check(self._trainer.train_step)
-        return payload_of(self._trainer, self._progress)
+        """The content to save, looked at first: a hook, or an update not yet published, may have spoiled it."""
+        self._check(self.trainer.train_step)
+        return payload_of(self.trainer, self.progress)
 
     def _best_on_disk(self) -> float:
-        """The objective of the best policy that can be loaded, -inf without one or if another metric decided.
-
-        The checkpoint that the run continues from may not know of it: a killed run may have saved it later.
-        """
+        """The best policy's objective, -inf without one or of another metric. A killed run may have saved it last."""
         assert self._directory is not None
         try:
             best = self._directory.load("best")
             saved = None if best is None else SavedState.of(best.payload, best.path)
-            if saved is not None and saved.best_metric == self._progress.best_metric:
+            if saved is not None and saved.best_metric == self.progress.best_metric:
                 return saved.best_objective
         except CheckpointError as error:
             log.warning("%s", error)

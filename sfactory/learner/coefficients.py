@@ -64,7 +64,7 @@ class Coefficients:
         """Follow the schedules to ``env_steps``."""
         if self._optim.lr_schedule == "linear_decay":
             self._rate = linear_decay(self._optim.learning_rate, env_steps, self._total)
-        if self._rate_points is not None:
+        elif self._rate_points is not None:
             self._rate = self._rate_points.value(env_steps)
         if self._value_points is not None:
             self._value_rate = self._value_points.value(env_steps)

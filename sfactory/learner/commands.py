@@ -11,9 +11,7 @@ from typing import Any
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import AlgoConfig, LearnerConfig, OptimConfig
 from sfactory.errors import CannotSaveError, CheckpointError
-from sfactory.learner.checkpointing import Checkpointer, Progress, take_over
-from sfactory.learner.setup import LearnerSetup
-from sfactory.learner.trainer import Trainer
+from sfactory.learner.checkpointing import Checkpointer, take_over
 from sfactory.shared.control import LearnerCommand
 
 _log = logging.getLogger(__name__)
@@ -22,17 +20,10 @@ _log = logging.getLogger(__name__)
 class CommandExecutor:
     """Executes commands, each whole or not at all, and answers main. The caller holds the lock of the model."""
 
-    def __init__(
-        self,
-        setup: LearnerSetup,
-        trainer: Trainer,
-        progress: Progress,
-        checkpointer: Checkpointer,
-        publish: Callable[[int], None],
-    ) -> None:
+    def __init__(self, checkpointer: Checkpointer, publish: Callable[[int], None]) -> None:
         """``publish``: publishes the weights as a version."""
-        self._setup, self._orders, self._trainer, self._progress = setup, setup.shared.orders, trainer, progress
-        self._checkpointer, self._publish = checkpointer, publish
+        self._setup, self._trainer = checkpointer.setup, checkpointer.trainer
+        self._orders, self._checkpointer, self._publish = self._setup.shared.orders, checkpointer, publish
 
     @property
     def waiting(self) -> LearnerCommand | None:
@@ -63,7 +54,7 @@ class CommandExecutor:
         if command.hyperparameters:
             config = self._setup.config
             sections = with_values(command.hyperparameters, config.algo, self._setup.optim, config.learner)
-            self._trainer.adopt(*sections, self._progress.env_steps)
+            self._trainer.adopt(*sections, self._checkpointer.progress.env_steps)
         if command.parent is not None:
             try:
                 self._checkpointer.save()  # a resumed run has the new weights, too

@@ -1,8 +1,7 @@
 """One gradient step: backward, clipping, and the optimizers' step, unless the gradient is not finite.
 
-NOTE [No waiting for the device]: whether a step is taken is decided on the device. Python reads nothing from a GPU
-between two minibatches (unless the learning rate adapts to each of them): it reads the results of all updates once per
-epoch, and so keeps the device supplied with work.
+NOTE [No waiting for the device]: whether a step is taken is decided on the device. Python reads the results of all
+updates once per epoch (unless the learning rate adapts to each of them), and so keeps a GPU supplied with work.
 """
 
 from __future__ import annotations
@@ -83,9 +82,8 @@ class LossScale:
 
 
 class GradientStep:
-    """The optimizers of a model: one, or with ``separate_value_optimizer`` one for the critic and one for all else.
+    """The optimizers of a model. An update is ``begin``, ``backward`` for each part of its loss, and ``step``.
 
-    An update is ``begin``, ``backward`` for each part of its loss, and ``step``.
     ``optimizer``: of all weights, or of all but the critic's. ``value_optimizer``: the critic's own, if any.
     """
 

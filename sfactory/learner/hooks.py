@@ -45,10 +45,7 @@ AfterTrainStep = Callable[[LearnerFacts, Mapping[str, float]], object]
 
 
 class Hooks:
-    """The functions that are called after each dataset, in the order of the flag.
-
-    If one of them raises, no hook is called any more: the learner ends, saves, and then raises ``failure``.
-    """
+    """Calls functions in the order of the flag; once one raises, the learner ends, saves, and raises ``failure``."""
 
     def __init__(self, hooks: Mapping[str, AfterTrainStep] | None = None) -> None:
         """``hooks``: by their names in error messages."""

@@ -57,8 +57,8 @@ class Publisher:
         """Raises DivergedError if a weight is not finite, so that it is neither published nor saved."""
         if not all(flat.is_finite() for flat in self._trained):
             raise DivergedError(
-                f"weights are not finite after update {train_step}; they were not published or "
-                "saved; lower --learning_rate, or look for extreme rewards or observations"
+                f"weights are not finite after update {train_step}; they were not published or saved; lower "
+                "--learning_rate, or look for extreme rewards or observations"
             )
 
 
@@ -95,7 +95,7 @@ class Learner:
         )
         self.progress = Progress(best_metric=config.checkpoint.save_best_metric)
         self.checkpointer = Checkpointer(setup, self.trainer, self.progress, row, self.publisher.check)
-        self.commands = CommandExecutor(setup, self.trainer, self.progress, self.checkpointer, self.publisher.publish)
+        self.commands = CommandExecutor(self.checkpointer, self.publisher.publish)
         self.timings = Timings()
         self._to_main = setup.shared.learners_to_main[setup.policy]
         self.finished = False
@@ -201,10 +201,7 @@ class Learner:
                 self.timings.clear()
 
     def finish(self, save: bool) -> None:
-        """End learning, after the pass under way: report, save if ``save``, and raise the failure of a hook.
-
-        If the pass fails, its failure is raised, and nothing is saved.
-        """
+        """End learning after the pass under way: raise if it failed, else report, save, then raise a hook's failure."""
         if not self._lock.acquire(timeout=_END_S):
             raise SFactoryError(f"training did not come to a stop within {_END_S:.0f} s; nothing was saved")
         try:

@@ -27,7 +27,7 @@ from sfactory.seeds import Branch, seed_at
 
 
 def make_auxiliary(model: ActorCritic, config: AlgoConfig) -> CpcAction | None:
-    """The auxiliary loss of the flags, if any. Create it after ``model``, whose first weights it must not change."""
+    """The auxiliary loss of the flags, if any. Create it after ``model``, to draw no random numbers before."""
     if not config.use_cpc:
         return None
     return CpcAction(
@@ -68,8 +68,8 @@ class AuxiliaryTask:
 class Part(NamedTuple):
     """A part of a minibatch, after its forward pass.
 
-    loss: 0-dim, with gradients - its share of the minibatch's loss: the shares of all parts add up to that.
-    cells: terms of the loss. auxiliary: 0-dim - its auxiliary loss, times its valid steps.
+    loss: 0-dim, with gradients - its share of the minibatch's loss. cells: terms of the loss.
+    auxiliary: 0-dim - its auxiliary loss, times its valid steps.
     """
 
     loss: Tensor
@@ -132,8 +132,7 @@ class LossFunction:
     def parts(self, minibatch: Minibatch, microbatch_size: int, *, exploration: float, kl: float) -> Iterator[Part]:
         """The loss of a minibatch, in parts of ``microbatch_size`` steps (0: one part).
 
-        exploration, kl: coefficients of the exploration loss and of the KL penalty.
-        Take the gradient of each part before asking for the next one: only so do parts save memory.
+        exploration, kl: coefficients. Take the gradient of each part before asking for the next one, to save memory.
         """
         minibatch, columns = minibatch.cut(microbatch_size)
         batch = minibatch.batch
@@ -149,7 +148,6 @@ class LossFunction:
             yield self._part(part, constants.columns(which), _forward(self._model, part), divisor, exploration, kl)
 
     def _whole(self, minibatch: Minibatch, divisor: Tensor, exploration: float, kl: float) -> Part:
-        """A minibatch as its only part."""
         batch = minibatch.batch
         outputs = _forward(self._model, batch, ahead=1 if minibatch.targets is None else 0)
         target_log_prob = None if self._target is None else _log_prob(self._target.model, batch)

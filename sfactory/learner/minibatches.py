@@ -43,10 +43,7 @@ class Minibatch(NamedTuple):
 def epoch_of(
     batch: Batch, targets: Targets | None, count: int, generator: torch.Generator | None
 ) -> Iterator[Minibatch]:
-    """Every row of a dataset once, in ``count`` minibatches of equal size.
-
-    generator: on the CPU; shuffles each epoch. None keeps the order.
-    """
+    """Every row of a dataset once, in ``count`` minibatches of equal size; without a ``generator`` in order."""
     if generator is not None and targets is not None and batch.rnn_states.shape[2] == 0:
         batch, targets = batch.steps(), targets.steps()
     width = batch.rows // count

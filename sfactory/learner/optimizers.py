@@ -18,12 +18,10 @@ from sfactory.config.schema import OptimConfig
 
 
 class RMSprop(torch.optim.Optimizer):
-    """Divides gradients by the root of a running mean of their squares.
+    """Divides gradients by the root of a running mean of their squares (Tieleman and Hinton 2012, lecture 6.5).
 
     s <- alpha s + (1 - alpha) g^2;  m <- momentum m + g / d;  p <- p - lr m.
-    As in torch: s = 0 at the start, d = sqrt(s) + eps. As in TensorFlow: s = 1 at the start, d = sqrt(s + eps). An eps
-    tuned for one does not fit the other.
-    Source: Tieleman and Hinton 2012, "Neural networks for machine learning", lecture 6.5.
+    As in torch: s = 0 at the start, d = sqrt(s) + eps. As in TensorFlow: s = 1 at the start, d = sqrt(s + eps).
     """
 
     def __init__(self, parameters: Iterable[Tensor], **settings: Any) -> None:
@@ -69,10 +67,7 @@ class RMSprop(torch.optim.Optimizer):
 
 
 class RefusableOptimizer:
-    """What ``--optimizer`` names, for some parameters of a model; its steps may be refused on the device.
-
-    ``parameters``: the parameters. Muon consists of two optimizers, all others of one.
-    """
+    """What ``--optimizer`` names, for some ``parameters`` of a model: two optimizers for Muon, else one."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], matrices: Set[nn.Parameter], config: OptimConfig) -> None:
         """``matrices``: weights that Muon is made for, of these parameters or others: matrices and kernels."""

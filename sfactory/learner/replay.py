@@ -1,8 +1,7 @@
 """Replays rows of earlier datasets: for each new row of a dataset k old ones.
 
-k is random with a mean of exactly ``replay_proportion`` (constant for a whole number). Source: RLlib's MixInReplay.
-Rows keep the log-probabilities, values, versions and RNN states of their behavior policy, so that V-trace corrects for
-the policy that acted.
+k is random with a mean of exactly ``replay_proportion`` (constant for a whole number). Rows keep what their behavior
+policy recorded, so that V-trace corrects for it. Source: RLlib's MixInReplay.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ Array = npt.NDArray[Any]
 class Replay:
     """Keeps the last ``slots`` new rows of all batchers, and replays each with the same probability.
 
-    Due rows for which a dataset has no room left go to the next one. While no row is kept, none is due.
-    rows: number of those that are kept.
+    Due rows without room in a dataset go to the next one. While no row is kept, none is due. rows: number of kept ones.
     """
 
     def __init__(self, proportion: float, slots: int, include_new: bool, seed: int) -> None:

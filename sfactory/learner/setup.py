@@ -32,7 +32,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class LearnerSetup:
-    """Everything a learner process works with. checkpoint_dir: None where nothing is saved (benchmarks)."""
+    """All that a learner process works with. checkpoint_dir: None where nothing is saved (benchmarks)."""
 
     config: Config
     shared: SharedObjects

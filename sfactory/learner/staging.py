@@ -3,8 +3,8 @@
 Copying a slot's rows into a staging area is what frees the slot (unless collection waits, see NOTE [Collection waits]).
 
 NOTE [Device slot life]: a loader copies a staging area into an idle slot on an own stream and records an event at the
-copy's end; the training stream waits for it before it reads, and records an event after its last read, for which the
-loader's next copy waits. No host thread waits for a device, except the loader before a staging area is filled again.
+copy's end, for which the training stream waits before it reads. It records an event after its last read, for which the
+loader's next copy waits. The loader alone waits for the device, before a staging area is filled again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The threads of a learner: starts loops, waits for them, and raises the first failure among them.
 
-NOTE [Saving waits for no ring]: the lock of a faster-fifo ring is not robust: a process that is killed while it puts
-or gets holds it for ever, and every other user of that ring is stuck in C code, without any timeout. So the main thread
-of a learner, which saves at the end, uses one ring only, that to main, which no other process writes; so does the
-thread that trains. Other rings are used by threads that can be left behind. The lock of ``Learner`` keeps training and
-saving apart.
+NOTE [Saving waits for no ring]: a process that is killed while it puts into a faster-fifo ring or gets from it holds
+its lock for ever, and all other users of that ring are stuck in C code, without any timeout. So the main thread of a
+learner, which saves at the end, and the thread that trains use one ring only, that to main, which no other process
+writes. Other rings are used by threads that may stay stuck. The lock of ``Learner`` keeps training and saving apart.
 """
 
 from __future__ import annotations
@@ -49,10 +48,7 @@ class Threads:
         return bool(self._failures)
 
     def wait(self, over: Callable[[], bool]) -> None:
-        """Block until all loops have ended, or until _LEAVE_S after ``over()`` is true.
-
-        Raises the exception of a loop as soon as there is one.
-        """
+        """Block until all loops have ended, or _LEAVE_S after ``over()``; raises what a loop raises, at once."""
         while not over() and self._alive():
             self._changed.wait(BLOCK_S)
             self._changed.clear()

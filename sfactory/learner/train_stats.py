@@ -192,9 +192,8 @@ class UpdateStats:
                 continue
             self.skipped += 1
             self._bad_in_a_row += not row[_EXCUSED]
-            log.warning(
-                "update %d skipped: its loss or gradient is not finite (%d so far)", self.train_step, self.skipped
-            )
+            text = "update %d skipped: its loss or gradient is not finite (%d so far)"
+            log.warning(text, self.train_step, self.skipped)
             if self._bad_in_a_row >= self._max_bad:
                 raise DivergedError(
                     f"{self._bad_in_a_row} updates in a row had a loss or gradient that is not finite (update "

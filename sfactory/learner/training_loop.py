@@ -1,7 +1,7 @@
 """The loop that trains: takes datasets from the queue, passes over them in turn, and releases them.
 
-Source of the turns: RLlib's MinibatchBuffer. With a ring of several datasets, two passes over one of them lie that many
-passes apart, with updates from the others between them; with one dataset its passes follow one another as epochs do.
+With a ring of several datasets, passes over the others lie between two passes over one of them. Source of the turns:
+RLlib's MinibatchBuffer.
 """
 
 from __future__ import annotations

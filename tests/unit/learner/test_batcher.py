@@ -163,7 +163,7 @@ LAYOUT = small_layout(num_actors=2, slots_per_split=3, rows=ROWS, dataset_rows=D
 
 
 class ReplayAssembly(Assembly):
-    """An Assembly whose datasets mix new rows with replayed ones. ``new``, ``old``: their marks, in order."""
+    """An Assembly with datasets that mix new rows with replayed ones. ``new``, ``old``: their marks, in order."""
 
     def __init__(self, proportion: float, slots: int = 50, include_new: bool = False, seed: int = 1) -> None:
         self.replay = Replay(proportion, slots, include_new, seed)

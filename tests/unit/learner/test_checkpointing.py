@@ -63,7 +63,7 @@ class LoneCheckpointer:
         self.control.tell_objective(0, mean_return)
 
     def save_after(self, mark: float, mean_return: float = LOWEST) -> None:
-        """``learn``, and save what is due."""
+        """``learn``, and save all that is due."""
         self.learn(mark, mean_return)
         self.checkpointer.after_dataset()
 

@@ -29,7 +29,7 @@ VALUE_WEIGHT = 50.0
 
 
 def apart(**fields: Any) -> ActorCritic:
-    """A model whose actor and critic share nothing."""
+    """A model with an actor and a critic that share nothing."""
     return model_of(actor_critic_share_weights=False, **fields)
 
 
@@ -40,7 +40,7 @@ def updater_of(
 
 
 def apply(updater: GradientStep, *parts: Tensor, rates: Rates = RATES, wanted: Tensor = YES) -> Applied:
-    """An update whose loss is the sum of ``parts``."""
+    """An update by a loss that is the sum of ``parts``."""
     updater.begin()
     for part in parts:
         updater.backward(part)

@@ -45,7 +45,7 @@ def worker_of(lone: LoneLearner) -> LearnerWorker:
 
 
 class LoadingWorker(LearnerWorker):
-    """A worker whose device has memory of its own, although it is a CPU."""
+    """A worker with a device that has memory of its own, although it is a CPU."""
 
     def _device_slots(self) -> list[DeviceSlot]:
         count = self.setup.config.learner.num_gpu_slots

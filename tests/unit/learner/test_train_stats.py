@@ -1,4 +1,4 @@
-"""Statistics of updates leave out what is invalid, and no time is lost between messages."""
+"""Statistics of updates leave out invalid steps, and no time is lost between messages."""
 
 from __future__ import annotations
 
