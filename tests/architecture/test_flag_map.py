@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-import pytest
-
 from scripts.write_flags import (
     DROPPED,
     PLANNED,
@@ -23,7 +21,6 @@ from scripts.write_flags import (
     is_same_default,
     our_flags,
 )
-from sfactory.config.flags import all_flags
 
 OURS = {*our_flags(), *WORDS}
 DEFAULTS = {known.source: known.flags for known in ancestors()}
@@ -68,18 +65,3 @@ def problems_of(entry: Entry) -> list[str]:
 
 def test_the_map_is_consistent() -> None:
     assert [problem for entry in entries() for problem in problems_of(entry)] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "default", "same"),
-    [
-        ("adam_eps", "1e-6", True),
-        ("decoder_mlp_layers", "empty", True),
-        ("train_for_env_steps", "1e10", True),
-        ("num_workers", "number of cores", True),
-        ("num_workers", "2", False),
-        ("env_frameskip", "None", False),
-    ],
-)
-def test_defaults_are_compared_by_their_meaning(name: str, default: str, same: bool) -> None:
-    assert is_same_default(all_flags()[name], default) == same

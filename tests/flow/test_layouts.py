@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from sfactory.errors import ExitCode
 from tests.support.long import long
 from tests.support.trainer import RunTrainer, learned_by
 
@@ -36,8 +37,7 @@ def test_serial_mode_gives_the_same_weights_for_the_same_seed_alone(
     # Side by side: nothing that is learned depends on time.
     runs = [run_trainer(experiment=name, seed=seed, **common) for name, seed in (("1", 5), ("again", 5), ("other", 6))]
     for run in runs:
-        assert run.wait(LIMIT_S) == 0, run.report("failed")
-        run.assert_clean()
+        run.assert_ended(ExitCode.DONE, LIMIT_S)
 
     first, again, other = map(learned_by, runs)
     assert torch.equal(first, again)

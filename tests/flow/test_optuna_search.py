@@ -18,14 +18,13 @@ from tests.support.processes import eventually
 from tests.support.source import ROOT
 from tests.support.trainer import to_argv, within
 
-FLAGS = to_argv({**SHORT, "serial_mode": True, "train_for_env_steps": 4000})
+FLAGS = to_argv({**SHORT, "serial_mode": True})
 
 
 @LONG
 def test_interrupted_search_resumes_its_run(tmp_path: Path) -> None:
-    flags = [*(word for word in FLAGS if not word.startswith("--train_for")), "--train_for_seconds=12"]
     options = ["--trials", "1", "--study", "halted", "--train_dir", str(tmp_path)]
-    argv = [sys.executable, "scripts/optuna_search.py", *options, "--", *flags]
+    argv = [sys.executable, "scripts/optuna_search.py", *options, "--", *FLAGS, "--train_for_seconds=12"]
     rows = tmp_path / "halted" / "trial_0" / "metrics.jsonl"
 
     with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True) as first:
@@ -56,13 +55,12 @@ def test_interrupted_search_resumes_its_run(tmp_path: Path) -> None:
 
 
 def test_run_that_optuna_gives_up_is_ended_and_its_trial_pruned(tmp_path: Path) -> None:
-    flags = [word for word in FLAGS if not word.startswith("--train_for")]
     study = optuna.create_study(
         direction="maximize", pruner=optuna.pruners.ThresholdPruner(lower=2.0, n_warmup_steps=2)
     )
 
     # Returns of the bandit are at most 1: from its second report on every run is hopeless.
-    study.optimize(Objective([*flags, "--train_for_env_steps=1000000000"], tmp_path), n_trials=1)
+    study.optimize(Objective([*FLAGS, "--train_for_env_steps=1000000000"], tmp_path), n_trials=1)
 
     (trial,) = study.trials
     assert trial.state is optuna.trial.TrialState.PRUNED
