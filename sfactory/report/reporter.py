@@ -55,7 +55,7 @@ class Reporter:
         self._advised: str | None = None
 
     def beat(self) -> None:
-        """Update all rates and write what is due. Called a few times a second."""
+        """Update all rates; write a line and a row if they are due. Called a few times a second."""
         reports = self.reports
         reports.sample()
         if not self._announced and reports.sampled_env_steps:
