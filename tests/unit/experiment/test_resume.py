@@ -12,17 +12,10 @@ from sfactory.learner.checkpointing import PAYLOAD_VERSION
 
 
 def save(rundir: RunDir, policy: int, run_env_steps: int, seconds: float) -> None:
-    payload = {
-        "payload_version": PAYLOAD_VERSION,
-        "model": {},
-        "train_step": 3,
-        "env_steps": 2 * run_env_steps,
-        "agent_steps": 4 * run_env_steps,
-        "run_env_steps": run_env_steps,
-        "train_seconds": seconds,
-        "best_metric": "reward",
-        "best_objective": -float(policy),
-    }
+    steps = {"env_steps": 2 * run_env_steps, "agent_steps": 4 * run_env_steps, "run_env_steps": run_env_steps}
+    best = {"best_metric": "reward", "best_objective": -float(policy)}
+    counts = {**steps, "train_step": 3, "train_seconds": seconds}
+    payload = {"payload_version": PAYLOAD_VERSION, "model": {}, **counts, **best}
     CheckpointDir(rundir.checkpoint_dir(policy), keep=2).save(payload, train_step=3, env_steps=2 * run_env_steps)
 
 

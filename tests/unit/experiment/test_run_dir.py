@@ -64,9 +64,8 @@ def test_a_child_that_outlives_the_run_does_not_keep_the_lock(tmp_path: Path) ->
     code = "print('started', flush=True); input()"
     with RunDir.open(tmp_path, "exp"):
         # close_fds=False is the worst case: all that may be inherited is.
-        child = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False
-        )
+        pipe = subprocess.PIPE
+        child = subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, close_fds=False)
         assert child.stdout is not None
         assert child.stdout.readline() == b"started\n"
 

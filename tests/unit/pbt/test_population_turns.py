@@ -202,13 +202,8 @@ def test_member_without_weights_waits_at_most_a_period_for_a_ranking(tmp_path: P
 
 
 def test_config_of_a_member_has_its_values_and_is_valid(tmp_path: Path) -> None:
-    flags: dict[str, Any] = {
-        "pbt_optimize_batch_size": True,
-        "pbt_optimize_gamma": True,
-        "pbt_mutation_rate": 1.0,
-        "batch_size": 1056,
-    }
-    population = begun(tmp_path, **flags)
+    flags: dict[str, Any] = {"pbt_optimize_batch_size": True, "pbt_optimize_gamma": True, "batch_size": 1056}
+    population = begun(tmp_path, pbt_mutation_rate=1.0, **flags)
     events = play(population, range(START, START + 20 * PERIOD, PERIOD))
 
     for policy, member in population.members.items():

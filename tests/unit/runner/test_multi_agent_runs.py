@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -56,8 +55,6 @@ def test_a_layout_counts_rows_as_envs_times_agents() -> None:
     ) as e:
         plan_sizes(synchronous(160), spec)
     assert "nearest is batch_size 120 or 240" in str(e.value)
-    one_agent = dataclasses.replace(spec, agents=())
-    assert TrajectoryBuffer(one_agent, small_layout()).slot(0).counts_env_step is None
 
 
 def warmed(env: ScriptedAgents, steps: int) -> Split:
@@ -136,13 +133,13 @@ def played(env: ScriptedAgents, episodes: int, steps: int = 100) -> tuple[list[E
 
 
 def test_an_episode_ends_with_its_last_agent_and_has_the_returns_of_each() -> None:
-    script = {1: Changes(asleep=[1]), 2: Changes(asleep=[1], truncated=[0]), 4: Changes(terminated=[1])}
-    episodes, recorder = played(ScriptedAgents(script), 1)
+    first = {1: Changes(asleep=[1]), 2: Changes(asleep=[1], truncated=[0]), 4: Changes(terminated=[1])}
+    episodes, recorder = played(ScriptedAgents({**first, 6: Changes(terminated=[0, 1])}), 2)
 
     ann, bob = 0.5 + 10.5 + 20.5 + 30.5, 1.5 + 11.5 + 21.5 + 31.5
-    assert [(e.episode_return, e.length) for e in episodes] == [((ann + bob) / 2, 4)]
+    assert [(e.episode_return, e.length) for e in episodes] == [((ann + bob) / 2, 4), (212.0, 2)]
     assert dict(episodes[0].stats) == {"team_return": ann + bob, "return/ann": ann, "return/bob": bob}
-    assert recorder.shown == [[0, 1], [10, 11], [20, 0], [0, 31]]
-    # An agent that shows nothing keeps the state after its last observation.
-    assert recorder.states == [[0, 0], [1, 1], [2, 2], [3, 2]]
+    assert recorder.shown == [[0, 1], [10, 11], [20, 0], [0, 31], [100, 101], [110, 111]]
+    # An agent that shows nothing keeps the state after its last observation. Each episode begins with a fresh one.
+    assert recorder.states == [[0, 0], [1, 1], [2, 2], [3, 2], [0, 0], [1, 1]]
     assert played(ScriptedAgents(), 2, steps=7)[0] == []  # no episode ends in time

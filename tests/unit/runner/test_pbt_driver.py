@@ -69,11 +69,6 @@ class Members:
         assert self._shared.orders is not None
         return self._shared.orders.waiting(policy)
 
-    def parent_of(self, policy: int) -> str | None:
-        """The checkpoints that the learner is to load."""
-        command = self.command_to(policy)
-        return None if command is None else command.parent
-
     def reply(self, policy: int, problem: str = "") -> None:
         assert self._shared.orders is not None
         self._shared.orders.answered(policy, problem)
@@ -138,24 +133,21 @@ def test_a_child_takes_over_what_its_parent_has_saved_for_it(ranked: Members, ru
     assert ranked.reports.objectives("reward") == {BEST: 100.0, MIDDLE: 50.0, WORST: None}
 
 
-def test_a_turn_is_recorded_at_the_step_at_which_it_took_effect(ranked: Members) -> None:
-    ranked.row(MIDDLE).set("env_steps", 7 * PERIOD)
-    ranked.answer(MIDDLE)
-
-    event = ranked.turns()[-1]
-    assert (event.kind, event.policy, event.env_steps) == (Kind.MUTATE, MIDDLE, 7 * PERIOD)
-    assert ranked.member(MIDDLE).next_turn == 8 * PERIOD
-
-
-def test_a_command_that_fails_is_skipped_and_others_have_their_turns(ranked: Members) -> None:
+@pytest.mark.parametrize(("problem", "kind"), [("", Kind.MUTATE), ("the disk is full", Kind.SKIP)])
+def test_a_turn_is_recorded_at_the_step_at_which_it_took_effect_or_failed(
+    ranked: Members, problem: str, kind: Kind
+) -> None:
     before = ranked.member(MIDDLE)
+    ranked.row(MIDDLE).set("env_steps", 7 * PERIOD)
 
-    ranked.answer(MIDDLE, problem="the disk is full")
+    ranked.answer(MIDDLE, problem=problem)
 
     event = ranked.turns()[-1]
-    assert (event.kind, event.policy, event.reason) == (Kind.SKIP, MIDDLE, "the disk is full")
-    assert ranked.member(MIDDLE).hyperparameters == before.hyperparameters
-    assert ranked.command_to(BEST) == SAVE
+    assert (event.kind, event.policy, event.env_steps) == (kind, MIDDLE, 7 * PERIOD)
+    assert ranked.member(MIDDLE).next_turn == 8 * PERIOD
+    assert event.reason == (problem or "in the middle")
+    assert (ranked.member(MIDDLE).hyperparameters == before.hyperparameters) is (kind is Kind.SKIP)
+    assert ranked.command_to(BEST) == SAVE  # others have their turns
 
 
 @pytest.mark.parametrize("answered", [False, True])
@@ -188,8 +180,9 @@ def test_a_parent_that_has_learned_enough_is_not_asked_to_save(ranked: Members, 
 
     ranked.answer(MIDDLE)
 
-    assert ranked.command_to(BEST) is None
-    assert ranked.parent_of(WORST) == str(rundir.checkpoint_dir(BEST))
+    command = ranked.command_to(WORST)
+    assert command is not None
+    assert (ranked.command_to(BEST), command.parent) == (None, str(rundir.checkpoint_dir(BEST)))
 
 
 def test_turns_reach_all_members_however_short_the_period_is(ranked: Members) -> None:

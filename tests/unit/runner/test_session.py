@@ -17,21 +17,7 @@ from sfactory.messages import PolicyLag
 from sfactory.runner import session
 from tests.support.source import ROOT
 
-EARLIER = Summary(
-    status="done",
-    env_steps=1000,
-    agent_steps=1000,
-    frames=4000,
-    train_seconds=20.0,
-    fps=50.0,
-    sample_fps=60.0,
-    episodes=70,
-    episode_return_mean=8.0,
-    best_episode_return_mean=9.0,
-    episode_length_mean=10.0,
-    policy_lag=PolicyLag(0.0, 1.0, 2.0),
-    updates=30,
-)
+EARLIER = Summary("done", 1000, 1000, 4000, 20.0, 50.0, 60.0, 70, 8.0, 9.0, 10.0, PolicyLag(0.0, 1.0, 2.0), 30)
 
 
 def test_an_unexpected_exception_is_shown_whole_and_on_record(tmp_path: Path) -> None:

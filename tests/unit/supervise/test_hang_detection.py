@@ -8,30 +8,12 @@ import sys
 import pytest
 
 from sfactory.errors import RingsLost
-from sfactory.shared.status import State, StatusBoard, StatusRow, Stopwatch
+from sfactory.shared.status import State, StatusBoard
 from sfactory.supervise.hang_detection import WorkerHangs
+from tests.support.child import Child
 
 ACTOR, POLICY, LEARNER = "sf-actor-0", "sf-policy-0-0", "sf-learner-0"
 STEP_S, RESET_S = 60.0, 200.0
-
-
-class Worker:
-    """A child as main knows it, which is its own process and stack file; its stack is there at once."""
-
-    over = True
-
-    def __init__(self, name: str, row: StatusRow) -> None:
-        self.name, self.row, self.watch, self.killed = name, row, Stopwatch(row), False
-        self.process = self.stack = self
-
-    def kill(self) -> None:
-        self.killed = True
-
-    def request(self, _process: object) -> Worker:
-        return self
-
-    def where(self) -> str:
-        return f"{self.name} hung here:\nFile env.py, line 7 in step"
 
 
 class Scene:
@@ -42,13 +24,13 @@ class Scene:
         for module in ("sfactory.clock", "sfactory.shared.status"):
             monkeypatch.setattr(f"{module}.now", lambda: self.at)
         board = StatusBoard([ACTOR, POLICY, LEARNER])
-        self.workers = {name: Worker(name, board.row(name)) for name in board.names}
+        self.workers = {name: Child(name, board.row(name)) for name in board.names}
         for worker in self.workers.values():
             worker.row.set("state", State.RUNNING)
         self.reading_since = 0.0
         self.hangs = WorkerHangs(self, STEP_S, RESET_S, lambda: self.reading_since)  # type: ignore[arg-type]
 
-    def running(self) -> list[Worker]:
+    def running(self) -> list[Child]:
         return [worker for worker in self.workers.values() if not worker.killed]
 
     def let_wait(self, *names: str) -> None:

@@ -13,10 +13,11 @@ from sfactory.errors import ExitCode, WorkerDied
 from sfactory.process.spawn import Spawner
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
-from sfactory.shared.status import State, StatusRow
+from sfactory.shared.status import State
 from sfactory.supervise.process_group import ProcessExit, ProcessGroup
 from sfactory.supervise.restarts import RestartBudget, StartupMonitor, WorkerReplacement
 from sfactory.supervise.supervisor import Supervisor
+from tests.support.child import Child
 from tests.support.parts import VECTOR, small_layout
 
 
@@ -50,31 +51,6 @@ def test_slots_of_a_dead_actor_are_freed_and_replacements_have_a_bound(shared: S
     assert (row.get("discarded_steps"), row.get("restarts")) == (4, 2)
 
 
-class Child:
-    """A child as main knows it, which is its own process and stack file. ready: it gets ready while it is asked."""
-
-    over, killed = True, False
-
-    def __init__(self, name: str, row: StatusRow, age_s: float, ready: bool) -> None:
-        self.name, self.row, self.started_at, self._ready = name, row, now() - age_s, ready
-        self.process = self.stack = self
-
-    @property
-    def state(self) -> State:
-        return State(int(self.row.get("state")))
-
-    def kill(self) -> None:
-        self.killed = True
-
-    def request(self, _process: object) -> Child:
-        return self
-
-    def where(self) -> str:
-        if self._ready:
-            self.row.set("state", State.RUNNING)
-        return "here it hangs"
-
-
 @pytest.mark.parametrize(
     ("name", "state", "busy_s", "age_s", "ready", "killed", "words"),
     [
@@ -102,7 +78,7 @@ def test_a_child_that_is_late_is_killed(
     assert child.killed == killed
     assert (failure is not None) == bool(words)
     if words:
-        assert re.search(f"^here it hangs\n{name} did not get ready within {words}", str(failure))
+        assert re.search(f"^{name} hung here:\n.*\n{name} did not get ready within {words}", str(failure))
 
 
 def supervisor_of(shared: SharedObjects) -> Supervisor:
