@@ -69,9 +69,5 @@ class FixedShapes:
             chosen.obs[key][:rows].copy_(tensor, non_blocking=True)
         chosen.state[:rows].copy_(state, non_blocking=True)
         acted = chosen.run()
-        return Acted(
-            actions={key: tensor[:rows] for key, tensor in acted.actions.items()},
-            log_prob=acted.log_prob[:rows],
-            value=acted.value[:rows],
-            state=acted.state[:rows],
-        )
+        actions = {key: tensor[:rows] for key, tensor in acted.actions.items()}
+        return Acted(actions, acted.log_prob[:rows], acted.value[:rows], acted.state[:rows])

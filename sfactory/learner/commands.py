@@ -23,18 +23,19 @@ class CommandExecutor:
     def __init__(self, checkpointer: Checkpointer, publish: Callable[[int], None]) -> None:
         """``publish``: publishes the weights as a version."""
         self._setup, self._trainer = checkpointer.setup, checkpointer.trainer
-        self._orders, self._checkpointer, self._publish = self._setup.shared.orders, checkpointer, publish
+        self._checkpointer, self._publish = checkpointer, publish
+        self._commands = self._setup.shared.learner_commands
 
     @property
     def waiting(self) -> LearnerCommand | None:
         """The command that has not been executed yet, if any."""
-        return None if self._orders is None else self._orders.waiting(self._setup.policy)
+        return self._commands.waiting(self._setup.policy)
 
     def execute_waiting(self) -> bool:
         """Execute and answer the waiting command; False if there is none."""
         command = self.waiting
-        if command is not None and self._orders is not None:
-            self._orders.answered(self._setup.policy, self.execute(command))
+        if command is not None:
+            self._commands.answered(self._setup.policy, self.execute(command))
         return command is not None
 
     def execute(self, command: LearnerCommand) -> str:

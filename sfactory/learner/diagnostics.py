@@ -13,9 +13,8 @@ from sfactory.errors import Starved
 from sfactory.layout import ACTORS
 from sfactory.learner.batch import Batch
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.shared.diagnosis import describe_processes
 from sfactory.shared.slots import SlotTable
-from sfactory.shared.status import State, StatusBoard
+from sfactory.shared.status import State, StatusBoard, describe_processes
 
 EVIDENCE_FILE = "diverged_batch.pt"
 

@@ -144,13 +144,9 @@ def _log_slope(x: Tensor) -> Tensor:
     return 2.0 * (math.log(2.0) - x - torch.nn.functional.softplus(-2.0 * x))
 
 
-def _normal_quadrature(nodes: int) -> tuple[tuple[float, float], ...]:
-    """Nodes and weights of the mean over a standard normal."""
-    places, weights = np.polynomial.hermite_e.hermegauss(nodes)
-    return tuple(zip(places.tolist(), (weights / math.sqrt(2.0 * math.pi)).tolist(), strict=True))
-
-
-_QUADRATURE = _normal_quadrature(12)
+# Nodes and weights of the mean over a standard normal.
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(12)
+_QUADRATURE = tuple(zip(_NODES.tolist(), (_WEIGHTS / math.sqrt(2.0 * math.pi)).tolist(), strict=True))
 
 
 def _log_softmax(logits: Tensor) -> Tensor:

@@ -56,10 +56,9 @@ class PbtDriver:
         lost = learning & {*resumed.policies_without_checkpoint}
         # Members without weights that have no parent yet. If all are lost there is no policy to copy.
         self._orphans = lost if lost != learning else set[int]()
-        assert shared.orders is not None, "a population has several policies"
         self._population, self._reports, self._rundir = population, reports, rundir
         self.config_of = population.config_for  # the config with which the learner of a policy starts
-        self._commands, self._reward_shaping = shared.orders, shared.reward_shaping
+        self._commands, self._reward_shaping = shared.learner_commands, shared.reward_shaping
         self._is_done = shared.has_learned_enough  # it has saved then, and its learner executes no commands any more
         self._target, self._stats_avg = config.population.pbt_target_objective, config.report.stats_avg
         self._objective: str | None = None

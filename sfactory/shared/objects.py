@@ -36,7 +36,7 @@ class SharedObjects:
     """Allocated once, before any child is started. Capacities: see NOTE [Who may block].
 
     weights, to_learners, learners_to_main: by policy. candidate: weights that evaluators play; None without evaluators.
-    orders: commands to learners during the run; None with one policy.
+    learner_commands: commands to learners during the run.
     reward_shaping: of each policy, set by main; None if main does not set it.
     """
 
@@ -46,7 +46,7 @@ class SharedObjects:
         self.trajectories = TrajectoryBuffer(spec, layout)
         self.table = SlotTable(layout.num_actors, layout.splits, layout.slots_per_split, layout.num_policies)
         self.states = RnnStates(layout)
-        self.orders = LearnerCommands(layout.num_policies) if layout.num_policies > 1 else None
+        self.learner_commands = LearnerCommands(layout.num_policies)
         self.reward_shaping = SharedRewardShaping(layout.num_policies) if shaped else None
         self.control = Control(layout.num_policies)
         self.weights = [SharedWeights(weight_bytes, policy) for policy in range(layout.num_policies)]

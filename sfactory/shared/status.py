@@ -1,4 +1,4 @@
-"""Shares the status of every process, and the reason why a child failed.
+"""Shares and describes the status of every process, and shares the reason why a child failed.
 
 Each process writes only its own status row and failure text; main reads them. This is plain shared memory instead of a
 queue: it needs no lock and survives the death of the writer.
@@ -7,6 +7,8 @@ queue: it needs no lock and survives the death of the writer.
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -14,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sfactory.clock import now
+from sfactory.layout import ACTORS
 from sfactory.shared.memory import SharedArrays, SharedTexts
+from sfactory.shared.slots import SlotTable
 from sfactory.spec import TensorSpec
 
 
@@ -207,6 +211,38 @@ class StatusBoard:
 
     def _rows(self, prefix: str) -> list[int]:
         return [row for row, name in enumerate(self.names) if name.startswith(prefix)]
+
+
+def describe_processes(status: StatusBoard, table: SlotTable, waiting: Mapping[str, int] | None = None) -> str:
+    """One line per process: its state, its activity and for how long; for an actor also its slots by state.
+
+    ``waiting``: unread messages per process; not shown if None. The last line names the process with the newest
+    heartbeat. Reads only shared counters, so it works even if all processes are stuck.
+    """
+    lines = [_line(status, name, table, (waiting or {}).get(name)) for name in status.names]
+    heard = {name: status.row(name).get("heartbeat") for name in status.names}
+    last = max(heard, key=lambda name: heard[name])
+    return "\n".join([*lines, f"  heard of last: {last}, {_ago(heard[last])}"])
+
+
+def _line(status: StatusBoard, name: str, table: SlotTable, waiting: int | None) -> str:
+    row = status.row(name)
+    state, since = State(int(row.get("state"))), row.get("busy_since")
+    doing = f"busy for {max(0.0, now() - since):.1f} s" if since else "waits"
+    text = f"  {name}: {state.name.lower()}, {doing}, heard of {_ago(row.get('heartbeat'))}"
+    if row.get("pid"):
+        text += f", pid {int(row.get('pid'))}"
+    if waiting is not None:
+        text += f", {waiting} messages wait for it"
+    if name.startswith(ACTORS):
+        states = Counter(table.state(slot).name.lower() for slot in table.slots_of(int(name.removeprefix(ACTORS))))
+        slots = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        text += f", {int(row.get('env_steps'))} env steps; slots: {slots}"
+    return text
+
+
+def _ago(heartbeat: float) -> str:
+    return f"{max(0.0, now() - heartbeat):.1f} s ago" if heartbeat else "never"
 
 
 _FAILURE_BYTES = 16_384

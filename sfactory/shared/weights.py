@@ -102,9 +102,9 @@ class EvalWeights:
     evaluation use one policy version, even if an env is slow.
     """
 
-    def __init__(self, nbytes: int, evaluators: int, policy: int = 0) -> None:
+    def __init__(self, nbytes: int, evaluators: int) -> None:
         """``nbytes``: that of the SharedWeights that candidates are copied from."""
-        self.weights = SharedWeights(nbytes, policy)
+        self.weights = SharedWeights(nbytes)
         self._shared = SharedArrays("candidate", {"done": TensorSpec((evaluators,), "int64")})
 
     @property

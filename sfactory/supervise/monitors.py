@@ -12,9 +12,8 @@ from typing import Any
 from sfactory.clock import TIMEOUTS, now
 from sfactory.process.signals import Interrupts
 from sfactory.shared.channel import Channel
-from sfactory.shared.diagnosis import describe_processes
 from sfactory.shared.objects import SharedObjects
-from sfactory.shared.status import State, StatusBoard
+from sfactory.shared.status import State, StatusBoard, describe_processes
 
 _log = logging.getLogger(__name__)
 

@@ -75,7 +75,7 @@ def test_new_hyperparameters_reach_optimizer_loss_and_batch() -> None:
 @pytest.mark.parametrize("background", [True, False])
 def test_command_is_executed_while_no_dataset_comes(background: bool) -> None:
     learner = LoneLearner(num_policies=2, train_in_background_thread=background)
-    commands, threads = learner.shared.orders, Threads()
+    commands, threads = learner.shared.learner_commands, Threads()
     assert commands is not None
     worker = LearnerWorker(learner.setup, learner.learning, learner.row)
     worker.start(threads)

@@ -191,7 +191,7 @@ def test_copying_slots_is_busy_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_batch_size_changes_while_the_loops_run() -> None:
     lone = LoneLearner(num_policies=2, **SLOTS_OF_2_ROWS, num_epochs=2, early_stop_loss_change=0.0)
-    commands, table, row = lone.shared.orders, lone.shared.table, lone.row
+    commands, table, row = lone.shared.learner_commands, lone.shared.table, lone.row
     assert commands is not None
     loops = threading.Thread(target=run_learner, args=(lone.setup, row), daemon=True)
     loops.start()

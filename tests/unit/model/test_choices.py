@@ -9,7 +9,7 @@ import torch
 
 from sfactory.config.schema import ModelConfig
 from sfactory.model.actor_critic import ActorCritic
-from sfactory.model.choices import ChoiceEncoder
+from sfactory.model.encoders import ChoiceEncoder
 from sfactory.spec import EnvSpec
 
 SMALL = ModelConfig(encoder_mlp_layers=(8,))

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributions import Categorical, Independent, Normal, kl_divergence
+from torch.distributions import Categorical, Independent, Normal, TanhTransform, TransformedDistribution, kl_divergence
 
 from sfactory.model.distributions import FEW_CHOICES, ActionDistribution, num_params, require_discrete
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead
@@ -16,6 +16,7 @@ from sfactory.spec import ActionHead, BoxHead, DiscreteHead
 FIRE = DiscreteHead("fire", 2)
 MOVE = DiscreteHead("move", 5, start=3)
 LOOK = DiscreteHead("look", FEW_CHOICES + 4)
+ARM = BoxHead("arm", (2,), "float32", (-3.0, 0.0), (1.0, 100.0)).normalized(squashed=True)
 STEER = BoxHead("steer", (3,), "float32", (-1.0,) * 3, (1.0,) * 3)
 MIXED: tuple[ActionHead, ...] = (MOVE, STEER, FIRE)
 ONLY = DiscreteHead("only", 1)
@@ -154,3 +155,54 @@ def test_divergences_of_unsuitable_heads_are_refused() -> None:
         require_discrete(MIXED)
     with pytest.raises(ValueError, match="needs discrete actions"):
         ActionDistribution(MIXED, torch.zeros(1, num_params(MIXED))).symmetric_kl_to_uniform()
+
+
+def test_log_prob_is_the_density_of_the_squashed_action_and_finite_far_out() -> None:
+    torch.manual_seed(1)
+    params = torch.randn(16, 4, dtype=torch.float64)
+    mean, log_std = params.chunk(2, dim=-1)
+    normal = Independent(Normal(mean, log_std.exp()), 1)
+    ours = ActionDistribution((ARM,), params)
+
+    # The reference inverts the tanh, which rounding prevents further out.
+    actions = ours.sample_with_log_prob()[0]["arm"].clamp(-4.0, 4.0)
+
+    theirs = TransformedDistribution(normal, [TanhTransform()]).log_prob(torch.tanh(actions))
+    torch.testing.assert_close(ours.log_prob({"arm": actions}), theirs)
+    far = ours.log_prob({"arm": torch.full_like(actions, 500.0)})
+    assert torch.isfinite(far).all()
+
+
+def test_squashed_entropy_is_the_mean_of_the_negative_log_prob() -> None:
+    torch.manual_seed(2)
+    for log_std in (-3.0, -1.0, 0.0):
+        params = torch.tensor([[0.3, -1.0, log_std, log_std]], dtype=torch.float64).expand(400_000, 4)
+        ours = ActionDistribution((ARM,), params)
+
+        estimate = -ours.sample_with_log_prob()[1].mean()
+
+        assert float(ours.entropy()[0]) == pytest.approx(float(estimate), abs=0.01)
+
+
+def test_squashed_entropy_has_a_gradient_and_the_divergence_is_that_of_the_normals() -> None:
+    torch.manual_seed(3)
+    params, other = torch.randn(2, 8, 4, dtype=torch.float64).unbind(0)
+    params.requires_grad_()
+    ours, theirs = ActionDistribution((ARM,), params), ActionDistribution((ARM,), other)
+
+    (gradient,) = torch.autograd.grad(ours.entropy().sum(), params)
+
+    assert torch.isfinite(gradient).all()
+    assert (gradient != 0.0).all()
+    normals = [Independent(Normal(p[:, :2], p[:, 2:].exp()), 1) for p in (params, other)]
+    torch.testing.assert_close(ours.kl(theirs), kl_divergence(*normals))
+
+
+def test_dimensions_without_two_bounds_are_not_squashed() -> None:
+    head = BoxHead("arm", (2,), "float32", (0.0, 0.0), (math.inf, 4.0)).normalized(squashed=True)
+    ours = ActionDistribution((head,), torch.zeros(1, 4))
+
+    log_prob = float(ours.log_prob({"arm": torch.tensor([[2.0, 0.5]])}))
+
+    normal = -0.5 * (2.0**2 + 0.5**2) - math.log(2.0 * math.pi)
+    assert log_prob == pytest.approx(normal - math.log(1.0 - math.tanh(0.5) ** 2), abs=1e-5)

@@ -66,12 +66,10 @@ class Members:
         self.driver.look()
 
     def command_to(self, policy: int) -> LearnerCommand | None:
-        assert self._shared.orders is not None
-        return self._shared.orders.waiting(policy)
+        return self._shared.learner_commands.waiting(policy)
 
     def reply(self, policy: int, problem: str = "") -> None:
-        assert self._shared.orders is not None
-        self._shared.orders.answered(policy, problem)
+        self._shared.learner_commands.answered(policy, problem)
 
     def answer(self, *policies: int, problem: str = "") -> None:
         """Reply in turn; main looks after each reply."""

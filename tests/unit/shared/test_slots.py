@@ -1,91 +1,138 @@
-"""Slots go FREE -> FILLING -> READY -> FREE; refused moves are described and steps of dead actors are counted."""
+"""The slot table agrees with a model in plain Python after any sequence of moves, and describes refused ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from sfactory.shared.slots import IllegalTransition, SlotState, SlotTable
 
-FREE, FILLING, READY = SlotState.FREE, SlotState.FILLING, SlotState.READY
+MOST = 3  # actors, splits, slots of a split, policies
+NUMBER, POLICY = st.integers(0, MOST**3), st.integers(0, MOST - 1)
 
 
-def table_of(policies: int = 1) -> SlotTable:
-    return SlotTable(num_actors=2, splits=1, slots_per_split=3, num_policies=policies)
+@dataclass
+class ModelSlot:
+    """waiting: the policies that have not released the slot. steps: by policy, of the current or last filling."""
+
+    filling: bool = False
+    waiting: set[int] = field(default_factory=set)
+    fillings: int = 0
+    steps: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def state(self) -> SlotState:
+        if self.filling:
+            return SlotState.FILLING
+        return SlotState.READY if self.waiting else SlotState.FREE
 
 
-def begin(table: SlotTable) -> None:
+class SlotMachine(RuleBasedStateMachine):
+    """Any move on any slot, legal or not. Moves that the model forbids are refused and change nothing."""
+
+    @initialize(sizes=st.tuples(*[st.integers(1, MOST)] * 4))
+    def make(self, sizes: tuple[int, int, int, int]) -> None:
+        self.actors, self.splits, self.per_split, self.policies = sizes
+        self.table = SlotTable(*sizes)
+        self.model = [ModelSlot() for _ in range(self.actors * self.splits * self.per_split)]
+
+    def try_move(self, legal: bool, move: Any, *arguments: int) -> None:
+        if legal:
+            move(*arguments)
+        else:
+            with pytest.raises(IllegalTransition):
+                move(*arguments)
+
+    @rule(number=NUMBER)
+    def begin(self, number: int) -> None:
+        slot = number % len(self.model)
+        modelled = self.model[slot]
+        legal = modelled.state is SlotState.FREE
+        self.try_move(legal, self.table.begin, slot)
+        if legal:
+            modelled.filling = True
+            modelled.fillings += 1
+            modelled.steps = Counter()
+
+    @rule(number=NUMBER, policies=st.sets(POLICY))
+    def publish(self, number: int, policies: set[int]) -> None:
+        slot, these = number % len(self.model), {policy % self.policies for policy in policies}
+        modelled = self.model[slot]
+        legal = modelled.state is SlotState.FILLING
+        self.try_move(legal, self.table.publish, slot, *sorted(these))
+        if legal:
+            modelled.filling = False
+            modelled.waiting |= these
+
+    @rule(number=NUMBER, policy=POLICY)
+    def release(self, number: int, policy: int) -> None:
+        slot, policy = number % len(self.model), policy % self.policies
+        modelled = self.model[slot]
+        self.try_move(policy in modelled.waiting, self.table.release, slot, policy)
+        modelled.waiting.discard(policy)
+
+    @rule(number=NUMBER, steps=st.integers(0, 100), policy=POLICY)
+    def count(self, number: int, steps: int, policy: int) -> None:
+        slot, policy = number % len(self.model), policy % self.policies
+        if self.model[slot].filling:
+            self.table.count_steps(slot, steps, policy)
+            self.model[slot].steps[policy] += steps
+
+    @rule(actor=st.integers(0, MOST - 1))
+    def reclaim(self, actor: int) -> None:
+        actor %= self.actors
+        filling = [self.model[slot] for slot in self.table.slots_of(actor) if self.model[slot].filling]
+        assert self.table.reclaim(actor) == sum(modelled.steps.total() for modelled in filling)
+        for modelled in filling:
+            modelled.filling = False
+
+    @invariant()
+    def table_equals_the_model(self) -> None:
+        if not hasattr(self, "table"):
+            return
+        found = [(self.table.state(slot), self.table.generation(slot)) for slot in range(len(self.model))]
+        assert found == [(modelled.state, modelled.fillings) for modelled in self.model]
+        for slot, modelled in enumerate(self.model):
+            waiting = {policy for policy in range(self.policies) if self.table.is_ready_for(slot, policy)}
+            assert waiting == modelled.waiting
+            assert self.table.waiting_for(slot) == sorted(waiting)
+            steps = [self.table.steps(slot, policy) for policy in range(self.policies)]
+            assert steps == [modelled.steps[policy] for policy in range(self.policies)]
+        filling = [modelled.steps.total() for modelled in self.model if modelled.filling]
+        waiting_steps = [modelled.steps[policy] for modelled in self.model for policy in modelled.waiting]
+        assert self.table.steps_held() == sum(filling) + sum(waiting_steps)
+
+
+def test_table_agrees_with_the_model_after_any_moves() -> None:
+    run_state_machine_as_test(
+        SlotMachine, settings=settings(max_examples=100, stateful_step_count=40, deadline=None, database=None)
+    )
+
+
+def test_refusal_of_an_illegal_move_is_described() -> None:
+    table = SlotTable(num_actors=2, splits=1, slots_per_split=3, num_policies=2)
     table.begin(0)
-
-
-def publish(table: SlotTable) -> None:
-    table.publish(0, 0)
-
-
-def release(table: SlotTable) -> None:
-    table.release(0, 0)
-
-
-MOVES = (begin, publish, release)
-
-
-def test_slot_goes_from_free_to_free() -> None:
-    table = table_of()
-    seen = []
-    for move in 2 * MOVES:
-        move(table)
-        seen.append(table.state(0))
-
-    assert seen == 2 * [FILLING, READY, FREE]
-    assert [table.generation(slot) for slot in range(6)] == [2, 0, 0, 0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("before", "move", "problem"),
-    [
-        (1, begin, "slot 0 of actor 0 is FILLING, not FREE"),
-        (2, begin, "slot 0 of actor 0 is READY, not FREE"),
-        (0, publish, "is FREE, not FILLING"),
-        (2, publish, "is READY, not FILLING"),
-        (0, release, "slot 0 is released by policy 0"),
-        (1, release, "slot 0 is released by policy 0"),
-        (2, lambda table: table.release(0, 1), "policy 1"),
-    ],
-)
-def test_illegal_move_is_refused(before: int, move: Callable[[SlotTable], None], problem: str) -> None:
-    table = table_of(policies=2)
-    for legal in MOVES[:before]:
-        legal(table)
-
-    with pytest.raises(IllegalTransition, match=problem):
-        move(table)
-
-
-def test_slots_of_a_dead_actor_are_free_again_and_their_steps_are_lost() -> None:
-    table = table_of()
-    for slot in (0, 1, 3):
-        table.begin(slot)
-        table.count_steps(slot, 5)
-        table.count_steps(slot, 2)
-    table.publish(1, 0)
-
-    assert table.reclaim(0) == 7
-
-    assert [table.state(slot) for slot in range(6)] == [FREE, READY, FREE, FILLING, FREE, FREE]
-    assert table.steps_held() == 14
-    assert (table.steps_of(0), table.steps_of(1)) == (14, 7)
+    with pytest.raises(IllegalTransition, match="slot 0 of actor 0 is FILLING, not FREE"):
+        table.begin(0)
+    with pytest.raises(IllegalTransition, match="slot 0 is released by policy 1"):
+        table.release(0, 1)
 
 
 def test_slot_of_an_actor_that_died_inside_publish_is_complete() -> None:
-    table = table_of()
+    table = SlotTable(num_actors=2, splits=1, slots_per_split=3, num_policies=1)
     table.begin(0)
     table.count_steps(0, 9)
     table._shared["pending"][0, 0] = 1  # the first of the two bytes that ``publish`` writes
 
     assert table.reclaim(0) == 0
 
-    assert table.state(0) is READY
+    assert table.state(0) is SlotState.READY
     assert table.steps_held() == 9
 
 
