@@ -140,7 +140,6 @@ class Learner:
             self._count_lag(columns)
             trainer.coefficients.at(self.progress.env_steps)
             self._open_datasets += 1
-            self._row.add("datasets", 1)
             return trainer.open(trainer.aged(batch))
 
     def one_pass(self, dataset: Dataset) -> bool:
@@ -156,6 +155,8 @@ class Learner:
             took = (now() - since) / max(1, trainer.train_step - updates)
             self._row.set("update_s", max(took, self._row.get("update_s")))
             self.progress.add(dataset.learned, before)
+            if dataset.passes == 1 and trainer.train_step > updates:  # the end of the time may have come first
+                self._row.add("datasets", 1)
             self._row.add("replayed_steps", dataset.learned.replayed - before.replayed)
             with self.timings.stretch("publish"):
                 self.publisher.publish_if_due(trainer.train_step)
