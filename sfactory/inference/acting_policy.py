@@ -1,8 +1,4 @@
-"""Samples actions with the newest published weights.
-
-Policy workers use ``ActingPolicy`` on their device, and actors use it for local inference. ``ObsRows`` provides the
-observations of slots as tensor views, which are created once per slot instead of once per step.
-"""
+"""Samples actions with the newest published weights, in policy workers and in actors with local inference."""
 
 from __future__ import annotations
 
@@ -47,10 +43,7 @@ class ActingPolicy:
         self.version = -1
 
     def wait_for_weights(self, control: Control) -> bool:
-        """Wait for the learner's first publication; False if a stop was ordered first.
-
-        There is no timeout here: main limits the wait and orders a stop.
-        """
+        """Wait for the learner's first publication; False if a stop was ordered first (main limits the wait)."""
         while not self._weights.published.wait(BLOCK_S):
             if control.stopping:
                 return False
@@ -90,7 +83,7 @@ class ActingPolicy:
 
 
 class ObsRows:
-    """Views of the observations of each step, created at the first request for a slot."""
+    """Views of the observations of each step, created once per slot instead of once per step."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[dict[str, Tensor]]] = {}

@@ -122,14 +122,11 @@ class StateGather:
 
 @dataclass(frozen=True)
 class PolicySetup:
-    """All inputs of a policy worker, the same for all its incarnations. ``worker``: its number, from 0, over policies.
-
-    generation: see ActorSetup.
-    """
+    """All inputs of a policy worker, the same for all its incarnations. ``generation``: see ActorSetup."""
 
     config: Config
     shared: SharedObjects
-    worker: int
+    worker: int  # its number, from 0, over policies
     seed: int
     generation: int
     device: str

@@ -1,8 +1,7 @@
 """Asks a child process for its Python stacks, to show where it hangs.
 
-A handler in C writes them, so that they come even from a child in which C code holds the interpreter's lock, and into a
-nameless file that main has opened: the child needs no lock, no thread and no pipe that could be full. A child without a
-handler would be killed by the signal, and is not asked.
+A handler in C writes them into a nameless file that main has opened, even while C code holds the interpreter's lock.
+A child without a handler would be killed by the signal, and is not asked.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sfactory.clock import Deadline
+from sfactory.shared.memory import attach
 
 STACK_S = 1.0  # seconds that a child has to answer
 _SIGNAL = signal.SIGUSR2
@@ -28,12 +28,9 @@ _MAX_BYTES = 65_536
 class StackDump:
     """Holds the stacks of one child. Is passed to it while it is started, as SharedArrays are."""
 
-    def __init__(self) -> None:
-        self._hold(os.memfd_create("sfactory-stack", os.MFD_CLOEXEC))
-
-    def _hold(self, fd: int) -> None:
-        self._fd = fd
-        weakref.finalize(self, os.close, fd)
+    def __init__(self, fd: int | None = None) -> None:
+        self._fd = os.memfd_create("sfactory-stack", os.MFD_CLOEXEC) if fd is None else fd
+        weakref.finalize(self, os.close, self._fd)
 
     def answer(self) -> None:
         """In the child: write the stacks of all threads whenever main asks."""
@@ -55,14 +52,11 @@ class StackDump:
 
     def __reduce__(self) -> tuple[Any, ...]:
         assert_spawning(self)  # see SharedArrays
-        return (_attach, (reduction.DupFd(self._fd),))
+        return (attach, (StackDump, reduction.DupFd(self._fd)))
 
 
 class StackRequest:
-    """A child that was asked for its stacks, and has STACK_S to answer.
-
-    An answer takes milliseconds, unless the machine is overloaded or the child is stopped or has no handler yet.
-    """
+    """A child that was asked for its stacks, and has STACK_S to answer; it normally takes milliseconds."""
 
     def __init__(self, dump: StackDump, process: BaseProcess) -> None:
         self._dump, self._process, self._deadline = dump, process, Deadline(STACK_S)
@@ -86,9 +80,3 @@ def _catches(pid: int) -> bool:
         return False
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
     return bool(int(caught.split()[1], 16) >> (_SIGNAL - 1) & 1)
-
-
-def _attach(handle: Any) -> StackDump:
-    file = StackDump.__new__(StackDump)
-    file._hold(handle.detach())
-    return file

@@ -3,9 +3,6 @@
 Main writes to no queue: a ring with a lock that died with a process could hang main, which must end the run. Children
 read the flags at least every BLOCK_S. See NOTE [Who may block] and NOTE [Saving waits for no ring].
 
-Each policy has at most one learner command in progress: main writes the command and then its number; the learner
-executes it and then writes the answer and the number.
-
 NOTE [Reward shaping]: main writes a reward shaping and then increments its version. An actor that sees a version other
 than the applied one reads it. If main is writing it at that time, the version differs afterwards, and the actor reads
 it again.
@@ -81,7 +78,7 @@ class LearnerCommand:
 
 
 class LearnerCommands:
-    """One command and one answer per policy."""
+    """One command and one answer per policy: its writer writes the text first and then its number."""
 
     def __init__(self, num_policies: int) -> None:
         numbers = TensorSpec((num_policies,), "int64")

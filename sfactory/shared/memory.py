@@ -53,7 +53,7 @@ class SharedArrays:
 
     def __reduce__(self) -> tuple[Any, ...]:
         assert_spawning(self)  # pickling is allowed only while a child starts; otherwise DupFd would start a thread
-        return (_attach, (SharedArrays, reduction.DupFd(self._fd), self._name, self._fields))
+        return (attach, (SharedArrays, reduction.DupFd(self._fd), self._name, self._fields))
 
 
 def _aligned(nbytes: int) -> int:
@@ -65,7 +65,8 @@ def planned_bytes(fields: Mapping[str, TensorSpec]) -> int:
     return max(_ALIGN, sum(_aligned(spec.nbytes) for spec in fields.values()))
 
 
-def _attach(kind: Callable[..., Any], handle: Any, *arguments: Any) -> Any:
+def attach(kind: Callable[..., Any], handle: Any, *arguments: Any) -> Any:
+    """In the child: rebuild an object from the descriptor that it was sent."""
     return kind(*arguments, fd=handle.detach())
 
 
@@ -105,4 +106,4 @@ class SharedEvent:
 
     def __reduce__(self) -> tuple[Any, ...]:
         assert_spawning(self)  # see SharedArrays
-        return (_attach, (SharedEvent, reduction.DupFd(self._fd)))
+        return (attach, (SharedEvent, reduction.DupFd(self._fd)))

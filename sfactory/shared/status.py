@@ -1,7 +1,6 @@
 """Shares and describes the status of every process, and shares the reason why a child failed.
 
-Each process writes only its own status row and failure text; main reads them. This is plain shared memory instead of a
-queue: it needs no lock and survives the death of the writer.
+Each process writes only its own row and text. Unlike a queue, shared memory needs no lock and survives the writer.
 """
 
 from __future__ import annotations
