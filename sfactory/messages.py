@@ -148,6 +148,7 @@ class TrainStats(NamedTuple):
     ratio_mean: float
     explained_variance: float
     value_mean: float
+    reward_clipped: float
     advantage_std: float
     valid_fraction: float
     replayed_fraction: float

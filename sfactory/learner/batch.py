@@ -19,7 +19,7 @@ class Batch:
 
     obs: {key: [T+1, R, ...]}; actions: {key: [T, R, ...]}
     behavior_log_prob, behavior_value: [T, R] float32, as recorded when acting
-    rewards: [T, R] float32, scaled and clipped
+    rewards: [T, R] float32, scaled, and clipped if there is a limit
     discounts: [T, R] float32 - gamma, or 0 where the step terminated
     taken: [T, R] bool - an env took the step; False in padding
     valid: [T, R] bool - the step is learned from: it was taken, and its policy is not too old
@@ -28,6 +28,7 @@ class Batch:
     lag: [T, R] int32 - learner updates since then
     is_first: [T+1, R] bool - obs is the first of an episode: the RNN state is zeroed before it
     rnn_states: [K+1, R, S] float32 - as recorded before each of K chunks and after the last step; S may be 0
+    reward_clipped: [T, R] bool - the scaled reward was outside --reward_clip; None: rewards are not clipped
     held: [T, R] bool - the agent was inactive, and its RNN state stays the same; None where agents are always active
     env_step, run_step: [T, R] bool - the step counts as an env step of the policy, and of the run; None: all do
 
@@ -47,6 +48,7 @@ class Batch:
     lag: Tensor
     is_first: Tensor
     rnn_states: Tensor
+    reward_clipped: Tensor | None = None
     held: Tensor | None = None
     env_step: Tensor | None = None
     run_step: Tensor | None = None
@@ -63,13 +65,14 @@ class Batch:
         if algo.with_vtrace and algo.vtrace_drop_last_ts:
             # V-trace bootstraps from the value of the last step.
             taken = torch.cat((taken[:-1], torch.zeros_like(taken[-1:])))
+        rewards, limit = scalars["reward"] * algo.reward_scale, algo.reward_clip
         replayed = scalars[REPLAYED] if REPLAYED in scalars else torch.zeros_like(taken)
         return Batch(
             obs={key: move(tensor) for key, tensor in columns.obs.items()},
             actions={key: move(tensor) for key, tensor in columns.actions.items()},
             behavior_log_prob=scalars["log_prob"],
             behavior_value=scalars["value"],
-            rewards=(scalars["reward"] * algo.reward_scale).clamp(-algo.reward_clip, algo.reward_clip),
+            rewards=rewards if limit is None else rewards.clamp(-limit, limit),
             discounts=torch.where(scalars["terminated"], 0.0, algo.gamma),
             taken=taken,
             valid=taken,
@@ -78,6 +81,7 @@ class Batch:
             lag=version,
             is_first=move(columns.is_first),
             rnn_states=move(columns.rnn_states),
+            reward_clipped=None if limit is None else rewards.abs() > limit,
             held=scalars.get(HELD),
             env_step=scalars.get(ENV_STEP),
             run_step=scalars.get(RUN_STEP),

@@ -247,6 +247,7 @@ class LossFunction:
             advantage=constants.advantages,
             valid=valid,
             replayed=batch.replayed,
+            reward_clipped=torch.zeros_like(valid) if batch.reward_clipped is None else batch.reward_clipped,
         )
         return Part(loss, cells, auxiliary.detach())
 

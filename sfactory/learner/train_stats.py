@@ -35,7 +35,7 @@ class LossTerms(NamedTuple):
     log_ratio: float - log of pi / mu. surrogate: float - log of the ratio that the policy loss clips, which differs
     from pi / mu with a target network.
     value, target, advantage: float - in the unit of rewards; value before the update.
-    valid, replayed: bool - as in Batch.
+    valid, replayed, reward_clipped: bool - as in Batch.
     """
 
     policy_loss: Tensor
@@ -48,6 +48,7 @@ class LossTerms(NamedTuple):
     advantage: Tensor
     valid: Tensor
     replayed: Tensor
+    reward_clipped: Tensor
 
     @property
     def fresh(self) -> Tensor:
@@ -77,6 +78,7 @@ def statistics_of(cells: LossTerms, clip_ratio: float, auxiliary: Tensor) -> Ten
         "clip_fraction": losses.outside_clip(log_ratios=cells.surrogate, clip_ratio=clip_ratio),
         "ratio_mean": cells.surrogate.exp(),
         "value_mean": cells.value,
+        "reward_clipped": cells.reward_clipped.to(kl.dtype),
     }
     numbers = torch.stack((*averaged.values(), cells.advantage, cells.target, cells.target - cells.value))
     fresh, again = cells.fresh, cells.valid & cells.replayed
@@ -174,6 +176,7 @@ class UpdateStats:
         self._max_bad = max_bad_steps
         self.skipped = 0
         self._bad_in_a_row = 0
+        self._clip_reported = False
         self.clear()
 
     def clear(self) -> None:
@@ -183,6 +186,14 @@ class UpdateStats:
     def add(self, rows: Rows) -> None:
         """Count updates, in order; raises DivergedError if too many in a row were skipped."""
         self.means.add(rows)
+        clipped = mean_of("reward_clipped", rows)
+        if clipped > 0.0 and not self._clip_reported:
+            self._clip_reported = True
+            log.warning(
+                "--reward_clip clips rewards (%.2g%% of the steps so far), which then count the same; the metric "
+                "train/reward_clipped follows the share, --reward_clip=none turns it off",
+                100.0 * clipped,
+            )
         for row in rows:
             if not row[_VALID_STEPS]:
                 continue

@@ -89,6 +89,7 @@ def expected(model: ActorCritic, batch: Batch, config: AlgoConfig, target: Actor
         "explained_variance": 1.0 - (returns - present.value)[fresh].var() / spread if spread else math.nan,
         "value_mean": mean(present.value, fresh),
         "advantage_std": float(advantages[fresh].std()) if fresh.any() else math.nan,
+        "reward_clipped": 0.0,
         "valid_fraction": float(valid.mean()),
         "replayed_fraction": float((valid & ~fresh).sum() / valid.sum()),
         "aux_loss": 0.0,

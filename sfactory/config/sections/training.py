@@ -190,7 +190,12 @@ class AlgoConfig:
     )
     normalize_advantages: bool = flag(True, "normalize advantages over the valid steps of a minibatch")
     reward_scale: float = flag(1.0, "factor of rewards in learning; reported returns are raw")
-    reward_clip: float = flag(1000.0, "scaled rewards are clipped to [-c, c] with this c in learning", gt=0)
+    reward_clip: float | None = flag(
+        None,
+        "scaled rewards are clipped to [-c, c] with this c in learning, so larger ones count the same; the metric "
+        "train/reward_clipped is the share; none: not clipped",
+        gt=0,
+    )
     aux_loss_coeff: float = flag(0.1, "weight of the auxiliary loss", ge=0, mutable=Mutable(1e-4, 10.0))
     use_cpc: bool = flag(
         False, "CPC|A, an auxiliary loss: from memory and actions, tell apart observations of later steps and others"

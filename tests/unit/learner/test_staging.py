@@ -80,6 +80,10 @@ def test_recorded_numbers_become_rewards_discounts_and_behavior() -> None:
     discounts[1, 2] = 0.0
     assert torch.equal(batch.discounts, discounts)
     assert batch.rewards[:, 0].tolist() == [0.5, -1.5, 10.0, -10.0]  # scaled first, then clipped
+    assert batch.reward_clipped is not None
+    assert batch.reward_clipped[:, 0].tolist() == [False, False, True, True]
+    unclipped = Batch.of(staging, AlgoConfig(reward_scale=0.5), LearnerConfig(), 0, CPU)
+    assert unclipped.rewards[:, 0].tolist() == [0.5, -1.5, 15.0, -150.0]
     assert torch.equal(batch.behavior_log_prob, staging.scalars["log_prob"])
     assert torch.equal(batch.behavior_value, staging.scalars["value"])
     assert torch.equal(batch.obs["obs"], staging.obs["obs"])

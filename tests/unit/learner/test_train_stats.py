@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from sfactory.config.schema import AlgoConfig
 from sfactory.learner import timing_stats
 from sfactory.learner.timing_stats import Timings
 from sfactory.learner.train_stats import COEFFICIENTS, GRADIENT, NAMES, LossTerms, UpdateStats, statistics_of
@@ -24,7 +25,7 @@ def cells_of(garbage: float = 0.0) -> LossTerms:
     valid = torch.rand(SHAPE, generator=generator) > 0.3
     replayed = torch.rand(SHAPE, generator=generator) > 0.6
     numbers = {name: torch.where(valid, torch.randn(SHAPE, generator=generator), garbage) for name in NUMBERS}
-    return LossTerms(**numbers, valid=valid, replayed=replayed)
+    return LossTerms(**numbers, valid=valid, replayed=replayed, reward_clipped=numbers["value"] > 0.0)
 
 
 def statistics(cells: LossTerms) -> dict[str, float]:
@@ -64,6 +65,20 @@ def test_means_are_over_the_updates_that_have_the_number() -> None:
     assert (means["kl"], means["replay_kl"], means["grad_norm"]) == (3.0, 6.0, 1.0)
     stats.clear()
     assert math.isnan(stats.means.value()["kl"])
+
+
+def test_share_of_clipped_rewards_is_a_metric_and_a_single_warning(caplog: pytest.LogCaptureFixture) -> None:
+    algo, rewards = AlgoConfig(reward_clip=1.0), torch.tensor([[0.5, -2.0, 1.0, 3.0]]).expand(5, 4)
+    trainer = trainer_for(tiny_model(), algo)
+    clipped = random_batch(trainer.model, rewards=rewards.clamp(-1.0, 1.0), reward_clipped=rewards.abs() > 1.0)
+
+    trainer.train(clipped)
+    trainer.train(clipped)
+
+    assert trainer.statistics()["reward_clipped"] == 0.5
+    assert [r.message.split(",")[0] for r in caplog.records if "--reward_clip" in r.message] == [
+        "--reward_clip clips rewards (50% of the steps so far)"
+    ]
 
 
 def test_means_are_of_the_stretches_since_the_last_message_that_was_sent() -> None:
