@@ -65,6 +65,8 @@ class ObsWriter:
                 if row.ndim == 1:
                     np.copyto(row, leaf, casting="same_kind")
                 else:
+                    if {*map(len, leaf)} != {row.shape[1]}:  # concatenate sees only the sum of the lengths
+                        raise ValueError
                     np.concatenate(leaf, out=row.reshape(-1, *row.shape[2:]), casting="same_kind")
         except (ValueError, TypeError, LookupError):
             for index, obs in enumerate(observations):

@@ -108,6 +108,12 @@ def test_flaws_name_the_first_bad_leaf_of_each_env() -> None:
     assert flaws[4].text.startswith("is missing or no array")
 
 
+def test_wrong_lengths_that_cancel_out_are_refused() -> None:
+    rows = {"obs": np.zeros((2, 2), np.float32)}
+    with pytest.raises(BadObservation, match=r"env 0 of the split: observation 'obs' has shape \(1,\)"):
+        writer_of(OBSERVATION_SPACES["vector"]).write([np.zeros(1, np.float32), np.zeros(3, np.float32)], rows)
+
+
 def test_a_fraction_for_an_integer_is_refused_and_not_truncated() -> None:
     with pytest.raises(BadObservation, match=r"env 1 of the split: observation 'obs' has .* dtype float64"):
         writer_of(spaces.Discrete(7)).write([3, 1.5], {"obs": np.zeros(2, np.int64)})
