@@ -37,6 +37,7 @@ def run_actor(setup: ActorSetup, cores: frozenset[int] | None, row: StatusRow) -
         actor = make_actor(setup, splits, row)
         while not setup.shared.control.stopping:
             actor.turn(BLOCK_S)
+        actor.report()
     finally:
         close_envs(splits)
 

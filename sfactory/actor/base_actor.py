@@ -97,6 +97,11 @@ class Actor(abc.ABC):
     def turn(self, timeout: float) -> None:
         """Do what can be done, waiting up to ``timeout`` seconds for a message. Ends early if a stop is ordered."""
 
+    def report(self) -> None:
+        """At the end: send main the episodes that finished in slots which are not completed any more."""
+        for split in self._splits:
+            self._output.report(split)
+
     def _step(self, split: Split) -> None:
         """Step ``split`` once its actions have arrived; send its slot if that completes it."""
         steps = split.step()

@@ -100,6 +100,8 @@ class SerialExecutor(Executor):
             except SFactoryError as error:
                 _log.error("%s", error)  # the other fault came first, and the run ends with it
             raise
+        for actor in self._actors:
+            actor.report()
         self._reports.poll()
         self._reporter.beat()  # so that the learner judges its last policy by the last episodes
         self._save_all()

@@ -56,7 +56,7 @@ class ScriptedEnv(gymnasium.Env[Obs, int]):
     def __init__(self, script: Sequence[Episode] = (), faults: Faults | None = None, base: float = 0.0) -> None:
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
         self.action_space: gymnasium.spaces.Space[Any] = gymnasium.spaces.Discrete(10)
-        self._script, self._faults, self._base = list(script), faults or Faults(), base
+        self.script, self._faults, self._base = list(script), faults or Faults(), base
         self._episode, self._step, self._running = -1, 0, False
         self.taken: list[int] = []
         self.seeds: list[int | None] = []
@@ -80,7 +80,7 @@ class ScriptedEnv(gymnasium.Env[Obs, int]):
             raise Broken(f"step {number} fails")
         reward = self._faults.rewards.get(number, self._base + obs_at(self._episode, self._step) + 0.5)
         self._step += 1
-        length, ending = self._script[self._episode] if self._episode < len(self._script) else (2**31, "both")
+        length, ending = self.script[self._episode] if self._episode < len(self.script) else (2**31, "both")
         over = self._step == length
         self._running = not over
         obs = self._faults.shown.get(number, self._obs())

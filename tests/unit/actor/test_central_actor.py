@@ -6,7 +6,7 @@ import pytest
 
 from sfactory.actor.actor_process import make_actor
 from sfactory.actor.setup import make_splits
-from sfactory.messages import ActReply, ActRequest
+from sfactory.messages import ActReply, ActRequest, EpisodesDone
 from tests.unit.actor.test_actor_setup import Record, setup_of
 
 
@@ -14,9 +14,10 @@ class ActorWithChannels:
     """An actor with two splits, and the channels of its policy worker."""
 
     def __init__(self) -> None:
-        setup, row = setup_of(Record())
-        self.turn = make_actor(setup, make_splits(setup, row), row).turn
-        self.to_policy, self.replies = setup.to_policies[0], setup.inbox
+        setup, row = setup_of(record := Record())
+        actor = make_actor(setup, make_splits(setup, row), row)
+        self.turn, self.report, self.envs = actor.turn, actor.report, record.envs
+        self.to_policy, self.replies, self.to_main = setup.to_policies[0], setup.inbox, setup.shared.actors_to_main
 
     def requests(self) -> list[tuple[int, int]]:
         """(split, t) of the requests to the current policy worker."""
@@ -58,3 +59,18 @@ def test_requests_to_the_new_worker_are_not_repeated(incarnations: int) -> None:
     actor.turn(0)
 
     assert actor.requests() == [(0, 0), (1, 0)]
+
+
+def test_episodes_of_an_unfinished_slot_are_reported_at_the_end() -> None:
+    actor = ActorWithChannels()
+    actor.envs[1].script = [(1, "terminated")]
+    actor.turn(0)
+    actor.replies.put(ActReply(0, 0))
+    actor.turn(0)
+    assert actor.to_main.get(0) == []
+
+    actor.report()
+
+    (done,) = actor.to_main.get(0)
+    assert isinstance(done, EpisodesDone)
+    assert done.lengths.tolist() == [1]
