@@ -67,7 +67,7 @@ def test_episodes_of_an_unfinished_slot_are_reported_at_the_end() -> None:
     actor.turn(0)
     actor.replies.put(ActReply(0, 0))
     actor.turn(0)
-    assert actor.to_main.get(0) == []
+    assert not actor.to_main.get(0)
 
     actor.report()
 
