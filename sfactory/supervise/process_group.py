@@ -34,7 +34,8 @@ from sfactory.shared.status import State, StatusRow
 from sfactory.system.cores import Cores
 
 _REAP_S = 5.0
-_NICER = {POLICY_WORKERS: 2, ACTORS: 10, EVALUATORS: 10}  # added to --default_niceness; the learner is served first
+# Added to --default_niceness: the learner is served first, and no process gives its core away to other programs.
+_NICER = {POLICY_WORKERS: 1, ACTORS: 2, EVALUATORS: 2}
 
 
 @dataclass(frozen=True)
