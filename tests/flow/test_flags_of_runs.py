@@ -115,7 +115,7 @@ def test_processes_have_the_niceness_cores_threads_and_seed_of_the_flags(
 
     own, cores = os.getpriority(os.PRIO_PROCESS, 0), Cores.available()
     for name, niceness in (("pinned", 3), ("single", 0)):
-        for process, more in {"learner-0": 0, "policy-0-0": 2, "actor-0": 10, "actor-1": 10}.items():
+        for process, more in {"learner-0": 0, "policy-0-0": 1, "actor-0": 2, "actor-1": 2}.items():
             found = os.getpriority(os.PRIO_PROCESS, runs[name].pid_of(f"sf-{process}"))
             assert found == min(19, own + niceness + more), f"{process} of {name}"
     drawn: list[list[float]] = []  # by the first env of each actor: Python's, numpy's and torch's number
