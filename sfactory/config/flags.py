@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import functools
 import json
+import math
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -175,8 +176,8 @@ def is_of_type(kind: object, value: object) -> bool:
 
 
 def strict_json(text: str) -> object:
-    """JSON data; raises ValueError for repeated keys and for NaN or Infinity, too."""
-    return json.loads(text, object_pairs_hook=_unique_pairs, parse_constant=_no_constant)
+    """JSON data; raises ValueError for repeated keys, NaN, Infinity, and numbers too large for a float, too."""
+    return json.loads(text, object_pairs_hook=_unique_pairs, parse_constant=_no_constant, parse_float=_finite)
 
 
 def _unique_pairs(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
@@ -186,6 +187,12 @@ def _unique_pairs(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
             raise ValueError(f"key {key!r} stands twice")
         result[key] = value
     return result
+
+
+def _finite(word: str) -> float:
+    if not math.isfinite(number := float(word)):
+        raise ValueError(f"{word} is too large for a number of 64 bits")
+    return number
 
 
 def _no_constant(word: str) -> object:

@@ -28,18 +28,18 @@ def keep_evidence(directory: Path, batch: Batch, model: ActorCritic, train_step:
     torch.load(path, weights_only=True). A failure to write it is part of the phrase, and never raised.
     """
     path = directory / EVIDENCE_FILE
-    content = {
-        "reason": reason,
-        "train_step": train_step,
-        # Cloned: saving a view would save all of its storage.
-        "batch": vars(batch.map(lambda tensor: tensor.detach().cpu().clone())),
-        "model": {name: tensor.cpu() for name, tensor in model.state_dict().items()},
-    }
     try:
+        content = {
+            "reason": reason,
+            "train_step": train_step,
+            # Cloned: saving a view would save all of its storage, or fail.
+            "batch": vars(batch.map(lambda tensor: tensor.detach().cpu().clone())),
+            "model": {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()},
+        }
         directory.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             torch.save(content, file)
-    except (OSError, RuntimeError) as error:  # torch's own writer raises the latter
+    except (OSError, RuntimeError) as error:  # torch's own writer raises the latter, and so does a failed GPU
         return f"the batch could not be saved as {path}: {error}"
     return f"the batch and the weights of then are in {path}"
 

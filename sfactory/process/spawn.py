@@ -19,7 +19,6 @@ import os
 import select
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker, util
@@ -28,7 +27,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from sfactory.errors import CannotSaveError, CheckpointError, DivergedError, ExitCode, SFactoryError, Starved
+from sfactory.errors import (
+    CannotSaveError,
+    CheckpointError,
+    DivergedError,
+    ExitCode,
+    SFactoryError,
+    Starved,
+    traceback_of,
+)
 from sfactory.process.signals import FOR_MAIN, signals_held_back
 from sfactory.process.stack_dump import StackDump
 from sfactory.shared.status import FailureBoard, StatusBoard
@@ -74,7 +81,7 @@ def child_main(spec: ChildSpec, role: Callable[..., None], *given: Any) -> None:
 def _failure_text(error: BaseException) -> str:
     """The traceback of ``error``, or its text alone if that says all that a user needs; the last line is the error."""
     if not isinstance(error, CannotSaveError | CheckpointError | DivergedError | Starved):
-        return traceback.format_exc()
+        return traceback_of(error)
     details = str(error).splitlines()[1:]
     return "\n".join([*details, f"{type(error).__name__}: {error.headline}"])
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import traceback
 from collections.abc import Iterator
 
 import torch
@@ -18,7 +17,7 @@ from sfactory.actor.base_actor import Actor
 from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.clock import Every
 from sfactory.config.population_rules import learning_policies
-from sfactory.errors import ExitCode, SFactoryError
+from sfactory.errors import ExitCode, SFactoryError, traceback_of
 from sfactory.experiment.summary import Outcome
 from sfactory.inference.policy_worker import PolicySetup, PolicyWorker
 from sfactory.learner.learner import Learner
@@ -221,7 +220,7 @@ def _failing_as(name: str) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:  # an env may call sys.exit, which must not end the run in silence
         code = error.exit_code if isinstance(error, SFactoryError) else ExitCode.FAULTS
-        raise ProcessExit(name, int(code), traceback.format_exc()).as_error() from error
+        raise ProcessExit(name, int(code), traceback_of(error)).as_error() from error
 
 
 @contextlib.contextmanager

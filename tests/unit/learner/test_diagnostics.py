@@ -15,15 +15,16 @@ from sfactory.learner import diagnostics
 from sfactory.learner.batch import Batch
 from sfactory.learner.diagnostics import EVIDENCE_FILE, Starvation
 from sfactory.learner.trainer import Trainer
+from sfactory.model.flat_state import FlatState
 from sfactory.shared.slots import SlotTable
 from sfactory.shared.status import State, StatusBoard
 from tests.support.equality import assert_same
-from tests.support.parts import random_batch, tiny_model
+from tests.support.parts import model_of, random_batch
 
 
-def trainer_of(evidence: Path) -> Trainer:
+def trainer_of(evidence: Path, **model: Any) -> Trainer:
     algo, optim, learner = AlgoConfig(), OptimConfig(learning_rate=0.01), LearnerConfig(max_bad_steps=2)
-    return Trainer(tiny_model(), algo, optim, learner, seed=0, policy=0, total_env_steps=2**62, evidence=evidence)
+    return Trainer(model_of(**model), algo, optim, learner, seed=0, policy=0, total_env_steps=2**62, evidence=evidence)
 
 
 def diverge(trainer: Trainer, batch: Batch) -> str:
@@ -61,6 +62,16 @@ def test_a_batch_that_cannot_be_learned_from_is_saved_with_the_weights_of_then(t
     assert [path.name for path in folder.iterdir()] == [EVIDENCE_FILE]
     assert torch.equal(load(folder)["batch"]["obs"]["obs"], part.obs["obs"])
     assert (folder / EVIDENCE_FILE).stat().st_size < 100_000
+
+
+def test_evidence_is_saved_where_all_weights_are_views_of_one_block(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, normalize_input=True, normalize_returns=True)
+    flat = FlatState(trainer.model)
+
+    diverge(trainer, random_batch(trainer.model))
+
+    assert flat.is_finite()
+    assert_same(load(tmp_path)["model"], dict(trainer.model.state_dict()))
 
 
 def test_a_failure_of_torch_keeps_its_type_and_names_the_file(tmp_path: Path) -> None:

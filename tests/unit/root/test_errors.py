@@ -7,7 +7,15 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from sfactory.errors import CheckpointError, ConfigError, LearnerDied, SFactoryError, WorkerDied, raised_at
+from sfactory.errors import (
+    CheckpointError,
+    ConfigError,
+    LearnerDied,
+    SFactoryError,
+    WorkerDied,
+    raised_at,
+    traceback_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,3 +44,14 @@ def test_place_where_foreign_code_raised_is_reported_unless_it_is_gymnasium_itse
 
     assert f"{Path(__file__).name}:" in raised_at(ours.value)
     assert raised_at(theirs.value) == ""
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")]
+)
+def test_exhausted_memory_is_answered_with_flags(error: Exception) -> None:
+    last = traceback_of(error).splitlines()[-1]
+
+    assert last.startswith("out of memory: ")
+    assert "--microbatch_size" in last
+    assert traceback_of(RuntimeError("shapes differ")).splitlines()[-1] == "RuntimeError: shapes differ"
