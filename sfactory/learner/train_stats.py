@@ -186,11 +186,10 @@ class UpdateStats:
     def add(self, rows: Rows) -> None:
         """Count updates, in order; raises DivergedError if too many in a row were skipped."""
         self.means.add(rows)
-        clipped = mean_of("reward_clipped", rows)
-        if clipped > 0.0 and not self._clip_reported:
+        if not self._clip_reported and (clipped := Means(rows).value()["reward_clipped"]) > 0.0:
             self._clip_reported = True
             log.warning(
-                "--reward_clip clips rewards (%.2g%% of the steps so far), which then count the same; the metric "
+                "--reward_clip clips rewards (%.2g%% of the steps), which then count the same; the metric "
                 "train/reward_clipped follows the share, --reward_clip=none turns it off",
                 100.0 * clipped,
             )

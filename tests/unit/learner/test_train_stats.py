@@ -77,7 +77,7 @@ def test_share_of_clipped_rewards_is_a_metric_and_a_single_warning(caplog: pytes
 
     assert trainer.statistics()["reward_clipped"] == 0.5
     assert [r.message.split(",")[0] for r in caplog.records if "--reward_clip" in r.message] == [
-        "--reward_clip clips rewards (50% of the steps so far)"
+        "--reward_clip clips rewards (50% of the steps)"
     ]
 
 
