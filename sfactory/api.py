@@ -91,7 +91,7 @@ def _run(resolved: Resolved, arguments: list[str], on_report: OnReport | None, i
 
     started_at, config = now(), resolved.config
     watching = {} if on_report is None else {"on_report": _observer(on_report)}
-    run_dir = Path(config.run.train_dir) / config.run.experiment
+    run_dir = (Path(config.run.train_dir) / config.run.experiment).absolute()
     try:
         spawner = Spawner()
         spawner.open()

@@ -130,17 +130,21 @@ _AFTER_A_TRACEBACK = WorkerDied, LearnerDied, ObserverFailed
 
 def named(error: BaseException) -> str:
     """An exception in one piece of a sentence: its type, and what it says, if anything."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    try:
+        said = str(error)
+    except Exception:  # foreign exceptions may fail at that, too
+        said = "its text cannot be read"
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def traceback_of(error: BaseException) -> str:
     """The traceback of ``error``; if memory is exhausted, the last line says so and what to do."""
-    text, said = "".join(traceback.format_exception(error)), str(error)
+    text, said = "".join(traceback.format_exception(error)), named(error)
     # torch's types are known by name, as not every process imports torch. On a CPU it raises a mere RuntimeError.
     exhausted = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if exhausted or (isinstance(error, RuntimeError) and "can't allocate memory" in said):
         text += (
-            f"out of memory: {(said or type(error).__name__).splitlines()[0]}; what needs less: a smaller --batch_size "
+            f"out of memory: {said.splitlines()[0]}; what needs less: a smaller --batch_size "
             "or --num_batches_per_epoch, a --microbatch_size (the same gradients from parts of a minibatch), "
             "--num_batches_to_accumulate=1, fewer --num_envs_per_worker\n"
         )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sfactory.config.env_families import find_family
 from sfactory.config.import_strings import Unresolved, described, find_callable, import_current_directory
 from sfactory.config.schema import RunConfig, SamplingConfig
+from sfactory.env.lifecycle import warnings_stay_warnings
 from sfactory.errors import EnvError, named, raised_at
 
 if TYPE_CHECKING:
@@ -191,7 +192,8 @@ class EnvFactory:
     def _made_by(self, maker: Maker, kwargs: Mapping[str, object]) -> object:
         """Call ``maker``; turn any exception into an EnvError that names the maker."""
         try:
-            return maker.make(**kwargs)
+            with warnings_stay_warnings():
+                return maker.make(**kwargs)
         except EnvError:
             raise
         # Foreign code may raise anything, and may even call sys.exit.

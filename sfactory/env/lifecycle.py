@@ -6,14 +6,29 @@ imported torch works too: CUDA reads them at its first use, and the fork server 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import MutableMapping, Sequence
+import warnings
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 from sfactory.errors import EnvError, named
 
 _log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def warnings_stay_warnings() -> Iterator[None]:
+    """Undo filters of code inside, an env's, that turn warnings into errors: they would hold for the whole process."""
+    before = list(warnings.filters)
+    try:
+        yield
+    finally:
+        stricter = [rule for rule in warnings.filters if rule[0] == "error" and rule not in before]
+        if stricter:
+            warnings.filters[:] = [rule for rule in warnings.filters if rule not in stricter]  # type: ignore[index]
+            _log.warning("the env's code turned warnings into errors for its whole process; this is undone")
 
 
 def close_env(env: Any, name: str) -> None:

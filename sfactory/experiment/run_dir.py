@@ -48,14 +48,15 @@ class RunDir:
 
         Raises RunDirError if another run holds it (the text names its process and host), or it cannot be made.
         """
-        path = Path(train_dir) / experiment
         try:
+            # Absolute, as an env of serial mode may change the current directory.
+            path = (Path(train_dir) / experiment).absolute()
             path.mkdir(parents=True, exist_ok=True)
             return cls(path, _locked(path / LOCK_NAME))
         except OSError as error:
             raise RunDirError(
-                f"the run directory {path} cannot be used: {error}. Check --train_dir and its permissions; the file "
-                "system must support file locks."
+                f"the run directory {Path(train_dir) / experiment} cannot be used: {error}. Check --train_dir and its "
+                "permissions; the file system must support file locks."
             ) from error
 
     def __enter__(self) -> RunDir:

@@ -29,6 +29,7 @@ from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import CannotSaveError, CheckpointError, ConfigError, RunDirError
 from sfactory.learner.checkpointing import SavedState
 from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.torch_state import OwnTorchState
 from sfactory.spec import EnvSpec
 
 if TYPE_CHECKING:
@@ -74,9 +75,10 @@ class SavedPolicy:
 
     def model(self, spec: EnvSpec) -> ActorCritic:
         """The network on the CPU; raises CheckpointError if the weights do not fit an env of ``spec``."""
-        model = ActorCritic(spec, self.config.model)
         try:
-            model.load_state_dict(self.state.model)
+            with OwnTorchState():
+                model = ActorCritic(spec, self.config.model)
+                model.load_state_dict(self.state.model)
         except (RuntimeError, KeyError) as error:
             raise CheckpointError(
                 f"{self.checkpoint} does not fit --env={self.config.run.env} as it is now: {error}; restore the "

@@ -11,6 +11,7 @@ from sfactory.inference.cuda_graphs import FixedShapes
 from sfactory.model.actor_critic import Acted, ActorCritic
 from sfactory.model.flat_state import FlatState
 from sfactory.model.precision import ActingTwin, allow_tf32, attributes_at_hand, compute_dtype
+from sfactory.model.torch_state import OwnTorchState
 from sfactory.shared.control import Control
 from sfactory.shared.trajectories import Slot
 from sfactory.shared.weights import SharedWeights
@@ -24,7 +25,9 @@ class ActingPolicy:
         self.device = device
         dtype = compute_dtype(config.amp, device)
         allow_tf32(config.amp, device)
-        self._model = ActorCritic(spec, config, dtype).to(device).eval()
+        self._own = OwnTorchState()
+        with self._own:
+            self._model = ActorCritic(spec, config, dtype).to(device).eval()
         self._flat = FlatState(self._model)
         plain = dtype is torch.float32 and not config.use_spectral_norm  # acts with the weights as they are
         self._twin = None if plain else ActingTwin(self._model)
@@ -76,7 +79,7 @@ class ActingPolicy:
 
         With CUDA graphs, results are valid until the next call.
         """
-        with self._inference:
+        with self._own, self._inference:
             if deterministic:
                 return self._model.act(obs, state, deterministic=True)  # not captured in a graph
             return self._act(obs, state)

@@ -197,7 +197,8 @@ class ActorCritic(nn.Module):
 
     def fresh_state(self, rows: int) -> Tensor:
         """[rows, S] zeros on the model's device: the state at the start of an episode."""
-        return torch.zeros(rows, self.state_size, device=self.value_head.linear.weight.device)
+        device = self.value_head.linear.weight.device
+        return torch.zeros(rows, self.state_size, dtype=torch.float32, device=device)
 
     def forward(self, obs: dict[str, Tensor], state: Tensor | None = None) -> Output:
         """One step for obs {path: [B, *shape] any numeric dtype} and state [B, S] (None: zeros)."""

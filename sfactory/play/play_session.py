@@ -35,6 +35,8 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[tuple[Play
     torch.set_num_threads(1)  # a batch of one row has no use for more
     name = f"--env={saved.config.run.env}"
     ffmpeg = find_ffmpeg() if config.save_video else None
+    # Absolute, as the env may change the current directory.
+    video_path = (Path(config.train_dir) / config.experiment / config.video_file).absolute()
     factory, repeat = _with_frameskip(saved, config.eval_env_frameskip)
     with contextlib.ExitStack() as stack:
         env, show = _open_env(config, factory, name)
@@ -48,8 +50,7 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[tuple[Play
                 raise ConfigError([f"{where} makes each observation of several frames; {problem}"])
         video = None
         if ffmpeg is not None:
-            path = Path(config.train_dir) / config.experiment / config.video_file
-            video = stack.enter_context(VideoFile(path, frames_per_second(env, config.fps), ffmpeg))
+            video = stack.enter_context(VideoFile(video_path, frames_per_second(env, config.fps), ffmpeg))
             show = VideoScreen(video, config.video_frames, name).show
         spec = saved.spec_of(env)
         policy, deterministic = saved.model(spec), config.eval_deterministic

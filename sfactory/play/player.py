@@ -24,6 +24,7 @@ from sfactory.experiment.summary import finite
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, ExtrasRefused
 from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.torch_state import OwnTorchState
 from sfactory.play.rendering import AnyEnv, Show
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at, seed_libraries
 from sfactory.spec import EnvSpec
@@ -170,7 +171,7 @@ class Player:
         self._activity.end_showing(of_sleeping=True)
         shown = [self._blank if agent in absent else obs for agent, obs in enumerate(observations)]
         self._writer.write(shown, self._rows)
-        with torch.inference_mode():
+        with OwnTorchState(), torch.inference_mode():
             acted = self._policy.act(self._obs, self._state, self._deterministic)
             if absent:
                 sees = torch.tensor([agent not in absent for agent in range(len(shown))]).unsqueeze(-1)

@@ -23,6 +23,7 @@ from sfactory.inference.policy_worker import PolicySetup, PolicyWorker
 from sfactory.learner.learner import Learner
 from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.setup import LearnerSetup
+from sfactory.model.torch_state import OwnTorchState
 from sfactory.planning.plan import device_of
 from sfactory.process.signals import Interrupted, stdout_to_stderr
 from sfactory.runner.context import Executor, RunContext
@@ -118,7 +119,7 @@ class SerialExecutor(Executor):
                 with _failing_as(name):
                     actor.turn(0)
             for name, worker, learner in zip(layout.learner_names, self._learner_workers, self._learners, strict=True):
-                with _failing_as(name):
+                with _failing_as(name), OwnTorchState():
                     self._learn(worker, learner)
             if self._pbt_driver is not None:  # after every round, so that nothing of it depends on time
                 self._reports.poll()
@@ -202,7 +203,7 @@ class SerialExecutor(Executor):
         failures: list[SFactoryError] = []
         for name, learner in zip(self._layout.learner_names, self._learners, strict=True):
             try:
-                with _failing_as(name):
+                with _failing_as(name), OwnTorchState():
                     if not learner.finished and learner.failure is None:
                         learner.finish(save=True)
             except SFactoryError as failure:

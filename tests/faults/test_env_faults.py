@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from pathlib import Path
@@ -133,3 +134,17 @@ def test_prints_of_an_env_from_c_do_not_spoil_the_result(
 
     assert len(run.stdout.strip().splitlines()) == 1
     assert run.stderr.count("a step was taken in C\n") >= 2_000
+
+
+@pytest.mark.parametrize("layout", ["local", "serial"])
+def test_what_an_env_sets_for_its_process_does_not_reach_the_policy(
+    run_trainer: RunTrainer, tmp_path: Path, layout: str
+) -> None:
+    train_dir = os.path.relpath(tmp_path / "train_dir")  # the env changes the current directory
+    env = "tests.support.envs:Meddling"
+    run = run_trainer(env=env, train_dir=train_dir, train_for_env_steps=1500, **LAYOUTS[layout]).done()
+
+    payload = run.payload()
+    assert payload["env_steps"] >= 1500
+    assert {tensor.dtype for name, tensor in payload["model"].items() if "weight" in name} == {torch.float32}
+    assert run.stderr.count("turned warnings into errors") >= 1

@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,24 @@ class Fading(Seesaw):
     def step(self, action: Any) -> Step:
         obs, _, over, truncated, info = super().step(action)
         return obs, -float(self._episode) if over else 0.0, over, truncated, info
+
+
+class Meddling(Seesaw):
+    """Sets what belongs to the whole process: torch's defaults, warnings, the current directory."""
+
+    def __init__(self) -> None:
+        warnings.simplefilter("error")
+        self._meddle()
+
+    def step(self, action: Any) -> Step:
+        self._meddle()
+        return super().step(action)
+
+    def _meddle(self) -> None:
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        torch.set_num_threads(2)
+        os.chdir("/")
 
 
 class Unhurried(Seesaw):
