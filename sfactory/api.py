@@ -23,7 +23,8 @@ from sfactory.config.argv import words_of
 from sfactory.config.resolve import Resolved, read_command_line
 from sfactory.errors import ConfigError, ExitCode
 from sfactory.experiment.summary import Result, Summary
-from sfactory.process.signals import Interrupted, Interrupts, signals_held_back
+from sfactory.process.command import open_standard_streams
+from sfactory.process.signals import Interrupted, Interrupts, set_process_name, signals_held_back
 from sfactory.system.cores import NATIVE, set_for_children
 
 if TYPE_CHECKING:
@@ -157,12 +158,13 @@ def _restored_process() -> Iterator[None]:
     torch = sys.modules["torch"]
     threads = torch.get_num_threads()
     set_for_children()
-    _COMM.write_text("sf-main")
+    set_process_name("sf-main")
+    open_standard_streams()
     root.setLevel(logging.INFO)
     try:
         yield
     finally:
-        _COMM.write_text(name)
+        set_process_name(name)
         root.handlers[:] = handlers
         root.setLevel(level)
         for variable, value in environment.items():

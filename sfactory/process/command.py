@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Self
 
 from sfactory.config.flags import all_flags, assigned
 from sfactory.config.saved_config import OF_ONE_START, OF_TUNING
 from sfactory.errors import ConfigError, ExitCode, SFactoryError, named
-from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
+from sfactory.process.signals import Interrupted, Interrupts, set_process_name, stdout_to_stderr
+
+
+def open_standard_streams() -> None:
+    """Open what the shell has closed (2>&-): what is printed would go to a file or pipe of the run instead."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # has the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            stream = open(number, "r" if name == "stdin" else "w", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
 
 
 class Command:
@@ -23,13 +36,19 @@ class Command:
     """
 
     def __init__(self, process_name: str) -> None:
+        open_standard_streams()  # before anything else is opened
         self._process_name = process_name
         self.interrupts = Interrupts()
         self.exit_code = int(ExitCode.DONE)
 
     def __enter__(self) -> Self:
-        Path("/proc/self/comm").write_text(self._process_name)
+        set_process_name(self._process_name)
         self.interrupts.__enter__()
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            self._handles(ConfigError(["the current directory no longer exists; change to one that does (cd)"]))
+            raise SystemExit(self.exit_code) from None
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -126,6 +127,12 @@ def signals_held_back() -> Iterator[None]:
 
 
 _LIBC = ctypes.CDLL(None)
+
+
+def set_process_name(name: str) -> None:
+    """Name this process as ``ps`` shows it, if /proc can be written to."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(name)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ import os
 import select
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker, util
@@ -32,11 +33,12 @@ from sfactory.errors import (
     CheckpointError,
     DivergedError,
     ExitCode,
+    ResourceError,
     SFactoryError,
     Starved,
     traceback_of,
 )
-from sfactory.process.signals import FOR_MAIN, signals_held_back
+from sfactory.process.signals import FOR_MAIN, set_process_name, signals_held_back
 from sfactory.process.stack_dump import StackDump
 from sfactory.shared.status import FailureBoard, StatusBoard
 from sfactory.system.resources import raise_file_limit
@@ -91,7 +93,7 @@ def prepare_process(name: str, stack: StackDump | None = None) -> None:
 
     ``stack``: where the process writes its stacks when main asks for them.
     """
-    Path("/proc/self/comm").write_text(name)
+    set_process_name(name)
     _die_with_main()
     for signum in FOR_MAIN:
         # A handler, not SIG_IGN, which programs that an env starts would inherit.
@@ -147,6 +149,7 @@ _PRELOAD = ["torch", "numpy", "gymnasium", "faster_fifo", "sfactory.supervise.pr
 
 # See sfactory.supervise.preload; not imported from there, which would import everything.
 _SOCKET_DIR = "SFACTORY_SOCKET_DIR"
+_LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")  # the kernel takes 107 bytes for a socket
 
 
 class Spawner:
@@ -157,8 +160,16 @@ class Spawner:
         self._context.set_forkserver_preload(_PRELOAD)
 
     def open(self) -> None:
-        """Raise the limit of open files, and start the server process, which ignores signals to the group."""
+        """Raise the limit of open files, and start the server process, which ignores signals to the group.
+
+        Raises ResourceError if the folder for temporary files has too long a path for sockets.
+        """
         raise_file_limit()
+        if len(os.fsencode(temporary := tempfile.gettempdir())) > _LONGEST_TEMPORARY:
+            raise ResourceError(
+                f"the path of the folder for temporary files, {temporary}, is longer than {_LONGEST_TEMPORARY} bytes, "
+                "and sockets in it would be too long; set a shorter one: TMPDIR=/tmp"
+            )
         resource_tracker.ensure_running()
         os.environ[_SOCKET_DIR] = util.get_temp_dir()
         with signals_held_back():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from sfactory.errors import ExitCode
 from sfactory.system.resources import handles_needed
 from tests.support.files import write_files
 from tests.support.process_states import wait_until_all_work
-from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun
+from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun, saved_env_steps
 
 STEPS = 5_000
 CHILDREN = 4  # a learner, a policy worker and two actors
@@ -109,3 +110,28 @@ def test_memory_of_a_container_is_respected(run_trainer: RunTrainer, tmp_path: P
     run = run_trainer(mounted(full), train_for_env_steps=STEPS, rollout=1024, batch_size=524_288)
 
     assert_refused(run, "MiB of memory, and 12 MiB are free; lower --num_workers")
+
+
+def test_run_works_without_standard_streams(run_trainer: RunTrainer) -> None:
+    closed = command("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")
+    run = run_trainer(closed, train_for_env_steps=STEPS)
+
+    assert run.wait() == ExitCode.DONE
+    assert saved_env_steps(run.run_dir) >= STEPS
+    assert json.loads((run.run_dir / "summary.json").read_text())["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("TMPDIR={long} exec", "set a shorter one: TMPDIR=/tmp"),
+        ("mkdir {gone} && cd {gone} && rmdir {gone} && exec", "the current directory no longer exists"),
+    ],
+)
+def test_unusable_folders_are_refused_by_name(run_trainer: RunTrainer, tmp_path: Path, script: str, words: str) -> None:
+    long_path = tmp_path / ("x" * 120)
+    long_path.mkdir()
+    there = script.format(long=long_path, gone=tmp_path / "gone")
+    run = run_trainer(command("sh", "-c", f'{there} "$@"', "sh"))
+
+    assert_refused(run, words)
