@@ -22,6 +22,10 @@ class ExitCode(IntEnum):
     SIGTERM = 143
 
 
+class Passing(BaseException):
+    """What this program raises itself to end its work. Code that handles all that envs raise lets it pass."""
+
+
 class SFactoryError(Exception):
     """Base of all errors raised on purpose. The text says what happened, where, and what to do."""
 

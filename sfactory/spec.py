@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -142,6 +142,13 @@ class EnvSpec:
         squashed = config.continuous_distribution == "squashed"
         heads = (head.normalized(squashed) if isinstance(head, BoxHead) else head for head in self.actions)
         return dataclasses.replace(self, obs=obs, actions=tuple(heads))
+
+    @property
+    def kind(self) -> Literal["vector", "continuous", "images"]:
+        """What decides on the defaults of flags, see sfactory.config.task_defaults."""
+        if any(tensor.is_image for _, tensor in self.obs):
+            return "images"
+        return "continuous" if any(isinstance(head, BoxHead) for head in self.actions) else "vector"
 
     @property
     def num_agents(self) -> int:

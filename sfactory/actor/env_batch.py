@@ -16,6 +16,7 @@ final observation is the old slot's obs[T] and the new slot starts with the rese
 from __future__ import annotations
 
 import abc
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -26,10 +27,16 @@ import numpy.typing as npt
 
 from sfactory.actor.env_restarts import EnvFaults, FaultHandling
 from sfactory.actor.episode_stats import ExtraStatsTracker
+from sfactory.actor.shared_buffers import CopiedObservations, envs_that_share
 from sfactory.env.conversion import BadObservation, ObsWriter
 from sfactory.env.lifecycle import close_env
+from sfactory.errors import Passing
 
 BeforeEach = Callable[[], None]
+
+_PROVING_STEPS = 3
+
+_log = logging.getLogger(__name__)
 
 
 class BaseBatch(abc.ABC):
@@ -60,7 +67,9 @@ class BaseBatch(abc.ABC):
     observations: Any
     rewards: Any
     _writer: ObsWriter
-    _first_env: int
+    _first_env = 0
+    _resets_with_info = True
+    _blank: Any = None  # what rows show without an observation of an env
 
     def __init__(self, envs: Sequence[Any], size: int) -> None:
         self.envs: list[Any] = list(envs)
@@ -78,6 +87,8 @@ class BaseBatch(abc.ABC):
         self._faults: FaultHandling | None = None
         self._rows_per_env = size // len(envs)
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
+        self._unproven = _PROVING_STEPS if len(self.envs) > 1 else 0  # steps in which envs may turn out to share memory
+        self._copies = False
 
     def handle_faults(self, faults: FaultHandling, first_env: int, writer: ObsWriter) -> None:
         """Recreate envs that raise; without this call the exception is passed on.
@@ -138,10 +149,13 @@ class BaseBatch(abc.ABC):
 
         A vector env is reset with the first seed: not every one takes more.
         """
-        for index, (env, seed) in enumerate(zip(self.envs, seeds, strict=False)):
-            if before_each is not None:
-                before_each()
-            self._begin(index, env.reset(seed=seed))
+        for again in (False, True):
+            for index, (env, seed) in enumerate(zip(self.envs, seeds, strict=False)):
+                if before_each is not None:
+                    before_each()
+                self._begin(index, env.reset(seed=seed))
+            if again or not (self._unproven and self._found_sharing()):
+                return
 
     def close(self, name: str) -> None:
         """Close every env of the batch called ``name``; an exception of one is logged and does not stop the others."""
@@ -151,7 +165,33 @@ class BaseBatch(abc.ABC):
 
     def _install(self, env: int, made: Any) -> None:
         """Put ``made`` in the place of ``env``."""
-        self.envs[env] = made
+        self.envs[env] = CopiedObservations(made, self._resets_with_info) if self._copies else made
+
+    def _found_sharing(self) -> bool:
+        """Whether envs were found just now that hand out the same memory; from now on they return copies."""
+        self._unproven -= 1
+        sharing = envs_that_share(self.observations, self._rows_per_env, self._blank)
+        if sharing is None:
+            return False
+        one, other = (self._first_env + env for env in sharing)
+        _log.warning(
+            "envs %d and %d of an actor return observations in the same memory, so that each would show the other's; "
+            "observations are copied from now on (return an array of its own from each step to save the copy)",
+            *(one, other),
+        )
+        self._unproven, self._copies = 0, True
+        for env, made in enumerate(self.envs):
+            self._install(env, made)
+        self._steps = [env.step for env in self.envs]
+        return True
+
+    def _prove(self) -> None:
+        """After one of the first steps: if envs share memory, the step is lost, and every env is reset."""
+        if self._found_sharing():
+            for env in range(len(self.envs)):
+                self._reset(env)
+                self._discard(env)
+            self._settle()
 
     def _reset(self, env: int, seed: int | None = None) -> None:
         """Begin the next episode of ``env``; one that raises is recreated."""
@@ -161,7 +201,9 @@ class BaseBatch(abc.ABC):
             faults.restarter.resetting(True)
         try:
             self._begin(env, game.reset() if seed is None else game.reset(seed=seed))
-        except Exception as error:  # foreign code may raise anything
+        except Passing:
+            raise
+        except BaseException as error:  # foreign code may raise anything
             self._recreate(env, error)
         else:
             if faults is not None:
@@ -182,7 +224,7 @@ class BaseBatch(abc.ABC):
         if flaws:
             raise BadObservation(f"after a reset {flaws[0]}")
 
-    def _recreate(self, env: int, error: Exception) -> None:
+    def _recreate(self, env: int, error: BaseException) -> None:
         """Replace ``env``, which raised ``error``, by a new one at the start of an episode."""
         faults = self._faults
         if faults is None:
@@ -256,12 +298,14 @@ class EnvBatch(BaseBatch):
                     observations[index], rewards[index], terminated, truncated, info = step(action)
                     if terminated or truncated:
                         self._end(index, bool(terminated), info)
-                return
-            except EnvFaults:
+                break
+            except (EnvFaults, Passing):
                 raise
-            except Exception as error:  # foreign code may raise anything; the loop resumes behind this env
+            except BaseException as error:  # foreign code may raise anything; the loop resumes behind this env
                 self._recreate(index, error)
                 self._discard(index)
+        if self._unproven:
+            self._prove()
 
     def reset_truncated(self) -> list[int]:
         """See BaseBatch."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from sfactory.clock import BLOCK_S, Deadline
 from sfactory.env.conversion import NOT_FINITE, Flaw
-from sfactory.errors import SFactoryError, named
+from sfactory.errors import Passing, SFactoryError, named
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusRow
 
@@ -32,11 +32,8 @@ class EnvFaults(SFactoryError):
     """Envs of an actor failed or returned invalid data too often; the message names env, count and flag."""
 
 
-class StopOrdered(BaseException):
-    """A stop was ordered while an env was being recreated. See NOTE [Stop during a restart].
-
-    A BaseException, like KeyboardInterrupt: code that handles faults of envs catches Exception and lets it pass.
-    """
+class StopOrdered(Passing):
+    """A stop was ordered while an env was being recreated. See NOTE [Stop during a restart]."""
 
 
 class EnvRestarter:
@@ -59,7 +56,7 @@ class EnvRestarter:
         self._seeds = 0
         self._logged_traceback = False
 
-    def restart(self, env: int, error: Exception, recreate: Callable[[int], None]) -> None:
+    def restart(self, env: int, error: BaseException, recreate: Callable[[int], None]) -> None:
         """Call ``recreate`` with a seed until it does not raise, because env ``env`` of the actor raised ``error``.
 
         Raises EnvFaults once no env of the actor may be recreated any more. Raises StopOrdered if a stop comes first
@@ -71,7 +68,9 @@ class EnvRestarter:
             self._wait(env)
             try:
                 recreate(self.fresh_seed(env))
-            except Exception as again:  # foreign code may raise anything
+            except Passing:
+                raise
+            except BaseException as again:  # foreign code may raise anything
                 error = again
             else:
                 self._row.begin_work()
@@ -89,7 +88,7 @@ class EnvRestarter:
         """``env`` has made a good step, so the waits start from the shortest again."""
         self._in_vain.pop(env, None)
 
-    def _count(self, env: int, error: Exception) -> None:
+    def _count(self, env: int, error: BaseException) -> None:
         text = " ".join(named(error).split())
         restarts = int(self._row.get("env_restarts"))
         if restarts >= self._most:

@@ -33,6 +33,7 @@ from typing import Any
 from sfactory.actor.env_batch import BaseBatch, BeforeEach
 from sfactory.actor.env_restarts import EnvFaults
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank, require_agents
+from sfactory.errors import Passing
 
 
 @dataclass
@@ -118,6 +119,8 @@ class MultiAgentBatch(BaseBatch):
     activities: of the agents of each env
     """
 
+    _resets_with_info = False
+
     def __init__(self, envs: Sequence[AgentsEnv]) -> None:
         self._names, self.agents = envs[0].agents, len(envs[0].agents)
         super().__init__(envs, len(envs) * self.agents)
@@ -158,13 +161,15 @@ class MultiAgentBatch(BaseBatch):
                     if change is not None:
                         self._change(index, change)
                 break
-            except EnvFaults:
+            except (EnvFaults, Passing):
                 raise
-            except Exception as error:  # foreign code may raise anything; the loop resumes behind this env
+            except BaseException as error:  # foreign code may raise anything; the loop resumes behind this env
                 self._recreate(index, error)
                 self._discard(index)
         if self._partial or self._moved:
             self._settle()
+        if self._unproven:
+            self._prove()
 
     def reset_truncated(self) -> list[int]:
         """See BaseBatch. Agents that end before their env are idle at once."""

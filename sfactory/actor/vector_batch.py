@@ -27,6 +27,7 @@ from gymnasium.vector import AutoresetMode
 from sfactory.actor.env_batch import BaseBatch
 from sfactory.actor.episode_stats import EXTRA_STATS
 from sfactory.env.vector import VectorEnv, autoreset_mode, info_of, infos_of_ends
+from sfactory.errors import Passing
 from sfactory.messages import TRUE_OBJECTIVE
 
 
@@ -53,7 +54,9 @@ class VectorEnvBatch(BaseBatch):
             self.observations, self.rewards, terminated, truncated, infos = self._steps[0](actions)
             self.terminated = np.flatnonzero(terminated).tolist()
             self.truncated = np.flatnonzero(np.logical_and(truncated, np.logical_not(terminated))).tolist()
-        except Exception as error:  # foreign code may raise anything
+        except Passing:
+            raise
+        except BaseException as error:  # foreign code may raise anything
             self._recreate(0, error)
             self._discard(0)
             return

@@ -68,7 +68,7 @@ def _policies_have_splits(config: Config) -> str | None:
             "splits of its own: use --policy_mapping=split"
         )
     splits = sampling.num_workers * sampling.worker_num_splits
-    if sampling.inference == "central" and splits % population.num_policies:
+    if sampling.inference != "local" and splits % population.num_policies:
         return (
             f"{splits} splits (num_workers x worker_num_splits) cannot be divided equally among "
             f"{population.num_policies} policies, as they must where collection waits for the learner: use a multiple "

@@ -18,7 +18,7 @@ from sfactory.config.env_families import find_family
 from sfactory.config.import_strings import Unresolved, described, find_callable, import_current_directory
 from sfactory.config.schema import RunConfig, SamplingConfig
 from sfactory.env.lifecycle import warnings_stay_warnings
-from sfactory.errors import EnvError, named, raised_at
+from sfactory.errors import EnvError, Passing, named, raised_at
 
 if TYPE_CHECKING:
     import gymnasium
@@ -194,10 +194,10 @@ class EnvFactory:
         try:
             with warnings_stay_warnings():
                 return maker.make(**kwargs)
-        except EnvError:
+        except (EnvError, Passing):
             raise
         # Foreign code may raise anything, and may even call sys.exit.
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             listed = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
             call = f"{maker.title}({listed})" if maker.own_parameters else maker.title
             fits = "; do --env_kwargs fit its parameters?" if isinstance(error, TypeError) and self.kwargs else ""

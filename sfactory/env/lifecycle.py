@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
-from sfactory.errors import EnvError, named
+from sfactory.errors import EnvError, Passing, named
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +35,10 @@ def close_env(env: Any, name: str) -> None:
     """Close ``env``; exceptions are only logged, because the env is no longer needed. ``name``: for the log."""
     try:
         env.close()
+    except Passing:
+        raise
     # Foreign code may raise anything, and may even call sys.exit.
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         _log.warning("%s: close() raised %s; nothing is lost", name, named(error))
 
 

@@ -105,7 +105,9 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
     model = _blueprint(config, spec)
     if env_step_us is not None:
         cost = ActingCost(env_step_us, forward_us(spec, config.model, sampling.num_envs_per_worker * spec.num_agents))
-    inference, why = choose_inference(sampling.inference, device != "cpu", cost)
+    # Policy workers of a number that was asked for are there.
+    wanted = "central" if sampling.policy_workers_per_policy > 1 else sampling.inference
+    inference, why = choose_inference(wanted, device != "cpu", cost)
     no_evaluation = config.benchmark.benchmark or config.run.serial_mode
     evaluators = 0 if no_evaluation else num_evaluators(config.evaluation)
     if misfit := rounds_misfit(config, spec.num_agents):

@@ -19,7 +19,7 @@ from sfactory.actor.multi_agent_split import team_stats
 from sfactory.env.actions import action_reader
 from sfactory.env.conversion import ObsWriter
 from sfactory.env.multi_agent import AgentsEnv, AgentsStep, Change, blank
-from sfactory.errors import SFactoryError, named
+from sfactory.errors import Passing, SFactoryError, named
 from sfactory.experiment.summary import finite
 from sfactory.inference.acting_policy import ActingPolicy
 from sfactory.messages import TRUE_OBJECTIVE, EpisodeExtras, ExtrasRefused
@@ -183,8 +183,10 @@ class Player:
     def _reset(self, number: int, seed: int | None) -> Sequence[Any]:
         try:
             observations = self._agents.reset(seed=seed)
+        except Passing:
+            raise
         # Foreign code may raise anything.
-        except Exception as error:
+        except BaseException as error:
             raise EnvFailed(f"{self._name}: reset() of episode {number} raised {named(error)}") from error
         self._activity.begin(observations)
         where = f"{self._name}, reset() of episode {number}"
@@ -198,8 +200,10 @@ class Player:
         try:
             observations, rewards, change = self._agents.step(actions)
             return observations, [float(reward) for reward in rewards], change
+        except Passing:
+            raise
         # Same reason as above.
-        except Exception as error:
+        except BaseException as error:
             raise EnvFailed(f"{self._name}: step {step} of episode {number} raised {named(error)}") from error
 
     def _stats(self, infos: Sequence[Any]) -> dict[str, float]:

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from sfactory.clock import now
+from sfactory.errors import Passing
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 QUESTION = signal.SIGUSR1
@@ -26,7 +27,7 @@ ECHO_S = 0.25
 FOR_MAIN = (*HANDLED, QUESTION)
 
 
-class Interrupted(BaseException):
+class Interrupted(Passing):
     """A signal arrived while ``Interrupts.raising``; not an Exception, so that nothing swallows it."""
 
 

@@ -10,6 +10,8 @@ from tests.support.trainer import to_argv
 # Flags of runs that start, learn and end in a few seconds, in one process each but for what probes the environment.
 SHORT: Mapping[str, object] = {
     "env": "sfactory_envs.synthetic.bandit:Bandit",
+    "inference": "central",
+    "task_defaults": False,
     "num_workers": 1,
     "num_envs_per_worker": 8,
     "rollout": 16,

@@ -46,6 +46,8 @@ WORDS = {ExitCode.DONE: "done", ExitCode.SIGINT: "interrupted", ExitCode.SIGTERM
 # Small enough that a run starts, trains and ends in a few seconds.
 CHEAP: Mapping[str, object] = {
     "env": "CartPole-v1",
+    "inference": "central",
+    "task_defaults": False,
     "num_workers": 2,
     "num_envs_per_worker": 8,
     "worker_num_splits": 2,

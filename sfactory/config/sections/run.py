@@ -23,6 +23,11 @@ class RunConfig:
         "what happens to an existing run of this name: resume continues it; restart archives it as NAME_oldNNNN; "
         "overwrite archives it, too, and replaces what an earlier overwrite archived (nothing else is ever deleted)",
     )
+    task_defaults: bool = flag(
+        True,
+        "flags that are not set get defaults for the kind of task, where no env family has its own: vector "
+        "observations, continuous actions, or images (docs/task_defaults.md); False: those listed here",
+    )
     serial_mode: bool = flag(
         False, "run everything in one process, repeatable bit by bit on a CPU; for debugging and small machines"
     )

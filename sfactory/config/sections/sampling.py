@@ -19,7 +19,7 @@ class SamplingConfig:
         2, "groups of envs per actor: one steps, others wait for actions; no effect with local inference", ge=1, le=64
     )
     inference: Literal["central", "local", "auto"] = flag(
-        "central",
+        "auto",
         "where actions are computed: central uses policy workers that serve all actors; local gives each actor a CPU "
         "copy of the policy; auto is local, or central where there is a GPU and choosing an action costs an actor a "
         "quarter or more of an environment's step",

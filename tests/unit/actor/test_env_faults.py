@@ -248,3 +248,24 @@ def test_without_fault_handling_the_exception_is_passed_on() -> None:
 
     with pytest.raises(Broken, match="step 2 fails"):
         play(split, used_slots(1))
+
+
+class Mute(Exception):
+    """An exception without a readable text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Mute()])
+def test_env_that_raises_more_than_an_exception_is_recreated(waits: list[float], error: BaseException) -> None:
+    class Raising(ScriptedEnv):
+        def step(self, action: int) -> Any:
+            raise error
+
+    split, record, _ = make_split([Raising(), ScriptedEnv()], EnvStock())
+
+    split.batch.step([0, 0])
+
+    assert split.batch.broken == [0]
+    assert (len(waits), record.counts()[0]) == (1, 1)

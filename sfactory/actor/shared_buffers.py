@@ -1,0 +1,74 @@
+"""Finds envs that hand out the same memory as observations, and copies what they return.
+
+A split keeps what its envs return until all of them have stepped. If they write into one buffer, of their class or
+module for example, every row would show the observation of the env that stepped last.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+
+def envs_that_share(observations: Sequence[Any], rows_per_env: int, blank: Any = None) -> tuple[int, int] | None:
+    """Two envs with arrays, or lists, that share memory in ``observations`` of all rows; None if there are none.
+
+    Rows of one env may share it: its agents may all see the same. Memory is compared by its bounds, so that interleaved
+    arrays count as shared. blank: an observation that is not the envs' own.
+    """
+    spans = sorted(
+        (*span, row // rows_per_env)
+        for row, obs in enumerate(observations)
+        if obs is not blank
+        for memory in _memories(obs)
+        if (span := _span(memory))[1] > span[0]
+    )
+    for index, (_, end, env) in enumerate(spans):
+        for begin, _, other in spans[index + 1 :]:
+            if begin >= end:
+                break
+            if other != env:
+                return min(env, other), max(env, other)
+    return None
+
+
+def _memories(obs: Any) -> Iterator[Any]:
+    """Arrays and lists of an observation."""
+    if isinstance(obs, np.ndarray | list):
+        yield obs
+    elif isinstance(obs, Mapping):
+        for part in obs.values():
+            yield from _memories(part)
+    elif isinstance(obs, tuple):
+        for part in obs:
+            yield from _memories(part)
+
+
+def _span(memory: Any) -> tuple[int, int]:
+    """Addresses of the first byte and of the one after the last; of a list its identity."""
+    return byte_bounds(memory) if isinstance(memory, np.ndarray) else (id(memory), id(memory) + 1)
+
+
+class CopiedObservations:
+    """An env, of one agent or of many, that returns copies of its observations."""
+
+    def __init__(self, env: Any, resets_with_info: bool) -> None:
+        """resets_with_info: ``reset`` returns (observation, info) and not observations alone."""
+        self._env, self._resets_with_info = env, resets_with_info
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def reset(self, **how: Any) -> Any:
+        """As the env's."""
+        shown = self._env.reset(**how)
+        return (copy.deepcopy(shown[0]), *shown[1:]) if self._resets_with_info else copy.deepcopy(shown)
+
+    def step(self, action: Any) -> Any:
+        """As the env's."""
+        observations, *others = self._env.step(action)
+        return copy.deepcopy(observations), *others

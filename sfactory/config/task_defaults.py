@@ -1,0 +1,67 @@
+"""Defaults of flags by kind of task, which the env's observations and actions decide.
+
+They were found by measuring over the tasks of docs/task_defaults.md. An env family knows its envs better, so they hold
+only where no family makes the env, and only for flags that nobody has set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+from sfactory.config.flags import config_of, values_of
+from sfactory.config.resolve import DEFAULT, Resolved
+from sfactory.config.validation import find_problems
+
+Kind = Literal["vector", "continuous", "images"]  # of EnvSpec
+
+_SLOW_US = 5000.0
+
+_PPO: Mapping[str, object] = {
+    "num_envs_per_worker": 16,
+    "batch_size": 256,
+    "num_batches_per_epoch": 4,
+    "num_epochs": 4,
+    "with_vtrace": False,
+    "shuffle_minibatches": True,
+    "learning_rate": 1e-3,
+    "ppo_clip_ratio": 0.2,
+    "max_grad_norm": 0.5,
+}
+# By kind: vector observations with discrete actions; Box actions; image observations.
+TASK_DEFAULTS: Mapping[Kind, Mapping[str, object]] = {
+    "vector": _PPO,
+    "continuous": _PPO,
+    "images": _PPO,
+}
+
+
+def wants_task_defaults(resolved: Resolved) -> bool:
+    """Whether flags may get defaults by kind of task."""
+    by_family = any(source.startswith("env family") for source in resolved.sources.values())
+    return resolved.config.run.task_defaults and not by_family and DEFAULT in resolved.sources.values()
+
+
+def with_task_defaults(resolved: Resolved, kind: Kind, step_us: float | None) -> Resolved:
+    """The config with the defaults of ``kind`` where the schema's would hold; their source is "task: <kind>".
+
+    A default that would clash with another flag is left out, with those of its kind that the clash names. step_us:
+    microseconds of an env step, if known; envs that are slow are heavy, too, so there are not more of them.
+    """
+    sources, config = resolved.sources, resolved.config
+    chosen = {name: value for name, value in TASK_DEFAULTS[kind].items() if sources[name] == DEFAULT}
+    if step_us is not None and step_us >= _SLOW_US:
+        chosen.pop("num_envs_per_worker", None)
+    before = values_of(config)
+    while chosen:
+        config = config_of(before | chosen)
+        clashing = chosen.keys() & {
+            name for problem in find_problems(config, chosen=resolved.given) for name in problem.flags
+        }
+        if not clashing:
+            break
+        chosen = {name: value for name, value in chosen.items() if name not in clashing}
+    else:
+        config = resolved.config
+    return dataclasses.replace(resolved, config=config, sources={**sources, **dict.fromkeys(chosen, f"task: {kind}")})

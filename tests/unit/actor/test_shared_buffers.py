@@ -1,0 +1,62 @@
+"""Envs that hand out the same memory do not see each other's observations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from sfactory.actor.env_batch import BaseBatch, EnvBatch
+from sfactory.actor.shared_buffers import envs_that_share
+
+
+class SharedBuffer(gymnasium.Env[Any, int]):
+    """Shows its number and its step in a buffer of all such envs: from the reset on, or from the first step on."""
+
+    observation_space = gymnasium.spaces.Box(-1e9, 1e9, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, number: int, buffer: Any, in_reset: bool) -> None:
+        self._number, self._buffer, self._in_reset, self._step = number, buffer, in_reset, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._step = 0
+        return self._show(self._in_reset), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        return self._show(True), 0.0, False, False, {}
+
+    def _show(self, shared: bool) -> Any:
+        shown = self._buffer if shared else [0.0, 0.0]
+        shown[0], shown[1] = self._number, self._step
+        return shown
+
+
+@pytest.mark.parametrize("in_reset", [True, False])
+@pytest.mark.parametrize("buffer", [np.zeros(2, np.float32), [0.0, 0.0]], ids=["array", "list"])
+def test_observations_in_a_shared_buffer_are_copied(
+    in_reset: bool, buffer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch: BaseBatch = EnvBatch([SharedBuffer(number, buffer, in_reset) for number in range(3)])
+
+    batch.reset([1, 2, 3])
+    lost = []
+    for _ in range(4):
+        batch.step([0, 0, 0])
+        lost.append(list(batch.broken))
+        assert [int(obs[0]) for obs in batch.observations] == [0, 1, 2]
+
+    assert lost == ([[], [], [], []] if in_reset else [[0, 1, 2], [], [], []])
+    assert caplog.text.count("same memory") == 1
+
+
+def test_rows_of_one_env_and_disjoint_views_share_nothing() -> None:
+    block = np.zeros((4, 3))
+    assert envs_that_share(list(block), 1) is None
+    assert envs_that_share([block[0], block[0], block[1], block[1]], 2) is None
+    assert envs_that_share([{"a": block[:2]}, ({"b": block[2]},), {"a": block[1:]}], 1) == (0, 2)
+    blank = np.zeros(3)
+    assert envs_that_share([blank, blank], 1, blank) is None
