@@ -50,4 +50,4 @@ def test_frozen_lake_is_solved_by_its_id(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_taxi_is_solved_by_its_id(tmp_path: Path) -> None:
-    assert train(tmp_path, "--env=Taxi-v3", "--train_for_env_steps=2000000") >= 7.0  # the optimum is 7.9 on average
+    assert train(tmp_path, "--env=Taxi-v4", "--train_for_env_steps=2000000") >= 7.0  # the optimum is 7.9 on average
