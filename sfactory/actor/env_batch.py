@@ -34,7 +34,7 @@ from sfactory.errors import Passing
 
 BeforeEach = Callable[[], None]
 
-_PROVING_STEPS = 3
+_PROVING_STEPS = 4  # the first reset counts as one
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +69,6 @@ class BaseBatch(abc.ABC):
     _writer: ObsWriter
     _first_env = 0
     _resets_with_info = True
-    _blank: Any = None  # what rows show without an observation of an env
 
     def __init__(self, envs: Sequence[Any], size: int) -> None:
         self.envs: list[Any] = list(envs)
@@ -86,9 +85,12 @@ class BaseBatch(abc.ABC):
         self.extras = ExtraStatsTracker()
         self._faults: FaultHandling | None = None
         self._rows_per_env = size // len(envs)
+        # Observations are copied until the first steps have shown that envs share no memory.
+        self._copies = len(self.envs) > 1
+        self._unproven = _PROVING_STEPS if self._copies else 0
+        for env, made in enumerate(envs):
+            self._install(env, made)
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
-        self._unproven = _PROVING_STEPS if len(self.envs) > 1 else 0  # steps in which envs may turn out to share memory
-        self._copies = False
 
     def handle_faults(self, faults: FaultHandling, first_env: int, writer: ObsWriter) -> None:
         """Recreate envs that raise; without this call the exception is passed on.
@@ -149,13 +151,12 @@ class BaseBatch(abc.ABC):
 
         A vector env is reset with the first seed: not every one takes more.
         """
-        for again in (False, True):
-            for index, (env, seed) in enumerate(zip(self.envs, seeds, strict=False)):
-                if before_each is not None:
-                    before_each()
-                self._begin(index, env.reset(seed=seed))
-            if again or not (self._unproven and self._found_sharing()):
-                return
+        for index, (env, seed) in enumerate(zip(self.envs, seeds, strict=False)):
+            if before_each is not None:
+                before_each()
+            self._begin(index, env.reset(seed=seed))
+        if self._unproven:
+            self._prove()
 
     def close(self, name: str) -> None:
         """Close every env of the batch called ``name``; an exception of one is logged and does not stop the others."""
@@ -167,31 +168,24 @@ class BaseBatch(abc.ABC):
         """Put ``made`` in the place of ``env``."""
         self.envs[env] = CopiedObservations(made, self._resets_with_info) if self._copies else made
 
-    def _found_sharing(self) -> bool:
-        """Whether envs were found just now that hand out the same memory; from now on they return copies."""
-        self._unproven -= 1
-        sharing = envs_that_share(self.observations, self._rows_per_env, self._blank)
-        if sharing is None:
-            return False
-        one, other = (self._first_env + env for env in sharing)
-        _log.warning(
-            "envs %d and %d of an actor return observations in the same memory, so that each would show the other's; "
-            "observations are copied from now on (return an array of its own from each step to save the copy)",
-            *(one, other),
-        )
-        self._unproven, self._copies = 0, True
-        for env, made in enumerate(self.envs):
-            self._install(env, made)
-        self._steps = [env.step for env in self.envs]
-        return True
-
     def _prove(self) -> None:
-        """After one of the first steps: if envs share memory, the step is lost, and every env is reset."""
-        if self._found_sharing():
-            for env in range(len(self.envs)):
-                self._reset(env)
-                self._discard(env)
-            self._settle()
+        """Look whether envs hand out the same memory: they go on to return copies, or else stop to."""
+        self._unproven -= 1
+        shown = [obs for env in self.envs for obs in env.shown(self._rows_per_env)]
+        if (sharing := envs_that_share(shown, self._rows_per_env)) is not None:
+            self._unproven = 0
+            one, other = (self._first_env + env for env in sharing)
+            _log.warning(
+                "envs %d and %d of an actor return observations in the same memory, where each would show the other's: "
+                "they are copied (return an array of its own from each step to save that)",
+                *(one, other),
+            )
+        elif not self._unproven:
+            self._copies = False
+            for index, env in enumerate(self.envs):
+                self.envs[index] = env.env
+                if self._steps[index] == env.step:  # and not a reset that takes its place
+                    self._steps[index] = env.env.step
 
     def _reset(self, env: int, seed: int | None = None) -> None:
         """Begin the next episode of ``env``; one that raises is recreated."""

@@ -18,12 +18,11 @@ def envs_that_share(observations: Sequence[Any], rows_per_env: int, blank: Any =
     """Two envs with arrays, or lists, that share memory in ``observations`` of all rows; None if there are none.
 
     Rows of one env may share it: its agents may all see the same. Memory is compared by its bounds, so that interleaved
-    arrays count as shared. blank: an observation that is not the envs' own.
+    arrays count as shared.
     """
     spans = sorted(
         (*span, row // rows_per_env)
         for row, obs in enumerate(observations)
-        if obs is not blank
         for memory in _memories(obs)
         if (span := _span(memory))[1] > span[0]
     )
@@ -54,21 +53,28 @@ def _span(memory: Any) -> tuple[int, int]:
 
 
 class CopiedObservations:
-    """An env, of one agent or of many, that returns copies of its observations."""
+    """An env, of one agent or of many, that returns copies of its observations. env: the env itself."""
 
     def __init__(self, env: Any, resets_with_info: bool) -> None:
         """resets_with_info: ``reset`` returns (observation, info) and not observations alone."""
-        self._env, self._resets_with_info = env, resets_with_info
+        self.env, self._resets_with_info = env, resets_with_info
+        self._shown: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
+        return getattr(self.env, name)
 
     def reset(self, **how: Any) -> Any:
         """As the env's."""
-        shown = self._env.reset(**how)
-        return (copy.deepcopy(shown[0]), *shown[1:]) if self._resets_with_info else copy.deepcopy(shown)
+        returned = self.env.reset(**how)
+        self._shown = returned[0] if self._resets_with_info else returned
+        copied = copy.deepcopy(self._shown)
+        return (copied, *returned[1:]) if self._resets_with_info else copied
 
     def step(self, action: Any) -> Any:
         """As the env's."""
-        observations, *others = self._env.step(action)
-        return copy.deepcopy(observations), *others
+        self._shown, *others = self.env.step(action)
+        return copy.deepcopy(self._shown), *others
+
+    def shown(self, rows: int) -> list[Any]:
+        """The observations of all ``rows`` as the env has returned them last."""
+        return [self._shown] if self._resets_with_info else list(self._shown)

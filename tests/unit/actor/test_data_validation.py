@@ -124,7 +124,7 @@ def test_each_kind_of_invalid_data_is_logged_once_with_env_and_key(caplog: pytes
     envs = [
         ScriptedEnv([], Faults(rewards={1: NAN, 3: INF})),
         ScriptedEnv([], Faults(shown={2: NAN_SHOWN, 4: INF_SHOWN})),
-        ScriptedEnv([], Faults(shown={2: NAN_SHOWN, 4: WIDE})),
+        ScriptedEnv([], Faults(shown={2: NAN_SHOWN.copy(), 4: WIDE})),
     ]
     split, record, slots = make_split(envs, EnvStock())
 

@@ -50,7 +50,7 @@ def test_a_video_shows_every_step_up_to_its_limit(
     result = play(capsys, "--save_video=True", *flags)
 
     decoded = decode(f"train_dir/run/{name}.mp4")
-    assert (result["video"], result["episodes"]) == (f"train_dir/run/{name}.mp4", episodes)
+    assert (result["video"], result["episodes"]) == (str(Path(f"train_dir/run/{name}.mp4").absolute()), episodes)
     assert decoded.pictures.shape == (frames, 48, 64, 3)
     assert decoded.fps == fps
     brightness = ([0, 10, 20, 30, 40, 50] * 3)[:frames]
@@ -94,7 +94,7 @@ def test_ctrl_c_in_or_after_the_play_leaves_a_whole_video(
     code = enjoy.main(["--experiment=run", "--save_video=True", *flags])
 
     result = json.loads(capsys.readouterr().out)
-    assert (code, result["episodes"], result["video"]) == (130, 2, str(REPLAY))
+    assert (code, result["episodes"], result["video"]) == (130, 2, str(REPLAY.absolute()))
     assert len(decode(REPLAY).pictures) == frames
 
 
