@@ -20,13 +20,15 @@ _SLOW_US = 5000.0
 
 _PPO: Mapping[str, object] = {
     "num_envs_per_worker": 16,
+    "rollout": 64,
     "batch_size": 256,
-    "num_batches_per_epoch": 4,
-    "num_epochs": 4,
+    "num_batches_per_epoch": 8,
+    "num_epochs": 6,
     "with_vtrace": False,
     "shuffle_minibatches": True,
-    "learning_rate": 1e-3,
+    "learning_rate": 5e-4,
     "ppo_clip_ratio": 0.2,
+    "exploration_loss_coeff": 0.01,
     "max_grad_norm": 0.5,
 }
 # By kind: vector observations with discrete actions; Box actions; image observations.
