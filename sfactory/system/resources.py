@@ -40,15 +40,21 @@ def require_cores(kept: int, have: int) -> None:
         )
 
 
-def require_memory(planned: int) -> None:
-    """Raise ResourceError if ``planned`` bytes of shared memory exceed 90% of the free memory."""
+def require_memory(planned: int, learning: int = 0) -> None:
+    """Raise ResourceError if ``planned`` and ``learning`` exceed 90% of the free memory, all in bytes.
+
+    planned: trajectories, batches and weights. learning: what an update takes in addition.
+    """
     have = available_memory()
-    if have is not None and planned > _SHARE * have:
-        raise ResourceError(
-            f"trajectories, batches and weights need {planned / 2**20:,.0f} MiB of memory, and "
-            f"{have / 2**20:,.0f} MiB are free; lower --num_workers, --num_envs_per_worker, --rollout, "
-            "--min_traj_buffers_per_worker, --batch_size or --replay_slots"
-        )
+    if have is None or planned + learning <= _SHARE * have:
+        return
+    update = f", and an update {learning / 2**20:,.0f} MiB" if learning else ""
+    fewer = "--microbatch_size (a divisor of --batch_size), " if learning > planned else ""
+    raise ResourceError(
+        f"trajectories, batches and weights need {planned / 2**20:,.0f} MiB of memory{update}, and "
+        f"{have / 2**20:,.0f} MiB are free; lower {fewer}--num_workers, --num_envs_per_worker, --rollout, "
+        "--min_traj_buffers_per_worker, --batch_size or --replay_slots"
+    )
 
 
 def raise_file_limit() -> None:

@@ -6,11 +6,15 @@ import os
 import resource
 from collections.abc import Iterator
 
+import gymnasium
+import numpy as np
 import pytest
 
 from sfactory.config.flags import config_of
+from sfactory.config.schema import ModelConfig
 from sfactory.errors import ResourceError
 from sfactory.planning.plan import plan_run, plan_sizes
+from sfactory.spec import EnvSpec
 from sfactory.system import resources
 from sfactory.system.cores import Cores
 from sfactory.system.resources import (
@@ -47,6 +51,17 @@ def test_plan_above_the_free_memory_is_refused(monkeypatch: pytest.MonkeyPatch) 
         require_memory(9 * GIB + GIB // 2)
     monkeypatch.setattr(resources, "available_memory", lambda: None)
     require_memory(2**60)
+
+
+def test_memory_of_an_update_over_large_images_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = gymnasium.spaces.Box(0, 255, (240, 320, 3), np.uint8)
+    spec = EnvSpec.of_spaces(screen, gymnasium.spaces.Discrete(3)).for_model(ModelConfig())
+    flags = {**FLAGS, "num_workers": 1, "inference": "local", "batch_size": 4096}
+    monkeypatch.setattr(resources, "available_memory", lambda: 12 * GIB)
+
+    with pytest.raises(ResourceError, match=r"an update 1[01],\d{3} MiB.*lower --microbatch_size"):
+        plan_sizes(config_of(flags), spec)
+    plan_sizes(config_of({**flags, "microbatch_size": 1024}), spec)
 
 
 def test_memory_of_replayed_trajectories_is_planned() -> None:
