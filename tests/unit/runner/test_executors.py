@@ -31,7 +31,9 @@ def interrupts() -> Iterator[Interrupts]:
 
 def context_of(folder: Path, interrupts: Interrupts, env_steps: int = 0, **flags: object) -> RunContext:
     """Of a run that resumes at ``env_steps``."""
-    config = config_of({"env": "any", "inference": "central", "device": "cpu", "encoder_mlp_layers": (8,), "num_workers": 1, **flags})
+    config = config_of(
+        {"env": "any", "inference": "central", "device": "cpu", "encoder_mlp_layers": (8,), "num_workers": 1, **flags}
+    )
     with RunDir.open(folder, f"run{env_steps}") as run_dir:
         return RunContext(
             config=config,

@@ -107,7 +107,7 @@ def test_too_few_open_files_are_refused() -> None:
     with pytest.raises(ResourceError, match="35 child processes needs 204 open files, and 200 are allowed"):
         require_handles(35)
     plan_with(num_workers=2)
-    with pytest.raises(ResourceError, match=f"needs {handles_needed(202)} open files, and 200 are allowed"):
+    with pytest.raises(ResourceError, match=f"needs {handles_needed(201)} open files, and 200 are allowed"):
         plan_with(num_workers=200)
     plan_with(num_workers=200, serial_mode=True)  # without child processes
 
