@@ -7,8 +7,9 @@ only where no family makes the env, and only for flags that nobody has set.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from sfactory.config.flags import config_of, values_of
 from sfactory.config.resolve import DEFAULT, Resolved
@@ -17,6 +18,7 @@ from sfactory.config.validation import find_problems
 Kind = Literal["vector", "continuous", "images"]  # of EnvSpec
 
 _SLOW_US = 5000.0
+_LARGEST = 8  # minibatches are at most so many times those of two actors
 
 _PPO: Mapping[str, object] = {
     "num_envs_per_worker": 16,
@@ -56,6 +58,8 @@ def with_task_defaults(resolved: Resolved, kind: Kind, step_us: float | None) ->
     if step_us is not None and step_us >= _SLOW_US:
         chosen.pop("num_envs_per_worker", None)
     before = values_of(config)
+    if "batch_size" in chosen:
+        chosen["batch_size"] = _batch_size(before | chosen)
     while chosen:
         config = config_of(before | chosen)
         clashing = chosen.keys() & {
@@ -67,3 +71,11 @@ def with_task_defaults(resolved: Resolved, kind: Kind, step_us: float | None) ->
     else:
         config = resolved.config
     return dataclasses.replace(resolved, config=config, sources={**sources, **dict.fromkeys(chosen, f"task: {kind}")})
+
+
+def _batch_size(values: Mapping[str, Any]) -> int:
+    """Minibatches so large that a dataset is a round of collection: with more actors it would be many policies old."""
+    round_steps = values["num_workers"] * values["num_envs_per_worker"] * values["rollout"]
+    datasets = round_steps / (values["batch_size"] * values["num_batches_per_epoch"])
+    times = min(2 ** math.ceil(math.log2(max(1.0, datasets))), _LARGEST)
+    return int(values["batch_size"] * times)

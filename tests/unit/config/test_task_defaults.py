@@ -11,11 +11,12 @@ from sfactory.config.resolve import DEFAULT, read_command_line
 from sfactory.config.task_defaults import TASK_DEFAULTS, Kind, wants_task_defaults, with_task_defaults
 
 ENV = "--env=sfactory_envs.synthetic.bandit:Bandit"
+TWO_ACTORS = "--num_workers=2"
 
 
 @pytest.mark.parametrize("kind", TASK_DEFAULTS)
 def test_flags_that_were_not_set_get_the_defaults_of_the_kind(kind: Kind) -> None:
-    resolved = with_task_defaults(read_command_line([ENV, "--num_epochs=7"]), kind, None)
+    resolved = with_task_defaults(read_command_line([ENV, TWO_ACTORS, "--num_epochs=7"]), kind, None)
 
     expected = {**TASK_DEFAULTS[kind], "num_epochs": 7}
     values = values_of(resolved.config)
@@ -37,6 +38,13 @@ def test_a_default_that_clashes_with_what_was_set_is_left_out(words: list[str], 
 
     assert resolved.sources[left_out] == DEFAULT
     assert resolved.sources["learning_rate"] == "task: vector"
+
+
+@pytest.mark.parametrize(("actors", "batch_size"), [(1, 256), (2, 256), (3, 512), (16, 2048), (64, 2048)])
+def test_a_dataset_is_a_round_of_all_actors(actors: int, batch_size: int) -> None:
+    resolved = with_task_defaults(read_command_line([ENV, f"--num_workers={actors}"]), "vector", None)
+
+    assert resolved.config.learner.batch_size == batch_size
 
 
 def test_slow_envs_are_not_multiplied() -> None:
