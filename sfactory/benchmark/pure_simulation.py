@@ -50,9 +50,9 @@ class _Simulator:
 class _Simulators(contextlib.AbstractContextManager["_Simulators"]):
     """All processes of one pure simulation. A context manager that kills them at exit."""
 
-    def __init__(self, env: str, limit_s: float) -> None:
+    def __init__(self, spawner: Spawner, env: str, limit_s: float) -> None:
         """``limit_s``: time limit for creating one env, for its reset, and for one sweep of steps."""
-        self._env, self._limit_s = env, limit_s
+        self._spawner, self._env, self._limit_s = spawner, env, limit_s
         self._all: list[_Simulator] = []
 
     def __exit__(self, *_: object) -> None:
@@ -61,14 +61,15 @@ class _Simulators(contextlib.AbstractContextManager["_Simulators"]):
         for simulator in self._all:
             simulator.process.join(5.0)
             simulator.receiver.close()
+        self._spawner.end_orphans(5.0)
 
-    def start(self, spawner: Spawner, name: str, row: StatusRow, *given: Any) -> None:
+    def start(self, name: str, row: StatusRow, *given: Any) -> None:
         """Start a process that runs ``_simulate(*given, ...)``."""
         # A signal between start and append would leave an untracked process behind.
         with signals_held_back():
-            receiver, sender = spawner.pipe()
+            receiver, sender = self._spawner.pipe()
             stack = StackDump()
-            process = spawner.process(_simulate, *given, stack, sender)
+            process = self._spawner.process(_simulate, *given, stack, sender)
             process.start()
             sender.close()
             self._all.append(_Simulator(name, process, receiver, row, stack, now()))
@@ -122,10 +123,10 @@ def pure_simulation(
     """Env steps per second of the processes and envs of ``sampling``; raises WorkerDied if one fails or hangs."""
     names = [f"sf-sim-{worker}" for worker in range(sampling.num_workers)]
     status, start_gate = StatusBoard(names), SharedEvent()
-    with _Simulators(factory.name, sampling.reset_timeout_seconds) as simulators:
+    with _Simulators(spawner, factory.name, sampling.reset_timeout_seconds) as simulators:
         for worker, name in enumerate(names):
             given = factory, worker, sampling, cores, seconds, start_gate, status
-            simulators.start(spawner, name, status.row(name), *given)
+            simulators.start(name, status.row(name), *given)
         simulators.answers()  # wait until all processes have created their envs, then start together
         start_gate.open()
         return sum(simulators.answers())

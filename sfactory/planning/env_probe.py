@@ -25,6 +25,8 @@ from sfactory.spec import EnvSpec
 
 log = logging.getLogger(__name__)
 
+_CLOSE_S = 5.0  # for an env's close(), which has answered by then
+
 
 class Probed(NamedTuple):
     """Facts about an env. step_us: microseconds of a step per agent; None without a measurement and for vector envs."""
@@ -57,6 +59,11 @@ def probe_env(
                 f"--env={factory.name}: not made, reset and stepped within --reset_timeout_seconds={timeout_s:g}"
             )
         answer = receiver.recv()
+        process.join(_CLOSE_S)
+        if process.exitcode != 0:
+            how = "does not return" if process.exitcode is None else f"ended its process: exit code {process.exitcode}"
+            where = f"; it hangs here:\n{stack.request(process).wait()}" if process.exitcode is None else ""
+            log.warning("--env=%s: close() %s; nothing is lost%s", factory.name, how, where)
     except EOFError:
         process.join(deadline.left)
         raise EnvError(
@@ -66,6 +73,7 @@ def probe_env(
     finally:
         process.kill()
         process.join(5.0)
+        spawner.end_orphans(5.0)
         receiver.close()
     if isinstance(answer, str):
         raise EnvError(answer)
@@ -74,26 +82,33 @@ def probe_env(
 
 def _probe_child(factory: EnvFactory, gpus: tuple[int, ...], timed: bool, stack: StackDump, sender: Any) -> None:
     prepare_process("sf-probe", stack)
-    try:
-        see_gpu_of(0, gpus)
-        answer: Probed | str = examine(factory, timed)
-    except SFactoryError as error:
-        answer = str(error)
-    except BaseException as error:
-        answer = f"--env={factory.name}: {named(error)}{raised_at(error, everywhere=True)}"
-    with contextlib.suppress(BrokenPipeError):  # main was interrupted and no longer listens
-        sender.send(answer)
-    sender.close()
+    with contextlib.ExitStack() as at_end:  # main is answered first: close() may hang, or end the process
+        try:
+            see_gpu_of(0, gpus)
+            answer: Probed | str = examine(factory, timed, at_end)
+        except SFactoryError as error:
+            answer = str(error)
+        except BaseException as error:
+            answer = f"--env={factory.name}: {named(error)}{raised_at(error, everywhere=True)}"
+        with contextlib.suppress(BrokenPipeError):  # main was interrupted and no longer listens
+            sender.send(answer)
+        sender.close()
     leave(0)
 
 
-def examine(factory: EnvFactory, timed: bool = False) -> Probed:
-    """Make an env and hold it to its interface; ``timed``: then step it for a moment. Raises EnvError."""
+def examine(factory: EnvFactory, timed: bool = False, at_end: contextlib.ExitStack | None = None) -> Probed:
+    """Make an env and hold it to its interface; ``timed``: then step it for a moment. Raises EnvError.
+
+    The env is closed with ``at_end``, by default when this returns.
+    """
+    if at_end is None:
+        with contextlib.ExitStack() as here:
+            return examine(factory, timed, here)
     name = f"--env={factory.name}"
     if factory.makes_vectors:
         vector = factory.vector(NUM_VECTOR_ENVS, seed=0)
         probed = Probed(check_vector_env(vector, name))
-        close_env(vector, name)
+        at_end.callback(close_env, vector, name)
         return probed
     env = factory.either()
     if isinstance(env, AgentsEnv):
@@ -104,5 +119,5 @@ def examine(factory: EnvFactory, timed: bool = False) -> Probed:
         raise EnvError(f"{name}: the factory returned a {type(env).__name__}; it must return a gymnasium.Env")
     step_us = env_step_us(env) if timed else None
     reward_shaping = default_reward_shaping(env)
-    close_env(env, name)
+    at_end.callback(close_env, env, name)
     return Probed(spec, step_us, reward_shaping)

@@ -5,7 +5,7 @@ docs/decisions/0001-start-method.md for the measurement.
 
 NOTE [Death of main]: a child holds the read end of a pipe, and only main has the write end. The kernel sends SIGKILL to
 the child when main's end is closed. So children die with main whatever they are doing, even inside C code that holds
-the interpreter's lock, and no thread has to watch main.
+the interpreter's lock, and no thread has to watch main. NOTE [End of main] has a second tie, for envs that close it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ import select
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
+from sfactory.clock import Deadline
 from sfactory.errors import (
     CannotSaveError,
     CheckpointError,
@@ -38,8 +39,10 @@ from sfactory.errors import (
     Starved,
     traceback_of,
 )
-from sfactory.process.signals import FOR_MAIN, set_process_name, signals_held_back
+from sfactory.process.orphans import OFTEN_S, adopt_orphans, children_of, send
+from sfactory.process.signals import leave_signals_to_main, set_process_name, signals_held_back
 from sfactory.process.stack_dump import StackDump
+from sfactory.process.watcher import ENVS_IN_MAIN, LOOK, MAIN, NO_ENVS_IN_MAIN, SOCKET_DIR, die_with_server
 from sfactory.shared.status import FailureBoard, StatusBoard
 from sfactory.system.resources import raise_file_limit
 
@@ -91,15 +94,18 @@ def _failure_text(error: BaseException) -> str:
 def prepare_process(name: str, stack: StackDump | None = None) -> None:
     """Name the process, have it die with main, leave signals to main, and stdout to results.
 
-    ``stack``: where the process writes its stacks when main asks for them.
+    Programs that an env starts get no file of ours. ``stack``: where the process writes its stacks when main asks for
+    them.
     """
     set_process_name(name)
     _die_with_main()
-    for signum in FOR_MAIN:
-        # A handler, not SIG_IGN, which programs that an env starts would inherit.
-        signal.signal(signum, _leave_it_to_main)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_MAIN)
+    die_with_server()
+    adopt_orphans()
+    leave_signals_to_main()
     os.dup2(2, 1)
+    for fd in set(map(int, os.listdir("/proc/self/fd"))) - {0, 1, 2}:  # those that the server was sent are inheritable
+        with contextlib.suppress(OSError):  # the folder itself was read by one
+            os.set_inheritable(fd, False)
     faulthandler.enable()
     if stack is not None:
         stack.answer()
@@ -129,10 +135,6 @@ def leave(code: int) -> None:
     os._exit(code)
 
 
-def _leave_it_to_main(signum: int, frame: FrameType | None) -> None:
-    """Do nothing: main gets the same signal."""
-
-
 def _die_with_main() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None, "a child is started by multiprocessing"
@@ -145,22 +147,23 @@ def _die_with_main() -> None:
         os._exit(int(ExitCode.FAULTS))
 
 
-_PRELOAD = ["torch", "numpy", "gymnasium", "faster_fifo", "sfactory.supervise.preload"]
+# The watcher splits off first. The last one is not imported from here: it would import everything.
+_PRELOAD = ["sfactory.process.fork_server", "torch", "numpy", "gymnasium", "faster_fifo", "sfactory.supervise.preload"]
 
-# See sfactory.supervise.preload; not imported from there, which would import everything.
-_SOCKET_DIR = "SFACTORY_SOCKET_DIR"
 _LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")  # the kernel takes 107 bytes for a socket
 
 
 class Spawner:
     """Starts processes; ``open`` it as early as possible, it imports torch in the background."""
 
+    _watcher: int | None = None  # process id; of this process, as the fork server is
+
     def __init__(self) -> None:
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOAD)
 
     def open(self) -> None:
-        """Raise the limit of open files, and start the server process, which ignores signals to the group.
+        """Raise the limit of open files, and start the server and its watcher, which ignore signals to the group.
 
         Raises ResourceError if the folder for temporary files has too long a path for sockets.
         """
@@ -171,10 +174,30 @@ class Spawner:
                 "and sockets in it would be too long; set a shorter one: TMPDIR=/tmp"
             )
         resource_tracker.ensure_running()
-        os.environ[_SOCKET_DIR] = util.get_temp_dir()
+        before = _server_pid()
+        os.environ.update({MAIN: str(os.getpid()), SOCKET_DIR: util.get_temp_dir()})
         with signals_held_back():
             forkserver.ensure_running()
-        del os.environ[_SOCKET_DIR]
+        del os.environ[MAIN], os.environ[SOCKET_DIR]
+        if _server_pid() != before:  # it is the watcher, then
+            Spawner._watcher = _server_pid()
+
+    def end_orphans(self, within_s: float = 0.0) -> None:
+        """Have what ended children have left behind ended, and wait ``within_s`` seconds for it at most."""
+        self._signal(LOOK)
+        deadline = Deadline(within_s)
+        # One child of the watcher is the server.
+        while self._watcher is not None and len(children_of(self._watcher)) > 1 and not deadline.passed:
+            time.sleep(OFTEN_S)
+
+    def envs_live_here(self, yes: bool) -> None:
+        """Whether envs live in this process from now on, so that what they start is ended if it is killed."""
+        self._signal(ENVS_IN_MAIN if yes else NO_ENVS_IN_MAIN)
+
+    def _signal(self, signum: signal.Signals) -> None:
+        # Once the watcher has ended, multiprocessing may have started a server without one.
+        if self._watcher is not None and _server_pid() == self._watcher:
+            send(self._watcher, signum)
 
     def process(self, target: Callable[..., None], *given: Any, name: str | None = None) -> ForkServerProcess:
         """A child that runs ``target(*given)`` once its ``start`` is called."""
@@ -183,3 +206,8 @@ class Spawner:
     def pipe(self) -> tuple[Any, Any]:
         """A one-way pipe: (read end, write end)."""
         return self._context.Pipe(duplex=False)
+
+
+def _server_pid() -> int:
+    """Of the process that multiprocessing has started as fork server, 0 if there is none."""
+    return forkserver._forkserver._forkserver_pid or 0  # type: ignore[attr-defined]

@@ -25,6 +25,7 @@ from sfactory.learner.learner_process import LearnerWorker
 from sfactory.learner.setup import LearnerSetup
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.planning.plan import device_of
+from sfactory.process.orphans import new_children_end
 from sfactory.process.signals import Interrupted, stdout_to_stderr
 from sfactory.runner.context import Executor, RunContext
 from sfactory.seeds import Branch, seed_at, seed_libraries
@@ -60,7 +61,7 @@ class SerialExecutor(Executor):
         done = False
         with contextlib.closing(self._reporter):
             try:
-                with self._watch, stdout_to_stderr(), self._envs:
+                with self._watch, stdout_to_stderr(), self._processes_of_envs_end(), self._envs:
                     if not self._context.observers.over:
                         self._make_workers()
                         self._announce_start()
@@ -75,6 +76,16 @@ class SerialExecutor(Executor):
                 interrupts.on_first = None
             self._reports.poll()
             return self._finish(failure, done)
+
+    @contextlib.contextmanager
+    def _processes_of_envs_end(self) -> Iterator[None]:
+        """End what envs have started inside, also if this process is killed. See NOTE [Processes of envs]."""
+        self._context.spawner.envs_live_here(True)
+        try:
+            with new_children_end():
+                yield
+        finally:
+            self._context.spawner.envs_live_here(False)
 
     def _make_workers(self) -> None:
         """Make all workers. Until then signals raise Interrupted; later the first ends the turns, the second raises."""

@@ -202,13 +202,17 @@ class ProcessGroup:
     def _reap(self, name: str) -> ProcessExit:
         process = self._children.pop(name).process
         process.join(_REAP_S)
+        self._spawner.end_orphans()
         code = process.exitcode
         if code != 0:
             self.cut_off.add(name)
         return ProcessExit(name, int(ExitCode.FAULTS) if code is None else code, self._shared.failures.read(name))
 
     def kill(self) -> list[str]:
-        """SIGKILL all children, and wait until they are gone; returns their names. No child starts later."""
+        """SIGKILL all children, and wait until they and what envs have started are gone; returns their names.
+
+        No child starts later.
+        """
         names = list(self._children)
         self._waiting.clear()
         for child in self._children.values():
@@ -216,6 +220,7 @@ class ProcessGroup:
         deadline = Deadline(_REAP_S)
         for child in self._children.values():
             child.process.join(deadline.left)
+        self._spawner.end_orphans(deadline.left)
         self.cut_off.update(names)
         self._children.clear()
         return names

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 import warnings
@@ -234,6 +235,35 @@ class Unclosable(Seesaw):
     def close(self) -> None:
         if process_name().startswith("sf-actor"):
             _FAULTS[self._how]()
+
+
+class StartsProcesses(Unhurried):
+    """Starts processes that sleep, and ends none: a program, one with a session of its own, a daemon, a forked child.
+
+    Their pids are lines of a file in ``folder`` that is called like the pid of its own process. Once there is a file
+    ``folder``/NAME, a step in the process of that name hangs. deaf: closes what files its process has, in its 20th step.
+    """
+
+    def __init__(self, folder: str, deaf: bool = False) -> None:
+        self._hangs, self._deaf, self._left = Path(folder) / process_name(), deaf, 20
+        programs = [subprocess.Popen(["sleep", "9999"], start_new_session=new_session) for new_session in (False, True)]
+        daemon = subprocess.run(
+            ["sh", "-c", "setsid sleep 9999 >/dev/null & echo $!"], stdout=subprocess.PIPE, text=True, check=True
+        )
+        forked = os.fork()
+        if forked == 0:
+            Path("/proc/self/comm").write_text("forked")
+            time.sleep(9999)
+        with (Path(folder) / str(os.getpid())).open("a") as file:
+            file.writelines(f"{pid}\n" for pid in (forked, *(program.pid for program in programs), daemon.stdout.strip()))
+
+    def step(self, action: Any) -> Step:
+        self._left -= 1
+        if self._deaf and self._left == 0:
+            os.closerange(3, 4096)
+        if self._hangs.exists():
+            time.sleep(9999)
+        return super().step(action)
 
 
 class FirstResets(Seesaw):

@@ -38,7 +38,7 @@ _POLL_S = 0.01
 _START_S = 240.0
 _PR_SET_PDEATHSIG = 1
 # These load libraries that a training run does without.
-_LEFT_OUT = ("sfactory.plot", "sfactory.__main__", "sfactory.supervise.preload")
+_LEFT_OUT = ("sfactory.plot", "sfactory.__main__", "sfactory.supervise.preload", "sfactory.process.fork_server")
 
 
 class WarmRun:

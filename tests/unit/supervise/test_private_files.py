@@ -12,7 +12,7 @@ import pytest
 
 from sfactory import atomic
 from sfactory.errors import ExitCode
-from sfactory.supervise.preload import _remove_sockets
+from sfactory.process.watcher import remove_sockets
 from tests.support.trainer import RunTrainer
 
 
@@ -67,6 +67,6 @@ def test_only_sockets_are_removed_with_the_fork_servers_folder(tmp_path: Path) -
     (folder / "inner").mkdir(parents=True)
     (folder / "mine").write_text("mine")
 
-    _remove_sockets(str(folder))
+    remove_sockets(str(folder))
 
     assert sorted(entry.name for entry in folder.iterdir()) == ["inner", "mine"]

@@ -1,0 +1,116 @@
+"""Ends the processes that envs have started once the process that they belong to has ended.
+
+NOTE [Processes of envs]: an env may start programs, fork, or use a pool of processes, and close() may not end them, or
+may never be called. Process groups would not find those with a session of their own, and Ctrl-Z would no longer reach
+a child of ours. So the kernel's rule for orphans is used: each child of ours adopts the orphans among its descendants
+(PR_SET_CHILD_SUBREAPER), so that all that an env starts stays below its actor; and when the actor ends, it becomes a
+child of the watcher (sfactory/process/watcher.py), the parent of the fork server. Every other child of the watcher has
+therefore outlived its actor. It is sent SIGTERM, and SIGKILL if that does not help within TERM_S. The same holds for the
+probe and evaluators. An adopted process that ends before its actor stays as a zombie until then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from sfactory.clock import Deadline
+
+_log = logging.getLogger(__name__)
+
+TERM_S = 1.0  # seconds from SIGTERM to SIGKILL
+END_S = 10.0  # a process that does not end within it, though it was sent SIGKILL, is left to the kernel
+OFTEN_S = 0.02  # between two looks while there are orphans
+
+PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans(yes: bool = True) -> None:
+    """Whether orphans among the descendants of this process become its children."""
+    prctl(_PR_SET_CHILD_SUBREAPER, int(yes))
+
+
+def prctl(option: int, value: int) -> None:
+    """Set an attribute of this process; raises OSError."""
+    if _LIBC.prctl(option, *(ctypes.c_ulong(argument) for argument in (value, 0, 0, 0))) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed: processes could outlive the run")
+
+
+def children_of(pid: int) -> set[int]:
+    """Process ids of the children of a process, those that have ended and were not waited for included."""
+    found: set[int] = set()
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):  # the thread has
+                found.update(map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()))
+    return found
+
+
+class Orphans:
+    """The children of this process other than ``kept``, which are to end. new: those that the last look has found."""
+
+    def __init__(self, kept: Collection[int] = ()) -> None:
+        self._kept, self._asked, self._grace = frozenset(kept), frozenset[int](), Deadline(0)
+        self.new: frozenset[int] = frozenset()
+
+    def look(self) -> bool:
+        """Ask new ones to end, and kill all if there were some for TERM_S; returns whether any is left."""
+        left = frozenset(pid for pid in children_of(os.getpid()) - self._kept if not has_ended(pid))
+        if not self._asked:
+            self._grace = Deadline(TERM_S)
+        self.new = left - self._asked
+        kill = self._grace.passed
+        for pid in left if kill else self.new:
+            send(pid, signal.SIGKILL if kill else signal.SIGTERM)
+        self._asked = left
+        return bool(left)
+
+    def message(self) -> str:
+        """Names the new ones, for the log."""
+        named = ", ".join(f"{_name_of(pid)} (process {pid})" for pid in sorted(self.new))
+        return f"left behind by an env, and ended: {named}"
+
+
+@contextlib.contextmanager
+def new_children_end() -> Iterator[None]:
+    """End, after the block, all children that this process has got inside, the orphans among their descendants too."""
+    orphans = Orphans(kept=children_of(os.getpid()))
+    adopt_orphans()
+    try:
+        yield
+    finally:
+        bound = Deadline(END_S)
+        while orphans.look() and not bound.passed:
+            if orphans.new:
+                _log.warning("%s", orphans.message())
+            time.sleep(OFTEN_S)
+        adopt_orphans(False)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a child of this process has ended; it is waited for then."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def send(pid: int, signum: signal.Signals) -> None:
+    """Send a signal to a process, if it is there and this user may."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signum)
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "?"

@@ -1,0 +1,157 @@
+"""The parent of the fork server: it ends what outlives its actor or the run. See NOTE [Processes of envs].
+
+NOTE [End of main]: at the end of main, however abrupt, the kernel wakes the watcher (PR_SET_PDEATHSIG). It kills the
+server, and all children die with the server: a second tie beside NOTE [Death of main], since an env may close the pipe.
+That kernel request is bound to the thread that forks, and the watcher and the server have one thread each. Then the
+watcher ends what comes to it, and removes the folder of the server's socket. It holds no pipe, which a process that an
+env has forked could keep open.
+
+In serial mode envs live in main. It ends their processes itself, and the watcher remembers them in case that main is
+killed; it misses those that main had started in the last REMEMBER_S.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import stat
+import time
+from pathlib import Path
+
+from sfactory.clock import Deadline
+from sfactory.errors import ExitCode
+from sfactory.process.orphans import (
+    END_S,
+    OFTEN_S,
+    PR_SET_PDEATHSIG,
+    Orphans,
+    adopt_orphans,
+    children_of,
+    has_ended,
+    prctl,
+    send,
+)
+from sfactory.process.signals import set_process_name
+
+LOOK = signal.SIGUSR1  # sent by main: a child has ended
+ENVS_IN_MAIN, NO_ENVS_IN_MAIN = signal.SIGUSR2, signal.SIGALRM  # sent by main: envs live in it from now on, or no more
+_AWAITED = {LOOK, ENVS_IN_MAIN, NO_ENVS_IN_MAIN, signal.SIGTERM, signal.SIGCHLD}
+MAIN, SOCKET_DIR = "SFACTORY_MAIN", "SFACTORY_SOCKET_DIR"  # variables that main sets: its pid, a folder to remove
+REMEMBER_S = 0.25
+_SELDOM_S = 5.0
+
+_server: int | None = None  # in the server and in all children: the server's pid
+
+
+def split() -> None:
+    """Split the process that main starts as its fork server into watcher and server; returns in the server."""
+    global _server
+    main, folder = os.environ.pop(MAIN, None), os.environ.pop(SOCKET_DIR, None)
+    if main is None:  # it was not started by a Spawner
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    adopt_orphans()
+    watcher, server = os.getpid(), os.fork()
+    if server == 0:
+        _die_with(watcher)
+        _server = os.getpid()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
+    try:
+        os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))  # the server's socket among them
+        set_process_name("sfactory-watch")
+        _watch(int(main), server)
+        if folder is not None:
+            remove_sockets(folder)
+    finally:
+        os._exit(int(ExitCode.DONE))
+
+
+def die_with_server() -> None:
+    """In a child: be killed when the server ends. See NOTE [End of main]."""
+    if _server is not None:
+        _die_with(_server)
+
+
+def remove_sockets(folder: str) -> None:
+    """Remove a folder that holds sockets alone; with anything else in it, it stays."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+                os.unlink(entry.path)
+        os.rmdir(folder)
+
+
+def _die_with(parent: int) -> None:
+    prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:  # it ended before the kernel was asked
+        os._exit(int(ExitCode.FAULTS))
+
+
+def _watch(main: int, server: int) -> None:
+    """End orphans until main or the server has ended, and then all that is left."""
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
+        _say("this kernel does not list children (CONFIG_PROC_CHILDREN): what envs leave behind is not ended")
+    orphans, of_main = Orphans(kept={server}), _OfMain(main)
+    bound: Deadline | None = None
+    while True:
+        left = orphans.look()
+        if bound is not None:
+            if not left or bound.passed:
+                return
+        elif has_ended(server) or os.getppid() != main:
+            send(server, signal.SIGKILL)
+            of_main.kill()
+            orphans, bound = Orphans(), Deadline(END_S)
+            continue
+        elif orphans.new:
+            _say(orphans.message())
+        pause_s = OFTEN_S if left else REMEMBER_S if of_main.on else _SELDOM_S
+        came = signal.sigtimedwait(_AWAITED, pause_s)
+        if came is not None and came.si_signo in (ENVS_IN_MAIN, NO_ENVS_IN_MAIN):
+            of_main.on = came.si_signo == ENVS_IN_MAIN
+        of_main.look()
+
+
+class _OfMain:
+    """The processes that main has started since the watcher began, as long as envs live in main."""
+
+    def __init__(self, main: int) -> None:
+        self.on = False
+        self._main, self._before = main, children_of(main)
+        self._found: dict[int, str] = {}  # when each was started, by pid
+
+    def look(self) -> None:
+        """Remember what is there, if it is on."""
+        if self.on and os.getppid() == self._main:
+            roots = children_of(self._main) - self._before
+            self._found = {pid: _started(pid) for root in roots for pid in _tree(root)}
+
+    def kill(self) -> None:
+        """Kill those that were found last, and what they have started since."""
+        for pid, started in self._found.items() if self.on else ():
+            if started and _started(pid) == started:  # no other process has its number now
+                for one in _tree(pid):
+                    send(one, signal.SIGKILL)
+
+
+def _tree(pid: int) -> set[int]:
+    return {pid}.union(*map(_tree, children_of(pid)))
+
+
+def _started(pid: int) -> str:
+    """When a process was started, in ticks of the kernel; "" if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _say(text: str) -> None:
+    """Write a line to stderr, unless that would block."""
+    if select.select([], [2], [], 0)[1]:
+        with contextlib.suppress(OSError):
+            os.write(2, f"[{time.strftime('%H:%M:%S')}] {text}\n".encode())

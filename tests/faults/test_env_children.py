@@ -1,0 +1,110 @@
+"""Processes that envs start, fork or make daemons end with the process of the env, and with the run, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.proc import marked
+from sfactory.errors import ExitCode
+from tests.support.long import long
+from tests.support.process_states import wait_until_all_work
+from tests.support.processes import eventually
+from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun, within
+
+GONE_S = within(3.0)
+EACH = 4  # processes of an env
+
+
+class Started:
+    """A run of StartsProcesses with two envs in each of two actors, and what these have started."""
+
+    def __init__(self, run_trainer: RunTrainer, folder: Path, deaf: bool = False, **flags: Any) -> None:
+        self.folder = folder / "pids"
+        self.folder.mkdir()
+        self._kwargs = {"folder": str(self.folder), "deaf": deaf}
+        env = {"env": "tests.support.envs:StartsProcesses", "env_kwargs": self._kwargs, "num_envs_per_worker": 2}
+        self.run: TrainerRun = run_trainer(**{"batch_size": 64, **env, **flags})
+
+    def of(self, process: int) -> set[int]:
+        """All that the envs of a process of the run have started so far."""
+        path = self.folder / str(process)
+        return set(map(int, path.read_text().split())) if path.exists() else set()
+
+    def alive(self, *processes: int) -> set[int]:
+        """What of the processes' envs lives; of all that there were by default."""
+        known = processes or tuple(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
+        return set().union(*map(self.of, known)) & marked(self.run.mark).keys()
+
+    def assert_replaced(self, name: str, before: int) -> None:
+        """The process is replaced by one whose envs have processes, and those of its predecessor are gone."""
+        self.run.wait_until(lambda: len(self.alive(self.run.processes().get(name, before))) == 2 * EACH)
+        assert eventually(lambda: self.run.pid_of(name) != before, GONE_S)
+        gone = eventually(lambda: not self.alive(before), GONE_S)
+        assert gone, self.run.report(f"still alive: {self.alive(before)}")
+
+
+def test_what_envs_start_ends_with_their_actor_and_an_interrupted_run(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    started = Started(run_trainer, tmp_path, train_for_env_steps=ENDLESS, step_timeout_seconds=3)
+    run = started.run
+    wait_until_all_work(run)
+    killed, hung = run.pid_of("sf-actor-0"), run.pid_of("sf-actor-1")
+    assert started.alive() == started.alive(killed, hung), run.report("what the probe's env has started is left")
+    assert len(started.alive(killed)) == 2 * EACH
+    # A forked process has no handler of ours: it ends as its parent expects.
+    forked = int((started.folder / str(hung)).read_text().split()[0])
+    os.kill(forked, signal.SIGTERM)
+    assert eventually(lambda: forked not in marked(run.mark), GONE_S)
+
+    os.kill(killed, signal.SIGKILL)
+
+    started.assert_replaced("sf-actor-0", killed)
+    assert len(started.alive(hung)) == 2 * EACH - 1, run.report("what another actor's envs have started has ended")
+    run.wait_until("left behind by an env, and ended: .*sleep")
+
+    (started.folder / "sf-actor-1").touch()
+    run.wait_until("sf-actor-1 hung here")
+    (started.folder / "sf-actor-1").unlink()
+
+    started.assert_replaced("sf-actor-1", hung)
+    run.signal_group(signal.SIGINT)
+    run.wait()
+    assert not started.alive(), run.report("main has not waited for them")
+    run.assert_ended(ExitCode.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("serial", "end"), [(False, None), (True, None), long(False, signal.SIGTERM), long(True, signal.SIGTERM)]
+)
+def test_nothing_that_envs_have_started_is_left_when_main_has_ended(
+    run_trainer: RunTrainer, tmp_path: Path, serial: bool, end: signal.Signals | None
+) -> None:
+    limit = 500 if end is None else ENDLESS
+    started = Started(run_trainer, tmp_path, train_for_env_steps=limit, serial_mode=serial)
+    if end is not None:
+        started.run.wait_until_training()
+        started.run.signal_main(end)
+    code = started.run.wait()
+
+    assert not started.alive(), started.run.report("main has not waited for them")
+    started.run.assert_ended(ExitCode.DONE if end is None else ExitCode.SIGTERM)
+    assert code == (ExitCode.DONE if end is None else ExitCode.SIGTERM)
+
+
+# An env that closes the files of its process also closes the pipe by which its actor would end with main.
+@pytest.mark.parametrize(("serial", "deaf"), [(False, True), (True, False), long(False, False)])
+def test_nothing_that_envs_have_started_is_left_when_main_is_killed(
+    run_trainer: RunTrainer, tmp_path: Path, serial: bool, deaf: bool
+) -> None:
+    started = Started(run_trainer, tmp_path, deaf, train_for_env_steps=ENDLESS, serial_mode=serial)
+    started.run.wait_until_training()
+    assert started.alive()
+
+    started.run.kill("sf-main")
+
+    assert started.run.wait() == -signal.SIGKILL
+    started.run.assert_clean()
