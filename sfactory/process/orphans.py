@@ -5,8 +5,8 @@ may never be called. Process groups would not find those with a session of their
 a child of ours. So the kernel's rule for orphans is used: each child of ours adopts the orphans among its descendants
 (PR_SET_CHILD_SUBREAPER), so that all that an env starts stays below its actor; and when the actor ends, it becomes a
 child of the watcher (sfactory/process/watcher.py), the parent of the fork server. Every other child of the watcher has
-therefore outlived its actor. It is sent SIGTERM, and SIGKILL if that does not help within TERM_S. The same holds for the
-probe and evaluators. An adopted process that ends before its actor stays as a zombie until then.
+therefore outlived its actor. It is sent SIGTERM, and SIGKILL if that does not help within TERM_S. The same holds for
+the probe and evaluators. An adopted process that ends before its actor stays as a zombie until then.
 """
 
 from __future__ import annotations

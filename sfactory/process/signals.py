@@ -52,16 +52,12 @@ class Interrupts:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
-        global _handling
-        _handling = True
         for signum in HANDLED:
             self._previous[signum] = signal.signal(signum, self._handle)
         self._previous[QUESTION] = signal.signal(QUESTION, self._ask)
         return self
 
     def __exit__(self, *_: object) -> None:
-        global _handling
-        _handling = False
         self.raising = self.raising_again = False
         # After a signal the process ends, and another one must not change how. At its end the interpreter replaces
         # Python's handlers by the default, but not SIG_IGN.
@@ -106,13 +102,8 @@ class Interrupts:
         self.asked = True
 
 
-_handling = False  # whether this process has handlers of this module
-
-
 def leave_signals_to_main() -> None:
     """In a child: do nothing when a signal for main comes. Programs that an env starts do not inherit that."""
-    global _handling
-    _handling = True
     for signum in FOR_MAIN:
         signal.signal(signum, _leave_it_to_main)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_MAIN)
@@ -124,10 +115,9 @@ def _leave_it_to_main(signum: int, frame: FrameType | None) -> None:
 
 def _in_forked() -> None:
     """A process that an env forks ends by SIGTERM, as its terminate() expects. Ctrl-C is left to main, as in actors."""
-    global _handling
-    if _handling:
-        _handling = False
-        for signum in FOR_MAIN:
+    for signum in FOR_MAIN:
+        handler = signal.getsignal(signum)
+        if handler is _leave_it_to_main or isinstance(getattr(handler, "__self__", None), Interrupts):
             ends = signum in (signal.SIGTERM, signal.SIGHUP)
             signal.signal(signum, signal.SIG_DFL if ends else _leave_it_to_main)
 

@@ -42,7 +42,7 @@ from sfactory.errors import (
 from sfactory.process.orphans import OFTEN_S, adopt_orphans, children_of, send
 from sfactory.process.signals import leave_signals_to_main, set_process_name, signals_held_back
 from sfactory.process.stack_dump import StackDump
-from sfactory.process.watcher import ENVS_IN_MAIN, LOOK, MAIN, NO_ENVS_IN_MAIN, SOCKET_DIR, die_with_server
+from sfactory.process.watcher import ENVS_IN_MAIN, LOOK, MAIN, NO_ENVS_IN_MAIN, SOCKET_DIR
 from sfactory.shared.status import FailureBoard, StatusBoard
 from sfactory.system.resources import raise_file_limit
 
@@ -99,7 +99,6 @@ def prepare_process(name: str, stack: StackDump | None = None) -> None:
     """
     set_process_name(name)
     _die_with_main()
-    die_with_server()
     adopt_orphans()
     leave_signals_to_main()
     os.dup2(2, 1)

@@ -13,6 +13,7 @@ killed; it misses those that main had started in the last REMEMBER_S.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import signal
@@ -42,12 +43,9 @@ MAIN, SOCKET_DIR = "SFACTORY_MAIN", "SFACTORY_SOCKET_DIR"  # variables that main
 REMEMBER_S = 0.25
 _SELDOM_S = 5.0
 
-_server: int | None = None  # in the server and in all children: the server's pid
-
 
 def split() -> None:
     """Split the process that main starts as its fork server into watcher and server; returns in the server."""
-    global _server
     main, folder = os.environ.pop(MAIN, None), os.environ.pop(SOCKET_DIR, None)
     if main is None:  # it was not started by a Spawner
         return
@@ -57,7 +55,7 @@ def split() -> None:
     watcher, server = os.getpid(), os.fork()
     if server == 0:
         _die_with(watcher)
-        _server = os.getpid()
+        os.register_at_fork(after_in_child=functools.partial(_tie, watcher, os.getpid()))
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
     try:
@@ -70,10 +68,10 @@ def split() -> None:
         os._exit(int(ExitCode.DONE))
 
 
-def die_with_server() -> None:
-    """In a child: be killed when the server ends. See NOTE [End of main]."""
-    if _server is not None:
-        _die_with(_server)
+def _tie(watcher: int, server: int) -> None:
+    """Have a child of the server die with it; nothing in what that child forks. See NOTE [End of main]."""
+    if os.getppid() in (server, watcher):  # the latter if the server has ended
+        _die_with(server)
 
 
 def remove_sockets(folder: str) -> None:

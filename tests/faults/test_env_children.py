@@ -1,4 +1,4 @@
-"""Processes that envs start, fork or make daemons end with the process of the env, and with the run, however it ends."""
+"""Programs, daemons and forked processes of envs end with the process of the env, and with the run, however it ends."""
 
 from __future__ import annotations
 
@@ -42,8 +42,12 @@ class Started:
 
     def assert_replaced(self, name: str, before: int) -> None:
         """The process is replaced by one whose envs have processes, and those of its predecessor are gone."""
-        self.run.wait_until(lambda: len(self.alive(self.run.processes().get(name, before))) == 2 * EACH)
-        assert eventually(lambda: self.run.pid_of(name) != before, GONE_S)
+
+        def replaced() -> bool:
+            now = self.run.processes().get(name, before)
+            return now != before and len(self.alive(now)) == 2 * EACH
+
+        self.run.wait_until(replaced)
         gone = eventually(lambda: not self.alive(before), GONE_S)
         assert gone, self.run.report(f"still alive: {self.alive(before)}")
 

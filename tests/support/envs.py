@@ -241,7 +241,7 @@ class StartsProcesses(Unhurried):
     """Starts processes that sleep, and ends none: a program, one with a session of its own, a daemon, a forked child.
 
     Their pids are lines of a file in ``folder`` that is called like the pid of its own process. Once there is a file
-    ``folder``/NAME, a step in the process of that name hangs. deaf: closes what files its process has, in its 20th step.
+    ``folder``/NAME, a step in the process of that name hangs. deaf: closes all files of its process in its 20th step.
     """
 
     def __init__(self, folder: str, deaf: bool = False) -> None:
@@ -255,7 +255,9 @@ class StartsProcesses(Unhurried):
             Path("/proc/self/comm").write_text("forked")
             time.sleep(9999)
         with (Path(folder) / str(os.getpid())).open("a") as file:
-            file.writelines(f"{pid}\n" for pid in (forked, *(program.pid for program in programs), daemon.stdout.strip()))
+            file.writelines(
+                f"{pid}\n" for pid in (forked, *(program.pid for program in programs), daemon.stdout.strip())
+            )
 
     def step(self, action: Any) -> Step:
         self._left -= 1
