@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scripts.proc import marked
+from scripts.proc import PROC, marked
 from sfactory.errors import ExitCode
 from tests.support.long import long
 from tests.support.process_states import wait_until_all_work
@@ -106,7 +106,10 @@ def test_nothing_that_envs_have_started_is_left_when_main_is_killed(
 ) -> None:
     started = Started(run_trainer, tmp_path, deaf, train_for_env_steps=ENDLESS, serial_mode=serial)
     started.run.wait_until_training()
-    assert started.alive()
+    programs = [pid for pid in started.alive() if (PROC / str(pid) / "comm").read_text() == "sleep\n"]
+    assert len(programs) == 2 * 2 * 3
+    open_files = {name for pid in programs for name in os.listdir(PROC / str(pid) / "fd")}
+    assert open_files <= {"0", "1", "2"}, started.run.report("programs have inherited files of ours")
 
     started.run.kill("sf-main")
 

@@ -246,10 +246,10 @@ class StartsProcesses(Unhurried):
 
     def __init__(self, folder: str, deaf: bool = False) -> None:
         self._hangs, self._deaf, self._left = Path(folder) / process_name(), deaf, 20
-        programs = [subprocess.Popen(["sleep", "9999"], start_new_session=new_session) for new_session in (False, True)]
-        daemon = subprocess.run(
-            ["sh", "-c", "setsid sleep 9999 >/dev/null & echo $!"], stdout=subprocess.PIPE, text=True, check=True
-        )
+        inherit: dict[str, Any] = {"close_fds": False}  # as programs that are started from C do
+        programs = [subprocess.Popen(["sleep", "9999"], start_new_session=own, **inherit) for own in (False, True)]
+        command = ["sh", "-c", "setsid sleep 9999 >/dev/null & echo $!"]
+        daemon = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, **inherit)
         forked = os.fork()
         if forked == 0:
             Path("/proc/self/comm").write_text("forked")

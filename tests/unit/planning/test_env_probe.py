@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -14,6 +16,7 @@ import pytest
 
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import EnvError
+from sfactory.planning import env_probe
 from sfactory.planning.env_probe import examine, probe_env
 from sfactory.process.spawn import Spawner
 from tests.support.scripted_env import ScriptedEnv
@@ -41,6 +44,21 @@ def suicidal() -> None:
 
 def sleepy() -> None:
     time.sleep(20)  # longer than its time; it ends even if the probe waits for it
+
+
+class Unclosable(ScriptedEnv):
+    """Starts a program, whose pid it writes into the file ``started``; its close() does not return, or is the end."""
+
+    def __init__(self, started: str, hangs: bool) -> None:
+        super().__init__([(1, "terminated")])
+        program = subprocess.Popen(["sleep", "9999"], start_new_session=True)
+        Path(started).write_text(str(program.pid))
+        self._hangs = hangs
+
+    def close(self) -> None:
+        if self._hangs:
+            time.sleep(20)
+        os._exit(7)
 
 
 def unmakeable() -> None:
@@ -98,6 +116,34 @@ def test_an_env_that_hangs_is_refused_when_its_time_is_up_and_the_place_is_shown
         probe_env(spawner, factory_of("sleepy"), 2)
 
     assert re.search(r"sf-probe hung here:\n.*test_env_probe\.py\", line \d+ in sleepy", caplog.text, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("hangs", "warning"),
+    [
+        (
+            True,
+            r"close\(\) does not return; nothing is lost; it hangs here:\n.*test_env_probe\.py\", line \d+ in close",
+        ),
+        (False, r"close\(\) ended its process: exit code 7; nothing is lost$"),
+    ],
+    ids=("hangs", "dies"),
+)
+def test_an_env_that_cannot_be_closed_is_used_all_the_same(
+    spawner: Spawner,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    hangs: bool,
+    warning: str,
+) -> None:
+    monkeypatch.setattr(env_probe, "_CLOSE_S", 5.0 if not hangs else 0.5)
+
+    started = tmp_path / "started"
+    assert probe_env(spawner, factory_of("Unclosable", started=str(started), hangs=hangs), BOUND_S).spec.actions
+
+    assert re.search(rf"--env={HERE}:Unclosable: {warning}", caplog.text.rstrip(), re.DOTALL)
+    assert not Path(f"/proc/{started.read_text()}").exists()  # what it has started is gone before actors start
 
 
 @pytest.mark.parametrize(
