@@ -59,6 +59,6 @@ def marked(mark: str) -> dict[int, str]:
 def _name(folder: Path) -> str:
     command = (folder / "cmdline").read_bytes().decode(errors="replace")
     name = (folder / "comm").read_text().strip()
-    if name.startswith("sf-"):
+    if name.startswith(("sf-", "sfactory-")):
         return name
     return next((known for part, known in _UNNAMED.items() if part in command), name)

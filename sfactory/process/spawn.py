@@ -173,6 +173,10 @@ class Spawner:
                 "and sockets in it would be too long; set a shorter one: TMPDIR=/tmp"
             )
         resource_tracker.ensure_running()
+        self._start_server()
+
+    def _start_server(self) -> None:
+        """Start the server and its watcher if they do not run, or have ended."""
         before = _server_pid()
         os.environ.update({MAIN: str(os.getpid()), SOCKET_DIR: util.get_temp_dir()})
         with signals_held_back():
@@ -194,12 +198,12 @@ class Spawner:
         self._signal(ENVS_IN_MAIN if yes else NO_ENVS_IN_MAIN)
 
     def _signal(self, signum: signal.Signals) -> None:
-        # Once the watcher has ended, multiprocessing may have started a server without one.
         if self._watcher is not None and _server_pid() == self._watcher:
             send(self._watcher, signum)
 
     def process(self, target: Callable[..., None], *given: Any, name: str | None = None) -> ForkServerProcess:
         """A child that runs ``target(*given)`` once its ``start`` is called."""
+        self._start_server()  # without a watcher, multiprocessing would start one that has ended
         return self._context.Process(target=target, args=given, name=name)
 
     def pipe(self) -> tuple[Any, Any]:

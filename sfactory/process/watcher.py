@@ -41,7 +41,7 @@ ENVS_IN_MAIN, NO_ENVS_IN_MAIN = signal.SIGUSR2, signal.SIGALRM  # sent by main: 
 _AWAITED = {LOOK, ENVS_IN_MAIN, NO_ENVS_IN_MAIN, signal.SIGTERM, signal.SIGCHLD}
 MAIN, SOCKET_DIR = "SFACTORY_MAIN", "SFACTORY_SOCKET_DIR"  # variables that main sets: its pid, a folder to remove
 REMEMBER_S = 0.25
-_SELDOM_S = 5.0
+_SELDOM_S = 60.0  # signals end the wait
 
 
 def split() -> None:
@@ -62,7 +62,7 @@ def split() -> None:
         os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))  # the server's socket among them
         set_process_name("sfactory-watch")
         _watch(int(main), server)
-        if folder is not None:
+        if folder is not None and os.getppid() != int(main):  # otherwise main may start another server
             remove_sockets(folder)
     finally:
         os._exit(int(ExitCode.DONE))

@@ -177,7 +177,10 @@ class ProcessGroup:
         spec = ChildSpec(name, status, failures, niceness, stack, work.log_path)
         started_at = now()
         process = self._spawner.process(child_main, spec, role, *given, name=name)
-        process.start()
+        try:
+            process.start()
+        except (EOFError, ConnectionError) as error:
+            raise WorkerDied(f"{name} was not started: the fork server has ended; was it killed?") from error
         self._children[name] = ChildProcess(name, process, row, stack, started_at)
 
     @property

@@ -11,6 +11,7 @@ import pytest
 
 from scripts.proc import PROC, marked
 from sfactory.errors import ExitCode
+from sfactory.process.orphans import children_of
 from tests.support.long import long
 from tests.support.process_states import wait_until_all_work
 from tests.support.processes import eventually
@@ -97,6 +98,21 @@ def test_nothing_that_envs_have_started_is_left_when_main_has_ended(
     assert not started.alive(), started.run.report("main has not waited for them")
     started.run.assert_ended(ExitCode.DONE if end is None else ExitCode.SIGTERM)
     assert code == (ExitCode.DONE if end is None else ExitCode.SIGTERM)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("server", [True, False])
+def test_run_ends_when_its_fork_server_or_the_watcher_of_it_is_killed(run_trainer: RunTrainer, server: bool) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS)
+    run.wait_until_training()
+    (watcher,) = [pid for pid, name in marked(run.mark).items() if name == "sfactory-watch"]
+
+    os.kill(min(children_of(watcher)) if server else watcher, signal.SIGKILL)
+
+    # Main sees the end of a learner first, or that of a worker, which it cannot replace.
+    code = run.wait()
+    assert code in (ExitCode.LEARNER, ExitCode.FAULTS)
+    run.assert_ended(ExitCode(code))
 
 
 # An env that closes the files of its process also closes the pipe by which its actor would end with main.

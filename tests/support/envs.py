@@ -240,15 +240,16 @@ class Unclosable(Seesaw):
 class StartsProcesses(Unhurried):
     """Starts processes that sleep, and ends none: a program, one with a session of its own, a daemon, a forked child.
 
+    The daemon ignores SIGTERM, and programs inherit all files that are inheritable, as those do that C starts.
     Their pids are lines of a file in ``folder`` that is called like the pid of its own process. Once there is a file
     ``folder``/NAME, a step in the process of that name hangs. deaf: closes all files of its process in its 20th step.
     """
 
     def __init__(self, folder: str, deaf: bool = False) -> None:
         self._hangs, self._deaf, self._left = Path(folder) / process_name(), deaf, 20
-        inherit: dict[str, Any] = {"close_fds": False}  # as programs that are started from C do
+        inherit: dict[str, Any] = {"close_fds": False}
         programs = [subprocess.Popen(["sleep", "9999"], start_new_session=own, **inherit) for own in (False, True)]
-        command = ["sh", "-c", "setsid sleep 9999 >/dev/null & echo $!"]
+        command = ["sh", "-c", "trap '' TERM; setsid sleep 9999 >/dev/null & echo $!"]
         daemon = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, **inherit)
         forked = os.fork()
         if forked == 0:
