@@ -19,6 +19,7 @@ import select
 import signal
 import stat
 import time
+import traceback
 from pathlib import Path
 
 from sfactory.clock import Deadline
@@ -64,6 +65,8 @@ def split() -> None:
         _watch(int(main), server)
         if folder is not None and os.getppid() != int(main):  # otherwise main may start another server
             remove_sockets(folder)
+    except Exception:
+        traceback.print_exc()
     finally:
         os._exit(int(ExitCode.DONE))
 
