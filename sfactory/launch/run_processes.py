@@ -161,8 +161,8 @@ class LocalRuns:
         self._running.clear()
         for running in left:
             _send(running, signal.SIGKILL)
-        # The watcher of a run ends what envs have started, cleans up and ends by itself. What is left all the same is in
-        # the session of a process that has not been waited for, so its pid cannot have been reused.
+        # The watcher of a run ends what envs have started, cleans up and ends by itself. What is left all the same is
+        # in the session of a process that has not been waited for, so its pid cannot have been reused.
         ends = Deadline(_CLEAN_UP_S)
         not_ended = {running.pid_fd for running in left}
         while not_ended and not ends.passed:

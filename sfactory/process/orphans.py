@@ -61,13 +61,13 @@ class Orphans:
         self._kept, self._asked, self._grace = frozenset(kept), frozenset[int](), Deadline(0)
         self.new: frozenset[int] = frozenset()
 
-    def look(self) -> bool:
-        """Ask new ones to end, and kill all if there were some for TERM_S; returns whether any is left."""
+    def look(self, at_once: bool = False) -> bool:
+        """Ask new ones to end; kill all if there were some for TERM_S, or ``at_once``; returns whether any is left."""
         left = frozenset(pid for pid in children_of(os.getpid()) - self._kept if not has_ended(pid))
         if not self._asked:
             self._grace = Deadline(TERM_S)
         self.new = left - self._asked
-        kill = self._grace.passed
+        kill = at_once or self._grace.passed
         for pid in left if kill else self.new:
             send(pid, signal.SIGKILL if kill else signal.SIGTERM)
         self._asked = left
@@ -88,11 +88,14 @@ def new_children_end() -> Iterator[None]:
         yield
     finally:
         bound = Deadline(END_S)
-        while orphans.look() and not bound.passed:
-            if orphans.new:
-                _log.warning("%s", orphans.message())
-            time.sleep(OFTEN_S)
-        adopt_orphans(False)
+        try:
+            while orphans.look() and not bound.passed:
+                if orphans.new:
+                    _log.warning("%s", orphans.message())
+                time.sleep(OFTEN_S)
+        finally:
+            orphans.look(at_once=True)  # after a second signal
+            adopt_orphans(False)
 
 
 def has_ended(pid: int) -> bool:

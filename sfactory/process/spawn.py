@@ -174,6 +174,10 @@ class Spawner:
             )
         resource_tracker.ensure_running()
         self._start_server()
+        if self._watcher is None:
+            logging.getLogger(__name__).warning(
+                "this program has a fork server of its own, which is used: what envs leave behind is not ended"
+            )
 
     def _start_server(self) -> None:
         """Start the server and its watcher if they do not run, or have ended."""

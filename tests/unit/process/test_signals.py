@@ -50,6 +50,26 @@ def test_a_later_signal_and_another_one_are_second_signals(
     assert (interrupts.count, interrupts.exit_code) == (2, 130)
 
 
+def test_a_forked_process_ends_by_sigterm_and_leaves_ctrl_c_to_main(interrupts: Interrupts) -> None:
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writer, b"!")
+            time.sleep(60)
+        finally:
+            os._exit(0)
+    os.read(reader, 1)
+
+    os.kill(pid, signal.SIGINT)
+    os.kill(pid, signal.SIGTERM)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
+    assert interrupts.count == 0
+    os.close(reader)
+    os.close(writer)
+
+
 # With its line end 16 characters, so that no line is cut in two where C's buffer is full.
 FROM_C = "from C's puts()"
 PREAMBLE = """
