@@ -1,7 +1,7 @@
 """Defaults of flags by kind of task, which the env's observations and actions decide.
 
 They were found by measuring over the tasks of docs/task_defaults.md. An env family knows its envs better, so they hold
-only where no family makes the env, and only for flags that nobody has set.
+only where no family makes the env, and only for flags that were not set.
 """
 
 from __future__ import annotations
