@@ -26,7 +26,7 @@ from sfactory.checkpoint_file import (
     remove_orphans,
     sidecar_of,
 )
-from sfactory.errors import CannotSaveError, CheckpointError
+from sfactory.errors import CannotSaveError, CheckpointError, clean
 
 __all__ = ["FORMAT_VERSION", "MILESTONES", "CheckpointDir", "Kind", "Loaded", "Payload", "is_checkpoint"]
 
@@ -235,7 +235,7 @@ def _first_usable(candidates: list[Path], holder: str, advice: str) -> Loaded | 
         try:
             payload = read(path)
         except Unusable as error:
-            skipped[path] = str(error)
+            skipped[path] = clean(str(error))
             continue
         for bad, reason in skipped.items():
             _log.warning("checkpoint %s skipped (%s); using %s instead", bad, reason, path)

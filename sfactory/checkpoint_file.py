@@ -13,9 +13,10 @@ import contextlib
 import hashlib
 import json
 import os
+import pickletools
 import platform
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any, BinaryIO
 import torch
 
 from sfactory import __version__, atomic
-from sfactory.errors import CannotSaveError, CheckpointError
+from sfactory.errors import CannotSaveError, CheckpointError, named
 
 FORMAT_VERSION = 1
 
@@ -32,6 +33,7 @@ FORMAT_VERSION = 1
 Payload = dict[str, Any]
 
 _SCALARS = (type(None), bool, int, float, str)
+_MOST_VALUES = 4_000_000  # of a checkpoint, tensors counted as one
 
 
 class Unusable(Exception):
@@ -56,7 +58,7 @@ def commit(path: Path, payload: Mapping[str, Any], train_step: int, env_steps: i
 
     Raises CannotSaveError and TypeError as ``CheckpointDir.save``.
     """
-    plain = _plain(dict(payload), "payload")
+    plain = _plain(dict(payload), "payload", iter(range(_MOST_VALUES)), _own_tensor)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic.replacing(path) as file:
@@ -108,23 +110,31 @@ def remove_orphans(directory: Path) -> None:
             sidecar.unlink(missing_ok=True)
 
 
-def _plain(value: object, where: str) -> Any:
+def _plain(
+    value: object, where: str, left: Iterator[int], tensor_of: Callable[[torch.Tensor, str], torch.Tensor]
+) -> Any:
     """A copy of ``value`` in plain containers and detached tensors; TypeError names the first value that is not plain.
 
+    left: has an item for each value that may follow. Lists that hold the same ones again and again would never end.
     Types are compared exactly: numpy's float64 is a float to isinstance, but needs its class to be loaded.
     """
+    if next(left, None) is None:
+        raise TypeError(
+            f"{where} is one value too many: a checkpoint of this size does not hold so many, unless "
+            "they are the same ones again and again"
+        )
     if type(value) in _SCALARS:
         return value
     if isinstance(value, torch.Tensor):
-        return _plain_tensor(value, where)
+        return tensor_of(value, where)
     if isinstance(value, dict):
         for key in value:
             if type(key) not in (str, int):
-                raise TypeError(f"{where} has the key {key!r} of type {type(key).__name__}; use str or int")
-        return {key: _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
+                raise TypeError(f"{where} has the key {key!r:.100} of type {type(key).__name__}; use str or int")
+        return {key: _plain(item, f"{where}[{key!r:.100}]", left, tensor_of) for key, item in value.items()}
     if type(value) in (list, tuple):
         assert isinstance(value, list | tuple)
-        return type(value)(_plain(item, f"{where}[{index}]") for index, item in enumerate(value))
+        return type(value)(_plain(item, f"{where}[{index}]", left, tensor_of) for index, item in enumerate(value))
     raise TypeError(
         f"{where} is a {type(value).__module__}.{type(value).__qualname__}; a checkpoint holds tensors, None, bool, "
         "int, float, str, and lists, tuples and dicts of these (convert with float(), int(), .tolist())"
@@ -132,10 +142,15 @@ def _plain(value: object, where: str) -> Any:
 
 
 def _plain_tensor(value: torch.Tensor, where: str) -> torch.Tensor:
+    """The tensor without its gradient; TypeError if it is of a kind that is not saved."""
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided or value.is_meta:
         raise TypeError(f"{where} is a {type(value).__name__} ({value.layout}, {value.device}); use a dense tensor")
-    tensor = value.detach()
-    # A view would bring the whole of its storage into the file.
+    return value.detach()
+
+
+def _own_tensor(value: torch.Tensor, where: str) -> torch.Tensor:
+    """As ``_plain_tensor``; a copy of a view, which would bring the whole of its storage into the file."""
+    tensor = _plain_tensor(value, where)
     return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
 
 
@@ -217,12 +232,40 @@ def _check_archive(file: BufferedReader) -> None:
     """Raise Unusable, or what zipfile raises, unless the archive has the form that ``commit`` writes.
 
     A compressed record could unpack to more than the memory holds, and torch reads older formats with other loaders.
+    A tuple that holds the same tuple twice, and so on, would take forever where torch makes it the key of a dict.
     """
     file.seek(0)
     with zipfile.ZipFile(file) as archive:
         for record in archive.infolist():
             if record.compress_type != zipfile.ZIP_STORED or record.file_size != record.compress_size:
                 raise Unusable(f"its record {record.filename} is compressed, which sfactory never does")
+            if record.filename.endswith("data.pkl"):
+                _check_pickle(archive.read(record))
+
+
+def _check_pickle(content: bytes) -> None:
+    """Raise Unusable if a value stands for too many others, shared ones counted each time; nothing is unpickled."""
+    most = _MOST_VALUES + len(content)
+    stack: list[int] = []  # how many values each stands for; 0: a mark
+    memo: dict[int, int] = {}
+    for code, argument, _ in pickletools.genops(content):
+        if "PUT" in code.name:
+            memo[int(argument)] = stack[-1]
+        elif "GET" in code.name:
+            stack.append(memo[int(argument)])
+        elif code.name == "MARK":
+            stack.append(0)
+        else:
+            count = 1
+            for kind in reversed(code.stack_before):
+                if kind is pickletools.stackslice:
+                    while value := stack.pop():
+                        count += value
+                elif kind is not pickletools.markobject:  # which the slice has taken
+                    count += stack.pop()
+            if count > most:
+                raise Unusable("its content is nested without an end")
+            stack += [count] * len(code.stack_after)
 
 
 def read(path: Path) -> Payload:
@@ -232,7 +275,7 @@ def read(path: Path) -> Payload:
     """
     try:
         with path.open("rb") as file:
-            _verified(path, file)
+            size = _verified(path, file).size
             _check_archive(file)
             file.seek(0)
             payload = torch.load(file, map_location="cpu", weights_only=True)  # noqa: TID251 - it runs no code
@@ -240,12 +283,12 @@ def read(path: Path) -> Payload:
         raise
     except Exception as error:
         # A hostile or damaged pickle can make the reader raise anything, and the search must continue.
-        first_line = (str(error).splitlines() or [""])[0]
-        raise Unusable(f"it cannot be loaded safely: {type(error).__name__}: {first_line}") from error
+        raise Unusable(f"it cannot be loaded safely: {named(error).splitlines()[0]}") from error
     if not isinstance(payload, dict):
         raise Unusable(f"it holds a {type(payload).__name__} where a dict is expected")
     try:
-        return _plain(payload, "payload")  # type: ignore[no-any-return]
+        # A value takes at least one byte.
+        return _plain(payload, "payload", iter(range(min(size, _MOST_VALUES))), _plain_tensor)  # type: ignore[no-any-return]
     except TypeError as error:
         raise Unusable(str(error)) from error
     except RecursionError as error:

@@ -35,7 +35,7 @@ class SFactoryError(Exception):
     def headline(self) -> str:
         """The one line of the text that says what happened: the first, unless a traceback comes before it."""
         lines = str(self).splitlines() or [type(self).__name__]
-        return lines[-1] if isinstance(self, _AFTER_A_TRACEBACK) else lines[0]
+        return clean(lines[-1] if isinstance(self, _AFTER_A_TRACEBACK) else lines[0])
 
 
 class Refused(SFactoryError):
@@ -132,18 +132,33 @@ class ChannelFull(SFactoryError):
 _AFTER_A_TRACEBACK = WorkerDied, LearnerDied, ObserverFailed
 
 
+MOST_SHOWN = 4000  # characters of a foreign text
+MOST_OF_REPORT = 12_000  # characters of a text of several, such as a traceback: the board of failures holds 16 KiB
+
+
+def clean(text: str, most: int = MOST_SHOWN) -> str:
+    """A foreign text for terminals and logs: without its middle if it has more than ``most`` characters, escaped.
+
+    Line ends and tabs stay; other control characters could change or hide what a terminal shows.
+    """
+    if len(text) > most:
+        half = most // 2
+        text = f"{text[:half]} [{len(text) - 2 * half} characters are left out here] {text[-half:]}"
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
 def named(error: BaseException) -> str:
-    """An exception in one piece of a sentence: its type, and what it says, if anything."""
+    """An exception in one piece of a sentence: its type, and what it says, if anything; clean."""
     try:
         said = str(error)
     except Exception:  # foreign exceptions may fail at that, too
         said = "its text cannot be read"
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return clean(f"{type(error).__name__}: {said}" if said else type(error).__name__)
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback of ``error``; if memory is exhausted, the last line says so and what to do."""
-    text, said = "".join(traceback.format_exception(error)), named(error)
+    """The traceback of ``error``, clean; if memory is exhausted, the last line says so and what to do."""
+    text, said = clean("".join(map(clean, traceback.format_exception(error))), MOST_OF_REPORT), named(error)
     # torch's types are known by name, as not every process imports torch. On a CPU it raises a mere RuntimeError.
     exhausted = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if exhausted or (isinstance(error, RuntimeError) and "can't allocate memory" in said):

@@ -18,7 +18,7 @@ from typing import Any
 
 from sfactory.clock import BLOCK_S, Deadline
 from sfactory.env.conversion import NOT_FINITE, Flaw
-from sfactory.errors import Passing, SFactoryError, named
+from sfactory.errors import Passing, SFactoryError, named, traceback_of
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusRow
 
@@ -99,9 +99,9 @@ class EnvRestarter:
         self._row.add("env_restarts", 1)
         self._in_vain[env] = self._in_vain.get(env, 0) + 1
         _log.warning(
-            "env %d of %s raised %s; it is recreated (%d of --max_env_restarts=%d), and its episode is discarded",
+            "env %d of %s raised %s; it is recreated (%d of --max_env_restarts=%d), and its episode is discarded%s",
             *(env, self._actor, text, restarts + 1, self._most),
-            exc_info=None if self._logged_traceback else error,
+            "" if self._logged_traceback else f"\n{traceback_of(error).rstrip()}",
         )
         self._logged_traceback = True
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -16,7 +15,7 @@ from sfactory.config.schema import SamplingConfig
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import see_gpu_of
 from sfactory.env.multi_agent import AgentsEnv
-from sfactory.errors import WorkerDied
+from sfactory.errors import WorkerDied, traceback_of
 from sfactory.planning.step_cost import (
     Agents,
     Begin,
@@ -158,8 +157,8 @@ def _simulate(
         while not start_gate.wait(BLOCK_S):  # main limits this wait and kills remaining processes
             row.begin_work()
         answer = measure(seconds)
-    except BaseException:  # foreign code may raise anything
-        answer = traceback.format_exc()
+    except BaseException as error:  # foreign code may raise anything
+        answer = traceback_of(error)
     with contextlib.suppress(BrokenPipeError):  # main was interrupted and no longer reads
         sender.send(answer)
     sender.close()

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from sfactory.errors import named
+
 if TYPE_CHECKING:
     import gymnasium
 
@@ -22,6 +24,9 @@ class EnvFamily(Protocol):
     """What a package offers under the entry-point group ``sfactory.envs``: an object with these members.
 
     Importing the module that holds it must be light: every run asks every family whether a name is its own.
+
+    A name with a colon counts as code that must be trusted (sfactory.config.trust). A family whose names begin with a
+    word and a colon, and import nothing that they give, has that beginning as its attribute ``prefix``.
     """
 
     @property
@@ -66,7 +71,7 @@ def load_families() -> tuple[list[EnvFamily], list[str]]:
             family = point.load()
         # A foreign module may raise anything while it is imported; it must not stop runs that do not use it.
         except Exception as error:
-            warnings.append(f"{where} cannot be imported and is left out: {type(error).__name__}: {error}")
+            warnings.append(f"{where} cannot be imported and is left out: {named(error)}")
             continue
         if isinstance(family, EnvFamily):
             families.append(family)
@@ -87,7 +92,9 @@ def search_families(env_name: str) -> FamilySearch:
                 found.append(family)
         # As above: foreign code, and the run may not need it.
         except Exception as error:
-            warnings.append(f"env family {family.name!r} failed when asked for {env_name!r} and is left out: {error!r}")
+            warnings.append(
+                f"env family {family.name!r} failed when asked for {env_name!r} and is left out: {named(error)}"
+            )
     if len(found) > 1:
         names = ", ".join(repr(family.name) for family in found)
         warnings.append(f"env families {names} all claim {env_name!r}; {found[0].name!r} is used")

@@ -15,7 +15,7 @@ import gymnasium.spaces as spaces
 import numpy as np
 import numpy.typing as npt
 
-from sfactory.errors import SFactoryError
+from sfactory.errors import SFactoryError, named
 from sfactory.spec import OBS_KEY, EnvSpec, key_of, leaves
 from sfactory.tensor_spec import TensorSpec
 
@@ -109,7 +109,7 @@ class ObsWriter:
         except (LookupError, TypeError, ValueError) as error:
             return (
                 f"is missing or no array: the {maker} gave a {type(observations).__name__} "
-                f"({type(error).__name__}: {error}); correct the {maker} or its observation_space"
+                f"({named(error)}); correct the {maker} or its observation_space"
             )
         spec = self._specs[key]
         shape = spec.shape if size is None else (size, *spec.shape)

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 from sfactory import atomic
 from sfactory.config.flags import values_of
 from sfactory.config.resolve import read_command_line
-from sfactory.errors import ConfigError, RunDirError
+from sfactory.errors import ConfigError, RunDirError, clean
 from sfactory.experiment.provenance import local_time
 from sfactory.experiment.run_dir import keep_unreadable, lock_file
 from sfactory.experiment.summary import Summary
@@ -240,5 +240,5 @@ def print_results(runs: Sequence[Mapping[str, Any]], launch_state: LaunchState) 
     for run in runs:
         if run["status"] == "failed":
             code = "" if run["exit_code"] is None else f" ({run['exit_code']})"
-            cause = launch_state.entry(run["experiment"]).cause or "no output"
+            cause = clean(launch_state.entry(run["experiment"]).cause) or "no output"
             print_line(f"failed {run['experiment']}{code}: {cause} [{run['log']}]")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sfactory import atomic
-from sfactory.errors import RunDirError
+from sfactory.errors import RunDirError, named
 from sfactory.pbt.mutation import Shaping
 from sfactory.pbt.ranking import Objectives
 
@@ -102,7 +102,7 @@ def numbered_events(run_dir: Path) -> dict[int, Event]:
             number, event = int(content["number"]), Event.from_json(content)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RunDirError(
-                f"{path}, line {row}: is not an event of a population ({type(error).__name__}: {error}); restore a "
+                f"{path}, line {row}: is not an event of a population ({named(error)}); restore a "
                 "copy of this file, or remove the line"
             ) from error
         while events and next(reversed(events)) >= number:

@@ -30,6 +30,7 @@ from typing import Any
 
 from sfactory.clock import Deadline
 from sfactory.errors import (
+    MOST_OF_REPORT,
     CannotSaveError,
     CheckpointError,
     DivergedError,
@@ -37,6 +38,7 @@ from sfactory.errors import (
     ResourceError,
     SFactoryError,
     Starved,
+    clean,
     traceback_of,
 )
 from sfactory.process.orphans import OFTEN_S, adopt_orphans, children_of, send
@@ -88,7 +90,7 @@ def _failure_text(error: BaseException) -> str:
     if not isinstance(error, CannotSaveError | CheckpointError | DivergedError | Starved):
         return traceback_of(error)
     details = str(error).splitlines()[1:]
-    return "\n".join([*details, f"{type(error).__name__}: {error.headline}"])
+    return clean("\n".join([*details, f"{type(error).__name__}: {error.headline}"]), MOST_OF_REPORT)
 
 
 def prepare_process(name: str, stack: StackDump | None = None) -> None:

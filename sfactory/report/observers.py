@@ -27,7 +27,7 @@ from typing import TypeVar
 
 from sfactory.config.import_strings import Unresolved, described, find_callable
 from sfactory.config.schema import Config
-from sfactory.errors import ConfigError, ObserverFailed, named
+from sfactory.errors import ConfigError, ObserverFailed, named, traceback_of
 from sfactory.experiment.summary import Outcome
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
 from sfactory.report.console import Progress
@@ -187,7 +187,7 @@ class Observers:
 
     def _fail(self, name: str, method: str, error: BaseException) -> None:
         del self._observers[name]
-        text, summary = "".join(traceback.format_exception(error)).rstrip(), " ".join(named(error).split("\n"))
+        text, summary = traceback_of(error).rstrip(), " ".join(named(error).split("\n"))
         failure = ObserverFailed(f"{text}\nobserver {name} failed in {method}(): {summary}")
         failure.__cause__ = error
         if self._failure is None:

@@ -19,7 +19,7 @@ from sfactory.config.saved_config import write_config
 from sfactory.config.schema import Config
 from sfactory.config.task_defaults import wants_task_defaults, with_task_defaults
 from sfactory.env.factory import EnvFactory
-from sfactory.errors import CannotSaveError, CheckpointError, ConfigError
+from sfactory.errors import MOST_OF_REPORT, CannotSaveError, CheckpointError, ConfigError, clean
 from sfactory.experiment.archive import archive_run
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
@@ -188,7 +188,7 @@ class Session:
             _log.error("%s", cannot_save)
         run_dir.write_run_json(outcome.status, argv=self._arguments, seed=self._seed)
         if error is not None:
-            console.message(f"error: {error}")
+            console.message(f"error: {clean(str(error), MOST_OF_REPORT)}")
         line = result_line(
             outcome.status,
             env_steps=summary.env_steps,

@@ -1,18 +1,22 @@
-"""Errors have a headline, and the place where foreign code raised is known."""
+"""Errors have a headline, the place where foreign code raised is known, and its texts are bounded and clean."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import gymnasium
 import pytest
 
 from sfactory.errors import (
+    MOST_OF_REPORT,
     CheckpointError,
     ConfigError,
     LearnerDied,
     SFactoryError,
     WorkerDied,
+    clean,
+    named,
     raised_at,
     traceback_of,
 )
@@ -55,3 +59,47 @@ def test_exhausted_memory_is_answered_with_flags(error: Exception) -> None:
     assert last.startswith("out of memory: ")
     assert "--microbatch_size" in last
     assert traceback_of(RuntimeError("shapes differ")).splitlines()[-1] == "RuntimeError: shapes differ"
+
+
+HOSTILE = "\x1b[31mred\x00\x07\r\x9b" + "x" * 10_000_000 + "\u202eend"
+
+
+def raised(text: str) -> Exception:
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        return error
+
+
+@pytest.mark.parametrize("shown", [named, traceback_of, lambda error: str(WorkerDied(traceback_of(error)).headline)])
+def test_foreign_texts_are_shown_without_control_characters_and_their_middle(
+    shown: Callable[[BaseException], str],
+) -> None:
+    text = shown(raised(HOSTILE))
+
+    assert len(text) <= MOST_OF_REPORT + 200
+    assert "ValueError: \\x1b[31mred\\x00\\x07\\r\\x9bxxx" in text
+    assert "characters are left out here]" in text
+    assert text.rstrip().endswith("\\u202eend")
+    assert all(c.isprintable() or c in "\n\t" for c in text)
+
+
+def test_a_text_without_hidden_characters_stays_as_it_is() -> None:
+    text = 'line 1\n\tline 2: "Grüße 世界 \U0001f600"'
+
+    assert clean(text) == text
+    assert clean("abcdef", 4) == "ab [2 characters are left out here] ef"
+
+
+def test_many_long_causes_are_bounded_together() -> None:
+    error: BaseException = ValueError("first")
+    for number in range(50):
+        following = RuntimeError(f"{number} " + "y" * 100_000)
+        following.__cause__ = error
+        error = following
+
+    text = traceback_of(error)
+
+    assert len(text) <= MOST_OF_REPORT + 200
+    assert text.startswith("ValueError: first")
+    assert "RuntimeError: 49 y" in text

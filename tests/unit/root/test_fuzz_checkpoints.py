@@ -212,11 +212,58 @@ def endless(path: Path) -> None:
     torch.save(value, path)
 
 
-@pytest.mark.parametrize(("change", "reason"), [(endless, "nested"), (squeezed, "compressed")])
+def shared(path: Path) -> None:
+    """Have lists hold the same lists again and again: 1.4 KB for 2^40 values."""
+    value: list[Any] = []
+    for _ in range(40):
+        value = [value, value]
+    torch.save({"deep": value}, path)
+
+
+def endless_key(path: Path) -> None:
+    """Make a tuple of tuples the key of a dict: its hash takes 2^40 steps, in torch's reader."""
+    tuples = b"".join(b"h" + bytes([i]) + b"\x86q" + bytes([i + 1]) for i in range(40))
+    replaced = b"\x80\x02})q\x00" + tuples + b"K\x01s."
+    with zipfile.ZipFile(path) as old:
+        records = {record.filename: old.read(record) for record in old.infolist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as new:
+        for name, content in records.items():
+            new.writestr(name, replaced if name.endswith("data.pkl") else content)
+
+
+def long_keys(path: Path) -> None:
+    """Nest dicts under a long key, of which a path in an error would have all."""
+    value: object = {1.5: 1}
+    key = "k" * 1_000_000
+    for _ in range(30):
+        value = {key: value}
+    torch.save(value, path)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (endless, "nested"),
+        (squeezed, "compressed"),
+        (shared, "one value too many"),
+        (endless_key, "nested"),
+        (long_keys, "has the key 1.5"),
+    ],
+)
 def test_content_without_a_bound_is_refused(tmp_path: Path, change: Callable[[Path], None], reason: str) -> None:
     path = CheckpointDir(tmp_path, keep=1).save({"zeros": torch.zeros(1_000_000)}, 1, 100)
     change(path)
     vouch(path)
 
-    with pytest.raises(Unusable, match=reason):
+    with pytest.raises(Unusable, match=reason) as caught:
         read(path)
+    assert len(str(caught.value)) < 5_000
+
+
+def test_many_views_of_one_tensor_take_no_more_memory_than_it(tmp_path: Path) -> None:
+    path = CheckpointDir(tmp_path, keep=1).save({"zeros": torch.zeros(2)}, 1, 100)
+    view = torch.zeros(1000)[1:]
+    torch.save({"views": [view] * 100}, path)
+    vouch(path)
+
+    assert len({each.untyped_storage().data_ptr() for each in read(path)["views"]}) == 1
