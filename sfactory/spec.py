@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ import gymnasium.spaces as spaces
 import numpy as np
 
 from sfactory.config.schema import ModelConfig
-from sfactory.errors import EnvError
+from sfactory.errors import EnvError, named
 from sfactory.tensor_spec import ObsSpec, with_layouts
 from sfactory.tensor_spec import TensorSpec as TensorSpec
 
@@ -95,6 +95,7 @@ def _is_range(low: float, high: float) -> bool:
 
 
 ActionHead = DiscreteHead | BoxHead
+_HEADS: Mapping[str, type[ActionHead]] = {kind.__name__: kind for kind in (DiscreteHead, BoxHead)}
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,28 @@ class EnvSpec:
         heads = (head.normalized(squashed) if isinstance(head, BoxHead) else head for head in self.actions)
         return dataclasses.replace(self, obs=obs, actions=tuple(heads))
 
+    def plain(self) -> dict[str, Any]:
+        """The spec as dicts, tuples, numbers and text, which checkpoints and JSON can hold."""
+        return {
+            "obs": {key: dataclasses.asdict(tensor) for key, tensor in self.obs},
+            "actions": [{"kind": type(head).__name__, **dataclasses.asdict(head)} for head in self.actions],
+            "agents": self.agents,
+            "unread": self.unread,
+        }
+
+    @staticmethod
+    def of_plain(plain: Any) -> EnvSpec:
+        """The spec of which ``plain`` is the plain form, also after JSON; raises ValueError if it is of none."""
+        try:
+            obs = tuple((str(key), _of_fields(TensorSpec, fields)) for key, fields in plain["obs"].items())
+            heads = tuple(
+                _of_fields(_HEADS[fields["kind"]], {name: fields[name] for name in fields if name != "kind"})
+                for fields in plain["actions"]
+            )
+            return EnvSpec(obs, heads, tuple(map(str, plain["agents"])), _tuples(plain["unread"]))
+        except (AttributeError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"it is not the spec of an env: {named(error)}") from error
+
     @property
     def kind(self) -> Literal["vector", "continuous", "images"]:
         """What decides on the defaults of flags, see sfactory.config.task_defaults."""
@@ -154,6 +177,15 @@ class EnvSpec:
     def num_agents(self) -> int:
         """A: agents of one env, each of which is a row."""
         return len(self.agents) or 1
+
+
+def _of_fields(kind: type[Any], fields: Mapping[str, Any]) -> Any:
+    return kind(**{name: _tuples(value) for name, value in fields.items()})
+
+
+def _tuples(value: Any) -> Any:
+    """``value`` with tuples where JSON has lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def leaves(
@@ -214,7 +246,7 @@ def _obs_problem(where: str, space: spaces.Space[Any]) -> str:
 def _tensor_of(space: spaces.Space[Any]) -> TensorSpec:
     """How observations of a leaf are stored."""
     name = np.dtype(space.dtype).name
-    return TensorSpec(tuple(space.shape or ()), _STORED.get(name, name), *_values(space))
+    return TensorSpec(tuple(map(int, space.shape or ())), _STORED.get(name, name), *_values(space))
 
 
 def _values(space: spaces.Space[Any]) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
@@ -240,7 +272,8 @@ def _heads_of(where: str, space: spaces.Space[Any]) -> Iterator[ActionHead]:
         yield DiscreteHead(where, int(space.n), int(space.start))
     elif isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f" and space.low.size:
         low, high = space.low.ravel().astype(float), space.high.ravel().astype(float)
-        yield BoxHead(where, tuple(space.shape), np.dtype(space.dtype).name, tuple(low.tolist()), tuple(high.tolist()))
+        shape = tuple(map(int, space.shape))
+        yield BoxHead(where, shape, np.dtype(space.dtype).name, tuple(low.tolist()), tuple(high.tolist()))
     else:
         for index, (n, start) in enumerate(zip(*choices_of_action(space, where), strict=True)):
             yield DiscreteHead(f"{where}/{index}", n, start)

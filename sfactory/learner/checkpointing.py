@@ -14,11 +14,12 @@ import torch
 
 from sfactory.checkpoint import CheckpointDir, Payload
 from sfactory.clock import TIMEOUTS, Deadline, Every, now
-from sfactory.errors import CannotSaveError, CheckpointError
+from sfactory.errors import CannotSaveError, CheckpointError, clean
 from sfactory.learner.setup import LearnerSetup
 from sfactory.learner.train_stats import Learned
 from sfactory.learner.trainer import Trainer
 from sfactory.shared.status import StatusRow
+from sfactory.spec import EnvSpec
 
 PAYLOAD_VERSION = 3
 READABLE_VERSIONS = (2, PAYLOAD_VERSION)  # 2 knew of one optimizer, Adam, and of no coefficient but its rate
@@ -63,9 +64,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class SavedState:
-    """A checkpoint without its optimizer: ``model``, as of ``state_dict``, and fields of Trainer and Progress."""
+    """A checkpoint without its optimizer: ``model``, as of ``state_dict``, and fields of Trainer and Progress.
+
+    spec: what the model was made for; None in checkpoints of older versions.
+    """
 
     model: Mapping[str, torch.Tensor]
+    spec: EnvSpec | None
     train_step: int
     env_steps: int
     agent_steps: int
@@ -82,7 +87,8 @@ class SavedState:
                 # Without several agents or policies, older runs did not count these two apart.
                 older = dict.fromkeys(("agent_steps", "run_env_steps"), payload["env_steps"])
                 numbers: dict[str, Any] = {name: kind((older | payload)[name]) for name, kind in _NUMBERS.items()}
-                return SavedState(payload["model"], **numbers)
+                spec = payload.get("env_spec")
+                return SavedState(payload["model"], None if spec is None else EnvSpec.of_plain(spec), **numbers)
         except (KeyError, TypeError, ValueError, RuntimeError):
             pass
         raise CheckpointError(
@@ -92,13 +98,14 @@ class SavedState:
 
 
 # Numbers of a payload, with their types.
-_NUMBERS = {name: kind for name, kind in get_type_hints(SavedState).items() if name != "model"}
+_NUMBERS = {name: kind for name, kind in get_type_hints(SavedState).items() if name not in ("model", "spec")}
 
 
 def payload_of(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     """What a checkpoint holds: plain numbers and tensors only."""
     numbers = {name: getattr(progress, name) for name in _NUMBERS if name != "train_step"}
     state = {"coefficients": trainer.coefficients.state(), "train_step": trainer.train_step, **numbers}
+    state["env_spec"] = trainer.model.spec.plain()
     return {"payload_version": PAYLOAD_VERSION, **_weights(trainer), **state}
 
 
@@ -145,7 +152,7 @@ def _restore_weights(payload: dict[str, Any], where: str, trainer: Trainer) -> N
         part = "optimizer"
         trainer.updater.load(payload)
     except (RuntimeError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{where} does not fit the {part} of this configuration: {error}") from error
+        raise CheckpointError(f"{where} does not fit the {part} of this configuration: {clean(str(error))}") from error
 
 
 class Checkpointer:

@@ -162,7 +162,7 @@ class ActorCritic(nn.Module):
         Raises ValueError if ``normalize_input_keys`` names an observation that the spec does not have.
         """
         super().__init__()
-        self.heads = spec.actions
+        self.spec, self.heads = spec, spec.actions
         self.computes_in = dtype
         keys = config.normalize_input_keys or None
         numbers = tuple((path, leaf) for path, leaf in spec.obs if not leaf.is_choice)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, get_args
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError
-from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
 
 CHOICE = spaces.Discrete(2)
 POINT = spaces.Box(-1, 1, (2,), np.float32)
@@ -138,3 +139,34 @@ def test_flags_choose_observations_by_key() -> None:
     ]:
         with pytest.raises(EnvError, match=words):
             read(**flags)
+
+
+@pytest.mark.parametrize("flags", [{}, {"continuous_distribution": "squashed"}, {"normalize_actions": False}], ids=str)
+def test_a_spec_survives_the_way_over_json(flags: dict[str, Any]) -> None:
+    half_open = spaces.Box(np.array([-1, -np.inf], np.float32), np.array([1, np.inf], np.float32))
+    numbers = spaces.Box(-3, 3, (2, 2), np.int16)
+    observations = spaces.Dict(
+        {"z": spaces.Box(0, 255, (84, 84, 3), np.uint8), "a": spaces.Tuple([CHOICE, spaces.MultiDiscrete([2, 3])])}
+    )
+    actions = spaces.Tuple([half_open, spaces.Discrete(3, start=5), spaces.MultiBinary(2), numbers, POINT])
+    unread = spaces.Dict({**observations.spaces, "text": spaces.Text(3)})
+    made = EnvSpec.of_spaces(unread, actions, ("red", "blue"))
+    spec = made.for_model(ModelConfig(ignore_obs_keys=("text",), **flags))
+
+    for each in (made, spec):
+        assert EnvSpec.of_plain(each.plain()) == each
+        again = EnvSpec.of_plain(json.loads(json.dumps(each.plain())))
+        assert again == each
+        assert hash(again) == hash(each)
+        assert [key for key, _ in again.obs] == [key for key, _ in each.obs]
+    assert {type(head) for head in spec.actions} == set(get_args(ActionHead))
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [None, [], {"obs": {}}, {**EnvSpec.of_spaces(POINT, CHOICE).plain(), "actions": [{"kind": "Path"}]}],
+    ids=str,
+)
+def test_what_is_no_plain_spec_is_refused(plain: object) -> None:
+    with pytest.raises(ValueError, match="it is not the spec of an env"):
+        EnvSpec.of_plain(plain)
