@@ -11,6 +11,7 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -63,6 +64,8 @@ def _module(env_name: str) -> Any:
         raise EnvError(f"--env={env_name}: needs the package pettingzoo, which is not installed; run: {_INSTALL}")
     is_own = importlib.util.find_spec(f"{_PACKAGE}.{package}") is not None
     full = f"{_PACKAGE}.{wanted}" if is_own and package != _PACKAGE else wanted
+    if full.partition(".")[0] in sys.stdlib_module_names:
+        raise EnvError(f"--env={env_name}: {full} is a module of Python's standard library, which has no envs")
     with warnings.catch_warnings():
         # PettingZoo wants its own modules to be imported by way of its registry, which then imports them.
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -50,6 +50,7 @@ class RegisteredVectors:
     """The family of vector envs that are registered with Gymnasium."""
 
     name: str = "vector"
+    prefix: str = _VECTOR
 
     def names(self) -> Sequence[str]:
         """Some that are always there."""
@@ -86,6 +87,7 @@ class EnvPool:
     """The family of EnvPool's environments."""
 
     name: str = "envpool"
+    prefix: str = _ENVPOOL
 
     def names(self) -> Sequence[str]:
         """Some of the many."""

@@ -89,6 +89,8 @@ class PolicyFlags:
         None, "load the checkpoint of exactly this env step: any kind, or of load_checkpoint_kind if not latest", ge=0
     )
     policy_index: int = flag(0, "policy to load, of a run that trains several", ge=0)
+    env: str = flag("", "the run's environment, repeated: needed if it is code, module:name, unless trust_run_dir=True")
+    trust_run_dir: bool = flag(False, "True runs the code that config.json of the run names, as module:name")
 
 
 SUFFIX = ".safetensors"

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, MethodType
 
 from sfactory.config.flags import did_you_mean
 from sfactory.errors import named
@@ -23,7 +24,22 @@ def find_callable(reference: str) -> Callable[..., object]:
     found = find_object(reference)
     if not callable(found):
         raise Unresolved(f"{reference.partition(':')[2]!r} is {described(found)}; it must be a function or class")
+    # A module may hold what it has imported, such as os.system.
+    if isinstance(found, type | FunctionType | MethodType | BuiltinFunctionType):
+        home = str(getattr(found, "__module__", ""))
+        if problem := standard_library_problem(home):
+            raise Unresolved(f"it is {home}.{found.__qualname__}: {problem}")
     return found
+
+
+def standard_library_problem(module: str) -> str:
+    """Why code of ``module`` is not called: it is part of Python, and no env or hook; "" for other modules."""
+    package = module.partition(".")[0]
+    if package not in sys.stdlib_module_names:
+        return ""
+    return (
+        f"{package!r} is a module of Python's standard library, which has no envs or hooks; name a module of your own"
+    )
 
 
 def find_object(reference: str) -> object:
@@ -31,6 +47,8 @@ def find_object(reference: str) -> object:
     module, colon, name = reference.partition(":")
     if not (module and colon and name.isidentifier()):
         raise Unresolved("it must be module:name, the module as in an import statement (my_package.my_module:MyClass)")
+    if problem := standard_library_problem(module):
+        raise Unresolved(problem)
     import_current_directory()
     try:
         holder = importlib.import_module(module)

@@ -16,10 +16,11 @@ from sfactory.config.config_file import ConfigFile, read_config_file
 from sfactory.config.env_families import EnvFamily, search_families
 from sfactory.config.flags import Reading, all_flags, config_of, values_of
 from sfactory.config.help_text import train_help
-from sfactory.config.saved_config import NOT_RESUMED, SavedConfig, check_resume, read_config
+from sfactory.config.saved_config import CONFIG_NAME, NOT_RESUMED, SavedConfig, check_resume, read_config
 from sfactory.config.schema import Config
+from sfactory.config.trust import TRUST, untrusted
 from sfactory.config.validation import check_env_name, find_problems, warnings_of
-from sfactory.errors import ConfigError
+from sfactory.errors import ConfigError, named
 
 DEFAULT = "default"
 SAVED_RUN = "saved run"
@@ -30,6 +31,8 @@ COMMAND_LINE = "command line"
 
 # Sources of values that the user set at any earlier start of a resumed run.
 _GIVEN = (CONFIG_FILE, COMMAND_LINE, GIVEN_EARLIER)
+# Sources of values that config.json of the resumed run holds.
+_SAVED = (SAVED_RUN, GIVEN_EARLIER, AUTOTUNE)
 # A family knows how to train its environments, not which run this is.
 _NOT_FOR_FAMILIES = NOT_RESUMED | {"env", "env_kwargs"}
 
@@ -84,6 +87,13 @@ def read_command_line(argv: Sequence[str]) -> Resolved:
     sources = {name: source for source, layer in layers.items() for name in layer}
     config = config_of(values)
     _check(config, saved, sources, findings)
+    # A run's config.json may be given in the form of any other file.
+    of_run = file.of_run or Path(str(path)).name == CONFIG_NAME
+    if (line.values if of_run else given).get(TRUST) is not True:
+        files: dict[str, Path | str] = {name: saved.path for name, source in sources.items() if source in _SAVED}
+        if of_run:
+            files |= {name: str(path) for name, source in sources.items() if source == CONFIG_FILE}
+        findings.problems += untrusted(values, files)
     if findings.problems:
         raise ConfigError(findings.problems)
     findings.warnings += warnings_of(config)
@@ -142,7 +152,9 @@ def _family_defaults(family: EnvFamily, env: str, findings: _Findings) -> dict[s
         offered = dict(family.defaults(env))
     # Foreign code: without its defaults the run still works.
     except Exception as error:
-        findings.warnings.append(f"env family {family.name!r} failed when asked for defaults of {env!r}: {error!r}")
+        findings.warnings.append(
+            f"env family {family.name!r} failed when asked for defaults of {env!r}: {named(error)}"
+        )
     for name, data in offered.items():
         if name not in all_flags() or name in _NOT_FOR_FAMILIES:
             findings.warnings.append(f"env family {family.name!r} sets {name!r}, which it may not; it is ignored")

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from sfactory import atomic
-from sfactory.config.flags import all_flags, assigned, coerce, strict_json, value_text, values_of
+from sfactory.config.flags import all_flags, assigned, coerce, shown, strict_json, value_text, values_of
 from sfactory.config.schema import (
     AlgoConfig,
     BenchmarkConfig,
@@ -41,7 +41,7 @@ _OTHER_WEIGHTS = {"env", "use_cpc", "optimizer", "separate_value_optimizer", "nu
 FROZEN = _names(ModelConfig) - {"amp", "cuda_graphs"} | _OTHER_WEIGHTS
 NOTED = _names(AlgoConfig, OptimConfig, LearnerConfig, PopulationConfig) - FROZEN | {"env_kwargs"}
 # How one start begins is not a setting of the run: the next start resumes it.
-OF_ONE_START = frozenset({"load_checkpoint_kind", "restart_behavior"})
+OF_ONE_START = frozenset({"load_checkpoint_kind", "restart_behavior", "trust_run_dir"})
 # A run keeps the settings that autotune found, not the flag. A command that resumes it with --autotune=True tunes again
 # only if the tuning was interrupted.
 OF_TUNING = _names(TuningConfig)
@@ -126,7 +126,7 @@ def _parse(path: Path, content: object) -> SavedConfig:
     warnings: list[str] = []
     for name, data in content["config"].items():
         if name not in all_flags():
-            warnings.append(f"{path}: {name!r} is not a flag of this version and is ignored")
+            warnings.append(f"{path}: {shown(name)!r} is not a flag of this version and is ignored")
             continue
         try:
             values[name] = coerce(all_flags()[name], data)

@@ -16,6 +16,7 @@ from pathlib import Path
 from sfactory.config.env_families import load_families, search_families
 from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
+from sfactory.config.import_strings import standard_library_problem
 from sfactory.config.population_rules import AUXILIARY_RULES, POPULATION_RULES
 from sfactory.config.rule import Rule, refuse
 from sfactory.config.run_rules import RUN_RULES, SAMPLING_RULES
@@ -116,6 +117,8 @@ def _module_problem(module: str) -> str | None:
     parts = module.split(".")
     if not all(part.isidentifier() for part in parts):
         return f"{module!r} is not the name of a module; write it as in an import, my_package.my_envs"
+    if problem := standard_library_problem(module):
+        return problem
     where = f"cannot be found from {Path.cwd()} nor among the installed packages"
     spec = _find_top_module(parts[0])
     if spec is None:

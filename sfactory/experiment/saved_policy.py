@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING
 from sfactory import __version__, atomic
 from sfactory.checkpoint import CheckpointDir, Kind, Loaded
 from sfactory.config.commands import ExportConfig, PolicyFlags
-from sfactory.config.flags import assigned, config_of, did_you_mean
+from sfactory.config.flags import assigned, config_of, did_you_mean, values_of
 from sfactory.config.saved_config import CONFIG_NAME, read_config
 from sfactory.config.schema import Config
+from sfactory.config.trust import untrusted
 from sfactory.config.validation import check_env_name, find_problems
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env
 from sfactory.env.multi_agent import AgentsEnv
-from sfactory.errors import CannotSaveError, CheckpointError, ConfigError, RunDirError
+from sfactory.errors import CannotSaveError, CheckpointError, ConfigError, RunDirError, named
 from sfactory.learner.checkpointing import SavedState
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.torch_state import OwnTorchState
@@ -58,15 +59,30 @@ class SavedPolicy:
     def load(wanted: PolicyFlags) -> SavedPolicy:
         """Read the checkpoint that the flags name; with ``checkpoint_env_steps`` the kind "latest" stands for any kind.
 
-        Raises RunDirError without such a run, ConfigError for a damaged config.json or without such a policy, and
-        CheckpointError without such a checkpoint that can be loaded.
+        Raises RunDirError without such a run, ConfigError for a damaged config.json, for another env or without such a
+        policy, and CheckpointError without such a checkpoint that can be loaded.
         """
         run_dir = Path(wanted.train_dir) / wanted.experiment
         config = _read_run_config(Path(wanted.train_dir), wanted.experiment)
+        if wanted.env not in ("", config.run.env):
+            trained = assigned("env", config.run.env)
+            raise ConfigError([f"{assigned('env', wanted.env)}: the run was trained with {trained}; repeat that"])
         _check_policy(run_dir, wanted.policy_index)
         directory = CheckpointDir(run_dir / f"checkpoint_p{wanted.policy_index}", config.checkpoint.keep_checkpoints)
         loaded = _load(directory, wanted.load_checkpoint_kind, wanted.checkpoint_env_steps)
         return SavedPolicy(config, loaded.path, SavedState.of(loaded.payload, loaded.path))
+
+    def env_factory(self, wanted: PolicyFlags) -> EnvFactory:
+        """Makes the run's env. Raises ConfigError if it is unknown, or if it is code that only config.json names."""
+        run = self.config.run
+        path = Path(run.train_dir) / run.experiment / CONFIG_NAME
+        problems = [f"{text} (this value comes from {path})" for text in check_env_name(run.env)]
+        if not wanted.trust_run_dir:
+            names = ("env_kwargs",) if wanted.env else ("env", "env_kwargs")
+            problems += untrusted(values_of(self.config), dict.fromkeys(names, path), known=("env",))
+        if problems:
+            raise ConfigError(problems)
+        return EnvFactory.of(run, self.config.sampling)
 
     def spec_of(self, env: Env | AgentsEnv) -> EnvSpec:
         """The spec of an env that the policy acts in."""
@@ -79,9 +95,9 @@ class SavedPolicy:
             with OwnTorchState():
                 model = ActorCritic(spec, self.config.model)
                 model.load_state_dict(self.state.model)
-        except (RuntimeError, KeyError) as error:
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"{self.checkpoint} does not fit --env={self.config.run.env} as it is now: {error}; restore the "
+                f"{self.checkpoint} does not fit --env={self.config.run.env} as it is now: {named(error)}; restore the "
                 "version of the environment that the run was trained on"
             ) from error
         return model.eval()
@@ -94,9 +110,9 @@ def _read_run_config(train_dir: Path, experiment: str) -> Config:
     for warning in saved.warnings:
         _log.warning("%s", warning)
     config = config_of({**saved.values, "experiment": experiment, "train_dir": str(train_dir)})
-    found = [problem.text for problem in find_problems(config)] + check_env_name(config.run.env)
+    found = [f"{problem.text} (this value comes from {saved.path})" for problem in find_problems(config)]
     if found:
-        raise ConfigError([f"{text} (this value comes from {saved.path})" for text in found])
+        raise ConfigError(found)
     return config
 
 
@@ -140,8 +156,9 @@ def _load(directory: CheckpointDir, kind: Kind, env_steps: int | None) -> Loaded
 def export(config: ExportConfig) -> str:
     """Write the weights of a saved policy to ``config.out``; returns the line of JSON for stdout.
 
-    Raises ConfigError if the package is missing or the file cannot be a new one, CheckpointError if the weights do not
-    fit the env as it is now, CannotSaveError if the file cannot be written, and the errors of ``SavedPolicy.load``.
+    Only for a checkpoint of an older version is the env made. Raises ConfigError if the package is missing or the file
+    cannot be a new one, CheckpointError if the weights do not fit the env, CannotSaveError if the file cannot be
+    written, and the errors of ``SavedPolicy.load`` and ``SavedPolicy.env_factory``.
     """
     saved, policy = SavedPolicy.load(config), config.policy_index
     try:
@@ -150,11 +167,7 @@ def export(config: ExportConfig) -> str:
         problem = f"weights are exported with the package safetensors, which cannot be imported ({error}); install it: "
         raise ConfigError([problem + "pip install 'sfactory[safetensors]'"]) from error
     path = _new_file(config.out)
-    env = EnvFactory.of(saved.config.run, saved.config.sampling).either()
-    try:
-        spec = saved.spec_of(env)
-    finally:
-        close_env(env, f"--env={saved.config.run.env}")
+    spec = saved.state.spec or _spec_of_env(saved, config)
     model = saved.model(spec)
     # Copies: safetensors refuses tensors that share memory.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
@@ -177,20 +190,24 @@ def export(config: ExportConfig) -> str:
     return json.dumps(result)
 
 
+def _spec_of_env(saved: SavedPolicy, config: ExportConfig) -> EnvSpec:
+    env = saved.env_factory(config).either()
+    try:
+        return saved.spec_of(env)
+    finally:
+        close_env(env, f"--env={saved.config.run.env}")
+
+
 def _metadata(saved: SavedPolicy, spec: EnvSpec, policy: int) -> dict[str, str]:
     """Describes the weights. The format has text alone, so nested values are JSON."""
     run = saved.config.run
-    env_spec = {
-        "obs": {key: dataclasses.asdict(tensor) for key, tensor in spec.obs},
-        "actions": [{"kind": type(head).__name__, **dataclasses.asdict(head)} for head in spec.actions],
-    }
     return {
         "format": "pt",
         "sfactory_export": EXPORT_VERSION,
         "sfactory_version": __version__,
         "env": run.env,
         "env_kwargs": json.dumps(dict(run.env_kwargs)),
-        "env_spec": json.dumps(env_spec),
+        "env_spec": json.dumps(spec.plain()),
         "model_config": json.dumps(dataclasses.asdict(saved.config.model)),
         "policy": str(policy),
         "env_steps": str(saved.state.env_steps),

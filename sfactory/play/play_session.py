@@ -37,7 +37,7 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[tuple[Play
     ffmpeg = find_ffmpeg() if config.save_video else None
     # Absolute, as the env may change the current directory.
     video_path = (Path(config.train_dir) / config.experiment / config.video_file).absolute()
-    factory, repeat = _with_frameskip(saved, config.eval_env_frameskip)
+    factory, repeat = _with_frameskip(config, saved)
     with contextlib.ExitStack() as stack:
         env, show = _open_env(config, factory, name)
         stack.callback(close_env, env, name)
@@ -57,9 +57,9 @@ def play_session(config: EnjoyConfig, saved: SavedPolicy) -> Iterator[tuple[Play
         yield Player(env, spec, policy, show, name=name, deterministic=deterministic, repeat=repeat), video
 
 
-def _with_frameskip(saved: SavedPolicy, wanted: int | None) -> tuple[EnvFactory, int]:
-    """A factory of the env with a frameskip of ``wanted``, and how often each action is then repeated."""
-    factory = EnvFactory.of(saved.config.run, saved.config.sampling)
+def _with_frameskip(config: EnjoyConfig, saved: SavedPolicy) -> tuple[EnvFactory, int]:
+    """A factory of the env with the frameskip that the flags ask for, and how often each action is then repeated."""
+    factory, wanted = saved.env_factory(config), config.eval_env_frameskip
     trained = saved.config.sampling.env_frameskip
     if wanted is None:
         return factory, 1

@@ -6,14 +6,16 @@ import logging
 import os
 import shlex
 import sys
-import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self
 
 from sfactory.config.flags import all_flags, assigned
 from sfactory.config.saved_config import OF_ONE_START, OF_TUNING
-from sfactory.errors import ConfigError, ExitCode, SFactoryError, named
+from sfactory.config.trust import TRUST
+from sfactory.errors import MOST_OF_REPORT, ConfigError, ExitCode, SFactoryError, clean, named, traceback_of
 from sfactory.process.signals import Interrupted, Interrupts, set_process_name, stdout_to_stderr
+
+_NOT_REPEATED = OF_ONE_START - {TRUST}  # a run needs its code whenever it is resumed
 
 
 def open_standard_streams() -> None:
@@ -77,13 +79,13 @@ class Command:
             self.on_interrupt()
         elif isinstance(error, SFactoryError):
             if error.exit_code is ExitCode.FAULTS and error.__cause__ is not None:
-                traceback.print_exception(error.__cause__)  # the exception of the env
+                print(traceback_of(error.__cause__), end="", file=sys.stderr)  # the exception of the env
             self.exit_code = int(error.exit_code)
             for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:
-                print(f"error: {problem}", file=sys.stderr, flush=True)
+                print(f"error: {clean(problem, MOST_OF_REPORT)}", file=sys.stderr, flush=True)
             self.on_failure(error.headline)
         elif isinstance(error, Exception):  # a defect: shown whole, and ended like every other fault
-            traceback.print_exception(error)
+            print(traceback_of(error), end="", file=sys.stderr)
             self.exit_code = int(ExitCode.FAULTS)
             print(f"error: {named(error)}", file=sys.stderr, flush=True)
             self.on_failure(named(error))
@@ -109,7 +111,7 @@ def resume_command(arguments: Sequence[str], from_file: Collection[str] = ()) ->
 
     ``from_file``: names of the flags that the config file sets; those that are for one start only are overridden.
     """
-    return train_command([*without(arguments, OF_ONE_START), *_overrides(OF_ONE_START, from_file)])
+    return train_command([*without(arguments, _NOT_REPEATED), *_overrides(_NOT_REPEATED, from_file)])
 
 
 def tuned_command(arguments: Sequence[str], chosen: Mapping[str, object], from_file: Collection[str] = ()) -> str:

@@ -83,6 +83,8 @@ ENVS = [
     ("--env=bad_envs:FailingReset", "bad_envs:FailingReset", "level file is missing"),
     ("--env=bad_envs:TextObservations", "TextObservations", "Text", "Box"),
     ("--env=bad_envs:SetActions", "SetActions", "Sequence", "Discrete"),
+    ("--env=os:system", "--env=os:system: 'os' is a module of Python's standard library"),
+    ("--experiment=strange", "only train_dir/strange/config.json names this code", "add --env=failing_module:make, or"),
 ]
 CASES = [(f"--env=CartPole-v1 {flags}", *texts) for flags, *texts in FLAGS] + ENVS
 AS_A_COMMAND = [CASES[1], ENVS[6]]
@@ -90,16 +92,17 @@ AS_A_COMMAND = [CASES[1], ENVS[6]]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's folder with modules, files of settings, and two earlier runs."""
+    """A user's folder with modules, files of settings, and earlier runs."""
     folder = tmp_path_factory.mktemp("bad_command_lines")
     (folder / "bad_envs.py").write_text(BAD_ENVS)
     (folder / "failing_module.py").write_text("raise OSError('no display')\n")
     (folder / "broken.yaml").write_text("gamma: [0.9\n")
     (folder / "value.yaml").write_text("gamma: 1.5\n")
-    for run in ("old", "damaged"):
+    for run in ("old", "damaged", "strange"):
         (folder / "train_dir" / run).mkdir(parents=True)
     old = config_of({"env": "CartPole-v1", "encoder_mlp_layers": (64, 64), "nonlinearity": "tanh"})
     write_config(folder / "train_dir" / "old", old, {})
+    write_config(folder / "train_dir" / "strange", config_of({"env": "failing_module:make"}), {})
     (folder / "train_dir" / "damaged" / "config.json").write_text('{"format_version": 1, ')
     return folder
 

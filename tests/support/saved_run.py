@@ -15,12 +15,18 @@ from sfactory import enjoy
 from sfactory.checkpoint import CheckpointDir
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import write_config
+from sfactory.config.schema import ModelConfig
 from sfactory.learner.checkpointing import PAYLOAD_VERSION
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.spec import EnvSpec
 
 BANDIT = "sfactory_envs.synthetic.bandit:Bandit"
+TRUSTED = "--trust_run_dir=True"  # of envs that config.json alone names
 CONTEXTS, LENGTH = 4, 5  # a bandit's episode returns 5 if every choice is right
+
+SPEC = EnvSpec.of_spaces(
+    gymnasium.spaces.Box(0.0, 1.0, (CONTEXTS,), np.float32), gymnasium.spaces.Discrete(CONTEXTS)
+).for_model(ModelConfig())
 
 
 def checkpoints(experiment: str = "run", policy: int = 0) -> CheckpointDir:
@@ -31,8 +37,7 @@ def checkpoints(experiment: str = "run", policy: int = 0) -> CheckpointDir:
 def payload(certainty: float) -> dict[str, Any]:
     """Of a policy that prefers the choice of the context's number by ``certainty`` logits."""
     config = config_of({"encoder_mlp_layers": ()})
-    box, choice = gymnasium.spaces.Box(0.0, 1.0, (CONTEXTS,), np.float32), gymnasium.spaces.Discrete(CONTEXTS)
-    model = ActorCritic(EnvSpec.of_spaces(box, choice), config.model)
+    model = ActorCritic(SPEC, config.model)
     with torch.no_grad():
         model.policy_head.linear.weight.copy_(certainty * torch.eye(CONTEXTS))
     counts = {"train_step": 7, "env_steps": 70, "train_seconds": 1.0}
@@ -53,7 +58,7 @@ def save_run(experiment: str = "run", env: str = BANDIT, certainty: float | None
 
 def play(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     """The result of a play that succeeds."""
-    code = enjoy.main(["--experiment=run", *argv])
+    code = enjoy.main(["--experiment=run", TRUSTED, *argv])
     out = capsys.readouterr().out
     assert code == 0
     assert len(out.splitlines()) == 1
@@ -62,7 +67,7 @@ def play(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
     """What a play that is refused says."""
-    code = enjoy.main(argv)
+    code = enjoy.main([TRUSTED, *argv])
     captured = capsys.readouterr()
     assert code == 2
     assert captured.out == ""

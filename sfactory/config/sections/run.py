@@ -23,6 +23,11 @@ class RunConfig:
         "what happens to an existing run of this name: resume continues it; restart archives it as NAME_oldNNNN; "
         "overwrite archives it, too, and replaces what an earlier overwrite archived (nothing else is ever deleted)",
     )
+    trust_run_dir: bool = flag(
+        False,
+        "True runs the code that config.json of a run names as module:name, in env, observers and the like; otherwise "
+        "such code must be named on the command line, too",
+    )
     task_defaults: bool = flag(
         True,
         "flags that are not set get defaults for the kind of task, where no env family has its own: vector "

@@ -8,10 +8,17 @@ import pytest
 
 from sfactory.config.import_strings import Unresolved, find_callable
 
+IMPORTING = """
+from functools import partial
+from os import system
+from random import shuffle
+from subprocess import Popen
+"""
+
 
 @pytest.fixture(autouse=True)
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "named_things.py").write_text("class Watcher: ...\nnumber = 3")
+    (tmp_path / "named_things.py").write_text(IMPORTING + "class Watcher: ...\nnumber = 3\nmake = partial(Watcher)")
     (tmp_path / "named_badly.py").write_text("raise RuntimeError('bad day')")
     (tmp_path / "named_leaving.py").write_text("raise SystemExit('no licence')")
     (tmp_path / "named_needing.py").write_text("import no_such_package_here")
@@ -21,7 +28,8 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_classes_and_functions_are_found() -> None:
     assert find_callable("named_things:Watcher").__qualname__ == "Watcher"
-    assert find_callable("os.path:join").__module__ == "posixpath"
+    assert type(find_callable("named_things:make")()).__name__ == "Watcher"
+    assert find_callable("numpy.random:default_rng").__name__ == "default_rng"
 
 
 @pytest.mark.parametrize(
@@ -36,6 +44,12 @@ def test_classes_and_functions_are_found() -> None:
         ("named_needing:Watcher", "install 'no_such_package_here', which it imports"),
         ("named_badly:Watcher", "RuntimeError: bad day; correct the module"),
         ("named_leaving:Watcher", "SystemExit: no licence"),
+        ("os:system", "'os' is a module of Python's standard library"),
+        ("os.path:join", "'os' is a module of Python's standard library"),
+        ("builtins:eval", "'builtins' is a module of Python's standard library"),
+        ("named_things:system", "it is posix.system: 'posix' is a module of Python's standard library"),
+        ("named_things:Popen", "it is subprocess.Popen"),
+        ("named_things:shuffle", "it is random.Random.shuffle"),
     ],
 )
 def test_what_cannot_be_found_is_explained(name: str, expected: str) -> None:

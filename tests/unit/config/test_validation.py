@@ -78,8 +78,11 @@ def test_every_default_survives_the_way_over_text_and_over_data(flag: Flag) -> N
         ("Nowhere/Thing-v5", "--env=package:Nowhere/Thing-v5"),
         ("not an id", "CartPole-v1"),
         ("no_such_module_here:make", f"module 'no_such_module_here' cannot be found from {Path.cwd()}"),
-        ("json.nothing:make", "package 'json' does not hold it"),
-        ("this.that:make", "'this' is a module, not a package"),
+        ("gymnasium.nothing:make", "package 'gymnasium' does not hold it"),
+        ("typing_extensions.that:make", "'typing_extensions' is a module, not a package"),
+        ("os:system", "'os' is a module of Python's standard library"),
+        ("json.nothing:make", "'json' is a module of Python's standard library"),
+        ("this:Zen-v0", "'this' is a module of Python's standard library"),
         (":make", "module:function"),
         ("a:b:c", "module:function"),
         ("my-envs:make", "not the name of a module"),
@@ -101,7 +104,7 @@ def test_known_environments_and_modules_are_found_without_being_executed(
     (tmp_path / "explosive_package" / "__init__.py").write_text("raise RuntimeError('executed')\n")
     (tmp_path / "explosive_package" / "inner.py").touch()
 
-    for name in ("explosive_envs:make", "explosive_package.inner:make", "os:getcwd", "CartPole", "Taxi-v4"):
+    for name in ("explosive_envs:make", "explosive_package.inner:make", "gymnasium:make", "CartPole", "Taxi-v4"):
         assert check_env_name(name) == []
     assert "does not hold it" in check_env_name("explosive_package.outer:make")[0]
     assert not {"explosive_envs", "explosive_package"} & set(sys.modules)

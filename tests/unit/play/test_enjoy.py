@@ -14,7 +14,7 @@ import pytest
 from sfactory import enjoy
 from sfactory.config.flags import all_flags
 from sfactory.errors import ExitCode
-from tests.support.saved_run import BANDIT, CONTEXTS, LENGTH, checkpoints, payload, play, refused, save_run
+from tests.support.saved_run import BANDIT, CONTEXTS, LENGTH, TRUSTED, checkpoints, payload, play, refused, save_run
 
 FAULTY = "sfactory_envs.synthetic.faulty:Faulty"
 LATEST = "checkpoint_p0/checkpoint_000000007_70.pth"
@@ -159,7 +159,7 @@ def test_output_of_an_env_stays_out_of_the_result_and_stdout_may_be_closed(tmp_p
 
     # PYTHONUNBUFFERED would hold for C's stdout, too.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    command = f'exec "$0" -m sfactory.enjoy --experiment=run {redirection}'
+    command = f'exec "$0" -m sfactory.enjoy --experiment=run {TRUSTED} {redirection}'
     done = subprocess.run(
         ["/bin/sh", "-c", command, sys.executable],
         stdin=subprocess.DEVNULL,
@@ -242,7 +242,7 @@ def test_faults_of_an_env_are_shown_with_a_traceback(
     (tmp_path / "odd_bandit.py").write_text(ODD_ENVS)
     save_run(env=env, env_kwargs=kwargs)
 
-    code = enjoy.main(["--experiment=run", *flags])
+    code = enjoy.main(["--experiment=run", TRUSTED, *flags])
 
     captured = capsys.readouterr()
     assert (code, captured.out) == (ExitCode.FAULTS, "")

@@ -14,7 +14,7 @@ import pytest
 
 from sfactory import enjoy
 from tests.support.decoder import decode
-from tests.support.saved_run import BANDIT, play, refused, save_run
+from tests.support.saved_run import BANDIT, TRUSTED, play, refused, save_run
 
 ENVS = "tests.support.drawn_env"
 DRAWN = f"{ENVS}:Drawn"
@@ -91,7 +91,7 @@ def test_ctrl_c_in_or_after_the_play_leaves_a_whole_video(
     if flags:
         monkeypatch.setattr(sys, "stderr", CtrlCAfterThePlay())
 
-    code = enjoy.main(["--experiment=run", "--save_video=True", *flags])
+    code = enjoy.main(["--experiment=run", TRUSTED, "--save_video=True", *flags])
 
     result = json.loads(capsys.readouterr().out)
     assert (code, result["episodes"], result["video"]) == (130, 2, str(REPLAY.absolute()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from safetensors.torch import load_file
 
 from sfactory import __version__, export
 from sfactory.errors import ExitCode
-from tests.support.saved_run import BANDIT, CONTEXTS, checkpoints, save_run
+from tests.support.saved_run import BANDIT, CONTEXTS, SPEC, TRUSTED, checkpoints, payload, save_run
 
 OUT = "weights.safetensors"
 
@@ -26,7 +27,7 @@ def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_exported_weights_are_those_of_the_checkpoint_and_are_described(capsys: pytest.CaptureFixture[str]) -> None:
     save_run(certainty=3.0)
 
-    assert export.main(["--experiment=run", f"--out={OUT}"]) == ExitCode.DONE
+    assert export.main(["--experiment=run", TRUSTED, f"--out={OUT}"]) == ExitCode.DONE
 
     (line,) = capsys.readouterr().out.splitlines()
     result = json.loads(line)
@@ -55,6 +56,37 @@ def test_exported_weights_are_those_of_the_checkpoint_and_are_described(capsys: 
     assert json.loads(facts["model_config"])["encoder_mlp_layers"] == []
 
 
+def test_a_checkpoint_with_the_spec_of_its_env_is_exported_without_the_env(capsys: pytest.CaptureFixture[str]) -> None:
+    save_run()
+    assert export.main(["--experiment=run", TRUSTED, "--out=made.safetensors"]) == ExitCode.DONE
+    save_run("gone", env="no_such_module_here:make", certainty=None)
+    saved = payload(1.0) | {"env_spec": SPEC.plain()}
+    checkpoints("gone").save(saved, train_step=7, env_steps=70)
+
+    assert export.main(["--experiment=gone", f"--out={OUT}"]) == ExitCode.DONE
+
+    with safe_open("made.safetensors", "pt") as made, safe_open(OUT, "pt") as file:
+        assert dict(file.metadata())["env_spec"] == dict(made.metadata())["env_spec"]
+    assert load_file(OUT).keys() == load_file("made.safetensors").keys()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"obs": {}}, {"obs": {"obs": {"shape": "x"}}}, {"obs": 3}, {"actions": [{"kind": "EnvSpec"}]}, {"agents": 3}],
+    ids=str,
+)
+def test_a_spec_that_is_none_is_refused(change: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    save_run(certainty=None)
+    saved = payload(1.0) | {"env_spec": {**SPEC.plain(), **change}}
+    checkpoints().save(saved, train_step=7, env_steps=70)
+
+    assert export.main(["--experiment=run", TRUSTED, f"--out={OUT}"]) == ExitCode.REFUSED
+
+    error = capsys.readouterr().err
+    assert "checkpoint_000000007_70.pth" in error
+    assert "Traceback" not in error
+
+
 @pytest.mark.parametrize(
     ("argv", "word"),
     [
@@ -75,7 +107,7 @@ def test_what_cannot_be_exported_is_refused(
     if "pip install" in word:
         monkeypatch.setitem(sys.modules, "safetensors.torch", None)
 
-    code = export.main([*argv, *(() if "--experiment" in argv[-1] else ("--experiment=run",))])
+    code = export.main([TRUSTED, *argv, *(() if "--experiment" in argv[-1] else ("--experiment=run",))])
 
     captured = capsys.readouterr()
     (line,) = (line for line in captured.err.splitlines() if line.startswith("error: "))
