@@ -247,12 +247,12 @@ def _check_pickle(content: bytes) -> None:
     """Raise Unusable if a value stands for too many others, shared ones counted each time; nothing is unpickled."""
     most = _MOST_VALUES + len(content)
     stack: list[int] = []  # how many values each stands for; 0: a mark
-    memo: dict[int, int] = {}
+    memo: dict[Any, int] = {}
     for code, argument, _ in pickletools.genops(content):
         if "PUT" in code.name:
-            memo[int(argument)] = stack[-1]
+            memo[argument] = stack[-1]
         elif "GET" in code.name:
-            stack.append(memo[int(argument)])
+            stack.append(memo[argument])
         elif code.name == "MARK":
             stack.append(0)
         else:

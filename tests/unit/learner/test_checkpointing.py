@@ -13,7 +13,7 @@ from sfactory.checkpoint import CheckpointDir
 from sfactory.config.schema import CheckpointConfig, Config, ModelConfig, OptimConfig, RunConfig
 from sfactory.errors import CannotSaveError, CheckpointError, DivergedError
 from sfactory.learner import checkpointing as checkpointing
-from sfactory.learner.checkpointing import Checkpointer, Progress, payload_of, restore
+from sfactory.learner.checkpointing import Checkpointer, Progress, SavedState, payload_of, restore
 from sfactory.learner.learner import Publisher
 from sfactory.learner.setup import LearnerSetup, Limits
 from sfactory.learner.train_stats import Learned
@@ -356,3 +356,11 @@ def test_a_payload_that_does_not_fit_is_refused(optim: dict[str, Any], changes: 
 
     with pytest.raises(CheckpointError, match=f"checkpoint_7 .*{reason}"):
         restore(payload, "checkpoint_7", trainer_of(**optim), Progress())
+
+
+def test_a_payload_holds_the_spec_that_the_model_was_made_for() -> None:
+    payload = payload_of(trainer_of(), Progress())
+
+    assert SavedState.of(payload, "here").spec == VECTOR
+    del payload["env_spec"]  # as in older versions
+    assert SavedState.of(payload, "here").spec is None

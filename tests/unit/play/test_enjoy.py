@@ -225,6 +225,10 @@ class Odd(Bandit):
 class Leaving(Bandit):
     def step(self, action):
         sys.exit(0)
+
+class Loud(Bandit):
+    def step(self, action):
+        raise ValueError(chr(27) + "[31m" + chr(0) + "x" * 10_000_000)
 """
 
 
@@ -234,6 +238,7 @@ class Leaving(Bandit):
         (FAULTY, {"length": LENGTH, "raise_at": 7}, [], "step 2 of episode 2 raised EnvFault: step 7 raises"),
         ("odd_bandit:Odd", {"num_contexts": CONTEXTS}, ["--save_video=True"], "error: LookupError: no metadata today"),
         ("odd_bandit:Leaving", {"num_contexts": CONTEXTS}, [], "SystemExit"),
+        ("odd_bandit:Loud", {"num_contexts": CONTEXTS}, [], "ValueError: \\x1b[31m\\x00xxx"),
     ],
 )
 def test_faults_of_an_env_are_shown_with_a_traceback(
@@ -250,3 +255,5 @@ def test_faults_of_an_env_are_shown_with_a_traceback(
     last = captured.err.splitlines()[-1]
     assert last.startswith("error: ")
     assert text in last
+    assert len(captured.err) < 30_000
+    assert not {"\x1b", "\0"} & {*captured.err}
