@@ -61,6 +61,7 @@ def test_a_module_is_looked_for_in_pettingzoo_and_elsewhere(name: str) -> None:
         ("pettingzoo:arenas.absent", "is the package arenas installed"),
         ("pettingzoo:garden.turn_v0", r"did you mean pettingzoo:pettingzoo\.garden\.turns_v0\?"),
         ("pettingzoo:garden.turns_v0", r"has no parallel_env\(\)"),
+        ("pettingzoo:os", "os is a module of Python.s standard library"),
     ],
 )
 def test_an_env_that_cannot_be_made_is_refused(name: str, message: str) -> None:
