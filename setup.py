@@ -46,7 +46,7 @@ setup(
     python_requires=">=3.11",
     packages=[*find_packages(include=["sfactory", "sfactory.*"]), *ENV_PACKAGES],
     package_dir={"sfactory_envs": "envs"},
-    package_data={"sfactory": ["py.typed"], "sfactory_envs": ["py.typed"]},
+    package_data={"sfactory": ["py.typed", "config/*.json"], "sfactory_envs": ["py.typed"]},
     install_requires=[
         "torch>=2.10",
         "numpy>=2",
@@ -67,6 +67,10 @@ setup(
         "plot": PLOT,
         "docs": PLOT,
         "envpool": ["envpool>=1.2"],
+        "mujoco": ["gymnasium[mujoco]"],
+        "box2d": ["swig", "gymnasium[box2d]"],
+        "minigrid": ["minigrid>=3"],
+        "vizdoom": ["vizdoom>=1.3"],
         "dev": [
             *ATARI,
             *OPTIMIZERS,

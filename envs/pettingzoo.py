@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfactory.errors import EnvError
+from sfactory.packages import install_command
 
 _PREFIX = "pettingzoo:"
 _PACKAGE = "pettingzoo"
-_INSTALL = "pip install 'sfactory[pettingzoo]'"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ def _module(env_name: str) -> Any:
         raise EnvError(f"--env={env_name}: {wanted!r} is no name of a module; for example --env={FAMILY.names()[0]}")
     package = wanted.partition(".")[0]
     if importlib.util.find_spec(_PACKAGE) is None:
-        raise EnvError(f"--env={env_name}: needs the package pettingzoo, which is not installed; run: {_INSTALL}")
+        advice = install_command(_PACKAGE)
+        raise EnvError(f"--env={env_name}: needs the package pettingzoo, which is not installed; run: {advice}")
     is_own = importlib.util.find_spec(f"{_PACKAGE}.{package}") is not None
     full = f"{_PACKAGE}.{wanted}" if is_own and package != _PACKAGE else wanted
     if full.partition(".")[0] in sys.stdlib_module_names:
@@ -80,7 +81,7 @@ def _advice(module: str) -> str:
         return f"did you mean {_PREFIX}{alike}?"
     package, _, rest = module.partition(".")
     if package != _PACKAGE:
-        return f"is the package {package} installed? for the particle worlds: {_INSTALL}"
+        return f"is the package {package} installed? for the particle worlds: {install_command(_PACKAGE)}"
     kind = rest.partition(".")[0]
     return f"what its {kind} envs need comes with: pip install 'pettingzoo[{kind}]'"
 

@@ -1,7 +1,8 @@
 """Makes vector envs, named ``vector:ID`` and ``envpool:ID``, and gives defaults of flags for them.
 
-``vector:CartPole-v1`` and ``vector:ALE/Breakout-v5`` are vector forms that Gymnasium has registered for the id (its
-``vector_entry_point``); ``envpool:Breakout-v5`` is EnvPool's. Defaults of flags are those of the family of the id.
+``vector:CartPole-v1``, ``vector:ALE/Breakout-v5`` and ``vector:package:Id-v0`` are vector forms that Gymnasium has
+registered for the id (its ``vector_entry_point``), after importing the package if one is named;
+``envpool:Breakout-v5`` is EnvPool's. Defaults of flags are those of the family of the id.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sfactory.errors import EnvError
+from sfactory.packages import install_advice
 
 from .atari import FAMILY as ATARI
 from .atari.games import rom_of
@@ -66,16 +68,19 @@ class RegisteredVectors:
         """``num_envs`` of them in one. Raises EnvError if the id has no vectorized form."""
         import gymnasium
 
+        from sfactory.env.factory import registered_spec
+
         env_id = env_name.removeprefix(_VECTOR)
         if _rom_of(env_id) is not None:
-            gymnasium.register_envs(_module(env_name, "ale_py", "pip install -e '.[atari]' in the folder of sfactory"))
-        if gymnasium.spec(env_id).vector_entry_point is None:
+            gymnasium.register_envs(_module(env_name, "ale_py"))
+        spec = registered_spec(env_id)
+        if spec.vector_entry_point is None:
             raise EnvError(
                 f"--env={env_name}: Gymnasium has no vectorized form of {env_id}; --env={env_id} steps them one by one"
             )
         options: dict[str, Any] = {**_ALE_KWARGS} if _rom_of(env_id) else {}
         options |= {**_skipping(env_name, env_id, "frameskip", env_frameskip), **kwargs}
-        return gymnasium.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **options)
+        return gymnasium.make_vec(spec.id, num_envs=num_envs, vectorization_mode="vector_entry_point", **options)
 
     def defaults(self, env_name: str) -> Mapping[str, object]:
         """Flags with which the environment learns."""
@@ -101,7 +106,7 @@ class EnvPool:
         self, env_name: str, *, num_envs: int, seed: int = 0, env_frameskip: int = 1, **kwargs: object
     ) -> VectorEnv[Any, Any, Any]:
         """``num_envs`` of them in one pool with one thread. Raises EnvError if EnvPool is missing or has no such id."""
-        envpool = _module(env_name, "envpool", "pip install envpool")
+        envpool = _module(env_name, "envpool")
         env_id = env_name.removeprefix(_ENVPOOL)
         if env_id not in envpool.list_all_envs():
             raise EnvError(f"--env={env_name}: EnvPool has no {env_id}; envpool.list_all_envs() names what it has")
@@ -116,12 +121,12 @@ class EnvPool:
         return _defaults_of(env_name.removeprefix(_ENVPOOL))
 
 
-def _module(env_name: str, module: str, advice: str) -> Any:
+def _module(env_name: str, module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise EnvError(
-            f"--env={env_name}: needs {module}, which cannot be imported ({error}); run: {advice}"
+            f"--env={env_name}: needs {module}, which cannot be imported ({error}){install_advice(module)}"
         ) from error
 
 

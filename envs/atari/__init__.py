@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sfactory.errors import EnvError
+from sfactory.packages import install_command
 
 from .games import GAMES, rom_of
 
@@ -87,7 +88,7 @@ class Atari:
         except ImportError as error:
             raise EnvError(
                 f"--env={env_name}: Atari games need ale-py and OpenCV, and {error.name!r} cannot be imported "
-                f"({error}); run: pip install -e '.[atari]' in the folder of sfactory"
+                f"({error}); run: {install_command('atari')}"
             ) from error
         options: dict[str, Any] = {"frameskip": env_frameskip, **kwargs}
         if options["frameskip"] != env_frameskip:

@@ -67,13 +67,20 @@ GAMES: tuple[str, ...] = (
 
 _PREFIX = "atari_"
 _GYMNASIUM_ID = re.compile(r"ALE/(?P<new>[A-Za-z]+)-v5|(?P<old>[A-Za-z]+?)(?:Deterministic|NoFrameskip)?-v[04]")
+# As Sample Factory writes them: without underscores, and four of them otherwise.
+_ROM_OF_PLAIN_NAME = {rom.replace("_", ""): rom for rom in GAMES} | {
+    "asteroid": "asteroids",
+    "kongfumaster": "kung_fu_master",
+    "montezuma": "montezuma_revenge",
+    "privateye": "private_eye",
+}
 _ROM_OF_TITLE = {"".join(word.capitalize() for word in rom.split("_")): rom for rom in GAMES}
 
 
 def rom_of(env_name: str) -> str | None:
-    """The ROM of ``atari_<rom>`` or of a Gymnasium id of one of the 57 games; None for any other name."""
+    """The ROM of ``atari_<rom>`` (or without underscores) or of a Gymnasium id, of one of the 57 games; else None."""
     if env_name.startswith(_PREFIX):
         rom = env_name.removeprefix(_PREFIX)
-        return rom if rom in GAMES else None
+        return rom if rom in GAMES else _ROM_OF_PLAIN_NAME.get(rom)
     match = _GYMNASIUM_ID.fullmatch(env_name)
     return None if match is None else _ROM_OF_TITLE.get(match["new"] or match["old"])

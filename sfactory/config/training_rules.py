@@ -9,6 +9,7 @@ from sfactory.config.flags import did_you_mean
 from sfactory.config.points import POINTS_FORM, points_error
 from sfactory.config.rule import WAITING, Rule, at_most, idle_unless, needs, refuse, refused_where_collection_waits
 from sfactory.config.schema import Config
+from sfactory.packages import install_command
 
 LR_WORDS = ("constant", "linear_decay", "kl_adaptive_minibatch", "kl_adaptive_epoch")
 # What training in a thread of its own depends on.
@@ -176,16 +177,18 @@ def _critic_has_own_weights(config: Config) -> str | None:
     )
 
 
+def _missing_package(config: Config) -> str | None:
+    if config.optim.optimizer not in _OF_THE_EXTRA or importlib.util.find_spec(_EXTRA_MODULE) is not None:
+        return None
+    return f"needs the package {_EXTRA_MODULE}, which is not installed; run: {install_command('optimizers')}"
+
+
 OPTIMIZER_RULES = (
     Rule(("lr_schedule",), _rate_schedule),
     Rule(("value_lr_schedule",), lambda config: points_error(config.optim.value_lr_schedule)),
     Rule(("separate_value_optimizer", "actor_critic_share_weights", "use_rnn"), _critic_has_own_weights),
     at_most("lr_adaptive_min", "lr_adaptive_max"),
-    refuse(
-        ("optimizer",),
-        lambda config: config.optim.optimizer in _OF_THE_EXTRA and importlib.util.find_spec(_EXTRA_MODULE) is None,
-        f"needs the package {_EXTRA_MODULE}, which is not installed: run pip install 'sfactory[optimizers]'",
-    ),
+    Rule(("optimizer",), _missing_package),
     *idle_unless(("value_lr", "value_lr_schedule"), "separate_value_optimizer"),
     *idle_unless(("adam_eps", "adam_beta1", "adam_beta2"), "optimizer", lambda kind: kind != "rmsprop", "adam"),
     *idle_unless(

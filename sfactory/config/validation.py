@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sfactory.config.env_families import load_families, search_families
+from sfactory.config.env_names import GYMNASIUM_IDS
 from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, all_flags, assigned, did_you_mean, is_of_type, type_text, values_of
 from sfactory.config.import_strings import standard_library_problem
@@ -22,6 +23,7 @@ from sfactory.config.rule import Rule, refuse
 from sfactory.config.run_rules import RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
 from sfactory.config.training_rules import LEARNING_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
+from sfactory.packages import install_advice
 
 RULES = (
     *RUN_RULES,
@@ -122,8 +124,8 @@ def _module_problem(module: str) -> str | None:
     where = f"cannot be found from {Path.cwd()} nor among the installed packages"
     spec = _find_top_module(parts[0])
     if spec is None:
-        advice = "run the command in the folder that holds it, or install its package"
-        return f"module {parts[0]!r} {where}; {advice}"
+        advice = install_advice(parts[0]) or "; run the command in the folder that holds it, or install its package"
+        return f"module {parts[0]!r} {where}{advice}"
     for depth in range(1, len(parts)):
         if not spec.submodule_search_locations:
             return f"{'.'.join(parts[:depth])!r} is a module, not a package, so {module!r} cannot be in it"
@@ -154,7 +156,7 @@ def _gymnasium_id_problem(name: str) -> str | None:
 
     if name in registry:
         return None
-    suggestible = [*registry, *(known for family in load_families()[0] for known in family.names())]
+    suggestible = [*registry, *GYMNASIUM_IDS, *(known for family in load_families()[0] for known in family.names())]
     near = did_you_mean(name, suggestible)
     unknown = f"no environment of this name is registered{near}"
     try:

@@ -15,13 +15,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sfactory.config.env_families import find_family
+from sfactory.config.flags import did_you_mean
 from sfactory.config.import_strings import Unresolved, described, find_callable, import_current_directory
 from sfactory.config.schema import RunConfig, SamplingConfig
 from sfactory.env.lifecycle import warnings_stay_warnings
 from sfactory.errors import EnvError, Passing, named, raised_at
+from sfactory.packages import install_advice, missing_module
 
 if TYPE_CHECKING:
     import gymnasium
+    from gymnasium.envs.registration import EnvSpec
 
     from sfactory.env.multi_agent import AgentsEnv
     from sfactory.env.vector import VectorEnv
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     Env = gymnasium.Env[Any, Any]
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_SHOWN_IDS = 5
 _FRAMESKIP, _NUM_ENVS, _SEED = "env_frameskip", "num_envs", "seed"
 # Metadata key of an env; True if observations depend on env_frameskip, for example as stacked frames.
 SPANS_FRAMES = "observation_spans_frames"
@@ -74,7 +78,21 @@ def make_gymnasium_env(env_id: str, **kwargs: object) -> Env:
     ``max_episode_steps``. Env families may use this function too.
     """
     import gymnasium
-    from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
+
+    spec = copy.copy(registered_spec(env_id))
+    spec.order_enforce = False
+    options: dict[str, Any] = {"disable_env_checker": True, **kwargs}
+    env: Env = gymnasium.make(spec, **options)
+    return env
+
+
+def registered_spec(env_id: str) -> EnvSpec:
+    """What Gymnasium has registered for an id, or for ``module:Id`` after importing the module.
+
+    Raises EnvError if importing the module did not register the id.
+    """
+    import gymnasium
+    from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id, registry
 
     import_current_directory()
     module, colon, bare_id = env_id.rpartition(":")
@@ -83,11 +101,23 @@ def make_gymnasium_env(env_id: str, **kwargs: object) -> Env:
     namespace, name, version = parse_env_id(bare_id)
     if version is None:  # take the highest one, as gymnasium.make does
         version = find_highest_version(namespace, name)
-    spec = copy.copy(gymnasium.spec(get_env_id(namespace, name, version)))
-    spec.order_enforce = False
-    options: dict[str, Any] = {"disable_env_checker": True, **kwargs}
-    env: Env = gymnasium.make(spec, **options)
-    return env
+    try:
+        return gymnasium.spec(get_env_id(namespace, name, version))
+    except gymnasium.error.UnregisteredEnv:
+        if not colon:
+            raise
+        start = module.partition(".")[0]
+        own = [known.id for known in registry.values() if _module_of(known.entry_point).partition(".")[0] == start]
+        near = did_you_mean(bare_id, own or registry, prefix=f"{module}:")
+        others = f"; it has registered {', '.join(own[:_SHOWN_IDS])}" if own and not near else ""
+        raise EnvError(f"--env={env_id}: importing {module} has not registered {bare_id}{near or others}") from None
+
+
+def _module_of(entry_point: object) -> str:
+    """The module of what makes an env: of text such as ``module:Class``, or of the class itself."""
+    return (
+        entry_point.partition(":")[0] if isinstance(entry_point, str) else str(getattr(entry_point, "__module__", ""))
+    )
 
 
 def _parameters(factory: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
@@ -200,8 +230,11 @@ class EnvFactory:
         except BaseException as error:
             listed = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
             call = f"{maker.title}({listed})" if maker.own_parameters else maker.title
+            where = raised_at(error)
+            if isinstance(cause := error.__cause__, ImportError):  # behind Gymnasium's DependencyNotInstalled
+                where = f" (cause: {named(cause)}){install_advice(missing_module(cause))}"
             fits = "; do --env_kwargs fit its parameters?" if isinstance(error, TypeError) and self.kwargs else ""
-            raise self._error(f"{call} raised {named(error)}{raised_at(error)}{fits}") from error
+            raise self._error(f"{call} raised {named(error)}{where}{fits}") from error
 
     def _vector_env(self, maker: Maker, kwargs: Mapping[str, object]) -> VectorEnv:
         import gymnasium

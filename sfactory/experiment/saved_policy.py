@@ -31,6 +31,7 @@ from sfactory.errors import CannotSaveError, CheckpointError, ConfigError, RunDi
 from sfactory.learner.checkpointing import SavedState
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.torch_state import OwnTorchState
+from sfactory.packages import install_command
 from sfactory.spec import EnvSpec
 
 if TYPE_CHECKING:
@@ -164,8 +165,8 @@ def export(config: ExportConfig) -> str:
     try:
         package = importlib.import_module("safetensors.torch")
     except ImportError as error:
-        problem = f"weights are exported with the package safetensors, which cannot be imported ({error}); install it: "
-        raise ConfigError([problem + "pip install 'sfactory[safetensors]'"]) from error
+        problem = f"weights are exported with the package safetensors, which cannot be imported ({error}); run: "
+        raise ConfigError([problem + install_command("safetensors")]) from error
     path = _new_file(config.out)
     spec = saved.state.spec or _spec_of_env(saved, config)
     model = saved.model(spec)

@@ -18,6 +18,7 @@ from sfactory.config.flags import config_of
 from sfactory.config.hyperparameters import hyperparameters, is_number, mutable_flags
 from sfactory.config.saved_config import read_config
 from sfactory.errors import ResourceError, RunDirError
+from sfactory.packages import install_command
 from sfactory.pbt.event_log import EVENT_LOG_NAME, Event, Kind, read_events
 from sfactory.pbt.mutation import leaves
 
@@ -142,7 +143,7 @@ def draw(history: History, target: Path) -> None:
         matplotlib: Any = importlib.import_module("matplotlib")  # without its types, which mypy does not have
     except ImportError as error:
         raise ResourceError(
-            f"drawing needs matplotlib, which cannot be imported ({error}): run pip install 'sfactory[plot]'"
+            f"drawing needs matplotlib, which cannot be imported ({error}); run: {install_command('plot')}"
         ) from error
     # Reproducible ids, and text instead of outlines.
     with matplotlib.rc_context({"svg.hashsalt": "sfactory", "svg.fonttype": "none", "font.size": 8}):

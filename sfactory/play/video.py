@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from sfactory import atomic
 from sfactory.errors import CannotSaveError, EnvError, ResourceError
+from sfactory.packages import install_command
 
 Frame = npt.NDArray[np.uint8]
 
@@ -42,7 +43,7 @@ def find_ffmpeg() -> str:
     except ImportError as error:
         raise ResourceError(
             "--save_video=True: the package imageio-ffmpeg, which writes videos, is not installed; "
-            "run: pip install -e '.[video]' in the folder of sfactory"
+            f"run: {install_command('video')}"
         ) from error
     try:
         return str(package.get_ffmpeg_exe())

@@ -11,7 +11,7 @@ from tests.support.source import Source, code, parse
 
 # Lowest first. A package imports itself and packages of lower rows, but no other package of its own row.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"__init__", "errors", "clock", "atomic", "seeds"}),
+    frozenset({"__init__", "errors", "clock", "atomic", "packages", "seeds"}),
     frozenset({"system"}),
     frozenset({"config"}),
     frozenset({"tensor_spec"}),
@@ -31,7 +31,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
 # What sfactory/__init__.py imports when one of its names is first used.
 PUBLIC = frozenset({"api", "launch", "report"})
-ENVS_MAY_IMPORT = frozenset({"env", "errors", "spec"})
+ENVS_MAY_IMPORT = frozenset({"env", "errors", "packages", "spec"})
 
 
 def imported_packages(source: Source) -> Iterator[tuple[int, str]]:

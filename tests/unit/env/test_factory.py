@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from sfactory.config.resolve import read_command_line
 from sfactory.config.validation import check
 from sfactory.env.factory import EnvFactory, make_env, takes_frameskip
 from sfactory.errors import EnvError
+from sfactory.packages import install_command
 
 FACTORIES = """
 import gymnasium
@@ -248,7 +251,7 @@ def test_a_family_sets_defaults_of_flags_and_invalid_ones_are_ignored_with_a_war
 
     assert resolved.config.algo.gamma == 0.5
     assert resolved.sources["gamma"] == "env family good"
-    assert resolved.config.run.experiment == all_flags()["experiment"].default
+    assert resolved.config.run.experiment == "homemade_one"
     text = "\n".join(resolved.warnings)
     assert "'experiment', which it may not" in text
     assert "'no_such_flag', which it may not" in text
@@ -272,3 +275,86 @@ def test_classic_control_has_valid_defaults_for_its_envs(name: str) -> None:
     defaults = {flag: coerce(all_flags()[flag], value) for flag, value in family.defaults(name).items()}
     assert check(config_of({"env": name, **defaults})) == []
     assert defaults["train_for_env_steps"] != all_flags()["train_for_env_steps"].default
+
+
+# A package that registers envs when it is imported, one of them also as a vector env.
+REGISTERING = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+class Pole(CartPoleEnv):
+    pass
+
+gymnasium.register("PoleInABox-v0", Pole, vector_entry_point=CartPoleVectorEnv)
+gymnasium.register("registering/Tilted-v1", "registering:Pole")
+"""
+
+
+@pytest.fixture
+def registering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package ``registering`` and a package ``silent``, which registers nothing."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "registering.py").write_text(REGISTERING)
+    (tmp_path / "silent.py").write_text("")
+    before = set(gymnasium.registry)
+    yield
+    for module in ("registering", "silent"):
+        sys.modules.pop(module, None)
+    for added in set(gymnasium.registry) - before:
+        del gymnasium.registry[added]
+
+
+@pytest.mark.usefixtures("registering")
+def test_a_package_registers_its_ids_also_those_of_vector_envs() -> None:
+    assert EnvFactory("registering:PoleInABox-v0")().spec is not None
+    assert EnvFactory("vector:registering:PoleInABox-v0").vector(num_envs=3, seed=1).num_envs == 3
+
+
+@pytest.mark.usefixtures("registering")
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("registering:PoleInABocks-v0", "did you mean registering:PoleInABox-v0?"),
+        ("registering:Xyzzy-v0", "; it has registered PoleInABox-v0, registering/Tilted-v1"),
+        ("silent:CartPol-v1", "did you mean silent:CartPole-v1?"),
+        ("vector:silent:Xyzzy-v0", "importing silent has not registered Xyzzy-v0"),
+    ],
+)
+def test_an_import_that_does_not_register_the_id_says_so(name: str, advice: str) -> None:
+    bare = name.rpartition(":")[2]
+    factory = EnvFactory(name)
+
+    with pytest.raises(EnvError) as caught:
+        factory.vector(2, seed=1) if name.startswith("vector:") else factory()
+
+    assert f"has not registered {bare}" in str(caught.value)
+    assert advice in str(caught.value)
+
+
+def test_a_package_that_an_env_of_gymnasium_needs_is_named_with_the_cause_and_what_to_type(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+
+    with pytest.raises(EnvError) as caught:
+        make_env("Ant-v5", {})
+
+    assert "DependencyNotInstalled" in str(caught.value)
+    assert "import of mujoco halted" in str(caught.value)
+    assert re.search(r"; run: pip install .*\[mujoco\]", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        ('{"dir_info": {"editable": true}, "url": "file:///home/a%20b"}', "pip install -e '/home/a b[atari]'"),
+        ('{"dir_info": {}, "url": "file:///home/ab"}', "pip install 'sfactory[atari]'"),
+        (None, "pip install 'sfactory[atari]'"),
+    ],
+)
+def test_what_to_type_fits_the_installation(origin: str | None, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = types.SimpleNamespace(read_text=lambda name: origin)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: installed)
+
+    assert install_command("atari") == command

@@ -94,7 +94,7 @@ def test_vector_env_that_cannot_be_made_is_refused(name: str, frameskip: int, wo
 def test_missing_envpool_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "envpool", None)
 
-    with pytest.raises(EnvError, match=r"needs envpool, .*pip install envpool"):
+    with pytest.raises(EnvError, match=r"needs envpool, .*pip install .*\[envpool\]"):
         EnvFactory("envpool:CartPole-v1").vector(num_envs=2, seed=1)
 
 

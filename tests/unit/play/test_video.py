@@ -112,7 +112,7 @@ def test_missing_directory_and_package_are_named(tmp_path: Path, monkeypatch: py
     with pytest.raises(CannotSaveError, match=r"nowhere/x\.mp4"):
         write(tmp_path / "nowhere" / "x.mp4", [frame(0)])
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(ResourceError, match=r"pip install -e '\.\[video\]'"):
+    with pytest.raises(ResourceError, match=r"; run: pip install .*\[video\]"):
         find_ffmpeg()
 
 
