@@ -1,4 +1,4 @@
-"""Writes docs/flags.md: every flag, and the map from the ancestors' flags, which is in docs/flags/.
+"""Writes docs/flags.md: every flag, and the map from the ancestors' flags, which is data of sfactory/config/.
 
 Run it after a change of a flag or of the data. ``--check`` writes nothing and exits with 1 if the file is not what
 this script writes. tests/architecture/test_flag_map.py checks the data.
@@ -6,15 +6,24 @@ this script writes. tests/architecture/test_flag_map.py checks the data.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import get_type_hints
 
-from sfactory.config.argv import CONFIG_FLAG
+from sfactory.config.ancestors import (
+    DROPPED,
+    PLANNED,
+    RENAMED,
+    REPLACED,
+    SAME,
+    Ancestor,
+    Entry,
+    ancestors,
+    entries,
+)
+from sfactory.config.argv import ALGO_FLAG, CONFIG_FLAG, PRINT_CONFIG_FLAG
 from sfactory.config.commands import ExportConfig, PlotConfig, export_flags, plot_flags
 from sfactory.config.enjoy import EnjoyConfig, enjoy_flags
 from sfactory.config.flags import Flag, all_flags, coerce, type_text, value_text
@@ -23,32 +32,33 @@ from sfactory.config.schema import Config
 
 DOCS = Path(__file__).parents[1] / "docs"
 TARGET = DOCS / "flags.md"
-ANCESTORS = DOCS / "flags" / "ancestors.json"
-MAP = DOCS / "flags" / "map.json"
 
-SAME, RENAMED, REPLACED, PLANNED, DROPPED = "same", "renamed", "replaced by", "planned", "not applicable"
 RELATIONS = (SAME, RENAMED, REPLACED, PLANNED, DROPPED)
 # Words that commands take besides the flags of the schema.
 WORDS = {
     "help": "print all flags with type, default, range and meaning; with --env, with the defaults that hold for it",
-    CONFIG_FLAG: "YAML or JSON file with a flat mapping of flag names to values (taken by train alone)",
+    CONFIG_FLAG: "YAML, TOML or JSON file with a flat mapping of flag names to values (taken by train alone)",
+    PRINT_CONFIG_FLAG: "print all flags with their values and sources, as such a JSON file, and stop (train alone)",
+    ALGO_FLAG: "APPO, which is what sfactory does in any case: for Sample Factory's command lines (train alone)",
 }
 # The document is the same on all machines; and an empty text is no default where something must be given.
-DEFAULTS_IN_WORDS = {"num_workers": "number of cores", "env": "required", "out": "required", "run": "required"}
-OPTIONAL = {("plot", "out")}
+DEFAULTS_IN_WORDS = {"num_workers": "number of cores"} | dict.fromkeys(("env", "experiment", "out", "run"), "required")
+OPTIONAL = {("plot", "out"), ("run", "experiment")}
 # Where a flag's origin is looked for: Sample Factory's two versions, side by side, and then the others.
 VERSIONS = {"sf_v1": "v1", "sf_v2": "v2"}
 OTHERS = {"appo": "early v1", "rllib_impala": "RLlib", "rllib_appo": "RLlib APPO"}
 
 INTRODUCTION = f"""# Flags
 
-Every flag of sfactory, and what became of every flag of its ancestors: Sample Factory and RLlib's IMPALA.
+Every flag of sfactory, and what is here in place of each flag of other trainers: Sample Factory, RLlib's IMPALA,
+and the PPO of Stable-Baselines3 and CleanRL.
 Written by `scripts/write_flags.py` from the sections of `sfactory/config/schema.py`, `sfactory/config/enjoy.py`,
-`sfactory/config/commands.py`, `sfactory/config/launcher.py` and `docs/flags/`; `make flags` updates it, and a test
-fails where it is out of date.
+`sfactory/config/commands.py`, `sfactory/config/launcher.py` and `sfactory/config/flag_map.json`; `make flags` updates
+it, and a test fails where it is out of date.
 
-Flags are `--name=value` or `--name value`, with dashes or underscores; booleans are `True` or `False`; lists are
-separated by spaces; nothing is abbreviated. Families of environments have defaults of their own:
+Flags are `--name=value` or `--name value`, with dashes or underscores; booleans are `True` or `False` (without a
+value: `True`); lists are separated by spaces; whole numbers may be 10k, 2.5M or 1e6; nothing is abbreviated.
+Families of environments have defaults of their own:
 `python -m sfactory.train --env=CartPole-v1 --help` shows those of one environment.
 
 The words of the map:
@@ -59,38 +69,6 @@ The words of the map:
 - **{PLANNED}**: not there yet.
 - **{DROPPED}**: will not be there; the note says why.
 """
-
-
-@dataclass(frozen=True)
-class Ancestor:
-    """A plain list: the flags of one ancestor with their defaults as text."""
-
-    source: str
-    title: str
-    about: str
-    flags: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """The flag ``name`` of ``sources`` here: the names of ``ours``, or a text (``by``)."""
-
-    name: str
-    sources: Sequence[str]
-    relation: str
-    ours: Sequence[str] = ()
-    by: str = ""
-    note: str = ""
-
-
-def ancestors() -> list[Ancestor]:
-    """The lists, in the order in which they are shown."""
-    return [Ancestor(**values) for values in json.loads(ANCESTORS.read_text(encoding="utf-8"))]
-
-
-def entries() -> list[Entry]:
-    """The whole map."""
-    return [Entry(**values) for values in json.loads(MAP.read_text(encoding="utf-8"))]
 
 
 def our_flags() -> dict[str, Flag]:
@@ -220,7 +198,7 @@ def _ancestor_part(ancestor: Ancestor, mapped: Sequence[Entry]) -> list[str]:
 def document() -> str:
     """The whole of docs/flags.md."""
     lists, mapped = ancestors(), entries()
-    lines = [INTRODUCTION, *_our_part(Origins(lists, mapped)), "", "## The map from the ancestors"]
+    lines = [INTRODUCTION, *_our_part(Origins(lists, mapped)), "", "## The map from other trainers"]
     for ancestor in lists:
         lines += _ancestor_part(ancestor, mapped)
     return "\n".join(lines) + "\n"

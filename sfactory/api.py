@@ -127,6 +127,8 @@ def _arguments(flags: Mapping[str, object] | Sequence[str]) -> list[str]:
         raise ConfigError(["flags must be a mapping of names to values, or a list of words such as --env=CartPole-v1"])
     if "--help" in words or "-h" in words:
         raise ConfigError(["--help: trains nothing; docs/flags.md lists all flags"])
+    if any(word.startswith(("--print_config", "--print-config")) for word in words):
+        raise ConfigError(["--print_config: trains nothing; python -m sfactory.train prints them"])
     return words
 
 

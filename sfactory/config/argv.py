@@ -1,8 +1,9 @@
 """Reads command lines, and writes flags as the words of a command line.
 
-The forms are ``--name=value`` and ``--name value``, with dashes or underscores; lists are separated by spaces.
-Nothing is abbreviated and nothing is positional, so every token has one meaning. For names of flags of RLlib and
-Sample Factory 1 that are not ours, errors give our name; docs/flags.md maps all of their flags.
+The forms are ``--name=value`` and ``--name value``, with dashes or underscores; lists are separated by spaces, and a
+boolean without a value is True.
+Nothing is abbreviated and nothing is positional, so every token has one meaning. For names that other trainers have
+for their flags, errors say what they are here.
 """
 
 from __future__ import annotations
@@ -12,98 +13,29 @@ import numbers
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from sfactory.config.ancestors import ancestor_hint
 from sfactory.config.field import FlagInfo
 from sfactory.config.flags import Flag, Reading, did_you_mean, shown, value_text
 from sfactory.errors import ConfigError
 
-# Names that other software has for our flags, by our flags.
-_NAMES_OF_ANCESTORS: Mapping[str, Mapping[str, str]] = {
-    "RLlib": {
-        "num_epochs": "num_sgd_iter circular_buffer_iterations_per_batch",
-        "batch_size": "sgd_minibatch_size minibatch_size train_batch_size train_batch_size_per_learner",
-        "rollout": "rollout_fragment_length",
-        "minibatch_ring_size": "minibatch_buffer_size circular_buffer_num_batches",
-        "replay_slots": "replay_buffer_num_slots",
-        "publish_interval": "broadcast_interval",
-        "num_batches_to_accumulate": "learner_queue_size",
-        "learner_starvation_timeout_sec": "learner_queue_timeout",
-        "num_gpu_slots": "num_multi_gpu_tower_stacks num_data_loader_buffers",
-        "num_loader_threads": "num_data_load_threads num_gpu_loader_threads",
-        "num_batchers": "num_aggregation_workers num_aggregator_actors_per_learner",
-        "optimizer": "opt_type",
-        "max_grad_norm": "grad_clip",
-        "rmsprop_alpha": "decay",
-        "rmsprop_momentum": "momentum",
-        "rmsprop_eps": "epsilon",
-        "learning_rate": "lr",
-        "exploration_loss_coeff": "entropy_coeff",
-        "exploration_loss_coeff_schedule": "entropy_coeff_schedule",
-        "value_loss_coeff": "vf_loss_coeff",
-        "with_vtrace": "vtrace use_gae",
-        "vtrace_rho": "vtrace_clip_rho_threshold",
-        "vtrace_pg_rho": "vtrace_clip_pg_rho_threshold",
-        "separate_value_optimizer": "_separate_vf_optimizer",
-        "value_lr": "_lr_vf",
-        "report_interval_sec": "min_time_s_per_reporting min_time_s_per_iteration min_iter_time_s",
-        "num_workers": "num_env_runners num_rollout_workers",
-        "num_envs_per_worker": "num_envs_per_env_runner",
-        "actor_worker_gpus": "num_gpus_per_worker num_gpus_per_env_runner",
-        "eval_interval_sec": "evaluation_interval",
-        "eval_workers": "evaluation_num_workers evaluation_num_env_runners",
-        "eval_episodes": "evaluation_num_episodes evaluation_duration",
-        "max_sample_requests_in_flight_per_worker": "max_requests_in_flight_per_env_runner",
-        "target_update_interval": "target_network_update_freq",
-        "target_worker_clip": "target_worker_clipping",
-        "target_tau": "tau",
-        "kl_loss_coeff": "kl_coeff use_kl_loss",
-        "gae_lambda": "lambda lambda_",
-        "device": "num_gpus",
-        "ppo_clip_ratio": "clip_param",
-        "ppo_clip_value": "vf_clip_param",
-    },
-    "Sample Factory 1": {
-        "num_batches_per_epoch": "num_batches_per_iteration",
-        "num_epochs": "ppo_epochs",
-        "num_batches_to_accumulate": "num_minibatches_to_accumulate",
-        "exploration_loss_coeff": "entropy_loss_coeff",
-        "actor_worker_gpus": "sampler_worker_gpus",
-        "benchmark_seconds": "timeout_seconds",
-        "min_traj_buffers_per_worker": "traj_buffers_excess_ratio",
-        "encoder_conv_mlp_layers": "encoder_extra_fc_layers",
-        "rnn_size encoder_mlp_layers encoder_conv_mlp_layers": "hidden_size",
-    },
-}
-# (software that has the flag, our flags), by its name.
-ANCESTOR_FLAGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    name: (software, tuple(ours.split()))
-    for software, groups in _NAMES_OF_ANCESTORS.items()
-    for ours, names in groups.items()
-    for name in names.split()
-}
-
-
-def ancestor_hint(name: str, known: Collection[str], prefix: str = "") -> str:
-    """``is RLlib's name; here it is --num_epochs`` (with ``prefix`` ``--``), or "" for other names.
-
-    known: the flags that may be used in place of ``name``.
-    """
-    software, ours = ANCESTOR_FLAGS.get(name, ("", ()))
-    here = [prefix + each for each in ours if each in known]
-    return f"is {software}'s name; here it is {' or '.join(here)}" if here else ""
-
-
 CONFIG_FLAG = "config"
-# A setting of the command line, not of the run.
+# Settings of the command line, not of the run.
 CONFIG = Flag(CONFIG_FLAG, "", str, "flags.yaml", FlagInfo("file of flags"))
+PRINT_CONFIG_FLAG = "print_config"
+PRINT_CONFIG = Flag(PRINT_CONFIG_FLAG, "", bool, False, FlagInfo("print the flags and stop"))
+# Sample Factory's examples give it, and it is what is done anyway.
+ALGO_FLAG = "algo"
+ALGO = Flag(ALGO_FLAG, "", str, "APPO", FlagInfo("the algorithm"))
 
 
 @dataclass
 class CommandLine(Reading):
-    """The content of a command line."""
+    """The content of a command line. ``words``: values of what is no flag of a run, such as --config."""
 
     help: bool = False
+    words: dict[str, object] = field(default_factory=dict)
 
 
 def scan(argv: Sequence[str], flags: Mapping[str, Flag]) -> CommandLine:
@@ -134,6 +66,8 @@ def scan(argv: Sequence[str], flags: Mapping[str, Flag]) -> CommandLine:
             seen[name] = shown(" ".join(words))
             if words:
                 line.take(flags[name], " ".join(words))
+            elif flags[name].type is bool:
+                line.values[name] = True
             else:
                 line.problems.append(f"--{name}: needs a value{_value_advice(flags[name])}")
                 line.broken.add(name)
@@ -148,8 +82,6 @@ def _following(tokens: Sequence[str], flag: Flag | None) -> list[str]:
 
 
 def _value_advice(flag: Flag) -> str:
-    if flag.type is bool:
-        return f": --{flag.name}=True or --{flag.name}=False"
     if flag.is_list:
         return f": {flag.example()}, or --{flag.name}= for an empty list"
     if flag.choices:

@@ -15,7 +15,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 from sfactory.config.argv import scan
 from sfactory.config.field import flag
 from sfactory.config.flags import Flag, assigned, config_of, did_you_mean, flags_of, shown
-from sfactory.config.help_text import command_help
+from sfactory.config.help_text import command_help, show
 from sfactory.config.validation import find_problems, value_problem
 from sfactory.errors import ConfigError
 
@@ -51,7 +51,7 @@ class Command(Generic[Settings]):
         """
         line = scan(argv, self.flags)
         if line.help:
-            print(command_help(*self._help, self.flags.values()), end="")
+            show(command_help(*self._help, self.flags.values()))
             raise SystemExit(0)
         settings = self._kind(**line.values)
         found = [*problems, *line.problems, *self._value_problems(settings, line.broken)]
@@ -72,6 +72,8 @@ class Command(Generic[Settings]):
             for name, text, others in self._clashes(settings)
             if not broken.intersection((name, *others))
         ]
+        if values.get("experiment") == "" and "experiment" not in broken:
+            problems.append("--experiment: of which run? give its name, --experiment=NAME")
         where = {name: values[name] for name in _WHERE if name in values}
         return problems + [p.text for p in find_problems(config_of(where), broken) if p.flags[0] in where]
 
@@ -80,7 +82,7 @@ class Command(Generic[Settings]):
 class PolicyFlags:
     """Which policy of which run to load, at which checkpoint."""
 
-    experiment: str = flag("default_experiment", "name of the run")
+    experiment: str = flag("", "name of the run")
     train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
     load_checkpoint_kind: Literal["latest", "best", "milestone"] = flag(
         "latest", "checkpoint to load: the newest, the best policy, or the newest milestone (never deleted)"

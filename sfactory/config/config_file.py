@@ -1,20 +1,26 @@
-"""Reads the YAML or JSON file of ``--config``."""
+"""Reads the YAML, TOML or JSON file of ``--config``."""
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_type_hints
 
 import yaml
 
-from sfactory.config.argv import CONFIG_FLAG, ancestor_hint
+from sfactory.config.ancestors import ancestor_hint
+from sfactory.config.argv import CONFIG_FLAG
 from sfactory.config.flags import Reading, all_flags, assigned, did_you_mean, shown, strict_json
 from sfactory.config.schema import Config
 
 _MOST_DEPTH = 50
+_FORMS: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    ".json": ("JSON", strict_json),
+    ".toml": ("TOML", tomllib.loads),
+}
 
 
 @dataclass
@@ -25,9 +31,9 @@ class ConfigFile(Reading):
 
 
 def read_config_file(path: str) -> ConfigFile:
-    """Read a flat YAML or JSON mapping of flag names, or a run's config.json. Problems are collected, not raised."""
+    """Read a flat mapping of flag names, or a run's config.json. Problems are collected, not raised."""
     where = assigned(CONFIG_FLAG, path)
-    form, parse = ("JSON", strict_json) if path.endswith(".json") else ("YAML", _strict_yaml)
+    form, parse = _FORMS.get(Path(path).suffix, ("YAML", _strict_yaml))
     try:
         data = parse(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

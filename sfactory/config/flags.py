@@ -22,6 +22,8 @@ from sfactory.config.schema import Config
 _SHOWN_CHARACTERS = 120
 # int(Decimal("1e999999999")) would build that many digits; nothing countable here needs more than these.
 _MOST_DIGITS = 30
+# Ends of whole numbers, as in 10k and 2.5M, and their powers of ten.
+_UNITS = {"k": 3, "m": 6, "b": 9}
 
 
 @dataclass(frozen=True)
@@ -243,8 +245,9 @@ def _coerced(flag: Flag, kind: object, data: object) -> object:
 
 def _integer(flag: Flag, text: str) -> int:
     wrong = ValueError(f"must be a whole number{_or_none(flag)}, for example {flag.example()}")
+    unit = _UNITS.get(text[-1:].lower())
     try:
-        number = Decimal(text.replace("_", ""))
+        number = Decimal((text if unit is None else f"{text[:-1]}e{unit}").replace("_", ""))
     except InvalidOperation:
         raise wrong from None
     if not number.is_finite():

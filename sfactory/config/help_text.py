@@ -1,7 +1,9 @@
-"""Formats what ``--help`` prints."""
+"""Formats and prints what ``--help`` shows."""
 
 from __future__ import annotations
 
+import os
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from typing import get_type_hints
@@ -11,7 +13,10 @@ from sfactory.config.schema import Config
 
 _WIDTH = 110
 _INDENT = " " * 6
-_FORM = "Flags are given as --name=value or --name value, with dashes or underscores; booleans as True or False"
+_FORM = (
+    "Flags are given as --name=value or --name value, with dashes or underscores; booleans as True or False (or alone, "
+    "for True); whole numbers also as 10k, 2.5M or 1e6"
+)
 _FORM_OF_TRAIN = (
     f"{_FORM}; lists as --name 64 64. No flag can be abbreviated. Of several sources the last one wins: the defaults "
     "below, the saved run that is resumed, the file given with --config, the command line."
@@ -21,7 +26,12 @@ _FORM_OF_TRAIN = (
 def train_help(family: str | None, family_defaults: Mapping[str, object]) -> str:
     """All flags of train by section. ``family_defaults``: what the env family ``family`` sets for the environment."""
     lines = ["usage: python -m sfactory.train --env=ENV [--flag=value ...]", "", *textwrap.wrap(_FORM_OF_TRAIN, _WIDTH)]
-    lines += ["", "  --config FILE", f"{_INDENT}YAML or JSON file with a flat mapping of flag names to values"]
+    lines += ["", "  --config FILE", f"{_INDENT}YAML, TOML or JSON file with a flat mapping of flag names to values"]
+    lines += [
+        "",
+        "  --print_config",
+        f"{_INDENT}print the value and source of every flag, as such a JSON file, and stop",
+    ]
     for section, section_type in get_type_hints(Config).items():
         lines += ["", f"{section}: {(section_type.__doc__ or '').strip()}"]
         for flag in all_flags().values():
@@ -38,6 +48,14 @@ def command_help(usage: str, about: str, flags: Iterable[Flag]) -> str:
     for flag in flags:
         lines += _flag_lines(flag, flag.default)
     return "\n".join(lines) + "\n"
+
+
+def show(text: str) -> None:
+    """Print ``text`` to stdout; a reader that has seen enough, such as ``head``, is no error."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
 
 
 def _flag_lines(flag: Flag, default: object, origin: str = "") -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sfactory.config.argv import ancestor_hint
+from sfactory.config.ancestors import ancestor_hint
 from sfactory.config.field import How, Mutable
 from sfactory.config.flags import Flag, all_flags, did_you_mean, values_of
 from sfactory.config.schema import Config

@@ -7,16 +7,35 @@ under an old name resume nothing, so they have no saved run. A saved value that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sfactory.config.argv import CONFIG, CONFIG_FLAG, CommandLine, scan
+from sfactory.config.ancestors import ancestor_hint
+from sfactory.config.argv import (
+    ALGO,
+    ALGO_FLAG,
+    CONFIG,
+    CONFIG_FLAG,
+    PRINT_CONFIG,
+    PRINT_CONFIG_FLAG,
+    CommandLine,
+    scan,
+)
 from sfactory.config.config_file import ConfigFile, read_config_file
 from sfactory.config.env_families import EnvFamily, search_families
-from sfactory.config.flags import Reading, all_flags, config_of, values_of
-from sfactory.config.help_text import train_help
-from sfactory.config.saved_config import CONFIG_NAME, NOT_RESUMED, SavedConfig, check_resume, read_config
+from sfactory.config.env_names import env_name_of
+from sfactory.config.flags import Reading, all_flags, assigned, config_of, values_of
+from sfactory.config.help_text import show, train_help
+from sfactory.config.saved_config import (
+    CONFIG_NAME,
+    NOT_RESUMED,
+    SavedConfig,
+    check_resume,
+    config_json,
+    read_config,
+)
 from sfactory.config.schema import Config
 from sfactory.config.trust import TRUST, untrusted
 from sfactory.config.validation import check_env_name, find_problems, warnings_of
@@ -34,6 +53,7 @@ _GIVEN = (CONFIG_FILE, COMMAND_LINE, GIVEN_EARLIER)
 # Sources of values that config.json of the resumed run holds.
 _SAVED = (SAVED_RUN, GIVEN_EARLIER, AUTOTUNE)
 # A family knows how to train its environments, not which run this is.
+_LONGEST_NAME = 100
 _NOT_FOR_FAMILIES = NOT_RESUMED | {"env", "env_kwargs"}
 
 
@@ -70,17 +90,17 @@ def read_command_line(argv: Sequence[str]) -> Resolved:
     """The config that ``argv`` (without the program's name) asks for.
 
     Raises ConfigError with every problem, from parsing to rules. With ``--help`` prints the flags to stdout and raises
-    SystemExit(0), whatever else is wrong.
+    SystemExit(0), whatever else is wrong; with ``--print_config`` does so with their values, if nothing is wrong.
     """
-    line = scan(argv, {CONFIG_FLAG: CONFIG, **all_flags()})
-    path = line.values.pop(CONFIG_FLAG, None)
-    file = ConfigFile() if path is None else read_config_file(str(path))
+    line, file = _given(argv)
     given = {**file.values, **line.values}
     if line.help:
-        print(_help(str(given.get("env", ""))), end="")
+        show(_help(str(given.get("env", ""))))
         raise SystemExit(0)
+    prints = line.words.get(PRINT_CONFIG_FLAG) is True
     findings = _Findings([*line.problems, *file.problems], [], line.broken | (file.broken - line.values.keys()))
     findings.chosen.update(line.values, () if file.of_run else file.values)
+    _judge_algo(line.words.get(ALGO_FLAG), findings)
     saved = _saved_run(given, findings)
     layers = _layers(line, file, saved, findings)
     values = {name: value for layer in layers.values() for name, value in layer.items()}
@@ -97,15 +117,40 @@ def read_command_line(argv: Sequence[str]) -> Resolved:
     if findings.problems:
         raise ConfigError(findings.problems)
     findings.warnings += warnings_of(config)
+    if prints:
+        show(config_json(config, sources) + "\n")
+        raise SystemExit(0)
     return Resolved(config, sources, findings.warnings, frozenset(given) | _of_sources(saved, *_GIVEN).keys())
+
+
+def resumed_dir(argv: Sequence[str]) -> Path | None:
+    """The directory of the run that ``argv`` would resume or begin, whatever else is wrong with it; None if none."""
+    line, file = _given(argv)
+    return _resumed_dir({**file.values, **line.values}, line.broken | (file.broken - line.values.keys()))
+
+
+def _given(argv: Sequence[str]) -> tuple[CommandLine, ConfigFile]:
+    """The content of the command line and of the config file that it names."""
+    words = {flag.name: flag for flag in (CONFIG, PRINT_CONFIG, ALGO)}
+    line = scan(argv, {**words, **all_flags()})
+    line.words = {name: line.values.pop(name) for name in words if name in line.values}
+    path = line.words.get(CONFIG_FLAG)
+    file = ConfigFile() if path is None else read_config_file(str(path))
+    for source in (line, file):
+        if not source.values.get("experiment", True):
+            del source.values["experiment"]  # empty: as if it were not given
+        if "env" in source.values:
+            source.values["env"] = env_name_of(str(source.values["env"]))
+    return line, file
 
 
 def _layers(
     line: CommandLine, file: ConfigFile, saved: SavedConfig, findings: _Findings
 ) -> dict[str, Mapping[str, object]]:
     """Values by source, weakest first (see NOTE [Layers])."""
-    layers: dict[str, Mapping[str, object]] = {DEFAULT: {name: flag.default for name, flag in all_flags().items()}}
     env = str({**saved.resumable, **file.values, **line.values}.get("env", ""))
+    defaults = {name: flag.default for name, flag in all_flags().items()}
+    layers: dict[str, Mapping[str, object]] = {DEFAULT: {**defaults, "experiment": experiment_of(env)}}
     search = search_families(env)
     findings.warnings += search.warnings
     if search.family is not None:
@@ -125,23 +170,46 @@ def _of_sources(saved: SavedConfig, *sources: str) -> dict[str, object]:
     return {name: value for name, value in saved.resumable.items() if saved.sources.get(name) in sources}
 
 
+def _judge_algo(algo: object, findings: _Findings) -> None:
+    if algo is None:
+        return
+    if str(algo).upper() == ALGO.default:
+        findings.warnings.append(f"{assigned(ALGO_FLAG, algo)}: is what sfactory does in any case; it may be left out")
+    else:
+        findings.problems.append(f"{assigned(ALGO_FLAG, algo)}: {ancestor_hint(ALGO_FLAG, all_flags(), prefix='--')}")
+
+
 def _saved_run(given: Mapping[str, object], findings: _Findings) -> SavedConfig:
     """The saved config of the run that ``given`` names; it has no values if there is nothing to resume."""
     nothing = SavedConfig(Path(), {}, {}, ())
-    probe = config_of(given)
-    if probe.run.restart_behavior != "resume" and "restart_behavior" not in findings.broken:
-        return nothing
-    where = ("experiment", "train_dir", "benchmark")
-    unusable = any(problem.flags[0] in where for problem in find_problems(probe, findings.broken))
-    if probe.benchmark.benchmark is True or unusable or findings.broken.intersection(where):
+    directory = _resumed_dir(given, findings.broken)
+    if directory is None:
         return nothing
     try:
-        saved = read_config(Path(probe.run.train_dir) / probe.run.experiment) or nothing
+        saved = read_config(directory) or nothing
     except ConfigError as error:
         findings.problems += error.problems
         return nothing
     findings.warnings += saved.warnings
     return saved
+
+
+def _resumed_dir(given: Mapping[str, object], broken: Collection[str]) -> Path | None:
+    """The directory of the run that ``given`` names, if it would be resumed. broken: flags with unreadable values."""
+    named = {"experiment": experiment_of(str(given.get("env", ""))), **given}
+    probe = config_of(named)
+    if probe.run.restart_behavior != "resume" and "restart_behavior" not in broken:
+        return None
+    where = ("experiment", "train_dir", "benchmark")
+    unusable = any(problem.flags[0] in where for problem in find_problems(probe, broken))
+    if not probe.run.experiment or probe.benchmark.benchmark is True or unusable or not set(where).isdisjoint(broken):
+        return None
+    return Path(probe.run.train_dir) / probe.run.experiment
+
+
+def experiment_of(env: str) -> str:
+    """The name of a run that was not given one: that of its env, without what a name of a folder may not have."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", env).strip("-._")[:_LONGEST_NAME] or ("run" if env else "")
 
 
 def _family_defaults(family: EnvFamily, env: str, findings: _Findings) -> dict[str, object]:

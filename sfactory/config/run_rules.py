@@ -11,6 +11,7 @@ from sfactory.config.rule import Rule, excludes, is_default, multiple_of, needs,
 from sfactory.config.schema import Config
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_DEVICE = re.compile(r"auto|cpu|gpu|cuda(:\d{1,4})?", re.ASCII)
 _LIMITS = ("train_for_env_steps", "train_for_frames")
 
 
@@ -64,8 +65,13 @@ RUN_RULES = (
         "an environment is required: a Gymnasium id, a family name or module:function, for example --env=CartPole-v1",
     ),
     refuse(
+        ("device",),
+        lambda config: _DEVICE.fullmatch(config.run.device) is None,
+        "must be one of auto, cpu, gpu, cuda, or cuda:N for GPU number N",
+    ),
+    refuse(
         ("experiment",),
-        lambda config: _EXPERIMENT.fullmatch(config.run.experiment) is None,
+        lambda config: bool(config.run.experiment) and _EXPERIMENT.fullmatch(config.run.experiment) is None,
         "must be a plain name of 1 to 100 letters, digits, '.', '_' or '-' that begins with a letter or digit, "
         "for example --experiment=cartpole_1; directories belong in --train_dir",
     ),

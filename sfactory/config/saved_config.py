@@ -8,6 +8,7 @@ a run trains may change freely.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,12 @@ def write_config(run_dir: Path, config: Config, sources: Mapping[str, str]) -> P
             "or choose another --train_dir"
         ) from error
     return path
+
+
+def config_json(config: Config, sources: Mapping[str, str]) -> str:
+    """What ``--config`` reads from a .json file: all values, with their sources."""
+    content = {"format_version": FORMAT_VERSION, "config": values_of(config), "sources": dict(sources)}
+    return json.dumps(content, indent=2, default=dict)
 
 
 def read_config(run_dir: Path) -> SavedConfig | None:

@@ -58,16 +58,23 @@ class Plan:
 
 
 def choose_device(wanted: str) -> str:
-    """Torch's name of the device; raises ConfigError if a GPU is wanted and torch finds none."""
+    """Torch's name of the device; raises ConfigError if a GPU is wanted and torch does not find it."""
     has_gpu = torch.cuda.is_available()
-    if wanted == "gpu" and not has_gpu:
-        raise ConfigError(["--device=gpu: torch finds no CUDA device here; use --device=cpu or --device=auto"])
-    return "cuda:0" if has_gpu and wanted != "cpu" else "cpu"
+    if wanted == "cpu" or (wanted == "auto" and not has_gpu):
+        return "cpu"
+    if not has_gpu:
+        raise ConfigError([f"--device={wanted}: torch finds no CUDA device here; use --device=cpu or --device=auto"])
+    index = int(wanted.partition(":")[2] or 0)
+    if index and index >= (count := torch.cuda.device_count()):
+        raise ConfigError([f"--device={wanted}: torch finds {count} CUDA devices here, numbered from 0"])
+    return f"cuda:{index}"
 
 
 def device_of(policy: int, device: str) -> str:
-    """The device on which ``policy`` learns and acts: policies are distributed over the GPUs in turn."""
-    return device if device == "cpu" else f"cuda:{policy % torch.cuda.device_count()}"
+    """Where ``policy`` learns and acts: policies are distributed over the GPUs in turn, beginning with ``device``."""
+    if device == "cpu":
+        return device
+    return f"cuda:{(torch.device(device).index + policy) % torch.cuda.device_count()}"
 
 
 _MATTERS = 2**28

@@ -5,22 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from scripts.write_flags import (
-    DROPPED,
-    PLANNED,
-    RELATIONS,
-    RENAMED,
-    REPLACED,
-    SAME,
-    TARGET,
-    WORDS,
-    Entry,
-    ancestors,
-    document,
-    entries,
-    is_same_default,
-    our_flags,
-)
+from scripts.write_flags import RELATIONS, TARGET, WORDS, document, is_same_default, our_flags
+from sfactory.config.ancestors import DROPPED, PLANNED, RENAMED, REPLACED, SAME, Entry, ancestors, entries
 
 OURS = {*our_flags(), *WORDS}
 DEFAULTS = {known.source: known.flags for known in ancestors()}
@@ -30,7 +16,7 @@ def test_the_document_is_up_to_date_and_has_a_row_for_each_flag() -> None:
     text = document()
 
     assert TARGET.read_text(encoding="utf-8") == text, "run make flags"
-    ours = text.partition("## The map from the ancestors")[0]
+    ours = text.partition("## The map from other trainers")[0]
     assert our_flags().keys() - set(re.findall(r"^\| `(\w+)` \|", ours, re.MULTILINE)) == set()
     assert "| `num_workers` | int | number of cores |" in text  # not the number of this machine
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from sfactory.config.argv import CONFIG, scan
+from sfactory.config.argv import ALGO, CONFIG, PRINT_CONFIG, scan
 from sfactory.config.commands import export_flags
 from sfactory.config.enjoy import enjoy_flags
 from sfactory.config.flags import all_flags
@@ -19,7 +19,7 @@ from tests.support.source import ROOT, documents
 POINTER = re.compile(r"`((?:sfactory|envs|tests|scripts)/[\w./-]+?\.py)(?:::?([A-Za-z_][\w.]*))?`")
 COMMAND = re.compile(r"python (?:-m sfactory\.(\w+)|(scripts/\w+\.py))((?: [^`\n]*)?)")
 PAGES = ("README", "docs/launcher", "docs/performance", "docs/results")
-TRAIN = {CONFIG.name: CONFIG, **all_flags()}
+TRAIN = {CONFIG.name: CONFIG, PRINT_CONFIG.name: PRINT_CONFIG, ALGO.name: ALGO, **all_flags()}
 FLAGS = {"train": TRAIN, "enjoy": enjoy_flags, "export": export_flags, "launcher": launcher_flags}
 
 
@@ -87,7 +87,7 @@ def test_commands_of_documents_are_valid() -> None:
 def test_flags_named_in_the_readme_exist() -> None:
     named = set(re.findall(r"`--([a-z]\w*)", (ROOT / "README.md").read_text(encoding="utf-8")))
 
-    assert named - {"help", "name"} - all_flags().keys() - enjoy_flags.keys() == set()
+    assert named - {"help", "name"} - TRAIN.keys() - enjoy_flags.keys() == set()
 
 
 def test_broken_pointers_and_commands_are_found(tmp_path: Path) -> None:

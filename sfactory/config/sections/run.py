@@ -15,7 +15,7 @@ class RunConfig:
 
     env: str = flag("", "environment: a Gymnasium id, a family name, or module:function")
     env_kwargs: Mapping[str, Any] = flag({}, "keyword arguments for the environment's factory, as a JSON object")
-    experiment: str = flag("default_experiment", "name of the run; an existing run of this name is resumed")
+    experiment: str = flag("", "name of the run; an existing run of this name is resumed; empty: named after env")
     train_dir: str = flag("./train_dir", "directory that holds one folder per experiment")
     seed: int | None = flag(None, "seed of envs, inference and learner; drawn and recorded if not given", ge=0)
     restart_behavior: Literal["resume", "restart", "overwrite"] = flag(
@@ -36,8 +36,10 @@ class RunConfig:
     serial_mode: bool = flag(
         False, "run everything in one process, repeatable bit by bit on a CPU; for debugging and small machines"
     )
-    device: Literal["auto", "gpu", "cpu"] = flag(
-        "auto", "where the learner and central inference run; auto uses a GPU if there is one"
+    device: str = flag(
+        "auto",
+        "where the learner and central inference run: cpu, gpu (or cuda), cuda:N for the first policy (others get the "
+        "next GPUs); auto uses a GPU if there is one",
     )
     train_for_env_steps: int = flag(
         10_000_000_000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,8 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from scripts.write_flags import RENAMED, entries
-from sfactory.config.argv import ANCESTOR_FLAGS, scan, words_of
+from sfactory.config.argv import scan, words_of
 from sfactory.config.enjoy import read_enjoy_line
 from sfactory.config.flags import all_flags, values_of
 from sfactory.config.resolve import Resolved
@@ -46,7 +46,14 @@ def save_run(*argv: str, **sources: str) -> Resolved:
         (["--train_for_env_steps=1_000_000"], "train_for_env_steps", 1_000_000),
         (["--train_for_env_steps=12.0"], "train_for_env_steps", 12),
         (["--train_for_env_steps=9007199254740993"], "train_for_env_steps", 2**53 + 1),
+        (["--train_for_env_steps=2.5M"], "train_for_env_steps", 2_500_000),
+        (["--train_for_env_steps", "10k"], "train_for_env_steps", 10_000),
+        (["--train_for_frames=1b"], "train_for_frames", 10**9),
         (["--with_vtrace=fALSE"], "with_vtrace", False),
+        (["--use_rnn"], "use_rnn", True),
+        (["--use-rnn", "--seed=1"], "use_rnn", True),
+        (["--device=cuda"], "device", "cuda"),
+        (["--device=cuda:3"], "device", "cuda:3"),
         (['--env_kwargs={"a": [1, 2.5], "b": {"c": null}}'], "env_kwargs", {"a": [1, 2.5], "b": {"c": None}}),
         (["--seed", "none"], "seed", None),
         (["--vtrace_rho=NONE"], "vtrace_rho", None),
@@ -86,7 +93,14 @@ def test_values_that_no_flag_can_have_are_refused_all_at_once() -> None:
         (["--gamma="], "--gamma=", "--gamma=0.99"),
         (["--vtrace_rho=off"], "--vtrace_rho=off", "must be a number or none"),
         (["--with_vtrace=1"], "--with_vtrace=1", "True or False"),
-        (["--benchmark", "--seed=1"], "--benchmark", "--benchmark=True or --benchmark=False"),
+        (["--with_vtrace="], "--with_vtrace=", "True or False"),
+        (["--num_workers=2.5Q"], "--num_workers=2.5Q", "whole number"),
+        (["--num_workers=0.5k5"], "--num_workers=0.5k5", "whole number"),
+        (["--num_workers=0.0005k"], "--num_workers=0.0005k", "whole number"),
+        (["--num_workers=k"], "--num_workers=k", "whole number"),
+        (["--gamma=1k"], "--gamma=1k", "must be a number"),
+        (["--device=cuda:"], "--device=cuda:", "cuda:N"),
+        (["--device=tpu"], "--device=tpu", "auto, cpu, gpu, cuda, or cuda:N"),
         (["--gamma"], "--gamma", "--gamma=0.99"),
         (["--encoder_mlp_layers"], "--encoder_mlp_layers", "--encoder_mlp_layers="),
         (["--encoder_mlp_layers", "64", "x"], "--encoder_mlp_layers", "--encoder_mlp_layers 512 512"),
@@ -101,7 +115,7 @@ def test_values_that_no_flag_can_have_are_refused_all_at_once() -> None:
         (["--no_benchmark"], "--no_benchmark", "--benchmark=False"),
         (["--xyzzy=3"], "--xyzzy", "--help"),
         (["--num-sgd-iter=3"], "--num-sgd-iter", "is RLlib's name; here it is --num_epochs"),
-        (["--hidden_size=64"], "--hidden_size", "is Sample Factory 1's name; here it is --rnn_size or --encoder"),
+        (["--hidden_size=64"], "--hidden_size", "is Sample Factory v1's name; here it is --rnn_size or --encoder"),
         (["--gamma=0.9", "--gamma", "0.8"], "--gamma", "0.9, then 0.8"),
         (["train"], "'train'", "--name=value"),
         (["-gamma=0.9"], "-gamma=0.9", "--gamma=0.9"),
@@ -159,6 +173,10 @@ def test_sources_name_the_layer_of_every_value() -> None:
         ("x.yaml", b"gamma: 1.5\n", "this value comes from: config file"),
         ("x.yaml", b"vtrace_c: 0.5\nwith_vtrace: false", "has no effect as it is: leave it out, or add --with_vtrace"),
         ("x.json", b'{"gamma": 0.9,}', "not valid JSON"),
+        ("x.toml", b"gamma: 0.9", "not valid TOML"),
+        ("x.toml", b"gamma = 0.9\ngamma = 0.8", "not valid TOML"),
+        ("x.toml", b"[algo]\ngamma = 0.9", "is a section"),
+        ("x.toml", b"seed = 1979-05-27", "whole number"),
         ("x.json", b'{"gamma": 0.9, "gamma": 0.8}', "stands twice"),
     ],
 )
@@ -244,15 +262,64 @@ def test_help_lists_every_flag_with_the_defaults_of_the_env(capsys: pytest.Captu
     assert max(map(len, text.splitlines())) <= 110
 
 
-def test_names_of_other_software_lead_to_our_flags_as_documented() -> None:
-    renamed = {entry.name: tuple(entry.ours) for entry in entries() if entry.relation == RENAMED}
-    ours = {name: flags for name, (_, flags) in ANCESTOR_FLAGS.items()}
+@pytest.mark.parametrize(
+    ("env", "name", "folder"),
+    [
+        ("ALE/Breakout-v5", "ALE/Breakout-v5", "ALE-Breakout-v5"),
+        ("my_envs.py:Grid", "my_envs:Grid", "my_envs-Grid"),
+        ("./more/envs.py:Grid", "more.envs:Grid", "more.envs-Grid"),
+        ("мир:Мир", "мир:Мир", "run"),
+    ],
+)
+def test_a_run_without_a_name_has_that_of_its_env_so_that_another_env_is_another_run(
+    env: str, name: str, folder: str
+) -> None:
+    Path("more").mkdir()
+    for file in ("my_envs.py", "more/envs.py", "мир.py"):
+        Path(file).write_text("raise OSError")  # it is found, and not imported
 
-    assert ours.keys() & all_flags().keys() == set()
-    assert [name for name, flags in ours.items() if not flags or set(flags) - all_flags().keys()] == []
-    assert {name: ours.get(name) for name in renamed.keys() - all_flags().keys()}.items() <= renamed.items()
+    for given in ([], ["--experiment="]):
+        run = read(f"--env={env}", *given).config.run
+        assert (run.env, run.experiment) == (name, folder)
+    Path("train_dir", folder).mkdir(parents=True)
+    write_config(Path("train_dir", folder), read(f"--env={env}", "--gamma=0.5").config, {})
+    assert read(f"--env={env}").config.algo.gamma == 0.5
+    assert read(PLAIN_ENV).config.algo.gamma == 0.99
+    (problem,) = refused("--gamma=0.5")
+    assert problem.startswith("--env=: an environment is required")
 
 
-def test_a_command_that_lacks_a_flag_does_not_advise_it() -> None:
-    with pytest.raises(ConfigError, match="--num_sgd_iter: unknown flag; --help lists all flags"):
+def test_a_toml_file_gives_flags() -> None:
+    Path("flags.toml").write_text('env = "CartPole-v1"\nencoder_mlp_layers = [8, 8]\ntrain-for-env-steps = "1M"\n')
+
+    config = read("--config=flags.toml").config
+
+    assert (config.run.env, config.model.encoder_mlp_layers, config.run.train_for_env_steps) == (
+        *("CartPole-v1", (8, 8)),
+        10**6,
+    )
+
+
+def test_the_printed_config_has_all_values_with_their_sources_and_is_a_config_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["--env=CartPole-v1", "--gamma=0.5", '--env_kwargs={"a": [1]}', "--optimizer=rmsprop"]
+
+    with pytest.raises(SystemExit) as caught:
+        read(*asked, "--print_config", "--seed=1")
+
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    content = json.loads(text)
+    assert content["config"].keys() == content["sources"].keys() == all_flags().keys()
+    assert (content["config"]["gamma"], content["sources"]["gamma"]) == (0.5, "command line")
+    assert content["sources"]["nonlinearity"] == "env family classic_control"
+    Path("printed.json").write_text(text)
+    assert read("--config=printed.json").config == read(*asked, "--seed=1").config
+    assert refused(*asked, "--print_config", "--gama=1") == ["--gama: unknown flag; did you mean --gamma?"]
+    assert not Path("train_dir").exists()
+
+
+def test_a_command_that_lacks_a_flag_says_that_another_has_it() -> None:
+    with pytest.raises(ConfigError, match="is RLlib's name; here it is --num_epochs of another command"):
         read_enjoy_line(["--num_sgd_iter=3"])

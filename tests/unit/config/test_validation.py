@@ -23,7 +23,7 @@ RING = {"minibatch_ring_size": 2, "num_epochs": 2}
 TARGET = {"use_target_net": True, "target_update_interval": 8, "target_tau": 0.5, "target_worker_clip": 1.5}
 SMALL = {"rollout": 16, "batch_size": 64}
 GAE = {"with_vtrace": False}
-WRONG_NAMES = ["", "a/b", "../x", ".hidden", "-x", "a b", "a" * 101, "a\n", "ä", "a\\b"]
+WRONG_NAMES = ["a/b", "../x", ".hidden", "-x", "a b", "a" * 101, "a\n", "ä", "a\\b"]
 BATCHERS = {"num_batchers": 2, "num_workers": 2, "num_batches_to_accumulate": 3}
 
 

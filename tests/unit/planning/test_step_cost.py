@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from sfactory.config.flags import config_of
+from sfactory.errors import ConfigError
 from sfactory.planning import step_cost
-from sfactory.planning.plan import plan_sizes, steps_are_timed
+from sfactory.planning.plan import choose_device, device_of, plan_sizes, steps_are_timed
 from sfactory.planning.step_cost import env_step_us, forward_us
 from tests.support.parts import TINY, VECTOR
 from tests.support.scripted_env import ScriptedEnv
@@ -88,3 +89,30 @@ def test_with_a_gpu_the_plan_weighs_an_env_step_against_a_forward_pass(
 
     assert plan.layout.inference == chosen
     assert why in plan.why_inference
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "devices"),
+    [
+        ("auto", 0, ["cpu", "cpu"]),
+        ("cpu", 2, ["cpu", "cpu"]),
+        *((name, 2, ["cuda:0", "cuda:1"]) for name in ("auto", "gpu", "cuda", "cuda:0")),
+        ("cuda:1", 2, ["cuda:1", "cuda:0"]),
+    ],
+)
+def test_policies_are_distributed_over_the_gpus_from_the_one_that_is_named(
+    wanted: str, gpus: int, devices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+
+    assert [device_of(policy, choose_device(wanted)) for policy in (0, 1)] == devices
+
+
+@pytest.mark.parametrize(("wanted", "gpus"), [("gpu", 0), ("cuda", 0), ("cuda:1", 0), ("cuda:2", 2)])
+def test_a_gpu_that_is_not_there_is_refused(wanted: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+
+    with pytest.raises(ConfigError, match=f"--device={wanted}: torch finds"):
+        choose_device(wanted)

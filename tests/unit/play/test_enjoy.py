@@ -204,8 +204,14 @@ def test_every_problem_of_a_command_line_is_reported_at_once_and_help_lists_the_
     lines = refused(capsys, *wrong) + refused(capsys, *contradicting)
 
     expected = ["--experiment=", "--max_num_episodes=0", "did you mean --eval_deterministic?", "--seed=x", "--gamma"]
-    expected += ["--render=window", "--video_name=../x", "--video_frames=3", "--fps=-1.0"]
-    assert len(lines) == 6 + 5
+    expected += [
+        "--render=window",
+        "--video_name=../x",
+        "--video_frames=3",
+        "--fps=-1.0",
+        "--experiment: of which run?",
+    ]
+    assert len(lines) == 6 + 6
     assert [text for text in expected if not any(text in line for line in lines)] == []
     assert {"max_num_episodes", "max_num_frames", "checkpoint_env_steps"}.isdisjoint(all_flags())  # those of train
     with pytest.raises(SystemExit) as caught:

@@ -1,0 +1,107 @@
+"""Command lines of other trainers go through, or are answered with what is here in place of their flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sfactory.config.ancestors import ancestor_hint, ancestors, entries
+from sfactory.config.argv import ALGO, CONFIG, PRINT_CONFIG
+from sfactory.config.env_names import GYMNASIUM_IDS
+from sfactory.config.flags import all_flags, values_of
+from tests.support.command_line import PLAIN_ENV, read, refused
+
+KNOWN = {flag.name for flag in (ALGO, CONFIG, PRINT_CONFIG)} | {"help", *all_flags()}
+# What follows the module in commands of Sample Factory's documentation.
+EXAMPLES = [
+    "--env=mujoco_ant --experiment=Ant --train_dir=./train_dir",
+    "--algo=APPO --env=mujoco_ant --experiment=experiment_name",
+    "--env=mujoco_ant --serial_mode=True --async_rl=False --num_workers=1 --num_envs_per_worker=2",
+    "--env=mujoco_humanoid --train_dir=./sf_train_dir --experiment=Humanoid --seed=42 --async_rl=True",
+    "--algo=APPO --env=mujoco_pendulum --train_for_env_steps=100000000 --serial_mode=True",
+    "--env=doom_basic --experiment=DoomBasic --num_workers=16 --num_envs_per_worker=10 --train_for_env_steps=1000000",
+    "--algo=APPO --env=doom_basic --train_for_env_steps=3000000 --num_workers=20 --num_envs_per_worker=20",
+    "--env=doom_my_way_home --train_for_env_steps=500000000 --algo=APPO --env_frameskip=4 --use_rnn=True "
+    "--num_workers=36 --num_envs_per_worker=8 --num_policies=1 --rollout=32 --recurrence=32 --batch_size=2048",
+    "--algo=APPO --env=doom_health_gathering_supreme --env_frameskip=4 --with_pbt=True --num_policies=8",
+    "--algo=APPO --env=atari_breakout --experiment=breakout",
+    "--algo=APPO --env=atari_montezuma --experiment=montezuma",
+    "--env=atari_pong --batch_size=256 --num_epochs=4 --num_batches_per_epoch=4 --rollout=128 --use_rnn=False",
+    "--env=CartPole-v1 --experiment=gym --use_rnn=False --rnn_size=256 --save_every_sec=5 --reward_scale=0.1",
+]
+
+
+@pytest.fixture(autouse=True)
+def _beside_vizdoom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a directory that holds a package vizdoom, which is found and not imported."""
+    monkeypatch.chdir(tmp_path)
+    Path("vizdoom/gymnasium_wrapper").mkdir(parents=True)
+    for package in ("vizdoom", "vizdoom/gymnasium_wrapper"):
+        Path(package, "__init__.py").write_text("")
+
+
+@pytest.mark.parametrize("words", EXAMPLES)
+def test_documented_commands_of_sample_factory_are_read(words: str) -> None:
+    resolved = read(*words.split())
+
+    given = dict(word[2:].split("=") for word in words.split())
+    assert resolved.config.run.env == GYMNASIUM_IDS.get(given["env"], given["env"])
+    assert ("--algo=APPO: is what sfactory does in any case; it may be left out" in resolved.warnings) == (
+        "algo" in given
+    )
+    assert resolved.config.run.experiment == given.get("experiment", resolved.config.run.experiment)
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("--algo=DQN", "is Sample Factory v2's name; here it is --policy_loss or --with_vtrace"),
+        ("--with_wandb=True", "is Sample Factory v2's and Sample Factory v1's name; it is not there yet. Comes with"),
+        ("--env_framestack=4", """here it is --env_kwargs. A keyword of the environment's family, as in"""),
+        ("--num_gpus=1", "is RLlib's name; here it is --device"),
+        ("--encoder_custom=x", "is Sample Factory v1's name; there is no such flag here. Not carried over"),
+        ("--n_steps=5", "is Stable-Baselines3's name; here it is --rollout"),
+        ("--total_timesteps=5", "is Stable-Baselines3's and CleanRL's name; here it is --train_for_env_steps"),
+        ("--total-timesteps=5", "is Stable-Baselines3's and CleanRL's name; here it is --train_for_env_steps"),
+        ("--track", "is Stable-Baselines3's and CleanRL's name; it is not there yet"),
+        ("--learning-starts=5", "there is no such flag here. Belongs to algorithms with a replay buffer"),
+        ("--lr=1", "is RLlib's name; here it is --learning_rate"),
+        ("--capture_video=True", "here it is sfactory.enjoy --save_video=True"),
+        ("--hyperparams=x", "here it is --config"),
+        ("--save_video=True", "is a flag of another command"),
+        ("--num_wokers=5", "unknown flag; did you mean --num_workers?"),
+    ],
+)
+def test_a_known_name_of_another_trainer_is_answered_and_only_others_get_a_guess(word: str, answer: str) -> None:
+    (problem,) = refused(PLAIN_ENV, word)
+
+    assert problem.startswith(word.partition("=")[0])
+    assert answer in problem
+    assert ("did you mean" in problem) == answer.startswith("unknown")
+
+
+def test_every_flag_of_every_other_trainer_has_an_answer() -> None:
+    theirs = {name for known in ancestors() for name in known.flags}
+
+    hints = {name: ancestor_hint(name, KNOWN, "--") for name in theirs - KNOWN}
+
+    assert [name for name, hint in hints.items() if not hint] == []
+    assert [hint for hint in hints.values() if "`" in hint or "\n" in hint] == []
+    assert len(hints) > 150
+    assert {entry.name for entry in entries()} == theirs
+
+
+def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it() -> None:
+    (problem,) = refused("--env=minigrid:MiniGrid-Empty-5x5-v0")
+
+    assert "module 'minigrid' cannot be found" in problem
+    assert "; run: pip install " in problem
+    assert "[minigrid]" in problem
+
+
+def test_names_of_sample_factory_lead_to_registered_ids() -> None:
+    mujoco = [name for name in GYMNASIUM_IDS if name.startswith("mujoco_")]
+
+    assert [values_of(read(f"--env={name}").config)["env"] for name in mujoco] == [GYMNASIUM_IDS[n] for n in mujoco]
+    assert "did you mean mujoco_ant?" in refused("--env=mujoco_amt")[0]
