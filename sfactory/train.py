@@ -9,11 +9,10 @@ import dataclasses
 import logging
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfactory.clock import now
-from sfactory.errors import ConfigError, named
+from sfactory.errors import ExitCode
 from sfactory.process.command import Command, train_command
 from sfactory.process.signals import signals_held_back
 from sfactory.system.cores import set_for_children
@@ -68,43 +67,32 @@ class _TrainCommand(Command):
 
     def on_interrupt(self) -> None:
         """Report what an earlier session has reached; it is still valid."""
-        earlier = _earlier_summary(self._arguments)
-        self._print_end("interrupted", earlier=earlier)
+        earlier = self._print_end("interrupted", "", can_resume=True)
         if earlier is not None:
             print(dataclasses.replace(earlier, status="interrupted").to_json(), flush=True)
 
     def on_failure(self, cause: str) -> None:
-        """Say how to try again."""
-        self._print_end("failed", cause)
+        """Say how to try again, unless it would be refused again."""
+        self._print_end("failed", cause, can_resume=self.exit_code != ExitCode.REFUSED)
 
-    def _print_end(self, status: Result, cause: str = "", earlier: Summary | None = None) -> None:
-        from sfactory.experiment.summary import result_line
+    def _print_end(self, status: Result, cause: str, can_resume: bool) -> Summary | None:
+        """Print the RESULT line with what an earlier session of the run has reached; returns its summary."""
+        from sfactory.config.resolve import resumed_dir
+        from sfactory.experiment.run_dir import saved_env_steps
+        from sfactory.experiment.summary import Summary, result_line
 
+        run_dir = resumed_dir(self._arguments)  # None for a benchmark or a fresh run
+        earlier = None if run_dir is None else Summary.read(run_dir / "summary.json")
+        saved = 0 if run_dir is None else saved_env_steps(run_dir)  # of a session that was killed
         line = result_line(
             status,
-            env_steps=0 if earlier is None else earlier.env_steps,
+            env_steps=saved if earlier is None else earlier.env_steps,
             return_mean=None if earlier is None else earlier.episode_return_mean,
-            resume_command=train_command(self._arguments),
+            resume_command=train_command(self._arguments) if can_resume else "",
             cause=cause,
         )
         print(line, file=sys.stderr, flush=True)
-
-
-def _earlier_summary(arguments: Sequence[str]) -> Summary | None:
-    """The summary that the last session of the same run has left; None for a benchmark or a fresh run."""
-    from sfactory.config.resolve import read_command_line
-    from sfactory.experiment.summary import Summary
-
-    try:
-        config = read_command_line(arguments).config
-    except (ConfigError, SystemExit):
-        return None
-    except Exception as error:  # an env module may not be importable again after a signal has cut its import short
-        print(f"the summary of the run could not be read: {named(error)}", file=sys.stderr)
-        return None
-    if config.benchmark.benchmark:
-        return None
-    return Summary.read(Path(config.run.train_dir) / config.run.experiment / "summary.json")
+        return earlier
 
 
 if __name__ == "__main__":

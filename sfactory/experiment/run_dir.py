@@ -140,6 +140,15 @@ class RunDir:
             return []
 
 
+def saved_env_steps(run_dir: Path) -> int:
+    """Env steps of the newest checkpoints of all policies, by their names; nothing is loaded. 0 if there are none."""
+    newest: dict[Path, int] = {}
+    for path in run_dir.glob("checkpoint_p*/checkpoint_*_*.pth"):
+        steps = path.stem.rpartition("_")[2]
+        newest[path.parent] = max(newest.get(path.parent, 0), int(steps) if steps.isdecimal() else 0)
+    return sum(newest.values())
+
+
 def keep_unreadable(path: Path, error: Exception) -> None:
     """Rename a file that cannot be read, so that a new one can be written. Raises OSError if that fails."""
     renamed = path.with_name(f"{path.name}.unreadable")

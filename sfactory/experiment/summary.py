@@ -78,18 +78,19 @@ def result_line(
     *,
     env_steps: int,
     return_mean: float | None,
-    resume_command: str,
+    resume_command: str = "",
     cause: str = "",
     saved_env_steps: int | None = None,
 ) -> str:
-    """The last line on stderr: how the run ended, why if it failed, and the command that resumes it.
+    """The last line on stderr: how the run ended, why if it failed, and the command that resumes it, if one can.
 
     ``saved_env_steps``: where that command resumes, which is before ``env_steps`` if the end was not saved.
     """
     mean = "none" if return_mean is None or not math.isfinite(return_mean) else f"{return_mean:.3f}"
     saved = "" if saved_env_steps is None else f" saved={saved_env_steps}"
     why = f" cause: {cause}" if cause else ""
-    line = f"RESULT {status} env_steps={env_steps} return={mean}{saved}{why} resume: {resume_command}"
+    resume = f" resume: {resume_command}" if resume_command else ""
+    line = f"RESULT {status} env_steps={env_steps} return={mean}{saved}{why}{resume}"
     return line.replace("\n", " ")
 
 

@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 from sfactory import atomic
 from sfactory.config.flags import values_of
 from sfactory.config.resolve import read_command_line
+from sfactory.config.saved_config import CONFIG_NAME
 from sfactory.errors import ConfigError, RunDirError, clean
 from sfactory.experiment.provenance import local_time
 from sfactory.experiment.run_dir import keep_unreadable, lock_file
@@ -33,7 +34,11 @@ FORMAT_VERSION = 1
 Status = Literal["waiting", "running", "done", "interrupted", "failed"]
 
 _MAX_NAMES = 3
-_RESERVED_FLAGS = {"experiment": "the launcher names the runs", "train_dir": "it is a flag of the launcher"}
+_RESERVED_FLAGS = {
+    "experiment": "the launcher names the runs",
+    "train_dir": "it is a flag of the launcher",
+    "print_config": "starts no run",
+}
 # The only value of a flag that a run of a launcher may have, and why.
 _FIXED_FLAGS = {
     "benchmark": (False, "a benchmark is not a run that can be done or resumed; leave it out"),
@@ -152,7 +157,9 @@ class LaunchState:
     @staticmethod
     @contextlib.contextmanager
     def opened(folder: Path) -> Iterator[LaunchState]:
-        """Create and lock ``folder`` until the block ends; raises RunDirError if either fails."""
+        """Create and lock ``folder`` until the block ends; raises RunDirError if that fails, or a run is in it."""
+        if (folder / CONFIG_NAME).exists():
+            raise RunDirError(f"{folder} is the folder of a training run; choose another run_name or --train_dir")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lock = lock_file(folder / LOCK_NAME, "Wait for that launcher or stop it, or choose another run_name.")

@@ -135,7 +135,7 @@ class LocalRuns:
             status = "done"
         elif killed or code in _INTERRUPTED:
             status = "interrupted"
-        cause = _last_line(job.log_path, running.log_from) if status == "failed" else ""
+        cause = last_line(job.log_path, running.log_from) if status == "failed" else ""
         self._launch_state.ended(job.name, status, code, cause)
         print_line(f"{status} {job.name}: {_how(code)}; {len(self._waiting)} wait, {len(self._running)} run")
 
@@ -216,8 +216,8 @@ def _how(code: int) -> str:
     return f"killed by signal {-code}"
 
 
-def _last_line(path: Path, start: int) -> str:
-    """The last line of a process's output that is not its JSON result."""
+def last_line(path: Path, start: int) -> str:
+    """The line of a process's output that says why it failed: the last one, or the error of a refused start."""
     try:
         with path.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
@@ -226,4 +226,6 @@ def _last_line(path: Path, start: int) -> str:
     except OSError as error:
         return f"its output cannot be read: {error}"
     printed = [line for line in lines if line.strip() and not line.startswith("{")]
-    return printed[-1] if printed else ""
+    last = printed[-1] if printed else ""
+    errors = [line for line in printed if line.startswith("error: ")]
+    return errors[0] if errors and last.startswith("RESULT ") and " cause: " not in last else last

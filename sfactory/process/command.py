@@ -83,11 +83,10 @@ class Command:
             self.exit_code = int(error.exit_code)
             for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:
                 print(f"error: {clean(problem, MOST_OF_REPORT)}", file=sys.stderr, flush=True)
-            self.on_failure(error.headline)
+            self.on_failure("")
         elif isinstance(error, Exception):  # a defect: shown whole, and ended like every other fault
             print(traceback_of(error), end="", file=sys.stderr)
             self.exit_code = int(ExitCode.FAULTS)
-            print(f"error: {named(error)}", file=sys.stderr, flush=True)
             self.on_failure(named(error))
         else:
             return False
@@ -98,7 +97,9 @@ class Command:
         print("interrupted before there was a result", file=sys.stderr, flush=True)
 
     def on_failure(self, cause: str) -> None:
-        """Called after an error was printed. ``cause``: one line of it."""
+        """Called at the end of a failure. ``cause``: what was raised, where only a traceback was printed."""
+        if cause:
+            print(f"error: {cause}", file=sys.stderr, flush=True)
 
 
 def train_command(arguments: Sequence[str]) -> str:

@@ -187,7 +187,7 @@ class Session:
         except CannotSaveError as cannot_save:
             _log.error("%s", cannot_save)
         run_dir.write_run_json(outcome.status, argv=self._arguments, seed=self._seed)
-        if error is not None:
+        if error is not None and str(error) != error.headline:  # the last line has the headline
             console.message(f"error: {clean(str(error), MOST_OF_REPORT)}")
         line = result_line(
             outcome.status,

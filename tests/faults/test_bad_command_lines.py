@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -13,6 +14,7 @@ import pytest
 from scripts.proc import MARK, marked
 from sfactory.config.flags import config_of
 from sfactory.config.saved_config import write_config
+from sfactory.experiment.summary import Summary
 from tests.support import processes
 from tests.support.source import ROOT
 from tests.support.trainer import CLEAN_S, REFUSED_S
@@ -52,7 +54,7 @@ FLAGS = [
     ("--num_workers=-3", "--num_workers=-3", "at least 1"),
     ("--gamma=1.5", "--gamma=1.5", "at most 1.0"),
     ("--rollout=32 --batch_size=1000", "--batch_size=1000", "992 and 1024"),
-    ("--autotune=True --serial_mode=True", "--autotune=True", "--serial_mode=True"),
+    ("--autotune=True --serial_mode=True", "--autotune=True", "in serial mode"),
     ("--rollout=32 --batch_size=3200000000000", "--batch_size", "MiB"),  # it fits no memory
     ("--gama=0.9", "--gama", "did you mean --gamma?"),
     ("--gamma=0.9 --gamma=0.8", "--gamma", "once"),
@@ -87,6 +89,7 @@ ENVS = [
     ("--experiment=strange", "only train_dir/strange/config.json names this code", "add --env=failing_module:make, or"),
 ]
 CASES = [(f"--env=CartPole-v1 {flags}", *texts) for flags, *texts in FLAGS] + ENVS
+SAVED = {"old": 5000, "damaged": 700}  # env steps of the earlier runs
 AS_A_COMMAND = [CASES[1], ENVS[6]]
 
 
@@ -103,6 +106,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     old = config_of({"env": "CartPole-v1", "encoder_mlp_layers": (64, 64), "nonlinearity": "tanh"})
     write_config(folder / "train_dir" / "old", old, {})
     write_config(folder / "train_dir" / "strange", config_of({"env": "failing_module:make"}), {})
+    Summary("interrupted", SAVED["old"], 1, 1, 9.0).write(folder / "train_dir" / "old" / "summary.json")
+    (folder / "train_dir" / "damaged" / "checkpoint_p0").mkdir()  # of a run that was killed before it had a summary
+    for steps in (600, SAVED["damaged"]):
+        (folder / "train_dir" / "damaged" / "checkpoint_p0" / f"checkpoint_000000010_{steps}.pth").touch()
     (folder / "train_dir" / "damaged" / "config.json").write_text('{"format_version": 1, ')
     return folder
 
@@ -128,5 +135,9 @@ def test_bad_command_line_is_refused_with_advice(case: tuple[str, ...], folder: 
     assert [text for text in texts if text not in errors] == [], errors
     assert "Traceback" not in errors
     assert stdout.read_text() == ""
-    assert errors.splitlines()[-1].startswith("RESULT failed "), errors
+    *lines, result = errors.splitlines()
+    saved = next((steps for run, steps in SAVED.items() if f"--experiment={run}" in argv), 0)
+    assert re.fullmatch(rf"RESULT failed env_steps={saved} return=\S+", result), errors
+    assert any(line.startswith("error: ") for line in lines)
+    assert len(lines) == len(set(lines)), errors
     assert processes.eventually(lambda: not marked(run_id), CLEAN_S)

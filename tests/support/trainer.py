@@ -198,7 +198,8 @@ class TrainerRun(processes.MarkedProgram):
         measures = bool(self.flags.get("benchmark"))
         if not measures:
             resume = self.last_stderr_line.partition(" resume: ")[2]
-            assert "sfactory.train" in resume, self.report("the last line does not say how to resume")
+            says_how = "sfactory.train" in resume
+            assert says_how == (code != ExitCode.REFUSED), self.report("wrong advice on resuming in the last line")
         if self.stdout.strip() or code == ExitCode.DONE:
             # The result of a benchmark is its measurement, which has no status.
             status = self.result().get("status", word if measures else None)

@@ -9,7 +9,7 @@ import pytest
 
 from sfactory.errors import ConfigError, RunDirError
 from sfactory.launch.jobs import NAME, Entry, LaunchState
-from sfactory.launch.run_processes import Gpus, devices
+from sfactory.launch.run_processes import Gpus, devices, last_line
 
 
 def test_entries_are_saved_and_loaded_by_one_launcher_at_a_time(tmp_path: Path) -> None:
@@ -79,3 +79,35 @@ def test_devices_are_the_visible_ones() -> None:
     for visible in ("", "0,"):
         with pytest.raises(ConfigError, match="--num_gpus=2: CUDA_VISIBLE_DEVICES="):
             devices(2, visible)
+
+
+def test_the_folder_of_a_training_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+
+    with pytest.raises(RunDirError, match="is the folder of a training run"), LaunchState.opened(tmp_path):
+        pass
+
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    ("output", "cause"),
+    [
+        (
+            "error: --gamma=9: too much\nerror: more\nRESULT failed env_steps=0 return=none\n",
+            "error: --gamma=9: too much",
+        ),
+        (
+            "error: it fell\nRESULT failed env_steps=0 cause: it fell resume: x\n{}\n",
+            "RESULT failed env_steps=0 cause: it",
+        ),
+        ("Killed\n", "Killed"),
+        ("", ""),
+    ],
+)
+def test_the_cause_of_a_failed_run_is_its_result_or_the_error_of_a_refused_start(
+    output: str, cause: str, tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text(f"error: of an earlier start\n{output}")
+
+    assert last_line(tmp_path / "log", len("error: of an earlier start\n")).startswith(cause)
