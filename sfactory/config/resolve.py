@@ -107,13 +107,7 @@ def read_command_line(argv: Sequence[str]) -> Resolved:
     sources = {name: source for source, layer in layers.items() for name in layer}
     config = config_of(values)
     _check(config, saved, sources, findings)
-    # A run's config.json may be given in the form of any other file.
-    of_run = file.of_run or Path(str(path)).name == CONFIG_NAME
-    if (line.values if of_run else given).get(TRUST) is not True:
-        files: dict[str, Path | str] = {name: saved.path for name, source in sources.items() if source in _SAVED}
-        if of_run:
-            files |= {name: str(path) for name, source in sources.items() if source == CONFIG_FILE}
-        findings.problems += untrusted(values, files)
+    findings.problems += _untrusted(line, file, saved, values, sources)
     if findings.problems:
         raise ConfigError(findings.problems)
     findings.warnings += warnings_of(config)
@@ -121,6 +115,20 @@ def read_command_line(argv: Sequence[str]) -> Resolved:
         show(config_json(config, sources) + "\n")
         raise SystemExit(0)
     return Resolved(config, sources, findings.warnings, frozenset(given) | _of_sources(saved, *_GIVEN).keys())
+
+
+def _untrusted(
+    line: CommandLine, file: ConfigFile, saved: SavedConfig, values: Mapping[str, object], sources: Mapping[str, str]
+) -> list[str]:
+    """Problems of values that name code and come from a run's files alone."""
+    path = str(line.words.get(CONFIG_FLAG, ""))
+    of_run = file.of_run or Path(path).name == CONFIG_NAME  # it may be given in the form of any other file
+    if (line.values if of_run else {**file.values, **line.values}).get(TRUST) is True:
+        return []
+    files: dict[str, Path | str] = {name: saved.path for name, source in sources.items() if source in _SAVED}
+    if of_run:
+        files |= {name: path for name, source in sources.items() if source == CONFIG_FILE}
+    return untrusted(values, files)
 
 
 def resumed_dir(argv: Sequence[str]) -> Path | None:
