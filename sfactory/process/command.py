@@ -12,7 +12,7 @@ from typing import Self
 from sfactory.config.flags import all_flags, assigned
 from sfactory.config.saved_config import OF_ONE_START, OF_TUNING
 from sfactory.config.trust import TRUST
-from sfactory.errors import MOST_OF_REPORT, ConfigError, ExitCode, SFactoryError, clean, named, traceback_of
+from sfactory.errors import MOST_OF_REPORT, ConfigError, ExitCode, Refused, SFactoryError, clean, named, traceback_of
 from sfactory.process.signals import Interrupted, Interrupts, set_process_name, stdout_to_stderr
 
 _NOT_REPEATED = OF_ONE_START - {TRUST}  # a run needs its code whenever it is resumed
@@ -83,7 +83,8 @@ class Command:
             self.exit_code = int(error.exit_code)
             for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:
                 print(f"error: {clean(problem, MOST_OF_REPORT)}", file=sys.stderr, flush=True)
-            self.on_failure("")
+            once = isinstance(error, Refused) or str(error) == error.headline
+            self.on_failure("" if once else error.headline)
         elif isinstance(error, Exception):  # a defect: shown whole, and ended like every other fault
             print(traceback_of(error), end="", file=sys.stderr)
             self.exit_code = int(ExitCode.FAULTS)
