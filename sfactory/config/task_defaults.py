@@ -36,7 +36,7 @@ _PPO: Mapping[str, object] = {
 # By kind: vector observations with discrete actions; Box actions; image observations.
 TASK_DEFAULTS: Mapping[Kind, Mapping[str, object]] = {
     "vector": _PPO,
-    "continuous": _PPO,
+    "continuous": {**_PPO, "exploration_loss_coeff": 0.0},
     "images": _PPO,
 }
 
