@@ -26,6 +26,8 @@ _PPO: Mapping[str, object] = {
     "batch_size": 256,
     "num_batches_per_epoch": 8,
     "num_epochs": 6,
+    # With several passes the learner is the bottleneck, and data that waits for it would be three datasets old.
+    "num_batches_to_accumulate": 0,
     "with_vtrace": False,
     "shuffle_minibatches": True,
     "learning_rate": 5e-4,
