@@ -49,6 +49,12 @@ def wants_task_defaults(resolved: Resolved) -> bool:
     return resolved.config.run.task_defaults and not by_family and DEFAULT in resolved.sources.values()
 
 
+def depends_on_step_time(resolved: Resolved) -> bool:
+    """Whether a default depends on how long an env step takes; never in serial mode, which has to be repeatable."""
+    unset = resolved.sources["num_envs_per_worker"] == DEFAULT
+    return unset and not resolved.config.run.serial_mode and wants_task_defaults(resolved)
+
+
 def with_task_defaults(resolved: Resolved, kind: Kind, step_us: float | None) -> Resolved:
     """The config with the defaults of ``kind`` where the schema's would hold; their source is "task: <kind>".
 

@@ -186,7 +186,7 @@ class UpdateStats:
     def add(self, rows: Rows) -> None:
         """Count updates, in order; raises DivergedError if too many in a row were skipped."""
         self.means.add(rows)
-        if not self._clip_reported and (clipped := Means(rows).value()["reward_clipped"]) > 0.0:
+        if not self._clip_reported and (clipped := self.means.value()["reward_clipped"]) > 0.0:
             self._clip_reported = True
             log.warning(
                 "--reward_clip clips rewards (%.2g%% of the steps), which then count the same; the metric "

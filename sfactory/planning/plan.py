@@ -21,7 +21,7 @@ from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.distributions import require_discrete
 from sfactory.model.flat_state import flat_bytes
 from sfactory.model.normalizer import UnknownKeys
-from sfactory.model.precision import warn_of_emulation
+from sfactory.model.precision import torch_dtype, warn_of_emulation
 from sfactory.planning.step_cost import forward_us
 from sfactory.process.signals import stdout_to_stderr
 from sfactory.shared.memory import planned_bytes
@@ -102,7 +102,7 @@ def activation_bytes(model: ActorCritic, spec: EnvSpec) -> int:
 
     rows = 8
     with torch.device("meta"), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        obs = {key: torch.empty((rows, *leaf.shape), dtype=getattr(torch, leaf.dtype)) for key, leaf in spec.obs}
+        obs = {key: torch.empty((rows, *leaf.shape), dtype=torch_dtype(leaf.dtype)) for key, leaf in spec.obs}
         model.forward(obs, model.fresh_state(rows))
     return sum(storage.nbytes() for storage in kept.values()) // rows
 

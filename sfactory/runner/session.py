@@ -17,7 +17,7 @@ from sfactory.config.population_rules import learning_policies
 from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, Resolved
 from sfactory.config.saved_config import write_config
 from sfactory.config.schema import Config
-from sfactory.config.task_defaults import wants_task_defaults, with_task_defaults
+from sfactory.config.task_defaults import depends_on_step_time, wants_task_defaults, with_task_defaults
 from sfactory.env.factory import EnvFactory
 from sfactory.errors import MOST_OF_REPORT, CannotSaveError, CheckpointError, ConfigError, clean
 from sfactory.experiment.archive import archive_run
@@ -134,15 +134,14 @@ class Session:
         config, sampling = self._config, self._config.sampling
         factory = EnvFactory.of(config.run, sampling)
         limit_s, gpus = sampling.reset_timeout_seconds, sampling.actor_worker_gpus
-        by_task = wants_task_defaults(self._resolved)
-        timed = steps_are_timed(config) or (by_task and not config.run.serial_mode)
+        for_inference = steps_are_timed(config)
+        timed = for_inference or depends_on_step_time(self._resolved)
         probed = probe_env(self._spawner, factory, limit_s, gpus, timed=timed)
-        if by_task:
+        if wants_task_defaults(self._resolved):
             kind = probed.spec.for_model(config.model).kind
             self._resolved = with_task_defaults(self._resolved, kind, probed.step_us)
             config = self._config
-        step_us = probed.step_us if steps_are_timed(config) else None
-        plan = plan_run(config, probed.spec.for_model(config.model), step_us)
+        plan = plan_run(config, probed.spec.for_model(config.model), probed.step_us if for_inference else None)
         plan = dataclasses.replace(plan, reward_shaping=probed.reward_shaping)
         require_mapping(config, plan)
         for sentence in plan.reading:

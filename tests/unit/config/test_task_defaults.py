@@ -8,7 +8,13 @@ import pytest
 
 from sfactory.config.flags import values_of
 from sfactory.config.resolve import DEFAULT, read_command_line
-from sfactory.config.task_defaults import TASK_DEFAULTS, Kind, wants_task_defaults, with_task_defaults
+from sfactory.config.task_defaults import (
+    TASK_DEFAULTS,
+    Kind,
+    depends_on_step_time,
+    wants_task_defaults,
+    with_task_defaults,
+)
 
 ENV = "--env=sfactory_envs.synthetic.bandit:Bandit"
 TWO_ACTORS = "--num_workers=2"
@@ -48,6 +54,8 @@ def test_a_dataset_is_a_round_of_all_actors(actors: int, batch_size: int) -> Non
 
 
 def test_slow_envs_are_not_multiplied() -> None:
+    assert depends_on_step_time(read_command_line([ENV]))
+    assert not depends_on_step_time(read_command_line([ENV, "--num_envs_per_worker=4"]))
     resolved = with_task_defaults(read_command_line([ENV]), "vector", 20_000.0)
 
     assert resolved.config.sampling.num_envs_per_worker == 2
