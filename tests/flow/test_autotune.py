@@ -21,7 +21,7 @@ STEPS = 4096
 TUNING_S = 240.0  # some ten trials of a few seconds each, on a busy machine
 LINE = re.compile(r"\] autotune +\d+: (.*?): ")
 # Left to autotune and the env's family; everything else is given.
-FREE: dict[str, Any] = {"num_envs_per_worker": None, "learner_num_threads": 1, "batch_size": 512}
+FREE: dict[str, Any] = {"inference": None, "num_envs_per_worker": None, "learner_num_threads": 1, "batch_size": 512}
 TUNE: dict[str, Any] = {"autotune": True, "autotune_seconds": 0.3}
 
 
@@ -67,7 +67,7 @@ def test_run_is_tuned_once_and_keeps_the_chosen_settings(run_trainer: RunTrainer
 
 
 def test_benchmark_measures_with_the_chosen_settings_and_leaves_no_files(run_trainer: RunTrainer) -> None:
-    run = run_trainer(benchmark=True, benchmark_seconds=1, learner_num_threads=1, **TUNE)
+    run = run_trainer(benchmark=True, benchmark_seconds=1, inference=None, learner_num_threads=1, **TUNE)
 
     run.assert_ended(ExitCode.DONE, TUNING_S)
     result = run.result()
