@@ -21,7 +21,7 @@ import pytest
 
 from sfactory.checkpoint import CheckpointDir
 from sfactory.errors import ExitCode
-from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun
+from tests.support.trainer import ENDLESS, REAL, RunTrainer, TrainerRun
 
 pytestmark = pytest.mark.long
 
@@ -174,7 +174,7 @@ def test_run_survives_jumps_of_the_wall_clock(
     clock = WallClock(tmp_path)
     for name, value in clock.variables.items():
         monkeypatch.setenv(name, value)
-    run = run_trainer(train_for_env_steps=ENDLESS)
+    run = run_trainer(REAL, train_for_env_steps=ENDLESS)
     run.wait_until_training()
 
     for seconds in (HOUR_S, -HOUR_S, HOUR_S, -HOUR_S):
