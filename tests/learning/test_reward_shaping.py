@@ -48,7 +48,7 @@ def test_shaping_weights_move_toward_the_true_objective(run_trainer: RunTrainer)
         pbt_perturb_max=3,
     )
 
-    run.assert_ended(ExitCode.DONE, 240.0)
+    run.assert_ended(ExitCode.DONE, 600.0)
     state, last = load_state(run.run_dir), run.metrics()[-1]
     assert state is not None
     assert state.reward_shaping == {"pays": {"right": 0.5, "tempting": 1.0}}
@@ -63,7 +63,7 @@ def test_shaping_weights_move_toward_the_true_objective(run_trainer: RunTrainer)
 def test_without_a_population_policies_learn_what_tempts_them(run_trainer: RunTrainer) -> None:
     run = run_trainer(env=TEMPTING, **LEARNING)
 
-    run.assert_ended(ExitCode.DONE, 240.0)
+    run.assert_ended(ExitCode.DONE, 600.0)
     assert all(objective < 2.0 for objective in true_objectives(run.metrics()[-1]))
 
 
