@@ -22,6 +22,8 @@ Layout = Literal["flat", "choices", "hw", "hwc", "chw", "thwc", "tchw"]
 _IMAGES = ("hw", "hwc", "chw", "thwc", "tchw")
 _COLORS = (1, 3, 4)  # channels of a grey, a colored, and a colored image with transparency
 _SMALLEST_SIDE = 16  # of an image: smaller arrays are rather boards and views of grids
+_USUAL_PIXELS = 84 * 84  # of an image that a policy sees (Mnih et al. 2015)
+_MANY_TIMES = 4.0  # so many pixels are mostly spent on a picture for people
 
 
 class ImageShape(NamedTuple):
@@ -152,5 +154,11 @@ def describe(path: str, spec: TensorSpec, normalized: bool) -> str:
         return f"{text} one choice of {values}" if elements == 1 else f"{text} {elements} choices of {values}"
     if spec.is_image:
         channels, height, width = spec.image_shape
-        return f"{text} an image of {height}x{width} with {channels} channels ({spec.layout}), {how}"
+        text = f"{text} an image of {height}x{width} with {channels} channels ({spec.layout}), {how}"
+        if (times := height * width / _USUAL_PIXELS) < _MANY_TIMES:
+            return text
+        return (
+            f"{text}; the network costs about {times:.0f} times as much as over 84x84, which a wrapper in the env "
+            "can resize it to: gymnasium.wrappers.ResizeObservation"
+        )
     return f"{text} {elements} numbers, {how}"

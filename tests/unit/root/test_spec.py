@@ -12,6 +12,7 @@ import pytest
 from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec, TensorSpec
+from sfactory.tensor_spec import describe
 
 CHOICE = spaces.Discrete(2)
 POINT = spaces.Box(-1, 1, (2,), np.float32)
@@ -121,6 +122,15 @@ def test_a_flag_decides_how_an_observation_is_read() -> None:
             layout_of(grid, flag)
     with pytest.raises(EnvError, match="finite number of values"):
         layout_of(POINT, "choices")
+
+
+def test_images_that_a_network_reads_slowly_are_told() -> None:
+    def told(height: int, width: int) -> str:
+        spec = EnvSpec.of_spaces(spaces.Box(0, 255, (height, width, 3), np.uint8), CHOICE).for_model(ModelConfig())
+        return describe("obs", spec.obs[0][1], normalized=False)
+
+    assert "about 11 times as much as over 84x84" in told(240, 320)
+    assert "84x84" not in told(120, 160)
 
 
 def test_flags_choose_observations_by_key() -> None:
