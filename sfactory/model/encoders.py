@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Literal
 
 import torch
@@ -53,12 +53,15 @@ class ChoiceEncoder(nn.Module):
             # Not saved, since they follow from the spec.
             self.register_buffer(name, torch.tensor(values, dtype=torch.int64), persistent=False)
         self.table: nn.Embedding | None = None
-        self.out_size = self._width
+        # Of each feature: what its weights in the next layer are multiplied with at first. One value of n is 1 at a
+        # time, and weighs as much as n normalized numbers. Otherwise biases, which all values share, would outweigh
+        # it: what is learned of one value would be learned of all.
+        self.gains = [math.sqrt(size) for size in sizes for _ in range(size)]
         if embedded:
             rows = sizes[0] if shared else self._width
-            self.table = nn.Embedding(rows, config.obs_embedding_size)
-            nn.init.normal_(self.table.weight, std=config.obs_embedding_size**-0.5)
-            self.out_size = elements * config.obs_embedding_size
+            self.table = nn.Embedding(rows, config.obs_embedding_size)  # of normalized numbers
+            self.gains = [1.0] * (elements * config.obs_embedding_size)
+        self.out_size = len(self.gains)
 
     def forward(self, leaf: Tensor) -> Tensor:
         """[B, out_size] of leaf [B, *shape], any integer dtype. Values out of range, as in padding, are clamped."""
@@ -92,8 +95,12 @@ class MLPEncoder(nn.Module):
         self._scaled = frozenset(path for path, _ in obs if scales and path not in normalized and path not in choices)
         self._activation = ACTIVATIONS[config.nonlinearity]
         sizes = [sum(size for _, size, _ in self._leaves), *config.encoder_mlp_layers]
+        gains = [choice.gains if choice is not None else [1.0] * size for _, size, choice in self._leaves]
         # Calling a module costs as much as the smallest layers, so forward() is called directly.
-        self._linears = (*linear_layers(sizes[:2], config, self._wide), *linear_layers(sizes[1:], config, dtype))
+        self._linears = (
+            *linear_layers(sizes[:2], config, self._wide, list(chain(*gains))),
+            *linear_layers(sizes[1:], config, dtype),
+        )
         self.layers = nn.ModuleList(self._linears)
         self.out_size = sizes[-1]
 
@@ -121,12 +128,16 @@ class MLPEncoder(nn.Module):
         return leaf if leaf.dim() == 2 else leaf.reshape(leaf.shape[0], size)
 
 
-def linear_layers(sizes: Sequence[int], config: ModelConfig, dtype: torch.dtype = torch.float32) -> tuple[Linear, ...]:
-    """A layer from each of ``sizes`` to the next, initialized for the activation."""
+def linear_layers(
+    sizes: Sequence[int], config: ModelConfig, dtype: torch.dtype = torch.float32, gains: Sequence[float] = ()
+) -> tuple[Linear, ...]:
+    """A layer from each of ``sizes`` to the next, initialized for the activation, and for ``gains`` of its inputs."""
     kind = SpectralLinear if config.use_spectral_norm else Linear
     layers = tuple(kind(*pair, dtype) for pair in pairwise(sizes))
     for layer in layers:
         initialize(layer, config.policy_initialization, config.policy_init_gain * GAINS[config.nonlinearity])
+        if gains:
+            layer.weight.data *= torch.tensor(gains)
         if isinstance(layer, SpectralLinear):
             layer.settle()
     return layers
