@@ -18,11 +18,12 @@ STEPS = 500_000
 LIMIT_S = 600.0  # of a training on a busy machine
 PLAY_S = 240.0
 RING = ["--minibatch_ring_size=2", "--num_batches_to_accumulate=3"]  # the family's own number of passes is 2
+FRESH = "--num_batches_to_accumulate=0"  # local inference is ahead of the learner, and without a clip old data misleads
 REPLAY = ["--replay_proportion=0.5", "--replay_slots=256"]
 WAYS = {
-    "V-trace, central inference": [],
+    "V-trace, central inference": ["--inference=central"],
     "V-trace, local inference": ["--inference=local"],
-    "GAE, central inference": ["--with_vtrace=False"],
+    "GAE, central inference": ["--with_vtrace=False", "--inference=central"],
     "GAE, synchronous": ["--with_vtrace=False", "--async_rl=False"],
     "V-trace, serial": ["--serial_mode=True"],
     "V-trace, GRU": ["--use_rnn=True", "--rnn_size=64"],
@@ -33,7 +34,7 @@ WAYS = {
     "V-trace, separate actor and critic": ["--actor_critic_share_weights=False"],
     # The family's own rate is meant for the clipped loss, without which a seed may swing back; smaller batches make as
     # many updates in one pass as others do in two.
-    "IMPALA": ["--policy_loss=pg", "--num_epochs=1", "--learning_rate=1e-3", "--batch_size=512"],
+    "IMPALA": ["--policy_loss=pg", "--num_epochs=1", "--learning_rate=1e-3", "--batch_size=512", FRESH],
     "IMPACT": ["--use_target_net=True", *RING],
     "IMPACT, one replayed for two new": ["--use_target_net=True", *REPLAY],
     "ring of 2, 2 passes": RING,
