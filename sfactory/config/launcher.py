@@ -30,7 +30,7 @@ class LauncherConfig:
     train_dir: str = flag("./train_dir", "directory with a folder per description, and in it one per experiment")
     pause_between: float = flag(1.0, "seconds between the starts of two runs", ge=0)
     experiment_suffix: str = flag("", "text that is added to the name of every experiment")
-    num_gpus: int = flag(1, "processes: number of GPUs that experiments_per_gpu distributes", ge=1)
+    num_gpus: int = flag(1, "processes: number of GPUs that experiments_per_gpu distributes", ge=1, le=4096)
     max_parallel: int = flag(4, "processes: maximum runs at the same time", ge=1)
     experiments_per_gpu: int = flag(
         -1, "processes: runs that share one GPU and see only that one; -1: every run sees all GPUs", ge=-1

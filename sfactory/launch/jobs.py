@@ -29,11 +29,14 @@ from sfactory.launch.run_description import MODULE, RunDescription
 
 NAME = "launch.json"
 LOCK_NAME = ".launch.lock"
+SLURM_FOLDER = "slurm"
 FORMAT_VERSION = 1
 
 Status = Literal["waiting", "running", "done", "interrupted", "failed"]
 
 _MAX_NAMES = 3
+_RESERVED_NAMES = (NAME, f"{NAME}.unreadable", SLURM_FOLDER, CONFIG_NAME)
+_LOG = ".log"
 _RESERVED_FLAGS = {
     "experiment": "the launcher names the runs",
     "train_dir": "it is a flag of the launcher",
@@ -70,7 +73,7 @@ class Job:
     @property
     def log_path(self) -> Path:
         """File with the output of its process."""
-        return self.folder / f"{self.name}.log"
+        return self.folder / f"{self.name}{_LOG}"
 
     @property
     def command(self) -> list[str]:
@@ -100,7 +103,7 @@ def jobs_of(description: RunDescription, folder: Path, suffix: str) -> list[Job]
     for run in description.runs(suffix):
         arguments = (*run.words, f"--train_dir={folder}", f"--experiment={run.name}")
         jobs.append(Job(run.name, folder, arguments, run.env_vars))
-        for problem in _problems(run.words, arguments):
+        for problem in [*_name_problems(run.name), *_problems(run.words, arguments)]:
             names_by_problem.setdefault(problem, []).append(run.name)
     problems = []
     for problem, names in names_by_problem.items():
@@ -109,6 +112,14 @@ def jobs_of(description: RunDescription, folder: Path, suffix: str) -> list[Job]
     if problems:
         raise ConfigError(problems)
     return jobs
+
+
+def _name_problems(name: str) -> list[str]:
+    """Why a run may not have this name, which may end with a suffix."""
+    if name not in _RESERVED_NAMES and not name.endswith(_LOG):
+        return []
+    taken = f"{', '.join(_RESERVED_NAMES)} and all that ends with {_LOG}"
+    return [f"files beside the runs have such names ({taken}); choose another base_name or --experiment_suffix"]
 
 
 def _problems(words: Sequence[str], arguments: Sequence[str]) -> list[str]:

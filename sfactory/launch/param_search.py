@@ -15,7 +15,8 @@ Values = Mapping[str, object]
 Key = str | tuple[str, ...]
 
 _DIGITS = 4  # significant digits of random numbers, which become part of names
-_MAX_DRAWS = 100  # draws per combination before a search gives up
+_MAX_DRAWS = 100  # draws in a row that give nothing new, per combination, before a search gives up
+_MOST_RUNS = 10_000  # of one experiment: each of their command lines is checked before the first one starts
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class ParamList:
         """Problems of the declaration."""
         if not isinstance(self.listed, Sequence) or not all(isinstance(values, Mapping) for values in self.listed):
             return ["a list has one mapping of flag names to values for each run"]
+        if problem := _size_problem("the list has", len(self.listed)):
+            return [problem]
         return [] if self.listed else ["the list is empty; give at least one combination, {} for one that sets nothing"]
 
     def combinations(self) -> list[dict[str, object]]:
@@ -51,6 +54,9 @@ class ParamGrid:
         except (TypeError, ValueError):
             return ["a grid has pairs of a flag, or a tuple of flags, and a list of values"]
         problems = _key_problems([key for key, _ in axes])
+        size = math.prod(len(values) for _, values in axes if isinstance(values, Sequence))
+        if not problems and (problem := _size_problem("the grid has", size)):
+            return [problem]
         for key, values in [] if problems else axes:
             problems += [f"grid of {_shown(key)}: {text}" for text in _value_problems(key, values)]
         return problems
@@ -144,6 +150,8 @@ class RandomSearch:
                 problems.append(f"random search: {name}={number!r} must be a whole number")
         if not problems and self.count < 1:
             problems.append(f"random search: count={self.count} must be at least 1")
+        if not problems and (problem := _size_problem("random search: count is", self.count)):
+            problems.append(problem)
         for key, distribution in self.parameters.items():
             found = _distribution_problems(key, distribution)
             problems += [f"random search, {_shown(key)}: {text}" for text in found]
@@ -157,12 +165,15 @@ class RandomSearch:
     def combinations(self) -> list[dict[str, object]]:
         """The settings of each run; only valid if there are no problems."""
         drawn: dict[str, dict[str, object]] = {}
-        for index in range(self.count * _MAX_DRAWS):
+        newest = 0  # index of the last draw that gave something new
+        for index in itertools.count():
             # random hashes a text seed in the same way in all versions and on all machines.
             sources = [random.Random(f"{self.seed}/{index}/{_shown(key)}") for key in self.parameters]
             values = _settings(self.parameters, map(_draw, self.parameters.values(), sources))
-            drawn.setdefault(json.dumps(values, default=str, sort_keys=True), values)
-            if len(drawn) == self.count:
+            key = json.dumps(values, default=str, sort_keys=True)
+            if key not in drawn:
+                drawn[key], newest = values, index
+            if len(drawn) == self.count or index - newest > _MAX_DRAWS * len(drawn):
                 break
         return list(drawn.values())
 
@@ -171,7 +182,9 @@ Parameters = ParamList | ParamGrid | RandomSearch
 
 
 def seeds(count: int) -> list[int]:
-    """``count`` seeds, always the same ones: 1111, 2222, ..."""
+    """``count`` seeds, always the same ones: 1111, 2222, ... Raises ValueError for more than an experiment may have."""
+    if problem := _size_problem("seeds: count is", count):
+        raise ValueError(problem)
     return [1111 * (index + 1) for index in range(count)]
 
 
@@ -185,6 +198,11 @@ def _settings(keys: Iterable[Key], chosen: Iterable[Any]) -> dict[str, object]:
     for key, value in zip(keys, chosen, strict=True):
         settings |= {key: value} if isinstance(key, str) else dict(zip(key, value, strict=True))
     return settings
+
+
+def _size_problem(what: str, count: int) -> str:
+    """Why ``count`` runs are too many, "" if they are not; asked before anything is expanded."""
+    return "" if count <= _MOST_RUNS else f"{what} {count:,}, and an experiment at most {_MOST_RUNS:,} runs; lower it"
 
 
 def _key_problems(keys: Sequence[object]) -> list[str]:

@@ -122,7 +122,7 @@ class LocalRuns:
             on = "" if gpu is None else f" on GPU {gpu}"
             print_line(f"started {job.name}{on}; its output: {job.log_path}")
             self._next_start = Deadline(self._pause_s)
-        return _POLL_S
+        return _POLL_S if self._running else 0.0
 
     def _ended(self, running: _Running, killed: bool = False) -> None:
         """Record and print how a process has ended. ``killed``: by this launcher."""

@@ -14,7 +14,7 @@ from sfactory import atomic
 from sfactory.config.flags import assigned
 from sfactory.config.launcher import LauncherConfig
 from sfactory.errors import ConfigError, ResourceError, SFactoryError
-from sfactory.launch.jobs import Job, print_line
+from sfactory.launch.jobs import SLURM_FOLDER, Job, print_line
 
 DEFAULT_TEMPLATE = "cd {{ CWD }}\n{{ CMD }}\n"
 _PLACE = re.compile(r"\{\{ *(\w+) *\}\}")
@@ -33,7 +33,7 @@ class Batch:
         self._config = config
         self._cpus = config.slurm_cpus_per_gpu * max(1, config.slurm_gpus_per_job)
         self._template, problems = _read_template(config.slurm_sbatch_template)
-        self._folder = runs / "slurm" if config.slurm_workdir is None else Path(config.slurm_workdir)
+        self._folder = runs / SLURM_FOLDER if config.slurm_workdir is None else Path(config.slurm_workdir)
         for path in (self._folder, runs, Path.cwd()):
             if not str(path.absolute()).isprintable() or '"' in str(path):
                 problems.append(f"{str(path)!r}: a path in a batch script must not contain line breaks or quotes")

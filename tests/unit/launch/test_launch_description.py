@@ -166,6 +166,16 @@ def test_problems_of_all_runs_are_reported_at_once_with_their_names() -> None:
     assert all(problem.startswith(start) for problem, start in zip(found, expected, strict=True)), found
 
 
+def test_run_with_the_name_of_a_file_beside_it_is_refused() -> None:
+    names = ["a", "a.log", "launch.json", "config.json", "slurm"]
+
+    (found,) = problems(*(Experiment(name, BANDIT) for name in names))
+
+    assert found.startswith("a.log, launch.json, config.json and 1 more: files beside the runs have such names")
+    with pytest.raises(ConfigError, match=r"launch\.json: files beside"):
+        jobs(Experiment("launch", BANDIT), suffix=".json")
+
+
 def test_invalid_experiments_are_refused_at_once_with_their_names() -> None:
     invalid: list[tuple[Any, str]] = [
         (Experiment("a b", BANDIT), "experiment 'a b': its name"),
@@ -217,6 +227,7 @@ def test_invalid_file_is_refused(text: str, words: str) -> None:
         (["--run=absent.toml"], "--run=absent.toml: cannot be read: No such file"),
         (["--run=x:Y", "--max_parallel=0"], "--max_parallel=0:"),
         (["--run=x:Y", "--num_gpus=2"], "--num_gpus=2:"),
+        (["--run=x:Y", "--num_gpus=1000000000", "--experiments_per_gpu=1"], "--num_gpus=1000000000:"),
         (["--run=x:Y", "--backend=slurm", "--max_parallel=2"], "--max_parallel=2:"),
         (["--run=x:Y", "--experiment_suffix=/.."], "--experiment_suffix=/..:"),
         (["--run=x:Y", "--backend=ngc"], "--backend=ngc:"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import pytest
@@ -86,9 +87,24 @@ def test_draws_depend_on_the_seed_and_the_name_only() -> None:
         (RandomSearch({("a", "b"): Choice([(1,)])}, count=3), "a, b: (1,) must be 2 values"),
         (RandomSearch({"n": Choice([1, 2])}, count=0), "count=0 must be at least 1"),
         (RandomSearch({"n": Choice([1, 2])}, count=3), "only 2 different combinations were found"),
+        (RandomSearch({"n": Choice([1, 2])}, count=10_000), "only 2 different combinations were found"),
+        (
+            RandomSearch({"gamma": Uniform(0, 1)}, count=10**9),
+            "count is 1,000,000,000, and an experiment at most 10,000",
+        ),
+        (ParamGrid([(f"x{axis}", range(10)) for axis in range(12)]), "the grid has 1,000,000,000,000, and"),
+        (ParamGrid({"seed": range(10**9)}), "the grid has 1,000,000,000, and"),
+        (ParamList([{}] * 10_001), "the list has 10,001, and"),
     ],
 )
-def test_invalid_declaration_is_refused(declared: Parameters, problem: str) -> None:
+def test_invalid_declaration_is_refused_without_expanding_it(declared: Parameters, problem: str) -> None:
+    start = time.process_time()
     (found,) = declared.problems()
 
     assert problem in found
+    assert time.process_time() - start < 1.0
+
+
+def test_a_billion_seeds_are_refused() -> None:
+    with pytest.raises(ValueError, match="seeds: count is 1,000,000,000"):
+        seeds(10**9)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from sfactory.clock import now
 from sfactory.errors import ConfigError, RunDirError
-from sfactory.launch.jobs import NAME, Entry, LaunchState
-from sfactory.launch.run_processes import Gpus, devices, last_line
+from sfactory.launch.jobs import NAME, Entry, Job, LaunchState
+from sfactory.launch.run_processes import Gpus, LocalRuns, devices, last_line
+from sfactory.process.signals import Interrupts
 
 
 def test_entries_are_saved_and_loaded_by_one_launcher_at_a_time(tmp_path: Path) -> None:
@@ -71,6 +73,18 @@ def test_run_gets_the_gpu_with_the_fewest_runs() -> None:
     assert gpus.full
     gpus.give_back("1")
     assert [gpus.full, gpus.take(), gpus.full] == [False, "1", True]
+
+
+def test_launcher_whose_run_cannot_be_started_ends_at_once(tmp_path: Path) -> None:
+    job = Job("a", tmp_path, (), {})
+    job.log_path.mkdir()  # its output cannot be written
+    start = now()
+
+    with LaunchState.opened(tmp_path) as launch_state, Interrupts() as interrupts:
+        LocalRuns([job], launch_state, interrupts, 4, Gpus([None], 4), pause_s=100).run()
+
+    assert launch_state.entry("a").status == "failed"
+    assert now() - start < 10
 
 
 def test_devices_are_the_visible_ones() -> None:
