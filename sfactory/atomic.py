@@ -1,4 +1,4 @@
-"""Writes files that are either whole or absent.
+"""Writes files that are either whole or absent, and reads files that others may have changed.
 
 A file is written under a temporary name in its own directory, flushed to the disk, and renamed over the
 final name; a crash at any moment leaves the old content or the new, never a mixture. Temporary files are
@@ -9,16 +9,64 @@ left behind differs from work in progress even where process ids are reused (con
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 TMP_PREFIX = ".tmp-"
+MOST_DEPTH = 100  # of brackets in a JSON file: Python reads and writes deeper ones by chance only
 _CHUNK_BYTES = 1 << 16
+
+
+def opened(path: Path | str, flags: int) -> int:
+    """Open a regular file; for ``open(..., opener=opened)``, too.
+
+    Raises OSError at once for all else: a FIFO would wait for its other end, and a device may have no end.
+    """
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return fd
+
+
+def open_log(path: Path) -> TextIO:
+    """A text file that lines are appended to; raises OSError as ``opened``."""
+    fd = opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    return os.fdopen(fd, "a", encoding="utf-8", errors="replace", buffering=1)
+
+
+def read_bytes(path: Path | str) -> bytes:
+    """The content of a regular file; raises OSError for all else, at once."""
+    with open(path, "rb", opener=opened) as file:
+        return file.read()
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; raises OSError and ValueError."""
+    return parse_json(read_bytes(path))
+
+
+def parse_json(text: str | bytes, most_depth: int = MOST_DEPTH, **hooks: Any) -> Any:
+    """JSON data; raises ValueError, also for brackets more than ``most_depth`` deep. hooks: of ``json.loads``."""
+    too_deep = ValueError(f"more than {most_depth} brackets deep")
+    try:
+        data = json.loads(text, **hooks)
+    except RecursionError:
+        raise too_deep from None
+    level = [data]
+    for _ in range(most_depth):
+        containers = [each for each in level if isinstance(each, dict | list)]
+        level = [inner for each in containers for inner in (each.values() if isinstance(each, dict) else each)]
+    if any(isinstance(each, dict | list) for each in level):
+        raise too_deep
+    return data
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import pickletools
 import platform
@@ -98,7 +97,7 @@ def move(path: Path, to: Path) -> None:
     # In this order a kill at any moment leaves a payload with its sidecar under one of the two names, and under the
     # other at most a sidecar alone, which counts as nothing.
     with contextlib.suppress(FileNotFoundError):
-        atomic.write_bytes(sidecar_of(to), sidecar_of(path).read_bytes())
+        atomic.write_bytes(sidecar_of(to), atomic.read_bytes(sidecar_of(path)))
     os.replace(path, to)
     sidecar_of(path).unlink(missing_ok=True)
 
@@ -190,7 +189,7 @@ def _write_payload(payload: Payload, file: BinaryIO) -> _Content:
 def _current_content(path: Path) -> _Content | None:
     """The content of a checkpoint that is about to be replaced, or None if there is no good one."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=atomic.opened) as file:
             return _verified(path, file)
     except (OSError, Unusable, CheckpointError):
         return None
@@ -212,7 +211,7 @@ def _read_sidecar(path: Path) -> list[_Content]:
     """The contents that the sidecar of ``path`` accepts, the newest first."""
     sidecar = sidecar_of(path)
     try:
-        record = json.loads(sidecar.read_bytes())
+        record = atomic.read_json(sidecar)
         # The version comes first: another format may lack the other fields.
         if (version := record["format_version"]) != FORMAT_VERSION:
             raise CheckpointError(
@@ -224,7 +223,7 @@ def _read_sidecar(path: Path) -> list[_Content]:
     except FileNotFoundError:
         raise Unusable(f"not committed: {sidecar.name} is missing") from None
     # Nested too deep, or a size of 1e999: damage may read as either.
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise Unusable(f"{sidecar.name} cannot be read: {error!r}") from error
 
 
@@ -274,7 +273,7 @@ def read(path: Path) -> Payload:
     Raises Unusable with the reason, and CheckpointError if it is of another format version.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=atomic.opened) as file:
             size = _verified(path, file).size
             _check_archive(file)
             file.seek(0)

@@ -11,6 +11,7 @@ from typing import get_type_hints
 
 import yaml
 
+from sfactory.atomic import read_bytes
 from sfactory.config.ancestors import ancestor_hint
 from sfactory.config.argv import CONFIG_FLAG
 from sfactory.config.flags import Reading, all_flags, assigned, did_you_mean, shown, strict_json
@@ -35,7 +36,7 @@ def read_config_file(path: str) -> ConfigFile:
     where = assigned(CONFIG_FLAG, path)
     form, parse = _FORMS.get(Path(path).suffix, ("YAML", _strict_yaml))
     try:
-        data = parse(Path(path).read_text(encoding="utf-8"))
+        data = parse(read_bytes(path).decode())
     except OSError as error:
         reason = f"{error.strerror or error}; the path counts from {Path.cwd()}"
         return ConfigFile(problems=[f"{where}: cannot be read: {reason}"])

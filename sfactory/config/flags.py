@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from sfactory.atomic import MOST_DEPTH, parse_json
 from sfactory.config.field import FlagInfo, flag_info
 from sfactory.config.schema import Config
 
@@ -24,6 +25,7 @@ _SHOWN_CHARACTERS = 120
 _MOST_DIGITS = 30
 # Ends of whole numbers, as in 10k and 2.5M, and their powers of ten.
 _UNITS = {"k": 3, "m": 6, "b": 9}
+_MOST_DEPTH = 50  # of brackets in a value, so that every file of a run can hold it
 
 
 @dataclass(frozen=True)
@@ -177,9 +179,10 @@ def is_of_type(kind: object, value: object) -> bool:
     return isinstance(value, int | float if kind is float else kind)
 
 
-def strict_json(text: str) -> object:
+def strict_json(text: str | bytes, most_depth: int = MOST_DEPTH) -> object:
     """JSON data; raises ValueError for repeated keys, NaN, Infinity, and numbers too large for a float, too."""
-    return json.loads(text, object_pairs_hook=_unique_pairs, parse_constant=_no_constant, parse_float=_finite)
+    hooks = {"object_pairs_hook": _unique_pairs, "parse_constant": _no_constant, "parse_float": _finite}
+    return parse_json(text, most_depth, **hooks)
 
 
 def _unique_pairs(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
@@ -275,7 +278,7 @@ def _json_object(flag: Flag, data: object) -> dict[str, object]:
     advice = f"""must be a JSON object, for example --{flag.name}='{{"key": 1}}'"""
     try:
         text = data if isinstance(data, str) else json.dumps(data, allow_nan=False)
-        result = strict_json(text)
+        result = strict_json(text, _MOST_DEPTH)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{advice} ({error})") from None
     if not isinstance(result, dict) or (isinstance(data, Mapping) and result != dict(data)):

@@ -102,14 +102,14 @@ def read_config(run_dir: Path) -> SavedConfig | None:
     """
     path = run_dir / CONFIG_NAME
     try:
-        text = path.read_text(encoding="utf-8")
+        text = atomic.read_bytes(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise _unreadable(path, str(error)) from error
     try:
         content = strict_json(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _unreadable(path, f"it is not valid JSON ({error})") from error
     return _parse(path, content)
 

@@ -8,7 +8,6 @@ was resumed under its new name, or one in use stays, and the new folder gets ano
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import os
 import re
@@ -16,6 +15,7 @@ import stat
 from pathlib import Path
 from typing import Literal
 
+from sfactory import atomic
 from sfactory.checkpoint import MILESTONES, is_checkpoint
 from sfactory.config.saved_config import CONFIG_NAME
 from sfactory.errors import RunDirError
@@ -91,7 +91,7 @@ def _cleared(folder: Path, experiment: str) -> str | None:
 def _was_run_of(folder: Path, experiment: str) -> bool:
     """Whether the run in ``folder`` was last trained under that name, or only its lock is left."""
     try:
-        return bool(json.loads((folder / CONFIG_NAME).read_bytes())["config"]["experiment"] == experiment)
+        return bool(atomic.read_json(folder / CONFIG_NAME)["config"]["experiment"] == experiment)
     except FileNotFoundError:
         return all(entry.name == LOCK_NAME for entry in folder.iterdir())
     except (ValueError, KeyError, TypeError):

@@ -120,7 +120,7 @@ class RunDir:
             return None
         try:
             for path in sorted(self.path.glob("git*.diff")):
-                if path.read_bytes() == diff:
+                if atomic.read_bytes(path) == diff:
                     return path.name
             name = "git.diff" if first else f"git_{self._facts['id']}.diff"
             atomic.write_bytes(self.path / name, diff)
@@ -132,7 +132,7 @@ class RunDir:
     def _sessions(self) -> list[dict[str, Any]]:
         """The sessions recorded so far; a record that cannot be read is renamed."""
         try:
-            return [dict(session) for session in json.loads(self.run_json.read_bytes())["sessions"]]
+            return [dict(session) for session in atomic.read_json(self.run_json)["sessions"]]
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -171,7 +171,7 @@ def lock_file(path: Path, advice: str) -> int:
 
     Raises RunDirError, which ends with ``advice``, if another process holds the lock, and OSError.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    fd = atomic.opened(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

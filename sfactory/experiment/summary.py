@@ -60,7 +60,7 @@ class Summary:
     def read(path: Path) -> Summary | None:
         """The summary that ``write`` wrote to ``path``; None if there is none that can be read."""
         try:
-            values = json.loads(path.read_bytes())
+            values = atomic.read_json(path)
             return Summary(**{**values, "policy_lag": PolicyLag(**values["policy_lag"])})
         except (OSError, ValueError, TypeError, KeyError):
             return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import sys
@@ -84,7 +83,7 @@ class Job:
     def done(self) -> bool:
         """Whether its run.json says that it has finished with exactly these arguments."""
         try:
-            record = json.loads((self.run_dir / "run.json").read_bytes())
+            record = atomic.read_json(self.run_dir / "run.json")
             return bool(record["status"] == "done" and record["argv"] == list(self.arguments))
         except (OSError, ValueError, KeyError, TypeError):
             return False
@@ -212,13 +211,13 @@ class LaunchState:
 def _read(path: Path) -> dict[str, Entry]:
     """The entries of a file; an unreadable file is renamed, and there are no entries."""
     try:
-        content = json.loads(path.read_bytes())
+        content = atomic.read_json(path)
         if content["format_version"] != FORMAT_VERSION:
             raise ValueError(f"format_version is {content['format_version']!r}, not {FORMAT_VERSION}")
         return {str(name): Entry.of(values) for name, values in content["runs"].items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         with contextlib.suppress(OSError):
             keep_unreadable(path, error)
         return {}

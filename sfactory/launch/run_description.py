@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sfactory import atomic
 from sfactory.config.argv import words_of
 from sfactory.config.flags import assigned, did_you_mean, value_text
 from sfactory.config.import_strings import Unresolved, described, find_object
@@ -188,7 +189,7 @@ def description_of(reference: str) -> RunDescription:
 def _read_file(path: Path) -> RunDescription:
     where = assigned("run", str(path))
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(atomic.read_bytes(path).decode())
     except OSError as error:
         reason = f"{error.strerror or error}; the path is relative to {Path.cwd()}"
         raise ConfigError([f"{where}: cannot be read: {reason}"]) from error

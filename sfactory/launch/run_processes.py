@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from sfactory.atomic import opened
 from sfactory.clock import Deadline
 from sfactory.errors import ConfigError, named
 from sfactory.launch.jobs import Job, LaunchState, Status, print_line
@@ -184,7 +185,7 @@ def _readable(fds: Collection[int], within_s: float) -> set[int]:
 
 def _start(job: Job, gpu: str | None) -> _Running:
     """Start a job in its own session, so that only the launcher gets a terminal's Ctrl-C."""
-    with job.log_path.open("ab") as log:
+    with open(job.log_path, "ab", opener=opened) as log:
         log_from = log.tell()
         process = subprocess.Popen(
             tied_command(job.command),
@@ -219,7 +220,7 @@ def _how(code: int) -> str:
 def last_line(path: Path, start: int) -> str:
     """The line of a process's output that says why it failed: the last one, or the error of a refused start."""
     try:
-        with path.open("rb") as log:
+        with open(path, "rb", opener=opened) as log:
             end = log.seek(0, os.SEEK_END)
             log.seek(max(start, end - _TAIL_BYTES))
             lines = log.read().decode(errors="replace").splitlines()

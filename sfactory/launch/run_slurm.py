@@ -127,7 +127,7 @@ def _read_template(path: str | None) -> tuple[str, list[str]]:
         return DEFAULT_TEMPLATE, []
     where = assigned("slurm_sbatch_template", path)
     try:
-        template = Path(path).read_text(encoding="utf-8")
+        template = atomic.read_bytes(path).decode()
     except (OSError, ValueError) as error:
         return "", [f"{where}: {error}"]
     names = _PLACE.findall(template)

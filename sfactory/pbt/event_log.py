@@ -70,7 +70,7 @@ class Event:
 def append_event(run_dir: Path, number: int, event: Event) -> None:
     """Append event ``number`` and sync it to disk. Raises OSError if that fails; the file is then unchanged."""
     line = json.dumps({"number": number, **dataclasses.asdict(event)}, allow_nan=False).encode() + b"\n"
-    fd = os.open(run_dir / EVENT_LOG_NAME, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fd = atomic.opened(run_dir / EVENT_LOG_NAME, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
         atomic.cut_torn_line(fd)
         atomic.append_whole(fd, line, sync=True)
@@ -90,7 +90,7 @@ def numbered_events(run_dir: Path) -> dict[int, Event]:
     """
     path = run_dir / EVENT_LOG_NAME
     try:
-        text = path.read_bytes()
+        text = atomic.read_bytes(path)
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -98,9 +98,9 @@ def numbered_events(run_dir: Path) -> dict[int, Event]:
     events: dict[int, Event] = {}
     for row, line in enumerate(text.split(b"\n")[:-1], 1):
         try:
-            content = json.loads(line)
+            content = atomic.parse_json(line)
             number, event = int(content["number"]), Event.from_json(content)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDirError(
                 f"{path}, line {row}: is not an event of a population ({named(error)}); restore a "
                 "copy of this file, or remove the line"

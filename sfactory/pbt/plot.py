@@ -6,7 +6,6 @@ Every line of an SVG has an id: ``return-1``, ``birth-0-2`` (policy 2 got the we
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,12 +77,12 @@ def read_history(run_dir: Path) -> History:
 def _rows(path: Path) -> Iterable[Mapping[str, object]]:
     """Rows of metrics.jsonl without invalid ones, such as a row cut off by a kill."""
     try:
-        lines = path.read_bytes().splitlines()
+        lines = atomic.read_bytes(path).splitlines()
     except OSError as error:
         raise RunDirError(f"{path} cannot be read: {error.strerror or error}") from error
     for line in lines:
         try:
-            row = json.loads(line)
+            row = atomic.parse_json(line)
         except ValueError:
             continue
         if isinstance(row, dict):

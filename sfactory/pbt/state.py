@@ -76,10 +76,10 @@ def load_state(run_dir: Path) -> PopulationState | None:
     """The saved state, or None if there is no file. Raises RunDirError if the file is invalid."""
     path = run_dir / STATE_NAME
     try:
-        return PopulationState.from_json(strict_json(path.read_text(encoding="utf-8")))
+        return PopulationState.from_json(strict_json(atomic.read_bytes(path)))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise RunDirError(
             f"{path}: cannot be used: {reason}; restore a copy of this file, or move it away to start a new "

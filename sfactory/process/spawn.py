@@ -26,8 +26,9 @@ from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from sfactory.atomic import open_log
 from sfactory.clock import Deadline
 from sfactory.errors import (
     MOST_OF_REPORT,
@@ -113,7 +114,7 @@ def prepare_process(name: str, stack: StackDump | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format=f"[%(asctime)s] {name}: %(message)s", datefmt="%H:%M:%S")
 
 
-class _LogFile(logging.FileHandler):
+class _LogFile(logging.StreamHandler[TextIO]):
     """A file that several processes append to, a line at a time. A full disk costs lines, never the process."""
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -122,7 +123,7 @@ class _LogFile(logging.FileHandler):
 
 def _log_to(path: Path, name: str) -> None:
     with contextlib.suppress(OSError):
-        handler = _LogFile(path, encoding="utf-8", errors="replace")
+        handler = _LogFile(open_log(path))
         form = f"[%(asctime)s] %(levelname)s: {name}: %(message)s"
         handler.setFormatter(logging.Formatter(form, datefmt="%Y-%m-%d %H:%M:%S"))
         logging.getLogger().addHandler(handler)

@@ -19,6 +19,7 @@ from typing import TextIO
 
 from tqdm import tqdm
 
+from sfactory.atomic import open_log
 from sfactory.messages import PolicyLag
 
 # Statistics shown in progress lines; metrics rows have all of them.
@@ -75,7 +76,7 @@ class Console:
         self._log_file: TextIO | None = None
         if log_path is not None:
             try:
-                self._log_file = log_path.open("a", encoding="utf-8", errors="replace", buffering=1)
+                self._log_file = open_log(log_path)
             except OSError as error:
                 self.message(f"{log_path} cannot be written: {error}")
 

@@ -38,7 +38,7 @@ class _RecordFile:
         """Append ``record`` completely or not at all; the first failure is logged."""
         try:
             if self._fd is None:
-                self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self._fd = atomic.opened(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             atomic.append_whole(self._fd, record)
         except OSError as error:
             if not self._warned:
@@ -60,7 +60,7 @@ class MetricsWriter(_RecordFile):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        with contextlib.suppress(OSError), path.open("r+b") as file:
+        with contextlib.suppress(OSError), open(path, "r+b", opener=atomic.opened) as file:
             atomic.cut_torn_line(file.fileno())
 
     def write(self, env_steps: int, scalars: Scalars) -> None:

@@ -65,6 +65,10 @@ FLAGS = [
     ("--config=value.yaml", "--gamma=1.5", "config file"),
     ("--experiment=old --nonlinearity=relu", "--nonlinearity", "tanh"),
     ("--experiment=damaged", "damaged/config.json", "another --experiment"),
+    ("--config=fifo", "error: --config=fifo: cannot be read: is not a regular file"),
+    ("--config=deep.json", "error: --config=deep.json: is not valid JSON: more than 100 brackets deep"),
+    ("--experiment=fifo", "fifo/config.json: cannot be read: ", "is not a regular file"),
+    ("--experiment=deep", "deep/config.json: cannot be read: it is not valid JSON (more than 100 brackets deep)"),
     ("--observers=no_module:Watcher", "error: --observers=no_module:Watcher: "),
     ("--after_train_step=bad_envs:forget", "error: --after_train_step=bad_envs:forget: "),
     (
@@ -90,6 +94,7 @@ ENVS = [
 ]
 CASES = [(f"--env=CartPole-v1 {flags}", *texts) for flags, *texts in FLAGS] + ENVS
 SAVED = {"old": 5000, "damaged": 700}  # env steps of the earlier runs
+DEEP = '{"gamma": ' * 10_000
 AS_A_COMMAND = [CASES[1], ENVS[6]]
 
 
@@ -101,8 +106,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "failing_module.py").write_text("raise OSError('no display')\n")
     (folder / "broken.yaml").write_text("gamma: [0.9\n")
     (folder / "value.yaml").write_text("gamma: 1.5\n")
-    for run in ("old", "damaged", "strange"):
+    (folder / "deep.json").write_text(DEEP)
+    os.mkfifo(folder / "fifo")
+    for run in ("old", "damaged", "strange", "fifo", "deep"):
         (folder / "train_dir" / run).mkdir(parents=True)
+    (folder / "train_dir" / "deep" / "config.json").write_text(DEEP)
+    os.mkfifo(folder / "train_dir" / "fifo" / "config.json")
     old = config_of({"env": "CartPole-v1", "encoder_mlp_layers": (64, 64), "nonlinearity": "tanh"})
     write_config(folder / "train_dir" / "old", old, {})
     write_config(folder / "train_dir" / "strange", config_of({"env": "failing_module:make"}), {})

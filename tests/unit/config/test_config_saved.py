@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sfactory.config.flags import config_of, values_of
+from sfactory.config.flags import all_flags, coerce, config_of, values_of
 from sfactory.config.saved_config import FROZEN, NOTED, SavedConfig, check_resume, read_config, write_config
 from sfactory.config.schema import Config
 from sfactory.errors import ConfigError, ResourceError
@@ -36,6 +36,16 @@ def test_a_written_config_replaces_the_file_and_is_read_back_equal(tmp_path: Pat
     assert saved.warnings == ()
     with pytest.raises(ResourceError, match="another --train_dir"):
         write_config(tmp_path / "missing", CONFIG, {})
+
+
+def test_the_deepest_value_that_is_accepted_can_be_saved_and_read(tmp_path: Path) -> None:
+    flag, deep = all_flags()["env_kwargs"], lambda depth: '{"a": ' * depth + "1" + "}" * depth
+    config = config_of({"env_kwargs": coerce(flag, deep(50))})
+    write_config(tmp_path, config, {})
+
+    assert saved_in(tmp_path).values["env_kwargs"] == config.run.env_kwargs
+    with pytest.raises(ValueError, match="more than 50 brackets deep"):
+        coerce(flag, deep(51))
 
 
 def test_keys_of_other_versions_are_left_out_with_a_warning(tmp_path: Path) -> None:
