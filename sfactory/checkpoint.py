@@ -81,9 +81,14 @@ class CheckpointDir:
         self.path = Path(path)
         self._keep = keep
         self._abandoned: set[Path] = set()  # saved after the checkpoint that the run resumed from
+        self._place: tuple[int, int] | None = None  # identity of the run directory, for the process that saves
 
     def tidy(self) -> None:
-        """Remove unfinished files of writers that were killed. For the process that saves, before its first save."""
+        """Remove unfinished files of writers that were killed. For the process that saves, before its first save.
+
+        From then on nothing is saved after the run directory was renamed or removed, where another run may be by now.
+        """
+        self._place = _identity(self.path.parent)
         for stale in (*atomic.remove_stale(self.path), *atomic.remove_stale(self.path / MILESTONES)):
             _log.warning("removed %s: the process that wrote it died before it was done", stale)
 
@@ -194,6 +199,8 @@ class CheckpointDir:
     def _save(self, kind: Kind, name: str, payload: Mapping[str, Any], train_step: int, env_steps: int) -> Path:
         """Commit one checkpoint; then rename those not of its past, so that the highest number is the newest."""
         path = self._folder(kind) / name
+        if self._place not in (None, _identity(self.path.parent)):
+            raise CannotSaveError(f"checkpoint {path} is not written: {self.path.parent} was renamed or removed")
         if path in self._abandoned and not self._rename(path):
             raise CannotSaveError(f"checkpoint {path} would overwrite an earlier one that could not be renamed")
         commit(path, payload, train_step, env_steps)
@@ -229,6 +236,15 @@ class CheckpointDir:
         self._abandoned.discard(path)
         _log.warning("%s is not part of this run's past any more; renamed to %s", path, renamed.name)
         return True
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """What tells a folder from another one of its name; None if there is none."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _first_usable(candidates: list[Path], holder: str, advice: str) -> Loaded | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sfactory import atomic
-from sfactory.errors import RunDirError
+from sfactory.errors import CannotSaveError, RunDirError
 from sfactory.experiment.provenance import WorkingTree, local_time, session_facts
 from sfactory.process.signals import signals_held_back
 
@@ -93,6 +93,29 @@ class RunDir:
             os.close(self._lock_fd)
             self._lock_fd = new_lock
 
+    @property
+    def lost(self) -> bool:
+        """Whether the folder was renamed or removed, so that another run may have its name."""
+        assert self._lock_fd is not None
+        try:
+            return not _is_at(self._lock_fd, self.path / LOCK_NAME)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:  # storage that fails for a while
+            return False
+
+    def require_held(self) -> None:
+        """Raise CannotSaveError, which says where the folder is now, if it is lost."""
+        if not self.lost:
+            return
+        lock = Path(os.readlink(f"/proc/self/fd/{self._lock_fd}"))
+        advice = "nothing more is saved"
+        happened = f"was removed under the run (or {LOCK_NAME} in it)"
+        if lock.name == LOCK_NAME:
+            happened = f"was renamed to {lock.parent} under the run"
+            advice += f"; resume it there with --train_dir={lock.parent.parent} --experiment={lock.parent.name}"
+        raise CannotSaveError(f"the run directory {self.path} {happened}; {advice}")
+
     def checkpoint_dir(self, policy: int) -> Path:
         """The folder of one policy's checkpoints."""
         return self.path / f"checkpoint_p{policy}"
@@ -100,8 +123,11 @@ class RunDir:
     def write_run_json(self, status: Status, *, argv: Sequence[str], seed: int | None) -> None:
         """Record this session under ``status``: its facts at the top, and those of all sessions in ``sessions``.
 
-        Called at the start and at the end of a session. If it cannot be written, only a warning is logged.
+        Called at the start and at the end of a session. If it cannot be written, only a warning is logged. A folder
+        that is lost is left alone.
         """
+        if self.lost:
+            return
         sessions = self._sessions()
         if not self._facts:
             self._facts = session_facts(argv, seed)
@@ -161,9 +187,14 @@ def _locked(path: Path) -> int:
         fd = lock_file(path, "Wait for that run or stop it, or choose another --experiment.")
         # The folder may have been renamed between opening and locking; then this lock belongs to the renamed run.
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False)):
+            if _is_at(fd, path):
                 return fd
         os.close(fd)
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Whether an open file is the one at ``path``; raises OSError."""
+    return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
 
 
 def lock_file(path: Path, advice: str) -> int:

@@ -36,7 +36,7 @@ def keep_evidence(directory: Path, batch: Batch, model: ActorCritic, train_step:
             "batch": vars(batch.map(lambda tensor: tensor.detach().cpu().clone())),
             "model": {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()},
         }
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(exist_ok=True)
         with replacing(path) as file:
             torch.save(content, file)
     except (OSError, RuntimeError) as error:  # torch's own writer raises the latter, and so does a failed GPU

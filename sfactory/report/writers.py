@@ -27,23 +27,28 @@ _log = logging.getLogger(__name__)
 
 
 class _RecordFile:
-    """A file that grows by complete records."""
+    """A file that grows by complete records, also where its folder is renamed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd: int | None = None
         self._warned = False
+        with contextlib.suppress(OSError):
+            self._open()
 
     def append(self, record: bytes) -> None:
         """Append ``record`` completely or not at all; the first failure is logged."""
         try:
-            if self._fd is None:
-                self._fd = atomic.opened(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-            atomic.append_whole(self._fd, record)
+            atomic.append_whole(self._open(), record)
         except OSError as error:
             if not self._warned:
                 self._warned = True
                 _log.warning("%s: rows are lost until this is fixed: %s; training continues", self._path, error)
+
+    def _open(self) -> int:
+        if self._fd is None:
+            self._fd = atomic.opened(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        return self._fd
 
     def close(self) -> None:
         """Close the file; may be called twice."""
@@ -60,8 +65,8 @@ class MetricsWriter(_RecordFile):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        with contextlib.suppress(OSError), open(path, "r+b", opener=atomic.opened) as file:
-            atomic.cut_torn_line(file.fileno())
+        with contextlib.suppress(OSError):
+            atomic.cut_torn_line(self._open())
 
     def write(self, env_steps: int, scalars: Scalars) -> None:
         """Append one row; readers can see it when this returns."""
@@ -120,7 +125,8 @@ class TensorBoardWriter(_RecordFile):
         super().close()
 
     def _flush(self) -> None:
-        self.append(b"".join(self._pending))
+        if self._pending:
+            self.append(b"".join(self._pending))
         self._pending.clear()
         self._flushed_at = time.monotonic()
 

@@ -72,7 +72,8 @@ class ParallelExecutor(Executor):
             return self._finish(failure, done=supervisor.done or not interrupts.count)
 
     def _beat(self) -> bool:
-        """Report, warn and advance PBT; True ends the run."""
+        """Report, warn and advance PBT; True ends the run. Raises CannotSaveError if the run directory is lost."""
+        self._context.run_dir.require_held()
         self._reporter.beat()
         self._stalls.look()
         self._status_dump.look(self._context.interrupts)

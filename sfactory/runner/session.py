@@ -82,6 +82,7 @@ class Session:
                     outcome = Outcome("done", _summary_of(self._config, resumed, "done"), None)
                 else:
                     plan = self._tune(plan, console) if self._config.tuning.autotune else plan
+                    run_dir.require_held()
                     write_config(run_dir.path, self._config, self._resolved.sources)
                     has_begun = True
                     run_dir.write_run_json("running", argv=self._arguments, seed=self._seed)
@@ -182,9 +183,11 @@ class Session:
         """Record how the session ended, and print the last lines on stderr."""
         summary, error = outcome.summary, outcome.error
         try:
+            run_dir.require_held()
             summary.write(run_dir.summary_path)
         except CannotSaveError as cannot_save:
-            _log.error("%s", cannot_save)
+            if str(cannot_save) != str(error):
+                _log.error("%s", cannot_save)
         run_dir.write_run_json(outcome.status, argv=self._arguments, seed=self._seed)
         if error is not None and str(error) != error.headline:  # the last line has the headline
             console.message(f"error: {clean(str(error), MOST_OF_REPORT)}")
@@ -194,7 +197,7 @@ class Session:
             return_mean=summary.episode_return_mean,
             cause="" if error is None else error.headline,
             saved_env_steps=outcome.saved_env_steps,
-            resume_command=resume_command(self._arguments, _from_file(self._resolved)),
+            resume_command="" if run_dir.lost else resume_command(self._arguments, _from_file(self._resolved)),
         )
         console.close(line)
 

@@ -57,7 +57,10 @@ class Supervisor:
         self.done = False
 
     def run(self, on_beat: Callable[[], bool]) -> None:
-        """Supervise to the end. ``on_beat`` is called every BEAT_S; True from it ends the run as done."""
+        """Supervise to the end. ``on_beat`` is called every BEAT_S; True from it ends the run as done.
+
+        CannotSaveError from it ends the run at once.
+        """
         next_beat = now() + BEAT_S
         while self._process_group.alive:
             for death in self._process_group.wait(self._interrupts.wake_fd, max(0.0, next_beat - now())):
@@ -66,9 +69,12 @@ class Supervisor:
             self._on_signals()
             if now() >= next_beat:
                 next_beat = now() + BEAT_S
-                if on_beat() and not self._control.stopping:
-                    self.done = True
-                    self._order(self._stop)
+                try:
+                    if on_beat() and not self._control.stopping:
+                        self.done = True
+                        self._order(self._stop)
+                except CannotSaveError as error:
+                    self._fail(self.failure or error, Stop.NOW)
                 self._check()
             if self._grace is not None and self._grace.passed:
                 self._kill_rest()

@@ -11,10 +11,11 @@ import pytest
 
 from sfactory.checkpoint_file import read
 from sfactory.errors import ExitCode
+from sfactory.experiment.run_dir import saved_env_steps
 from tests.support import hooks
 from tests.support.files import flip_a_bit, truncate
 from tests.support.processes import eventually
-from tests.support.trainer import BANDIT, ENDLESS, REFUSED_S, Finished, RunTrainer, trained, within
+from tests.support.trainer import BANDIT, CLEAN_S, ENDLESS, REFUSED_S, Finished, RunTrainer, trained, within
 
 STEPS = 4096
 
@@ -116,6 +117,25 @@ def test_run_with_damaged_checkpoints_alone_is_refused_and_nothing_is_deleted(
         assert text in run.stderr
     assert "Traceback" not in run.stderr
     assert files(run.run_dir) == before
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_run_whose_directory_is_renamed_ends_at_once_and_saves_nothing_elsewhere(
+    run_trainer: RunTrainer, serial: bool
+) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS, serial_mode=serial, save_every_sec=0.1)
+    run.wait_until_training()
+    moved = run.run_dir.with_name("moved")
+
+    run.run_dir.rename(moved)
+
+    assert run.wait(15) == ExitCode.CANNOT_SAVE, run.report("wrong exit code")
+    assert not run.run_dir.exists()
+    assert re.fullmatch(rf"RESULT failed .* was renamed to {moved} under the run; .*", run.last_stderr_line)
+    assert run.stderr.count("renamed") == 1 + run.stderr.count("is not written"), run.stderr
+    assert " resume: " not in run.last_stderr_line
+    assert saved_env_steps(moved) > 0
+    run.assert_all_gone(CLEAN_S)
 
 
 def test_second_run_in_the_same_directory_is_refused(run_trainer: RunTrainer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from sfactory import __version__
-from sfactory.errors import RunDirError
+from sfactory.errors import CannotSaveError, RunDirError
 from sfactory.experiment.run_dir import RunDir
 from sfactory.process.signals import Interrupted, Interrupts
 from tests.support.source import ROOT
@@ -114,6 +115,28 @@ def test_an_unreadable_run_json_is_renamed_and_does_not_stop_the_run(tmp_path: P
 
     assert json.loads(run.run_json.read_text())["status"] == "running"
     assert (run.path / "run.json.unreadable").read_text() == "{half"
+
+
+def test_a_folder_that_is_renamed_or_removed_is_told_and_left_alone(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path, "renamed") as run, RunDir.open(tmp_path, "removed") as other:
+        run.require_held()
+        run.path.rename(tmp_path / "new")
+        shutil.rmtree(other.path)
+        RunDir.open(tmp_path, "removed").close()  # of a second run
+
+        place = f"--train_dir={tmp_path} --experiment=new"
+        with pytest.raises(
+            CannotSaveError, match=f"renamed was renamed to {tmp_path}/new .* resume it there with {place}"
+        ):
+            run.require_held()
+        with pytest.raises(CannotSaveError, match="removed was removed"):
+            other.require_held()
+        for each in (run, other):
+            each.write_run_json("failed", argv=[], seed=None)
+        with pytest.raises(RunDirError, match="in use"):
+            RunDir.open(tmp_path, "new")
+
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".lock", ".lock", "new", "removed"]
 
 
 def test_a_folder_is_moved_while_it_is_held_or_stays(tmp_path: Path) -> None:

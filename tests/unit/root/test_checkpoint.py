@@ -65,6 +65,22 @@ def test_saved_payload_is_loaded_as_it_was(tmp_path: Path) -> None:
     assert names(tmp_path / "checkpoint_p0") == [path.name, path.name + ".json"]
 
 
+def test_nothing_is_saved_where_another_run_has_taken_the_name(tmp_path: Path) -> None:
+    directory = CheckpointDir(tmp_path / "run" / "checkpoint_p0", keep=1)
+    (tmp_path / "run").mkdir()
+    directory.tidy()
+    directory.save(payload(1.0), 1, 100)
+    (tmp_path / "run").rename(tmp_path / "moved")
+
+    for _ in range(2):
+        with pytest.raises(CannotSaveError, match="run was renamed or removed"):
+            directory.save(payload(2.0), 2, 200)
+        (tmp_path / "run").mkdir(exist_ok=True)
+
+    assert names(tmp_path / "run") == []
+    assert len(payload_names(tmp_path / "moved" / "checkpoint_p0")) == 1
+
+
 def test_a_folder_that_cannot_be_made_is_a_narrow_error(tmp_path: Path) -> None:
     (tmp_path / "milestones").write_text("in the way")
 
