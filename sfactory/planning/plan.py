@@ -30,6 +30,7 @@ from sfactory.spec import EnvSpec
 from sfactory.system.cores import Cores
 from sfactory.system.resources import (
     pinnable,
+    process_memory,
     require_cores,
     require_handles,
     require_memory,
@@ -116,6 +117,16 @@ def _learner_bytes(config: Config, spec: EnvSpec, model: ActorCritic) -> int:
     return 3 * rows * activation_bytes(model, spec) * config.population.num_policies // 2
 
 
+def _process_bytes(config: Config, layout: Layout, weight_bytes: int, device: str) -> int:
+    """Memory of the processes' own, with their copies of the weights: of a learner weights, gradients and moments."""
+    policies, others = layout.num_policies, len(layout.process_names) - layout.num_policies
+    acting = layout.num_actors * policies if layout.inference == "local" else policies * layout.policy_workers
+    copies = layout.evaluators + (acting if device == "cpu" or layout.inference == "local" else 0)
+    copies += 3 * policies if device == "cpu" else 0
+    own = process_memory(0, 0) if config.run.serial_mode else process_memory(policies, others)
+    return own + copies * weight_bytes
+
+
 def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:
     """The model without memory for its weights; raises ConfigError for flags that do not fit the env."""
     if config.algo.exploration_loss == "symmetric_kl":
@@ -159,7 +170,8 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
         require_cores(config.learner.learner_cores, cores.count)
         cores = cores.keeping(config.learner.learner_cores)
     learning = _learner_bytes(config, spec, model) if device == "cpu" else 0
-    require_memory(_planned_bytes(spec, layout, weight_bytes, config.learner.replay_slots), learning)
+    planned = _planned_bytes(spec, layout, weight_bytes, config.learner.replay_slots)
+    require_memory(planned, learning, _process_bytes(config, layout, weight_bytes, device))
     reading = tuple(describe(path, leaf, model.normalizes(path)) for path, leaf in spec.obs)
     return Plan(spec, layout, device, cores, weight_bytes, why, weight_shapes=weight_shapes, reading=reading)
 

@@ -47,7 +47,7 @@ from sfactory.process.signals import leave_signals_to_main, set_process_name, si
 from sfactory.process.stack_dump import StackDump
 from sfactory.process.watcher import ENVS_IN_MAIN, LOOK, MAIN, NO_ENVS_IN_MAIN, SOCKET_DIR
 from sfactory.shared.status import FailureBoard, StatusBoard
-from sfactory.system.resources import raise_file_limit
+from sfactory.system.resources import raise_file_limit, require_imports
 
 _F_SETSIG = 10  # fcntl.F_SETSIG is missing from Python's fcntl
 
@@ -167,8 +167,10 @@ class Spawner:
     def open(self) -> None:
         """Raise the limit of open files, and start the server and its watcher, which ignore signals to the group.
 
-        Raises ResourceError if the folder for temporary files has too long a path for sockets.
+        Raises ResourceError if memory does not suffice, or the folder for temporary files has too long a path for
+        sockets.
         """
+        require_imports()
         raise_file_limit()
         if len(os.fsencode(temporary := tempfile.gettempdir())) > _LONGEST_TEMPORARY:
             raise ResourceError(

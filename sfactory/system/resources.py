@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import resource
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,7 +17,11 @@ from sfactory.system.cores import Cores, memory_left
 
 _log = logging.getLogger(__name__)
 
-_SHARE = 0.9  # maximum share of free memory for shared blocks
+_SHARE = 0.9  # maximum share of free memory that is planned
+# Memory of processes, measured in control groups: what one imports, and what each adds of its own, without envs.
+_MIB = 2**20
+_IMPORTS = 155 * _MIB
+_LEARNER, _OTHER_CHILD, _ALL_IN_MAIN = 130 * _MIB, 17 * _MIB, 60 * _MIB
 # Open files of main, measured in runs: its own number (with headroom), and the number that each child adds.
 _HANDLES, _HANDLES_PER_CHILD = 64, 4
 
@@ -40,20 +45,36 @@ def require_cores(kept: int, have: int) -> None:
         )
 
 
-def require_memory(planned: int, learning: int = 0) -> None:
-    """Raise ResourceError if ``planned`` and ``learning`` exceed 90% of the free memory, all in bytes.
+def require_imports() -> None:
+    """Raise ResourceError if the memory does not suffice for what main, unless it has, and the fork server import."""
+    need, have = _IMPORTS * (1 if "torch" in sys.modules else 2), available_memory()
+    if have is not None and need > have:
+        raise ResourceError(
+            f"a run needs {need / _MIB:,.0f} MiB of memory before it can start a process, and {have / _MIB:,.0f} MiB "
+            "are free; raise the limit of the container (docker run --memory=...), or end other processes"
+        )
 
-    planned: trajectories, batches and weights. learning: what an update takes in addition.
+
+def process_memory(learners: int, others: int) -> int:
+    """Bytes that so many processes take of their own; without any, what a serial run takes."""
+    return learners * _LEARNER + others * _OTHER_CHILD or _ALL_IN_MAIN
+
+
+def require_memory(planned: int, learning: int = 0, processes: int = 0) -> None:
+    """Raise ResourceError if all of it exceeds 90% of the free memory, in bytes.
+
+    planned: trajectories, batches and weights. learning: what an update takes in addition. processes: their own.
     """
-    have = available_memory()
-    if have is None or planned + learning <= _SHARE * have:
+    have, need = available_memory(), planned + learning + processes
+    if have is None or need <= _SHARE * have:
         return
-    update = f", and an update {learning / 2**20:,.0f} MiB" if learning else ""
+    parts = {"trajectories, batches and weights": planned, "an update": learning, "processes": processes}
+    shown = ", ".join(f"{what} {size / _MIB:,.0f}" for what, size in parts.items() if size >= _MIB)
     fewer = "--microbatch_size (a divisor of --batch_size), " if learning > planned else ""
     raise ResourceError(
-        f"trajectories, batches and weights need {planned / 2**20:,.0f} MiB of memory{update}, and "
-        f"{have / 2**20:,.0f} MiB are free; lower {fewer}--num_workers, --num_envs_per_worker, --rollout, "
-        "--min_traj_buffers_per_worker, --batch_size or --replay_slots"
+        f"the run needs {need / _MIB:,.0f} MiB of memory ({shown}), and {have / _MIB:,.0f} MiB are free; lower "
+        f"{fewer}--num_workers, --num_envs_per_worker, --rollout, --min_traj_buffers_per_worker, --batch_size or "
+        "--replay_slots, or raise the limit of the container"
     )
 
 

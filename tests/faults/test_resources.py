@@ -106,10 +106,21 @@ def test_container_with_half_a_core_and_little_dev_shm_is_enough_and_no_process_
 
 
 def test_memory_of_a_container_is_respected(run_trainer: RunTrainer, tmp_path: Path) -> None:
-    full = container(tmp_path, memory_max=f"{512 * MIB}", memory_current=f"{500 * MIB}", cpu_max="max 1")
-    run = run_trainer(mounted(full), train_for_env_steps=STEPS, rollout=1024, batch_size=524_288)
+    full = container(tmp_path, memory_max=f"{512 * MIB}", memory_current=f"{112 * MIB}", cpu_max="max 1")
+    run = run_trainer(mounted(full), train_for_env_steps=STEPS, num_workers=16)
 
-    assert_refused(run, "MiB of memory, and 12 MiB are free; lower --num_workers")
+    # A learner and 17 other processes.
+    assert_refused(run, f"processes {130 + 17 * 17}), and 400 MiB are free; lower --num_workers")
+
+
+def test_container_too_small_for_the_imports_of_main_is_refused_before_any_process_starts(
+    run_trainer: RunTrainer, tmp_path: Path
+) -> None:
+    full = container(tmp_path, memory_max=f"{512 * MIB}", memory_current=f"{300 * MIB}", cpu_max="max 1")
+    run = run_trainer(mounted(full), train_for_env_steps=STEPS)
+
+    assert_refused(run, "needs 310 MiB of memory before it can start a process, and 212 MiB are free")
+    assert not run.run_dir.exists()
 
 
 def test_run_works_without_standard_streams(run_trainer: RunTrainer) -> None:

@@ -117,7 +117,7 @@ def test_an_unreadable_run_json_is_renamed_and_does_not_stop_the_run(tmp_path: P
     assert (run.path / "run.json.unreadable").read_text() == "{half"
 
 
-def test_a_folder_that_is_renamed_or_removed_is_told_and_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_renamed_or_removed_is_noticed_and_left_alone(tmp_path: Path) -> None:
     with RunDir.open(tmp_path, "renamed") as run, RunDir.open(tmp_path, "removed") as other:
         run.require_held()
         run.path.rename(tmp_path / "new")

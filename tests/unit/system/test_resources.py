@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 from collections.abc import Iterator
 
@@ -47,10 +48,30 @@ def test_plan_above_the_free_memory_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(resources, "available_memory", lambda: 10 * GIB)
 
     require_memory(9 * GIB)
-    with pytest.raises(ResourceError, match="9,728 MiB of memory, and 10,240 MiB are free; lower --num_workers"):
+    with pytest.raises(
+        ResourceError, match=r"needs 9,728 MiB of memory .*, and 10,240 MiB are free; lower --num_workers"
+    ):
         require_memory(9 * GIB + GIB // 2)
     monkeypatch.setattr(resources, "available_memory", lambda: None)
     require_memory(2**60)
+
+
+def test_memory_of_processes_and_their_copies_of_the_weights_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    def needs(**flags: object) -> int:
+        with pytest.raises(ResourceError) as caught:
+            plan_sizes(config_of({**FLAGS, "num_workers": 8, **flags}), VECTOR)
+        (mib,) = re.findall(r"processes ([\d,]+)\), and 10 MiB are free", str(caught.value))
+        return int(mib.replace(",", ""))
+
+    monkeypatch.setattr(resources, "available_memory", lambda: 10 * 2**20)
+    weights = 4 * (4096 * 4096 + 4096 * (4 + 4 + 1)) // 2**20
+    wide = {"encoder_mlp_layers": (4096, 4096)}
+
+    assert needs(inference="local") == 130 + 8 * 17
+    assert needs(inference="central") == 130 + 9 * 17
+    assert needs(serial_mode=True) == 60
+    assert needs(inference="local", **wide) - needs(inference="local") == pytest.approx(weights * (3 + 8), rel=0.01)
+    assert needs(inference="central", **wide) - needs(inference="central") == pytest.approx(weights * (3 + 1), rel=0.01)
 
 
 def test_memory_of_an_update_over_large_images_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +80,7 @@ def test_memory_of_an_update_over_large_images_is_planned(monkeypatch: pytest.Mo
     flags = {**FLAGS, "num_workers": 1, "inference": "local", "batch_size": 4096}
     monkeypatch.setattr(resources, "available_memory", lambda: 12 * GIB)
 
-    with pytest.raises(ResourceError, match=r"an update 1[01],\d{3} MiB.*lower --microbatch_size"):
+    with pytest.raises(ResourceError, match=r"an update 1[01],\d{3}, .*lower --microbatch_size"):
         plan_sizes(config_of(flags), spec)
     plan_sizes(config_of({**flags, "microbatch_size": 1024}), spec)
 
