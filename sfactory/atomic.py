@@ -60,12 +60,12 @@ def parse_json(text: str | bytes, most_depth: int = MOST_DEPTH, **hooks: Any) ->
         data = json.loads(text, **hooks)
     except RecursionError:
         raise too_deep from None
-    level = [data]
-    for _ in range(most_depth):
-        containers = [each for each in level if isinstance(each, dict | list)]
-        level = [inner for each in containers for inner in (each.values() if isinstance(each, dict) else each)]
-    if any(isinstance(each, dict | list) for each in level):
-        raise too_deep
+    depth, level = 0, [data]
+    while level := [each for each in level if isinstance(each, dict | list)]:
+        if depth == most_depth:
+            raise too_deep
+        depth += 1
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
     return data
 
 

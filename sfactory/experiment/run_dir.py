@@ -108,7 +108,7 @@ class RunDir:
         """Raise CannotSaveError, which says where the folder is now, if it is lost."""
         if not self.lost:
             return
-        lock = Path(os.readlink(f"/proc/self/fd/{self._lock_fd}"))
+        lock = Path(f"/proc/self/fd/{self._lock_fd}").resolve()  # ends with " (deleted)" if it was removed
         advice = "nothing more is saved"
         happened = f"was removed under the run (or {LOCK_NAME} in it)"
         if lock.name == LOCK_NAME:

@@ -17,7 +17,7 @@ from sfactory.actor.base_actor import Actor
 from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.clock import Every
 from sfactory.config.population_rules import learning_policies
-from sfactory.errors import CannotSaveError, ExitCode, SFactoryError, traceback_of
+from sfactory.errors import ExitCode, SFactoryError, traceback_of
 from sfactory.experiment.summary import Outcome
 from sfactory.inference.policy_worker import PolicySetup, PolicyWorker
 from sfactory.learner.learner import Learner
@@ -105,11 +105,10 @@ class SerialExecutor(Executor):
         """Take turns to the end, and save; returns whether a limit was reached or an observer ended the run."""
         try:
             self._take_turns()
-        except CannotSaveError:  # the run directory is lost
-            raise
         except SFactoryError:
             try:
-                self._save_all()  # the learners that have not failed keep what they have learned
+                if not self._context.run_dir.lost:
+                    self._save_all()  # the learners that have not failed keep what they have learned
             except SFactoryError as error:
                 _log.error("%s", error)  # the other fault came first, and the run ends with it
             raise
