@@ -61,7 +61,7 @@ def with_member(**changes: Any) -> str:
     [
         ("", "Expecting"),
         (damaged()[:-20], "Expecting"),
-        ("[" * 100_000, "recursion"),
+        ("[" * 100_000, "brackets deep"),
         ("[]", "not a JSON object"),
         (damaged(format_version=2), "format_version 2"),
         (damaged(seed=-1), "'seed'"),
