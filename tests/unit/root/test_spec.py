@@ -124,13 +124,13 @@ def test_a_flag_decides_how_an_observation_is_read() -> None:
         layout_of(POINT, "choices")
 
 
-def test_images_that_a_network_reads_slowly_are_told() -> None:
-    def told(height: int, width: int) -> str:
+def test_images_that_a_network_reads_slowly_are_named() -> None:
+    def said(height: int, width: int) -> str:
         spec = EnvSpec.of_spaces(spaces.Box(0, 255, (height, width, 3), np.uint8), CHOICE).for_model(ModelConfig())
         return describe("obs", spec.obs[0][1], normalized=False)
 
-    assert "about 11 times as much as over 84x84" in told(240, 320)
-    assert "84x84" not in told(120, 160)
+    assert "about 11 times as much as over 84x84" in said(240, 320)
+    assert "84x84" not in said(120, 160)
 
 
 def test_flags_choose_observations_by_key() -> None:
