@@ -58,9 +58,10 @@ def run_trainer(tmp_path: Path) -> Iterator[RunTrainer]:
 
 @pytest.fixture(autouse=True, scope="session")
 def interruptible() -> None:
-    """Undo an ignored SIGINT (a shell's background job has that), which every process started here would inherit."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Undo ignored signals (a shell's background job, nohup), which every process started here would inherit."""
+    for signum in FOR_MAIN:
+        if signal.getsignal(signum) == signal.SIG_IGN:
+            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

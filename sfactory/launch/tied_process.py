@@ -28,6 +28,7 @@ def _main(starter: int, command: Sequence[str]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed: the run would outlive its launcher")
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the launcher may ignore it; a run in a session of its own must not
     if os.getppid() != starter:  # the launcher died before prctl
         os._exit(128 + signal.SIGTERM)
     os.execv(command[0], list(command))

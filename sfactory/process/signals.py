@@ -1,14 +1,16 @@
-"""Handles SIGINT, SIGTERM, SIGHUP and SIGUSR1 in main, and keeps stdout for results.
+"""Handles the signals of HANDLED and SIGUSR1 in main, and keeps stdout for results.
 
 The first signal saves and stops, the second ends the run at once. The same signal again within ECHO_S is ignored:
-``timeout`` and others signal a process and then its whole group. SIGUSR1 logs the state of the run. The module does not
-import torch, so that signals are handled before anything slow happens.
+``timeout`` and others signal a process and then its whole group. SIGUSR1 logs the state of the run. A signal that is
+ignored at the start (``nohup``, a shell's background job) stays ignored, also in children. The module does not import
+torch, so that signals are handled before anything slow happens.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
@@ -20,7 +22,8 @@ from typing import Any
 from sfactory.clock import now
 from sfactory.errors import Passing
 
-HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Batch systems send the last two before they kill: at a limit of the job, or of CPU time, which the kernel sends, too.
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2, signal.SIGXCPU)
 QUESTION = signal.SIGUSR1
 ECHO_S = 0.25
 # Signals that main alone answers: a child that gets one, because the whole group did, continues.
@@ -52,9 +55,8 @@ class Interrupts:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
-        for signum in HANDLED:
-            self._previous[signum] = signal.signal(signum, self._handle)
-        self._previous[QUESTION] = signal.signal(QUESTION, self._ask)
+        for signum in _not_ignored():
+            self._previous[signum] = signal.signal(signum, self._ask if signum == QUESTION else self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,6 +90,8 @@ class Interrupts:
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._last is not None and self._last[0] == signum and now() - self._last[1] < ECHO_S:
             return
+        if self.count and signum == signal.SIGXCPU:
+            return  # the kernel repeats it every second, and each process of the run may get it
         self._last = signum, now()
         self.signum = self.signum or signum
         self.count += 1
@@ -104,13 +108,20 @@ class Interrupts:
 
 def leave_signals_to_main() -> None:
     """In a child: do nothing when a signal for main comes. Programs that an env starts do not inherit that."""
-    for signum in FOR_MAIN:
+    for signum in _not_ignored():
         signal.signal(signum, _leave_it_to_main)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_MAIN)
 
 
+def _not_ignored() -> list[signal.Signals]:
+    return [signum for signum in FOR_MAIN if signal.getsignal(signum) != signal.SIG_IGN]
+
+
 def _leave_it_to_main(signum: int, frame: FrameType | None) -> None:
-    """Do nothing: main gets the same signal."""
+    """Do nothing: main gets the same signal. But the kernel sends SIGXCPU to that process alone that has used it up."""
+    main = multiprocessing.parent_process()
+    if signum == signal.SIGXCPU and main is not None and main.pid is not None:
+        os.kill(main.pid, signum)
 
 
 def _in_forked() -> None:
@@ -118,7 +129,7 @@ def _in_forked() -> None:
     for signum in FOR_MAIN:
         handler = signal.getsignal(signum)
         if handler is _leave_it_to_main or isinstance(getattr(handler, "__self__", None), Interrupts):
-            ends = signum in (signal.SIGTERM, signal.SIGHUP)
+            ends = signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
             signal.signal(signum, signal.SIG_DFL if ends else _leave_it_to_main)
 
 
@@ -132,10 +143,10 @@ def signals_held_back() -> Iterator[None]:
     They are blocked, and processes started inside inherit that, so a signal to the group does not end them. That alone
     holds nothing back here: the kernel gives a signal to any thread that does not block it, such as those of BLAS, and
     Python then runs its handler in the main thread. So the handlers are exchanged, too, except those that were not set
-    by Python, which could not be restored.
+    by Python, which could not be restored, and ignored ones: programs started inside are to ignore the same.
     """
     heard: list[int] = []
-    found = {signum: signal.getsignal(signum) for signum in FOR_MAIN}
+    found = {signum: signal.getsignal(signum) for signum in _not_ignored()}
     handlers = {signum: handler for signum, handler in found.items() if handler is not None}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_MAIN)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,7 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sfactory.process.signals import ECHO_S, Interrupted, Interrupts
+from sfactory.launch.tied_process import tied_command
+from sfactory.process.signals import ECHO_S, FOR_MAIN, Interrupted, Interrupts, leave_signals_to_main, signals_held_back
 
 
 @pytest.fixture
@@ -48,6 +50,67 @@ def test_a_later_signal_and_another_one_are_second_signals(
         send(second)
 
     assert (interrupts.count, interrupts.exit_code) == (2, 130)
+
+
+def ignored_by(*command: str) -> set[int]:
+    """Signals for main that a command ignores which prints /proc/self/status."""
+    status = subprocess.check_output([*command, "/proc/self/status"], text=True, restore_signals=False)
+    mask = int(next(line for line in status.splitlines() if line.startswith("SigIgn:")).split()[1], 16)
+    return {signum for signum in FOR_MAIN if mask >> (signum - 1) & 1}
+
+
+def test_a_signal_that_is_ignored_at_the_start_stays_ignored_by_main_and_all_that_it_starts() -> None:
+    ignored = {signal.SIGHUP, signal.SIGINT}
+    for signum in ignored:
+        signal.signal(signum, signal.SIG_IGN)
+
+    with Interrupts() as interrupts:
+        with signals_held_back():
+            server = ignored_by("cat")
+        main = ignored_by("cat")
+        for signum in ignored:
+            send(signum)
+        leave_signals_to_main()  # as in a child of the server
+        child = ignored_by("cat")
+    interrupts.restore()
+
+    assert interrupts.count == 0
+    assert (server, main, child) == (ignored, ignored, ignored)
+
+
+def test_a_run_of_a_launcher_that_ignores_sigterm_ends_with_it_all_the_same() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    assert ignored_by("cat") == {signal.SIGTERM}
+    assert ignored_by(*tied_command(["/bin/cat"])) == set()
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGUSR2, 140), (signal.SIGXCPU, 152)])
+def test_the_signals_of_batch_systems_save_and_end_a_run_and_more_cpu_time_is_no_second_one(
+    interrupts: Interrupts, signum: signal.Signals, code: int
+) -> None:
+    interrupts.raising_again = True
+
+    send(signum)
+    time.sleep(ECHO_S)
+    send(signal.SIGXCPU)
+
+    assert (interrupts.count, interrupts.exit_code) == (1, code)
+
+
+def use_up_cpu_time() -> None:
+    leave_signals_to_main()
+    signal.raise_signal(signal.SIGUSR2)
+    signal.raise_signal(signal.SIGXCPU)
+
+
+def test_main_learns_of_cpu_time_that_a_child_has_used_up(interrupts: Interrupts) -> None:
+    child = multiprocessing.get_context("fork").Process(target=use_up_cpu_time)
+    child.start()
+    child.join(60)
+
+    assert child.exitcode == 0
+    assert (interrupts.count, interrupts.exit_code) == (1, 152)
 
 
 def test_a_forked_process_ends_by_sigterm_and_leaves_ctrl_c_to_main(interrupts: Interrupts) -> None:

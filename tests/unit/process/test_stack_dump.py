@@ -25,6 +25,7 @@ def sleep_without_answering(_stack: StackDump) -> None:
 
 def sleep_and_answer(stack: StackDump) -> None:
     stack.answer()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2])  # as all children do with signals for main
     time.sleep(9999)
 
 
