@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from sfactory.config.import_strings import Unresolved, find_callable
-from sfactory.errors import ConfigError, HookFailed, named
+from sfactory.errors import ConfigError, HookFailed, Passing, named
 from sfactory.learner.train_stats import Means
 from sfactory.learner.trainer import Trainer
 from sfactory.model.actor_critic import ActorCritic
@@ -75,8 +75,9 @@ class Hooks:
         for name, hook in self._hooks.items():
             try:
                 hook(facts, dict(stats))
-            # Foreign code may raise anything, and may even call sys.exit.
-            except (Exception, SystemExit) as error:
+            except Passing:
+                raise
+            except BaseException as error:  # foreign code may raise anything
                 cause = " ".join(named(error).split("\n"))
                 self.failure = HookFailed(
                     f"--after_train_step={name}: called after update {facts.train_step}, it raised {cause}; fix or "

@@ -177,8 +177,7 @@ class Observers:
             if interrupts is None or interrupts.raising or raised_again:
                 raise
             return None  # the second signal ends the run at once: the supervisor has counted it
-        # User code may raise anything, and may even call sys.exit.
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # user code may raise anything
             self._fail(name, method, error)
             return None
         finally:

@@ -17,7 +17,7 @@ from sfactory.actor.base_actor import Actor
 from sfactory.actor.setup import ActorSetup, close_envs, make_splits
 from sfactory.clock import Every
 from sfactory.config.population_rules import learning_policies
-from sfactory.errors import ExitCode, SFactoryError, traceback_of
+from sfactory.errors import ExitCode, Passing, SFactoryError, traceback_of
 from sfactory.experiment.summary import Outcome
 from sfactory.inference.policy_worker import PolicySetup, PolicyWorker
 from sfactory.learner.learner import Learner
@@ -105,17 +105,21 @@ class SerialExecutor(Executor):
         """Take turns to the end, and save; returns whether a limit was reached or an observer ended the run."""
         try:
             self._take_turns()
-        except SFactoryError:
+            for actor in self._actors:
+                actor.report()
+            self._reports.poll()
+            self._reporter.beat()  # so that the learner judges its last policy by the last episodes
+        except Passing:
+            raise
+        except BaseException as error:  # what an env has left behind, such as a timer, may raise anything, anywhere
             try:
                 if not self._context.run_dir.lost:
                     self._save_all()  # the learners that have not failed keep what they have learned
-            except SFactoryError as error:
-                _log.error("%s", error)  # the other fault came first, and the run ends with it
-            raise
-        for actor in self._actors:
-            actor.report()
-        self._reports.poll()
-        self._reporter.beat()  # so that the learner judges its last policy by the last episodes
+            except SFactoryError as another:
+                _log.error("%s", another)  # the other fault came first, and the run ends with it
+            if isinstance(error, SFactoryError):
+                raise
+            raise _death("sf-main", error) from error
         self._save_all()
         learned = all(self._learners[policy].over for policy in learning_policies(self._context.config))
         return learned or (self._context.observers.enough and not self._context.interrupts.count)
@@ -232,9 +236,15 @@ def _failing_as(name: str) -> Iterator[None]:
     """Turn exceptions into the error that the death of the process ``name`` would be in a parallel run."""
     try:
         yield
-    except (Exception, SystemExit) as error:  # an env may call sys.exit, which must not end the run in silence
-        code = error.exit_code if isinstance(error, SFactoryError) else ExitCode.FAULTS
-        raise ProcessExit(name, int(code), traceback_of(error)).as_error() from error
+    except Passing:
+        raise
+    except BaseException as error:  # foreign code may raise anything
+        raise _death(name, error) from error
+
+
+def _death(name: str, error: BaseException) -> SFactoryError:
+    code = error.exit_code if isinstance(error, SFactoryError) else ExitCode.FAULTS
+    return ProcessExit(name, int(code), traceback_of(error)).as_error()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -112,14 +111,15 @@ def test_a_failure_ends_the_run_with_observer_method_and_traceback() -> None:
     other.on_stop.assert_called_once_with(outcome)
 
 
-def test_the_first_error_of_a_run_stays_its_error_and_sys_exit_is_a_failure() -> None:
-    observers = Observers({"a:Leaving": recording(act=lambda: sys.exit(0))})
+@pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(0)])
+def test_the_first_error_of_a_run_stays_its_error_and_whatever_is_raised_is_a_failure(error: BaseException) -> None:
+    observers = Observers({"a:Leaving": recording(act=Mock(side_effect=error))})
     observers.begin(FACTS)
     observers.on_training_step(PROGRESS)
     died = dataclasses.replace(DONE, status="failed", error=WorkerDied("sf-actor-0 was killed"))
 
     assert observers.end(died) == died
-    assert "SystemExit: 0" in str(observers.end(DONE).error)
+    assert f"{type(error).__name__}: 0" in str(observers.end(DONE).error)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,26 @@ def test_metrics_are_written_even_if_children_cannot_be_started(
     assert events.stat().st_size > 0
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt("a timer"), GeneratorExit(), TimeoutError("a timer")])
+def test_a_serial_run_saves_and_tells_its_result_whatever_an_env_has_left_behind_raises(
+    error: BaseException, tmp_path: Path, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    saved: list[SerialExecutor] = []
+    monkeypatch.setattr(SerialExecutor, "_make_workers", lambda _: None)
+    monkeypatch.setattr(SerialExecutor, "_take_turns", fail)
+    monkeypatch.setattr(SerialExecutor, "_save_all", lambda executor: saved.append(executor))
+    executor = SerialExecutor(context_of(tmp_path, interrupts, serial_mode=True))
+
+    outcome = executor.run()
+
+    assert saved == [executor]
+    assert (outcome.status, outcome.summary.status) == ("failed", "failed")
+    assert type(error).__name__ in str(outcome.error)
+
+
 def test_actions_are_drawn_from_another_seed_after_a_resume(
     tmp_path: Path, interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
