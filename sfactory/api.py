@@ -23,9 +23,9 @@ from sfactory.config.argv import words_of
 from sfactory.config.resolve import Resolved, read_command_line
 from sfactory.errors import ConfigError, ExitCode
 from sfactory.experiment.summary import Result, Summary
-from sfactory.process.command import open_standard_streams
 from sfactory.process.signals import Interrupted, Interrupts, set_process_name, signals_held_back
 from sfactory.system.cores import NATIVE, set_for_children
+from sfactory.system.streams import open_standard_streams
 
 if TYPE_CHECKING:
     from sfactory.report.observers import Observer
@@ -153,9 +153,10 @@ def _require_suitable_process() -> None:
 
 @contextlib.contextmanager
 def _restored_process() -> Iterator[None]:
-    """Restore what a run changes in its process: name, logging, environment, torch's threads."""
+    """Restore what a run changes in its process: name, logging, streams, environment, torch's threads."""
     root = logging.getLogger()
     handlers, level, name = list(root.handlers), root.level, _COMM.read_text().strip()
+    streams = sys.stdout, sys.stderr
     environment = {variable: os.environ.get(variable) for variable in NATIVE}
     torch = sys.modules["torch"]
     threads = torch.get_num_threads()
@@ -167,6 +168,7 @@ def _restored_process() -> Iterator[None]:
         yield
     finally:
         set_process_name(name)
+        sys.stdout, sys.stderr = streams
         root.handlers[:] = handlers
         root.setLevel(level)
         for variable, value in environment.items():

@@ -15,7 +15,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 from sfactory.config.argv import scan
 from sfactory.config.field import flag
 from sfactory.config.flags import Flag, assigned, config_of, did_you_mean, flags_of, shown
-from sfactory.config.help_text import command_help, show
+from sfactory.config.help_text import command_help
 from sfactory.config.validation import find_problems, value_problem
 from sfactory.errors import ConfigError
 
@@ -51,7 +51,7 @@ class Command(Generic[Settings]):
         """
         line = scan(argv, self.flags)
         if line.help:
-            show(command_help(*self._help, self.flags.values()))
+            print(command_help(*self._help, self.flags.values()), end="", flush=True)
             raise SystemExit(0)
         settings = self._kind(**line.values)
         found = [*problems, *line.problems, *self._value_problems(settings, line.broken)]

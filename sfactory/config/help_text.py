@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from typing import get_type_hints
@@ -48,14 +46,6 @@ def command_help(usage: str, about: str, flags: Iterable[Flag]) -> str:
     for flag in flags:
         lines += _flag_lines(flag, flag.default)
     return "\n".join(lines) + "\n"
-
-
-def show(text: str) -> None:
-    """Print ``text`` to stdout; a reader that has seen enough, such as ``head``, is no error."""
-    try:
-        print(text, end="", flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
 
 
 def _flag_lines(flag: Flag, default: object, origin: str = "") -> list[str]:

@@ -27,7 +27,7 @@ from sfactory.config.config_file import ConfigFile, read_config_file
 from sfactory.config.env_families import EnvFamily, search_families
 from sfactory.config.env_names import env_name_of
 from sfactory.config.flags import Reading, all_flags, assigned, config_of, values_of
-from sfactory.config.help_text import show, train_help
+from sfactory.config.help_text import train_help
 from sfactory.config.saved_config import (
     CONFIG_NAME,
     NOT_RESUMED,
@@ -95,7 +95,7 @@ def read_command_line(argv: Sequence[str]) -> Resolved:
     line, file = _given(argv)
     given = {**file.values, **line.values}
     if line.help:
-        show(_help(str(given.get("env", ""))))
+        print(_help(str(given.get("env", ""))), end="", flush=True)
         raise SystemExit(0)
     prints = line.words.get(PRINT_CONFIG_FLAG) is True
     findings = _Findings([*line.problems, *file.problems], [], line.broken | (file.broken - line.values.keys()))
@@ -112,7 +112,7 @@ def read_command_line(argv: Sequence[str]) -> Resolved:
         raise ConfigError(findings.problems)
     findings.warnings += warnings_of(config)
     if prints:
-        show(config_json(config, sources) + "\n")
+        print(config_json(config, sources), flush=True)
         raise SystemExit(0)
     return Resolved(config, sources, findings.warnings, frozenset(given) | _of_sources(saved, *_GIVEN).keys())
 

@@ -14,21 +14,9 @@ from sfactory.config.saved_config import OF_ONE_START, OF_TUNING
 from sfactory.config.trust import TRUST
 from sfactory.errors import MOST_OF_REPORT, ConfigError, ExitCode, Refused, SFactoryError, clean, named, traceback_of
 from sfactory.process.signals import Interrupted, Interrupts, set_process_name, stdout_to_stderr
+from sfactory.system.streams import open_standard_streams
 
 _NOT_REPEATED = OF_ONE_START - {TRUST}  # a run needs its code whenever it is resumed
-
-
-def open_standard_streams() -> None:
-    """Open what the shell has closed (2>&-): what is printed would go to a file or pipe of the run instead."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # has the lowest free number, which is this one
-        if getattr(sys, name) is None:
-            stream = open(number, "r" if name == "stdin" else "w", closefd=False)  # noqa: SIM115
-            setattr(sys, name, stream)
-            setattr(sys, f"__{name}__", stream)
 
 
 class Command:
@@ -72,7 +60,7 @@ class Command:
         print(line, flush=True)
 
     def _handles(self, error: BaseException | None) -> bool:
-        """Report ``error`` and set the exit code; False if Python itself must handle it, such as SystemExit."""
+        """Report ``error`` and set the exit code; False if there is none, or a SystemExit for Python."""
         if isinstance(error, Interrupted):
             self.interrupts.raising = self.interrupts.raising_again = False
             self.exit_code = self.interrupts.exit_code
@@ -85,7 +73,7 @@ class Command:
                 print(f"error: {clean(problem, MOST_OF_REPORT)}", file=sys.stderr, flush=True)
             once = isinstance(error, Refused) or str(error) == error.headline
             self.on_failure("" if once else error.headline)
-        elif isinstance(error, Exception):  # a defect: shown whole, and ended like every other fault
+        elif error is not None and not isinstance(error, SystemExit):  # a defect: shown whole, ended like every fault
             print(traceback_of(error), end="", file=sys.stderr)
             self.exit_code = int(ExitCode.FAULTS)
             self.on_failure(named(error))

@@ -48,6 +48,7 @@ from sfactory.process.stack_dump import StackDump
 from sfactory.process.watcher import ENVS_IN_MAIN, LOOK, MAIN, NO_ENVS_IN_MAIN, SOCKET_DIR
 from sfactory.shared.status import FailureBoard, StatusBoard
 from sfactory.system.resources import raise_file_limit, require_imports
+from sfactory.system.streams import open_standard_streams, unblocked
 
 _F_SETSIG = 10  # fcntl.F_SETSIG is missing from Python's fcntl
 
@@ -105,10 +106,11 @@ def prepare_process(name: str, stack: StackDump | None = None) -> None:
     adopt_orphans()
     leave_signals_to_main()
     os.dup2(2, 1)
+    open_standard_streams()
     for fd in set(map(int, os.listdir("/proc/self/fd"))) - {0, 1, 2}:  # those that the server was sent are inheritable
         with contextlib.suppress(OSError):  # the folder itself was read by one
             os.set_inheritable(fd, False)
-    faulthandler.enable()
+    faulthandler.enable(unblocked(2))  # otherwise a crash would wait for the reader of its stacks
     if stack is not None:
         stack.answer()
     logging.basicConfig(level=logging.INFO, format=f"[%(asctime)s] {name}: %(message)s", datefmt="%H:%M:%S")
@@ -177,7 +179,8 @@ class Spawner:
                 f"the path of the folder for temporary files, {temporary}, is longer than {_LONGEST_TEMPORARY} bytes, "
                 "and sockets in it would be too long; set a shorter one: TMPDIR=/tmp"
             )
-        resource_tracker.ensure_running()
+        with signals_held_back():  # a signal to the group does not end it
+            resource_tracker.ensure_running()
         self._start_server()
         if self._watcher is None:
             logging.getLogger(__name__).warning(

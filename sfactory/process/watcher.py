@@ -15,9 +15,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import select
 import signal
 import stat
+import sys
 import time
 import traceback
 from pathlib import Path
@@ -36,6 +36,7 @@ from sfactory.process.orphans import (
     send,
 )
 from sfactory.process.signals import set_process_name
+from sfactory.system.streams import open_standard_streams
 
 LOOK = signal.SIGUSR1  # sent by main: a child has ended
 ENVS_IN_MAIN, NO_ENVS_IN_MAIN = signal.SIGUSR2, signal.SIGALRM  # sent by main: envs live in it from now on, or no more
@@ -61,6 +62,7 @@ def split() -> None:
         return
     try:
         os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))  # the server's socket among them
+        open_standard_streams()
         set_process_name("sfactory-watch")
         _watch(int(main), server)
         if folder is not None and os.getppid() != int(main):  # otherwise main may start another server
@@ -112,7 +114,7 @@ def _watch(main: int, server: int) -> None:
             _say(orphans.message())
         pause_s = OFTEN_S if left else REMEMBER_S if of_main.on else _SELDOM_S
         came = signal.sigtimedwait(_AWAITED, pause_s)
-        if came is not None and came.si_signo in (ENVS_IN_MAIN, NO_ENVS_IN_MAIN):
+        if came is not None and came.si_pid == main and came.si_signo in (ENVS_IN_MAIN, NO_ENVS_IN_MAIN):
             of_main.on = came.si_signo == ENVS_IN_MAIN
         of_main.look()
 
@@ -152,7 +154,4 @@ def _started(pid: int) -> str:
 
 
 def _say(text: str) -> None:
-    """Write a line to stderr, unless that would block."""
-    if select.select([], [2], [], 0)[1]:
-        with contextlib.suppress(OSError):
-            os.write(2, f"[{time.strftime('%H:%M:%S')}] {text}\n".encode())
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)

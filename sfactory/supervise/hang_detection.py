@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
@@ -21,6 +22,7 @@ from sfactory.process.stack_dump import StackRequest
 from sfactory.shared.status import StatusBoard
 from sfactory.supervise.monitors import STALL_S
 from sfactory.supervise.process_group import ChildProcess, ProcessGroup
+from sfactory.system.streams import unblocked
 
 _RING_S = TIMEOUTS.ring
 _LOCKED = "uses a ring that is locked by a process that was killed while it used it"
@@ -161,7 +163,8 @@ class SerialHangWatch:
         self._thread = threading.Thread(target=self._look, name="hang-watch", daemon=True)
 
     def __enter__(self) -> SerialHangWatch:
-        faulthandler.dump_traceback_later(STALL_S)
+        self._stderr = unblocked(2)  # otherwise the end would wait for the reader of the stacks
+        self._restart_timer()
         self._thread.start()
         return self
 
@@ -169,6 +172,7 @@ class SerialHangWatch:
         self._over.set()
         self._thread.join(_JOIN_S)
         faulthandler.cancel_dump_traceback_later()
+        os.close(self._stderr)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -181,7 +185,10 @@ class SerialHangWatch:
         finally:
             with self._lock:
                 self._paused = False
-                faulthandler.dump_traceback_later(STALL_S)
+                self._restart_timer()
+
+    def _restart_timer(self) -> None:
+        faulthandler.dump_traceback_later(STALL_S, file=self._stderr)
 
     def _look(self) -> None:
         before = self._progress()
@@ -189,7 +196,7 @@ class SerialHangWatch:
             after = self._progress()
             with self._lock:
                 if after != before and not self._paused:
-                    faulthandler.dump_traceback_later(STALL_S)
+                    self._restart_timer()
             before = after
 
     def _progress(self) -> list[float]:

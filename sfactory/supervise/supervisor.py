@@ -61,6 +61,14 @@ class Supervisor:
 
         CannotSaveError from it ends the run at once.
         """
+        # The handler itself orders the stop: main may be waiting for a disk, an observer or the reader of its stderr.
+        self._interrupts.on_first = lambda: self._control.order_stop(self._stop)
+        try:
+            self._supervise(on_beat)
+        finally:
+            self._interrupts.on_first = None
+
+    def _supervise(self, on_beat: Callable[[], bool]) -> None:
         next_beat = now() + BEAT_S
         while self._process_group.alive:
             for death in self._process_group.wait(self._interrupts.wake_fd, max(0.0, next_beat - now())):
@@ -107,7 +115,7 @@ class Supervisor:
 
     def _on_signals(self) -> None:
         count = self._interrupts.count
-        if count == 1 and self._control.stop is Stop.NO:
+        if count == 1 and self._grace is None:
             if self._stop is Stop.SAVE:
                 log.info("stopping and saving; a second signal ends the run at once, without saving")
             self._order(self._stop)
@@ -132,7 +140,7 @@ class Supervisor:
             self._order(stop)
 
     def _order(self, stop: Stop) -> None:
-        if stop <= self._control.stop:
+        if self._grace is not None and stop <= self._control.stop:
             return
         self._control.order_stop(stop)
         self._grace = Deadline(self._save_grace_s() if stop is Stop.SAVE else _STOP_GRACE_S)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
 import signal
 import sys
@@ -186,6 +188,32 @@ def test_ctrl_c_while_a_run_is_being_resumed_leaves_it_as_it_was(run_trainer: Ru
             assert summary["episodes"] >= episodes > 0
             assert summary["updates"] > 0
         assert json.loads((run.run_dir / "run.json").read_text())["status"] in ("interrupted", "done")
+
+
+def test_a_run_whose_output_is_not_read_trains_and_saves_and_its_result_stays(
+    run_trainer: RunTrainer, tmp_path: Path
+) -> None:
+    output = tmp_path / "output"
+    os.mkfifo(output)
+    reader = os.open(output, os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(output, os.O_WRONLY | os.O_NONBLOCK)
+    os.write(writer, bytes(fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ)))
+
+    run = run_trainer(("sh", "-c", f'exec "$@" >{output} 2>&1', "sh"), train_for_env_steps=ENDLESS)
+    run.wait_until_training()
+    run.signal_main(signal.SIGTERM)
+
+    assert run.wait(END_S) == ExitCode.SIGTERM
+    run.assert_clean()
+    record = json.loads((run.run_dir / "summary.json").read_text())
+    assert record["env_steps"] == run.saved_env_steps() > 0
+
+    again = run_trainer(("sh", "-c", f'exec "$@" >{output}', "sh"), train_for_env_steps=1)
+    again.wait_until("this run is finished")
+    os.close(reader)  # before it has taken the result
+    os.close(writer)
+    assert again.wait() == ExitCode.DONE
+    assert again.last_stderr_line.startswith("RESULT done ")
 
 
 def test_second_ctrl_c_ends_a_serial_run_with_a_hanging_env(run_trainer: RunTrainer, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 
@@ -145,7 +147,9 @@ SERIAL_RUN = """
 import sys, time
 from sfactory.shared.status import StatusBoard
 from sfactory.supervise import hang_detection
+from sfactory.system.streams import open_standard_streams
 
+open_standard_streams()
 hang_detection.STALL_S, hang_detection._LOOK_S = 0.5, 0.05
 board = StatusBoard(["sf-actor-0"])
 row = board.row("sf-actor-0")
@@ -175,3 +179,15 @@ def test_a_serial_run_shows_its_stacks_once_progress_ends(progress: str, end: st
 
     assert "Timeout" not in before
     assert ("Timeout" in after and 'File "<string>"' in after) == shown
+
+
+def test_a_serial_run_ends_although_its_stacks_are_not_read() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, bytes(fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ)))
+    program = SERIAL_RUN.format(progress="beat()", end="time.sleep(1.5)")
+
+    try:
+        subprocess.run([sys.executable, "-c", program], stderr=writer, timeout=60, check=True)
+    finally:
+        os.close(reader)
+        os.close(writer)

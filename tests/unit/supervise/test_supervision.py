@@ -149,14 +149,17 @@ def test_a_beat_and_one_signal_save_and_a_second_signal_does_not(
     signals: tuple[signal.Signals, ...], stop: Stop, saves: bool, start: Start, interrupts: Interrupts
 ) -> None:
     run = start()
+    ordered: list[Stop] = []  # after each signal, though main itself is held up
 
     def send() -> None:
         for number in signals:
             os.kill(os.getpid(), number)
+            ordered.append(run.shared.control.stop)
 
     run.run(once(send) if signals else lambda: True)
 
     assert interrupts.count == len(signals)
+    assert set(ordered) == ({Stop.SAVE} if signals else set())
     assert (run.supervisor.done, run.supervisor.failure, run.group.alive) == (not signals, None, [])
     assert run.shared.control.stop is stop
     assert run.has_saved() or not saves
