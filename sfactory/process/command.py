@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self
@@ -34,6 +35,7 @@ class Command:
     def __enter__(self) -> Self:
         set_process_name(self._process_name)
         self.interrupts.__enter__()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, the exit codes of all programs are read as 0
         try:
             os.getcwd()
         except FileNotFoundError:

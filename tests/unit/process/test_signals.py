@@ -85,6 +85,18 @@ def test_a_run_of_a_launcher_that_ignores_sigterm_ends_with_it_all_the_same() ->
     assert ignored_by(*tied_command(["/bin/cat"])) == set()
 
 
+def test_a_failed_program_has_its_exit_code_although_sigchld_is_ignored_at_the_start() -> None:
+    text = """
+import signal, subprocess, sys
+from sfactory.process.command import Command
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+with Command("sf-test"):
+    sys.exit(subprocess.run(["sh", "-c", "exit 5"]).returncode)
+"""
+
+    assert subprocess.run([sys.executable, "-c", text], timeout=60, check=False).returncode == 5
+
+
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGUSR2, 140), (signal.SIGXCPU, 152)])
 def test_the_signals_of_batch_systems_save_and_end_a_run_and_more_cpu_time_is_no_second_one(
     interrupts: Interrupts, signum: signal.Signals, code: int
