@@ -59,7 +59,9 @@ class Threads:
         """Call when nothing is left to save: raises the exception of a loop, warns of threads that are stuck."""
         self._join(BLOCK_S)
         if self._alive():
-            _log.warning("left a thread behind that waits for a ring: a process was killed while it used that ring")
+            _log.warning(
+                "left a thread behind that waits for a ring: a process was killed or stopped while it used that ring"
+            )
 
     def _join(self, seconds: float) -> None:
         deadline = Deadline(seconds)

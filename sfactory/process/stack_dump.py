@@ -23,6 +23,7 @@ from sfactory.shared.memory import attach
 STACK_S = 1.0  # seconds that a child has to answer
 _SIGNAL = signal.SIGUSR2
 _MAX_BYTES = 65_536
+STOPPED = "stopped (by SIGSTOP or a debugger)"
 
 
 class StackDump:
@@ -72,11 +73,20 @@ class StackRequest:
         return self._dump.read().rstrip()
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether SIGSTOP or a debugger has stopped the process."""
+    return _status(pid, "State") in ("T", "t")
+
+
 def _catches(pid: int) -> bool:
     """Whether the process has a handler for the signal, as the kernel knows."""
+    return bool(int(_status(pid, "SigCgt") or "0", 16) >> (_SIGNAL - 1) & 1)
+
+
+def _status(pid: int, field: str) -> str:
+    """The first word of a field of the kernel's report on a process; "" if it has just ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):  # it has just ended
-        return False
-    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
-    return bool(int(caught.split()[1], 16) >> (_SIGNAL - 1) & 1)
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return next(line for line in status.splitlines() if line.startswith(f"{field}:")).split()[1]

@@ -18,14 +18,13 @@ from collections.abc import Callable, Iterable, Iterator
 from sfactory.clock import TIMEOUTS, Awake, now
 from sfactory.errors import RingsLost, WorkerDied
 from sfactory.layout import is_actor, is_policy_worker
-from sfactory.process.stack_dump import StackRequest
+from sfactory.process.stack_dump import STOPPED, StackRequest
 from sfactory.shared.status import StatusBoard
 from sfactory.supervise.monitors import STALL_S
 from sfactory.supervise.process_group import ChildProcess, ProcessGroup
 from sfactory.system.streams import unblocked
 
 _RING_S = TIMEOUTS.ring
-_LOCKED = "uses a ring that is locked by a process that was killed while it used it"
 
 
 class HangDetector:
@@ -36,7 +35,7 @@ class HangDetector:
         self._requests: dict[str, StackRequest] = {}
 
     def hung(self, children: Iterable[ChildProcess]) -> Iterator[tuple[ChildProcess, str]]:
-        """Yield each child that is late, with its stack, once it has answered or had its time to."""
+        """Yield each child that is late, with ``where`` of it, once it has answered or had its time to."""
         for child in children:
             if not self._is_late(child):
                 self.forget(child.name)
@@ -63,23 +62,23 @@ class WorkerHangs:
         self._process_group, self._step_limit_s, self._reset_limit_s = process_group, step_limit_s, reset_limit_s
         self._reading_since = reading_since
         self._detector = HangDetector(lambda child: self._reason(child) is not None)
-        self._killed: dict[str, str] = {}  # stack and reason
+        self._killed: dict[str, str] = {}  # where and why
         self._awake = Awake()
         self._seen: dict[tuple[str, str], tuple[float, float]] = {}  # stamps, and when they were new, in time awake
 
     def look(self) -> RingsLost | None:
         """Called at every beat; returns the failure of all processes if a queue is locked that they share."""
         self._awake.look()
-        for child, stack in self._detector.hung(self._process_group.running()):
+        for child, where in self._detector.hung(self._process_group.running()):
             if child.name in self._killed:
                 continue
-            reason = f"{stack}\n{child.name} {self._reason(child)}"
+            reason = f"{where} {self._reason(child)}"
             if self._is_at_ring(child) and not is_policy_worker(child.name):
                 return RingsLost(reason)
             self._killed[child.name] = reason
             child.process.kill()
         if self._seconds("sf-main", "reading", self._reading_since()) > _RING_S:
-            return RingsLost(f"sf-main {_LOCKED}")
+            return RingsLost(f"sf-main {self._at_locked_ring()}")
         return None
 
     def where(self, name: str) -> str | None:
@@ -94,7 +93,7 @@ class WorkerHangs:
         """What a worker does for too long; None if nothing. A learner may take as long as it wants for an update."""
         row = child.row
         if self._is_at_ring(child):
-            return _LOCKED
+            return self._at_locked_ring(child)
         if not (is_actor(child.name) or is_policy_worker(child.name)) or not row.get("loop_since"):
             return None  # it has not come to its loop yet
         busy_since = row.get("busy_since")
@@ -107,9 +106,16 @@ class WorkerHangs:
             return f"took longer than {limit}" if 0 < self._step_limit_s < seconds else None
         if self._seconds(child.name, "heartbeat", row.get("heartbeat")) <= _RING_S:
             return None
-        return (
-            f"did not come back from a wait for {_RING_S:g} s: it was stopped, or its ring is locked by a dead process"
-        )
+        return self._at_locked_ring(child)
+
+    def _at_locked_ring(self, child: ChildProcess | None = None) -> str:
+        """What is said of ``child``, or main: who keeps its ring locked, unless it is stopped itself."""
+        text = f"did not leave a ring for {_RING_S:g} s"
+        stopped = [other.name for other in self._process_group.running() if other.is_stopped]
+        if child is not None and child.name in stopped:
+            return text
+        holder = f"{stopped[0]}, which is {STOPPED}" if stopped else "a process that was killed while it used it"
+        return f"{text}: it is locked by {holder}"
 
     def _seconds(self, name: str, what: str, stamp: float) -> float:
         """How long main has seen this stamp of a process, in time awake; 0 without a stamp."""
@@ -131,11 +137,11 @@ class BenchmarkHangs:
 
     def look(self) -> WorkerDied | None:
         """Called at every beat; returns the failure of the measurement, if any."""
-        for child, stack in self._detector.hung(self._process_group.running()):
+        for child, where in self._detector.hung(self._process_group.running()):
+            cause = "" if child.is_stopped else ": the environment hangs, or is too slow"
             return WorkerDied(
-                f"{stack}\n{child.name} was busy with one step of --env={self._env} for longer than "
-                f"--reset_timeout_seconds={self._limit_s:g}, so nothing was measured: the environment hangs, or is too "
-                "slow"
+                f"{where} was busy with one step of --env={self._env} for longer than "
+                f"--reset_timeout_seconds={self._limit_s:g}, so nothing was measured{cause}"
             )
         return None
 

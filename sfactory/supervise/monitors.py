@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sfactory.clock import TIMEOUTS, now
+from sfactory.layout import is_policy_worker
 from sfactory.process.signals import Interrupts
+from sfactory.process.stack_dump import STOPPED, is_stopped
 from sfactory.shared.channel import Channel
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusBoard, describe_processes
@@ -41,9 +43,10 @@ class StallWarnings:
                 self._warned_of[name] = since
                 stalled.append(name)
                 work = _WORK.get(State(int(row.get("state"))), "one step")
-                _log.warning(
-                    "%s has been busy with %s for %.0f s; is its environment stuck?", name, work, moment - since
-                )
+                doubt = "is its device stuck?" if is_policy_worker(name) else "is its environment stuck?"
+                if is_stopped(int(row.get("pid"))):
+                    doubt = f"it is {STOPPED}"
+                _log.warning("%s has been busy with %s for %.0f s; %s", name, work, moment - since, doubt)
         if stalled:
             _log.warning("what each process is waiting for:\n%s", self._waits())
         return stalled

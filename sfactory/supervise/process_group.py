@@ -27,7 +27,7 @@ from sfactory.learner.setup import LearnerSetup
 from sfactory.planning.plan import device_of
 from sfactory.play.evaluator import EvaluatorSetup, run_evaluator
 from sfactory.process.spawn import ChildSpec, Spawner, child_main
-from sfactory.process.stack_dump import StackDump
+from sfactory.process.stack_dump import STOPPED, StackDump, is_stopped
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State, StatusRow
@@ -84,10 +84,18 @@ class ChildProcess:
         """Its state, from the status board."""
         return State(int(self.row.get("state")))
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether SIGSTOP or a debugger has stopped it."""
+        return is_stopped(self.process.pid or 0)
+
     def where(self) -> str:
-        """The stack where it hangs, with a headline, if it has answered a request."""
+        """A text that what it has not done in time is added to: its stack where it hangs, if it has answered."""
+        if self.is_stopped:
+            return f"{self.name} is {STOPPED}, and"
         stack = self.stack.read().rstrip()
-        return f"{self.name} hung here:\n{stack}" if stack else f"{self.name} hung, and did not answer where"
+        headline = f"{self.name} hung here:\n{stack}" if stack else f"{self.name} hung, and did not answer where"
+        return f"{headline}\n{self.name}"
 
 
 @dataclass(frozen=True)

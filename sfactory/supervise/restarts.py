@@ -30,19 +30,19 @@ class StartupMonitor:
         self._process_group, self._status, self._limit_s = process_group, status, limit_s
         self._boot_limit_s = max(_MIN_BOOT_S, limit_s)
         self._detector = HangDetector(self._is_late)
-        self._hung: dict[str, str] = {}  # stacks of actors that were killed because they hung
+        self._hung: dict[str, str] = {}  # where actors were that were killed because they hung
         self._tries: dict[str, int] = {}  # first resets of an actor that has not worked yet
 
     def look(self) -> SFactoryError | None:
         """Start actors that may start now, and end children that take too long; returns the failure, if any."""
-        for child, stack in self._detector.hung(self._process_group.booting()):
+        for child, where in self._detector.hung(self._process_group.booting()):
             state = child.state  # read after the stack: a child that is RUNNING by now is left alone
             if state >= State.RUNNING or child.name in self._hung:
                 continue
             child.process.kill()  # its end is not awaited; the death of an actor in a reset is noticed as any other
             if state is not State.RESETTING:
-                return self._never_ready(child, stack)
-            self._hung[child.name] = stack
+                return self._never_ready(child, where)
+            self._hung[child.name] = where
         self._process_group.start_actors()
         return None
 
@@ -56,12 +56,12 @@ class StartupMonitor:
         """Replace an actor that died in a first reset; returns the failure of the run if that is not possible."""
         name, cause, again = death.name, death.cause, self.may_be_tried_again(death)
         self._detector.forget(name)
-        stack = self._hung.pop(name, None)
-        if stack is not None:
+        where = self._hung.pop(name, None)
+        if where is not None:
             limit = f"--reset_timeout_seconds={self._limit_s:g}"
-            cause = f"{stack}\n{name} took longer than {limit} for one environment's reset"
+            cause = f"{where} took longer than {limit} for one environment's reset"
         if not again:
-            return death.as_error() if stack is None else WorkerDied(cause)
+            return death.as_error() if where is None else WorkerDied(cause)
         tries = self._tries[name] = self._tries.get(name, 0) + 1
         if tries < MAX_TRIES:
             log.warning("%s; replaced (try %d of %d of its first reset)", cause, tries + 1, MAX_TRIES)
@@ -83,7 +83,7 @@ class StartupMonitor:
             return now() - since > self._limit_s
         return now() - child.started_at > self._boot_limit_s
 
-    def _never_ready(self, child: ChildProcess, stack: str) -> WorkerDied:
+    def _never_ready(self, child: ChildProcess, where: str) -> WorkerDied:
         flag = f"--reset_timeout_seconds={self._limit_s:g}"
         if is_actor(child.name) and child.row.get("busy_since"):
             why = f"within {flag}: that long it was making one environment; if it needs longer, raise it"
@@ -92,7 +92,7 @@ class StartupMonitor:
                 f"within {self._boot_limit_s:g} s; if this machine only needs longer for imports, the checkpoint and "
                 f"the first weights, raise {flag} above that"
             )
-        return WorkerDied(f"{stack}\n{child.name} did not get ready {why}")
+        return WorkerDied(f"{where} did not get ready {why}")
 
 
 class RestartBudget:

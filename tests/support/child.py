@@ -9,7 +9,7 @@ from sfactory.shared.status import State, StatusRow, Stopwatch
 class Child:
     """Its own process and stack file; its stack is there at once. ready: it gets ready while it is asked."""
 
-    over, killed = True, False
+    over, killed, is_stopped = True, False, False
 
     def __init__(self, name: str, row: StatusRow, age_s: float = 0.0, ready: bool = False) -> None:
         self.name, self.row, self.started_at, self._ready = name, row, now() - age_s, ready
@@ -29,4 +29,4 @@ class Child:
     def where(self) -> str:
         if self._ready:
             self.row.set("state", State.RUNNING)
-        return f"{self.name} hung here:\nFile env.py, line 7 in step"
+        return f"{self.name} hung here:\nFile env.py, line 7 in step\n{self.name}"

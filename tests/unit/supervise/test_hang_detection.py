@@ -95,7 +95,7 @@ def test_a_worker_that_does_not_come_back_from_a_wait_is_ended(scene: Scene) -> 
     scene.pass_time(15, ACTOR)
 
     assert scene.killed() == [POLICY]  # a learner may wait as long as it wants
-    assert "did not come back from a wait for 10 s" in str(scene.hangs.where(POLICY))
+    assert "did not leave a ring for 10 s: it is locked by a process that was killed" in str(scene.hangs.where(POLICY))
 
 
 @pytest.mark.parametrize(("beat_s", "beats", "killed"), [(3600.0, 3, []), (3.0, 9, [ACTOR, POLICY])])
@@ -123,14 +123,27 @@ def test_only_a_policy_worker_can_be_replaced_if_it_is_stuck_at_a_ring(
 
     assert scene.killed() == killed
     assert (lost is not None) == is_lost
-    assert not is_lost or f"{stuck} uses a ring that is locked" in str(lost)
+    assert not is_lost or f"{stuck} did not leave a ring for 10 s: it is locked by a process that was" in str(lost)
 
 
 def test_main_notices_that_its_own_ring_is_locked(scene: Scene) -> None:
     scene.let_wait(ACTOR, POLICY, LEARNER)
     scene.reading_since = scene.at
 
-    assert "sf-main uses a ring that is locked" in str(scene.pass_time(13, ACTOR, POLICY))
+    assert "sf-main did not leave a ring for 10 s: it is locked by a proc" in str(scene.pass_time(13, ACTOR, POLICY))
+
+
+def test_a_stopped_process_is_not_taken_for_a_killed_one_by_those_at_its_ring(scene: Scene) -> None:
+    scene.let_wait(ACTOR, POLICY, LEARNER)
+    scene.workers[POLICY].is_stopped = True
+    scene.workers[LEARNER].row.enter_ring()
+
+    lost = scene.pass_time(13, ACTOR, POLICY)
+    scene.workers[LEARNER].row.leave_ring()
+    scene.pass_time(13, ACTOR)
+
+    assert f"{LEARNER} did not leave a ring for 10 s: it is locked by {POLICY}, which is stopped (by SIG" in str(lost)
+    assert str(scene.hangs.where(POLICY)).endswith(f"\n{POLICY} did not leave a ring for 10 s")  # its own doing
 
 
 def test_a_worker_that_has_not_come_to_its_loop_is_not_judged(scene: Scene) -> None:

@@ -36,6 +36,22 @@ def test_each_stall_is_warned_of_once(caplog: pytest.LogCaptureFixture, monkeypa
     assert warnings.look() == ["sf-actor-0"]
 
 
+def test_a_stall_is_blamed_on_an_environment_only_where_there_is_one(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = StatusBoard(["sf-actor-0", "sf-actor-1", "sf-policy-0-0", "sf-policy-0-1"])
+    for pid, name in enumerate(board.names, start=1):
+        board.row(name).set("pid", pid)
+        board.row(name).set("busy_since", now() - 31.0)
+    monkeypatch.setattr(monitors, "is_stopped", lambda pid: pid in (2, 4))
+
+    StallWarnings(board, board.names, str).look()
+
+    said = [record.getMessage().partition("; ")[2] for record in caplog.records[:4]]
+    stopped = "it is stopped (by SIGSTOP or a debugger)"
+    assert said == ["is its environment stuck?", stopped, "is its device stuck?", stopped]
+
+
 @pytest.mark.parametrize(("is_done", "learns", "warnings"), [(True, False, 1), (True, True, 0), (False, False, 0)])
 def test_a_policy_that_is_idle_while_another_is_done_is_warned_of_once(
     is_done: bool, learns: bool, warnings: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
