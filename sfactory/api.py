@@ -11,6 +11,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ Row = Mapping[str, float | None]
 OnReport = Callable[[Row], bool | None]
 
 _COMM = Path("/proc/self/comm")
+_UNDER_GUARD = 'put what it does under if __name__ == "__main__":'
 
 
 @dataclass(frozen=True)
@@ -134,16 +136,23 @@ def _arguments(flags: Mapping[str, object] | Sequence[str]) -> list[str]:
 
 def _require_suitable_process() -> None:
     """Raise ConfigError if this process cannot handle signals or start processes."""
-    process, problem = multiprocessing.current_process(), ""
+    process, problem, main = multiprocessing.current_process(), "", sys.modules["__main__"]
+    file = getattr(main, "__file__", None)  # "<stdin>" if it came from there; not set by python -c
     if threading.current_thread() is not threading.main_thread():
         problem = (
             "sfactory.run must be called in the main thread, where signals arrive; for several runs at a time start "
             "processes (subprocess, or python -m sfactory.launcher), not threads"
         )
     elif getattr(process, "_inheriting", False):  # multiprocessing itself checks this
+        if "sfactory.process.fork_server" in sys.modules:
+            raise SystemExit(1)  # main, which waits for this process, says the same
+        problem = f"sfactory.run was called while a process imports this script; {_UNDER_GUARD}"
+    elif re.match("sf-(?!main)", _COMM.read_text()):
+        problem = f"sfactory.run was called by a module that a process of a run imports; {_UNDER_GUARD}"
+    elif file is not None and getattr(main, "__spec__", None) is None and not os.path.exists(file):
         problem = (
-            "sfactory.run was called while a process of a run imports this script; put what the script does under "
-            'if __name__ == "__main__":'
+            f"processes of a run import the program that starts it, and {file} is no file; save the program, and type "
+            "python and the name of its file"
         )
     elif process.daemon:
         problem = "sfactory.run starts processes, and this daemonic one may not; start it with daemon=False"

@@ -7,24 +7,29 @@ import logging
 import os
 from collections.abc import Sequence
 from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 import gymnasium
 
 from sfactory.actor.reward_shaping import RewardShaping, default_reward_shaping
-from sfactory.clock import Deadline
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env, see_gpu_of
 from sfactory.env.multi_agent import AgentsEnv
-from sfactory.errors import EnvError, SFactoryError, named, raised_at
+from sfactory.errors import ConfigError, EnvError, SFactoryError, named, raised_at
 from sfactory.planning.env_checker import NUM_VECTOR_ENVS, check_agents_env, check_env, check_vector_env
 from sfactory.planning.step_cost import env_step_us
 from sfactory.process.spawn import Spawner, leave, prepare_process
-from sfactory.process.stack_dump import StackDump
+from sfactory.process.stack_dump import STOPPED, StackDump, is_stopped
 from sfactory.spec import EnvSpec
 
 log = logging.getLogger(__name__)
 
+_NOT_BEGUN = (
+    "a process of the run did not get past the import of the script that starts the run, which all of them import; put "
+    'what that script does under if __name__ == "__main__":'
+)
+_START_S = 120.0  # for what comes before the env: the fork server and the process import what they need
 _CLOSE_S = 5.0  # for an env's close(), which has answered by then
 
 
@@ -47,28 +52,30 @@ def probe_env(
     process = spawner.process(_probe_child, factory, tuple(gpus), timed, stack, sender)
     process.start()
     sender.close()
-    deadline = Deadline(timeout_s)
+    has_begun = False
     answer: Probed | str
     try:
-        connection.wait([receiver, process.sentinel], deadline.left)
-        if not receiver.poll():
-            if not process.is_alive():
-                raise EOFError  # recv() would not, if a process that the env started still holds the pipe
-            log.warning("sf-probe hung here:\n%s", stack.request(process).wait())
-            raise EnvError(
-                f"--env={factory.name}: not made, reset and stepped within --reset_timeout_seconds={timeout_s:g}"
-            )
-        answer = receiver.recv()
+        has_begun = _received(receiver, process, max(_START_S, timeout_s))
+        answer = _received(receiver, process, timeout_s)
         process.join(_CLOSE_S)
         if process.exitcode != 0:
             how = "does not return" if process.exitcode is None else f"ended its process: exit code {process.exitcode}"
             where = f"; it hangs here:\n{stack.request(process).wait()}" if process.exitcode is None else ""
             log.warning("--env=%s: close() %s; nothing is lost%s", factory.name, how, where)
-    except EOFError:
-        process.join(deadline.left)
+    except (EOFError, TimeoutError) as error:
+        if not has_begun:
+            raise ConfigError([_NOT_BEGUN]) from None
+        if isinstance(error, EOFError):
+            process.join(_CLOSE_S)
+            raise EnvError(
+                f"--env={factory.name}: its process died while the env was made, reset or stepped (exit code "
+                f"{process.exitcode})"
+            ) from None
+        why = f": its process is {STOPPED}" if is_stopped(process.pid or 0) else ""
+        if not why:
+            log.warning("sf-probe hung here:\n%s", stack.request(process).wait())
         raise EnvError(
-            f"--env={factory.name}: its process died while the env was made, reset or stepped (exit code "
-            f"{process.exitcode})"
+            f"--env={factory.name}: not made, reset and stepped within --reset_timeout_seconds={timeout_s:g}{why}"
         ) from None
     finally:
         process.kill()
@@ -80,10 +87,21 @@ def probe_env(
     return answer
 
 
+def _received(receiver: Any, process: BaseProcess, within_s: float) -> Any:
+    """What the process sends next. Raises EOFError if it has ended, TimeoutError if it is late."""
+    connection.wait([receiver, process.sentinel], within_s)
+    if receiver.poll():
+        return receiver.recv()
+    if process.is_alive():
+        raise TimeoutError
+    raise EOFError  # recv() would not, if a process that the env started still holds the pipe
+
+
 def _probe_child(factory: EnvFactory, gpus: tuple[int, ...], timed: bool, stack: StackDump, sender: Any) -> None:
     prepare_process("sf-probe", stack)
     with contextlib.ExitStack() as at_end:  # main is answered first: close() may hang, or end the process
         try:
+            sender.send(True)  # what happened before was no doing of the env
             see_gpu_of(0, gpus)
             answer: Probed | str = examine(factory, timed, at_end)
         except SFactoryError as error:

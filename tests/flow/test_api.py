@@ -167,7 +167,18 @@ def test_script_that_runs_at_its_import_is_refused_with_advice(script: Script, f
     _, err = program.communicate(timeout=100)
 
     assert program.returncode == 1
-    assert 'if __name__ == "__main__":' in err
+    assert 'put what that script does under if __name__ == "__main__":' in err.splitlines()[-1]
+    assert err.count("Traceback") == 1
+    assert "--env" not in err  # it is not to blame
+
+
+def test_program_from_stdin_is_refused_with_advice(flags: Flags) -> None:
+    text = f"import sfactory\nsfactory.run({flags!r})\n"
+
+    ended = subprocess.run([sys.executable, "-"], input=text, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert ended.returncode == 1
+    assert "<stdin> is no file; save the program" in ended.stderr.splitlines()[-1]
 
 
 def test_report_that_raises_ends_a_run_of_a_command_line_which_saves(flags: Flags, tmp_path: Path) -> None:

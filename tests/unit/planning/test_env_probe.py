@@ -15,7 +15,7 @@ import gymnasium.spaces as spaces
 import pytest
 
 from sfactory.env.factory import EnvFactory
-from sfactory.errors import EnvError
+from sfactory.errors import ConfigError, EnvError
 from sfactory.planning import env_probe
 from sfactory.planning.env_probe import examine, probe_env
 from sfactory.process.spawn import Spawner
@@ -40,6 +40,17 @@ def seeing(expected: str) -> gymnasium.Env[Any, Any]:
 
 def suicidal() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Unreadable:
+    """Ends the process that reads it, as a script that is imported may do."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (1,)
+
+
+def stopped() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def sleepy() -> None:
@@ -116,6 +127,20 @@ def test_an_env_that_hangs_is_refused_when_its_time_is_up_and_the_place_is_shown
         probe_env(spawner, factory_of("sleepy"), 2)
 
     assert re.search(r"sf-probe hung here:\n.*test_env_probe\.py\", line \d+ in sleepy", caplog.text, re.DOTALL)
+
+
+def test_a_stopped_process_is_not_said_to_hang_in_its_env(spawner: Spawner, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(EnvError, match=r"=1: its process is stopped \(by SIGSTOP or a debugger\)$"):
+        probe_env(spawner, factory_of("stopped"), 1)
+
+    assert "hung" not in caplog.text
+
+
+def test_what_ends_a_process_before_it_comes_to_the_env_is_not_blamed_on_the_env(spawner: Spawner) -> None:
+    with pytest.raises(
+        ConfigError, match=r'^a process of the run did not .*; put .* under if __name__ == "__main__":$'
+    ):
+        probe_env(spawner, factory_of("chatty", unused=Unreadable()), BOUND_S)
 
 
 @pytest.mark.parametrize(
