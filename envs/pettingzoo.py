@@ -44,8 +44,9 @@ class PettingZoo:
         parallel_env = getattr(module, "parallel_env", None)
         if not callable(parallel_env):
             raise EnvError(
-                f"--env={env_name}: the module {module.__name__} has no parallel_env(); its agents act in turn, and "
-                "sfactory plays envs whose agents act at once"
+                f"--env={env_name}: {module.__name__} has no parallel_env(), so its agents act in turn (AEC); write a "
+                "function make() that returns pettingzoo.utils.turn_based_aec_to_parallel(env()), with env() of that "
+                "module, into my_envs.py, and give --env=my_envs:make (docs/multi_agent.md)"
             )
         return parallel_env(**kwargs)
 

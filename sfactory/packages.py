@@ -42,6 +42,11 @@ def install_advice(module: str) -> str:
     return f"; run: {install_command(extra)}" if extra else ""
 
 
+def env_plugin(namespace: str | None) -> metadata.EntryPoint | None:
+    """The function by which an installed package registers its ids, ``namespace/Id``; Gymnasium no longer calls it."""
+    return next(iter(metadata.entry_points(group="gymnasium.envs", name=namespace or "")), None)
+
+
 def missing_module(error: BaseException) -> str:
     """The module that ``error`` did not find; "" if it says something else, such as a library that is missing."""
     return error.name or "" if isinstance(error, ModuleNotFoundError) else ""

@@ -23,7 +23,7 @@ from sfactory.config.rule import Rule, refuse
 from sfactory.config.run_rules import RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
 from sfactory.config.training_rules import LEARNING_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
-from sfactory.packages import install_advice
+from sfactory.packages import env_plugin, install_advice
 
 RULES = (
     *RUN_RULES,
@@ -116,6 +116,8 @@ def check_env_name(name: str) -> list[str]:
 
 
 def _module_problem(module: str) -> str | None:
+    if module == "__main__":  # of each process another one
+        return "name the file of the program, without .py, as in --env=my_program:make; a program of no file is unknown"
     parts = module.split(".")
     if not all(part.isidentifier() for part in parts):
         return f"{module!r} is not the name of a module; write it as in an import, my_package.my_envs"
@@ -163,7 +165,7 @@ def _gymnasium_id_problem(name: str) -> str | None:
         namespace, bare, version = parse_env_id(name)
     except error.Error:
         return f"{unknown}; give a Gymnasium id such as CartPole-v1, a family name, or module:function"
-    if version is None and find_highest_version(namespace, bare) is not None:
+    if (version is None and find_highest_version(namespace, bare) is not None) or env_plugin(namespace) is not None:
         return None
     versions = [known.id for known in registry.values() if (known.namespace, known.name) == (namespace, bare)]
     if versions:

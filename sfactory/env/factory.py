@@ -20,7 +20,7 @@ from sfactory.config.import_strings import Unresolved, described, find_callable,
 from sfactory.config.schema import RunConfig, SamplingConfig
 from sfactory.env.lifecycle import warnings_stay_warnings
 from sfactory.errors import EnvError, Passing, named, raised_at
-from sfactory.packages import install_advice, missing_module
+from sfactory.packages import env_plugin, install_advice, missing_module
 
 if TYPE_CHECKING:
     import gymnasium
@@ -89,26 +89,32 @@ def make_gymnasium_env(env_id: str, **kwargs: object) -> Env:
 def registered_spec(env_id: str) -> EnvSpec:
     """What Gymnasium has registered for an id, or for ``module:Id`` after importing the module.
 
-    Raises EnvError if importing the module did not register the id.
+    Raises EnvError if the id is not registered.
     """
     import gymnasium
     from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id, registry
 
     import_current_directory()
     module, colon, bare_id = env_id.rpartition(":")
+    namespace, name, version = parse_env_id(bare_id)
     if colon:
         importlib.import_module(module)
-    namespace, name, version = parse_env_id(bare_id)
+    elif bare_id not in registry and (plugin := env_plugin(namespace)) is not None:
+        module = plugin.module
+        plugin.load()()
     if version is None:  # take the highest one, as gymnasium.make does
         version = find_highest_version(namespace, name)
     try:
         return gymnasium.spec(get_env_id(namespace, name, version))
-    except gymnasium.error.UnregisteredEnv:
-        if not colon:
-            raise
+    except gymnasium.error.UnregisteredEnv as error:
+        if not module:  # the flag was checked in main, where it is registered
+            raise EnvError(
+                f"--env={env_id}: {named(error)} in the process that makes the env; call gymnasium.register in a "
+                f"module, and name that, too: --env=my_envs:{env_id}"
+            ) from None
         start = module.partition(".")[0]
         own = [known.id for known in registry.values() if _module_of(known.entry_point).partition(".")[0] == start]
-        near = did_you_mean(bare_id, own or registry, prefix=f"{module}:")
+        near = did_you_mean(bare_id, own or registry, prefix=f"{module}:" if colon else "")
         others = f"; it has registered {', '.join(own[:_SHOWN_IDS])}" if own and not near else ""
         raise EnvError(f"--env={env_id}: importing {module} has not registered {bare_id}{near or others}") from None
 

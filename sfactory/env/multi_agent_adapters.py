@@ -32,8 +32,8 @@ def agents_env_of(env: Any) -> AgentsEnv | None:
         if not callable(getattr(env, "last", None)) or not callable(getattr(env, "agent_iter", None)):
             return ParallelAgents(env)
         raise EnvError(
-            f"{described(env)} is PettingZoo's interface of agents that act in turn (AEC); return its parallel_env(), "
-            "or pettingzoo.utils.aec_to_parallel(env)"
+            f"{described(env)} is PettingZoo's interface of agents that act in turn (AEC); return "
+            "pettingzoo.utils.turn_based_aec_to_parallel(env) (docs/multi_agent.md)"
         )
     is_many = getattr(env, "is_multiagent", None)
     if is_many is None:

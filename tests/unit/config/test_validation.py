@@ -77,6 +77,7 @@ def test_every_default_survives_the_way_over_text_and_over_data(flag: Flag) -> N
         ("CartPole-v99", "there are CartPole-v0, CartPole-v1"),
         ("Nowhere/Thing-v5", "--env=package:Nowhere/Thing-v5"),
         ("not an id", "CartPole-v1"),
+        ("__main__:make", "name the file of the program"),
         ("no_such_module_here:make", f"module 'no_such_module_here' cannot be found from {Path.cwd()}"),
         ("gymnasium.nothing:make", "package 'gymnasium' does not hold it"),
         ("typing_extensions.that:make", "'typing_extensions' is a module, not a package"),

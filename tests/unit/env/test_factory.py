@@ -16,7 +16,7 @@ import pytest
 from sfactory.config.env_families import find_family, load_families, search_families
 from sfactory.config.flags import all_flags, coerce, config_of
 from sfactory.config.resolve import read_command_line
-from sfactory.config.validation import check
+from sfactory.config.validation import check, check_env_name
 from sfactory.env.factory import EnvFactory, make_env, takes_frameskip
 from sfactory.errors import EnvError
 from sfactory.packages import install_command
@@ -330,6 +330,26 @@ def test_an_import_that_does_not_register_the_id_says_so(name: str, advice: str)
 
     assert f"has not registered {bare}" in str(caught.value)
     assert advice in str(caught.value)
+
+
+def test_an_id_that_is_registered_in_main_alone_says_where_to_register_it() -> None:
+    with pytest.raises(EnvError, match=r"`Own` doesn't exist.*; call gymnasium.register in a module.*my_envs:Own-v0"):
+        make_env("Own-v0", {})
+
+
+@pytest.mark.usefixtures("registering")
+def test_a_package_registers_its_ids_by_an_entry_point_as_minatar_does(tmp_path: Path) -> None:
+    (tmp_path / "plugging.py").write_text("def register(): import registering")
+    info = tmp_path / "plugging-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: plugging\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gymnasium.envs]\nregistering = plugging:register\n")
+
+    assert check_env_name("registering/Tilted-v1") == []
+    assert EnvFactory("registering/Tilted-v1")().spec is not None
+    with pytest.raises(EnvError, match="importing plugging has not registered registering/Tilted-v2"):
+        EnvFactory("registering/Tilted-v2")()
+    assert check_env_name("registered/Tilted-v1")
 
 
 def test_a_package_that_an_env_of_gymnasium_needs_is_named_with_the_cause_and_what_to_type(

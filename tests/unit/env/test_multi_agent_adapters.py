@@ -95,7 +95,7 @@ def test_an_env_with_agents_that_act_in_turn_is_refused() -> None:
 
         def agent_iter(self) -> None: ...
 
-    with pytest.raises(EnvError, match=r"agents that act in turn \(AEC\); return its parallel_env\(\)"):
+    with pytest.raises(EnvError, match=r"agents that act in turn \(AEC\); return .*turn_based_aec_to_parallel\(env\)"):
         agents_env_of(InTurn())
 
 
