@@ -16,8 +16,10 @@ import ctypes
 import logging
 import os
 import signal
+import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Set
+from multiprocessing import util
 from pathlib import Path
 
 from sfactory.clock import Deadline
@@ -26,10 +28,12 @@ _log = logging.getLogger(__name__)
 
 TERM_S = 1.0  # seconds from SIGTERM to SIGKILL
 END_S = 10.0  # a process that does not end within it, though it was sent SIGKILL, is left to the kernel
+_POOLS_S = 5.0
 OFTEN_S = 0.02  # between two looks while there are orphans
 
 PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_FINALIZERS: dict[tuple[int | None, int], Callable[[], object]] = util._finalizer_registry  # type: ignore[attr-defined]
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -82,13 +86,16 @@ class Orphans:
 @contextlib.contextmanager
 def new_children_end() -> Iterator[None]:
     """End, after the block, all children that this process has got inside, the orphans among their descendants too."""
-    orphans = Orphans(kept=children_of(os.getpid()))
+    orphans, before = Orphans(kept=children_of(os.getpid())), set(_FINALIZERS)
     adopt_orphans()
     try:
         yield
     finally:
         bound = Deadline(END_S)
         try:
+            ending = threading.Thread(target=_end_pools, args=(before,), name="pools-end", daemon=True)
+            ending.start()
+            ending.join(_POOLS_S)
             while orphans.look() and not bound.passed:
                 if orphans.new:
                     _log.warning("%s", orphans.message())
@@ -96,6 +103,18 @@ def new_children_end() -> Iterator[None]:
         finally:
             orphans.look(at_once=True)  # after a second signal
             adopt_orphans(False)
+
+
+def _end_pools(before: Set[tuple[int | None, int]]) -> None:
+    """End the pools and managers of multiprocessing made since ``before``, as Python does at its exit.
+
+    Otherwise a pool replaces the workers that are ended, and waits for ever at the exit for a lock that one of them
+    held. So does this if workers were killed before.
+    """
+    since = [key for key in _FINALIZERS if key not in before and key[0] is not None and key[0] >= 0]
+    for key in sorted(since, reverse=True):
+        with contextlib.suppress(Exception):
+            _FINALIZERS[key]()
 
 
 def has_ended(pid: int) -> bool:

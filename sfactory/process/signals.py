@@ -125,12 +125,16 @@ def _leave_it_to_main(signum: int, frame: FrameType | None) -> None:
 
 
 def _in_forked() -> None:
-    """A process that an env forks ends by SIGTERM, as its terminate() expects. Ctrl-C is left to main, as in actors."""
+    """A process that an env forks ends by SIGTERM, as its terminate() expects. Ctrl-C is left to main, as in actors.
+
+    It does not keep the name of its actor, of which there must be one.
+    """
     for signum in FOR_MAIN:
         handler = signal.getsignal(signum)
         if handler is _leave_it_to_main or isinstance(getattr(handler, "__self__", None), Interrupts):
             ends = signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
             signal.signal(signum, signal.SIG_DFL if ends else _leave_it_to_main)
+            set_process_name("env-child")
 
 
 os.register_at_fork(after_in_child=_in_forked)

@@ -1,4 +1,4 @@
-"""Programs, daemons and forked processes of envs end with the process of the env, and with the run, however it ends."""
+"""Programs, daemons, forked processes and pools of envs end with the process of their env, and with the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.processes import eventually
 from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun, within
 
 GONE_S = within(3.0)
-EACH = 4  # processes of an env
+EACH = 6  # processes of an env
 
 
 class Started:

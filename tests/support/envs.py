@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +240,9 @@ class Unclosable(Seesaw):
 
 
 class StartsProcesses(Unhurried):
-    """Starts processes that sleep, and ends none: a program, one with a session of its own, a daemon, a forked child.
+    """Starts processes, and ends none: programs that sleep, one with a session of its own, a daemon, a forked child.
+
+    Two pools of one process each, of both kinds that Python has, work in every step.
 
     The daemon ignores SIGTERM, and programs inherit all files that are inheritable, as those do that C starts.
     Their pids are lines of a file in ``folder`` that is called like the pid of its own process. Once there is a file
@@ -255,15 +259,23 @@ class StartsProcesses(Unhurried):
         if forked == 0:
             Path("/proc/self/comm").write_text("forked")
             time.sleep(9999)
+        fork = multiprocessing.get_context("fork")
+        self._pool, self._executor = fork.Pool(1), ProcessPoolExecutor(1, fork)
+        self._work()
+        workers = [self._pool._pool[0].pid, *self._executor._processes]  # type: ignore[attr-defined]
         with (Path(folder) / str(os.getpid())).open("a") as file:
-            file.writelines(
-                f"{pid}\n" for pid in (forked, *(program.pid for program in programs), daemon.stdout.strip())
-            )
+            pids = forked, *(program.pid for program in programs), daemon.stdout.strip(), *workers
+            file.writelines(f"{pid}\n" for pid in pids)
+
+    def _work(self) -> None:
+        assert self._pool.apply(abs, (-1,)) == self._executor.submit(abs, -1).result() == 1
 
     def step(self, action: Any) -> Step:
         self._left -= 1
         if self._deaf and self._left == 0:
             os.closerange(3, 4096)
+        if not self._deaf:  # it would close what connects it with its pools
+            self._work()
         if self._hangs.exists():
             time.sleep(9999)
         return super().step(action)
