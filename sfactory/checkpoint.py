@@ -181,11 +181,10 @@ class CheckpointDir:
         return self.path / MILESTONES if kind == "milestone" else self.path
 
     def _listing(self, kind: Kind) -> list[_Entry]:
-        """Payload files of a kind that are not abandoned, oldest first; CheckpointError if they are in no folder."""
-        folder = self._folder(kind)
-        if folder.exists() and not folder.is_dir():
-            raise CheckpointError(f"{folder} is not a folder, so nothing could be saved there; move it away")
-        named = [(_NAMES[kind].fullmatch(path.name), path) for path in folder.glob("*.pth")]
+        """Payload files of a kind that are not abandoned, oldest first; CheckpointError if ``path`` is no folder."""
+        if self.path.exists() and not self.path.is_dir():
+            raise CheckpointError(f"{self.path} is not a folder, so nothing could be saved there; move it away")
+        named = [(_NAMES[kind].fullmatch(path.name), path) for path in self._folder(kind).glob("*.pth")]
         return sorted(
             _Entry((int(match[1]), int(match[2])), path)
             for match, path in named

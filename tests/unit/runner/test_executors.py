@@ -78,6 +78,7 @@ def test_a_serial_run_saves_and_tells_its_result_whatever_an_env_has_left_behind
     monkeypatch.setattr(SerialExecutor, "_make_workers", lambda _: None)
     monkeypatch.setattr(SerialExecutor, "_take_turns", fail)
     monkeypatch.setattr(SerialExecutor, "_save_all", lambda executor: saved.append(executor))
+    monkeypatch.setattr(RunDir, "lost", False)
     executor = SerialExecutor(context_of(tmp_path, interrupts, serial_mode=True))
 
     outcome = executor.run()
