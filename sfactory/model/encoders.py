@@ -53,14 +53,15 @@ class ChoiceEncoder(nn.Module):
             # Not saved, since they follow from the spec.
             self.register_buffer(name, torch.tensor(values, dtype=torch.int64), persistent=False)
         self.table: nn.Embedding | None = None
-        # Of each feature: what its weights in the next layer are multiplied with at first. One value of n is 1 at a
-        # time, and weighs as much as n normalized numbers. Otherwise biases, which all values share, would outweigh
-        # it: what is learned of one value would be learned of all.
-        self.gains = [math.sqrt(size) for size in sizes for _ in range(size)]
+        # gains, of each feature: what its weights in the next layer are multiplied with at first.
         if embedded:
             rows = sizes[0] if shared else self._width
             self.table = nn.Embedding(rows, config.obs_embedding_size)  # of normalized numbers
             self.gains = [1.0] * (elements * config.obs_embedding_size)
+        else:
+            # One value of n is 1 at a time, and weighs as much as n normalized numbers. Otherwise biases, which all
+            # values share, would outweigh it: what is learned of one value would be learned of all.
+            self.gains = [math.sqrt(size) for size in sizes for _ in range(size)]
         self.out_size = len(self.gains)
 
     def forward(self, leaf: Tensor) -> Tensor:

@@ -129,12 +129,17 @@ def _in_forked() -> None:
 
     It does not keep the name of its actor, of which there must be one.
     """
-    for signum in FOR_MAIN:
-        handler = signal.getsignal(signum)
-        if handler is _leave_it_to_main or isinstance(getattr(handler, "__self__", None), Interrupts):
-            ends = signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
-            signal.signal(signum, signal.SIG_DFL if ends else _leave_it_to_main)
-            set_process_name("env-child")
+    handlers = {signum: signal.getsignal(signum) for signum in FOR_MAIN}
+    ours = [
+        signum
+        for signum, handler in handlers.items()
+        if handler is _leave_it_to_main or isinstance(getattr(handler, "__self__", None), Interrupts)
+    ]
+    for signum in ours:
+        ends = signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
+        signal.signal(signum, signal.SIG_DFL if ends else _leave_it_to_main)
+    if ours:
+        set_process_name("env-child")
 
 
 os.register_at_fork(after_in_child=_in_forked)
