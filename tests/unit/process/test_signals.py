@@ -33,6 +33,7 @@ def test_an_echo_of_a_signal_is_ignored(interrupts: Interrupts) -> None:
     interrupts.raising_again = True
 
     send(signal.SIGTERM)
+    time.sleep(ECHO_S)  # longer than the same signal by Ctrl-C is ignored
     send(signal.SIGTERM)
 
     assert (interrupts.count, interrupts.exit_code) == (1, 143)
