@@ -125,7 +125,8 @@ def _import_all() -> None:
     from sfactory.system.cores import set_for_children
 
     set_for_children()
-    for name in ("torch", "numpy", "gymnasium", "faster_fifo", "multiprocessing", "tqdm", "yaml"):
+    # The first optimizer of a process imports torch._dynamo, which takes seconds.
+    for name in ("torch", "torch._dynamo", "numpy", "gymnasium", "faster_fifo", "multiprocessing", "tqdm", "yaml"):
         importlib.import_module(name)
     import sfactory
 
