@@ -1,9 +1,9 @@
 """Handles the signals of HANDLED and SIGUSR1 in main, and keeps stdout for results.
 
-The first signal saves and stops, the second ends the run at once. The same signal again is ignored for ECHO_S (Ctrl-C)
-or PROGRAM_ECHO_S (others): ``timeout`` and others signal a process and then its whole group. SIGUSR1 logs the state of
-the run. A signal that is ignored at the start (``nohup``, a shell's background job) stays ignored, also in children.
-The module does not import torch, so that signals are handled before anything slow happens.
+The first signal saves and stops, the second ends the run at once. The same signal again within ECHO_S is ignored:
+``timeout`` and others signal a process and then its whole group. SIGUSR1 logs the state of the run. A signal that is
+ignored at the start (``nohup``, a shell's background job) stays ignored, also in children. The module does not import
+torch, so that signals are handled before anything slow happens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from sfactory.errors import Passing
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2, signal.SIGXCPU)
 QUESTION = signal.SIGUSR1
 ECHO_S = 0.25
-PROGRAM_ECHO_S = 1.0  # a busy machine may suspend the program that signals twice; a person presses Ctrl-C twice in less
 # Signals that main alone answers: a child that gets one, because the whole group did, continues.
 FOR_MAIN = (*HANDLED, QUESTION)
 
@@ -89,12 +88,14 @@ class Interrupts:
             os.read(self.wake_fd, 4096)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        echo_s = ECHO_S if signum == signal.SIGINT else PROGRAM_ECHO_S
-        if self._last is not None and self._last[0] == signum and now() - self._last[1] < echo_s:
-            return
         if self.count and signum == signal.SIGXCPU:
             return  # the kernel repeats it every second, and each process of the run may get it
-        self._last = signum, now()
+        moment = now()
+        # No call from here to the assignment: at any call, the handler of an echo may run inside this one.
+        last, self._last = self._last, (signum, moment)
+        if last is not None and last[0] == signum and moment - last[1] < ECHO_S:
+            self._last = last
+            return
         self.signum = self.signum or signum
         self.count += 1
         if self.count == 1 and self.on_first is not None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from sfactory.launch.tied_process import tied_command
+from sfactory.clock import now
 from sfactory.process.signals import ECHO_S, FOR_MAIN, Interrupted, Interrupts, leave_signals_to_main, signals_held_back
 
 
@@ -33,10 +34,25 @@ def test_an_echo_of_a_signal_is_ignored(interrupts: Interrupts) -> None:
     interrupts.raising_again = True
 
     send(signal.SIGTERM)
-    time.sleep(ECHO_S)  # longer than the same signal by Ctrl-C is ignored
     send(signal.SIGTERM)
 
     assert (interrupts.count, interrupts.exit_code) == (1, 143)
+
+
+def test_an_echo_inside_the_handler_is_ignored(interrupts: Interrupts, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupts.raising_again = True
+    echoes = [signal.SIGTERM]
+
+    def now_with_an_echo() -> float:
+        if echoes:
+            send(echoes.pop())
+        return now()
+
+    monkeypatch.setattr("sfactory.process.signals.now", now_with_an_echo)
+
+    send(signal.SIGTERM)
+
+    assert (interrupts.count, echoes) == (1, [])
 
 
 @pytest.mark.parametrize(("second", "pause_s"), [(signal.SIGINT, ECHO_S), (signal.SIGTERM, 0.0)])
