@@ -18,7 +18,7 @@ STEPS = 500_000
 LIMIT_S = 600.0  # of a training on a busy machine
 PLAY_S = 240.0
 RING = ["--minibatch_ring_size=2", "--num_batches_to_accumulate=3"]  # the family's own number of passes is 2
-FRESH = "--num_batches_to_accumulate=0"  # local inference is ahead of the learner, and without a clip old data misleads
+FRESH = "--num_batches_to_accumulate=0"  # local inference is ahead of the learner, and old data misleads these
 REPLAY = ["--replay_proportion=0.5", "--replay_slots=256"]
 WAYS = {
     "V-trace, central inference": ["--inference=central"],
@@ -36,7 +36,7 @@ WAYS = {
     # many updates in one pass as others do in two.
     "IMPALA": ["--policy_loss=pg", "--num_epochs=1", "--learning_rate=1e-3", "--batch_size=512", FRESH],
     "IMPACT": ["--use_target_net=True", *RING],
-    "IMPACT, one replayed for two new": ["--use_target_net=True", *REPLAY],
+    "IMPACT, one replayed for two new": ["--use_target_net=True", *REPLAY, FRESH],
     "ring of 2, 2 passes": RING,
     "one replayed for two new": REPLAY,
     "microbatches": ["--microbatch_size=256"],

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sfactory.launch.tied_process import tied_command
 from sfactory.clock import now
+from sfactory.launch.tied_process import tied_command
 from sfactory.process.signals import ECHO_S, FOR_MAIN, Interrupted, Interrupts, leave_signals_to_main, signals_held_back
 
 
