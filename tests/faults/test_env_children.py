@@ -83,7 +83,7 @@ def test_what_envs_start_ends_with_their_actor_and_an_interrupted_run(run_traine
 
 
 @pytest.mark.parametrize(
-    ("serial", "end"), [(False, None), (True, None), long(False, signal.SIGTERM), long(True, signal.SIGTERM)]
+    ("serial", "end"), [(False, None), long(True, None), long(False, signal.SIGTERM), long(True, signal.SIGTERM)]
 )
 def test_nothing_that_envs_have_started_is_left_when_main_has_ended(
     run_trainer: RunTrainer, tmp_path: Path, serial: bool, end: signal.Signals | None

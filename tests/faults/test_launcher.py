@@ -188,6 +188,7 @@ def test_second_ctrl_c_ends_everything_at_once(launch: Start) -> None:
     run.assert_all_gone(5.0)
 
 
+@LONG
 def test_killed_launcher_leaves_no_process_and_its_runs_have_saved(launch: Start) -> None:
     text = description("many", {"train_for_env_steps": ENDLESS, "save_every_sec": 1000}, "grid = {seed = [1, 2]}")
     run = launch(text)

@@ -90,7 +90,7 @@ def test_failed_learner_restarts_from_its_checkpoint_as_often_as_is_allowed(
 ) -> None:
     monkeypatch.setenv(hooks.FUSE, str(tmp_path / "fuse"))
     hook = {"after_train_step": f"{HOOKS}:fail_once"} if raises else {}
-    run = run_trainer(train_for_env_steps=60_000, max_restarts=1, **hook)
+    run = run_trainer(train_for_env_steps=ENDLESS, max_restarts=1, **hook)
     if raises:
         run.wait_until((tmp_path / "fuse").exists)
     else:
@@ -102,10 +102,9 @@ def test_failed_learner_restarts_from_its_checkpoint_as_often_as_is_allowed(
     (at,) = re.findall(r"from the checkpoint at (\d+) env steps", run.stderr)
     run.wait_until(lambda: run.saved_env_steps() > int(at))
     assert time.monotonic() - failed <= within(RESTART_S), run.report("it took too long")
-    run.assert_ended(ExitCode.DONE)
+    run.stop()
     assert int(at) > 0
-    assert run.result()["env_steps"] >= 60_000
-    assert run.metrics()[-1]["env_steps"] >= 60_000
+    assert run.metrics()[-1]["env_steps"] >= run.saved_env_steps() > int(at)
 
 
 @pytest.mark.parametrize("serial", [False, long(True)])

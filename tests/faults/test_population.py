@@ -66,6 +66,7 @@ def standing_still(run: TrainerRun, *names: str) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_member_with_a_killed_learner_is_restored(run_trainer: RunTrainer) -> None:
     run = run_trainer(**POPULATION)
     run.wait_until(lambda: len(events(run)) > 4)

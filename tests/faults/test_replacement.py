@@ -218,7 +218,7 @@ def test_ring_left_locked_by_a_killed_actor_does_not_end_the_run(
     run_trainer: RunTrainer, tmp_path: Path, reader: str
 ) -> None:
     kwargs = {"reader": reader, "at": 300, "fuse": str(tmp_path / "fuse")}
-    run = run_trainer(env=LOCKS, env_kwargs=kwargs, train_for_env_steps=30_000)
+    run = run_trainer(env=LOCKS, env_kwargs=kwargs, train_for_env_steps=12_000)
     run.wait_until((tmp_path / "fuse").exists)
     run.wait_until(rf"({LOCKED.pattern})[^\n]*; replaced|{RESTARTED}", within(LOCKED_S))
 

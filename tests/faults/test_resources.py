@@ -70,6 +70,7 @@ def test_too_few_open_files_are_refused_with_need_and_have(run_trainer: RunTrain
     assert_refused(run, f"needs {handles_needed(CHILDREN)} open files, and 64 are allowed", "ulimit -Hn")
 
 
+@pytest.mark.long
 def test_low_soft_limit_of_open_files_is_raised_to_the_planned_number_which_is_enough(run_trainer: RunTrainer) -> None:
     many = {"num_workers": 8, "num_envs_per_worker": 2, "rollout": 32}
     planned = handles_needed(8 + 2)

@@ -190,7 +190,7 @@ def test_ctrl_c_while_a_run_is_being_resumed_leaves_it_as_it_was(run_trainer: Ru
         assert json.loads((run.run_dir / "run.json").read_text())["status"] in ("interrupted", "done")
 
 
-def test_a_run_whose_output_is_not_read_trains_and_saves_and_its_result_stays(
+def test_a_run_whose_output_is_not_read_trains_and_saves(
     run_trainer: RunTrainer, tmp_path: Path
 ) -> None:
     output = tmp_path / "output"
@@ -207,13 +207,22 @@ def test_a_run_whose_output_is_not_read_trains_and_saves_and_its_result_stays(
     run.assert_clean()
     record = json.loads((run.run_dir / "summary.json").read_text())
     assert record["env_steps"] == run.saved_env_steps() > 0
-
-    again = run_trainer(("sh", "-c", f'exec "$@" >{output}', "sh"), train_for_env_steps=1)
-    again.wait_until("this run is finished")
-    os.close(reader)  # before it has taken the result
+    os.close(reader)
     os.close(writer)
-    assert again.wait() == ExitCode.DONE
-    assert again.last_stderr_line.startswith("RESULT done ")
+
+
+@pytest.mark.long
+def test_a_run_is_done_although_the_reader_of_its_result_has_gone(run_trainer: RunTrainer, tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    os.mkfifo(output)
+    reader = os.open(output, os.O_RDONLY | os.O_NONBLOCK)
+
+    run = run_trainer(("sh", "-c", f'exec "$@" >{output}', "sh"), train_for_env_steps=1)
+    run.wait_until("env_steps=[1-9]")
+    os.close(reader)
+
+    assert run.wait() == ExitCode.DONE
+    assert run.last_stderr_line.startswith("RESULT done ")
 
 
 def test_second_ctrl_c_ends_a_serial_run_with_a_hanging_env(run_trainer: RunTrainer, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.long import LONG, long
+from tests.support.long import LONG
 from tests.support.process_states import HEADING, ask
 from tests.support.trainer import BANDIT, ENDLESS, RunTrainer, TrainerRun, learned_by
 
@@ -66,7 +66,8 @@ def test_newest_policy_is_evaluated_every_second_by_other_processes(run_trainer:
     assert again.result()["evaluation"] == last
 
 
-@pytest.mark.parametrize("inference", ["local", long("central")])
+@pytest.mark.long
+@pytest.mark.parametrize("inference", ["local", "central"])
 def test_evaluations_do_not_change_what_is_learned(run_trainer: RunTrainer, inference: str) -> None:
     # One actor with one split; a slot is a dataset: no turn depends on time.
     common = {

@@ -44,6 +44,7 @@ def event_bytes(run: TrainerRun) -> int:
     return sum(path.stat().st_size for path in run.run_dir.glob("events.out.tfevents.*"))
 
 
+@pytest.mark.long
 def test_each_interval_of_reports_has_a_flag_of_its_own(run_trainer: RunTrainer) -> None:
     seldom = {"report_interval_sec": NEVER_S, "experiment_summaries_interval": NEVER_S}
     endless = {"train_for_env_steps": ENDLESS, "save_every_sec": NEVER_S, "env": SEESAW}

@@ -94,6 +94,7 @@ def test_what_stays_does_not_grow_with_the_steps(inference: Inference) -> None:
     assert more.heap_bytes < BYTES_PER_STEP * more.steps
 
 
+@pytest.mark.long
 def test_growth_is_detected() -> None:
     class Growing:
         def __init__(self) -> None:

@@ -13,6 +13,7 @@ from sfactory.errors import RingsLost
 from sfactory.shared.status import State, StatusBoard
 from sfactory.supervise.hang_detection import WorkerHangs
 from tests.support.child import Child
+from tests.support.long import long
 
 ACTOR, POLICY, LEARNER = "sf-actor-0", "sf-policy-0-0", "sf-learner-0"
 STEP_S, RESET_S = 60.0, 200.0
@@ -179,8 +180,8 @@ with hang_detection.SerialHangWatch(board) as watch:
     ("progress", "end", "shown"),
     [
         ("count_env_steps(1)", "time.sleep(1.5)", True),
-        ("begin_work()", "time.sleep(1.5)", True),
-        ("beat()", "time.sleep(1.5)", True),
+        long("begin_work()", "time.sleep(1.5)", True),
+        long("beat()", "time.sleep(1.5)", True),
         ("beat()", "\n    with watch.paused(): time.sleep(1.5)", False),
     ],
 )
