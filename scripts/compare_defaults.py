@@ -93,6 +93,8 @@ def page(found: dict[str, Any]) -> str:
         "Flags that are not set get the defaults of the kind of task, which the env's spaces decide: images (an image",
         "among the observations), continuous (Box actions), or vector (all else). Env families have defaults of their",
         "own. `--task_defaults=False` takes those of the schema; config.json says where each value comes from.",
+        "An actor has 32 envs where a GPU may choose their actions, and 2 where a step takes 5 ms or more. With more",
+        "than two actors minibatches are larger, up to 8 times, so that a dataset is a round of collection.",
         "",
         table(["flag", "schema", *TASK_DEFAULTS], flags),
         "",

@@ -18,6 +18,7 @@ from sfactory.config.validation import find_problems
 Kind = Literal["vector", "continuous", "images"]  # of EnvSpec
 
 _SLOW_US = 5000.0
+_ENVS_OF_GPU = 32  # a forward pass on a GPU takes about as long for twice as many rows
 _LARGEST = 8  # minibatches are at most so many times those of two actors
 
 _PPO: Mapping[str, object] = {
@@ -55,14 +56,17 @@ def depends_on_step_time(resolved: Resolved) -> bool:
     return unset and not resolved.config.run.serial_mode and wants_task_defaults(resolved)
 
 
-def with_task_defaults(resolved: Resolved, kind: Kind, step_us: float | None) -> Resolved:
+def with_task_defaults(resolved: Resolved, kind: Kind, step_us: float | None, on_gpu: bool = False) -> Resolved:
     """The config with the defaults of ``kind`` where the schema's would hold; their source is "task: <kind>".
 
     A default that would clash with another flag is left out, with those of its kind that the clash names. step_us:
-    microseconds of an env step, if known; envs that are slow are heavy, too, so there are not more of them.
+    microseconds of an env step, if known; envs that are slow are heavy, too, so there are not more of them. on_gpu:
+    actions may be chosen on a GPU.
     """
     sources, config = resolved.sources, resolved.config
     chosen = {name: value for name, value in TASK_DEFAULTS[kind].items() if sources[name] == DEFAULT}
+    if "num_envs_per_worker" in chosen and on_gpu and config.sampling.inference != "local":
+        chosen["num_envs_per_worker"] = _ENVS_OF_GPU
     if step_us is not None and step_us >= _SLOW_US:
         chosen.pop("num_envs_per_worker", None)
     before = values_of(config)

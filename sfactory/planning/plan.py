@@ -79,6 +79,7 @@ def device_of(policy: int, device: str) -> str:
 
 
 _MATTERS = 2**28
+_BYTES_PER_THREAD = 2**19
 
 
 def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int, replayed: int) -> int:
@@ -106,6 +107,16 @@ def activation_bytes(model: ActorCritic, spec: EnvSpec) -> int:
         obs = {key: torch.empty((rows, *leaf.shape), dtype=torch_dtype(leaf.dtype)) for key, leaf in spec.obs}
         model.forward(obs, model.fresh_state(rows))
     return sum(storage.nbytes() for storage in kept.values()) // rows
+
+
+def _useful_threads(config: Config, spec: EnvSpec, model: ActorCritic) -> int:
+    """Math threads that a learner on the CPU has use for. With less for each, they wait for one another instead.
+
+    Measured with two threads: 1.0 to 1.2 times as fast with less than 512 KiB of activations each, 1.5 to 2.0 times
+    as fast with more.
+    """
+    rows = config.learner.microbatch_size or config.learner.batch_size
+    return max(1, rows * activation_bytes(model, spec) // _BYTES_PER_THREAD)
 
 
 def _learner_bytes(config: Config, spec: EnvSpec, model: ActorCritic) -> int:
@@ -169,6 +180,7 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
     if sampling.set_workers_cpu_affinity and not config.run.serial_mode:  # otherwise no process is pinned
         require_cores(config.learner.learner_cores, cores.count)
         cores = cores.keeping(config.learner.learner_cores)
+    cores = replace(cores, learner_use=_useful_threads(config, spec, model))
     learning = _learner_bytes(config, spec, model) if device == "cpu" else 0
     planned = _planned_bytes(spec, layout, weight_bytes, config.learner.replay_slots)
     require_memory(planned, learning, _process_bytes(config, layout, weight_bytes, device))

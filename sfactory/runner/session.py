@@ -27,7 +27,7 @@ from sfactory.experiment.summary import Outcome, Result, Summary, result_line
 from sfactory.learner.hooks import Hooks
 from sfactory.learner.setup import Limits
 from sfactory.planning.env_probe import probe_env
-from sfactory.planning.plan import Plan, plan_run, require_mapping, steps_are_timed
+from sfactory.planning.plan import Plan, choose_device, plan_run, require_mapping, steps_are_timed
 from sfactory.process.command import resume_command, tuned_command
 from sfactory.process.signals import Interrupted, Interrupts, stdout_to_stderr
 from sfactory.process.spawn import Spawner
@@ -140,7 +140,8 @@ class Session:
         probed = probe_env(self._spawner, factory, limit_s, gpus, timed=timed)
         if wants_task_defaults(self._resolved):
             kind = probed.spec.for_model(config.model).kind
-            self._resolved = with_task_defaults(self._resolved, kind, probed.step_us)
+            on_gpu = choose_device(config.run.device) != "cpu"
+            self._resolved = with_task_defaults(self._resolved, kind, probed.step_us, on_gpu)
             config = self._config
         plan = plan_run(config, probed.spec.for_model(config.model), probed.step_us if for_inference else None)
         plan = dataclasses.replace(plan, reward_shaping=probed.reward_shaping)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -105,6 +106,7 @@ class Cores:
     quota: float | None
     kept: int = 0  # cores reserved for the learner
     pins: bool = True  # processes can be pinned to cores
+    learner_use: int = sys.maxsize  # more math threads than this would not make the learner faster
 
     @staticmethod
     def available() -> Cores:
@@ -134,8 +136,8 @@ class Cores:
         return frozenset(cores) if self.kept else None
 
     def learner_threads(self, num_actors: int) -> int:
-        """Number of math threads of the learner: cores not used by actors, at least ``kept`` and at least 1."""
-        return max(1, self.kept, self.count - num_actors)
+        """Number of math threads of the learner: cores without an actor, at least ``kept``, if it has use for them."""
+        return min(self.learner_use, max(1, self.kept, self.count - num_actors))
 
     def actors_starting(self, wanted: int) -> int:
         """How many actors may create and reset envs at the same time: ``wanted``, or if 0, a number from the cores."""

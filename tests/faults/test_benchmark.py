@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sfactory.errors import ExitCode
-from tests.support.long import long
+from tests.support.long import LONG, long
 from tests.support.trainer import RunTrainer, within
 
 END_S = within(12.0)
@@ -42,7 +42,8 @@ def test_ctrl_c_ends_it_at_once_without_a_result(
         assert not (run.run_dir / "config.json").exists()
 
 
-@pytest.mark.parametrize("inference", ["central", long("local")])
+@LONG
+@pytest.mark.parametrize("inference", ["central", "local"])
 def test_env_that_hangs_while_it_is_sampled_ends_a_benchmark_with_its_place(
     run_trainer: RunTrainer, inference: str
 ) -> None:

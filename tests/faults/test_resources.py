@@ -84,6 +84,7 @@ def test_low_soft_limit_of_open_files_is_raised_to_the_planned_number_which_is_e
     run.stop()
 
 
+@pytest.mark.long
 def test_run_on_one_core_warns(run_trainer: RunTrainer) -> None:
     core = min(os.sched_getaffinity(0))
     run = run_trainer(command("taskset", "-c", str(core)), train_for_env_steps=STEPS).done()

@@ -62,6 +62,13 @@ def test_slow_envs_are_not_multiplied() -> None:
     assert resolved.sources["learning_rate"] == "task: vector"
 
 
+@pytest.mark.parametrize(("words", "envs"), [([], 32), (["--inference=local"], 16), (["--num_envs_per_worker=8"], 8)])
+def test_a_gpu_that_chooses_actions_gets_more_envs(words: list[str], envs: int) -> None:
+    resolved = with_task_defaults(read_command_line([ENV, *words]), "vector", 10.0, on_gpu=True)
+
+    assert resolved.config.sampling.num_envs_per_worker == envs
+
+
 @pytest.mark.parametrize(
     ("words", "wanted"), [([ENV], True), ([ENV, "--task_defaults=False"], False), (["--env=CartPole-v1"], False)]
 )

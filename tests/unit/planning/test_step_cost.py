@@ -116,3 +116,10 @@ def test_a_gpu_that_is_not_there_is_refused(wanted: str, gpus: int, monkeypatch:
 
     with pytest.raises(ConfigError, match=f"--device={wanted}: torch finds"):
         choose_device(wanted)
+
+
+@pytest.mark.parametrize(("rows", "width", "threads"), [(256, 64, 1), (256, 512, 2), (1024, 512, 8)])
+def test_a_learner_gets_no_more_threads_than_its_minibatches_keep_busy(rows: int, width: int, threads: int) -> None:
+    flags = {"batch_size": rows, "encoder_mlp_layers": (width, width)}
+
+    assert plan_sizes(config_of(flags), VECTOR).cores.learner_use == threads

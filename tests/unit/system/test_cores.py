@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,7 @@ def test_learner_gets_the_cores_without_actors() -> None:
 
     assert [cores.learner_threads(actors) for actors in (1, 6, 7, 8, 100)] == [7, 2, 1, 1, 1]
     assert cores.keeping(2).learner_threads(7) == 2
+    assert replace(cores, learner_use=3).learner_threads(1) == 3
 
 
 def test_number_of_actors_starting_at_once_follows_the_cores() -> None:
