@@ -38,9 +38,9 @@ class Task(NamedTuple):
 
 TASKS = {
     "FrozenLake-v1, not slippery": Task(
-        "vector", ("--env=FrozenLake-v1", '--env_kwargs={"is_slippery":false}'), 60_000, "1"
+        "table", ("--env=FrozenLake-v1", '--env_kwargs={"is_slippery":false}'), 60_000, "1"
     ),
-    "Taxi-v4": Task("vector", ("--env=Taxi-v4",), 1_000_000, "7.9"),
+    "Taxi-v4": Task("table", ("--env=Taxi-v4",), 1_000_000, "7.9"),
     "LunarLander-v3": Task("vector", ("--env=LunarLander-v3",), 200_000),
     "MiniGrid-Empty-8x8-v0": Task(
         "vector", ("--env=minigrid:MiniGrid-Empty-8x8-v0", "--ignore_obs_keys=mission"), 60_000, "0.96"
@@ -91,8 +91,9 @@ def page(found: dict[str, Any]) -> str:
         "# Defaults by kind of task",
         "",
         "Flags that are not set get the defaults of the kind of task, which the env's spaces decide: images (an image",
-        "among the observations), continuous (Box actions), or vector (all else). Env families have defaults of their",
-        "own. `--task_defaults=False` takes those of the schema; config.json says where each value comes from.",
+        "among the observations), continuous (Box actions), table (observations that are choices alone), or vector",
+        "(all else). Env families have defaults of their own. `--task_defaults=False` takes those of the schema;",
+        "config.json says where each value comes from.",
         "An actor has 32 envs where a GPU may choose their actions, and 2 where a step takes 5 ms or more. With more",
         "than two actors minibatches are larger, up to 8 times, so that a dataset is a round of collection.",
         "",

@@ -119,6 +119,7 @@ class EnvSpec:
         obs = _leaves_by_path("observation", observation_space, OBS_KEY)
         actions = _leaves_by_path("action", action_space, ACTION_KEY)
         heads = tuple(head for path, space in actions for head in _heads_of(path, space))
+        _require_distinct("action", [head.key for head in heads])
         problems = [(path, _obs_problem(path, space)) for path, space in obs]
         unread = tuple((path, problem) for path, problem in problems if problem)
         tensors = tuple((path, _tensor_of(space)) for path, space in obs if path not in dict(unread))
@@ -167,11 +168,13 @@ class EnvSpec:
             raise ValueError(f"it is not the spec of an env: {named(error)}") from error
 
     @property
-    def kind(self) -> Literal["vector", "continuous", "images"]:
+    def kind(self) -> Literal["vector", "table", "continuous", "images"]:
         """What decides on the defaults of flags, see sfactory.config.task_defaults."""
         if any(tensor.is_image for _, tensor in self.obs):
             return "images"
-        return "continuous" if any(isinstance(head, BoxHead) for head in self.actions) else "vector"
+        if any(isinstance(head, BoxHead) for head in self.actions):
+            return "continuous"
+        return "table" if all(tensor.categorical for _, tensor in self.obs) else "vector"
 
     @property
     def num_agents(self) -> int:
@@ -209,10 +212,13 @@ def _leaves_by_path(kind: str, space: spaces.Space[Any], sole: str) -> list[tupl
     found = [(key_of(path, sole), leaf) for path, leaf in leaves(space)]
     if not found:
         raise EnvError(f"the {kind} space {space} is empty")
-    paths = [path for path, _ in found]
+    _require_distinct(kind, [path for path, _ in found])
+    return found
+
+
+def _require_distinct(kind: str, paths: list[str]) -> None:
     if doubled := next((path for path in paths if paths.count(path) > 1), ""):
         raise EnvError(f"two leaves of the {kind} space have the path {doubled!r}: rename the key with a slash")
-    return found
 
 
 def _chosen(paths: list[str], config: ModelConfig) -> frozenset[str]:

@@ -26,6 +26,21 @@ _USUAL_PIXELS = 84 * 84  # of an image that a policy sees (Mnih et al. 2015)
 _MANY_TIMES = 4.0  # so many pixels are mostly spent on a picture for people
 
 
+PLAIN_STACKS: dict[str, tuple[tuple[int, int, int], ...]] = {  # channels, kernel and stride of each convolution
+    "convnet_simple": ((32, 8, 4), (64, 4, 2), (128, 3, 2)),
+    "convnet_impala": ((16, 8, 4), (32, 4, 2)),  # Espeholt et al. 2018, the shallow network
+    "convnet_atari": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al. 2015
+}
+
+
+def least_image_size(architecture: str) -> int:
+    """The smallest height and width of an image for which each convolution gets as many pixels as its kernel."""
+    size = 1
+    for _, kernel, stride in reversed(PLAIN_STACKS.get(architecture, ())):
+        size = (size - 1) * stride + kernel
+    return size
+
+
 class ImageShape(NamedTuple):
     """Size of an image, channels first."""
 
@@ -103,7 +118,8 @@ def _default_layout(spec: TensorSpec, config: ModelConfig) -> Layout:
     if spec.categorical and config.one_hot_max:
         return "choices"
     layout = _layout_of_image(spec.shape) if spec.dtype == "uint8" else None
-    if layout is None or min(_image_shape(spec.shape, layout)[1:]) < _SMALLEST_SIDE:
+    least = max(_SMALLEST_SIDE, least_image_size(config.encoder_conv_architecture))
+    if layout is None or min(_image_shape(spec.shape, layout)[1:]) < least:
         return "flat"
     return layout
 

@@ -69,6 +69,7 @@ class BaseBatch(abc.ABC):
     _writer: ObsWriter
     _first_env = 0
     _resets_with_info = True
+    _may_share = True
 
     def __init__(self, envs: Sequence[Any], size: int) -> None:
         self.envs: list[Any] = list(envs)
@@ -85,9 +86,10 @@ class BaseBatch(abc.ABC):
         self.extras = ExtraStatsTracker()
         self._faults: FaultHandling | None = None
         self._rows_per_env = size // len(envs)
-        # Observations are copied until the first steps have shown that envs share no memory.
-        self._copies = len(self.envs) > 1
-        self._unproven = _PROVING_STEPS if self._copies else 0
+        # Observations are copied until the first steps have shown that envs share no memory. A batch of one cannot show
+        # it: the env may share its memory with that of another split.
+        self._copies = self._may_share
+        self._unproven = _PROVING_STEPS if len(self.envs) > 1 else 0
         for env, made in enumerate(envs):
             self._install(env, made)
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]

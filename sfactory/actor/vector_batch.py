@@ -34,6 +34,8 @@ from sfactory.messages import TRUE_OBJECTIVE
 class VectorEnvBatch(BaseBatch):
     """The N envs of one vector env; observations and rewards are arrays over N."""
 
+    _may_share = False  # a vector env has arrays of its own
+
     def __init__(self, env: VectorEnv) -> None:
         super().__init__([env], env.num_envs)
         self.observations: Any = None

@@ -15,7 +15,7 @@ from sfactory.config.flags import config_of, values_of
 from sfactory.config.resolve import DEFAULT, Resolved
 from sfactory.config.validation import find_problems
 
-Kind = Literal["vector", "continuous", "images"]  # of EnvSpec
+Kind = Literal["vector", "table", "continuous", "images"]  # of EnvSpec
 
 _SLOW_US = 5000.0
 _ENVS_OF_GPU = 32  # a forward pass on a GPU takes about as long for twice as many rows
@@ -36,9 +36,11 @@ _PPO: Mapping[str, object] = {
     "exploration_loss_coeff": 0.01,
     "max_grad_norm": 0.5,
 }
-# By kind: vector observations with discrete actions; Box actions; image observations.
+# By kind: vector observations with discrete actions; observations that are choices alone; Box actions; images.
 TASK_DEFAULTS: Mapping[Kind, Mapping[str, object]] = {
     "vector": _PPO,
+    # What is learned in one state says nothing of the others, so that each has to be explored.
+    "table": {**_PPO, "exploration_loss_coeff": 0.1},
     "continuous": {**_PPO, "exploration_loss_coeff": 0.0},
     "images": {**_PPO, "num_epochs": 2},  # with six, convolutions fit the data of each round, and learn less
 }

@@ -18,7 +18,7 @@ from sfactory.config.schema import ModelConfig
 from sfactory.errors import EnvError
 from sfactory.model.layers import ACTIVATIONS, GAINS, SpectralLinear
 from sfactory.model.precision import Conv2d, Linear, wide
-from sfactory.tensor_spec import Layout, ObsSpec, TensorSpec
+from sfactory.tensor_spec import PLAIN_STACKS, Layout, ObsSpec, TensorSpec, least_image_size
 
 Initialization = Literal["orthogonal", "xavier_uniform", "torch_default"]
 
@@ -157,11 +157,6 @@ def initialize(layer: nn.Linear | nn.Conv2d, how: Initialization, gain: float) -
         nn.init.zeros_(layer.bias)
 
 
-PLAIN_STACKS: dict[str, tuple[tuple[int, int, int], ...]] = {  # channels, kernel and stride of each convolution
-    "convnet_simple": ((32, 8, 4), (64, 4, 2), (128, 3, 2)),
-    "convnet_impala": ((16, 8, 4), (32, 4, 2)),  # Espeholt et al. 2018, the shallow network
-    "convnet_atari": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),  # Mnih et al. 2015
-}
 _RESIDUAL_CHANNELS = (16, 32, 32)
 _BLOCKS_PER_STAGE = 2
 
@@ -175,14 +170,6 @@ def as_image(leaf: Tensor, layout: Layout) -> Tensor:
     if layout == "thwc":
         return leaf.permute(0, 1, 4, 2, 3).flatten(1, 2)
     return leaf.flatten(1, 2) if layout == "tchw" else leaf
-
-
-def least_image_size(architecture: str) -> int:
-    """The smallest height and width of an image for which each convolution gets as many pixels as its kernel."""
-    size = 1
-    for _, kernel, stride in reversed(PLAIN_STACKS.get(architecture, ())):
-        size = (size - 1) * stride + kernel
-    return size
 
 
 class PlainStack(nn.Module):

@@ -10,7 +10,7 @@ from enum import Enum
 
 from sfactory.config.population_rules import best_count
 from sfactory.config.schema import PopulationConfig
-from sfactory.errors import EnvError, ExitCode
+from sfactory.errors import SFactoryError
 from sfactory.messages import TRUE_OBJECTIVE
 
 _log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def ranking_metric(metric: str, stats_avg: int, episodes: int, reported: Collect
     """The statistic to rank by if pbt_target_objective is ``metric``; None while too few episodes ended to know.
 
     stats_avg: how many episodes are enough. episodes: those so far, of all policies. reported: names of the extra
-    statistics in them. Raises EnvError if it is not reported; only for a true objective the reward is used instead.
+    statistics in them. Raises SFactoryError if it is not reported; for a true objective the reward is used instead.
     """
     if metric in BUILT_IN or metric in reported:
         return metric
@@ -85,6 +85,5 @@ def ranking_metric(metric: str, stats_avg: int, episodes: int, reported: Collect
     if metric == TRUE_OBJECTIVE:
         _log.info("%s (%s); policies are ranked by the reward", missing, known)
         return REWARD
-    error = EnvError(f"{missing}; {known}: choose one of these with --pbt_target_objective")
-    error.exit_code = ExitCode.FAULTS  # training has begun
-    raise error
+    # No EnvError, which would refuse a start: training has begun.
+    raise SFactoryError(f"{missing}; {known}: choose one of these with --pbt_target_objective")

@@ -50,6 +50,17 @@ def test_observations_in_a_shared_buffer_are_copied(
     assert caplog.text.count("same memory") == 1
 
 
+def test_envs_of_two_batches_that_share_a_buffer_do_not_see_each_other() -> None:
+    buffer = np.zeros(2, np.float32)
+    one, other = (EnvBatch([SharedBuffer(number, buffer, True)]) for number in range(2))
+    one.reset([1])
+    other.reset([2])
+    for step in range(1, 7):
+        one.step([0])
+        other.step([0])
+        assert [list(map(int, batch.observations[0])) for batch in (one, other)] == [[0, step], [1, step]]
+
+
 def test_observations_in_memory_of_their_own_are_not_copied_after_the_first_steps() -> None:
     envs = [SharedBuffer(number, np.zeros(2, np.float32), True) for number in range(3)]
     batch = EnvBatch(envs)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sfactory.config.population_rules import best_count
 from sfactory.config.schema import PopulationConfig
-from sfactory.errors import EnvError, ExitCode
+from sfactory.errors import ExitCode, SFactoryError
 from sfactory.messages import EpisodesDone
 from sfactory.pbt.ranking import Place, best_of, ranked, ranking_metric, relative_gap, standing
 from sfactory.report.policy_stats import PolicyStats
@@ -106,7 +106,7 @@ def test_metric_is_the_named_one_or_the_reward_for_want_of_a_true_objective(
 def test_metric_that_no_episode_reports_is_refused() -> None:
     missing = "pbt_target_objective=kils: none of the first 104 .*length, deaths, kills"
 
-    with pytest.raises(EnvError, match=missing) as caught:
+    with pytest.raises(SFactoryError, match=missing) as caught:
         ranking_metric("kils", 100, 104, ["kills", "deaths"])
 
     assert caught.value.exit_code is ExitCode.FAULTS

@@ -78,6 +78,7 @@ def test_actions_become_heads_in_order() -> None:
         (spaces.Box(0, 1, (0,), np.float32), CHOICE, "holds no numbers"),
         (spaces.Dict({"a/b": POINT, "a": spaces.Dict({"b": POINT})}), CHOICE, "have the path 'a/b'"),
         (POINT, spaces.Dict({"a/b": CHOICE, "a": spaces.Dict({"b": CHOICE})}), "have the path 'a/b'"),
+        (POINT, spaces.Dict({"a": spaces.MultiDiscrete([2, 3]), "a/0": CHOICE}), "have the path 'a/0'"),
     ],
 )
 def test_an_unsupported_space_is_refused_by_its_path(
@@ -99,6 +100,7 @@ def layout_of(space: spaces.Space, *flags: str) -> str:
         ((4, 84, 84), np.uint8, "chw"),
         ((72, 128, 3), np.uint8, "hwc"),
         ((84, 84), np.uint8, "hw"),
+        ((21, 79), np.uint8, "flat"),  # smaller than the convolutions of the default take
         ((4, 84, 84, 3), np.uint8, "thwc"),
         ((4, 3, 84, 84), np.uint8, "tchw"),
         ((7, 7, 3), np.uint8, "flat"),
@@ -180,3 +182,19 @@ def test_a_spec_survives_the_way_over_json(flags: dict[str, Any]) -> None:
 def test_what_is_no_plain_spec_is_refused(plain: object) -> None:
     with pytest.raises(ValueError, match="it is not the spec of an env"):
         EnvSpec.of_plain(plain)
+
+
+@pytest.mark.parametrize(
+    ("space", "actions", "kind"),
+    [
+        (spaces.Discrete(500), CHOICE, "table"),
+        (spaces.Tuple([spaces.Discrete(3), spaces.MultiDiscrete([2, 3])]), CHOICE, "table"),
+        (spaces.Dict(at=spaces.Discrete(3), speed=POINT), CHOICE, "vector"),
+        (spaces.Discrete(500), POINT, "continuous"),
+        (spaces.Dict(at=spaces.Discrete(3), eye=spaces.Box(0, 255, (64, 64, 3), np.uint8)), POINT, "images"),
+    ],
+)
+def test_the_kind_of_task_follows_from_what_is_seen_and_done(
+    space: spaces.Space, actions: spaces.Space, kind: str
+) -> None:
+    assert EnvSpec.of_spaces(space, actions).for_model(ModelConfig()).kind == kind
