@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -183,4 +184,7 @@ def raised_at(error: BaseException, everywhere: bool = False) -> str:
         frames = list(passed)
     if not frames:
         return ""
-    return f" (at {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name})"
+    name = frames[-1].filename
+    with contextlib.suppress(OSError):  # the current directory may have been removed
+        name = os.path.relpath(name)
+    return f" (at {name}:{frames[-1].lineno} in {frames[-1].name})"

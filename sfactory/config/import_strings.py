@@ -71,7 +71,10 @@ def find_object(reference: str) -> object:
 
 def import_current_directory() -> None:
     """Make the user's own modules importable, ahead of installed ones, as with ``python -m``."""
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # an env has removed it
+        return
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
 

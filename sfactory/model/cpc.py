@@ -177,6 +177,7 @@ class ActionInputs(nn.Module):
     their bounds and scaled to [-1, 1] where both bounds are finite."""
 
     _bounds: Tensor  # [4, sizes of all Boxes]: low, high, center, scale
+    _bounded: Tensor  # [sizes of all Boxes] bool
 
     def __init__(self, heads: tuple[ActionHead, ...]) -> None:
         super().__init__()
@@ -185,10 +186,11 @@ class ActionInputs(nn.Module):
         boxes = [head for head in heads if isinstance(head, BoxHead)]
         low = torch.tensor([bound for head in boxes for bound in head.low], dtype=torch.float32)
         high = torch.tensor([bound for head in boxes for bound in head.high], dtype=torch.float32)
-        has_range = torch.isfinite(high - low) & (high > low)
-        center = torch.where(has_range, 0.5 * (low + high), 0.0)
-        scale = torch.where(has_range, 0.5 * (high - low), 1.0)
+        bounded = torch.tensor([each for head in boxes for each in head.bounded], dtype=torch.bool)
+        center = torch.where(bounded, 0.5 * (low + high), 0.0)
+        scale = torch.where(bounded, 0.5 * (high - low), 1.0)
         # Not saved, since they follow from the spec.
+        self.register_buffer("_bounded", bounded, persistent=False)
         self.register_buffer("_bounds", torch.stack((low, high, center, scale)), persistent=False)
 
     def forward(self, actions: Actions) -> Tensor:
@@ -200,10 +202,10 @@ class ActionInputs(nn.Module):
                 choices = torch.arange(head.n, device=action.device)
                 pieces.append((action.unsqueeze(-1) == choices).float())
             else:
-                low, high, center, scale = self._bounds[:, column : column + head.size]
+                columns = slice(column, column + head.size)
+                low, high, center, scale = self._bounds[:, columns]
                 if head.squashed:
-                    bounded = torch.isfinite(high - low)
-                    action = torch.where(bounded, torch.tanh(action), action)
+                    action = torch.where(self._bounded[columns], torch.tanh(action), action)
                 pieces.append((torch.minimum(torch.maximum(action, low), high) - center) / scale)
                 column += head.size
         return torch.cat(pieces, dim=-1)

@@ -8,6 +8,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 
+from sfactory.config.import_strings import import_current_directory
 from sfactory.errors import (
     MOST_OF_REPORT,
     CheckpointError,
@@ -48,6 +49,18 @@ def test_place_where_foreign_code_raised_is_reported_unless_it_is_gymnasium_itse
 
     assert f"{Path(__file__).name}:" in raised_at(ours.value)
     assert raised_at(theirs.value) == ""
+
+
+def test_a_place_is_reported_although_the_current_directory_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(ZeroDivisionError) as raised:
+        _ = 1 // 0
+
+    assert f"{__file__}:" in raised_at(raised.value)
+    import_current_directory()
 
 
 @pytest.mark.parametrize(
