@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sfactory.actor.reward_shaping import RewardShaping
 from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
-from sfactory.errors import EnvError
+from sfactory.errors import SFactoryError
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.pbt.event_log import Event, Kind
@@ -64,7 +64,7 @@ class PbtDriver:
         self._objective: str | None = None
         self._turn: _Turn | None = None  # one at a time: a parent must not change while a child takes over from it
         self._last = -1  # the policy that had the last turn
-        self.failure: EnvError | None = None
+        self.failure: SFactoryError | None = None
         for policy in range(config.population.num_policies):
             member = population.members.get(policy)
             self._shape(policy, reward_shaping if member is None else member.reward_shaping)
@@ -97,7 +97,7 @@ class PbtDriver:
             episodes, reported = self._reports.episodes.episodes, self._reports.extra_names
             try:
                 self._objective = ranking_metric(self._target, self._stats_avg, episodes, reported)
-            except EnvError as error:
+            except SFactoryError as error:
                 self.failure = error
         return self._objective
 
