@@ -40,7 +40,7 @@ _PPO: Mapping[str, object] = {
 TASK_DEFAULTS: Mapping[Kind, Mapping[str, object]] = {
     "vector": _PPO,
     # What is learned in one state says nothing of the others, so that each has to be explored.
-    "table": {**_PPO, "exploration_loss_coeff": 0.1},
+    "table": {**_PPO, "exploration_loss_coeff": 0.05},
     "continuous": {**_PPO, "exploration_loss_coeff": 0.0},
     "images": {**_PPO, "num_epochs": 2},  # with six, convolutions fit the data of each round, and learn less
 }
