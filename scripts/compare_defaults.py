@@ -40,7 +40,7 @@ TASKS = {
     "FrozenLake-v1, not slippery": Task(
         "table", ("--env=FrozenLake-v1", '--env_kwargs={"is_slippery":false}'), 60_000, "1"
     ),
-    "Taxi-v4": Task("table", ("--env=Taxi-v4",), 1_000_000, "7.9"),
+    "Taxi-v4": Task("table", ("--env=Taxi-v4",), 400_000, "7.9"),
     "LunarLander-v3": Task("vector", ("--env=LunarLander-v3",), 200_000),
     "MiniGrid-Empty-8x8-v0": Task(
         "vector", ("--env=minigrid:MiniGrid-Empty-8x8-v0", "--ignore_obs_keys=mission"), 60_000, "0.96"
