@@ -52,7 +52,9 @@ NOT_RESUMED = _names(BenchmarkConfig) | NOT_SAVED | {"experiment", "train_dir"}
 
 
 # What runs did before these flags existed: the defaults are others, and the weights fit only this.
-BEFORE_FLAGS: Mapping[str, object] = MappingProxyType({"normalize_actions": False, "one_hot_max": 0})
+BEFORE_FLAGS: Mapping[str, object] = MappingProxyType(
+    {"normalize_actions": False, "one_hot_max": 0, "obs_layout": ("by_rank",)}
+)
 
 
 @dataclass(frozen=True)

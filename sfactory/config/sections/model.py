@@ -66,7 +66,8 @@ class ModelConfig:
         (),
         "how observations are read, as KEY=LAYOUT: flat (numbers), choices (integers that are names, one-hot or "
         "embedded), or an image: hw, hwc, chw, or a stack of images: thwc, tchw; by default Discrete observations are "
-        "choices, large uint8 arrays are images, and all else is flat",
+        "choices, large uint8 arrays are images, and all else is flat; by_rank alone, as in runs older than this flag: "
+        "all arrays of three dimensions are images",
     )
     one_hot_max: int = flag(
         1024,

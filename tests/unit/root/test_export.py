@@ -12,8 +12,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from sfactory import __version__, export
+from sfactory import __version__, enjoy, export
+from sfactory.config.flags import config_of
+from sfactory.config.resolve import read_command_line
+from sfactory.config.saved_config import BEFORE_FLAGS
+from sfactory.env.factory import EnvFactory
 from sfactory.errors import ExitCode
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.spec import EnvSpec
 from tests.support.saved_run import BANDIT, CONTEXTS, SPEC, TRUSTED, checkpoints, payload, save_run
 
 OUT = "weights.safetensors"
@@ -68,6 +74,53 @@ def test_a_checkpoint_with_the_spec_of_its_env_is_exported_without_the_env(capsy
     with safe_open("made.safetensors", "pt") as made, safe_open(OUT, "pt") as file:
         assert dict(file.metadata())["env_spec"] == dict(made.metadata())["env_spec"]
     assert load_file(OUT).keys() == load_file("made.safetensors").keys()
+
+
+OLDER = """
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+class Grid(gymnasium.Env):
+    observation_space = Dict({"grid": Box(0, 1, (36, 40, 3)), "grey": Box(0, 255, (36, 36), np.uint8)})
+    action_space = Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return {name: np.zeros(box.shape, box.dtype) for name, box in self.observation_space.items()}, {}
+
+    def step(self, action):
+        return self.reset()[0], 1.0, True, False, {}
+"""
+
+
+def test_a_run_older_than_the_flag_of_layouts_is_played_exported_and_resumed_as_it_was_trained(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("older_grids.py").write_text(OLDER)
+    env = EnvFactory("older_grids:Grid")()
+    # Then a float array of three dimensions was an image, and a grey image was numbers.
+    layouts = {"grid": "hwc", "grey": "flat"}
+    trained = config_of({"obs_layout": tuple(f"{key}={layout}" for key, layout in layouts.items())}).model
+    spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
+    save_run("older", env="older_grids:Grid", env_kwargs={}, encoder_mlp_layers=(512, 512), certainty=None)
+    weights = ActorCritic(spec.for_model(trained), trained).state_dict()
+    checkpoints("older").save({**payload(1.0), "model": weights}, train_step=7, env_steps=70)
+    file = Path("train_dir/older/config.json")
+    saved = json.loads(file.read_text())
+    for name in BEFORE_FLAGS:
+        del saved["config"][name]
+    file.write_text(json.dumps(saved))
+    of_run = ["--experiment=older", "--env=older_grids:Grid"]
+
+    assert enjoy.main([*of_run, "--max_num_episodes=1"]) == ExitCode.DONE
+    assert export.main([*of_run, f"--out={OUT}"]) == ExitCode.DONE
+
+    assert "1 of 1 episodes, mean return 1.000" in capsys.readouterr().err
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in load_file(OUT).items())
+    resumed = spec.for_model(read_command_line(of_run).config.model)
+    assert {key: tensor.layout for key, tensor in resumed.obs} == layouts
 
 
 @pytest.mark.parametrize(
