@@ -2,7 +2,8 @@
 
 NOTE [Layers]: a value comes from the strongest source that gives one. From strong to weak: command line, config file,
 the saved run that is resumed, defaults of the env family, defaults of the schema. Benchmarks and runs that restart
-under an old name resume nothing, so they have no saved run. A saved value that autotune chose keeps that source.
+under an old name resume nothing, so they have no saved run. A saved value that autotune chose keeps that source. Sizes
+that the user has not set are fitted to those that are.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from sfactory.config.env_families import EnvFamily, search_families
 from sfactory.config.env_names import env_name_of
 from sfactory.config.flags import Reading, all_flags, assigned, config_of, values_of
 from sfactory.config.help_text import train_help
+from sfactory.config.run_rules import fitted
 from sfactory.config.saved_config import (
     CONFIG_NAME,
     NOT_RESUMED,
@@ -105,6 +107,7 @@ def read_command_line(argv: Sequence[str]) -> Resolved:
     layers = _layers(line, file, saved, findings)
     values = {name: value for layer in layers.values() for name, value in layer.items()}
     sources = {name: source for source, layer in layers.items() for name in layer}
+    values |= fitted(values, {name for name, source in sources.items() if source not in (*_GIVEN, AUTOTUNE)})
     config = config_of(values)
     _check(config, saved, sources, findings)
     findings.problems += _untrusted(line, file, saved, values, sources)

@@ -6,6 +6,8 @@ import math
 import operator
 import os
 import re
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from sfactory.config.rule import Rule, excludes, is_default, multiple_of, needs, refuse, refused_where_collection_waits
 from sfactory.config.schema import Config
@@ -56,6 +58,34 @@ def rounds_misfit(config: Config, agents: int) -> str | None:
         f"(num_workers x num_envs_per_worker{many} x rollout), so the policy lag could not be 0: nearest is batch_size "
         f"{sizes}"
     )
+
+
+def fitted(values: Mapping[str, Any], free: Collection[str]) -> dict[str, int]:
+    """New values for sizes in ``free``, which the user has not set, that do not fit the others.
+
+    batch_size becomes a multiple of rollout and, in a synchronous run, datasets whole rounds (see ``rounds_misfit``);
+    worker_num_splits becomes a divisor of num_envs_per_worker, or that a multiple of it.
+    """
+    names = (
+        "rollout",
+        "batch_size",
+        "num_batches_per_epoch",
+        "num_workers",
+        "num_envs_per_worker",
+        "worker_num_splits",
+    )
+    rollout, batch, batches, workers, envs, splits = sizes = [values[name] for name in names]
+    if min(sizes) < 1:  # refused anyway
+        return {}
+    if "worker_num_splits" in free:
+        splits = math.gcd(envs, splits)
+    elif "num_envs_per_worker" in free:
+        envs = math.ceil(envs / splits) * splits
+    if "batch_size" in free:
+        unit = rollout if values["async_rl"] else math.lcm(workers * envs * rollout, batches * rollout) // batches
+        batch = max(1, round(batch / unit)) * unit
+    new = {"batch_size": batch, "num_envs_per_worker": envs, "worker_num_splits": splits}
+    return {name: value for name, value in new.items() if value != values[name]}
 
 
 RUN_RULES = (

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from sfactory.config.flags import config_of, values_of
 from sfactory.config.resolve import DEFAULT, Resolved
+from sfactory.config.run_rules import fitted
 from sfactory.config.validation import find_problems
 
 Kind = Literal["vector", "table", "continuous", "images"]  # of EnvSpec
@@ -74,6 +75,7 @@ def with_task_defaults(resolved: Resolved, kind: Kind, step_us: float | None, on
     before = values_of(config)
     if "batch_size" in chosen:
         chosen["batch_size"] = _batch_size(before | chosen)
+    chosen |= fitted(before | chosen, {name for name, source in sources.items() if source == DEFAULT})
     while chosen:
         config = config_of(before | chosen)
         clashing = chosen.keys() & {

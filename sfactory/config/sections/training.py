@@ -14,7 +14,7 @@ class LearnerConfig:
 
     batch_size: int = flag(
         1024,
-        "agent steps in a minibatch; a multiple of rollout",
+        "agent steps in a minibatch; a multiple of rollout, to which defaults are rounded",
         ge=1,
         mutable=Mutable(0.25, 4.0, How.DOUBLE, on="pbt_optimize_batch_size", relative=True),
     )

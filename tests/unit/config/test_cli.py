@@ -233,6 +233,43 @@ def test_a_benchmark_and_a_restarted_run_take_over_nothing(more: str) -> None:
     assert read(PLAIN_ENV, "--experiment=old", more).warnings == []
 
 
+@pytest.mark.parametrize(
+    ("argv", "fitted"),
+    [
+        (["--rollout=48"], {"batch_size": 1008}),
+        (["--rollout=2000"], {"batch_size": 2000}),
+        (["--rollout=48", "--task_defaults=False"], {"batch_size": 1008}),
+        (["--worker_num_splits=3"], {"num_envs_per_worker": 3}),
+        (["--num_envs_per_worker=3"], {"worker_num_splits": 1}),
+        (["--async_rl=False", "--num_workers=3"], {"batch_size": 960}),  # 5 rounds of 3 x 2 envs x 32 steps
+        (
+            ["--env=CartPole-v1", "--rollout=48", "--worker_num_splits=3"],
+            {"batch_size": 1008, "num_envs_per_worker": 33},
+        ),
+    ],
+)
+def test_sizes_that_were_not_typed_fit_those_that_were(argv: list[str], fitted: dict[str, int]) -> None:
+    resolved = save_run(*(argv if "--env=CartPole-v1" in argv else [PLAIN_ENV, *argv]))
+
+    values = values_of(resolved.config)
+    assert {name: values[name] for name in fitted} == fitted
+    assert {"command line"}.isdisjoint(resolved.sources[name] for name in fitted)
+    again = read("--experiment=old", "--rollout=50")
+    assert again.config.learner.batch_size % 50 == 0
+
+
+def test_sizes_that_were_typed_and_do_not_fit_are_refused() -> None:
+    both = ["--rollout=48", "--batch_size=1024"]
+    expected = "--batch_size=1024: must be a multiple of rollout (48): nearest are 1008 and 1056"
+
+    assert refused(PLAIN_ENV, *both) == refused(PLAIN_ENV, *both, "--task_defaults=False") == [expected]
+    assert refused(PLAIN_ENV, "--rollout=0") == ["--rollout=0: must be at least 1"]
+    save_run(PLAIN_ENV, "--batch_size=1024")
+    assert refused("--experiment=old", "--rollout=48") == [
+        f"{expected} (this value comes from: given at an earlier start)"
+    ]
+
+
 def test_a_tuned_run_keeps_autotune_as_the_source_of_its_settings() -> None:
     save_run("--env=CartPole-v1", "--num_workers=7", "--num_envs_per_worker=6", num_workers="autotune")
     Path("flags.yaml").write_text("rollout: 8\n")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from sfactory.config.flags import values_of
@@ -15,6 +13,7 @@ from sfactory.config.task_defaults import (
     wants_task_defaults,
     with_task_defaults,
 )
+from sfactory.config.validation import check
 
 ENV = "--env=sfactory_envs.synthetic.bandit:Bandit"
 TWO_ACTORS = "--num_workers=2"
@@ -31,19 +30,29 @@ def test_flags_that_were_not_set_get_the_defaults_of_the_kind(kind: Kind) -> Non
     assert {resolved.sources[name] for name in TASK_DEFAULTS[kind].keys() - {"num_epochs"}} == {f"task: {kind}"}
 
 
-@pytest.mark.parametrize(
-    ("words", "left_out"), [(["--rollout=48"], "batch_size"), (["--worker_num_splits=3"], "num_envs_per_worker")]
-)
-def test_a_default_that_clashes_with_what_was_set_is_left_out(words: list[str], left_out: str) -> None:
-    # The schema's own default clashes with it, too.
-    own = {"batch_size": "--batch_size=48", "num_envs_per_worker": "--num_envs_per_worker=3"}
-    resolved = read_command_line([ENV, *words, own[left_out]])
-    sources = {**resolved.sources, left_out: DEFAULT}
+def test_defaults_that_clash_with_what_was_set_are_left_out() -> None:
+    resolved = with_task_defaults(read_command_line([ENV, "--microbatch_size=512"]), "vector", None)
 
-    resolved = with_task_defaults(dataclasses.replace(resolved, sources=sources), "vector", None)
-
-    assert resolved.sources[left_out] == DEFAULT
+    assert {resolved.sources[name] for name in ("batch_size", "rollout", "with_vtrace")} == {DEFAULT}
     assert resolved.sources["learning_rate"] == "task: vector"
+    assert check(resolved.config) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "fitted"),
+    [
+        ("--num_workers=2 --rollout=48", "batch_size", 240),
+        ("--num_workers=2 --worker_num_splits=3", "num_envs_per_worker", 18),
+        ("--num_workers=2 --num_envs_per_worker=5", "worker_num_splits", 1),
+        ("--async_rl=False --num_workers=3", "batch_size", 384),  # 8 of them are a round of 3 x 16 envs x 64 steps
+    ],
+)
+def test_defaults_of_sizes_fit_what_was_set(words: str, name: str, fitted: int) -> None:
+    resolved = with_task_defaults(read_command_line([ENV, *words.split()]), "vector", None)
+
+    assert values_of(resolved.config)[name] == fitted
+    assert resolved.sources["rollout"] in ("task: vector", "command line")
+    assert check(resolved.config) == []
 
 
 @pytest.mark.parametrize(("actors", "batch_size"), [(1, 256), (2, 256), (3, 512), (16, 2048), (64, 2048)])
