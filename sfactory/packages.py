@@ -27,6 +27,25 @@ EXTRAS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+# What pip calls packages of envs for which there is no extra, by their modules.
+_OTHERS: Mapping[str, str] = MappingProxyType({"highway_env": "highway-env", "minatar": "minatar"})
+_ROADS = ("exit", "highway", "intersection", "lane-keeping", "merge", "parking", "racetrack", "roundabout", "two-way")
+# The module that registers ids with this beginning when it is imported; MinAtar has an entry point for that.
+_REGISTERING: Mapping[str, str] = MappingProxyType(
+    {
+        "BabyAI-": "minigrid",
+        "MinAtar/": "minatar",
+        "MiniGrid-": "minigrid",
+        "Vizdoom": "vizdoom.gymnasium_wrapper",
+        **dict.fromkeys((f"{road}-" for road in _ROADS), "highway_env"),
+    }
+)
+
+
+def registering_module(env_id: str) -> str:
+    """The module that registers an id of a known package; "" for other ids."""
+    return next((module for start, module in _REGISTERING.items() if env_id.startswith(start)), "")
+
 
 def install_command(extra: str) -> str:
     """``pip install`` with this extra: of the folder that sfactory runs from, or of the installed package."""
@@ -37,9 +56,11 @@ def install_command(extra: str) -> str:
 
 
 def install_advice(module: str) -> str:
-    """``; run: pip install ...`` if an extra has ``module``, else ""."""
-    extra = EXTRAS.get(module.partition(".")[0])
-    return f"; run: {install_command(extra)}" if extra else ""
+    """``; run: pip install ...`` if the package of ``module`` is known, else ""."""
+    package = module.partition(".")[0]
+    if package in EXTRAS:
+        return f"; run: {install_command(EXTRAS[package])}"
+    return f"; run: pip install {_OTHERS[package]}" if package in _OTHERS else ""
 
 
 def env_plugin(namespace: str | None) -> metadata.EntryPoint | None:

@@ -23,7 +23,7 @@ from sfactory.config.rule import Rule, refuse
 from sfactory.config.run_rules import RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
 from sfactory.config.training_rules import LEARNING_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
-from sfactory.packages import env_plugin, install_advice
+from sfactory.packages import env_plugin, install_advice, registering_module
 
 RULES = (
     *RUN_RULES,
@@ -167,6 +167,12 @@ def _gymnasium_id_problem(name: str) -> str | None:
         return f"{unknown}; give a Gymnasium id such as CartPole-v1, a family name, or module:function"
     if (version is None and find_highest_version(namespace, bare) is not None) or env_plugin(namespace) is not None:
         return None
+    if module := registering_module(name):
+        package = module.partition(".")[0]
+        if _find_top_module(package) is not None:
+            return f"{module} registers it when it is imported: give --env={module}:{name}"
+        then = "" if package == "minatar" else f", then give --env={module}:{name}"
+        return f"the package {package}, which registers it, is not installed{install_advice(package)}{then}"
     versions = [known.id for known in registry.values() if (known.namespace, known.name) == (namespace, bare)]
     if versions:
         return f"this version is not registered; there are {', '.join(versions)}"

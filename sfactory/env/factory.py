@@ -236,11 +236,13 @@ class EnvFactory:
         except BaseException as error:
             listed = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
             call = f"{maker.title}({listed})" if maker.own_parameters else maker.title
-            where = raised_at(error)
+            what, where = named(error), raised_at(error)
             if isinstance(cause := error.__cause__, ImportError):  # behind Gymnasium's DependencyNotInstalled
-                where = f" (cause: {named(cause)}){install_advice(missing_module(cause))}"
+                if advice := install_advice(missing_module(cause)):  # then Gymnasium's own is left out
+                    what = type(error).__name__
+                where = f" (cause: {named(cause)}){advice}"
             fits = "; do --env_kwargs fit its parameters?" if isinstance(error, TypeError) and self.kwargs else ""
-            raise self._error(f"{call} raised {named(error)}{where}{fits}") from error
+            raise self._error(f"{call} raised {what}{where}{fits}") from error
 
     def _vector_env(self, maker: Maker, kwargs: Mapping[str, object]) -> VectorEnv:
         import gymnasium

@@ -96,6 +96,34 @@ def test_unknown_environment_names_are_refused_with_advice(name: str, expected: 
     assert expected in problem
 
 
+@pytest.mark.parametrize(
+    ("name", "command", "then"),
+    [
+        ("MiniGrid-Empty-8x8-v0", "[minigrid]", "--env=minigrid:MiniGrid-Empty-8x8-v0"),
+        ("BabyAI-GoToObj-v0", "[minigrid]", "--env=minigrid:BabyAI-GoToObj-v0"),
+        ("VizdoomBasic-v1", "[vizdoom]", "--env=vizdoom.gymnasium_wrapper:VizdoomBasic-v1"),
+        ("merge-v0", "pip install highway-env", "--env=highway_env:merge-v0"),
+        ("highway-fast-v0", "pip install highway-env", "--env=highway_env:highway-fast-v0"),
+        ("MinAtar/Breakout-v1", "pip install minatar", ""),
+        ("highway_env:merge-v0", "pip install highway-env", ""),
+    ],
+)
+def test_an_id_of_a_well_known_package_says_what_to_install_and_what_to_type(
+    name: str, command: str, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sfactory.config.validation._find_top_module", lambda package: None)
+    (missing,) = check_env_name(name)
+    assert "; run: pip install " in missing
+    assert command in missing
+    assert missing.count("--env=") == (2 if then else 1)
+    assert then in missing
+
+    monkeypatch.setattr("sfactory.config.validation._find_top_module", lambda package: object())
+    if then:
+        (installed,) = check_env_name(name)
+        assert installed.endswith(f" registers it when it is imported: give {then}")
+
+
 def test_known_environments_and_modules_are_found_without_being_executed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
