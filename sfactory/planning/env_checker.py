@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from sfactory.env.conversion import NOT_FINITE, BlockWriter, ObsWriter
 from sfactory.env.multi_agent import AgentsEnv, BadAgents
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents
 from sfactory.env.vector import VectorEnv, autoreset_mode, single_spaces
-from sfactory.errors import EnvError
+from sfactory.errors import EnvError, named
 from sfactory.spec import EnvSpec
 
 NUM_VECTOR_ENVS = 2  # the fewest for which one env differs from several
@@ -35,7 +36,7 @@ def check_env(env: gymnasium.Env[Any, Any], name: str) -> EnvSpec:
         spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
         writer = ObsWriter(spec, env.observation_space)
         form = f"reset() must return (observation, info dict){_GYMNASIUM}"
-        obs, info = _tuple(env.reset(seed=0), 2, form)
+        obs, info = _tuple(_first_reset(env), 2, form)
         _require(isinstance(info, dict), form)
         _check_observations(writer, [obs], 1, "reset()")
         (action,) = _some_actions(spec, action_reader(env.action_space, spec.actions), 1)
@@ -55,7 +56,7 @@ def check_vector_env(env: VectorEnv, name: str) -> EnvSpec:
         autoreset_mode(env)
         writer = BlockWriter(spec, obs_space)
         form = f"reset() must return (observations, infos dict){_GYMNASIUM}"
-        observations, infos = _tuple(env.reset(seed=0), 2, form)
+        observations, infos = _tuple(_first_reset(env), 2, form)
         _require(isinstance(infos, dict), form)
         _check_observations(writer, observations, size, "reset()")
         step = env.step(_some_actions(spec, block_reader(action_space, spec.actions), size))
@@ -97,8 +98,23 @@ def _require(holds: bool, problem: str) -> None:
         raise EnvError(problem)
 
 
+def _first_reset(env: Any) -> Any:
+    """What ``env.reset(seed=0)`` returns; raises EnvError if it takes no seed, or no options of wrappers."""
+    try:
+        return env.reset(seed=0)
+    except TypeError as error:
+        if re.search(r"reset\(\) got an unexpected keyword argument '(seed|options)'", str(error)) is None:
+            raise
+        raise EnvError(
+            f"{named(error)}, as in the old gym; Gymnasium's interface is reset(self, *, seed=None, options=None), and "
+            "begins with super().reset(seed=seed)"
+        ) from error
+
+
 def _tuple(value: Any, size: int, problem: str) -> tuple[Any, ...]:
     """``value``, which has to be a tuple of ``size``."""
+    if isinstance(value, tuple) and (len(value), size) == (4, 5):
+        problem += "; it returns four, as in the old gym: its done is terminated, or truncated at a limit of time"
     _require(isinstance(value, tuple) and len(value) == size, problem)
     result: tuple[Any, ...] = value
     return result
@@ -130,7 +146,7 @@ def _some_actions(spec: EnvSpec, read: Callable[[dict[str, Any]], Any], size: in
 def _check_parallel(agents: ParallelAgents, spec: EnvSpec) -> None:
     env: Any = agents.env
     form = f"reset() must return (dict of observations, dict of infos){_PARALLEL}"
-    observations, _ = _tuple(env.reset(seed=0), 2, form)
+    observations, _ = _tuple(_first_reset(env), 2, form)
     _require(isinstance(observations, Mapping), form)
     _require(bool(env.agents), "no agent is in the env's agents after reset()")
     known = list(env.possible_agents)
@@ -155,7 +171,7 @@ def _require_known(part: Mapping[Any, Any], known: Sequence[Any], what: str) -> 
 
 def _check_listed(agents: ListedAgents, spec: EnvSpec) -> None:
     env: Any = agents.env
-    reset = _tuple(env.reset(seed=0), 2, f"reset() must return (list of observations, list of infos){_LISTED}")
+    reset = _tuple(_first_reset(env), 2, f"reset() must return (list of observations, list of infos){_LISTED}")
     _require_lists(("observations", "infos"), reset, spec, "reset()")
     actions = _some_actions(spec, action_reader(agents.action_space, spec.actions), spec.num_agents)
     step = _tuple(env.step(actions), 5, f"step() must return five lists{_LISTED}")

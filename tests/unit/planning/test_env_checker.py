@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import gymnasium
 import gymnasium.spaces as spaces
 import numpy as np
 import pytest
@@ -42,6 +43,30 @@ class OddEnv(ScriptedEnv):
             "step dtype": (step[0].astype(complex), *step[1:]),
             "reward": (step[0], "much", *step[2:]),
         }.get(self._what, step)
+
+
+class OldEnv(ScriptedEnv):
+    """As an env of the old gym."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__([])
+
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()[0]
+
+
+class SeededEnv(OldEnv):
+    """As an env of the last old gym."""
+
+    def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
+class LimitedEnv(gymnasium.wrappers.TimeLimit[Any, Any]):
+    """Passes options on."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(SeededEnv(what), 5)
 
 
 class OddParallel(CountingParallel):  # type: ignore[misc]
@@ -141,10 +166,15 @@ FLAWS = {
         "text space": "observation space 'obs' is a Text",
         "reset alone": "reset() must return (observation, info dict)",
         "reset shape": "reset(): observation 'obs' has shape (3,)",
-        "four": "step() must return (observation, reward, terminated, truncated, info)",
+        "four": "step() must return (observation, reward, terminated, truncated, info); it returns four, as in the old",
         "step dtype": "step(): observation 'obs' has shape (1,) and dtype complex",
         "reward": "the reward 'much', which is no number",
     },
+    "OldEnv": {
+        "no seed": "'seed', as in the old gym; Gymnasium's interface is reset(self, *, seed=None, options=None)"
+    },
+    "SeededEnv": {"no info": "reset() must return (observation, info dict), as Gymnasium's interface has it"},
+    "LimitedEnv": {"no options": "'options', as in the old gym; Gymnasium's interface is reset(self, *, seed=None"},
     "OddParallel": {
         "empty": "the env's possible_agents is empty",
         "reset alone": "reset() must return (dict of observations, dict of infos), as PettingZoo's parallel interface",
