@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 from sfactory.clock import now
 from sfactory.config.argv import words_of
 from sfactory.config.resolve import Resolved, read_command_line
-from sfactory.errors import ConfigError, ExitCode
+from sfactory.errors import ConfigError, ExitCode, Refused
 from sfactory.experiment.summary import Result, Summary
-from sfactory.process.signals import Interrupted, Interrupts, set_process_name, signals_held_back
+from sfactory.process.command import importing_torch
+from sfactory.process.signals import Interrupted, Interrupts, set_process_name
 from sfactory.system.cores import NATIVE, set_for_children
 from sfactory.system.streams import open_standard_streams
 
@@ -69,14 +70,20 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
         SFactoryError: the run was refused or has failed; its ``exit_code`` is the command's. An ObserverFailed has the
             exception of ``on_report`` as its cause.
     """
+    try:
+        return _checked_run(flags, on_report)
+    except Refused as error:
+        raise error.with_traceback(None) from error.__cause__  # what to do is to be seen, not where it was noticed
+
+
+def _checked_run(flags: Mapping[str, object] | Sequence[str], on_report: OnReport | None) -> RunResult:
     _require_suitable_process()
     arguments = _arguments(flags)
     resolved = read_command_line(arguments)
     if resolved.config.benchmark.benchmark:
         raise ConfigError(["--benchmark=True: sfactory.run trains; python -m sfactory.train measures"])
-    # Imports torch, so a mistyped flag is reported before, and the environment variables are set. A signal that raises
-    # while torch is imported may end the process without a message.
-    with signals_held_back():
+    # Only now, so that a mistyped flag is reported before, and the environment variables are set.
+    with importing_torch(f"starting {resolved.config.run.env}"):
         from sfactory.runner.session import Session  # noqa: F401
 
     interrupts = Interrupts()
@@ -154,6 +161,8 @@ def _require_suitable_process() -> None:
             f"processes of a run import the program that starts it, and {file} is no file; save the program, and type "
             "python and the name of its file"
         )
+    elif file is not None and getattr(main, "__spec__", None) is None and b"__name__" not in Path(file).read_bytes():
+        problem = f"processes of a run import the script that starts it; {_UNDER_GUARD}"
     elif process.daemon:
         problem = "sfactory.run starts processes, and this daemonic one may not; start it with daemon=False"
     if problem:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from sfactory.clock import Every
 from sfactory.config.enjoy import EnjoyConfig, read_enjoy_line
-from sfactory.process.command import Command
-from sfactory.process.signals import Interrupted, Interrupts, signals_held_back
+from sfactory.process.command import Command, importing_torch
+from sfactory.process.signals import Interrupted, Interrupts
 
 if TYPE_CHECKING:
     from sfactory.experiment.saved_policy import SavedPolicy
@@ -36,9 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _enjoy(config: EnjoyConfig, interrupts: Interrupts) -> str:
     """Play as ``config`` says, and close the env; returns the line for stdout."""
-    # Imported only now, so that a mistyped flag is reported at once. A signal that raises inside an import of torch may
-    # end the process without a message.
-    with signals_held_back():
+    # Imported only now, so that a mistyped flag is reported at once.
+    with importing_torch(f"playing {config.experiment}"):
         from sfactory.experiment.saved_policy import SavedPolicy
         from sfactory.play.play_session import play_session
         from sfactory.play.player import result_line

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from sfactory.config.commands import ExportConfig, read_export_line
-from sfactory.process.command import Command
-from sfactory.process.signals import signals_held_back
+from sfactory.process.command import Command, importing_torch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,9 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _export(config: ExportConfig) -> str:
-    # Imported only now, so that a mistyped flag is reported at once. A signal that raises inside an import of torch may
-    # end the process without a message.
-    with signals_held_back():
+    # Imported only now, so that a mistyped flag is reported at once.
+    with importing_torch(f"exporting {config.experiment}"):
         from sfactory.experiment.saved_policy import export
 
     return export(config)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sfactory.clock import now
 from sfactory.errors import ExitCode
-from sfactory.process.command import Command, train_command
+from sfactory.process.command import Command, importing_torch, train_command
 from sfactory.process.signals import signals_held_back
 from sfactory.system.cores import set_for_children
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sfactory.experiment.summary import Result, Summary
 
 _STARTED_AT = now()
+_REFUSED = " (this start was refused; nothing that is saved has changed)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,13 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         resolved = read_command_line(arguments)
         # Imported only now, so that a mistyped flag is reported at once. torch comes with the session, while the fork
-        # server imports it too; torch calls Python from C++ that ends the process if a signal raises.
-        with signals_held_back():
+        # server imports it too.
+        with importing_torch(f"starting {resolved.config.run.env}"):
             from sfactory.process.spawn import Spawner
 
-        spawner = Spawner()
-        spawner.open()
-        with signals_held_back():
+            spawner = Spawner()
+            spawner.open()
             from sfactory.runner.session import Session
 
         logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", datefmt="%H:%M:%S")
@@ -73,9 +73,10 @@ class _TrainCommand(Command):
 
     def on_failure(self, cause: str) -> None:
         """Say how to try again, unless it would be refused again."""
-        self._print_end("failed", cause, can_resume=self.exit_code != ExitCode.REFUSED)
+        refused = self.exit_code == ExitCode.REFUSED
+        self._print_end("failed", cause, can_resume=not refused, note=_REFUSED if refused else "")
 
-    def _print_end(self, status: Result, cause: str, can_resume: bool) -> Summary | None:
+    def _print_end(self, status: Result, cause: str, can_resume: bool, note: str = "") -> Summary | None:
         """Print the RESULT line with what an earlier session of the run has reached; returns its summary."""
         from sfactory.config.resolve import resumed_dir
         from sfactory.experiment.run_dir import saved_env_steps
@@ -83,15 +84,19 @@ class _TrainCommand(Command):
 
         run_dir = resumed_dir(self._arguments)  # None for a benchmark or a fresh run
         earlier = None if run_dir is None else Summary.read(run_dir / "summary.json")
-        saved = 0 if run_dir is None else saved_env_steps(run_dir)  # of a session that was killed
+        saved = 0 if run_dir is None else saved_env_steps(run_dir)
+        steps = saved if earlier is None else earlier.env_steps
+        if earlier is not None and not earlier.policies:
+            steps = max(steps, saved)  # a session that was killed has left no summary
         line = result_line(
             status,
-            env_steps=saved if earlier is None else earlier.env_steps,
+            env_steps=steps,
             return_mean=None if earlier is None else earlier.episode_return_mean,
             resume_command=train_command(self._arguments) if can_resume else "",
             cause=cause,
+            saved_env_steps=saved if can_resume else None,
         )
-        print(line, file=sys.stderr, flush=True)
+        print(line + note, file=sys.stderr, flush=True)
         return earlier
 
 

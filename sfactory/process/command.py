@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Self
 
+from sfactory import __version__
 from sfactory.config.flags import all_flags, assigned
 from sfactory.config.saved_config import OF_ONE_START, OF_TUNING
 from sfactory.config.trust import TRUST
 from sfactory.errors import MOST_OF_REPORT, ConfigError, ExitCode, Refused, SFactoryError, clean, named, traceback_of
-from sfactory.process.signals import Interrupted, Interrupts, set_process_name, stdout_to_stderr
+from sfactory.process.signals import (
+    Interrupted,
+    Interrupts,
+    set_process_name,
+    signals_held_back,
+    stdout_to_stderr,
+)
 from sfactory.system.streams import open_standard_streams
 
 _NOT_REPEATED = OF_ONE_START - {TRUST}  # a run needs its code whenever it is resumed
@@ -91,6 +99,19 @@ class Command:
         """Called at the end of a failure. ``cause``: what was raised, where only a traceback was printed."""
         if cause:
             print(f"error: {cause}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def importing_torch(doing: str) -> Iterator[None]:
+    """For imports, which take seconds: a line says so, and what the command is ``doing``.
+
+    A signal is answered by a line, and handled when the block ends: one that raises inside an import of torch may end
+    the process without a message, as torch calls Python from C++.
+    """
+    takes = "" if "torch" in sys.modules else " (importing torch takes some seconds)"
+    print(f"sfactory {__version__}: {doing}{takes}", file=sys.stderr, flush=True)
+    with signals_held_back("torch is imported"):
+        yield
 
 
 def train_command(arguments: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 
 from sfactory.clock import now
 from sfactory.errors import Passing
+from sfactory.system.streams import say_at_once
 
 # Batch systems send the last two before they kill: at a limit of the job, or of CPU time, which the kernel sends, too.
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2, signal.SIGXCPU)
@@ -149,23 +150,33 @@ os.register_at_fork(after_in_child=_in_forked)
 
 
 @contextlib.contextmanager
-def signals_held_back() -> Iterator[None]:
+def signals_held_back(awaited: str = "") -> Iterator[None]:
     """Handle signals for main only when the block ends. For the main thread.
 
     They are blocked, and processes started inside inherit that, so a signal to the group does not end them. That alone
     holds nothing back here: the kernel gives a signal to any thread that does not block it, such as those of BLAS, and
     Python then runs its handler in the main thread. So the handlers are exchanged, too, except those that were not set
     by Python, which could not be restored, and ignored ones: programs started inside are to ignore the same.
+
+    awaited: what happens inside, if it takes seconds. Then signals are not blocked, and each is answered by a line.
     """
     heard: list[int] = []
+
+    def hear(signum: int, frame: FrameType | None) -> None:
+        if awaited and signum not in heard:
+            say_at_once(f"{signal.Signals(signum).name} is handled when {awaited}")
+        heard.append(signum)
+
     found = {signum: signal.getsignal(signum) for signum in _not_ignored()}
     handlers = {signum: handler for signum, handler in found.items() if handler is not None}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_MAIN)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, () if awaited else FOR_MAIN)
     try:
         for signum in handlers:
-            signal.signal(signum, lambda signum, _frame: heard.append(signum))
+            signal.signal(signum, hear)
+            signal.siginterrupt(signum, False)  # code in C goes on as if nothing had come
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, FOR_MAIN)
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -67,6 +67,16 @@ def unblocked(number: int) -> int:
     return os.dup(number)
 
 
+def say_at_once(line: str) -> None:
+    """Write a line to stderr out of the handler of a signal: past Python's buffer, and without waiting for a reader."""
+    with contextlib.suppress(OSError):
+        fd = unblocked(2)
+        try:
+            os.write(fd, f"{line}\n".encode())
+        finally:
+            os.close(fd)
+
+
 class _Bounded(io.RawIOBase):
     """Writes to a descriptor of this process. A reader that has gone is no error, and nor is a full disk on stderr.
 

@@ -93,7 +93,7 @@ ENVS = [
     ("--experiment=strange", "only train_dir/strange/config.json names this code", "add --env=failing_module:make, or"),
 ]
 CASES = [(f"--env=CartPole-v1 {flags}", *texts) for flags, *texts in FLAGS] + ENVS
-SAVED = {"old": 5000, "damaged": 700}  # env steps of the earlier runs
+SAVED = {"old": 9000, "damaged": 700}  # env steps of the earlier runs
 DEEP = '{"gamma": ' * 10_000
 AS_A_COMMAND = [CASES[1], ENVS[6]]
 
@@ -115,10 +115,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     old = config_of({"env": "CartPole-v1", "encoder_mlp_layers": (64, 64), "nonlinearity": "tanh"})
     write_config(folder / "train_dir" / "old", old, {})
     write_config(folder / "train_dir" / "strange", config_of({"env": "failing_module:make"}), {})
-    Summary("interrupted", SAVED["old"], 1, 1, 9.0).write(folder / "train_dir" / "old" / "summary.json")
-    (folder / "train_dir" / "damaged" / "checkpoint_p0").mkdir()  # of a run that was killed before it had a summary
-    for steps in (600, SAVED["damaged"]):
-        (folder / "train_dir" / "damaged" / "checkpoint_p0" / f"checkpoint_000000010_{steps}.pth").touch()
+    # Both were killed: one before it had a summary, the other in a later session than the one of its summary.
+    Summary("interrupted", 5000, 1, 1, 9.0).write(folder / "train_dir" / "old" / "summary.json")
+    for run, newest in SAVED.items():
+        (folder / "train_dir" / run / "checkpoint_p0").mkdir()
+        for steps in (600, newest):
+            (folder / "train_dir" / run / "checkpoint_p0" / f"checkpoint_000000010_{steps}.pth").touch()
     (folder / "train_dir" / "damaged" / "config.json").write_text('{"format_version": 1, ')
     return folder
 
@@ -146,7 +148,7 @@ def test_bad_command_line_is_refused_with_advice(case: tuple[str, ...], folder: 
     assert stdout.read_text() == ""
     *lines, result = errors.splitlines()
     saved = next((steps for run, steps in SAVED.items() if f"--experiment={run}" in argv), 0)
-    assert re.fullmatch(rf"RESULT failed env_steps={saved} return=\S+", result), errors
+    assert re.fullmatch(rf"RESULT failed env_steps={saved} return=\S+ \(this start was refused; .*\)", result), errors
     assert any(line.startswith("error: ") for line in lines)
     assert len(lines) == len(set(lines)), errors
     assert processes.eventually(lambda: not marked(run_id), CLEAN_S)

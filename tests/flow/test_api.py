@@ -167,9 +167,11 @@ def test_script_that_runs_at_its_import_is_refused_with_advice(script: Script, f
     _, err = program.communicate(timeout=100)
 
     assert program.returncode == 1
-    assert 'put what that script does under if __name__ == "__main__":' in err.splitlines()[-1]
+    assert err.splitlines()[-1].endswith('; put what it does under if __name__ == "__main__":')
     assert err.count("Traceback") == 1
-    assert "--env" not in err  # it is not to blame
+    assert err.count(", line ") == 2  # that of the script, and the one that refuses
+    assert "--env" not in err  # it is not to blame, and nothing was started
+    assert "sfactory 0" not in err
 
 
 def test_program_from_stdin_is_refused_with_advice(flags: Flags) -> None:

@@ -69,6 +69,18 @@ def test_a_later_signal_and_another_one_are_second_signals(
     assert (interrupts.count, interrupts.exit_code) == (2, 130)
 
 
+def test_a_signal_while_torch_is_imported_is_answered_at_once_and_handled_afterwards(
+    interrupts: Interrupts, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with signals_held_back("torch is imported"):
+        for _ in range(2):
+            send(signal.SIGTERM)
+        assert capfd.readouterr().err == "SIGTERM is handled when torch is imported\n"
+        assert interrupts.count == 0
+
+    assert (interrupts.count, interrupts.signum) == (1, signal.SIGTERM)
+
+
 def ignored_by(*command: str) -> set[int]:
     """Signals for main that a command ignores which prints /proc/self/status."""
     status = subprocess.check_output([*command, "/proc/self/status"], text=True, restore_signals=False)

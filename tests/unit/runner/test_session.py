@@ -46,7 +46,7 @@ if __name__ == "__main__":
     assert (done.returncode, done.stdout) == (ExitCode.FAULTS, ""), done.stderr
     assert {"Traceback (most recent call last):", "RuntimeError: something is off"} <= {*lines}
     result, _, command = lines[-1].partition("resume: ")
-    assert result == "RESULT failed env_steps=0 return=none cause: RuntimeError: something is off "
+    assert result == "RESULT failed env_steps=0 return=none saved=0 cause: RuntimeError: something is off "
     assert shlex.split(command)[1:] == ["-m", "sfactory.train", *argv]
     assert json.loads((tmp_path / "e" / "run.json").read_text())["status"] == "failed"
 
