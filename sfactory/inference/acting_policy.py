@@ -26,11 +26,11 @@ class ActingPolicy:
         dtype = compute_dtype(config.amp, device)
         allow_tf32(config.amp, device)
         self._own = OwnTorchState()
+        plain = dtype is torch.float32 and not config.use_spectral_norm  # acts with the weights as they are
         with self._own:
             self._model = ActorCritic(spec, config, dtype).to(device).eval()
-        self._flat = FlatState(self._model)
-        plain = dtype is torch.float32 and not config.use_spectral_norm  # acts with the weights as they are
-        self._twin = None if plain else ActingTwin(self._model)
+            self._flat = FlatState(self._model)
+            self._twin = None if plain else ActingTwin(self._model)
         if self._twin is not None:
             self._model = self._twin.model
         attributes_at_hand(self._model)
@@ -63,7 +63,8 @@ class ActingPolicy:
             # The next refresh overwrites the pinned block, so the copy must finish first.
             torch.cuda.current_stream(self.device).synchronize()
         if self._twin is not None:
-            self._twin.refresh()
+            with self._own:
+                self._twin.refresh()
 
     @property
     def state_size(self) -> int:

@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sfactory.model.torch_state import OwnTorchState
+
 _log = logging.getLogger(__name__)
 
 Amp = Literal["off", "bf16", "fp16", "auto"]
@@ -60,7 +62,7 @@ def warn_of_emulation(amp: Amp, device: str) -> None:
 def allow_tf32(amp: Amp, device: torch.device) -> None:
     """Let a GPU multiply float32 matrices as TF32, unless ``amp`` is off. Convolutions do so by torch's default."""
     if amp != "off" and device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
+        OwnTorchState.set_matmul_precision("high")
 
 
 class Linear(nn.Linear):

@@ -2,37 +2,74 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 
 
+def _settings() -> tuple[Any, ...]:
+    return (
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        torch.get_num_threads(),
+        torch.get_deterministic_debug_mode(),
+        _matmul_precision(),
+    )
+
+
+def _matmul_precision() -> str:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set for a backend, and has no name; setting one ends that
+        return ""
+
+
+def _set(dtype: torch.dtype, grad: bool, threads: int, deterministic: int, matmul_precision: str) -> None:
+    torch.set_default_dtype(dtype)
+    torch.set_grad_enabled(grad)
+    torch.set_num_threads(threads)
+    torch.set_deterministic_debug_mode(deterministic)
+    if matmul_precision:
+        torch.set_float32_matmul_precision(matmul_precision)
+
+
 class OwnTorchState:
     """A context in which torch has the settings that this package computes with; outside, those of the env's code.
 
-    Covers the default dtype, whether gradients are recorded, and the number of threads (1 where an env runs in the same
-    process). Entering and leaving takes about a microsecond, so it stands around the acting of a split, not of an env.
-    An instance is not to be nested in itself.
+    Covers the default dtype, whether gradients are recorded, the number of threads (1 where an env runs in the same
+    process), the precision of matrix products and deterministic algorithms; inference mode, autocast and the default
+    device (a function mode) that the env's code has left on are off. Entering and leaving takes one or two
+    microseconds, so it stands around the acting of a split, not of an env. An instance is not to be nested in itself.
     """
 
-    _OWN = (torch.float32, True, 1)
+    # The last two are the program's own choice, which this module reads before an env is made.
+    _own = (torch.float32, True, 1, *_settings()[3:])
+
+    @classmethod
+    def set_matmul_precision(cls, precision: str) -> None:
+        """Compute products of float32 matrices with ``precision``, as torch names it, inside and outside."""
+        cls._own = (*cls._own[:-1], precision)
+        torch.set_float32_matmul_precision(precision)
 
     def __enter__(self) -> None:
-        self._theirs = self._present()
-        if self._theirs != self._OWN:
-            self._set(self._OWN)
+        self._undo: contextlib.ExitStack | None = None
+        theirs, own = _settings(), self._own
+        inference, autocast = torch.is_inference_mode_enabled(), torch._C._is_any_autocast_enabled()
+        modes = torch._C._len_torch_function_stack()  # asking for the default device takes longer than all of this
+        if theirs == own and not (inference or autocast or modes):
+            return
+        self._undo = undo = contextlib.ExitStack()
+        if inference:
+            undo.enter_context(torch.inference_mode(False))
+        if autocast:
+            for device in ("cpu", "cuda"):
+                undo.enter_context(torch.autocast(device, enabled=False))
+        if modes:
+            undo.enter_context(torch._C.DisableTorchFunction())
+        undo.callback(_set, *theirs)
+        _set(*own)
 
     def __exit__(self, *_: object) -> None:
-        if self._theirs != self._OWN:
-            self._set(self._theirs)
-
-    @staticmethod
-    def _present() -> tuple[Any, bool, int]:
-        return torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
-
-    @staticmethod
-    def _set(state: tuple[Any, bool, int]) -> None:
-        dtype, grad, threads = state
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(grad)
-        torch.set_num_threads(threads)
+        if self._undo is not None:
+            self._undo.close()

@@ -22,6 +22,7 @@ from sfactory.model.distributions import require_discrete
 from sfactory.model.flat_state import flat_bytes
 from sfactory.model.normalizer import UnknownKeys
 from sfactory.model.precision import torch_dtype, warn_of_emulation
+from sfactory.model.torch_state import OwnTorchState
 from sfactory.planning.step_cost import forward_us
 from sfactory.process.signals import stdout_to_stderr
 from sfactory.shared.memory import planned_bytes
@@ -150,7 +151,7 @@ def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:
         except ValueError as error:
             raise ConfigError([f"--exploration_loss=symmetric_kl: {error} (--exploration_loss=entropy)"]) from None
     try:
-        with torch.device("meta"):
+        with OwnTorchState(), torch.device("meta"):
             return ActorCritic(spec, config.model)
     except UnknownKeys as error:
         raise ConfigError([f"{assigned('normalize_input_keys', config.model.normalize_input_keys)}: {error}"]) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from sfactory.env.multi_agent import AgentsEnv, Change
 from sfactory.env.vector import VectorEnv, autoreset_mode, single_spaces
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.precision import ActingTwin, compute_dtype
+from sfactory.model.torch_state import OwnTorchState
 from sfactory.spec import EnvSpec
 
 Begin = Callable[[], None]  # called before calls that may hang
@@ -148,10 +148,7 @@ def env_step_us(env: gymnasium.Env[Any, Any] | AgentsEnv, seconds: float = MEASU
 
 def forward_us(spec: EnvSpec, config: ModelConfig, rows: int, seconds: float = MEASURED_S) -> float:
     """Microseconds per row of acting on ``rows`` rows at once on one core, the mean over ``seconds``."""
-    threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]), contextlib.ExitStack() as undo, torch.inference_mode():
-        undo.callback(torch.set_num_threads, threads)
-        torch.set_num_threads(1)
+    with torch.random.fork_rng(devices=[]), OwnTorchState(), torch.inference_mode():
         dtype = compute_dtype(config.amp, torch.device("cpu"))
         model = ActingTwin(ActorCritic(spec, config, dtype).eval()).model
         obs = {key: torch.from_numpy(np.zeros((rows, *tensor.shape), tensor.dtype)) for key, tensor in spec.obs}

@@ -184,7 +184,7 @@ class SerialExecutor(Executor):
 
     def _make_learner(self, policy: int) -> LearnerWorker:
         context, shared, name = self._context, self._shared, self._layout.learner_names[policy]
-        with _failing_as(name):
+        with _failing_as(name), OwnTorchState():
             torch.manual_seed(seed_at(context.seed, Branch.LEARNER, policy))
             config = context.config if self._pbt_driver is None else self._pbt_driver.config_of(policy)
             directory = str(context.run_dir.checkpoint_dir(policy))
@@ -201,7 +201,7 @@ class SerialExecutor(Executor):
     def _make_policy_worker(self, worker: int) -> PolicyWorker:
         context, shared = self._context, self._shared
         name = self._layout.policy_worker_names[worker]
-        with _failing_as(name):
+        with _failing_as(name), OwnTorchState():
             device = device_of(worker // self._layout.policy_workers, context.plan.device)
             setup = PolicySetup(context.config, shared, worker, context.seed, context.resumed.env_steps, device)
             return PolicyWorker(setup, setup.make_policy(), shared.status.row(name))

@@ -70,10 +70,13 @@ class Fading(Seesaw):
 
 
 class Meddling(Seesaw):
-    """Sets what belongs to the whole process: torch's defaults, warnings, the current directory."""
+    """Sets what belongs to the whole process: torch's defaults and modes, warnings, the current directory."""
 
     def __init__(self) -> None:
         warnings.simplefilter("error")
+        self._left_on = torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16)
+        for mode in self._left_on:
+            mode.__enter__()
         self._meddle()
 
     def step(self, action: Any) -> Step:
@@ -84,6 +87,9 @@ class Meddling(Seesaw):
         torch.set_default_dtype(torch.float64)
         torch.set_grad_enabled(False)
         torch.set_num_threads(2)
+        torch.set_default_device("meta")
+        torch.set_float32_matmul_precision("medium")
+        torch.use_deterministic_algorithms(True)
         os.chdir("/")
 
 
