@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -125,8 +126,7 @@ class SquashedGaussian(DiagonalGaussian):
 
     def __init__(self, params: Tensor, bounded: tuple[bool, ...]) -> None:
         super().__init__(params)
-        # Plain indices: a mask as a tensor would be copied to the device with every batch.
-        self._squashed = slice(None) if all(bounded) else [place for place, finite in enumerate(bounded) if finite]
+        self._squashed = slice(None) if all(bounded) else _places(bounded, params.device)
 
     def log_prob(self, action: Tensor) -> Tensor:
         """[B] float - of the tanh of action [B, size] float."""
@@ -137,6 +137,13 @@ class SquashedGaussian(DiagonalGaussian):
         mean, stddev = self.mean[:, self._squashed], self.log_std[:, self._squashed].exp()
         expected = _total([weight * _log_slope(mean + node * stddev) for node, weight in _QUADRATURE])
         return super().entropy() + expected.sum(-1)
+
+
+@cache
+def _places(bounded: tuple[bool, ...], device: torch.device) -> Tensor:
+    """Indices of the bounded dimensions: a list would be copied to the device, and waited for, with every batch."""
+    with torch.inference_mode(False):  # learning uses them, too
+        return torch.tensor([place for place, finite in enumerate(bounded) if finite], dtype=torch.int64, device=device)
 
 
 def _log_slope(x: Tensor) -> Tensor:

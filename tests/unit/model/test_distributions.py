@@ -206,3 +206,22 @@ def test_dimensions_without_two_bounds_are_not_squashed() -> None:
 
     normal = -0.5 * (2.0**2 + 0.5**2) - math.log(2.0 * math.pi)
     assert log_prob == pytest.approx(normal - math.log(1.0 - math.tanh(0.5) ** 2), abs=1e-5)
+
+
+def test_which_dimensions_are_squashed_is_no_copy_to_the_device_of_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = BoxHead("arm", (3,), "float32", (0.0,) * 3, (math.inf, 4.0, 9.0)).normalized(squashed=True)
+    torch.manual_seed(4)
+    params, action = torch.randn(8, 6), torch.randn(8, 3)
+    with torch.inference_mode():  # acting comes before learning
+        acted = ActionDistribution((head,), params).log_prob({"arm": action})
+
+    monkeypatch.setattr(torch, "tensor", None)  # nothing is made of Python's numbers any more
+    learned = ActionDistribution((head,), params.requires_grad_())
+    log_prob = learned.log_prob({"arm": action})
+    (log_prob.sum() + learned.entropy().sum()).backward()
+
+    assert torch.equal(acted, log_prob)
+    assert params.grad is not None
+    slope = 2.0 * (math.log(2.0) - action - torch.nn.functional.softplus(-2.0 * action))
+    plain = ActionDistribution((BoxHead("arm", (3,), "float32", (0.0,) * 3, (math.inf,) * 3),), params)
+    assert torch.equal(log_prob, plain.log_prob({"arm": action}) - slope[:, [1, 2]].sum(-1))
