@@ -10,12 +10,13 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium.spaces as spaces
 import numpy as np
 
 from sfactory.config.schema import ModelConfig
+from sfactory.config.task_defaults import Kind
 from sfactory.errors import EnvError, named
 from sfactory.tensor_spec import ObsSpec, with_layouts
 from sfactory.tensor_spec import TensorSpec as TensorSpec
@@ -168,8 +169,8 @@ class EnvSpec:
             raise ValueError(f"it is not the spec of an env: {named(error)}") from error
 
     @property
-    def kind(self) -> Literal["vector", "table", "continuous", "images"]:
-        """What decides on the defaults of flags, see sfactory.config.task_defaults."""
+    def kind(self) -> Kind:
+        """What decides on the defaults of flags."""
         if any(tensor.is_image for _, tensor in self.obs):
             return "images"
         if any(isinstance(head, BoxHead) for head in self.actions):
