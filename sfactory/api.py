@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from sfactory.clock import now
 from sfactory.config.argv import words_of
 from sfactory.config.resolve import Resolved, read_command_line
-from sfactory.errors import ConfigError, ExitCode, Refused
+from sfactory.errors import UNDER_MAIN_GUARD, ConfigError, ExitCode, Refused
 from sfactory.experiment.summary import Result, Summary
 from sfactory.process.command import importing_torch
 from sfactory.process.signals import Interrupted, Interrupts, set_process_name
@@ -36,7 +36,6 @@ Row = Mapping[str, float | None]
 OnReport = Callable[[Row], bool | None]
 
 _COMM = Path("/proc/self/comm")
-_UNDER_GUARD = 'put what it does under if __name__ == "__main__":'
 
 
 @dataclass(frozen=True)
@@ -153,9 +152,9 @@ def _require_suitable_process() -> None:
     elif getattr(process, "_inheriting", False):  # multiprocessing itself checks this
         if "sfactory.process.fork_server" in sys.modules:
             raise SystemExit(1)  # main, which waits for this process, says the same
-        problem = f"sfactory.run was called while a process imports this script; {_UNDER_GUARD}"
+        problem = f"sfactory.run was called while a process imports this script; {UNDER_MAIN_GUARD}"
     elif re.match("sf-(?!main)", _COMM.read_text()):
-        problem = f"sfactory.run was called by a module that a process of a run imports; {_UNDER_GUARD}"
+        problem = f"sfactory.run was called by a module that a process of a run imports; {UNDER_MAIN_GUARD}"
     elif file is not None and getattr(main, "__spec__", None) is None and not os.path.exists(file):
         problem = (
             f"processes of a run import the program that starts it, and {file} is no file; save the program, and type "

@@ -9,6 +9,8 @@ import traceback
 from enum import IntEnum
 from pathlib import Path
 
+UNDER_MAIN_GUARD = 'put what the script does under if __name__ == "__main__":'
+
 
 class ExitCode(IntEnum):
     """Exit codes of every sfactory command (a table with their meanings is in README.md)."""

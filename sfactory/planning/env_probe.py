@@ -16,7 +16,7 @@ from sfactory.actor.reward_shaping import RewardShaping, default_reward_shaping
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env, see_gpu_of
 from sfactory.env.multi_agent import AgentsEnv
-from sfactory.errors import ConfigError, EnvError, SFactoryError, named, raised_at
+from sfactory.errors import UNDER_MAIN_GUARD, ConfigError, EnvError, SFactoryError, named, raised_at
 from sfactory.planning.env_checker import NUM_VECTOR_ENVS, check_agents_env, check_env, check_vector_env
 from sfactory.planning.step_cost import env_step_us
 from sfactory.process.spawn import Spawner, leave, prepare_process
@@ -26,8 +26,8 @@ from sfactory.spec import EnvSpec
 log = logging.getLogger(__name__)
 
 _NOT_BEGUN = (
-    "a process of the run did not get past the import of the script that starts the run, which all of them import; put "
-    'what that script does under if __name__ == "__main__":'
+    "a process of the run did not get past the import of the script that starts the run, which all of them import; "
+    + UNDER_MAIN_GUARD
 )
 _START_S = 120.0  # for what comes before the env: the fork server and the process import what they need
 _CLOSE_S = 5.0  # for an env's close(), which has answered by then

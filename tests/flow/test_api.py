@@ -167,7 +167,7 @@ def test_script_that_runs_at_its_import_is_refused_with_advice(script: Script, f
     _, err = program.communicate(timeout=100)
 
     assert program.returncode == 1
-    assert err.splitlines()[-1].endswith('; put what it does under if __name__ == "__main__":')
+    assert 'put what the script does under if __name__ == "__main__":' in err.splitlines()[-1]
     assert err.count("Traceback") == 1
     assert err.count(", line ") == 2  # that of the script, and the one that refuses
     assert "--env" not in err  # it is not to blame, and nothing was started
