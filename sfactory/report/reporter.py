@@ -52,7 +52,7 @@ class Reporter:
         cores = None if config.run.serial_mode else Cores.available().count
         self._line_load, self._row_load = (cores and LoadMeter(shared.status, cores) for _ in range(2))
         self._advisor = advisor
-        self._advised: str | None = None
+        self._advised: set[str | None] = set()
 
     def beat(self) -> None:
         """Update all rates; write a line and a row if they are due. Called a few times a second."""
@@ -71,7 +71,7 @@ class Reporter:
         if self._observers and reports.updates > self._observed_updates:
             self._observed_updates = reports.updates
             self._observers.on_training_step(reports.progress())
-        if self._line_due.due():
+        if self._line_due.due() and self._announced:  # before, there is nothing to say
             self._write_line()
         if self._row_due.due():
             self._write_row()
@@ -80,7 +80,8 @@ class Reporter:
         """Write the last line and row; returns how the run ended."""
         # Not the sampling rate: actors made their last steps while they were being stopped.
         self.reports.sample_trained()
-        self._console.line(self.reports.progress())
+        if self.reports.sampled_env_steps:
+            self._console.line(self.reports.progress())
         self._write_evaluations(last=True)
         candidate, evaluations = self._candidate, self.reports.evaluations
         if candidate is not None and candidate.number and not evaluations.is_complete(candidate.number):
@@ -98,13 +99,13 @@ class Reporter:
 
     def _write_line(self) -> None:
         progress = self.reports.progress()
-        if self._line_load and self._announced:
+        if self._line_load:
             load = self._line_load.take()
             progress = replace(progress, busy=load.busy, bound_by=load.bound_by)
-            # Give advice only when the bottleneck has changed.
+            # Once for each bottleneck: two that are close take turns.
             advice = self._advisor.advice(load) if self._advisor else None
-            if advice is not None and load.bound_by != self._advised:
-                self._advised = load.bound_by
+            if advice is not None and load.bound_by not in self._advised:
+                self._advised.add(load.bound_by)
                 self._console.message(advice)
         self._console.line(progress)
 

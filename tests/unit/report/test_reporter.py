@@ -1,0 +1,73 @@
+"""Progress lines begin with the first env step, and advice is given once for each bottleneck."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from sfactory.config.flags import config_of
+from sfactory.experiment.resume import Resumed
+from sfactory.experiment.run_dir import RunDir
+from sfactory.report.bottleneck import Load
+from sfactory.report.console import Console
+from sfactory.report.reporter import Reporter
+from sfactory.shared.objects import SharedObjects
+from tests.support.parts import VECTOR, small_layout
+
+CONFIG = config_of({"env": "any", "with_tensorboard": False, "report_interval_sec": 0})
+
+
+class Verdicts:
+    """Stands for both meters: one verdict per line."""
+
+    def __init__(self, *verdicts: str | None) -> None:
+        self._left: Iterator[str | None] = iter(verdicts)
+
+    def take(self) -> Load:
+        return Load({}, {}, {}, next(self._left, None))
+
+
+def lines_of(tmp_path: Path, drive: Callable[[Reporter, SharedObjects], None]) -> list[str]:
+    shared, stream, advisor = SharedObjects(VECTOR, small_layout(), weight_bytes=8), io.StringIO(), Mock()
+    advisor.advice = lambda load: load.bound_by and f"bound by {load.bound_by}: advice"
+    with RunDir.open(tmp_path, "run") as rundir:
+        console = Console(None, None, stream)
+        reporter = Reporter(CONFIG, shared, rundir, Resumed(), console, process_started_at=0.0, advisor=advisor)
+        drive(reporter, shared)
+        reporter.finish("interrupted", None)
+    return [line.partition("] ")[2] for line in stream.getvalue().splitlines()]
+
+
+def test_there_is_no_line_of_progress_before_the_first_env_step(tmp_path: Path) -> None:
+    def drive(reporter: Reporter, shared: SharedObjects) -> None:
+        reporter.beat()
+
+    def drive_on(reporter: Reporter, shared: SharedObjects) -> None:
+        drive(reporter, shared)
+        shared.status.row("sf-actor-0").set("env_steps", 7)
+        reporter.beat()
+
+    assert lines_of(tmp_path, drive) == []
+
+    words = [line.split(" ")[0] for line in lines_of(tmp_path, drive_on)]
+    assert words == ["first", "env_steps=0", "env_steps=0"]  # nothing was trained on, but sampled
+
+
+def test_bottlenecks_that_take_turns_are_advised_on_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verdicts = Verdicts(None, None, *("learner", "nobody") * 4, "cores", "learner")
+    monkeypatch.setattr("sfactory.report.reporter.LoadMeter", lambda status, cores: verdicts)
+
+    def drive(reporter: Reporter, shared: SharedObjects) -> None:
+        shared.status.row("sf-actor-0").set("env_steps", 7)
+        for _ in range(10):
+            reporter.beat()
+
+    lines = lines_of(tmp_path, drive)
+
+    advice = [line for line in lines if line.startswith("bound by")]
+    assert advice == [f"bound by {what}: advice" for what in ("learner", "nobody", "cores")]
+    assert sum("bound_by=learner" in line for line in lines) == 5
