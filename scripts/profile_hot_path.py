@@ -53,7 +53,7 @@ nothing in memory. `tests/flow/test_hot_path.py` holds the same. Written by
 on {date}: {cores} cores of {cpu}, Python {python}, torch {torch}, numpy {numpy}, gymnasium {gymnasium}, sfactory
 {sfactory}.
 
-The rooms of a run (`sfactory/shared/objects.py:Wiring`, `sfactory/actor/actor_process.py:make_actor`,
+The parts of a run (`sfactory/shared/objects.py:SharedObjects`, `sfactory/actor/actor_process.py:make_actor`,
 `sfactory/inference/policy_worker.py:PolicyWorker`, with the channels of every run) take turns in one process, as in
 serial mode: two splits of {envs} envs whose step costs next to nothing, episodes of {episode} steps, a 64x64 MLP,
 rollout {rollout}.
@@ -73,7 +73,7 @@ on either side, and is bytes in between.
 {tables}
 ## What stays
 
-The rooms run on from one row to the next. Blocks are those of Python's allocator (`sys.getallocatedblocks`), the heap
+The parts run on from one row to the next. Blocks are those of Python's allocator (`sys.getallocatedblocks`), the heap
 is that of the C library, with what torch takes of it (`mallinfo2`), and garbage is the number of objects that only the
 garbage collector can free; it is off until the steps are over. (The garbage of any number of steps is one type,
 `c_ulong_Array_1`, which ctypes makes for faster-fifo once after each collection.) Bytes are those of Python and numpy
