@@ -63,6 +63,7 @@ class Reporter:
             for load in (self._line_load, self._row_load):
                 if load:
                     load.take()  # start-up is not part of any share
+            self._line_due = Every(self._line_due.seconds)  # a line sooner would say nothing, and advise by chance
             self._console.message(f"first env step {now() - self._process_started_at:.1f} s after the start")
         for policy, mean in enumerate(reports.best_metric_means()):
             if mean is not None:
@@ -71,7 +72,7 @@ class Reporter:
         if self._observers and reports.updates > self._observed_updates:
             self._observed_updates = reports.updates
             self._observers.on_training_step(reports.progress())
-        if self._line_due.due() and self._announced:  # before, there is nothing to say
+        if self._announced and self._line_due.due():
             self._write_line()
         if self._row_due.due():
             self._write_row()
