@@ -161,7 +161,7 @@ def _require_suitable_process() -> None:
             "python and the name of its file"
         )
     elif file is not None and getattr(main, "__spec__", None) is None and b"__name__" not in Path(file).read_bytes():
-        problem = f"processes of a run import the script that starts it; {_UNDER_GUARD}"
+        problem = f"processes of a run import the script that starts it; {UNDER_MAIN_GUARD}"
     elif process.daemon:
         problem = "sfactory.run starts processes, and this daemonic one may not; start it with daemon=False"
     if problem:
