@@ -94,7 +94,7 @@ class WorkerDied(SFactoryError):
 
 
 class RingsLost(WorkerDied):
-    """Rings between processes cannot be used any more; the run needs new processes with new rings."""
+    """The run needs new processes with new rings: a ring is locked for ever, or the fork server has ended."""
 
 
 class LearnerFailed(SFactoryError):

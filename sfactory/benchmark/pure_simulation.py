@@ -56,7 +56,7 @@ class _Simulators(contextlib.AbstractContextManager["_Simulators"]):
 
     def __exit__(self, *_: object) -> None:
         for simulator in self._all:
-            simulator.process.kill()
+            self._spawner.kill(simulator.process)
         for simulator in self._all:
             simulator.process.join(5.0)
             simulator.receiver.close()
@@ -68,8 +68,7 @@ class _Simulators(contextlib.AbstractContextManager["_Simulators"]):
         with signals_held_back():
             receiver, sender = self._spawner.pipe()
             stack = StackDump()
-            process = self._spawner.process(_simulate, *given, stack, sender)
-            process.start()
+            process = self._spawner.start(name, _simulate, *given, stack, sender)
             sender.close()
             self._all.append(_Simulator(name, process, receiver, row, stack, now()))
 
@@ -95,8 +94,9 @@ class _Simulators(contextlib.AbstractContextManager["_Simulators"]):
         except EOFError:
             simulator.process.join(_JOIN_S)
             raise WorkerDied(
-                f"{simulator.name}, a process of the pure simulation ended before it could report (--env={self._env}, "
-                f"exit code {simulator.process.exitcode})"
+                self._spawner.loss(simulator.process)
+                or f"{simulator.name}, a process of the pure simulation ended before it could report "
+                f"(--env={self._env}, exit code {simulator.process.exitcode})"
             ) from None
         if isinstance(answer, str):
             cause = answer.rstrip().splitlines()[-1]

@@ -16,7 +16,7 @@ from sfactory.actor.reward_shaping import RewardShaping, default_reward_shaping
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env, see_gpu_of
 from sfactory.env.multi_agent import AgentsEnv
-from sfactory.errors import UNDER_MAIN_GUARD, ConfigError, EnvError, SFactoryError, named, raised_at
+from sfactory.errors import UNDER_MAIN_GUARD, ConfigError, EnvError, ResourceError, SFactoryError, named, raised_at
 from sfactory.planning.env_checker import NUM_VECTOR_ENVS, check_agents_env, check_env, check_vector_env
 from sfactory.planning.step_cost import env_step_us
 from sfactory.process.spawn import Spawner, leave, prepare_process
@@ -49,8 +49,7 @@ def probe_env(
         see_gpu_of(worker, gpus, dict(os.environ))  # refuses those that are not there
     receiver, sender = spawner.pipe()
     stack = StackDump()
-    process = spawner.process(_probe_child, factory, tuple(gpus), timed, stack, sender)
-    process.start()
+    process = spawner.start("sf-probe", _probe_child, factory, tuple(gpus), timed, stack, sender)
     sender.close()
     has_begun = False
     answer: Probed | str
@@ -63,6 +62,8 @@ def probe_env(
             where = f"; it hangs here:\n{stack.request(process).wait()}" if process.exitcode is None else ""
             log.warning("--env=%s: close() %s; nothing is lost%s", factory.name, how, where)
     except (EOFError, TimeoutError) as error:
+        if lost := spawner.loss(process):
+            raise ResourceError(lost) from None
         if not has_begun:
             raise ConfigError([_NOT_BEGUN]) from None
         if isinstance(error, EOFError):
@@ -78,7 +79,7 @@ def probe_env(
             f"--env={factory.name}: not made, reset and stepped within --reset_timeout_seconds={timeout_s:g}{why}"
         ) from None
     finally:
-        process.kill()
+        spawner.kill(process)
         process.join(5.0)
         spawner.end_orphans(5.0)
         receiver.close()

@@ -59,22 +59,25 @@ def children_of(pid: int) -> set[int]:
 
 
 class Orphans:
-    """The children of this process other than ``kept``, which are to end. new: those that the last look has found."""
+    """The children of this process other than ``kept``, which are to end.
+
+    new: those that the last look has found. asked: all that are to end and have not yet.
+    """
 
     def __init__(self, kept: Collection[int] = ()) -> None:
-        self._kept, self._asked, self._grace = frozenset(kept), frozenset[int](), Deadline(0)
+        self._kept, self.asked, self._grace = frozenset(kept), frozenset[int](), Deadline(0)
         self.new: frozenset[int] = frozenset()
 
     def look(self, at_once: bool = False) -> bool:
         """Ask new ones to end; kill all if there were some for TERM_S, or ``at_once``; returns whether any is left."""
         left = frozenset(pid for pid in children_of(os.getpid()) - self._kept if not has_ended(pid))
-        if not self._asked:
+        if not self.asked:
             self._grace = Deadline(TERM_S)
-        self.new = left - self._asked
+        self.new = left - self.asked
         kill = at_once or self._grace.passed
         for pid in left if kill else self.new:
             send(pid, signal.SIGKILL if kill else signal.SIGTERM)
-        self._asked = left
+        self.asked = left
         return bool(left)
 
     def message(self) -> str:

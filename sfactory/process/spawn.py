@@ -21,10 +21,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -40,11 +41,12 @@ from sfactory.errors import (
     SFactoryError,
     Starved,
     clean,
+    named,
     traceback_of,
 )
 from sfactory.process.orphans import OFTEN_S, adopt_orphans, children_of, send
 from sfactory.process.signals import leave_signals_to_main, set_process_name, signals_held_back
-from sfactory.process.stack_dump import StackDump
+from sfactory.process.stack_dump import StackDump, is_alive
 from sfactory.process.watcher import ENVS_IN_MAIN, LOOK, MAIN, NO_ENVS_IN_MAIN, SOCKET_DIR
 from sfactory.shared.status import FailureBoard, StatusBoard
 from sfactory.system.resources import raise_file_limit, require_imports
@@ -154,13 +156,19 @@ def _die_with_main() -> None:
 # The watcher splits off first. The last one is not imported from here: it would import everything.
 _PRELOAD = ["sfactory.process.fork_server", "torch", "numpy", "gymnasium", "faster_fifo", "sfactory.supervise.preload"]
 
+_NOT_KNOWN = 255  # multiprocessing's exit code of a child whose server has ended, alive or not
+_SERVER = "the fork server"
+_WHY = "was it killed, or is memory or the number of processes limited (docker run --memory, --pids-limit; ulimit -u)?"
+_END_S = 5.0
 _LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")  # the kernel takes 107 bytes for a socket
 
 
 class Spawner:
     """Starts processes; ``open`` it as early as possible, it imports torch in the background."""
 
-    _watcher: int | None = None  # process id; of this process, as the fork server is
+    # Of this process, as the fork server is: a process id, and whether the server has ended.
+    _watcher: int | None = None
+    _is_lost = False
 
     def __init__(self) -> None:
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
@@ -179,9 +187,10 @@ class Spawner:
                 f"the path of the folder for temporary files, {temporary}, is longer than {_LONGEST_TEMPORARY} bytes, "
                 "and sockets in it would be too long; set a shorter one: TMPDIR=/tmp"
             )
-        with signals_held_back():  # a signal to the group does not end it
-            resource_tracker.ensure_running()
-        self._start_server()
+        with _starting("the fork server"):
+            with signals_held_back():  # a signal to the group does not end it
+                resource_tracker.ensure_running()
+            self._start_server()
         if self._watcher is None:
             logging.getLogger(__name__).warning(
                 "this program has a fork server of its own, which is used: what envs leave behind is not ended"
@@ -190,6 +199,12 @@ class Spawner:
     def _start_server(self) -> None:
         """Start the server and its watcher if they do not run, or have ended."""
         before = _server_pid()
+        if Spawner._is_lost and before:
+            send(before, signal.SIGKILL)
+            deadline = Deadline(_END_S)
+            while is_alive(before) and not deadline.passed:
+                time.sleep(OFTEN_S)
+        Spawner._is_lost = False
         os.environ.update({MAIN: str(os.getpid()), SOCKET_DIR: util.get_temp_dir()})
         with signals_held_back():
             forkserver.ensure_running()
@@ -201,8 +216,8 @@ class Spawner:
         """Have what ended children have left behind ended, and wait ``within_s`` seconds for it at most."""
         self._signal(LOOK)
         deadline = Deadline(within_s)
-        # One child of the watcher is the server.
-        while self._watcher is not None and len(children_of(self._watcher)) > 1 and not deadline.passed:
+        kept = 0 if Spawner._is_lost else 1  # the server
+        while self._watcher is not None and len(children_of(self._watcher)) > kept and not deadline.passed:
             time.sleep(OFTEN_S)
 
     def envs_live_here(self, yes: bool) -> None:
@@ -213,14 +228,42 @@ class Spawner:
         if self._watcher is not None and _server_pid() == self._watcher:
             send(self._watcher, signum)
 
-    def process(self, target: Callable[..., None], *given: Any, name: str | None = None) -> ForkServerProcess:
-        """A child that runs ``target(*given)`` once its ``start`` is called."""
-        self._start_server()  # without a watcher, multiprocessing would start one that has ended
-        return self._context.Process(target=target, args=given, name=name)
+    def start(self, name: str, target: Callable[..., None], *given: Any) -> ForkServerProcess:
+        """Start a child that runs ``target(*given)``; raises ResourceError if it cannot be started."""
+        with _starting(name):
+            self._start_server()  # without a watcher, multiprocessing would start one that has ended
+            process = self._context.Process(target=target, args=given, name=name)
+            process.start()
+            return process
+
+    def loss(self, process: BaseProcess) -> str:
+        """Names what has ended if ``process`` has not, but the server that would tell of its end; otherwise ""."""
+        if process.exitcode != _NOT_KNOWN or not is_alive(process.pid or 0):
+            return ""
+        Spawner._is_lost = True
+        alone = self._watcher is None or is_alive(self._watcher)
+        return f"{_SERVER if alone else f'sfactory-watch, the parent of {_SERVER},'} has ended; {_WHY}"
+
+    def kill(self, process: BaseProcess) -> None:
+        """SIGKILL a child that has not ended, also one that multiprocessing takes for ended. See ``loss``."""
+        if process.exitcode is None or self.loss(process):
+            assert process.pid is not None, "it was started"
+            send(process.pid, signal.SIGKILL)
 
     def pipe(self) -> tuple[Any, Any]:
         """A one-way pipe: (read end, write end)."""
         return self._context.Pipe(duplex=False)
+
+
+@contextlib.contextmanager
+def _starting(name: str) -> Iterator[None]:
+    """Raise ResourceError if the process ``name`` cannot be started in the block."""
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        Spawner._is_lost = isinstance(error, EOFError | ConnectionError)
+        cause = f"{_SERVER} has ended" if Spawner._is_lost else named(error)
+        raise ResourceError(f"{name} cannot be started: {cause}; {_WHY}") from None
 
 
 def _server_pid() -> int:

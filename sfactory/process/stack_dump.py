@@ -78,6 +78,11 @@ def is_stopped(pid: int) -> bool:
     return _status(pid, "State") in ("T", "t")
 
 
+def is_alive(pid: int) -> bool:
+    """Whether the process is there and has not ended, also if nothing has waited for it yet."""
+    return _status(pid, "State") not in ("", "Z", "X")
+
+
 def _catches(pid: int) -> bool:
     """Whether the process has a handler for the signal, as the kernel knows."""
     return bool(int(_status(pid, "SigCgt") or "0", 16) >> (_SIGNAL - 1) & 1)

@@ -1,10 +1,12 @@
 """The parent of the fork server: it ends what outlives its actor or the run. See NOTE [Processes of envs].
 
 NOTE [End of main]: at the end of main, however abrupt, the kernel wakes the watcher (PR_SET_PDEATHSIG). It kills the
-server, and all children die with the server: a second tie beside NOTE [Death of main], since an env may close the pipe.
-That kernel request is bound to the thread that forks, and the watcher and the server have one thread each. Then the
-watcher ends what comes to it, and removes the folder of the server's socket. It holds no pipe, which a process that an
-env has forked could keep open.
+server, whose children become its own, and ends what comes to it: a second tie beside NOTE [Death of main], since an env
+may close the pipe. The server ends with the watcher by the same request, which is bound to the thread that forks: the
+watcher has but one. Then the watcher removes the folder of the server's socket. It holds no pipe, which a process that
+an env has forked could keep open.
+
+If the server ends before main, the watcher leaves the server's children to main, which has the learners save.
 
 In serial mode envs live in main. It ends their processes itself, and the watcher remembers them in case that main is
 killed; it misses those that main had started in the last REMEMBER_S.
@@ -13,7 +15,6 @@ killed; it misses those that main had started in the last REMEMBER_S.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import stat
@@ -56,8 +57,9 @@ def split() -> None:
     adopt_orphans()
     watcher, server = os.getpid(), os.fork()
     if server == 0:
-        _die_with(watcher)
-        os.register_at_fork(after_in_child=functools.partial(_tie, watcher, os.getpid()))
+        prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if os.getppid() != watcher:  # it ended before the kernel was asked
+            os._exit(int(ExitCode.FAULTS))
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
     try:
@@ -73,12 +75,6 @@ def split() -> None:
         os._exit(int(ExitCode.DONE))
 
 
-def _tie(watcher: int, server: int) -> None:
-    """Have a child of the server die with it; nothing in what that child forks. See NOTE [End of main]."""
-    if os.getppid() in (server, watcher):  # the latter if the server has ended
-        _die_with(server)
-
-
 def remove_sockets(folder: str) -> None:
     """Remove a folder that holds sockets alone; with anything else in it, it stays."""
     with contextlib.suppress(OSError):
@@ -88,26 +84,28 @@ def remove_sockets(folder: str) -> None:
         os.rmdir(folder)
 
 
-def _die_with(parent: int) -> None:
-    prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != parent:  # it ended before the kernel was asked
-        os._exit(int(ExitCode.FAULTS))
-
-
 def _watch(main: int, server: int) -> None:
-    """End orphans until main or the server has ended, and then all that is left."""
+    """End orphans until main has ended, or the server and its children have, and then all that is left."""
     if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
         _say("this kernel does not list children (CONFIG_PROC_CHILDREN): what envs leave behind is not ended")
-    orphans, of_main = Orphans(kept={server}), _OfMain(main)
+    kept, of_main = {server}, _OfMain(main)
+    orphans = Orphans(kept)
     bound: Deadline | None = None
     while True:
+        served = server in kept
+        kept = {pid for pid in kept if not has_ended(pid)}
+        if served and server not in kept and bound is None:  # its children have become those of the watcher
+            kept = children_of(os.getpid()) - orphans.asked
+            orphans = Orphans(kept)
         left = orphans.look()
         if bound is not None:
-            if not left or bound.passed:
+            if not (left or kept) or bound.passed:
                 return
-        elif has_ended(server) or os.getppid() != main:
-            send(server, signal.SIGKILL)
-            of_main.kill()
+        elif os.getppid() != main or not (kept or of_main.on):
+            for pid in kept:
+                send(pid, signal.SIGKILL)
+            if os.getppid() != main:
+                of_main.kill()
             orphans, bound = Orphans(), Deadline(END_S)
             continue
         elif orphans.new:

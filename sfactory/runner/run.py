@@ -1,7 +1,7 @@
 """Trains, and restarts all processes from the newest checkpoint where no single one can be replaced.
 
-That is so if a learner fails and ``--max_restarts`` allows it, if one of several learners is killed, and if a dead
-worker leaves a queue locked. The restart resumes as a second command would.
+That is so if a learner fails and ``--max_restarts`` allows it, if one of several learners is killed, if a dead worker
+leaves a queue locked, and if the fork server has ended. The restart resumes as a second command would.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ wrote, so it held no lock. An actor that has worked is replaced by one with a ne
 from __future__ import annotations
 
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,15 +20,16 @@ from sfactory.actor.actor_process import run_actor
 from sfactory.actor.setup import ActorSetup
 from sfactory.clock import Deadline, now
 from sfactory.config.schema import Config
-from sfactory.errors import ExitCode, LearnerDied, SFactoryError, WorkerDied
+from sfactory.errors import ExitCode, LearnerDied, ResourceError, RingsLost, SFactoryError, WorkerDied
 from sfactory.inference.policy_worker import PolicySetup, run_policy_worker
 from sfactory.layout import ACTORS, EVALUATORS, POLICY_WORKERS, is_actor, is_learner, is_policy_worker
 from sfactory.learner.learner_process import run_learner
 from sfactory.learner.setup import LearnerSetup
 from sfactory.planning.plan import device_of
 from sfactory.play.evaluator import EvaluatorSetup, run_evaluator
+from sfactory.process.orphans import OFTEN_S
 from sfactory.process.spawn import ChildSpec, Spawner, child_main
-from sfactory.process.stack_dump import STOPPED, StackDump, is_stopped
+from sfactory.process.stack_dump import STOPPED, StackDump, is_alive, is_stopped
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State, StatusRow
@@ -85,9 +87,15 @@ class ChildProcess:
         return State(int(self.row.get("state")))
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self.process.pid is not None, "it was started"
+        return self.process.pid
+
+    @property
     def is_stopped(self) -> bool:
         """Whether SIGSTOP or a debugger has stopped it."""
-        return is_stopped(self.process.pid or 0)
+        return is_stopped(self.pid)
 
     def where(self) -> str:
         """A text that what it has not done in time is added to: its stack where it hangs, if it has answered."""
@@ -117,14 +125,20 @@ class Workload:
 
 
 class ProcessGroup:
-    """Starts the children of a run, and collects how they end."""
+    """Starts the children of a run, and collects how they end.
+
+    failure: set once children cannot be started any more. cut_off: names whose last process was killed, crashed or
+    raised, or of which that is not known. If the fork server has ended, nothing tells how its children end.
+    """
 
     def __init__(self, spawner: Spawner, shared: SharedObjects, workload: Workload) -> None:
         self._spawner, self._shared, self._workload = spawner, shared, workload
         self._children: dict[str, ChildProcess] = {}
         self._waiting = deque(range(shared.layout.num_actors))  # actors that are still to be started
         self._attempts = [0] * shared.layout.num_actors
-        self.cut_off: set[str] = set()  # names whose last process was killed, crashed or raised
+        self._has_server = True
+        self.failure: WorkerDied | None = None
+        self.cut_off: set[str] = set()
 
     def start(self) -> None:
         """Start all children, actors as far as ``start_actors`` may."""
@@ -175,6 +189,8 @@ class ProcessGroup:
         self._start(layout.policy_worker_names[index], run_policy_worker, setup)
 
     def _start(self, name: str, role: Callable[..., None], *given: object) -> None:
+        if self.failure is not None:
+            return
         work, status, failures = self._workload, self._shared.status, self._shared.failures
         nicer = next((more for prefix, more in _NICER.items() if name.startswith(prefix)), 0)
         row, stack = status.row(name), StackDump()
@@ -184,11 +200,11 @@ class ProcessGroup:
         niceness = work.config.sampling.default_niceness + nicer
         spec = ChildSpec(name, status, failures, niceness, stack, work.log_path)
         started_at = now()
-        process = self._spawner.process(child_main, spec, role, *given, name=name)
         try:
-            process.start()
-        except (EOFError, ConnectionError) as error:
-            raise WorkerDied(f"{name} was not started: the fork server has ended; was it killed?") from error
+            process = self._spawner.start(name, child_main, spec, role, *given)
+        except ResourceError as error:
+            self.failure = WorkerDied(str(error))
+            return
         self._children[name] = ChildProcess(name, process, row, stack, started_at)
 
     @property
@@ -206,18 +222,25 @@ class ProcessGroup:
 
     def wait(self, wake_fd: int, timeout: float) -> list[ProcessExit]:
         """Block until a child ends, ``wake_fd`` is readable, or ``timeout`` seconds are over; returns the deaths."""
-        sentinels = {child.process.sentinel: name for name, child in self._children.items()}
-        ended = [sentinels[s] for s in connection.wait([*sentinels, wake_fd], timeout) if s in sentinels]
-        return [self._reap(name) for name in ended]
+        sentinels = {child.process.sentinel: child for child in self._children.values() if self._has_server}
+        bound = timeout if self._has_server else min(timeout, OFTEN_S)
+        ended = [sentinels[s] for s in connection.wait([*sentinels, wake_fd], bound) if s in sentinels]
+        if lost := next(filter(None, (self._spawner.loss(child.process) for child in ended)), ""):
+            self._has_server, self.failure = False, self.failure or RingsLost(lost)
+        if not self._has_server:
+            ended = [child for child in self._children.values() if not is_alive(child.pid)]
+        return [self._reap(child.name) for child in ended]
 
     def _reap(self, name: str) -> ProcessExit:
         process = self._children.pop(name).process
         process.join(_REAP_S)
         self._spawner.end_orphans()
-        code = process.exitcode
+        code, text = process.exitcode, self._shared.failures.read(name)
         if code != 0:
             self.cut_off.add(name)
-        return ProcessExit(name, int(ExitCode.FAULTS) if code is None else code, self._shared.failures.read(name))
+        if not self._has_server and not text:
+            code = int(ExitCode.DONE)
+        return ProcessExit(name, int(ExitCode.FAULTS) if code is None else code, text)
 
     def kill(self) -> list[str]:
         """SIGKILL all children, and wait until they and what envs have started are gone; returns their names.
@@ -227,10 +250,12 @@ class ProcessGroup:
         names = list(self._children)
         self._waiting.clear()
         for child in self._children.values():
-            child.process.kill()
+            self._spawner.kill(child.process)
         deadline = Deadline(_REAP_S)
         for child in self._children.values():
-            child.process.join(deadline.left)
+            child.process.join(deadline.left)  # at once without the server
+        while any(is_alive(child.pid) for child in self._children.values()) and not deadline.passed:
+            time.sleep(OFTEN_S)
         self._spawner.end_orphans(deadline.left)
         self.cut_off.update(names)
         self._children.clear()

@@ -70,7 +70,11 @@ class Supervisor:
 
     def _supervise(self, on_beat: Callable[[], bool]) -> None:
         next_beat = now() + BEAT_S
-        while self._process_group.alive:
+        while True:
+            if not self._control.stopping:
+                self._fail(self._process_group.failure, Stop.SAVE)
+            if not self._process_group.alive:
+                return
             for death in self._process_group.wait(self._interrupts.wake_fd, max(0.0, next_beat - now())):
                 self._on_death(death)
             self._interrupts.drain()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from sfactory.process.orphans import children_of
 from tests.support.long import long
 from tests.support.process_states import wait_until_all_work
 from tests.support.processes import eventually
-from tests.support.trainer import ENDLESS, RunTrainer, TrainerRun, within
+from tests.support.trainer import ENDLESS, MORE_STEPS, REAL, RunTrainer, TrainerRun, within
 
 GONE_S = within(3.0)
 EACH = 6  # processes of an env
@@ -24,12 +26,14 @@ EACH = 6  # processes of an env
 class Started:
     """A run of StartsProcesses with two envs in each of two actors, and what these have started."""
 
-    def __init__(self, run_trainer: RunTrainer, folder: Path, deaf: bool = False, **flags: Any) -> None:
+    def __init__(
+        self, run_trainer: RunTrainer, folder: Path, deaf: bool = False, under: Sequence[str] = (), **flags: Any
+    ) -> None:
         self.folder = folder / "pids"
         self.folder.mkdir()
         self._kwargs = {"folder": str(self.folder), "deaf": deaf}
         env = {"env": "tests.support.envs:StartsProcesses", "env_kwargs": self._kwargs, "num_envs_per_worker": 2}
-        self.run: TrainerRun = run_trainer(**{"batch_size": 64, **env, **flags})
+        self.run: TrainerRun = run_trainer(under, **{"batch_size": 64, **env, **flags})
 
     def of(self, process: int) -> set[int]:
         """All that the envs of a process of the run have started so far."""
@@ -100,19 +104,51 @@ def test_nothing_that_envs_have_started_is_left_when_main_has_ended(
     assert code == (ExitCode.DONE if end is None else ExitCode.SIGTERM)
 
 
+def kill_server(run: TrainerRun, watcher: bool) -> str:
+    """Kill the fork server of a run, or its watcher; returns what the run is to say of it."""
+    (pid,) = [pid for pid, name in marked(run.mark).items() if name == "sfactory-watch"]
+    os.kill(pid if watcher else min(children_of(pid)), signal.SIGKILL)
+    return "sfactory-watch, the parent of the fork server, has ended" if watcher else "the fork server has ended"
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("server", [True, False])
-def test_run_ends_when_its_fork_server_or_the_watcher_of_it_is_killed(run_trainer: RunTrainer, server: bool) -> None:
-    run = run_trainer(train_for_env_steps=ENDLESS)
-    run.wait_until_training()
-    (watcher,) = [pid for pid, name in marked(run.mark).items() if name == "sfactory-watch"]
+@pytest.mark.parametrize("watcher", [False, True])
+def test_a_run_saves_and_ends_by_the_name_of_its_fork_server_or_the_watcher_of_it(
+    run_trainer: RunTrainer, watcher: bool
+) -> None:
+    run = run_trainer(train_for_env_steps=ENDLESS, save_every_sec=1000, max_worker_restarts=0)
+    run.wait_until(lambda: any(row.get("env_steps", 0) > MORE_STEPS for row in run.metrics()))
+    assert run.saved_env_steps() <= MORE_STEPS
 
-    os.kill(min(children_of(watcher)) if server else watcher, signal.SIGKILL)
+    words = kill_server(run, watcher)
 
-    # Main sees the end of a learner first, or that of a worker, which it cannot replace.
-    code = run.wait()
-    assert code in (ExitCode.LEARNER, ExitCode.FAULTS)
-    run.assert_ended(ExitCode(code))
+    run.assert_ended(ExitCode.FAULTS)
+    assert words in run.last_stderr_line
+    assert run.stderr.count(words) == 1
+    assert run.result()["env_steps"] == run.saved_env_steps() > MORE_STEPS
+    assert not re.search("sf-.* ended with exit code|left behind", run.stderr), run.report(
+        "the wrong process is blamed"
+    )
+
+
+@pytest.mark.long
+def test_all_processes_restart_without_a_loss_after_their_fork_server_was_killed(
+    run_trainer: RunTrainer, tmp_path: Path
+) -> None:
+    # A server that is forked from the middle of a run would have files that the run has opened.
+    run = Started(run_trainer, tmp_path, under=REAL, train_for_env_steps=ENDLESS).run
+    wait_until_all_work(run)
+    learner = run.pid_of("sf-learner-0")
+
+    words = kill_server(run, watcher=False)
+
+    run.wait_until(rf"{words}.*\n.*all processes are restarted from the checkpoint at \d+ env steps \(1 of")
+    run.wait_until(lambda: run.processes().get("sf-learner-0", learner) != learner)
+    run.saves_again()
+    assert run.stderr.count(words) == 1
+    run.kill("sf-main")
+    assert run.wait() == -signal.SIGKILL
+    run.assert_clean()
 
 
 # An env that closes the files of its process also closes the pipe by which its actor would end with main.

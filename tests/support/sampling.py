@@ -128,8 +128,7 @@ class Sampler(Sampling):
             targets[name] = run_actor, ActorSetup(config, shared, actor, seed, 0), None
         for name, target in targets.items():
             spec = ChildSpec(name, shared.status, shared.failures, niceness=0)
-            self._processes[name] = spawner.process(child_main, spec, *target)
-            self._processes[name].start()
+            self._processes[name] = spawner.start(name, child_main, spec, *target)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:

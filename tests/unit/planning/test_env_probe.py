@@ -15,9 +15,10 @@ import gymnasium.spaces as spaces
 import pytest
 
 from sfactory.env.factory import EnvFactory
-from sfactory.errors import ConfigError, EnvError
+from sfactory.errors import ConfigError, EnvError, ResourceError
 from sfactory.planning import env_probe
 from sfactory.planning.env_probe import examine, probe_env
+from sfactory.process.orphans import children_of
 from sfactory.process.spawn import Spawner
 from tests.support.scripted_env import ScriptedEnv
 
@@ -55,6 +56,11 @@ def stopped() -> None:
 
 def sleepy() -> None:
     time.sleep(20)  # longer than its time; it ends even if the probe waits for it
+
+
+def killing_the_server() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(20)
 
 
 class Unclosable(ScriptedEnv):
@@ -134,6 +140,13 @@ def test_a_stopped_process_is_not_said_to_hang_in_its_env(spawner: Spawner, capl
         probe_env(spawner, factory_of("stopped"), 1)
 
     assert "hung" not in caplog.text
+
+
+def test_the_end_of_the_fork_server_is_not_blamed_on_the_env(spawner: Spawner) -> None:
+    with pytest.raises(ResourceError, match=r"^the fork server has ended; "):
+        probe_env(spawner, factory_of("killing_the_server"), BOUND_S)
+
+    assert not children_of(Spawner._watcher or 0)
 
 
 def test_what_ends_a_process_before_it_comes_to_the_env_is_not_blamed_on_the_env(spawner: Spawner) -> None:

@@ -40,8 +40,7 @@ def start() -> Iterator[Start]:
 
     def start_one(target: Callable[[StackDump], None]) -> tuple[StackDump, ForkServerProcess]:
         stack = StackDump()
-        started.append(process := spawner.process(target, stack))
-        process.start()
+        started.append(process := spawner.start("child", target, stack))
         return stack, process
 
     yield start_one

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,20 @@ from sfactory.checkpoint import CheckpointDir
 from sfactory.clock import now
 from sfactory.config.schema import Config, HooksConfig, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
 from sfactory.env.factory import make_env
-from sfactory.errors import ExitCode, LearnerDied, WorkerDied
+from sfactory.errors import ExitCode, LearnerDied, RingsLost, WorkerDied
 from sfactory.layout import Layout
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
+from sfactory.process.orphans import children_of
 from sfactory.process.signals import Interrupts
 from sfactory.process.spawn import Spawner
+from sfactory.process.stack_dump import is_alive
 from sfactory.shared.control import Stop
 from sfactory.shared.objects import SharedObjects
 from sfactory.spec import EnvSpec
 from sfactory.supervise import supervisor
 from sfactory.supervise.process_group import ProcessExit, ProcessGroup, Workload
+from sfactory.supervise.restarts import RestartBudget, WorkerReplacement
 from sfactory.supervise.supervisor import Supervisor
 from sfactory.system.cores import Cores
 from tests.support.rings import lock_for_ever
@@ -187,6 +191,39 @@ def test_a_killed_child_is_the_failure_and_a_living_learner_saves(
     assert run.has_saved() or stop is Stop.NOW
     assert name in run.group.cut_off
     assert name == "sf-learner-0" or "sf-learner-0" not in run.group.cut_off, "it has saved, and ended by itself"
+
+
+def test_the_learner_saves_and_all_end_although_the_fork_server_is_killed(start: Start) -> None:
+    run = start()
+    pids = [int(run.shared.status.row(name).get("pid")) for name in run.group.alive]
+
+    run.run(once(lambda: os.kill(min(children_of(Spawner._watcher or 0)), signal.SIGKILL)))
+
+    assert run.failure().startswith("the fork server has ended")
+    assert type(run.supervisor.failure) is RingsLost
+    assert run.has_saved()
+    assert not any(map(is_alive, pids))
+
+
+def test_the_learner_saves_although_no_process_can_be_started_any_more(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start()
+
+    def no_fork(_fds: object) -> None:
+        raise EOFError("unexpected EOF")  # as multiprocessing does if the fork fails
+
+    def kill_a_worker() -> None:
+        monkeypatch.setattr(forkserver, "connect_to_new_process", no_fork)
+        run.kill("sf-actor-1")
+
+    run.supervisor._replacement = WorkerReplacement(run.group, run.shared, RestartBudget("max_worker_restarts", 1))
+    run.run(once(kill_a_worker))
+
+    assert run.failure().startswith("sf-actor-1 cannot be started: the fork server has ended")
+    assert run.supervisor.failure is not None
+    assert run.supervisor.failure.exit_code is ExitCode.FAULTS
+    assert run.has_saved()
 
 
 @pytest.mark.parametrize("background", [True, False])
