@@ -57,7 +57,7 @@ def test_metrics_are_written_even_if_children_cannot_be_started(
     def fail(*_: object, **__: object) -> None:
         raise OSError("no more processes")
 
-    monkeypatch.setattr(Spawner, "process", fail)
+    monkeypatch.setattr(Spawner, "start", fail)
     executor = ParallelExecutor(context_of(tmp_path, interrupts, flush_summaries_interval=9999))
 
     with pytest.raises(OSError, match="no more processes"):
