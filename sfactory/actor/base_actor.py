@@ -107,6 +107,10 @@ class Actor(abc.ABC):
         steps = split.step()
         split.count_steps(self._table)
         self._row.count_env_steps(steps)
+        batch = split.batch
+        if batch.terminated or batch.truncated or batch.broken:
+            self._row.add("finished_episodes", len(batch.terminated) + len(batch.truncated))
+            self._row.add("lost_episodes", len(batch.broken) * len(batch.envs) // batch.size)
         if split.completed:
             self._row.enter_ring()
             self._output.finish(split)

@@ -19,13 +19,14 @@ from typing import Any
 from sfactory.clock import BLOCK_S, Deadline
 from sfactory.env.conversion import NOT_FINITE, Flaw
 from sfactory.errors import Passing, SFactoryError, named, traceback_of
+from sfactory.layout import ACTORS
 from sfactory.shared.control import Control
-from sfactory.shared.status import StatusRow
+from sfactory.shared.status import StatusBoard, StatusRow
 
 _log = logging.getLogger(__name__)
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-FEW = 20  # so many steps with invalid data are tolerated, whatever their share
+FEW = 20  # so many steps with invalid data are tolerated, whatever their share, and so many lost episodes in a row
 
 
 class EnvFaults(SFactoryError):
@@ -34,6 +35,29 @@ class EnvFaults(SFactoryError):
 
 class StopOrdered(Passing):
     """A stop was ordered while an env was being recreated. See NOTE [Stop during a restart]."""
+
+
+class LostEpisodes:
+    """Ends an actor once faults have ended many episodes of the run in a row, and none has finished in between.
+
+    Otherwise an env that fails late in every episode would be trained to the end of the run, on the starts of episodes.
+    """
+
+    def __init__(self, actor: str, most: int, status: StatusBoard) -> None:
+        self._actor, self._most, self._status = actor, most, status
+        self._finished = self._lost_before = 0
+
+    def add(self, env: int, fault: str, error: BaseException | None = None) -> None:
+        """A fault ends the episode of env ``env`` of the actor; raises EnvFaults if it is one too many in a row."""
+        finished, lost = (int(self._status.total(name, ACTORS)) for name in ("finished_episodes", "lost_episodes"))
+        if finished != self._finished:
+            self._finished, self._lost_before = finished, lost
+        if lost - self._lost_before >= self._most:
+            raise EnvFaults(
+                f"env {env} of {self._actor} {fault}; so ended the last {lost - self._lost_before + 1} episodes of the "
+                f"run, by an exception or invalid data, and none finished; allowed are {self._most}, the largest of "
+                f"{FEW}, --max_env_restarts and the number of envs; an env that runs for ever needs a time limit"
+            ) from error
 
 
 class EnvRestarter:
@@ -46,10 +70,17 @@ class EnvRestarter:
     """
 
     def __init__(
-        self, actor: str, most: int, seed_of: Callable[[int, int], int], control: Control, row: StatusRow
+        self,
+        actor: str,
+        most: int,
+        seed_of: Callable[[int, int], int],
+        control: Control,
+        row: StatusRow,
+        lost_episodes: LostEpisodes,
     ) -> None:
         """``most``: see --max_env_restarts. ``seed_of(env, n)``: seed of the actor's n-th reset after a fault."""
         self._actor, self._most, self._seed_of, self._control, self._row = actor, most, seed_of, control, row
+        self._lost_episodes = lost_episodes
         # The methods themselves, since they are called twice for every reset of an env.
         self.resetting, self.begin_work = row.begin_reset, row.begin_work
         self._in_vain: dict[int, int] = {}  # by env: how often it failed without a good step in between
@@ -63,6 +94,8 @@ class EnvRestarter:
         or has come: Ctrl-C in a terminal may have ended what the env relies on.
         """
         self.resetting(True)
+        if not self._control.stopping:
+            self._lost_episodes.add(env, f"raised {_line_of(error)}", error)
         while not self._control.stopping:
             self._count(env, error)
             self._wait(env)
@@ -89,7 +122,7 @@ class EnvRestarter:
         self._in_vain.pop(env, None)
 
     def _count(self, env: int, error: BaseException) -> None:
-        text = " ".join(named(error).split())
+        text = _line_of(error)
         restarts = int(self._row.get("env_restarts"))
         if restarts >= self._most:
             raise EnvFaults(
@@ -118,9 +151,9 @@ class EnvRestarter:
 class BadDataCounter:
     """Counts how often envs of one actor returned invalid data. The count stands in the actor's status row."""
 
-    def __init__(self, actor: str, most: float, row: StatusRow) -> None:
+    def __init__(self, actor: str, most: float, row: StatusRow, lost_episodes: LostEpisodes) -> None:
         """``most``: see --max_bad_env_data."""
-        self._actor, self._most, self._row = actor, most, row
+        self._actor, self._most, self._row, self._lost_episodes = actor, most, row, lost_episodes
         self._logged: set[tuple[str, bool]] = set()
 
     def add(self, flaws: Mapping[int, Flaw]) -> None:
@@ -134,6 +167,7 @@ class BadDataCounter:
                     f"env {env} of {self._actor} returned invalid data: {flaw}; so did {count} of {steps} env "
                     f"steps of the actor ({count / steps:.1%}), and --max_bad_env_data={self._most} allows no more"
                 )
+            self._lost_episodes.add(env, f"returned invalid data: {flaw}")
             kind = flaw.key, flaw.text == NOT_FINITE
             if kind not in self._logged:
                 self._logged.add(kind)
@@ -142,6 +176,10 @@ class BadDataCounter:
                     "reset (--max_bad_env_data=%s of the steps; others like it are only counted)",
                     *(env, self._actor, flaw, self._most),
                 )
+
+
+def _line_of(error: BaseException) -> str:
+    return " ".join(named(error).split())
 
 
 @dataclass(frozen=True)

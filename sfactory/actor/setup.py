@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Any, cast
 
 from sfactory.actor.decorrelation import warm_up
-from sfactory.actor.env_restarts import BadDataCounter, EnvRestarter, FaultHandling
+from sfactory.actor.env_restarts import FEW, BadDataCounter, EnvRestarter, FaultHandling, LostEpisodes
 from sfactory.actor.multi_agent_split import MultiAgentSplit
 from sfactory.actor.policy_assignment import (
     SOLE_AGENT,
@@ -88,10 +88,11 @@ def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     """Make all envs of the actor, then reset each for the first time; ``row``: each env has a timeout of its own."""
     shared, layout, sampling = setup.shared, setup.shared.layout, setup.config.sampling
     actor = actor_name(setup.actor)
-    restarter = EnvRestarter(
-        actor, sampling.max_env_restarts, partial(setup.seed_of, Branch.AFTER_FAULT), shared.control, row
-    )
-    bad_data = BadDataCounter(actor, sampling.max_bad_env_data, row)
+    most, seed_of = sampling.max_env_restarts, partial(setup.seed_of, Branch.AFTER_FAULT)
+    envs = layout.num_actors * layout.splits * (1 if setup.factory.makes_vectors else layout.envs)
+    lost_episodes = LostEpisodes(actor, max(FEW, most, envs), shared.status)
+    restarter = EnvRestarter(actor, most, seed_of, shared.control, row, lost_episodes)
+    bad_data = BadDataCounter(actor, sampling.max_bad_env_data, row, lost_episodes)
     splits = [_make_split(setup, index, row, restarter, bad_data) for index in range(layout.splits)]
     if shared.reward_shaping is not None:
         shape_rewards(shared.reward_shaping, splits, shared.spec.num_agents)

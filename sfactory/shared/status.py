@@ -51,6 +51,8 @@ _INTS = (
     *("received_steps", "discarded_steps", "restarts"),
     # Actor, in this session: envs recreated after an exception, steps with invalid data.
     *("env_restarts", "bad_env_data"),
+    # Actor, in this session: episodes, of each agent, that ended as the env wants; of each env, that a fault ended.
+    *("finished_episodes", "lost_episodes"),
 )
 _HISTOGRAMS = ("depths", "ready")
 MAX_DEPTH = 255  # larger values count as this

@@ -88,8 +88,21 @@ def test_env_that_always_raises_ends_the_run_with_its_traceback(run_trainer: Run
     assert run.metrics()[-1]["perf/env_restarts"] >= 4
 
 
+@pytest.mark.parametrize(("layout", "how"), [("local", "shape"), long("central", "raise"), long("serial", "nan")])
+def test_env_whose_every_episode_ends_by_a_late_fault_fails_the_run(
+    run_trainer: RunTrainer, layout: str, how: str
+) -> None:
+    # Fewer steps than --max_bad_env_data allows, and fewer exceptions than --max_env_restarts.
+    flags = {"env_kwargs": {"how": how, "at": 150}, "max_env_restarts": 19, **LAYOUTS[layout]}
+    run = run_trainer(train_for_env_steps=ENDLESS, env="tests.support.envs:FailsLate", **flags)
+
+    run.assert_ended(ExitCode.FAULTS)
+    assert re.search(r"env \d of sf-actor-\d .*; so ended the last \d+ episodes of the run", run.last_stderr_line)
+    assert run.result()["episodes"] == 0
+
+
 def test_rewards_that_are_all_nan_end_the_run_with_env_and_count(run_trainer: RunTrainer) -> None:
-    run = run_trainer(train_for_env_steps=ENDLESS, env=FAULTY, env_kwargs={"nan_reward_at": 2})
+    run = run_trainer(train_for_env_steps=ENDLESS, env=FAULTY, env_kwargs={"nan_reward_at": 2}, num_workers=1)
     run.wait_until("reward is nan")
 
     run.assert_ended(ExitCode.FAULTS, within(10.0))

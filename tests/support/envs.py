@@ -144,6 +144,22 @@ class Exiting(Seesaw):
         return super().step(action)
 
 
+class FailsLate(Seesaw):
+    """A fault ends every episode, in step ``at``; how: see below. In the process that checks envs, none does."""
+
+    def __init__(self, how: str, at: int) -> None:
+        self._how, self._at = how, at
+        self._is_checked = process_name() == "sf-probe"
+
+    def step(self, action: Any) -> Step:
+        self._step += 1
+        how = self._how if self._step >= self._at and not self._is_checked else ""
+        if how == "raise":
+            raise ConnectionError("the simulator refused the connection")
+        shown = {"nan": np.full(1, np.nan), "shape": np.zeros(3), "dtype": np.zeros(1, complex)}
+        return shown.get(how, np.zeros(1, np.float32)), np.inf if how == "reward" else 0.0, False, False, {}
+
+
 def _ring_of(reader: str) -> Channel[Any]:
     (shared,) = [found for found in gc.get_objects() if isinstance(found, SharedObjects)]
     rings: list[Channel[Any]] = [*shared.to_policies, *shared.to_learners, shared.actors_to_main]

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from sfactory.actor.env_restarts import BadDataCounter, EnvRestarter, FaultHandling
+from sfactory.actor.env_restarts import BadDataCounter, EnvRestarter, FaultHandling, LostEpisodes
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusBoard, StatusRow
 
@@ -122,11 +122,13 @@ class FaultRecord:
     def __init__(
         self, make: Callable[[int], Any], most_restarts: int = 20, most_bad_data: float = 0.01, env_steps: int = 0
     ) -> None:
-        self.row: StatusRow = StatusBoard([ACTOR]).row(ACTOR)
+        board = StatusBoard([ACTOR])
+        self.row: StatusRow = board.row(ACTOR)
         self.row.add("env_steps", env_steps)
         self.control = Control(1)
-        restarter = EnvRestarter(ACTOR, most_restarts, lambda env, count: 7000 + count, self.control, self.row)
-        self.handling = FaultHandling(restarter, BadDataCounter(ACTOR, most_bad_data, self.row), make)
+        lost = LostEpisodes(ACTOR, 1, board)  # of which none is counted here
+        restarter = EnvRestarter(ACTOR, most_restarts, lambda env, count: 7000 + count, self.control, self.row, lost)
+        self.handling = FaultHandling(restarter, BadDataCounter(ACTOR, most_bad_data, self.row, lost), make)
 
     def counts(self) -> tuple[int, int]:
         """Envs that were recreated, and steps with invalid data."""

@@ -77,7 +77,8 @@ class SamplingConfig:
     max_env_restarts: int = flag(
         20,
         "how often, in one session, an actor recreates environments that raised, over all its environments; after "
-        "that, or with 0 at once, the next failure ends the run",
+        "that, or with 0 at once, the next failure ends the run; faults of any kind, invalid data, too, end it as well "
+        "once that many episodes in a row (at least 20, and one per env) ended so and none finished",
         ge=0,
     )
     max_bad_env_data: float = flag(
