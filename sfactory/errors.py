@@ -154,7 +154,9 @@ def named(error: BaseException) -> str:
     """An exception in one piece of a sentence: its type, and what it says, if anything; clean."""
     try:
         said = str(error)
-    except Exception:  # foreign exceptions may fail at that, too
+    except Passing:
+        raise
+    except BaseException:  # foreign exceptions may fail at that, too
         said = "its text cannot be read"
     return clean(f"{type(error).__name__}: {said}" if said else type(error).__name__)
 

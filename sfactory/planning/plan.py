@@ -45,7 +45,8 @@ from sfactory.tensor_spec import describe
 class Plan:
     """Everything that is decided before processes start.
 
-    weight_shapes: by name of the weight. reading: how the network reads each observation, one sentence each.
+    weight_shapes: by name of the weight. reading: how the network reads each observation, and its size;
+    one sentence each.
     """
 
     spec: EnvSpec
@@ -190,8 +191,9 @@ def plan_sizes(config: Config, spec: EnvSpec, env_step_us: float | None = None) 
     learning = _learner_bytes(config, spec, update_bytes) if device == "cpu" else 0
     planned = _planned_bytes(spec, layout, weight_bytes, config.learner.replay_slots)
     require_memory(planned, learning, _process_bytes(config, layout, weight_bytes, device))
-    reading = tuple(describe(path, leaf, model.normalizes(path)) for path, leaf in spec.obs)
-    return Plan(spec, layout, device, cores, weight_bytes, why, weight_shapes=weight_shapes, reading=reading)
+    reading = [describe(path, leaf, model.normalizes(path)) for path, leaf in spec.obs]
+    reading.append(f"the network has {sum(weight.numel() for weight in model.parameters()):,} parameters")
+    return Plan(spec, layout, device, cores, weight_bytes, why, weight_shapes=weight_shapes, reading=tuple(reading))
 
 
 def plan_run(config: Config, spec: EnvSpec, env_step_us: float | None = None) -> Plan:

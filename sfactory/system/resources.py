@@ -21,6 +21,7 @@ _SHARE = 0.9  # maximum share of free memory that is planned
 # Memory of processes, measured in control groups: what one imports, and what each adds of its own, without envs.
 _MIB = 2**20
 _IMPORTS = 155 * _MIB
+_ADDRESSES = 900 * _MIB  # of main, without a GPU; mapped, and mostly not in memory
 _LEARNER, _OTHER_CHILD, _ALL_IN_MAIN = 130 * _MIB, 17 * _MIB, 60 * _MIB
 # Open files of main, measured in runs: its own number (with headroom), and the number that each child adds.
 _HANDLES, _HANDLES_PER_CHILD = 64, 4
@@ -52,6 +53,12 @@ def require_imports() -> None:
         raise ResourceError(
             f"a run needs {need / _MIB:,.0f} MiB of memory before it can start a process, and {have / _MIB:,.0f} MiB "
             "are free; raise the limit of the container (docker run --memory=...), or end other processes"
+        )
+    addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if addresses != resource.RLIM_INFINITY and addresses < _ADDRESSES:
+        raise ResourceError(
+            f"a process may map {addresses / _MIB:,.0f} MiB here (ulimit -v), and the imports of a run alone take "
+            f"{_ADDRESSES / _MIB:,.0f} MiB; lift the limit: ulimit -v unlimited"
         )
 
 

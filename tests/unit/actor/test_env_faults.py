@@ -254,18 +254,30 @@ class Mute(Exception):
     """An exception without a readable text."""
 
     def __str__(self) -> str:
-        raise RuntimeError("no text")
+        raise self.args[0]
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Mute()])
-def test_env_that_raises_more_than_an_exception_is_recreated(waits: list[float], error: BaseException) -> None:
+@pytest.mark.parametrize("in_reset", [False, True])
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Mute(RuntimeError("no text")), Mute(SystemExit())]
+)
+def test_env_that_raises_more_than_an_exception_is_recreated(
+    waits: list[float], error: BaseException, in_reset: bool
+) -> None:
     class Raising(ScriptedEnv):
         def step(self, action: int) -> Any:
+            if in_reset:
+                return super().step(action)
             raise error
 
-    split, record, _ = make_split([Raising(), ScriptedEnv()], EnvStock())
+        def reset(self, **given: Any) -> Any:
+            if self.seeds:
+                raise error
+            return super().reset(**given)
+
+    split, record, _ = make_split([Raising([(1, "terminated")]), ScriptedEnv()], EnvStock())
 
     split.batch.step([0, 0])
 
-    assert split.batch.broken == [0]
+    assert (split.batch.broken, split.batch.terminated) == (([], [0]) if in_reset else ([0], []))
     assert (len(waits), record.counts()[0]) == (1, 1)

@@ -108,6 +108,8 @@ def test_values_that_no_flag_can_have_are_refused_all_at_once() -> None:
         (["--inference=remote"], "--inference=remote", "central, local, auto"),
         (["--env_kwargs=[1]"], "--env_kwargs=[1]", "JSON object"),
         (['--env_kwargs={"a": NaN}'], "--env_kwargs", "JSON object"),
+        (['--env_kwargs={"a": 1e999}'], "--env_kwargs", "too large"),
+        (['--env_kwargs={"a": -Infinity}'], "--env_kwargs", "-Infinity is not JSON"),
         (['--env_kwargs={"a": 1, "a": 2}'], "--env_kwargs", "stands twice"),
         (["--roll", "3"], "--roll", "did you mean --rollout?"),
         (["--encoder_mlp_layer", "64", "64"], "--encoder_mlp_layer", "did you mean --encoder_mlp_layers?"),

@@ -118,6 +118,12 @@ def test_a_gpu_that_is_not_there_is_refused(wanted: str, gpus: int, monkeypatch:
         choose_device(wanted)
 
 
+def test_the_start_says_how_large_the_network_is() -> None:
+    plan = plan_sizes(config_of({"encoder_mlp_layers": (8,)}), VECTOR)
+
+    assert plan.reading[-1] == "the network has 59 parameters"
+
+
 @pytest.mark.parametrize(("rows", "width", "threads"), [(256, 64, 1), (256, 512, 2), (1024, 512, 8)])
 def test_a_learner_gets_no_more_threads_than_its_minibatches_keep_busy(rows: int, width: int, threads: int) -> None:
     flags = {"batch_size": rows, "encoder_mlp_layers": (width, width)}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+import torch
 
 from sfactory.config.import_strings import import_current_directory
 from sfactory.errors import (
@@ -64,7 +65,12 @@ def test_a_place_is_reported_although_the_current_directory_is_gone(
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")]
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+    ],
 )
 def test_exhausted_memory_is_answered_with_flags(error: Exception) -> None:
     last = traceback_of(error).splitlines()[-1]

@@ -25,6 +25,7 @@ from sfactory.system.resources import (
     raise_file_limit,
     require_cores,
     require_handles,
+    require_imports,
     require_memory,
     warn_of_few_cores,
     warn_of_niceness,
@@ -54,6 +55,16 @@ def test_plan_above_the_free_memory_is_refused(monkeypatch: pytest.MonkeyPatch) 
         require_memory(9 * GIB + GIB // 2)
     monkeypatch.setattr(resources, "available_memory", lambda: None)
     require_memory(2**60)
+
+
+def test_a_limit_of_addresses_below_those_of_the_imports_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in (resource.RLIM_INFINITY, 2 * GIB):
+        monkeypatch.setattr(resource, "getrlimit", lambda kind, limit=limit: (limit, limit))
+        require_imports()
+
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (GIB // 2, GIB))
+    with pytest.raises(ResourceError, match=r"may map 512 MiB here \(ulimit -v\).*: ulimit -v unlimited"):
+        require_imports()
 
 
 def test_memory_of_processes_and_their_copies_of_the_weights_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
