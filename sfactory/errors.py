@@ -93,8 +93,8 @@ class WorkerDied(SFactoryError):
     """A child process died or raised; the text carries its traceback or its signal."""
 
 
-class RingsLost(WorkerDied):
-    """The run needs new processes with new rings: a ring is locked for ever, or the fork server has ended."""
+class ProcessesLost(WorkerDied):
+    """All processes must be replaced: a ring is locked for ever, or the fork server has ended."""
 
 
 class LearnerFailed(SFactoryError):

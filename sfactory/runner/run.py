@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 
-from sfactory.errors import CannotSaveError, CheckpointError, ExitCode, LearnerDied, RingsLost
+from sfactory.errors import CannotSaveError, CheckpointError, ExitCode, LearnerDied, ProcessesLost
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.summary import Outcome
 from sfactory.runner.context import Executor, RunContext
@@ -29,7 +29,7 @@ def run_with_restarts(context: RunContext) -> Outcome:
         if budget is None:
             return outcome
         if context.interrupts.count:
-            if isinstance(outcome.error, RingsLost):  # the learner has saved, so this is an interruption
+            if isinstance(outcome.error, ProcessesLost):  # a restart would have gone on, so this is an interruption
                 summary = dataclasses.replace(outcome.summary, status="interrupted")
                 return dataclasses.replace(outcome, status="interrupted", summary=summary, error=None)
             return outcome
@@ -51,7 +51,7 @@ def _restart_budget(context: RunContext, outcome: Outcome) -> RestartBudget | No
     error = outcome.error
     if context.config.run.serial_mode:
         return None
-    if isinstance(error, RingsLost):
+    if isinstance(error, ProcessesLost):
         return context.worker_restarts
     if isinstance(error, LearnerDied) and error.was_killed and context.config.population.num_policies > 1:
         return context.worker_restarts

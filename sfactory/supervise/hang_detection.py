@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 
 from sfactory.clock import TIMEOUTS, Awake, now
-from sfactory.errors import RingsLost, WorkerDied
+from sfactory.errors import ProcessesLost, WorkerDied
 from sfactory.layout import is_actor, is_policy_worker
 from sfactory.process.stack_dump import STOPPED, StackRequest
 from sfactory.shared.status import StatusBoard
@@ -66,7 +66,7 @@ class WorkerHangs:
         self._awake = Awake()
         self._seen: dict[tuple[str, str], tuple[float, float]] = {}  # stamps, and when they were new, in time awake
 
-    def look(self) -> RingsLost | None:
+    def look(self) -> ProcessesLost | None:
         """Called at every beat; returns the failure of all processes if a queue is locked that they share."""
         self._awake.look()
         for child, where in self._detector.hung(self._process_group.running()):
@@ -74,11 +74,11 @@ class WorkerHangs:
                 continue
             reason = f"{where} {self._reason(child)}"
             if self._is_at_ring(child) and not is_policy_worker(child.name):
-                return RingsLost(reason)
+                return ProcessesLost(reason)
             self._killed[child.name] = reason
             child.process.kill()
         if self._seconds("sf-main", "reading", self._reading_since()) > _RING_S:
-            return RingsLost(f"sf-main {self._at_locked_ring()}")
+            return ProcessesLost(f"sf-main {self._at_locked_ring()}")
         return None
 
     def where(self, name: str) -> str | None:

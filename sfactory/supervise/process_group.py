@@ -20,7 +20,7 @@ from sfactory.actor.actor_process import run_actor
 from sfactory.actor.setup import ActorSetup
 from sfactory.clock import Deadline, now
 from sfactory.config.schema import Config
-from sfactory.errors import ExitCode, LearnerDied, ResourceError, RingsLost, SFactoryError, WorkerDied
+from sfactory.errors import ExitCode, LearnerDied, ProcessesLost, ResourceError, SFactoryError, WorkerDied
 from sfactory.inference.policy_worker import PolicySetup, run_policy_worker
 from sfactory.layout import ACTORS, EVALUATORS, POLICY_WORKERS, is_actor, is_learner, is_policy_worker
 from sfactory.learner.learner_process import run_learner
@@ -226,7 +226,7 @@ class ProcessGroup:
         bound = timeout if self._has_server else min(timeout, OFTEN_S)
         ended = [sentinels[s] for s in connection.wait([*sentinels, wake_fd], bound) if s in sentinels]
         if lost := next(filter(None, (self._spawner.loss(child.process) for child in ended)), ""):
-            self._has_server, self.failure = False, self.failure or RingsLost(lost)
+            self._has_server, self.failure = False, self.failure or ProcessesLost(lost)
         if not self._has_server:
             ended = [child for child in self._children.values() if not is_alive(child.pid)]
         return [self._reap(child.name) for child in ended]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from sfactory.clock import now
-from sfactory.errors import RingsLost, SFactoryError, WorkerDied
+from sfactory.errors import ProcessesLost, SFactoryError, WorkerDied
 from sfactory.layout import is_actor, is_policy_worker
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.status import State, StatusBoard
@@ -130,7 +130,7 @@ class WorkerReplacement:
         name, cause = death.name, hung or death.cause
         inbox = self._shared.inbox_of(name)
         if not inbox.has_another:
-            return RingsLost(f"{cause}, and no unused ring is left for its replacement")
+            return ProcessesLost(f"{cause}, and no unused ring is left for its replacement")
         if not self._budget.spend():
             allowed = "none is replaced: --max_worker_restarts=0"
             if self._budget.most:

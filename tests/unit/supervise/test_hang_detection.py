@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from sfactory.errors import RingsLost
+from sfactory.errors import ProcessesLost
 from sfactory.shared.status import State, StatusBoard
 from sfactory.supervise.hang_detection import WorkerHangs
 from tests.support.child import Child
@@ -40,7 +40,7 @@ class Scene:
         for name in names:
             self.workers[name].watch.before_wait()
 
-    def pass_time(self, seconds: float, *alive: str) -> RingsLost | None:
+    def pass_time(self, seconds: float, *alive: str) -> ProcessesLost | None:
         """Main looks at every beat; those who are ``alive`` come back from their waits."""
         lost = None
         for _ in range(int(4 * seconds)):

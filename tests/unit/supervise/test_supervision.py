@@ -18,7 +18,7 @@ from sfactory.checkpoint import CheckpointDir
 from sfactory.clock import now
 from sfactory.config.schema import Config, HooksConfig, LearnerConfig, ModelConfig, RunConfig, SamplingConfig
 from sfactory.env.factory import make_env
-from sfactory.errors import ExitCode, LearnerDied, RingsLost, WorkerDied
+from sfactory.errors import ExitCode, LearnerDied, ProcessesLost, WorkerDied
 from sfactory.layout import Layout
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.flat_state import flat_bytes
@@ -200,7 +200,7 @@ def test_the_learner_saves_and_all_end_although_the_fork_server_is_killed(start:
     run.run(once(lambda: os.kill(min(children_of(Spawner._watcher or 0)), signal.SIGKILL)))
 
     assert run.failure().startswith("the fork server has ended")
-    assert type(run.supervisor.failure) is RingsLost
+    assert type(run.supervisor.failure) is ProcessesLost
     assert run.has_saved()
     assert not any(map(is_alive, pids))
 
