@@ -86,6 +86,7 @@ def child_main(spec: ChildSpec, role: Callable[..., None], *given: Any) -> None:
         spec.failures.write(spec.name, _failure_text(error))
         code = int(error.exit_code) if isinstance(error, SFactoryError) else int(ExitCode.FAULTS)
     finally:
+        row.set("ended", 1 + code)  # main cannot learn it otherwise once the fork server has ended
         leave(code)
 
 
@@ -156,7 +157,7 @@ def _die_with_main() -> None:
 # The watcher splits off first. The last one is not imported from here: it would import everything.
 _PRELOAD = ["sfactory.process.fork_server", "torch", "numpy", "gymnasium", "faster_fifo", "sfactory.supervise.preload"]
 
-_NOT_KNOWN = 255  # multiprocessing's exit code of a child whose server has ended, alive or not
+NOT_KNOWN = 255  # multiprocessing's exit code of a child whose server has ended, alive or not
 _SERVER = "the fork server"
 _WHY = "was it killed, or is memory or the number of processes limited (docker run --memory, --pids-limit; ulimit -u)?"
 _END_S = 5.0
@@ -238,7 +239,7 @@ class Spawner:
 
     def loss(self, process: BaseProcess) -> str:
         """Names what has ended if ``process`` has not, but the server that would tell of its end; otherwise ""."""
-        if process.exitcode != _NOT_KNOWN or not is_alive(process.pid or 0):
+        if process.exitcode != NOT_KNOWN or not is_alive(process.pid or 0):
             return ""
         Spawner._is_lost = True
         alone = self._watcher is None or is_alive(self._watcher)

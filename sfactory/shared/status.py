@@ -41,6 +41,7 @@ _FLOATS = (
 )
 _INTS = (
     *("pid", "state", "env_steps", "agent_steps", "updates", "saved_env_steps"),
+    "ended",  # 1 + its exit code; 0 before, and if it was killed or crashed
     "run_env_steps",  # learner: its env steps that no other learner counts
     "resetting",  # actor: 1 while an env is reset or recreated, which has its own time limit
     # Learner, in this session: datasets trained on, valid steps replayed, valid steps dropped before training,
@@ -141,7 +142,7 @@ class StatusRow:
 
     def clear(self) -> None:
         """Reset the row before a replacement starts; called by main after the process is dead."""
-        for name in ("pid", "state", "heartbeat", "busy_since", "loop_since", "in_ring_since", "resetting"):
+        for name in ("pid", "state", "ended", "heartbeat", "busy_since", "loop_since", "in_ring_since", "resetting"):
             self.set(name, 0)
 
 

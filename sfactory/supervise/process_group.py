@@ -28,7 +28,7 @@ from sfactory.learner.setup import LearnerSetup
 from sfactory.planning.plan import device_of
 from sfactory.play.evaluator import EvaluatorSetup, run_evaluator
 from sfactory.process.orphans import OFTEN_S
-from sfactory.process.spawn import ChildSpec, Spawner, child_main
+from sfactory.process.spawn import NOT_KNOWN, ChildSpec, Spawner, child_main
 from sfactory.process.stack_dump import STOPPED, StackDump, is_alive, is_stopped
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
@@ -36,6 +36,7 @@ from sfactory.shared.status import State, StatusRow
 from sfactory.system.cores import Cores
 
 _REAP_S = 5.0
+_LOST = 256  # exit code, which no process has, of one that did not write its own and has no server that would tell
 # Added to --default_niceness: the learner is served first, and no process gives its core away to other programs.
 _NICER = {POLICY_WORKERS: 1, ACTORS: 2, EVALUATORS: 2}
 
@@ -68,6 +69,8 @@ class ProcessExit:
             return f"{self.name} was killed by {names.get(-self.exit_code, f'signal {-self.exit_code}')}{hint}"
         if self.text:
             return f"{self.name} failed: {self.text.rstrip().splitlines()[-1]}"
+        if self.exit_code == _LOST:
+            return f"{self.name} was killed, or crashed"
         return f"{self.name} ended with exit code {self.exit_code} although no stop was ordered"
 
 
@@ -128,7 +131,7 @@ class ProcessGroup:
     """Starts the children of a run, and collects how they end.
 
     failure: set once children cannot be started any more. cut_off: names whose last process was killed, crashed or
-    raised, or of which that is not known. If the fork server has ended, nothing tells how its children end.
+    raised. If the fork server has ended, a child that did not write its exit code counts as that.
     """
 
     def __init__(self, spawner: Spawner, shared: SharedObjects, workload: Workload) -> None:
@@ -203,7 +206,9 @@ class ProcessGroup:
         try:
             process = self._spawner.start(name, child_main, spec, role, *given)
         except ResourceError as error:
-            self.failure = WorkerDied(str(error))
+            # A server that is found dead was killed; one that dies of this start cannot fork; nor could another.
+            found_dead = isinstance(error.__context__, ConnectionError)
+            self.failure = (ProcessesLost if found_dead else WorkerDied)(str(error))
             return
         self._children[name] = ChildProcess(name, process, row, stack, started_at)
 
@@ -232,14 +237,15 @@ class ProcessGroup:
         return [self._reap(child.name) for child in ended]
 
     def _reap(self, name: str) -> ProcessExit:
-        process = self._children.pop(name).process
-        process.join(_REAP_S)
+        child = self._children.pop(name)
+        child.process.join(_REAP_S)
         self._spawner.end_orphans()
-        code, text = process.exitcode, self._shared.failures.read(name)
+        code, text = child.process.exitcode, self._shared.failures.read(name)
+        if code == NOT_KNOWN and not self._has_server:
+            ended = int(child.row.get("ended"))
+            code = ended - 1 if ended else _LOST
         if code != 0:
             self.cut_off.add(name)
-        if not self._has_server and not text:
-            code = int(ExitCode.DONE)
         return ProcessExit(name, int(ExitCode.FAULTS) if code is None else code, text)
 
     def kill(self) -> list[str]:

@@ -71,11 +71,12 @@ class Supervisor:
     def _supervise(self, on_beat: Callable[[], bool]) -> None:
         next_beat = now() + BEAT_S
         while True:
-            if not self._control.stopping:
-                self._fail(self._process_group.failure, Stop.SAVE)
+            self._fail_with_group()
             if not self._process_group.alive:
                 return
-            for death in self._process_group.wait(self._interrupts.wake_fd, max(0.0, next_beat - now())):
+            deaths = self._process_group.wait(self._interrupts.wake_fd, max(0.0, next_beat - now()))
+            self._fail_with_group()  # before the deaths: they are not the cause if the fork server has ended
+            for death in deaths:
                 self._on_death(death)
             self._interrupts.drain()
             self._on_signals()
@@ -137,6 +138,10 @@ class Supervisor:
             self._order(Stop.NOW)
         if not self._control.stopping and self._hangs is not None:
             self._fail(self._hangs.look(), Stop.SAVE)
+
+    def _fail_with_group(self) -> None:
+        if not self._control.stopping:
+            self._fail(self._process_group.failure, Stop.SAVE)
 
     def _fail(self, failure: SFactoryError | None, stop: Stop) -> None:
         if failure is not None:

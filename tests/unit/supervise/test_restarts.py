@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from sfactory.clock import now
-from sfactory.errors import ExitCode, WorkerDied
-from sfactory.process.spawn import Spawner
+from sfactory.config.schema import Config
+from sfactory.errors import ExitCode, ProcessesLost, WorkerDied
+from sfactory.process import spawn
+from sfactory.process.signals import Interrupts
+from sfactory.process.spawn import NOT_KNOWN, Spawner
+from sfactory.process.stack_dump import StackDump
 from sfactory.shared.objects import SharedObjects
 from sfactory.shared.slots import SlotState
 from sfactory.shared.status import State
-from sfactory.supervise.process_group import ProcessExit, ProcessGroup
+from sfactory.supervise.process_group import ChildProcess, ProcessExit, ProcessGroup, Workload
 from sfactory.supervise.restarts import RestartBudget, StartupMonitor, WorkerReplacement
 from sfactory.supervise.supervisor import Supervisor
+from sfactory.system.cores import Cores
 from tests.support.child import Child
 from tests.support.parts import VECTOR, small_layout
 
@@ -116,3 +121,56 @@ def test_an_actor_is_not_replaced_before_its_slots_are_free(shared: SharedObject
 
     with pytest.raises(AssertionError, match="sf-actor-0 was filling a slot"):
         ProcessGroup(Spawner(), shared, workload).replace("sf-actor-0")
+
+
+def test_a_learner_that_ends_with_the_fork_server_is_not_the_cause(shared: SharedObjects) -> None:
+    group: Any = SimpleNamespace(alive=["sf-learner-0"], failure=None)
+
+    def lose_both(*_: object) -> list[ProcessExit]:
+        group.alive, group.failure = [], ProcessesLost("the fork server has ended")
+        return [ProcessExit("sf-learner-0", -9, "")]
+
+    group.wait = lose_both
+    supervisor = Supervisor(group, shared.control, shared.status, Interrupts(), boot_limit_s=90.0)
+
+    supervisor.run(lambda: False)
+
+    assert supervisor.failure is group.failure
+
+
+@pytest.mark.parametrize(
+    ("met", "failure"), [(ConnectionRefusedError(), ProcessesLost), (EOFError(), WorkerDied), (OSError(), WorkerDied)]
+)
+def test_all_processes_are_lost_with_a_server_that_a_start_finds_dead(
+    shared: SharedObjects, monkeypatch: pytest.MonkeyPatch, met: Exception, failure: type[WorkerDied]
+) -> None:
+    monkeypatch.setattr(Spawner, "_is_lost", False)  # and again after the test
+
+    def start(name: str, *_: object) -> NoReturn:
+        with spawn._starting(name):
+            raise met
+
+    spawner: Any = SimpleNamespace(start=start)
+    group = ProcessGroup(spawner, shared, Workload(Config(), 1, 0, "cpu", Cores.available(), [None]))
+
+    group.start()
+
+    assert type(group.failure) is failure
+
+
+@pytest.mark.parametrize(("written", "reported", "ended_well"), [(1, 0, True), (75, 74, False), (0, 256, False)])
+def test_without_the_fork_server_a_child_ends_as_it_has_written(
+    shared: SharedObjects, written: int, reported: int, ended_well: bool
+) -> None:
+    process: Any = SimpleNamespace(pid=0, exitcode=NOT_KNOWN, join=lambda _: None)
+    workload: Any = None
+    row = shared.status.row("sf-learner-0")
+    group = ProcessGroup(Spawner(), shared, workload)
+    group._children["sf-learner-0"] = ChildProcess("sf-learner-0", process, row, StackDump(), now())
+    group._has_server = False
+    row.set("ended", written)
+
+    (death,) = group.wait(Interrupts().wake_fd, 0.0)
+
+    assert death.exit_code == reported
+    assert ("sf-learner-0" not in group.cut_off) == ended_well

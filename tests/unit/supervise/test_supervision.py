@@ -193,7 +193,9 @@ def test_a_killed_child_is_the_failure_and_a_living_learner_saves(
     assert name == "sf-learner-0" or "sf-learner-0" not in run.group.cut_off, "it has saved, and ended by itself"
 
 
-def test_the_learner_saves_and_all_end_although_the_fork_server_is_killed(start: Start) -> None:
+def test_the_learner_saves_and_all_end_although_the_fork_server_is_killed(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     run = start()
     pids = [int(run.shared.status.row(name).get("pid")) for name in run.group.alive]
 
@@ -201,6 +203,7 @@ def test_the_learner_saves_and_all_end_although_the_fork_server_is_killed(start:
 
     assert run.failure().startswith("the fork server has ended")
     assert type(run.supervisor.failure) is ProcessesLost
+    assert not caplog.records, "all others have ended in order"
     assert run.has_saved()
     assert not any(map(is_alive, pids))
 
