@@ -11,6 +11,7 @@ the interpreter's lock, and no thread has to watch main. NOTE [End of main] has 
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import fcntl
 import logging
@@ -188,7 +189,7 @@ class Spawner:
                 f"the path of the folder for temporary files, {temporary}, is longer than {_LONGEST_TEMPORARY} bytes, "
                 "and sockets in it would be too long; set a shorter one: TMPDIR=/tmp"
             )
-        with _starting("the fork server"):
+        with _starting(_SERVER):
             with signals_held_back():  # a signal to the group does not end it
                 resource_tracker.ensure_running()
             self._start_server()
@@ -207,9 +208,11 @@ class Spawner:
                 time.sleep(OFTEN_S)
         Spawner._is_lost = False
         os.environ.update({MAIN: str(os.getpid()), SOCKET_DIR: util.get_temp_dir()})
-        with signals_held_back():
-            forkserver.ensure_running()
-        del os.environ[MAIN], os.environ[SOCKET_DIR]
+        try:
+            with signals_held_back():
+                forkserver.ensure_running()
+        finally:
+            del os.environ[MAIN], os.environ[SOCKET_DIR]
         if _server_pid() != before:  # it is the watcher, then
             Spawner._watcher = _server_pid()
 
@@ -238,7 +241,10 @@ class Spawner:
             return process
 
     def loss(self, process: BaseProcess) -> str:
-        """Names what has ended if ``process`` has not, but the server that would tell of its end; otherwise ""."""
+        """Names what has ended if ``process`` has not, but the server that would tell of its end; otherwise "".
+
+        Such a loss is remembered: the next start is by a new server.
+        """
         if process.exitcode != NOT_KNOWN or not is_alive(process.pid or 0):
             return ""
         Spawner._is_lost = True
@@ -262,9 +268,12 @@ def _starting(name: str) -> Iterator[None]:
     try:
         yield
     except (EOFError, OSError) as error:
-        Spawner._is_lost = isinstance(error, EOFError | ConnectionError)
-        cause = f"{_SERVER} has ended" if Spawner._is_lost else named(error)
-        raise ResourceError(f"{name} cannot be started: {cause}; {_WHY}") from None
+        cause = named(error)
+        if isinstance(error, EOFError | ConnectionError):
+            Spawner._is_lost, cause = True, f"{_SERVER} has ended; {_WHY}"
+        elif error.errno in (errno.EAGAIN, errno.ENOMEM):
+            cause += f"; {_WHY}"
+        raise ResourceError(f"{name} cannot be started: {cause}") from None
 
 
 def _server_pid() -> int:
