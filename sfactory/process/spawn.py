@@ -202,10 +202,11 @@ class Spawner:
         """Start the server and its watcher if they do not run, or have ended."""
         before = _server_pid()
         if Spawner._is_lost and before:
-            send(before, signal.SIGKILL)
-            deadline = Deadline(_END_S)
-            while is_alive(before) and not deadline.passed:
-                time.sleep(OFTEN_S)
+            for signum in (signal.SIGTERM, signal.SIGKILL):  # by the first, the watcher ends all that is left
+                send(before, signum)
+                deadline = Deadline(_END_S)
+                while is_alive(before) and not deadline.passed:
+                    time.sleep(OFTEN_S)
         Spawner._is_lost = False
         os.environ.update({MAIN: str(os.getpid()), SOCKET_DIR: util.get_temp_dir()})
         try:

@@ -6,7 +6,8 @@ may close the pipe. The server ends with the watcher by the same request, which 
 watcher has but one. Then the watcher removes the folder of the server's socket. It holds no pipe, which a process that
 an env has forked could keep open.
 
-If the server ends before main, the watcher leaves the server's children to main, which has the learners save.
+If the server ends before main, the watcher leaves the server's children to main, which has the learners save. It may
+take orphans for such children; all that is left ends when main sends SIGTERM, before it starts another server.
 
 In serial mode envs live in main. It ends their processes itself, and the watcher remembers them in case that main is
 killed; it misses those that main had started in the last REMEMBER_S.
@@ -112,8 +113,11 @@ def _watch(main: int, server: int) -> None:
             _say(orphans.message())
         pause_s = OFTEN_S if left else REMEMBER_S if of_main.on else _SELDOM_S
         came = signal.sigtimedwait(_AWAITED, pause_s)
-        if came is not None and came.si_pid == main and came.si_signo in (ENVS_IN_MAIN, NO_ENVS_IN_MAIN):
-            of_main.on = came.si_signo == ENVS_IN_MAIN
+        if came is not None and came.si_pid == main:
+            if came.si_signo in (ENVS_IN_MAIN, NO_ENVS_IN_MAIN):
+                of_main.on = came.si_signo == ENVS_IN_MAIN
+            elif came.si_signo == signal.SIGTERM and os.getppid() == main:  # the kernel sends it for main, too
+                kept = set()
         of_main.look()
 
 

@@ -1,0 +1,89 @@
+"""The fork server and its watcher start, are replaced when the server has ended, and leave nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import time
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pytest
+
+from sfactory.errors import ResourceError
+from sfactory.process import spawn
+from sfactory.process.orphans import adopt_orphans, children_of
+from sfactory.process.spawn import Spawner
+from sfactory.process.stack_dump import is_alive
+from tests.support.processes import eventually
+
+WITHIN_S = 60.0
+
+
+def leave_a_program(pids: Path) -> None:
+    adopt_orphans()
+    program = subprocess.Popen(["sleep", "9999"])
+    pids.with_suffix(".new").write_text(str(program.pid))
+    pids.with_suffix(".new").rename(pids)
+    time.sleep(9999)
+
+
+def test_what_an_env_leaves_behind_as_the_server_ends_is_ended_before_another_one_starts(
+    tmp_path: Path,
+) -> None:
+    spawner, pids = Spawner(), tmp_path / "pids"
+    spawner.open()
+    actor, watcher = spawner.start("actor", leave_a_program, pids), Spawner._watcher or 0
+    assert eventually(pids.exists, WITHIN_S)
+    program, (server,) = int(pids.read_text()), children_of(watcher)
+
+    os.kill(watcher, signal.SIGSTOP)  # it sees both ends at once
+    for pid in (actor.pid or 0, server):
+        os.kill(pid, signal.SIGKILL)
+    os.kill(watcher, signal.SIGCONT)
+
+    assert eventually(lambda: program in children_of(watcher), WITHIN_S)
+    with pytest.raises(ResourceError):
+        spawner.start("next", leave_a_program, pids)
+    assert is_alive(program), "the watcher has taken it for the server's"
+    spawner.open()
+    assert not is_alive(program)
+    assert not is_alive(watcher)
+    assert Spawner._watcher != watcher
+
+
+@pytest.mark.parametrize(
+    ("error", "advice", "is_lost"),
+    [
+        (EOFError(), True, True),
+        (ConnectionRefusedError(), True, True),
+        (OSError(errno.EAGAIN, "x"), True, False),
+        (OSError(errno.ENOMEM, "x"), True, False),
+        (OSError(errno.EMFILE, "x"), False, False),
+    ],
+)
+def test_limits_of_memory_and_processes_are_named_where_they_may_be_the_cause(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, advice: bool, is_lost: bool
+) -> None:
+    monkeypatch.setattr(Spawner, "_is_lost", False)
+
+    with pytest.raises(ResourceError) as caught, spawn._starting("sf-actor-0"):
+        raise error
+
+    assert ("--pids-limit" in str(caught.value)) == advice
+    assert Spawner._is_lost == is_lost
+
+
+def test_a_server_that_cannot_be_started_leaves_no_variables_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot() -> None:
+        raise BlockingIOError(errno.EAGAIN, "x")
+
+    before = dict(os.environ)
+    monkeypatch.setattr(forkserver, "ensure_running", cannot)
+
+    with pytest.raises(ResourceError):
+        Spawner().start("sf-actor-0", print)
+
+    assert dict(os.environ) == before
