@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sfactory.experiment.summary import Result, Summary
 
 _STARTED_AT = now()
-_REFUSED = " (this start was refused; nothing that is saved has changed)"
+_REFUSED = " (this start was refused)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
