@@ -15,7 +15,7 @@ from sfactory.config.schema import SamplingConfig
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import see_gpu_of
 from sfactory.env.multi_agent import AgentsEnv
-from sfactory.errors import WorkerDied, traceback_of
+from sfactory.errors import ResourceError, WorkerDied, traceback_of
 from sfactory.planning.step_cost import (
     Agents,
     Begin,
@@ -68,7 +68,10 @@ class _Simulators(contextlib.AbstractContextManager["_Simulators"]):
         with signals_held_back():
             receiver, sender = self._spawner.pipe()
             stack = StackDump()
-            process = self._spawner.start(name, _simulate, *given, stack, sender)
+            try:
+                process = self._spawner.start(name, _simulate, *given, stack, sender)
+            except ResourceError as error:
+                raise WorkerDied(str(error)) from None  # a refusal would say that nothing was started
             sender.close()
             self._all.append(_Simulator(name, process, receiver, row, stack, now()))
 

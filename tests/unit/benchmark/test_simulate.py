@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium.spaces as spaces
 import pytest
@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from sfactory.benchmark.pure_simulation import _Simulators, pure_simulation
 from sfactory.config.schema import SamplingConfig
 from sfactory.env.factory import EnvFactory
-from sfactory.errors import WorkerDied
+from sfactory.errors import ResourceError, WorkerDied
 from sfactory.planning import step_cost as random_steps
 from sfactory.planning.step_cost import steps_per_second, vector_steps_per_second
 from sfactory.process.spawn import Spawner
@@ -115,3 +115,13 @@ def test_a_process_that_fails_or_hangs_is_an_error(spawner: Spawner, fault: dict
 
     with pytest.raises(WorkerDied, match=words):
         pure_simulation(spawner, factory, TWO, CORES, seconds=0.5)
+
+
+def test_a_process_that_cannot_be_started_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(*_: object) -> NoReturn:
+        raise ResourceError("sf-sim-0 cannot be started")
+
+    monkeypatch.setattr(Spawner, "start", cannot)
+
+    with pytest.raises(WorkerDied, match="sf-sim-0 cannot be started"):
+        pure_simulation(Spawner(), EnvFactory("CartPole-v1"), TWO, CORES, seconds=0.5)
