@@ -37,6 +37,7 @@ def restored() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
     torch.set_num_threads(1)
+    torch.backends.fp32_precision = "none"  # type: ignore[attr-defined]  # torch.backends has a class of its own
     torch.set_float32_matmul_precision("highest")
     torch.use_deterministic_algorithms(False)
 
@@ -81,8 +82,16 @@ def test_everything_at_once_is_kept_out_and_restored() -> None:
     assert facts() == theirs
 
 
+def test_a_device_that_is_chosen_inside_holds_although_the_env_has_set_a_default_device() -> None:
+    torch.set_default_device("cpu")
+
+    with OwnTorchState(), torch.device("meta"):
+        assert torch.ones(2).device.type == "meta"  # as the weights of a plan, which are to take no memory
+    assert torch.get_default_device().type == torch.ones(2).device.type == "cpu"
+
+
 def test_a_precision_that_an_env_sets_for_a_backend_is_no_error() -> None:
-    torch.backends.fp32_precision = "tf32"  # type: ignore[attr-defined]  # torch.backends has a class of its own
+    torch.backends.fp32_precision = "tf32"  # type: ignore[attr-defined]
 
     with OwnTorchState():
         assert torch.get_float32_matmul_precision() == "highest"
