@@ -156,7 +156,8 @@ def signals_held_back(awaited: str = "") -> Iterator[None]:
     They are blocked, and processes started inside inherit that, so a signal to the group does not end them. That alone
     holds nothing back here: the kernel gives a signal to any thread that does not block it, such as those of BLAS, and
     Python then runs its handler in the main thread. So the handlers are exchanged, too, except those that were not set
-    by Python, which could not be restored, and ignored ones: programs started inside are to ignore the same.
+    by Python, which could not be restored, those of a block around this one, which go on recording, and ignored ones:
+    programs started inside are to ignore the same.
 
     awaited: what happens inside, if it takes seconds. Then signals are not blocked, and each is answered by a line.
     """
@@ -168,7 +169,11 @@ def signals_held_back(awaited: str = "") -> Iterator[None]:
         heard.append(signum)
 
     found = {signum: signal.getsignal(signum) for signum in _not_ignored()}
-    handlers = {signum: handler for signum, handler in found.items() if handler is not None}
+    handlers = {
+        signum: handler
+        for signum, handler in found.items()
+        if handler is not None and getattr(handler, "__code__", None) is not hear.__code__
+    }
     before = signal.pthread_sigmask(signal.SIG_BLOCK, () if awaited else FOR_MAIN)
     try:
         for signum in handlers:

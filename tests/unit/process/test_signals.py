@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -79,6 +81,27 @@ def test_a_signal_while_torch_is_imported_is_answered_at_once_and_handled_afterw
         assert interrupts.count == 0
 
     assert (interrupts.count, interrupts.signum) == (1, signal.SIGTERM)
+
+
+def test_a_read_in_c_goes_on_after_a_signal_also_once_a_block_inside_has_ended(interrupts: Interrupts) -> None:
+    libc, (there, here), main = ctypes.CDLL(None), os.pipe(), threading.get_ident()
+    threads = [
+        threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGTERM)),
+        threading.Timer(0.2, os.write, (here, b"!")),
+    ]
+
+    with signals_held_back("torch is imported"):
+        with signals_held_back():
+            pass
+        for thread in threads:
+            thread.start()
+        count = libc.read(there, ctypes.create_string_buffer(1), 1)
+
+    for thread in threads:
+        thread.join()
+    os.close(there)
+    os.close(here)
+    assert (count, interrupts.count) == (1, 1)
 
 
 def ignored_by(*command: str) -> set[int]:
