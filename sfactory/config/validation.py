@@ -9,6 +9,7 @@ import importlib.machinery
 import importlib.util
 import math
 import os
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,15 +168,15 @@ def _gymnasium_id_problem(name: str) -> str | None:
         return f"{unknown}; give a Gymnasium id such as CartPole-v1, a family name, or module:function"
     if (version is None and find_highest_version(namespace, bare) is not None) or env_plugin(namespace) is not None:
         return None
-    if module := registering_module(name):
-        package = module.partition(".")[0]
-        if _find_top_module(package) is not None:
-            return f"{module} registers it when it is imported: give --env={module}:{name}"
-        then = "" if package == "minatar" else f", then give --env={module}:{name}"
-        return f"the package {package}, which registers it, is not installed{install_advice(package)}{then}"
     versions = [known.id for known in registry.values() if (known.namespace, known.name) == (namespace, bare)]
     if versions:
         return f"this version is not registered; there are {', '.join(versions)}"
+    if (module := registering_module(name)) and module not in sys.modules:
+        package = module.partition(".")[0]
+        if _find_top_module(package) is not None:
+            return f"{module} registers ids like it when it is imported: give --env={module}:{name}"
+        then = "" if package == "minatar" else f", then give --env={module}:{name}"
+        return f"the package {package}, which registers ids like it, is not installed{install_advice(package)}{then}"
     return unknown if near else f"{unknown}; if a package registers it, name that too, as in --env=package:{name}"
 
 

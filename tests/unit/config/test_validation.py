@@ -6,9 +6,11 @@ import math
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from gymnasium.envs.registration import EnvSpec, registry
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -121,7 +123,19 @@ def test_an_id_of_a_well_known_package_says_what_to_install_and_what_to_type(
     monkeypatch.setattr("sfactory.config.validation._find_top_module", lambda package: object())
     if then:
         (installed,) = check_env_name(name)
-        assert installed.endswith(f" registers it when it is imported: give {then}")
+        assert installed.endswith(f" registers ids like it when it is imported: give {then}")
+
+
+def test_an_id_like_those_that_an_imported_package_has_registered_is_answered_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "minigrid", ModuleType("minigrid"))
+    monkeypatch.setitem(registry, "MiniGrid-Empty-v0", EnvSpec("MiniGrid-Empty-v0"))
+
+    (mistyped,), (later,) = check_env_name("MiniGrid-Emptyy-v0"), check_env_name("MiniGrid-Empty-v5")
+
+    assert mistyped.endswith("; did you mean MiniGrid-Empty-v0?")
+    assert later.endswith("; there are MiniGrid-Empty-v0")
 
 
 def test_known_environments_and_modules_are_found_without_being_executed(
