@@ -15,8 +15,7 @@ from typing import Any
 import gymnasium.spaces as spaces
 import numpy as np
 
-from sfactory.config.schema import ModelConfig
-from sfactory.config.task_defaults import Kind
+from sfactory.config.schema import Kind, ModelConfig
 from sfactory.errors import EnvError, named
 from sfactory.tensor_spec import ObsSpec, with_layouts
 from sfactory.tensor_spec import TensorSpec as TensorSpec

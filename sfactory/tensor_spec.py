@@ -13,12 +13,11 @@ from typing import Literal, NamedTuple, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from sfactory.config.schema import ModelConfig
+from sfactory.config.schema import BY_RANK, ModelConfig
 from sfactory.errors import EnvError
 
 Layout = Literal["flat", "choices", "hw", "hwc", "chw", "thwc", "tchw"]
 
-_BY_RANK = ("by_rank",)  # what runs did before --obs_layout existed: all arrays of three dimensions are images
 # Their letters are the dimensions: t: stack, h: height, w: width, c: channels
 _IMAGES = ("hw", "hwc", "chw", "thwc", "tchw")
 _COLORS = (1, 3, 4)  # channels of a grey, a colored, and a colored image with transparency
@@ -103,7 +102,7 @@ ObsSpec = tuple[tuple[str, TensorSpec], ...]
 def with_layouts(obs: ObsSpec, config: ModelConfig) -> ObsSpec:
     """The observations with their layouts. Raises EnvError if ``--obs_layout`` does not fit them."""
     given: dict[str, Layout]
-    if config.obs_layout == _BY_RANK:
+    if config.obs_layout == BY_RANK:
         given = {path: (len(spec.shape) == 3 and _layout_of_image(spec.shape)) or "flat" for path, spec in obs}
     else:
         given = _given(config.obs_layout, [path for path, _ in obs])

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from sfactory import atomic
 from sfactory.config.flags import all_flags, assigned, coerce, shown, strict_json, value_text, values_of
 from sfactory.config.schema import (
+    BY_RANK,
     AlgoConfig,
     BenchmarkConfig,
     Config,
@@ -53,7 +54,7 @@ NOT_RESUMED = _names(BenchmarkConfig) | NOT_SAVED | {"experiment", "train_dir"}
 
 # What runs did before these flags existed: the defaults are others, and the weights fit only this.
 BEFORE_FLAGS: Mapping[str, object] = MappingProxyType(
-    {"normalize_actions": False, "one_hot_max": 0, "obs_layout": ("by_rank",)}
+    {"normalize_actions": False, "one_hot_max": 0, "obs_layout": BY_RANK}
 )
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Literal
 
-from sfactory.config.sections.model import ModelConfig
+from sfactory.config.sections.model import BY_RANK, ModelConfig
 from sfactory.config.sections.population import PopulationConfig
 from sfactory.config.sections.run import (
     BenchmarkConfig,
@@ -24,12 +25,14 @@ from sfactory.config.sections.sampling import SamplingConfig
 from sfactory.config.sections.training import AlgoConfig, LearnerConfig, OptimConfig
 
 __all__ = [
+    "BY_RANK",
     "AlgoConfig",
     "BenchmarkConfig",
     "CheckpointConfig",
     "Config",
     "EvaluationConfig",
     "HooksConfig",
+    "Kind",
     "LearnerConfig",
     "ModelConfig",
     "OptimConfig",
@@ -39,6 +42,8 @@ __all__ = [
     "SamplingConfig",
     "TuningConfig",
 ]
+
+Kind = Literal["vector", "table", "continuous", "images"]  # of task: of EnvSpec, for the defaults of flags
 
 
 @dataclass(frozen=True)

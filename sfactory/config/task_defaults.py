@@ -9,14 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from sfactory.config.flags import config_of, values_of
 from sfactory.config.resolve import DEFAULT, Resolved
 from sfactory.config.run_rules import fitted
+from sfactory.config.schema import Kind
 from sfactory.config.validation import find_problems
-
-Kind = Literal["vector", "table", "continuous", "images"]  # of EnvSpec
 
 _SLOW_US = 5000.0
 _ENVS_OF_GPU = 32  # a forward pass on a GPU takes about as long for twice as many rows

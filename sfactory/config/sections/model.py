@@ -7,6 +7,8 @@ from typing import Literal
 
 from sfactory.config.field import flag
 
+BY_RANK = ("by_rank",)  # what runs did before --obs_layout existed: all arrays of three dimensions are images
+
 
 @dataclass(frozen=True)
 class ModelConfig:

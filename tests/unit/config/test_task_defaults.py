@@ -6,9 +6,9 @@ import pytest
 
 from sfactory.config.flags import values_of
 from sfactory.config.resolve import DEFAULT, read_command_line
+from sfactory.config.schema import Kind
 from sfactory.config.task_defaults import (
     TASK_DEFAULTS,
-    Kind,
     depends_on_step_time,
     wants_task_defaults,
     with_task_defaults,
