@@ -8,6 +8,7 @@ that the user has not set are fitted to those that are.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,7 +108,7 @@ def read_command_line(argv: Sequence[str]) -> Resolved:
     layers = _layers(line, file, saved, findings)
     values = {name: value for layer in layers.values() for name, value in layer.items()}
     sources = {name: source for source, layer in layers.items() for name in layer}
-    values |= fitted(values, {name for name, source in sources.items() if source not in (*_GIVEN, AUTOTUNE)})
+    values |= fitted(values, _free(sources))
     config = config_of(values)
     _check(config, saved, sources, findings)
     findings.problems += _untrusted(line, file, saved, values, sources)
@@ -118,6 +119,18 @@ def read_command_line(argv: Sequence[str]) -> Resolved:
         print(config_json(config, sources), flush=True)
         raise SystemExit(0)
     return Resolved(config, sources, findings.warnings, frozenset(given) | _of_sources(saved, *_GIVEN).keys())
+
+
+def fitted_to_agents(resolved: Resolved, agents: int) -> Resolved:
+    """``resolved`` with sizes that fit an env of so many agents, which is known only once it was made."""
+    values = values_of(resolved.config)
+    config = config_of(values | fitted(values, _free(resolved.sources), agents))
+    return dataclasses.replace(resolved, config=config)
+
+
+def _free(sources: Mapping[str, str]) -> set[str]:
+    """Flags that neither the user has set nor autotune."""
+    return {name for name, source in sources.items() if source not in (*_GIVEN, AUTOTUNE)}
 
 
 def _untrusted(

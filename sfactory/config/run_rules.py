@@ -60,11 +60,12 @@ def rounds_misfit(config: Config, agents: int) -> str | None:
     )
 
 
-def fitted(values: Mapping[str, Any], free: Collection[str]) -> dict[str, int]:
+def fitted(values: Mapping[str, Any], free: Collection[str], agents: int = 1) -> dict[str, int]:
     """New values for sizes in ``free``, which the user has not set, that do not fit the others.
 
-    batch_size becomes a multiple of rollout and, in a synchronous run, datasets whole rounds (see ``rounds_misfit``);
-    worker_num_splits becomes a divisor of num_envs_per_worker, or that a multiple of it.
+    batch_size becomes a multiple of rollout, of a smaller microbatch of whole rollouts, and, in a synchronous run, so
+    that datasets are whole rounds (see ``rounds_misfit``, also for ``agents``); worker_num_splits becomes a divisor of
+    num_envs_per_worker, or that a multiple of it.
     """
     names = (
         "rollout",
@@ -82,8 +83,12 @@ def fitted(values: Mapping[str, Any], free: Collection[str]) -> dict[str, int]:
     elif "num_envs_per_worker" in free:
         envs = math.ceil(envs / splits) * splits
     if "batch_size" in free:
-        unit = rollout if values["async_rl"] else math.lcm(workers * envs * rollout, batches * rollout) // batches
-        batch = max(1, round(batch / unit)) * unit
+        micro = values["microbatch_size"]
+        if micro % rollout or micro >= batch:
+            micro = 0  # it does not count in rollouts, or is refused
+        around = 1 if values["async_rl"] else workers * envs * agents * rollout
+        unit = math.lcm(around, batches * (micro or rollout)) // batches
+        batch = max(1 if unit > micro else 2, round(batch / unit)) * unit
     new = {"batch_size": batch, "num_envs_per_worker": envs, "worker_num_splits": splits}
     return {name: value for name, value in new.items() if value != values[name]}
 

@@ -14,7 +14,7 @@ from sfactory.benchmark.benchmark import Benchmark, BenchmarkResult
 from sfactory.clock import now
 from sfactory.config.flags import assigned
 from sfactory.config.population_rules import learning_policies
-from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, Resolved
+from sfactory.config.resolve import AUTOTUNE, CONFIG_FILE, Resolved, fitted_to_agents
 from sfactory.config.saved_config import write_config
 from sfactory.config.schema import Config
 from sfactory.config.task_defaults import depends_on_step_time, wants_task_defaults, with_task_defaults
@@ -142,7 +142,8 @@ class Session:
             kind = probed.spec.for_model(config.model).kind
             on_gpu = choose_device(config.run.device) != "cpu"
             self._resolved = with_task_defaults(self._resolved, kind, probed.step_us, on_gpu)
-            config = self._config
+        self._resolved = fitted_to_agents(self._resolved, probed.spec.num_agents)
+        config = self._config
         plan = plan_run(config, probed.spec.for_model(config.model), probed.step_us if for_inference else None)
         plan = dataclasses.replace(plan, reward_shaping=probed.reward_shaping)
         require_mapping(config, plan)

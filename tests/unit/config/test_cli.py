@@ -240,6 +240,9 @@ def test_a_benchmark_and_a_restarted_run_take_over_nothing(more: str) -> None:
     [
         (["--rollout=48"], {"batch_size": 1008}),
         (["--rollout=2000"], {"batch_size": 2000}),
+        (["--rollout=50", "--microbatch_size=150"], {"batch_size": 1050}),
+        (["--rollout=50", "--microbatch_size=1000"], {"batch_size": 2000}),  # a microbatch is less
+        (["--rollout=50", "--microbatch_size=100", "--async_rl=False", "--num_workers=3"], {"batch_size": 900}),
         (["--rollout=48", "--task_defaults=False"], {"batch_size": 1008}),
         (["--worker_num_splits=3"], {"num_envs_per_worker": 3}),
         (["--num_envs_per_worker=3"], {"worker_num_splits": 1}),

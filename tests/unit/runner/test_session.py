@@ -9,12 +9,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sfactory.config.flags import config_of
+from sfactory.config.resolve import read_command_line
 from sfactory.errors import ExitCode
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.summary import Summary
 from sfactory.messages import PolicyLag
+from sfactory.planning.env_probe import Probed
+from sfactory.process.signals import Interrupts
+from sfactory.process.spawn import Spawner
 from sfactory.runner import session
+from tests.support.parts import VECTOR
 from tests.support.source import ROOT
 
 EARLIER = Summary("done", 1000, 1000, 4000, 20.0, 50.0, 60.0, 70, 8.0, 9.0, 10.0, PolicyLag(0.0, 1.0, 2.0), 30)
@@ -49,6 +56,22 @@ if __name__ == "__main__":
     assert result == "RESULT failed env_steps=0 return=none saved=0 cause: RuntimeError: something is off "
     assert shlex.split(command)[1:] == ["-m", "sfactory.train", *argv]
     assert json.loads((tmp_path / "e" / "run.json").read_text())["status"] == "failed"
+
+
+@pytest.mark.parametrize("agents", [2, 3, 5])
+@pytest.mark.parametrize("words", [[], ["--task_defaults=False"]])
+def test_sizes_that_were_not_typed_fit_the_number_of_agents(
+    agents: int, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = dataclasses.replace(VECTOR, agents=tuple(f"agent_{agent}" for agent in range(agents)))
+    monkeypatch.setattr(session, "probe_env", lambda *given, **named: Probed(spec))
+    argv = ["--env=sfactory_envs.synthetic.counting_agents:CountingParallel", "--async_rl=False", "--num_workers=3"]
+    interrupts = Interrupts()
+
+    plan = session.Session(read_command_line([*argv, *words]), argv, Spawner(), interrupts, 0.0)._plan()
+
+    interrupts.restore()
+    assert plan.layout.dataset_rows % (3 * agents * plan.layout.splits * plan.layout.envs) == 0
 
 
 def test_a_session_interrupted_at_its_start_has_the_summary_of_what_is_saved() -> None:
