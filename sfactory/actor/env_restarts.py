@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
 FEW = 20  # so many steps with invalid data are tolerated, whatever their share, and so many lost episodes in a row
+_LONG = 1000  # env steps of an episode: most time limits are below
 
 
 class EnvFaults(SFactoryError):
@@ -38,25 +39,30 @@ class StopOrdered(Passing):
 
 
 class LostEpisodes:
-    """Ends an actor once faults have ended many episodes of the run in a row, and none has finished in between.
+    """Ends an actor once faults have ended ``most`` episodes of the run in a row, and none has finished in between.
 
     Otherwise an env that fails late in every episode would be trained to the end of the run, on the starts of episodes.
+    The count starts again where the steps of as many long episodes lie between two faults of the actor: an env that
+    runs for ever finishes none.
     """
 
     def __init__(self, actor: str, most: int, status: StatusBoard) -> None:
         self._actor, self._most, self._status = actor, most, status
-        self._finished = self._lost_before = 0
+        self._finished = self._lost_before = self._steps = 0
 
     def add(self, env: int, fault: str, error: BaseException | None = None) -> None:
         """A fault ends the episode of env ``env`` of the actor; raises EnvFaults if it is one too many in a row."""
-        finished, lost = (int(self._status.total(name, ACTORS)) for name in ("finished_episodes", "lost_episodes"))
-        if finished != self._finished:
+        names = ("finished_episodes", "lost_episodes", "env_steps")
+        finished, lost, steps = (int(self._status.total(name, ACTORS)) for name in names)
+        if finished != self._finished or steps - self._steps >= _LONG * self._most:
             self._finished, self._lost_before = finished, lost
+        self._steps = steps
         if lost - self._lost_before >= self._most:
             raise EnvFaults(
                 f"env {env} of {self._actor} {fault}; so ended the last {lost - self._lost_before + 1} episodes of the "
                 f"run, by an exception or invalid data, and none finished; allowed are {self._most}, the largest of "
-                f"{FEW}, --max_env_restarts and the number of envs; an env that runs for ever needs a time limit"
+                f"{FEW}, --max_env_restarts and the number of envs, unless {_LONG * self._most} env steps lie between "
+                "two; an env that runs for ever needs a time limit"
             ) from error
 
 

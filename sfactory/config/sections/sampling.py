@@ -78,13 +78,15 @@ class SamplingConfig:
         20,
         "how often, in one session, an actor recreates environments that raised, over all its environments; after "
         "that, or with 0 at once, the next failure ends the run; faults of any kind, invalid data, too, end it as well "
-        "once that many episodes in a row (at least 20, and one per env) ended so and none finished",
+        "once that many episodes in a row (at least 20, and one per env) ended so and none finished; 1000 env steps "
+        "for each of these without a fault start that count again",
         ge=0,
     )
     max_bad_env_data: float = flag(
         0.01,
         "share of an actor's steps that may give NaN, infinity, or observations of a wrong shape or dtype; such steps"
-        " are not learned from; the run ends if there are more, and at least 20",
+        " are not learned from; the run ends if there are more, and at least 20; whatever the share, also if faults "
+        "alone end episodes, see max_env_restarts",
         ge=0,
         le=1,
     )

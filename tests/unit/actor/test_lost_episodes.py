@@ -47,6 +47,21 @@ def test_late_faults_of_any_kind_end_the_actor_once_no_episode_has_finished_for_
         assert 20 <= sampler.shared.status.total("lost_episodes", "") < 24
 
 
+def test_many_env_steps_without_a_fault_start_the_count_again() -> None:
+    board = StatusBoard(["sf-actor-0", "sf-actor-1"])
+    lost_episodes = LostEpisodes("sf-actor-0", 3, board)
+
+    def lose(times: int, steps_between: int) -> None:
+        for _ in range(times):
+            board.row("sf-actor-1").add("env_steps", steps_between)
+            lost_episodes.add(1, "raised RuntimeError")
+            board.row("sf-actor-0").add("lost_episodes", 1)
+
+    lose(30, steps_between=3000)
+    with pytest.raises(EnvFaults, match=r"the last 4 episodes of the run, .* unless 3000 env steps lie between"):
+        lose(3, steps_between=2999)
+
+
 def test_an_episode_that_finishes_anywhere_in_the_run_starts_the_count_again() -> None:
     board = StatusBoard(["sf-actor-0", "sf-actor-1"])
     lost_episodes = LostEpisodes("sf-actor-0", 3, board)
