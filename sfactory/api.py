@@ -70,7 +70,8 @@ def run(flags: Mapping[str, object] | Sequence[str], *, on_report: OnReport | No
             exception of ``on_report`` as its cause.
     """
     try:
-        return _checked_run(flags, on_report)
+        with _open_streams():
+            return _checked_run(flags, on_report)
     except Refused as error:
         raise error.with_traceback(None) from error.__cause__  # what to do is to be seen, not where it was noticed
 
@@ -169,23 +170,31 @@ def _require_suitable_process() -> None:
 
 
 @contextlib.contextmanager
+def _open_streams() -> Iterator[None]:
+    """Open and bound the standard streams, before anything else is opened or printed, and restore them."""
+    streams = sys.stdout, sys.stderr
+    open_standard_streams()
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+@contextlib.contextmanager
 def _restored_process() -> Iterator[None]:
-    """Restore what a run changes in its process: name, logging, streams, environment, torch's threads."""
+    """Restore what a run changes in its process: name, logging, environment, torch's threads."""
     root = logging.getLogger()
     handlers, level, name = list(root.handlers), root.level, _COMM.read_text().strip()
-    streams = sys.stdout, sys.stderr
     environment = {variable: os.environ.get(variable) for variable in NATIVE}
     torch = sys.modules["torch"]
     threads = torch.get_num_threads()
     set_for_children()
     set_process_name("sf-main")
-    open_standard_streams()
     root.setLevel(logging.INFO)
     try:
         yield
     finally:
         set_process_name(name)
-        sys.stdout, sys.stderr = streams
         root.handlers[:] = handlers
         root.setLevel(level)
         for variable, value in environment.items():

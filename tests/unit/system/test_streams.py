@@ -36,6 +36,19 @@ with Command("sf-test") as command:
     command.print_result(lambda: "the result")
 sys.exit(command.exit_code)
 """
+# A program without stderr that trains; where torch would be imported, it says what descriptor 2 leads to.
+TRAINS = """
+import os, sys, sfactory
+from sfactory import api
+def importing_torch(doing):
+    print(doing, file=sys.stderr, flush=True)
+    os.write(1, os.readlink("/proc/self/fd/2").encode())
+    sys.exit(5)
+api.importing_torch = importing_torch
+os.close(2)
+sys.stderr = sys.__stderr__ = None
+sfactory.run(["--env=CartPole-v1"])
+"""
 
 
 def socket_pair() -> tuple[int, int]:
@@ -96,3 +109,9 @@ def test_a_stdout_that_is_closed_fails_no_command_and_a_full_disk_does(stdout: s
     assert done.returncode == code, done.stderr
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == bool(words)
+
+
+def test_a_run_that_a_program_without_stderr_starts_prints_its_first_line_nowhere_else() -> None:
+    done = subprocess.run([sys.executable, "-c", TRAINS], stdout=subprocess.PIPE, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout) == (5, b"/dev/null")
