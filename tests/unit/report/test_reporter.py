@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from sfactory.config.flags import config_of
 from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
-from sfactory.report.bottleneck import Load
+from sfactory.report.bottleneck import Advisor, Load
 from sfactory.report.console import Console
 from sfactory.report.reporter import Reporter
 from sfactory.shared.objects import SharedObjects
@@ -31,9 +30,18 @@ class Verdicts:
         return Load({}, {}, {}, next(self._left, None))
 
 
+class Naming(Advisor):
+    """Names the bottleneck."""
+
+    def __init__(self) -> None:
+        pass
+
+    def advice(self, load: Load) -> str | None:
+        return load.bound_by and f"bound by {load.bound_by}: advice"
+
+
 def lines_of(tmp_path: Path, drive: Callable[[Reporter, SharedObjects], None]) -> list[str]:
-    shared, stream, advisor = SharedObjects(VECTOR, small_layout(), weight_bytes=8), io.StringIO(), Mock()
-    advisor.advice = lambda load: load.bound_by and f"bound by {load.bound_by}: advice"
+    shared, stream, advisor = SharedObjects(VECTOR, small_layout(), weight_bytes=8), io.StringIO(), Naming()
     with RunDir.open(tmp_path, "run") as rundir:
         console = Console(None, None, stream)
         reporter = Reporter(CONFIG, shared, rundir, Resumed(), console, process_started_at=0.0, advisor=advisor)
