@@ -39,6 +39,9 @@ _REAP_S = 5.0
 _LOST = 256  # exit code, which no process has, of one that did not write its own and has no server that would tell
 # Added to --default_niceness: the learner is served first, and no process gives its core away to other programs.
 _NICER = {POLICY_WORKERS: 1, ACTORS: 2, EVALUATORS: 2}
+# Where actors act while the learner trains: its threads wait for one another, so a process that takes the core of one
+# holds up all. With 2, Breakout is trained 15% more slowly (docs/performance.md).
+_NICER_BESIDE_LEARNER = {POLICY_WORKERS: 1, ACTORS: 7, EVALUATORS: 7}
 
 
 @dataclass(frozen=True)
@@ -195,12 +198,13 @@ class ProcessGroup:
         if self.failure is not None:
             return
         work, status, failures = self._workload, self._shared.status, self._shared.failures
-        nicer = next((more for prefix, more in _NICER.items() if name.startswith(prefix)), 0)
+        nicer = _NICER if self._shared.layout.slots_until_trained else _NICER_BESIDE_LEARNER
+        more = next((more for prefix, more in nicer.items() if name.startswith(prefix)), 0)
         row, stack = status.row(name), StackDump()
         row.clear()
         self.cut_off.discard(name)
         failures.write(name, "")
-        niceness = work.config.sampling.default_niceness + nicer
+        niceness = work.config.sampling.default_niceness + more
         spec = ChildSpec(name, status, failures, niceness, stack, work.log_path)
         started_at = now()
         try:

@@ -94,7 +94,12 @@ def test_processes_have_the_niceness_cores_threads_and_seed_of_the_flags(
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "4")
     library = own_library(tmp_path)
     flags: dict[str, dict[str, Any]] = {
-        "pinned": {"default_niceness": 3, "set_workers_cpu_affinity": True, "force_envs_single_thread": False},
+        "pinned": {
+            "default_niceness": 3,
+            "set_workers_cpu_affinity": True,
+            "force_envs_single_thread": False,
+            "num_batches_to_accumulate": 0,
+        },
         # Not pinned: on one core a library would begin with one thread by itself.
         "single": {"default_niceness": 0, "set_workers_cpu_affinity": False, "force_envs_single_thread": True},
     }
@@ -115,8 +120,8 @@ def test_processes_have_the_niceness_cores_threads_and_seed_of_the_flags(
         wait_until_all_work(run)
 
     own, cores = os.getpriority(os.PRIO_PROCESS, 0), Cores.available()
-    for name, niceness in (("pinned", 3), ("single", 0)):
-        for process, more in {"learner-0": 0, "policy-0-0": 1, "actor-0": 2, "actor-1": 2}.items():
+    for name, niceness, of_actor in (("pinned", 3, 2), ("single", 0, 7)):  # in turn with the learner, or beside it
+        for process, more in {"learner-0": 0, "policy-0-0": 1, "actor-0": of_actor, "actor-1": of_actor}.items():
             found = os.getpriority(os.PRIO_PROCESS, runs[name].pid_of(f"sf-{process}"))
             assert found == min(19, own + niceness + more), f"{process} of {name}"
     drawn: list[list[float]] = []  # by the first env of each actor: Python's, numpy's and torch's number

@@ -54,7 +54,11 @@ class SamplingConfig:
     set_workers_cpu_affinity: bool = flag(True, "pin actors to cores if there are no more actors than cores")
     force_envs_single_thread: bool = flag(False, "limit the native thread pools of environments to one thread")
     default_niceness: int = flag(
-        0, "niceness of the learner; policy workers add 1, actors and evaluators 2", ge=-20, le=17
+        0,
+        "niceness of the learner; policy workers add 1, actors and evaluators 2, or 7 where they act while the learner "
+        "trains",
+        ge=-20,
+        le=12,
     )
     actor_worker_gpus: tuple[int, ...] = flag(
         (), "GPUs that actors see, one each in turn, for environments that simulate or render there", ge=0
