@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from sfactory.config.schema import Kind, ModelConfig
 from sfactory.errors import EnvError, named
-from sfactory.tensor_spec import ObsSpec, with_layouts
+from sfactory.tensor_spec import MASK_KEY, ObsSpec, with_layouts
 from sfactory.tensor_spec import TensorSpec as TensorSpec
 
 OBS_KEY = "obs"
@@ -125,7 +125,7 @@ class EnvSpec:
         tensors = tuple((path, _tensor_of(space)) for path, space in obs if path not in dict(unread))
         if not tensors:
             raise EnvError(unread[0][1])
-        return EnvSpec(with_layouts(tensors, ModelConfig()), heads, agents, unread)
+        return EnvSpec(_with_heads(with_layouts(tensors, ModelConfig()), heads), heads, agents, unread)
 
     def for_model(self, config: ModelConfig) -> EnvSpec:
         """The same with the observations that the flags choose, in their layouts, and Box actions in their unit.
@@ -139,6 +139,12 @@ class EnvSpec:
             if path in read:
                 raise EnvError(f"{problem}; leave it out with --ignore_obs_keys={path}")
         obs = with_layouts(tuple(leaf for leaf in self.obs if leaf[0] in read), config)
+        obs = _with_heads(obs, self.actions)
+        for path, leaf in obs:
+            if leaf.is_mask and not leaf.heads:
+                raise EnvError(_misfit(path, leaf, self.actions))
+        if all(leaf.is_mask for _, leaf in obs):
+            raise EnvError("there is no observation beside the action mask")
         if not config.normalize_actions:
             return dataclasses.replace(self, obs=obs)
         squashed = config.continuous_distribution == "squashed"
@@ -174,7 +180,12 @@ class EnvSpec:
             return "images"
         if any(isinstance(head, BoxHead) for head in self.actions):
             return "continuous"
-        return "table" if all(tensor.categorical for _, tensor in self.obs) else "vector"
+        return "table" if all(tensor.categorical for _, tensor in self.obs if not tensor.is_mask) else "vector"
+
+    @property
+    def masks(self) -> ObsSpec:
+        """The observations that are action masks."""
+        return tuple(leaf for leaf in self.obs if leaf[1].is_mask)
 
     @property
     def num_agents(self) -> int:
@@ -230,11 +241,42 @@ def _chosen(paths: list[str], config: ModelConfig) -> frozenset[str]:
             raise EnvError(f"--{flag}={missing[0]}: there is no such observation; there are {', '.join(paths)}")
         return set().union(*found.values())
 
-    chosen = below("obs_keys", config.obs_keys) if config.obs_keys else set(paths)
+    masks = {path for path in paths if path.partition("/")[0] == MASK_KEY}
+    chosen = below("obs_keys", config.obs_keys) | masks if config.obs_keys else set(paths)
     chosen -= below("ignore_obs_keys", config.ignore_obs_keys)
     if not chosen:
         raise EnvError("--obs_keys and --ignore_obs_keys leave no observation")
     return frozenset(chosen)
+
+
+def masked_heads(path: str, actions: Sequence[ActionHead]) -> list[DiscreteHead]:
+    """The heads of the action mask ``path``: a leaf of a tree masks those at its own path, any other one all."""
+    discrete = [head for head in actions if isinstance(head, DiscreteHead)]
+    root, _, below = path.partition("/")
+    if root == MASK_KEY and below:
+        places = f"{below}/", f"{ACTION_KEY}/{below}/"
+        return [head for head in discrete if f"{head.key}/".startswith(places)]
+    return discrete
+
+
+def _with_heads(obs: ObsSpec, actions: Sequence[ActionHead]) -> ObsSpec:
+    """The observations; action masks with the heads that they mask, or with none if they do not fit them."""
+
+    def heads(path: str, leaf: TensorSpec) -> tuple[int, ...]:
+        sizes = tuple(head.n for head in masked_heads(path, actions)) if leaf.is_mask else ()
+        return sizes if sum(sizes) == math.prod(leaf.shape) else ()
+
+    return tuple((path, dataclasses.replace(leaf, heads=heads(path, leaf))) for path, leaf in obs)
+
+
+def _misfit(path: str, mask: TensorSpec, actions: Sequence[ActionHead]) -> str:
+    heads = masked_heads(path, actions)
+    listed = ", ".join(f"{head.n} of {head.key!r}" for head in heads)
+    choices = f"{sum(head.n for head in heads)} choices ({listed})" if heads else "no choices"
+    return (
+        f"observation {path!r} of shape {mask.shape} is the mask of legal actions, and the discrete actions that it "
+        f"belongs to have {choices}: correct the env, or use another layout: --obs_layout={path}=flat"
+    )
 
 
 def _obs_problem(where: str, space: spaces.Space[Any]) -> str:

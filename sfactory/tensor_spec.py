@@ -1,4 +1,4 @@
-"""Describes one array, and how the network reads it if it is an observation: numbers, choices, or an image.
+"""Describes one array, and how the network reads it if it is an observation: numbers, choices, image, action mask.
 
 ``--obs_layout`` decides; without it only uint8 arrays of the shape of an image are images.
 """
@@ -16,7 +16,9 @@ import numpy.typing as npt
 from sfactory.config.schema import BY_RANK, ModelConfig
 from sfactory.errors import EnvError
 
-Layout = Literal["flat", "choices", "hw", "hwc", "chw", "thwc", "tchw"]
+Layout = Literal["flat", "choices", "mask", "hw", "hwc", "chw", "thwc", "tchw"]
+
+MASK_KEY = "action_mask"  # an observation of this name is the action mask
 
 # Their letters are the dimensions: t: stack, h: height, w: width, c: channels
 _IMAGES = ("hw", "hwc", "chw", "thwc", "tchw")
@@ -55,7 +57,8 @@ class TensorSpec:
 
     sizes, starts: of integers with finite bounds, the number of values and the first value of each element (one entry
     if all elements are alike); empty for other numbers. categorical: values are names of things and not amounts.
-    layout: how the network reads it, if it is an observation.
+    layout: how the network reads it, if it is an observation. heads: of an action mask, the number of choices of each
+    action head whose choices its elements allow or forbid, one head after the other.
     """
 
     shape: tuple[int, ...]
@@ -64,6 +67,7 @@ class TensorSpec:
     starts: tuple[int, ...] = ()
     categorical: bool = False
     layout: Layout = "flat"
+    heads: tuple[int, ...] = ()
 
     @property
     def is_choice(self) -> bool:
@@ -74,6 +78,11 @@ class TensorSpec:
     def is_image(self) -> bool:
         """Whether it is read by convolutions."""
         return self.layout in _IMAGES
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether it says which actions are legal; the network does not see it."""
+        return self.layout == "mask"
 
     @property
     def image_shape(self) -> ImageShape:
@@ -109,7 +118,8 @@ def with_layouts(obs: ObsSpec, config: ModelConfig) -> ObsSpec:
     for path, layout in given.items():
         _require_fit(path, dict(obs)[path], layout)
     return tuple(
-        (path, dataclasses.replace(spec, layout=given.get(path) or _default_layout(spec, config))) for path, spec in obs
+        (path, dataclasses.replace(spec, layout=given.get(path) or _default_layout(path, spec, config)))
+        for path, spec in obs
     )
 
 
@@ -118,7 +128,9 @@ def _image_shape(shape: tuple[int, ...], layout: Layout) -> ImageShape:
     return ImageShape(sizes.get("t", 1) * sizes.get("c", 1), sizes["h"], sizes["w"])
 
 
-def _default_layout(spec: TensorSpec, config: ModelConfig) -> Layout:
+def _default_layout(path: str, spec: TensorSpec, config: ModelConfig) -> Layout:
+    if path.partition("/")[0] == MASK_KEY:
+        return "mask"
     if spec.categorical and config.one_hot_max:
         return "choices"
     layout = _layout_of_image(spec.shape) if spec.dtype == "uint8" else None
@@ -166,6 +178,8 @@ def _require_fit(path: str, spec: TensorSpec, layout: Layout) -> None:
 def describe(path: str, spec: TensorSpec, normalized: bool) -> str:
     """How one leaf is read, for the log."""
     text = f"observation {path!r} ({spec.dtype}, shape {spec.shape}) is read as"
+    if spec.is_mask:
+        return f"{text} the mask of legal actions, over {' + '.join(map(str, spec.heads))} choices"
     how = "normalized" if normalized else "not normalized"
     elements = math.prod(spec.shape)
     if spec.is_choice:

@@ -14,7 +14,15 @@ import numpy.typing as npt
 
 from sfactory.actor.env_batch import BaseBatch, reward_row
 from sfactory.actor.env_restarts import BadDataCounter
-from sfactory.env.conversion import REWARD, BadObservation, Flaw, ObsWriter, Rows
+from sfactory.env.conversion import (
+    NO_LEGAL_ACTION,
+    REWARD,
+    BadObservation,
+    Flaw,
+    ObsWriter,
+    Rows,
+    has_legal_action,
+)
 from sfactory.errors import SFactoryError
 from sfactory.shared.trajectories import Array, Slot, all_true
 from sfactory.spec import BoxHead, EnvSpec
@@ -42,6 +50,7 @@ class DataValidator:
             (key, np.empty((size, *tensor.shape), bool)) for key, tensor in spec.obs if tensor.dtype.startswith("float")
         ]
         self._choices = [(key, *limits) for key, tensor in spec.obs if (limits := tensor.limits) is not None]
+        self._masks = [] if spec.agents else [(key, mask) for key, mask in spec.masks if mask.heads]
         self._real_actions = [head.key for head in spec.actions if isinstance(head, BoxHead)]
 
     def record(self, batch: BaseBatch, reward: Array, rows: Rows) -> npt.NDArray[np.float64]:
@@ -103,10 +112,15 @@ class DataValidator:
         for key, least, largest in self._choices:
             row = rows[key]
             valid &= bool(((row >= least) & (row <= largest)).all())
+        for key, spec in self._masks:
+            legal = has_legal_action(rows[key], spec)
+            valid &= all_true(legal) or set(np.flatnonzero(~legal).tolist()) <= set(batch.unplayed)
         return valid
 
     def _flaws(self, batch: BaseBatch) -> dict[int, Flaw]:
-        flaws = self._writer.flaws(batch.observations, batch.size)
+        found = self._writer.flaws(batch.observations, batch.size)
+        unplayed = set(batch.unplayed) if self._masks else set()
+        flaws = {row: flaw for row, flaw in found.items() if flaw.text != NO_LEGAL_ACTION or row not in unplayed}
         self._count(flaws)
         return flaws
 

@@ -11,10 +11,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from sfactory.actor.multi_agent_batch import MultiAgentBatch
 from sfactory.actor.split import Split
 from sfactory.actor.vector_batch import VectorEnvBatch
 from sfactory.clock import BLOCK_S, Deadline
+from sfactory.env.legal_actions import LegalActions
 from sfactory.shared.control import Control
 from sfactory.shared.status import StatusRow, Stopwatch
 
@@ -33,11 +36,12 @@ def warm_up(split: Split, env: int, steps: int, seed: int, control: Control, row
     observations: Sequence[Any] = batch.observations[rows.start : rows.stop]
     returns, length = [0.0] * agents, 0
     game.action_space.seed(seed)
+    legal = LegalActions(split.spec, game, np.random.default_rng(seed)) if split.spec.masks else None
     for _ in range(steps):
         row.begin_work()
         if control.stopping:
             break
-        actions = [game.action_space.sample() for _ in rows]
+        actions = [game.action_space.sample() for _ in rows] if legal is None else legal.of(observations)
         if activity is None:
             obs, reward, terminated, truncated, _ = game.step(actions[0])
             observations, rewards, over = [obs], [reward], terminated or truncated

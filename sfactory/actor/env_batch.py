@@ -106,6 +106,11 @@ class BaseBatch(abc.ABC):
     def first(self) -> list[int]:
         """Rows that show the first observation of an episode."""
 
+    @property
+    def unplayed(self) -> list[int]:
+        """Rows that show a final observation or none: no action that is chosen for them is taken."""
+        return self.truncated
+
     @abc.abstractmethod
     def step(self, actions: Any) -> None:
         """Step every env with ``actions``, in the form that the split's action reader returns.

@@ -55,7 +55,8 @@ def shape_rewards(shared: SharedRewardShaping, splits: list[Split], agents: int)
         if not isinstance(split.batch, VectorEnvBatch):
             # Of each row: the env that was updated, the policy, and the version of its reward shaping.
             sent: list[tuple[object, int, int]] = [(None, 0, 0)] * split.batch.size
-            split.before_slot = look = partial(_send_newer, shared, split, agents, sent)
+            look = partial(_send_newer, shared, split, agents, sent)
+            split.before_slot.append(look)
             if split.assignment is not None:
                 split.assignment.after_draw = look
 

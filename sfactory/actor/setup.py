@@ -20,11 +20,12 @@ from sfactory.actor.policy_assignment import (
 )
 from sfactory.actor.reward_shaping import shape_rewards
 from sfactory.actor.split import Split
+from sfactory.actor.training_info import send_training_info
 from sfactory.config.import_strings import find_callable
 from sfactory.config.population_rules import learning_policies
 from sfactory.config.schema import Config
 from sfactory.env.factory import EnvFactory
-from sfactory.layout import actor_name
+from sfactory.layout import LEARNERS, actor_name
 from sfactory.messages import ToActor, ToPolicy
 from sfactory.seeds import ENV_SEED_BITS, Branch, seed_at
 from sfactory.shared.channel import Channel
@@ -96,6 +97,7 @@ def make_splits(setup: ActorSetup, row: StatusRow) -> list[Split]:
     splits = [_make_split(setup, index, row, restarter, bad_data) for index in range(layout.splits)]
     if shared.reward_shaping is not None:
         shape_rewards(shared.reward_shaping, splits, shared.spec.num_agents)
+    send_training_info(splits, partial(shared.status.total, "run_env_steps", LEARNERS))
     row.set("state", State.RESETTING)
     for split in splits:
         first = split.index * layout.envs

@@ -32,6 +32,7 @@ class Split:
     complete slot away. For the rows that each case leaves see docs/architecture.md and NOTE [Truncation row].
 
     index: of the split in its actor
+    spec: what its agents see and do
     batch: the envs
     episodes: returns and lengths of their episodes
     assignment: which policy acts in which row; None if there is one policy, which always acts in all rows
@@ -59,10 +60,10 @@ class Split:
         self._validator = DataValidator(
             spec, writer, batch.size, first_env, None if faults is None else faults.bad_data
         )
-        self.index, self.batch, self.assignment = index, batch, assignment
+        self.index, self.spec, self.batch, self.assignment = index, spec, batch, assignment
         self.episodes = EpisodeTracker(batch.size, assignment)
         batch.extras.assignment = assignment
-        self.before_slot: Callable[[], None] | None = None
+        self.before_slot: list[Callable[[], None]] = []
         self.phase = self.t = self.agent_steps = 0
         self._writer, self._read_actions, self._rollout = writer, read_actions, rollout
         self._first = list(range(batch.size))  # rows that show the first observation of an episode
@@ -130,8 +131,8 @@ class Split:
 
     def begin(self, slot: Slot) -> None:
         """Start ``slot`` with the current observations as its row 0."""
-        if self.before_slot is not None:
-            self.before_slot()
+        for call in self.before_slot:
+            call()
         self._slot, self.t = slot, 0
         resumed = self.batch.reset_truncated()
         resumed += self._validator.begin(self.batch, row_of(slot, 0))

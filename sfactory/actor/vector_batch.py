@@ -47,6 +47,11 @@ class VectorEnvBatch(BaseBatch):
         """See BaseBatch."""
         return self.broken + (self.resumed if self._resets_next_step else self.terminated + self.truncated)
 
+    @property
+    def unplayed(self) -> list[int]:
+        """See BaseBatch."""
+        return self.terminated + self.truncated if self._resets_next_step else []
+
     def step(self, actions: Any) -> None:
         """Step every env (those that ended with the last step may be reset instead)."""
         if self._resets_next_step:

@@ -20,6 +20,7 @@ from sfactory.planning.step_cost import (
     Agents,
     Begin,
     agents_steps_per_second,
+    env_step_us,
     steps_per_second,
     vector_steps_per_second,
 )
@@ -28,6 +29,7 @@ from sfactory.process.spawn import Spawner, leave, prepare_process
 from sfactory.process.stack_dump import StackDump
 from sfactory.shared.memory import SharedEvent
 from sfactory.shared.status import StatusBoard, StatusRow
+from sfactory.spec import EnvSpec
 from sfactory.system.cores import Cores
 
 _JOIN_S = 1.0
@@ -175,6 +177,12 @@ def _plain_envs(factory: EnvFactory, worker: int, count: int, begin: Begin) -> C
         begin()
         envs.append(factory.either())
     envs[0].action_space.seed(worker)
+    first = envs[0]
+    spec = (
+        first.spec if isinstance(first, AgentsEnv) else EnvSpec.of_spaces(first.observation_space, first.action_space)
+    )
+    if spec.masks:  # most random actions are illegal, and to choose legal ones takes time that is not to count
+        return lambda seconds: 1e6 / (env_step_us(first, spec, seconds) * spec.num_agents)
     games: list[Agents] = []
     for seed, env in enumerate(envs, 1000 * worker):
         begin()

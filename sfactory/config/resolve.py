@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sfactory.config.ancestors import ancestor_hint
@@ -77,6 +77,11 @@ class Resolved:
     def tuned(self) -> dict[str, object]:
         """The values that autotune chose for the resumed run, by flag name."""
         return {name: value for name, value in values_of(self.config).items() if self.sources[name] == AUTOTUNE}
+
+    def replaced(self, values: Mapping[str, object], source: str) -> Resolved:
+        """The same with other values of some flags, which come from ``source``."""
+        config = config_of({**values_of(self.config), **values})
+        return replace(self, config=config, sources={**self.sources, **dict.fromkeys(values, source)})
 
 
 @dataclass

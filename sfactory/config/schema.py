@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from sfactory.config.sections.model import BY_RANK, ModelConfig
+from sfactory.config.sections.model import BY_RANK, PARTS, ModelConfig
 from sfactory.config.sections.population import PopulationConfig
 from sfactory.config.sections.run import (
     BenchmarkConfig,
@@ -26,6 +26,7 @@ from sfactory.config.sections.training import AlgoConfig, LearnerConfig, OptimCo
 
 __all__ = [
     "BY_RANK",
+    "PARTS",
     "AlgoConfig",
     "BenchmarkConfig",
     "CheckpointConfig",

@@ -7,8 +7,19 @@ import math
 
 from sfactory.config.flags import did_you_mean
 from sfactory.config.points import POINTS_FORM, points_error
-from sfactory.config.rule import WAITING, Rule, at_most, idle_unless, needs, refuse, refused_where_collection_waits
-from sfactory.config.schema import Config
+from sfactory.config.rule import (
+    WAITING,
+    Rule,
+    at_most,
+    excludes,
+    idle_unless,
+    is_default,
+    needs,
+    refuse,
+    refused_where_collection_waits,
+)
+from sfactory.config.schema import PARTS, Config
+from sfactory.config.trust import NETWORKS
 from sfactory.packages import install_command
 
 LR_WORDS = ("constant", "linear_decay", "kl_adaptive_minibatch", "kl_adaptive_epoch")
@@ -120,6 +131,46 @@ LEARNING_RULES = (
 )
 
 
+def _built_in(name: str, part: str) -> Rule:
+    """A rule that ``name``, a flag of the built-in ``part``, breaks if another network takes its place."""
+
+    def find(config: Config) -> str | None:
+        own = next((each for each in (part, "model") if getattr(config.model, each)), None)
+        if own is None or is_default(config, name):
+            return None
+        named = getattr(config.model, own)
+        return f"has no effect with --{own}={named}: leave it out, or add --{own}= for the built-in one"
+
+    return Rule((name, part, "model"), find, idle=True)
+
+
+_PARTS = ("encoder", "core", "decoder")
+_OF_ENCODER = ("encoder_mlp_layers", "encoder_conv_architecture", "encoder_conv_mlp_layers", "one_hot_max")
+_OF_CORE = ("rnn_type", "rnn_size", "rnn_num_layers")
+
+NETWORK_RULES = (
+    *(excludes("model", part, "a whole model has no parts") for part in _PARTS),
+    needs("core", "use_rnn", "a core is the memory of a policy"),
+    refuse(
+        ("model", "actor_critic_share_weights"),
+        lambda config: bool(config.model.model) and not config.model.actor_critic_share_weights,
+        "a whole model is actor and critic in one: leave --actor_critic_share_weights=False out",
+    ),
+    refuse(
+        ("model", "use_cpc"),
+        lambda config: bool(config.model.model) and config.algo.use_cpc,
+        "--use_cpc=True trains the encoder and the core of a policy, which a whole model does not have",
+    ),
+    *(_built_in(name, "encoder") for name in _OF_ENCODER),
+    *(_built_in(name, "core") for name in _OF_CORE),
+    _built_in("decoder_mlp_layers", "decoder"),
+    refuse(
+        ("model_kwargs", "encoder", "core", "decoder", "model"),
+        lambda config: bool(config.model.model_kwargs) and not any(getattr(config.model, name) for name in NETWORKS),
+        "are keyword arguments for a network of your own, and none is named: add --encoder=module:Class",
+    ),
+)
+
 OBJECTIVE_RULES = (
     Rule(
         ("exploration_loss_coeff_schedule",), lambda config: points_error(config.algo.exploration_loss_coeff_schedule)
@@ -183,7 +234,19 @@ def _missing_package(config: Config) -> str | None:
     return f"needs the package {_EXTRA_MODULE}, which is not installed; run: {install_command('optimizers')}"
 
 
+def _unknown_parts(flag: str, section: str) -> Rule:
+    def find(config: Config) -> str | None:
+        unknown = [part for part in getattr(getattr(config, section), flag) if part not in PARTS]
+        return f"{unknown[0]!r} is no part of a policy: there are {', '.join(PARTS)}" if unknown else None
+
+    return Rule((flag,), find)
+
+
 OPTIMIZER_RULES = (
+    _unknown_parts("freeze", "optim"),
+    _unknown_parts("init_parts", "checkpoint"),
+    *idle_unless(("freeze_until",), "freeze", value="encoder"),
+    *idle_unless(("init_parts",), "init_from", value="RUN"),
     Rule(("lr_schedule",), _rate_schedule),
     Rule(("value_lr_schedule",), lambda config: points_error(config.optim.value_lr_schedule)),
     Rule(("separate_value_optimizer", "actor_critic_share_weights", "use_rnn"), _critic_has_own_weights),

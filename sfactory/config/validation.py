@@ -23,13 +23,14 @@ from sfactory.config.population_rules import AUXILIARY_RULES, POPULATION_RULES
 from sfactory.config.rule import Rule, refuse
 from sfactory.config.run_rules import RUN_RULES, SAMPLING_RULES
 from sfactory.config.schema import Config
-from sfactory.config.training_rules import LEARNING_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
+from sfactory.config.training_rules import LEARNING_RULES, NETWORK_RULES, OBJECTIVE_RULES, OPTIMIZER_RULES
 from sfactory.packages import env_plugin, install_advice, registering_module
 
 RULES = (
     *RUN_RULES,
     *SAMPLING_RULES,
     *LEARNING_RULES,
+    *NETWORK_RULES,
     *OBJECTIVE_RULES,
     *OPTIMIZER_RULES,
     *AUXILIARY_RULES,

@@ -29,6 +29,7 @@ class BadObservation(SFactoryError):
 
 NOT_FINITE = "holds NaN or infinity"
 OUT_OF_RANGE = "holds a choice that its space does not have"
+NO_LEGAL_ACTION = "allows no action"
 REWARD = "reward"
 
 
@@ -97,7 +98,8 @@ class ObsWriter:
         for env, obs in enumerate(observations):
             for key, path in self._leaves:
                 text = self._misfit(obs, key, path) or value_flaw(reduce(getitem, path, obs), self._specs[key])
-                if text:
+                # An agent among several that may do nothing waits for its turn.
+                if text and not (text == NO_LEGAL_ACTION and self._agents):
                     found.setdefault(env, Flaw(key, text))
         return found
 
@@ -162,6 +164,8 @@ class BlockWriter(ObsWriter):
 
 def value_flaw(leaf: Any, spec: TensorSpec) -> str:
     """What is wrong with the values of one observation of the right shape and dtype; '' if nothing is."""
+    if spec.heads:
+        return "" if has_legal_action(np.asarray(leaf)[None], spec)[0] else NO_LEGAL_ACTION
     if limits := spec.limits:
         values = np.asarray(leaf)
         return "" if bool(((values >= limits[0]) & (values <= limits[1])).all()) else OUT_OF_RANGE
@@ -169,3 +173,10 @@ def value_flaw(leaf: Any, spec: TensorSpec) -> str:
         return ""
     with np.errstate(over="ignore"):  # values too large for the dtype become infinite
         return "" if np.isfinite(np.asarray(leaf).astype(spec.dtype)).all() else NOT_FINITE
+
+
+def has_legal_action(masks: Array, spec: TensorSpec) -> npt.NDArray[np.bool_]:
+    """[N] - whether each of N action masks [N, *shape] allows a choice for each of its heads."""
+    firsts = np.cumsum((0, *spec.heads[:-1]))
+    legal = np.logical_or.reduceat(masks.reshape(len(masks), -1), firsts, axis=1)
+    return np.asarray(legal.all(axis=1))

@@ -142,7 +142,8 @@ class EnvFactory:
 
     ``env_frameskip`` is passed on if the family's ``make`` or the function has a parameter of this name, so that one
     flag both sets frame skipping and counts the skipped frames. Other makers, such as Gymnasium, do not get it. An env
-    with several frames in one observation sets SPANS_FRAMES in its metadata.
+    with several frames in one observation sets SPANS_FRAMES in its metadata. info_action_mask: the flag; "auto" is for
+    the probe, which finds out.
 
     All methods raise EnvError if the env cannot be made or has the wrong type; its cause is the maker's exception.
     """
@@ -150,11 +151,12 @@ class EnvFactory:
     name: str
     kwargs: Mapping[str, object] = field(default_factory=dict)
     env_frameskip: int = 1
+    info_action_mask: str = "off"
 
     @staticmethod
     def of(run: RunConfig, sampling: SamplingConfig) -> EnvFactory:
         """The factory that the flags describe."""
-        return EnvFactory(run.env, dict(run.env_kwargs), sampling.env_frameskip)
+        return EnvFactory(run.env, dict(run.env_kwargs), sampling.env_frameskip, sampling.info_action_mask)
 
     @property
     def makes_vectors(self) -> bool:
@@ -197,7 +199,11 @@ class EnvFactory:
                 f"{maker.title} returned {described(env)}; it must return an instance of gymnasium.Env (the package "
                 "gymnasium, not the older gym), or an env of many agents (docs/multi_agent.md)"
             )
-        return env
+        if self.info_action_mask != "on":
+            return env
+        from sfactory.env.info_masks import InfoMaskEnv
+
+        return InfoMaskEnv(env)
 
     def vector(self, num_envs: int, seed: int) -> VectorEnv:
         """Make one vector env of ``num_envs`` environments.
@@ -260,12 +266,19 @@ class EnvFactory:
             )
         if env.num_envs != kwargs[_NUM_ENVS]:
             raise self._error(f"{maker.title} was asked for num_envs={kwargs[_NUM_ENVS]}, and returned {env.num_envs}")
-        return env
+        if self.info_action_mask != "on":
+            return env
+        from sfactory.env.info_masks import InfoMaskVectorEnv
+
+        return InfoMaskVectorEnv(env)
 
     def _adapted(self, env: object) -> AgentsEnv | None:
         """``env`` as an AgentsEnv if it has several agents."""
-        from sfactory.env.multi_agent_adapters import agents_env_of
+        from sfactory.env.info_masks import InfoMaskParallelEnv
+        from sfactory.env.multi_agent_adapters import agents_env_of, is_parallel
 
+        if self.info_action_mask == "on" and is_parallel(env):
+            env = InfoMaskParallelEnv(env)
         try:
             return agents_env_of(env)
         except EnvError as error:

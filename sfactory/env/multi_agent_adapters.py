@@ -28,9 +28,9 @@ def agents_env_of(env: Any) -> AgentsEnv | None:
     """Adapt ``env`` to AgentsEnv; None for a single-agent env. Raises EnvError for an unusable multi-agent env."""
     if isinstance(env, AgentsEnv):
         return env
+    if is_parallel(env):
+        return ParallelAgents(env)
     if hasattr(env, "possible_agents"):
-        if not callable(getattr(env, "last", None)) or not callable(getattr(env, "agent_iter", None)):
-            return ParallelAgents(env)
         raise EnvError(
             f"{described(env)} is PettingZoo's interface of agents that act in turn (AEC); return "
             "pettingzoo.utils.turn_based_aec_to_parallel(env) (docs/multi_agent.md)"
@@ -40,6 +40,12 @@ def agents_env_of(env: Any) -> AgentsEnv | None:
         count = getattr(env, "num_agents", 1)
         is_many = isinstance(count, int) and count > 1
     return ListedAgents(env) if is_many else None
+
+
+def is_parallel(env: Any) -> bool:
+    """Whether ``env`` has PettingZoo's parallel interface, and not that of agents that act in turn."""
+    in_turn = callable(getattr(env, "last", None)) and callable(getattr(env, "agent_iter", None))
+    return hasattr(env, "possible_agents") and not in_turn
 
 
 class _AdaptedAgents(AgentsEnv):

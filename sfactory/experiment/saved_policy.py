@@ -22,7 +22,7 @@ from sfactory.config.commands import ExportConfig, PolicyFlags
 from sfactory.config.flags import assigned, config_of, did_you_mean, values_of
 from sfactory.config.saved_config import CONFIG_NAME, read_config
 from sfactory.config.schema import Config
-from sfactory.config.trust import untrusted
+from sfactory.config.trust import NETWORKS, untrusted
 from sfactory.config.validation import check_env_name, find_problems
 from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env
@@ -68,6 +68,9 @@ class SavedPolicy:
         if wanted.env not in ("", config.run.env):
             trained = assigned("env", config.run.env)
             raise ConfigError([f"{assigned('env', wanted.env)}: the run was trained with {trained}; repeat that"])
+        path = run_dir / CONFIG_NAME
+        if not wanted.trust_run_dir and (problems := untrusted(values_of(config), dict.fromkeys(NETWORKS, path), ())):
+            raise ConfigError(problems)
         _check_policy(run_dir, wanted.policy_index)
         directory = CheckpointDir(run_dir / f"checkpoint_p{wanted.policy_index}", config.checkpoint.keep_checkpoints)
         loaded = _load(directory, wanted.load_checkpoint_kind, wanted.checkpoint_env_steps)

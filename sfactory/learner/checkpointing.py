@@ -177,10 +177,10 @@ class Checkpointer:
         self._has_latest = False  # without one, a resumed run continues from the best policy
         self._plan_milestone()
 
-    def load(self) -> None:
-        """Continue from the checkpoint, if there is one."""
+    def load(self) -> bool:
+        """Continue from the checkpoint, if there is one; whether there was."""
         if self._directory is None:
-            return
+            return False
         self._directory.tidy()
         kind = self._config.load_checkpoint_kind
         loaded = self._directory.load_to_resume(kind)
@@ -191,6 +191,7 @@ class Checkpointer:
             self._row.set("saved_env_steps", self.progress.run_env_steps)
             self._has_latest = True
             self._plan_milestone()
+        return loaded is not None
 
     def save_first(self) -> None:
         """Save unless there is a checkpoint: a policy that does not learn stays the same when it is resumed."""

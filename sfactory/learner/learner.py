@@ -20,6 +20,7 @@ from sfactory.learner.batch import Batch
 from sfactory.learner.checkpointing import Checkpointer, Progress
 from sfactory.learner.commands import CommandExecutor
 from sfactory.learner.hooks import Hooks
+from sfactory.learner.initial_weights import begin_with_weights
 from sfactory.learner.loss import make_auxiliary
 from sfactory.learner.minibatches import Dataset
 from sfactory.learner.setup import LearnerSetup
@@ -107,8 +108,9 @@ class Learner:
         self._open_datasets = 0
 
     def begin(self) -> None:
-        """Load the checkpoint, if any, and publish the first weights."""
-        self.checkpointer.load()
+        """Load the checkpoint, or what a new run begins with, and publish the first weights."""
+        if not self.checkpointer.load() and self._setup.checkpoint_dir is not None:
+            begin_with_weights(self.trainer, self._setup.config, self._setup.policy)
         self._write_row()
         self.publisher.publish(self.trainer.train_step)
 
@@ -139,6 +141,7 @@ class Learner:
             batch = Batch.of(columns, trainer.algo, trainer.learner, trainer.train_step, self._device)
             self._count_lag(columns)
             trainer.coefficients.at(self.progress.env_steps)
+            trainer.freezer.at(self.progress.env_steps)
             self._open_datasets += 1
             return trainer.open(trainer.aged(batch))
 

@@ -30,6 +30,7 @@ from sfactory.learner.train_stats import (
 )
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.cpc import CpcAction
+from sfactory.model.parts import Freezer
 from sfactory.seeds import Branch, seed_at
 
 
@@ -57,6 +58,7 @@ class Trainer:
         self.model, self.algo, self.learner = model, algo, learner
         self.coefficients = Coefficients(optim, algo, total_env_steps)
         self.updater = GradientStep(model, optim, () if auxiliary is None else auxiliary.parameters())
+        self.freezer = Freezer(model, optim.freeze, optim.freeze_until)
         self.target: TargetNetwork | None = None
         if algo.use_target_net:
             self.target = TargetNetwork(model, algo.target_update_interval, algo.target_tau)
@@ -180,7 +182,8 @@ class Trainer:
         return dataset.learned.fresh
 
     def _observe(self, batch: Batch) -> None:
-        self.model.observe({key: obs[:-1] for key, obs in batch.obs.items()}, batch.fresh)
+        if not self.freezer.keeps_statistics:
+            self.model.observe({key: obs[:-1] for key, obs in batch.obs.items()}, batch.fresh)
 
     def _update(self, minibatch: Minibatch, first: bool) -> Tensor:
         """Learn from one minibatch; returns its results, see ``row_of``. ``first``: in the first pass."""

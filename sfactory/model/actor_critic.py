@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
+from sfactory.model.action_mask import ActionMask
 from sfactory.model.distributions import ActionDistribution, Actions, num_params
 from sfactory.model.encoders import initialize
 from sfactory.model.layers import SpectralLinear
 from sfactory.model.normalizer import ObsNormalizer, RunningNormalizer
-from sfactory.model.tower import Tower
+from sfactory.model.tower import Tower, WholeModel
 from sfactory.spec import ActionHead, BoxHead, DiscreteHead, EnvSpec
 
 _POLICY_GAIN = 0.01  # nearly uniform at the start (Andrychowicz et al. 2021, "What matters in on-policy RL?")
@@ -60,6 +61,31 @@ class ValueHead(nn.Module):
         factor = self.returns.scale / scale
         self.linear.weight.mul_(factor)
         self.linear.bias.sub_(shift).mul_(factor).add_(self.returns.shift)
+
+
+class LastColumnValue(ValueHead):
+    """The value of a WholeModel: its last feature, in the unit of returns or, while these are normalized, in theirs."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(1, config)
+        nn.init.ones_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """See ValueHead."""
+        return super().forward(features[:, -1:])
+
+
+class FirstColumns(nn.Module):
+    """The distribution parameters of a WholeModel: its first features."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[B, size] of features [B, H]."""
+        return features[:, : self._size]
 
 
 class Output(NamedTuple):
@@ -165,13 +191,22 @@ class ActorCritic(nn.Module):
         self.spec, self.heads = spec, spec.actions
         self.computes_in = dtype
         keys = config.normalize_input_keys or None
-        numbers = tuple((path, leaf) for path, leaf in spec.obs if not leaf.is_choice)
+        numbers = tuple((path, leaf) for path, leaf in spec.obs if not (leaf.is_choice or leaf.is_mask))
         self.obs_normalizer = ObsNormalizer(numbers, keys) if config.normalize_input else None
         normalized = frozenset(() if self.obs_normalizer is None else self.obs_normalizer.keys)
-        self.tower = Tower(spec.obs, config, normalized, dtype)
-        self.critic_tower = None if config.actor_critic_share_weights else Tower(spec.obs, config, normalized, dtype)
-        self.policy_head = PolicyHead(self.tower.out_size, spec.actions, config)
-        self.value_head = ValueHead(self.tower.out_size, config)
+        self.critic_tower: Tower | None = None
+        if config.model:  # it has the methods of a tower, and its features are the outputs of heads
+            outputs = num_params(spec.actions)
+            self.tower = cast(Tower, WholeModel(spec.obs, outputs, config, normalized))
+            self.policy_head = cast(PolicyHead, FirstColumns(outputs))
+            self.value_head: ValueHead = LastColumnValue(config)
+        else:
+            self.tower = Tower(spec.obs, config, normalized, dtype)
+            if not config.actor_critic_share_weights:
+                self.critic_tower = Tower(spec.obs, config, normalized, dtype)
+            self.policy_head = PolicyHead(self.tower.out_size, spec.actions, config)
+            self.value_head = ValueHead(self.tower.out_size, config)
+        self.action_mask = ActionMask(spec) if spec.masks else None
         self.state_size = self.tower.state_size * (1 if self.critic_tower is None else 2)
         self._trunk = self.tower, self.policy_head, self.value_head  # a plain attribute, as in Tower
         self._spectral = tuple(module for module in self.modules() if isinstance(module, SpectralLinear))
@@ -217,7 +252,10 @@ class ActorCritic(nn.Module):
             critic_features, critic_state = self.critic_tower.step(obs, critic_state)
             state = torch.cat((actor_state, critic_state), dim=1)
         value = value_head.denormalize(value_head.forward(critic_features))
-        return Output(policy_head.forward(features), value, state)
+        params = policy_head.forward(features)
+        if self.action_mask is not None:
+            params = self.action_mask.forward(params, obs)
+        return Output(params, value, state)
 
     def act(self, obs: dict[str, Tensor], state: Tensor | None = None, deterministic: bool = False) -> Acted:
         """Random or most probable actions for obs and state as in ``forward``. Needs torch.inference_mode()."""
@@ -252,6 +290,10 @@ class ActorCritic(nn.Module):
             critic_features = self.critic_tower.unroll(obs, critic_states, is_first, recurrence, held).features
         # Cut after the head: the gradient of a cut is as large as its input, and parameters are smaller than features.
         params = self.policy_head.forward(stages.features)[: steps * rows]
+        if self.action_mask is not None:
+            params = self.action_mask.forward(
+                params, {path: obs[path][:steps].flatten(0, 1) for path, _ in self.spec.masks}
+            )
         values = self.value_head.forward(critic_features).view(-1, rows)
         embeddings, memory = (stage.unflatten(0, (-1, rows)) for stage in (stages.embeddings, stages.memory))
         return Unrolled(params, values, embeddings, memory)

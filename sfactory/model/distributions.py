@@ -18,6 +18,7 @@ from sfactory.spec import ActionHead, BoxHead, DiscreteHead
 
 MIN_STDDEV = 1e-4
 MAX_STDDEV = 1e4
+IMPOSSIBLE = -1e30  # the logit of an illegal choice: its probability is 0, and 0 times its logarithm is 0, too
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 FEW_CHOICES = 8  # see _log_softmax
 
@@ -72,9 +73,10 @@ class Categorical:
         return -(self.log_probs.exp() * self.log_probs).sum(-1)
 
     def symmetric_kl_to_uniform(self) -> Tensor:
-        """(KL(self || u) + KL(u || self)) / 2, with u = 1 / n for each choice."""
+        """(KL(self || u) + KL(u || self)) / 2, with u = 1 / n for each of n legal choices."""
         # The logs of u cancel, since both distributions sum to 1.
-        excess = self.log_probs.exp() - 1.0 / self.log_probs.shape[-1]
+        legal = (self.log_probs > 0.5 * IMPOSSIBLE).to(self.log_probs.dtype)
+        excess = self.log_probs.exp() - legal / legal.sum(-1, keepdim=True)
         return 0.5 * (excess * self.log_probs).sum(-1)
 
     def kl(self, other: Categorical) -> Tensor:

@@ -330,7 +330,7 @@ Encoder = MLPEncoder | ConvEncoder | MultiEncoder
 def make_encoder(
     obs: ObsSpec, config: ModelConfig, normalized: frozenset[str] = frozenset(), dtype: torch.dtype = torch.float32
 ) -> Encoder:
-    """A ConvEncoder for each image, then one MLPEncoder for all other leaves.
+    """A ConvEncoder for each image, then one MLPEncoder for all other leaves but action masks.
 
     ``normalized``: paths of the leaves that come normalized. ``dtype``: of the computation. Raises EnvError if an image
     is too small for the convolutions.
@@ -338,6 +338,6 @@ def make_encoder(
     parts: list[ConvEncoder | MLPEncoder] = [
         ConvEncoder(path, spec, config, path in normalized, dtype) for path, spec in obs if spec.is_image
     ]
-    if others := tuple(leaf for leaf in obs if not leaf[1].is_image):
+    if others := tuple(leaf for leaf in obs if not (leaf[1].is_image or leaf[1].is_mask)):
         parts.append(MLPEncoder(others, config, normalized, dtype))
     return parts[0] if len(parts) == 1 else MultiEncoder(parts)

@@ -11,7 +11,7 @@ are those after the whole rollout.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,19 @@ RnnType = Literal["gru", "lstm"]
 
 _GATES: dict[str, int] = {"gru": 3, "lstm": 4}
 _STATES: dict[str, int] = {"gru": 1, "lstm": 2}
+
+
+class Core(Protocol):
+    """The memory between encoder and decoder; see RecurrentCore. state_size: S."""
+
+    out_size: int
+    state_size: int
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See RecurrentCore."""
+
+    def sequence(self, x: Tensor, state: Tensor, is_first: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """See RecurrentCore."""
 
 
 class RecurrentCore(nn.Module):
@@ -82,21 +95,6 @@ class RecurrentCore(nn.Module):
                     after += (x[-1], last_cell)
             return x, _joined(after)
 
-    def rollout(
-        self, x: Tensor, states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None = None
-    ) -> Tensor:
-        """Features [T or T+1, B, H] of x [T or T+1, B, F]. Other arguments: see ActorCritic.unroll."""
-        rows, steps = is_first.shape[1], states.shape[0] * recurrence
-        chunks = to_chunks(x[:steps], recurrence), states.flatten(0, 1), to_chunks(is_first[:steps], recurrence)
-        y, after = self.sequence(*chunks, None if held is None else to_chunks(held, recurrence))
-        y = from_chunks(y, rows)
-        if len(x) == steps:
-            return y
-        with torch.no_grad():  # the value after the rollout is a bootstrap, not learned
-            state = torch.where(is_first[-1].unsqueeze(-1), 0.0, after[-rows:])
-            last, _ = self.step(x[-1], state)
-        return torch.cat((y, last.unsqueeze(0)))
-
     def _weights(self) -> list[LayerWeights]:
         # In the order of torch's cells.
         layers = [layer for layer in self.layers if isinstance(layer, _Layer)]
@@ -125,6 +123,23 @@ class _Layer(nn.Module):
             if rnn_type == "lstm":
                 # Open forget gates pass gradients from the start (Jozefowicz et al. 2015).
                 self.input_bias[size : 2 * size] = 1.0
+
+
+def rollout(
+    core: Core, x: Tensor, states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None = None
+) -> Tensor:
+    """Features [T or T+1, B, H] of x [T or T+1, B, F]. Other arguments: see ActorCritic.unroll."""
+    rows, steps = is_first.shape[1], states.shape[0] * recurrence
+    chunks = to_chunks(x[:steps], recurrence), states.flatten(0, 1), to_chunks(is_first[:steps], recurrence)
+    # A core of the user's own may do without the argument, where no agent is ever inactive.
+    y, after = core.sequence(*chunks) if held is None else core.sequence(*chunks, to_chunks(held, recurrence))
+    y = from_chunks(y, rows)
+    if len(x) == steps:
+        return y
+    with torch.no_grad():  # the value after the rollout is a bootstrap, not learned
+        state = torch.where(is_first[-1].unsqueeze(-1), 0.0, after[-rows:])
+        last, _ = core.step(x[-1], state)
+    return torch.cat((y, last.unsqueeze(0)))
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

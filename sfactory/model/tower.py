@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from sfactory.config.schema import ModelConfig
-from sfactory.model.encoders import linear_layers, make_encoder
+from sfactory.model.custom import make_part, space_of
+from sfactory.model.encoders import Encoder, linear_layers, make_encoder
 from sfactory.model.layers import ACTIVATIONS
+from sfactory.model.min_gru import MinGruCore
 from sfactory.model.precision import wide
-from sfactory.model.rnn import RecurrentCore
+from sfactory.model.rnn import Core, RecurrentCore, from_chunks, rollout, to_chunks
 from sfactory.tensor_spec import ObsSpec
 
 
@@ -41,18 +43,25 @@ class Tower(nn.Module):
         decoder. Core and heads use float32, or float64 with it, which is for checking numbers.
         """
         super().__init__()
-        self.encoder = make_encoder(obs, config, normalized, dtype)
-        self.core: RecurrentCore | None = None
+        self.encoder = (
+            cast(Encoder, make_part("encoder", config, space_of(obs, normalized)))
+            if config.encoder
+            else make_encoder(obs, config, normalized, dtype)
+        )
+        self.core: Any = None  # a Core
         self.memory_size, self.state_size = self.encoder.out_size, 0
         if config.use_rnn:
-            sizes = self.encoder.out_size, config.rnn_size, config.rnn_num_layers
-            self.core = RecurrentCore(config.rnn_type, *sizes, config.policy_initialization)
+            self.core = make_core(self.encoder.out_size, config)
             self.memory_size, self.state_size = self.core.out_size, self.core.state_size
         self._activation = ACTIVATIONS[config.nonlinearity]
         self._wide = wide(dtype)
         self._decoders = linear_layers([self.memory_size, *config.decoder_mlp_layers], config, dtype)
-        self.decoder = nn.ModuleList(self._decoders)
+        self.decoder: nn.Module = nn.ModuleList(self._decoders)
         self.out_size = self._decoders[-1].out_features if self._decoders else self.memory_size
+        self._has_own_decoder = bool(config.decoder)
+        if self._has_own_decoder:
+            self.decoder = make_part("decoder", config, self.memory_size)
+            self.out_size = cast(int, self.decoder.out_size)
         # Looking up a module by its attribute costs as much as a small operation, so acting reads this tuple.
         self._stages = self.encoder, self.core
 
@@ -65,7 +74,7 @@ class Tower(nn.Module):
         features = encoder.forward(obs)
         if core is not None:
             features, state = core.step(features.to(self._wide), state)
-        return (self._decode(features) if self._decoders else features).to(self._wide), state
+        return self._decode(features).to(self._wide), state
 
     def unroll(
         self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None = None
@@ -77,10 +86,64 @@ class Tower(nn.Module):
         embeddings = memory = self.encoder.forward({path: leaf.flatten(0, 1) for path, leaf in obs.items()})
         if self.core is not None:
             features = embeddings.to(self._wide).unflatten(0, (-1, is_first.shape[1]))
-            memory = self.core.rollout(features, states, is_first, recurrence, held).flatten(0, 1)
+            memory = rollout(self.core, features, states, is_first, recurrence, held).flatten(0, 1)
         return Stages(embeddings, memory, self._decode(memory).to(self._wide))
 
     def _decode(self, x: Tensor) -> Tensor:
+        if self._has_own_decoder:
+            return cast(Tensor, self.decoder(x))
         for layer in self._decoders:
             x = self._activation(layer.forward(x))
         return x
+
+
+def make_core(in_size: int, config: ModelConfig) -> Core:
+    """The memory that the flags describe, for inputs of ``in_size`` numbers."""
+    if config.core:
+        return cast(Core, make_part("core", config, in_size))
+    sizes = in_size, config.rnn_size, config.rnn_num_layers
+    if config.rnn_type == "mingru":
+        return MinGruCore(*sizes, config.policy_initialization)
+    return RecurrentCore(config.rnn_type, *sizes, config.policy_initialization)
+
+
+class WholeModel(nn.Module):
+    """An actor-critic of the user's own in the form of a tower: its features are the P outputs and the value.
+
+    out_size, memory_size: P + 1. state_size: S.
+    """
+
+    def __init__(self, obs: ObsSpec, num_outputs: int, config: ModelConfig, normalized: frozenset[str]) -> None:
+        super().__init__()
+        self.model = make_part("model", config, space_of(obs, normalized), num_outputs)
+        self.state_size = int(getattr(self.model, "state_size", 0))
+        self.out_size = self.memory_size = num_outputs + 1
+
+    def step(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+        """As Tower.step."""
+        outputs, value, state = self.model(obs, state)
+        return torch.cat((outputs, value.unsqueeze(-1)), dim=-1), state
+
+    def unroll(
+        self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None = None
+    ) -> Stages:
+        """As Tower.unroll; all stages are the features."""
+        rows, steps = is_first.shape[1], states.shape[0] * recurrence
+        if not self.state_size:
+            flat = {path: leaf.flatten(0, 1) for path, leaf in obs.items()}
+            features, _ = self.step(flat, states.new_zeros(is_first.numel(), 0))
+            return Stages(features, features, features)
+        chunks = {path: to_chunks(leaf[:steps], recurrence) for path, leaf in obs.items()}
+        begun = states.flatten(0, 1), to_chunks(is_first[:steps], recurrence)
+        unroll = cast(Any, self.model).unroll
+        outputs, values, after = (
+            unroll(chunks, *begun) if held is None else unroll(chunks, *begun, to_chunks(held, recurrence))
+        )
+        features = from_chunks(torch.cat((outputs, values.unsqueeze(-1)), dim=-1), rows)
+        if len(is_first) > steps:
+            with torch.no_grad():  # the value after the rollout is a bootstrap, not learned
+                state = torch.where(is_first[-1].unsqueeze(-1), 0.0, after[-rows:])
+                last, _ = self.step({path: leaf[-1] for path, leaf in obs.items()}, state)
+            features = torch.cat((features, last.unsqueeze(0)))
+        features = features.flatten(0, 1)
+        return Stages(features, features, features)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -13,8 +13,10 @@ import numpy as np
 
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.clock import Deadline
-from sfactory.env.actions import action_reader, block_reader
-from sfactory.env.conversion import NOT_FINITE, BlockWriter, ObsWriter
+from sfactory.env.actions import block_reader
+from sfactory.env.conversion import NO_LEGAL_ACTION, NOT_FINITE, BlockWriter, ObsWriter
+from sfactory.env.info_masks import has_info_mask
+from sfactory.env.legal_actions import LegalActions, legal_rows
 from sfactory.env.multi_agent import AgentsEnv, BadAgents
 from sfactory.env.multi_agent_adapters import ListedAgents, ParallelAgents
 from sfactory.env.vector import VectorEnv, autoreset_mode, single_spaces
@@ -30,24 +32,34 @@ _PARALLEL = ", as PettingZoo's parallel interface has it"
 _LISTED = ", as envs of lists have it (docs/multi_agent.md)"
 
 
-def check_env(env: gymnasium.Env[Any, Any], name: str) -> EnvSpec:
-    """Reset and step ``env`` once; returns its spec. Raises EnvError, which begins with ``name``."""
+class MasksInInfo(Exception):
+    """The env gives action masks in its infos, and not in its observations."""
+
+
+def check_env(env: gymnasium.Env[Any, Any], name: str, find_masks: bool = False) -> EnvSpec:
+    """Reset and step ``env`` once; returns its spec. Raises EnvError, which begins with ``name``.
+
+    find_masks: raise MasksInInfo if the info of the reset has an action mask that observations do not have.
+    """
     with _named(name):
         spec = EnvSpec.of_spaces(env.observation_space, env.action_space)
         writer = ObsWriter(spec, env.observation_space)
         form = f"reset() must return (observation, info dict){_GYMNASIUM}"
         obs, info = _tuple(_first_reset(env), 2, form)
         _require(isinstance(info, dict), form)
+        if find_masks and has_info_mask(env.observation_space, info):
+            raise MasksInInfo
         _check_observations(writer, [obs], 1, "reset()")
-        (action,) = _some_actions(spec, action_reader(env.action_space, spec.actions), 1)
+        (action,) = LegalActions(spec, env).of([obs])
         step = env.step(action)
-        obs, reward, *_ = _tuple(step, 5, "step() must return (observation, reward, terminated, truncated, info)")
-        _check_observations(writer, [obs], 1, "step()")
+        form = "step() must return (observation, reward, terminated, truncated, info)"
+        obs, reward, terminated, truncated, _ = _tuple(step, 5, form)
+        _check_observations(writer, [obs], 1, "step()", final=[0] if terminated or truncated else [])
         _check_reward(reward, "step() returned")
     return spec
 
 
-def check_vector_env(env: VectorEnv, name: str) -> EnvSpec:
+def check_vector_env(env: VectorEnv, name: str, find_masks: bool = False) -> EnvSpec:
     """Reset and step a vector env of NUM_VECTOR_ENVS once; returns the spec of one env. Raises as ``check_env``."""
     size = NUM_VECTOR_ENVS
     with _named(name):
@@ -58,26 +70,31 @@ def check_vector_env(env: VectorEnv, name: str) -> EnvSpec:
         form = f"reset() must return (observations, infos dict){_GYMNASIUM}"
         observations, infos = _tuple(_first_reset(env), 2, form)
         _require(isinstance(infos, dict), form)
+        if find_masks and has_info_mask(obs_space, infos):
+            raise MasksInInfo
         _check_observations(writer, observations, size, "reset()")
-        step = env.step(_some_actions(spec, block_reader(action_space, spec.actions), size))
+        rows = {path: np.zeros((size, *leaf.shape), leaf.dtype) for path, leaf in spec.obs}
+        writer.write(observations, rows)
+        step = env.step(block_reader(action_space, spec.actions)(legal_rows(spec, rows)))
         form = "step() must return (observations, rewards, terminated, truncated, infos)"
         observations, rewards, terminated, truncated, _ = _tuple(step, 5, form)
-        _check_observations(writer, observations, size, "step()")
         for what, values in (("rewards", rewards), ("terminated", terminated), ("truncated", truncated)):
             shape = np.shape(values)
             _require(shape == (size,), f"step() returned {what} of shape {shape} for {size} envs")
+        final = np.flatnonzero(np.logical_or(terminated, truncated)).tolist()
+        _check_observations(writer, observations, size, "step()", final=final)
         for reward in rewards:
             _check_reward(reward, "step() returned")
     return spec
 
 
-def check_agents_env(env: AgentsEnv, name: str) -> EnvSpec:
+def check_agents_env(env: AgentsEnv, name: str, find_masks: bool = False) -> EnvSpec:
     """Reset ``env`` and step it AGENT_STEPS times, so that agents die and sleep here first. Else as ``check_env``."""
     with _named(name):
         spec = env.spec
         # One reset and one step of the foreign env itself, so that errors speak of its own form.
         if isinstance(env, ParallelAgents):
-            _check_parallel(env, spec)
+            _check_parallel(env, spec, find_masks)
         elif isinstance(env, ListedAgents):
             _check_listed(env, spec)
         _play(env, spec)
@@ -121,10 +138,20 @@ def _tuple(value: Any, size: int, problem: str) -> tuple[Any, ...]:
 
 
 def _check_observations(
-    writer: ObsWriter, observations: Any, size: int, where: str, agents: Sequence[str] | None = None
+    writer: ObsWriter,
+    observations: Any,
+    size: int,
+    where: str,
+    agents: Sequence[str] | None = None,
+    final: Collection[int] = (),
 ) -> None:
-    """Raise EnvError unless ``size`` observations are finite and as their space promises; ``agents``: their names."""
+    """Raise EnvError unless ``size`` observations are finite and as their space promises.
+
+    agents: their names. final: those after which no action is taken, so that none need be legal.
+    """
     for row, flaw in writer.flaws(observations, size).items():
+        if flaw.text == NO_LEGAL_ACTION and row in final:
+            continue
         agent = "" if agents is None else f", agent {agents[row]!r}"
         hint = "; observations must be finite" if flaw.text == NOT_FINITE else ""
         raise EnvError(f"{where}{agent}: observation {flaw.key!r} {flaw.text}{hint}")
@@ -138,23 +165,24 @@ def _check_reward(reward: Any, where: str) -> None:
     _require(math.isfinite(number), f"{where} the reward {number}; rewards must be finite")
 
 
-def _some_actions(spec: EnvSpec, read: Callable[[dict[str, Any]], Any], size: int) -> Any:
-    """Legal actions of ``size`` rows; ``read`` is the translation that training uses."""
-    return read({head.key: np.zeros((size, *head.tensor.shape), head.tensor.dtype) for head in spec.actions})
-
-
-def _check_parallel(agents: ParallelAgents, spec: EnvSpec) -> None:
+def _check_parallel(agents: ParallelAgents, spec: EnvSpec, find_masks: bool) -> None:
     env: Any = agents.env
     form = f"reset() must return (dict of observations, dict of infos){_PARALLEL}"
-    observations, _ = _tuple(_first_reset(env), 2, form)
+    observations, infos = _tuple(_first_reset(env), 2, form)
     _require(isinstance(observations, Mapping), form)
+    if (
+        find_masks
+        and isinstance(infos, Mapping)
+        and any(has_info_mask(agents.observation_space, info) for info in infos.values())
+    ):
+        raise MasksInInfo
     _require(bool(env.agents), "no agent is in the env's agents after reset()")
     known = list(env.possible_agents)
     _require_known(observations, known, "reset() gave an observation")
     for agent in env.agents:
         there = agent in observations
         _require(there, f"reset() gave no observation of agent {agent!r}, who is among the env's agents")
-    actions = _some_actions(spec, action_reader(agents.action_space, spec.actions), spec.num_agents)
+    actions = LegalActions(spec, agents).of([observations.get(agent) for agent in known])
     form = f"step() must return dicts of observations, rewards, terminations, truncations and infos{_PARALLEL}"
     step = _tuple(env.step({agent: actions[known.index(agent)] for agent in env.agents if agent in known}), 5, form)
     _require(all(isinstance(part, Mapping) for part in step), form)
@@ -173,7 +201,7 @@ def _check_listed(agents: ListedAgents, spec: EnvSpec) -> None:
     env: Any = agents.env
     reset = _tuple(_first_reset(env), 2, f"reset() must return (list of observations, list of infos){_LISTED}")
     _require_lists(("observations", "infos"), reset, spec, "reset()")
-    actions = _some_actions(spec, action_reader(agents.action_space, spec.actions), spec.num_agents)
+    actions = LegalActions(spec, agents).of(reset[0])
     step = _tuple(env.step(actions), 5, f"step() must return five lists{_LISTED}")
     _require_lists(("observations", "rewards", "terminated", "truncated", "infos"), step, spec, "step()")
 
@@ -196,7 +224,7 @@ def _require_size(what: str, part: Sequence[Any], spec: EnvSpec, where: str) -> 
 def _play(env: AgentsEnv, spec: EnvSpec) -> None:
     """Step the env as training does."""
     writer, activity = ObsWriter(spec, env.observation_space), AgentActivity(spec.num_agents)
-    actions = _some_actions(spec, action_reader(env.action_space, spec.actions), spec.num_agents)
+    legal, actions = LegalActions(spec, env), None
     deadline = Deadline(_LONG_S)
 
     def check_shown(observations: Sequence[Any], where: str) -> None:
@@ -204,15 +232,18 @@ def _play(env: AgentsEnv, spec: EnvSpec) -> None:
         names = [spec.agents[agent] for agent in shown]
         _check_observations(writer, [observations[agent] for agent in shown], len(shown), where, names)
 
-    def reset(where: str, seed: int | None) -> None:
-        observations = env.reset(seed=seed)
+    def reset(where: str, seed: int | None) -> Sequence[Any]:
+        observations: Sequence[Any] = env.reset(seed=seed)
         _require_size("observations", observations, spec, where)
         activity.begin(observations)
         check_shown(observations, where)
+        return observations
 
-    reset("reset()", seed=0)
+    observations = reset("reset()", seed=0)
     for number in range(1, AGENT_STEPS + 1):
         where = f"step {number}"
+        if actions is None or spec.masks:
+            actions = legal.of(observations)
         observations, rewards, change = env.step(actions)
         changed = {} if change is None else change._asdict()
         for what, values in {"observations": observations, "rewards": rewards, **changed}.items():
@@ -223,6 +254,6 @@ def _play(env: AgentsEnv, spec: EnvSpec) -> None:
         over = change is not None and activity.change(change, observations).over
         check_shown(observations, where)
         if over:
-            reset(f"reset() after step {number}", seed=None)
+            observations = reset(f"reset() after step {number}", seed=None)
         if deadline.passed:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from sfactory.env.factory import EnvFactory
 from sfactory.env.lifecycle import close_env, see_gpu_of
 from sfactory.env.multi_agent import AgentsEnv
 from sfactory.errors import UNDER_MAIN_GUARD, ConfigError, EnvError, ResourceError, SFactoryError, named, raised_at
-from sfactory.planning.env_checker import NUM_VECTOR_ENVS, check_agents_env, check_env, check_vector_env
+from sfactory.planning.env_checker import NUM_VECTOR_ENVS, MasksInInfo, check_agents_env, check_env, check_vector_env
 from sfactory.planning.step_cost import env_step_us
 from sfactory.process.spawn import Spawner, leave, prepare_process
 from sfactory.process.stack_dump import STOPPED, StackDump, is_stopped
@@ -34,11 +35,13 @@ _CLOSE_S = 5.0  # for an env's close(), which has answered by then
 
 
 class Probed(NamedTuple):
-    """Facts about an env. step_us: microseconds of a step per agent; None without a measurement and for vector envs."""
+    """Facts about an env. step_us: microseconds of a step per agent; None without a measurement and for vector envs.
+    info_action_mask: whether its infos have action masks, where that was to be found out."""
 
     spec: EnvSpec
     step_us: float | None = None
     reward_shaping: RewardShaping | None = None
+    info_action_mask: bool = False
 
 
 def probe_env(
@@ -123,20 +126,28 @@ def examine(factory: EnvFactory, timed: bool = False, at_end: contextlib.ExitSta
     if at_end is None:
         with contextlib.ExitStack() as here:
             return examine(factory, timed, here)
-    name = f"--env={factory.name}"
+    try:
+        return _examine(factory, timed, at_end)
+    except MasksInInfo:
+        with_masks = dataclasses.replace(factory, info_action_mask="on")
+        return _examine(with_masks, timed, at_end)._replace(info_action_mask=True)
+
+
+def _examine(factory: EnvFactory, timed: bool, at_end: contextlib.ExitStack) -> Probed:
+    name, find_masks = f"--env={factory.name}", factory.info_action_mask == "auto"
     if factory.makes_vectors:
         vector = factory.vector(NUM_VECTOR_ENVS, seed=0)
-        probed = Probed(check_vector_env(vector, name))
+        probed = Probed(check_vector_env(vector, name, find_masks))
         at_end.callback(close_env, vector, name)
         return probed
     env = factory.either()
     if isinstance(env, AgentsEnv):
-        spec = check_agents_env(env, name)
+        spec = check_agents_env(env, name, find_masks)
     elif isinstance(env, gymnasium.Env):
-        spec = check_env(env, name)
+        spec = check_env(env, name, find_masks)
     else:
         raise EnvError(f"{name}: the factory returned a {type(env).__name__}; it must return a gymnasium.Env")
-    step_us = env_step_us(env) if timed else None
+    step_us = env_step_us(env, spec) if timed else None
     reward_shaping = default_reward_shaping(env)
     at_end.callback(close_env, env, name)
     return Probed(spec, step_us, reward_shaping)

@@ -18,11 +18,13 @@ from sfactory.config.schema import Config
 from sfactory.errors import ConfigError, named, raised_at
 from sfactory.layout import ActingCost, Layout, choose_inference, num_evaluators
 from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.custom import own_parts
 from sfactory.model.distributions import require_discrete
 from sfactory.model.flat_state import flat_bytes
 from sfactory.model.normalizer import UnknownKeys
 from sfactory.model.precision import torch_dtype, warn_of_emulation
 from sfactory.model.torch_state import OwnTorchState
+from sfactory.planning.network_check import checked_model
 from sfactory.planning.step_cost import forward_us
 from sfactory.process.signals import stdout_to_stderr
 from sfactory.shared.memory import planned_bytes
@@ -94,7 +96,7 @@ def _planned_bytes(spec: EnvSpec, layout: Layout, weight_bytes: int, replayed: i
 
 
 def activation_bytes(model: ActorCritic, spec: EnvSpec) -> int:
-    """Bytes of one row that a forward pass of ``model``, on the meta device, keeps for the backward pass."""
+    """Bytes of one row that a forward pass of ``model`` keeps for the backward pass."""
     own = {weight.untyped_storage()._cdata for weight in model.state_dict(keep_vars=True).values()}
     kept: dict[int, torch.UntypedStorage] = {}
 
@@ -105,8 +107,9 @@ def activation_bytes(model: ActorCritic, spec: EnvSpec) -> int:
         return tensor
 
     rows = 8
-    with torch.device("meta"), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        obs = {key: torch.empty((rows, *leaf.shape), dtype=torch_dtype(leaf.dtype)) for key, leaf in spec.obs}
+    device = next(model.parameters()).device
+    with torch.device(device), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        obs = {key: torch.zeros((rows, *leaf.shape), dtype=torch_dtype(leaf.dtype)) for key, leaf in spec.obs}
         model.forward(obs, model.fresh_state(rows))
     return sum(storage.nbytes() for storage in kept.values()) // rows
 
@@ -145,15 +148,18 @@ def _process_bytes(config: Config, layout: Layout, weight_bytes: int, device: st
 
 
 def _blueprint(config: Config, spec: EnvSpec) -> ActorCritic:
-    """The model without memory for its weights; raises ConfigError for flags that do not fit the env."""
+    """The model, without memory for its weights if all is built in; raises ConfigError for flags that do not fit."""
     if config.algo.exploration_loss == "symmetric_kl":
         try:
             require_discrete(spec.actions)
         except ValueError as error:
             raise ConfigError([f"--exploration_loss=symmetric_kl: {error} (--exploration_loss=entropy)"]) from None
     try:
-        with OwnTorchState(), torch.device("meta"):
-            return ActorCritic(spec, config.model)
+        with OwnTorchState():
+            if own_parts(config.model):  # they may not work without memory
+                return checked_model(spec, config.model)
+            with torch.device("meta"):
+                return ActorCritic(spec, config.model)
     except UnknownKeys as error:
         raise ConfigError([f"{assigned('normalize_input_keys', config.model.normalize_input_keys)}: {error}"]) from None
 

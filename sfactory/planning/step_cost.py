@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
@@ -14,12 +13,16 @@ from gymnasium.vector.utils import batch_space
 from sfactory.actor.multi_agent_batch import AgentActivity
 from sfactory.clock import now
 from sfactory.config.schema import ModelConfig
+from sfactory.env.legal_actions import LegalActions
 from sfactory.env.multi_agent import AgentsEnv, Change
 from sfactory.env.vector import VectorEnv, autoreset_mode, single_spaces
 from sfactory.model.actor_critic import ActorCritic
 from sfactory.model.precision import ActingTwin, compute_dtype
 from sfactory.model.torch_state import OwnTorchState
 from sfactory.spec import EnvSpec
+
+if TYPE_CHECKING:
+    from sfactory.env.factory import Env
 
 Begin = Callable[[], None]  # called before calls that may hang
 
@@ -85,12 +88,15 @@ class Agents:
 
     def __init__(self, env: AgentsEnv, seed: int | None = None) -> None:
         self.env, self._activity = env, AgentActivity(len(env.agents))
-        self._activity.begin(env.reset(seed=seed))
+        self.shown: Sequence[Any] = env.reset(seed=seed)
+        self._activity.begin(self.shown)
 
-    def change(self, change: Change, observations: Sequence[Any]) -> None:
-        """Take in the ``change`` of a step: reset the env if it ended the env's episode."""
+    def change(self, change: Change, observations: Sequence[Any]) -> Sequence[Any]:
+        """Take in the ``change`` of a step: reset the env if it ended the env's episode. Returns what it shows then."""
         if self._activity.change(change, observations).over:
-            self._activity.begin(self.env.reset())
+            observations = self.env.reset()
+            self._activity.begin(observations)
+        return observations
 
 
 def agents_steps_per_second(games: list[Agents], seconds: float, begin: Begin = lambda: None) -> float:
@@ -124,26 +130,34 @@ def vector_steps_per_second(env: VectorEnv, seed: int, seconds: float, begin: Be
     return steps / sweeps.elapsed
 
 
-def env_step_us(env: gymnasium.Env[Any, Any] | AgentsEnv, seconds: float = MEASURED_S) -> float:
-    """Microseconds of ``env.step`` per agent with random actions, the mean over ``seconds``; resets do not count."""
-    actions, num_agents, game = random_actions(env, _ACTIONS), 1, None
+def env_step_us(env: Env | AgentsEnv, spec: EnvSpec, seconds: float = MEASURED_S) -> float:
+    """Microseconds of ``env.step`` per agent with random, legal actions, the mean over ``seconds``.
+
+    Neither resets nor the choice of actions count.
+    """
+    actions, game = random_actions(env, _ACTIONS), None
+    legal = LegalActions(spec, env, np.random.default_rng(0)) if spec.masks else None
     if isinstance(env, AgentsEnv):
-        num_agents, game = len(env.agents), Agents(env)
+        game = Agents(env)
+        shown = game.shown
     else:
-        env.reset()
+        shown = [env.reset()[0]]
     steps, spent, end = 0, 0.0, now() + seconds
     while not steps or now() < end:
+        chosen: Any = actions[steps % _ACTIONS]
+        if legal is not None:
+            chosen = legal.of(shown) if game is not None else legal.of(shown)[0]
         before = now()
-        step: Any = env.step(actions[steps % _ACTIONS])
+        step: Any = env.step(chosen)
         spent += now() - before
         steps += 1
         if game is not None:
-            observations, _, change = step
+            shown, _, change = step
             if change is not None:
-                game.change(change, observations)
-        elif step[2] or step[3]:  # terminated or truncated
-            env.reset()
-    return 1e6 * spent / (steps * num_agents)
+                shown = game.change(change, shown)
+        else:
+            shown = [env.reset()[0] if step[2] or step[3] else step[0]]  # terminated or truncated
+    return 1e6 * spent / (steps * spec.num_agents)
 
 
 def forward_us(spec: EnvSpec, config: ModelConfig, rows: int, seconds: float = MEASURED_S) -> float:

@@ -25,6 +25,7 @@ from sfactory.experiment.resume import Resumed
 from sfactory.experiment.run_dir import RunDir
 from sfactory.experiment.summary import Outcome, Result, Summary, result_line
 from sfactory.learner.hooks import Hooks
+from sfactory.learner.initial_weights import initial_weights
 from sfactory.learner.setup import Limits
 from sfactory.planning.env_probe import probe_env
 from sfactory.planning.plan import Plan, choose_device, plan_run, require_mapping, steps_are_timed
@@ -75,6 +76,8 @@ class Session:
             try:
                 plan = plan or self._plan()
                 resumed = Resumed.from_checkpoint(run_dir, self._config, plan.weight_shapes)
+                if resumed is None:
+                    initial_weights(self._config, plan.weight_shapes)  # refuses those that do not fit
                 for warning in self._resolved.warnings:
                     _log.warning("%s", warning)
                 if resumed is not None and resumed.finished(self._config):
@@ -138,6 +141,10 @@ class Session:
         for_inference = steps_are_timed(config)
         timed = for_inference or depends_on_step_time(self._resolved)
         probed = probe_env(self._spawner, factory, limit_s, gpus, timed=timed)
+        if factory.info_action_mask == "auto":
+            found = "on" if probed.info_action_mask else "off"
+            self._resolved = self._resolved.replaced({"info_action_mask": found}, "env")
+            config = self._config
         if wants_task_defaults(self._resolved):
             kind = probed.spec.for_model(config.model).kind
             on_gpu = choose_device(config.run.device) != "cpu"

@@ -17,6 +17,7 @@ SYNCHRONOUS: dict[str, Any] = {
     "batch_size": 256,
 }
 REPLAY: dict[str, Any] = {"replay_proportion": 0.5, "replay_slots": 10}
+OWN = "my_networks:Own"
 CPC: dict[str, Any] = {"use_cpc": True, "use_rnn": True}
 OWN_CRITIC: dict[str, Any] = {"separate_value_optimizer": True, "actor_critic_share_weights": False}
 POPULATION: dict[str, Any] = {"num_policies": 4, "with_pbt": True}
@@ -98,6 +99,23 @@ BROKEN: list[Row] = [
     ("cpc_time_subsample", {**CPC, "cpc_time_subsample": 32}),
     ("aux_loss_coeff", {**CPC, "aux_loss_coeff": 0.0}),
     ("use_cpc", {**CPC, "microbatch_size": 512}),
+    *(("model", {"model": OWN, part: OWN, "use_rnn": True}) for part in ("encoder", "core", "decoder")),
+    ("model", {"model": OWN, "actor_critic_share_weights": False}),
+    ("model", {"model": OWN, **CPC}),
+    ("core", {"core": OWN}),
+    ("encoder_mlp_layers", {"encoder": OWN, "encoder_mlp_layers": (8,)}),
+    ("encoder_conv_architecture", {"encoder": OWN, "encoder_conv_architecture": "resnet_impala"}),
+    ("encoder_conv_mlp_layers", {"encoder": OWN, "encoder_conv_mlp_layers": (8,)}),
+    ("one_hot_max", {"model": OWN, "one_hot_max": 8}),
+    ("rnn_type", {"core": OWN, "use_rnn": True, "rnn_type": "lstm"}),
+    ("rnn_size", {"core": OWN, "use_rnn": True, "rnn_size": 8}),
+    ("rnn_num_layers", {"core": OWN, "use_rnn": True, "rnn_num_layers": 2}),
+    ("decoder_mlp_layers", {"decoder": OWN, "decoder_mlp_layers": (8,)}),
+    ("model_kwargs", {"model_kwargs": {"size": 8}}),
+    ("freeze", {"freeze": ("head",)}),
+    ("freeze_until", {"freeze_until": 100}),
+    ("init_parts", {"init_from": "run", "init_parts": ("head",)}),
+    ("init_parts", {"init_parts": ("encoder",)}),
     ("eval_interval_sec", {"eval_interval_sec": 60.0, "serial_mode": True}),
     ("eval_interval_sec", {"eval_interval_sec": 60.0, "benchmark": True}),
     ("observers", {"observers": ("my_hooks",)}),

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from sfactory.config.field import flag
 
 BY_RANK = ("by_rank",)  # what runs did before --obs_layout existed: all arrays of three dimensions are images
+# Parts of a policy. normalizer: of observations; policy and value: the heads; model: all of a model of the user's own.
+PARTS = ("normalizer", "encoder", "core", "decoder", "policy", "value", "model")
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """The actor-critic network."""
 
+    encoder: str = flag(
+        "", "encoder of your own, as module:Class or the name of an installed one (docs/own_agent.md); empty: built in"
+    )
+    core: str = flag(
+        "", "recurrent core of your own (needs use_rnn), as module:Class or a name; empty: that of rnn_type"
+    )
+    decoder: str = flag("", "decoder of your own, as module:Class or a name; empty: decoder_mlp_layers")
+    model: str = flag("", "a whole actor-critic of your own in place of encoder, core and decoder; empty: none")
+    model_kwargs: Mapping[str, Any] = flag(
+        {}, "keyword arguments for the networks of your own, as a JSON object; of several, one object for each"
+    )
     encoder_mlp_layers: tuple[int, ...] = flag((512, 512), "hidden layers of the MLP encoder", ge=1)
     encoder_conv_architecture: Literal["convnet_simple", "convnet_impala", "convnet_atari", "resnet_impala"] = flag(
         "convnet_simple", "convolutions for images (observations with three dimensions); resnet_impala takes any size"
     )
     encoder_conv_mlp_layers: tuple[int, ...] = flag((512,), "hidden layers after the convolutions", ge=1)
     use_rnn: bool = flag(False, "give the policy a memory: a recurrent core between encoder and heads")
-    rnn_type: Literal["gru", "lstm"] = flag("gru", "type of the recurrent core")
+    rnn_type: Literal["gru", "lstm", "mingru"] = flag(
+        "gru",
+        "type of the recurrent core; mingru learns from all steps of a rollout at once",
+    )
     rnn_size: int = flag(512, "hidden units of each recurrent layer", ge=1)
     rnn_num_layers: int = flag(1, "recurrent layers", ge=1, le=64)
     decoder_mlp_layers: tuple[int, ...] = flag((), "hidden layers between the core and the heads", ge=1)

@@ -85,6 +85,16 @@ class CheckpointConfig:
     load_checkpoint_kind: Literal["latest", "best", "milestone"] = flag(
         "latest", "checkpoint to resume from: the newest, the best policy, or the newest milestone"
     )
+    init_from: str = flag(
+        "",
+        "another run (its name or folder) whose weights a new run begins with, as RUN, RUN:POLICY or RUN:POLICY:KIND "
+        "(latest, best, milestone); optimizer and counts start at zero",
+    )
+    init_parts: tuple[str, ...] = flag(
+        (),
+        "which of its parts: normalizer (of observations), encoder, core, decoder, policy, value (heads), model; "
+        "empty: all",
+    )
 
 
 @dataclass(frozen=True)

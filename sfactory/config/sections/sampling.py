@@ -48,6 +48,11 @@ class SamplingConfig:
     decorrelate_envs_on_one_worker: bool = flag(
         False, "env i of an actor begins with i x rollout random steps, which are not learned from"
     )
+    info_action_mask: Literal["auto", "on", "off"] = flag(
+        "auto",
+        'whether action masks are read from info["action_mask"]; auto: if the first info has one and observations have '
+        "none",
+    )
     env_frameskip: int = flag(
         1, "frames per env step; passed to environments that take it (Atari), otherwise only used to count frames", ge=1
     )

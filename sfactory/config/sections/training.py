@@ -212,6 +212,11 @@ class AlgoConfig:
 class OptimConfig:
     """The optimizer, and the schedules of its rates."""
 
+    freeze: tuple[str, ...] = flag(
+        (), "parts of the policy that are not learned: normalizer, encoder, core, decoder, policy, value, model"
+    )
+    freeze_until: int = flag(0, "env steps until which they are frozen; 0: for ever", ge=0)
+
     optimizer: Literal["adam", "adamw", "rmsprop", "lamb", "muon"] = flag(
         "adam", "type; lamb and muon need the extra sfactory[optimizers]; muon steps matrices, Adam all other weights"
     )

@@ -60,7 +60,7 @@ def test_documented_commands_of_sample_factory_are_read(words: str) -> None:
         ("--with_wandb=True", "is Sample Factory v2's and Sample Factory v1's name; it is not there yet. Comes with"),
         ("--env_framestack=4", """here it is --env_kwargs. A keyword of the environment's family, as in"""),
         ("--num_gpus=1", "is RLlib's name; here it is --device"),
-        ("--encoder_custom=x", "is Sample Factory v1's name; there is no such flag here. Not carried over"),
+        ("--encoder_custom=x", "is Sample Factory v1's name; here it is --encoder"),
         ("--n_steps=5", "is Stable-Baselines3's name; here it is --rollout"),
         ("--total_timesteps=5", "is Stable-Baselines3's and CleanRL's name; here it is --train_for_env_steps"),
         ("--total-timesteps=5", "is Stable-Baselines3's and CleanRL's name; here it is --train_for_env_steps"),

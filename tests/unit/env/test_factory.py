@@ -181,7 +181,7 @@ def test_the_factory_of_a_run_is_picklable_and_takes_name_kwargs_and_frameskip_f
 
     factory = pickle.loads(pickle.dumps(EnvFactory.of(config.run, config.sampling)))
 
-    assert factory == EnvFactory("homemade:skipping", {"size": 3}, 2)
+    assert factory == EnvFactory("homemade:skipping", {"size": 3}, 2, "auto")
     assert size_of(factory()) == (3, 2)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from sfactory.model.encoders import Initialization
+from sfactory.model.min_gru import MinGruCore
 from sfactory.model.rnn import RecurrentCore, RnnType, from_chunks, to_chunks
 from sfactory.model.rnn_kernels import LayerWeights, gru_layer, lstm_layer
 
@@ -18,7 +19,11 @@ EVERY_TYPE = pytest.mark.parametrize("rnn_type", ["gru", "lstm"])
 Resets = Literal["none", "start", "everywhere", "scattered"]
 
 
-def recurrent(rnn_type: RnnType, layers: int = 1, initialization: Initialization = "torch_default") -> RecurrentCore:
+def recurrent(
+    rnn_type: RnnType | Literal["mingru"], layers: int = 1, initialization: Initialization = "torch_default"
+) -> RecurrentCore:
+    if rnn_type == "mingru":
+        return cast(RecurrentCore, MinGruCore(FEATURES, SIZE, layers, initialization))
     return RecurrentCore(rnn_type, FEATURES, SIZE, layers, initialization)
 
 
@@ -60,13 +65,13 @@ def outputs_and_gradients(
     return [y.detach(), last.detach(), *gradients]
 
 
-@EVERY_TYPE
+@pytest.mark.parametrize("rnn_type", ["gru", "lstm", "mingru"])
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("kind", ["none", "start", "everywhere", "scattered"])
 @pytest.mark.parametrize(("steps", "rows"), [(1, 1), (1, 6), (12, 1), (12, 6)])
 @pytest.mark.parametrize("holds", [False, True])
 def test_sequence_equals_its_steps_in_values_and_gradients(
-    rnn_type: RnnType, layers: int, kind: Resets, steps: int, rows: int, holds: bool
+    rnn_type: RnnType | Literal["mingru"], layers: int, kind: Resets, steps: int, rows: int, holds: bool
 ) -> None:
     torch.manual_seed(steps + rows + layers)
     core = recurrent(rnn_type, layers)

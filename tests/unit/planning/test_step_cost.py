@@ -12,7 +12,7 @@ from sfactory.errors import ConfigError
 from sfactory.planning import step_cost
 from sfactory.planning.plan import choose_device, device_of, plan_sizes, steps_are_timed
 from sfactory.planning.step_cost import env_step_us, forward_us
-from tests.support.parts import TINY, VECTOR
+from tests.support.parts import SCALAR, TINY, VECTOR
 from tests.support.scripted_env import ScriptedEnv
 
 STEP_S = 0.004
@@ -41,7 +41,7 @@ def test_at_least_one_step_is_measured_and_no_reset(
     env = TimedEnv()
     monkeypatch.setattr(step_cost, "now", lambda: env.at)
 
-    assert env_step_us(env, seconds) == pytest.approx(1e6 * STEP_S)
+    assert env_step_us(env, SCALAR, seconds) == pytest.approx(1e6 * STEP_S)
     assert len(env.taken) == steps
 
 

@@ -1,0 +1,96 @@
+"""Starting weights from another run: ``--init_from=RUN[:POLICY[:KIND]]``, whole or by parts."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from torch import Tensor
+
+from sfactory.checkpoint import CheckpointDir, Kind
+from sfactory.config.flags import assigned, did_you_mean
+from sfactory.config.schema import PARTS, Config
+from sfactory.errors import ConfigError
+from sfactory.learner.checkpointing import SavedState
+from sfactory.learner.trainer import Trainer
+from sfactory.model.parts import part_of
+
+_log = logging.getLogger(__name__)
+
+_FORM = re.compile(r"(.+?)(?::(\d+)(?::(latest|best|milestone))?)?")
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class InitialWeights(NamedTuple):
+    """Weights by name, and the checkpoint that they come from."""
+
+    tensors: Mapping[str, Tensor]
+    checkpoint: Path
+
+
+def initial_weights(config: Config, shapes: Shapes) -> InitialWeights | None:
+    """The weights that a new run begins with, on the CPU; None without ``init_from``. shapes: of all its weights.
+
+    Raises ConfigError if there is no such checkpoint, or if the chosen parts do not fit; CheckpointError if it cannot
+    be read.
+    """
+    flag = config.checkpoint.init_from
+    if not flag:
+        return None
+    named, form = assigned("init_from", flag), _FORM.fullmatch(flag)
+    assert form is not None, "any text but the empty one has the form"
+    run_dir = _run_dir(form[1], Path(config.run.train_dir), named)
+    kind = cast(Kind, form[3] or "latest")
+    directory = CheckpointDir(run_dir / f"checkpoint_p{form[2] or 0}", config.checkpoint.keep_checkpoints)
+    loaded = directory.load(kind)
+    if loaded is None:
+        raise ConfigError([f"{named}: {directory.path} holds no {kind} checkpoint"])
+    saved = SavedState.of(loaded.payload, loaded.path).model
+    wanted = config.checkpoint.init_parts or PARTS
+    chosen = {name: saved[name] for name in saved if part_of(name) in wanted}
+    if problem := _misfit(chosen, shapes, wanted):
+        raise ConfigError([f"{named}: {problem}"])
+    return InitialWeights(chosen, loaded.path)
+
+
+def _run_dir(name: str, train_dir: Path, named: str) -> Path:
+    for folder in (train_dir / name, Path(name)):
+        if folder.is_dir():
+            return folder
+    near = did_you_mean(name, [path.name for path in train_dir.glob("*") if path.is_dir()])
+    raise ConfigError([f"{named}: there is no such run, neither {train_dir / name} nor {Path(name).absolute()}{near}"])
+
+
+def _misfit(chosen: Mapping[str, Tensor], shapes: Shapes, wanted: tuple[str, ...]) -> str:
+    """Why the weights of the ``wanted`` parts do not fit; "" if they do."""
+    bad: dict[str, str] = {}  # the first problem of each part
+    for name in {**chosen, **{name: None for name in shapes if part_of(name) in wanted}}:
+        here, there = shapes.get(name), tuple(chosen[name].shape) if name in chosen else None
+        if here != there:
+            bad.setdefault(part_of(name), f"{name} has {_shape(there)} there and {_shape(here)} here")
+    if not bad:
+        return "" if chosen else "the checkpoint has none of the parts of --init_parts"
+    fitting = [part for part in wanted if part not in bad and any(part_of(name) == part for name in chosen)]
+    advice = f"; use --init_parts {' '.join(fitting)}" if fitting else "; no part of it fits"
+    return "; ".join(bad.values()) + advice
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "no such weight" if shape is None else f"the shape {list(shape)}"
+
+
+def begin_with_weights(trainer: Trainer, config: Config, policy: int) -> None:
+    """Give a new policy the weights of ``init_from``, if any."""
+    state = trainer.model.state_dict()
+    initial = initial_weights(config, {name: tuple(value.shape) for name, value in state.items()})
+    if initial is None:
+        return
+    trainer.model.load_state_dict({**state, **initial.tensors})
+    if trainer.target is not None:
+        trainer.target.copy()
+    parts = {part_of(name): None for name in initial.tensors}
+    _log.info("policy %d begins with the %s of %s", policy, ", ".join(parts), initial.checkpoint)

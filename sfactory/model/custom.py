@@ -1,0 +1,149 @@
+"""Makes networks of the user's own, plain ``nn.Module`` classes that the flags encoder, core, decoder and model name.
+
+SIGNATURES shows what each must have; docs/own_agent.md has complete examples. A name without a colon is one of the
+entry-point group ``sfactory.models`` of installed packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from importlib import metadata
+from typing import Any
+
+import gymnasium.spaces as spaces
+import numpy as np
+from torch import nn
+
+from sfactory.config.flags import assigned, did_you_mean
+from sfactory.config.import_strings import Unresolved, find_callable
+from sfactory.config.schema import ModelConfig
+from sfactory.config.trust import NETWORKS
+from sfactory.errors import ConfigError, named, raised_at
+from sfactory.spec import OBS_KEY
+from sfactory.tensor_spec import ObsSpec, TensorSpec
+
+ENTRY_POINTS = "sfactory.models"
+
+SIGNATURES: Mapping[str, str] = {
+    "encoder": """\
+class MyEncoder(nn.Module):
+    out_size: int
+    def __init__(self, observation_space: gymnasium.spaces.Space, **model_kwargs): ...
+    def forward(self, obs: dict[str, Tensor]) -> Tensor: ...  # {path: [B, ...]} -> [B, out_size]""",
+    "core": """\
+class MyCore(nn.Module):
+    out_size: int
+    state_size: int  # numbers of memory per row; zeros at the start of an episode
+    def __init__(self, in_size: int, **model_kwargs): ...
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]: ...
+        # [B, in_size], [B, state_size] -> [B, out_size], [B, state_size]
+    def sequence(self, x, state, is_first, held=None) -> tuple[Tensor, Tensor]: ...
+        # [T, B, in_size], [B, state_size], [T, B] bool: zero the state before the step,
+        # [T, B] bool or None: keep the state in the step -> [T, B, out_size], [B, state_size]""",
+    "decoder": """\
+class MyDecoder(nn.Module):
+    out_size: int
+    def __init__(self, in_size: int, **model_kwargs): ...
+    def forward(self, x: Tensor) -> Tensor: ...  # [B, in_size] -> [B, out_size]""",
+    "model": """\
+class MyModel(nn.Module):
+    state_size: int = 0  # numbers of memory per row; zeros at the start of an episode
+    def __init__(self, observation_space: gymnasium.spaces.Space, num_outputs: int, **model_kwargs): ...
+    def forward(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor, Tensor]: ...
+        # {path: [B, ...]}, [B, state_size] -> [B, num_outputs] parameters of the policy, [B] value, [B, state_size]
+    def unroll(self, obs, state, is_first, held=None) -> tuple[Tensor, Tensor, Tensor]: ...
+        # only with memory: {path: [T, B, ...]}, [B, state_size], [T, B] bool, [T, B] bool or None
+        # -> [T, B, num_outputs], [T, B], [B, state_size]""",
+}
+
+
+def own_parts(config: ModelConfig) -> dict[str, str]:
+    """The names that the flags give to networks of the user's own, by part."""
+    return {part: name for part in NETWORKS if (name := getattr(config, part))}
+
+
+def make_part(part: str, config: ModelConfig, *arguments: Any) -> nn.Module:
+    """The module that flag ``part`` names, made of ``arguments`` and keywords. Raises ConfigError with the cause."""
+    made = _call(part, config, arguments)
+    problem = ""
+    if not isinstance(made, nn.Module):
+        problem = f"returned a {type(made).__name__}, which is no torch.nn.Module"
+    for size in {"encoder": ("out_size",), "decoder": ("out_size",), "core": ("out_size", "state_size")}.get(part, ()):
+        if not problem and not isinstance(getattr(made, size, None), int):
+            problem = f"has no attribute {size}, which must be an int"
+    if problem:
+        raise refusal(part, config, problem)
+    assert isinstance(made, nn.Module)
+    return made
+
+
+def _call(part: str, config: ModelConfig, arguments: tuple[Any, ...]) -> object:
+    kind, keywords = find_part(part, config), _keywords(part, config)
+    try:
+        return kind(*arguments, **keywords)
+    except Exception as error:  # the user's code may raise anything
+        raise refusal(part, config, f"raised {named(error)}{raised_at(error)} when it was made") from error
+
+
+def refusal(part: str, config: ModelConfig, problem: str) -> ConfigError:
+    """The error of a part with a problem; it shows the signature."""
+    return ConfigError(
+        [f"{assigned(part, getattr(config, part))} {problem}; it must have the form\n{SIGNATURES[part]}"]
+    )
+
+
+def find_part(part: str, config: ModelConfig) -> Any:
+    """The class or function that makes ``part``; raises ConfigError if there is none."""
+    name = getattr(config, part)
+    try:
+        if ":" in name:
+            return find_callable(name)
+        points = {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
+        if name in points:
+            return points[name].load()
+    except Unresolved as error:
+        raise ConfigError([f"{assigned(part, name)}: {error}"]) from error.__cause__
+    except Exception as error:  # an installed package may raise anything while it is imported
+        raise ConfigError([f"{assigned(part, name)}: its package cannot be imported: {named(error)}"]) from error
+    near = did_you_mean(name, points) or (f"; there are {', '.join(points)}" if points else "")
+    raise ConfigError([
+        f"{assigned(part, name)}: must be module:Class, or a name of the entry-point group {ENTRY_POINTS!r}{near}"
+    ])  # fmt: skip
+
+
+def _keywords(part: str, config: ModelConfig) -> dict[str, Any]:
+    """What ``--model_kwargs`` has for ``part``: all of it for the only part, else the entry of that name."""
+    given, parts = dict(config.model_kwargs), own_parts(config)
+    if len(parts) == 1 and not set(given) <= set(NETWORKS):
+        return given
+    keywords = given.get(part, {})
+    if set(given) <= set(parts) and isinstance(keywords, Mapping):
+        return dict(keywords)
+    example = ", ".join(f'"{name}": {{...}}' for name in parts)
+    raise ConfigError(
+        [f"{assigned('model_kwargs', config.model_kwargs)}: write one object for each part: {{{example}}}"]
+    )
+
+
+def space_of(obs: ObsSpec, normalized: Collection[str]) -> spaces.Space[Any]:
+    """The space of observations as networks see them: of one leaf, or a Dict by path. Action masks are left out.
+
+    normalized: paths of the leaves that come normalized, as float32.
+    """
+    plain = {path: TensorSpec(leaf.shape, "float32") if path in normalized else leaf for path, leaf in obs}
+    leaves = {path: _leaf_space(leaf) for path, leaf in plain.items() if not leaf.is_mask}
+    return leaves[OBS_KEY] if list(leaves) == [OBS_KEY] else spaces.Dict(leaves)
+
+
+def _leaf_space(leaf: TensorSpec) -> spaces.Space[Any]:
+    dtype = np.dtype(leaf.dtype)
+    if leaf.sizes:
+        first = np.broadcast_to(np.resize(leaf.starts, leaf.shape), leaf.shape)
+        last = first + np.resize(leaf.sizes, leaf.shape) - 1
+        if leaf.categorical and not leaf.shape:
+            return spaces.Discrete(leaf.sizes[0], start=leaf.starts[0])
+        return spaces.Box(first.astype(dtype), last.astype(dtype), leaf.shape, dtype.type)
+    if dtype.kind == "b":
+        return spaces.MultiBinary(leaf.shape)
+    low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return spaces.Box(low, high, leaf.shape, dtype.type)

@@ -1,0 +1,37 @@
+"""Names the parts of a policy, and freezes those that are not to be learned."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from sfactory.model.actor_critic import ActorCritic
+
+_OF_TOWERS = re.compile(r"(?:critic_)?tower\.(\w+)\.")
+_HEADS = {"policy_head": "policy", "value_head": "value", "obs_normalizer": "normalizer"}
+
+
+def part_of(name: str) -> str:
+    """The one of PARTS that a weight belongs to, by its name in the model's state."""
+    of_tower = _OF_TOWERS.match(name)
+    return of_tower[1] if of_tower else _HEADS[name.partition(".")[0]]
+
+
+class Freezer:
+    """Keeps some parts of a model as they are, until env step ``until`` (0: for ever)."""
+
+    def __init__(self, model: ActorCritic, frozen: Collection[str], until: int) -> None:
+        self._parameters = [weight for name, weight in model.named_parameters() if part_of(name) in frozen]
+        self._has_normalizer, self._until = "normalizer" in frozen, until
+        self.is_on = False
+
+    def at(self, env_steps: int) -> None:
+        """Called before each dataset."""
+        self.is_on = not self._until or env_steps < self._until
+        for parameter in self._parameters:
+            parameter.requires_grad_(not self.is_on)
+
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether the statistics of observations are frozen now."""
+        return self._has_normalizer and self.is_on

@@ -1,0 +1,169 @@
+"""Checks networks of the user's own before any process starts: shapes, gradients, independent rows, memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sfactory.config.flags import assigned
+from sfactory.config.schema import ModelConfig
+from sfactory.errors import ConfigError, named, raised_at
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.custom import own_parts, refusal
+from sfactory.model.distributions import num_params
+from sfactory.model.precision import torch_dtype
+from sfactory.spec import EnvSpec
+
+_ROWS, _STEPS, _RESET_AT, _HELD_AT = 3, 5, 2, 3
+_CLOSE = 1e-3  # of two ways to compute the same in float32
+
+
+class _Problem(Exception):
+    """What is wrong with a part."""
+
+
+class _Part(NamedTuple):
+    """A network of the user's own under test.
+
+    size: of its output. step: output [B, size] and state of step t for some rows and the state before it. unroll:
+    outputs [T, B, size] of all steps, given is_first and held [T, B]; None without memory.
+    """
+
+    module: nn.Module
+    size: int
+    state_size: int
+    step: Callable[[int, slice, Tensor], tuple[Tensor, Tensor]]
+    unroll: Callable[..., Tensor] | None
+
+
+def checked_model(spec: EnvSpec, config: ModelConfig) -> ActorCritic:
+    """The model with its parts of the user's own, on the CPU. Raises ConfigError, which shows the form of a part."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = ActorCritic(spec, config)
+        for name in own_parts(config):
+            try:
+                _check(_part(name, model, spec), spec.num_agents > 1)
+                copy.deepcopy(model)  # as for acting
+            except _Problem as problem:
+                raise refusal(name, config, str(problem)) from None
+            except Exception as error:  # the user's code may raise anything
+                raise refusal(name, config, f"raised {named(error)}{raised_at(error)}") from error
+    if model.state_size and not config.use_rnn:
+        raise ConfigError(
+            [f"{assigned('model', config.model)} has a memory (state_size {model.state_size}): add --use_rnn=True"]
+        )
+    model.zero_grad(set_to_none=True)
+    return model
+
+
+def _part(name: str, model: ActorCritic, spec: EnvSpec) -> _Part:
+    tower, obs = cast(Any, model.tower), _observations(spec)
+    if model.obs_normalizer is not None:
+        obs = model.obs_normalizer.forward(obs)
+    module = getattr(tower, name)
+    none = torch.zeros(_ROWS, 0)
+
+    def row(t: int, rows: slice) -> dict[str, Tensor]:
+        return {path: leaf[t, rows] for path, leaf in obs.items()}
+
+    if name == "encoder":
+        return _Part(module, module.out_size, 0, lambda t, rows, _: (module(row(t, rows)), none), None)
+    if name == "model":
+        size = num_params(spec.actions) + 1
+
+        def unroll_model(is_first: Tensor, held: Tensor | None) -> Tensor:
+            stages = tower.unroll(obs, torch.zeros(1, _ROWS, tower.state_size), is_first, _STEPS, held)
+            return cast(Tensor, stages.features).view(_STEPS, _ROWS, size)
+
+        step = lambda t, rows, state: tower.step(row(t, rows), state)  # noqa: E731
+        return _Part(module, size, tower.state_size, step, unroll_model if tower.state_size else None)
+    inputs = torch.randn(_STEPS, _ROWS, tower.encoder.out_size if name == "core" else tower.memory_size)
+    if name == "decoder":
+        return _Part(module, module.out_size, 0, lambda t, rows, _: (module(inputs[t, rows]), none), None)
+
+    def unroll_core(is_first: Tensor, held: Tensor | None) -> Tensor:
+        more = () if held is None else (held,)
+        outputs, _ = module.sequence(inputs, torch.zeros(_ROWS, module.state_size), is_first, *more)
+        return cast(Tensor, outputs)
+
+    step = lambda t, rows, state: module.step(inputs[t, rows], state)  # noqa: E731
+    return _Part(module, module.out_size, module.state_size, step, unroll_core)
+
+
+def _check(part: _Part, is_held: bool) -> None:
+    every, some = slice(None), slice(0, _ROWS - 1)
+    start = torch.zeros(_ROWS, part.state_size)
+    output, state = part.step(0, every, start)
+    _require_shape(output, (_ROWS, part.size), "its output")
+    if part.state_size:
+        _require_shape(state, start.shape, "the state after a step")
+    _require(
+        torch.equal(output, part.step(0, every, start)[0]),
+        "gives another output for the same input: it must be deterministic (no dropout, no noise)",
+    )
+    _require(
+        torch.allclose(output[some], part.step(0, some, start[some])[0], _CLOSE, _CLOSE),
+        "gives a row another output when fewer rows are beside it: rows must not influence one another (no batch "
+        "normalization over rows)",
+    )
+    parameters = [parameter for parameter in part.module.parameters() if parameter.requires_grad]
+    if parameters:
+        torch.autograd.backward(output.sum())
+        _require(any(parameter.grad is not None for parameter in parameters), "passes no gradient to its parameters")
+    if part.unroll is not None:
+        _check_memory(part, part.unroll, is_held)
+
+
+def _check_memory(part: _Part, unroll: Callable[..., Tensor], is_held: bool) -> None:
+    """All steps at once must equal one step after the other, with a reset, and with a held state."""
+    is_first = torch.zeros(_STEPS, _ROWS, dtype=torch.bool)
+    is_first[_RESET_AT, 0] = True
+    held = torch.zeros(_STEPS, _ROWS, dtype=torch.bool)
+    held[_HELD_AT, 1] = is_held
+    outputs = unroll(is_first, held if is_held else None)
+    _require_shape(outputs, (_STEPS, _ROWS, part.size), "the output of all steps")
+    state = torch.zeros(_ROWS, part.state_size)
+    for t in range(_STEPS):
+        state = torch.where(is_first[t].unsqueeze(-1), 0.0, state)
+        output, after = part.step(t, slice(None), state)
+        acts = ~held[t]
+        _require(
+            torch.allclose(output[acts], outputs[t, acts], _CLOSE, _CLOSE),
+            f"gives other outputs for all steps at once than for one after the other (in step {t}; the state is reset "
+            f"before step {_RESET_AT}" + (f", and kept in step {_HELD_AT})" if is_held else ")"),
+        )
+        state = torch.where(held[t].unsqueeze(-1), state, after)
+
+
+def _require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise _Problem(problem)
+
+
+def _require_shape(output: object, shape: tuple[int, ...] | torch.Size, what: str) -> None:
+    if not isinstance(output, Tensor):
+        raise _Problem(f"{what} is a {type(output).__name__}, which is no tensor")
+    _require(output.shape == shape, f"{what} has the shape {tuple(output.shape)}, and must have {tuple(shape)}")
+    _require(output.is_floating_point(), f"{what} has the dtype {output.dtype}, and must hold real numbers")
+
+
+def _observations(spec: EnvSpec) -> dict[str, Tensor]:
+    """Random ones of all steps: {path: [T, B, ...]}. Masks allow everything."""
+    random = np.random.default_rng(0)
+    obs = {}
+    for path, leaf in spec.obs:
+        shape = (_STEPS, _ROWS, *leaf.shape)
+        if leaf.is_mask:
+            values: Any = np.ones(shape)
+        elif leaf.sizes:
+            values = np.resize(leaf.starts, leaf.shape) + random.integers(np.resize(leaf.sizes, leaf.shape), size=shape)
+        else:
+            values = random.standard_normal(shape) if leaf.dtype.startswith("float") else random.integers(2, size=shape)
+        obs[path] = torch.from_numpy(np.asarray(values)).to(torch_dtype(leaf.dtype))
+    return obs

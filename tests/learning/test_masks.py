@@ -1,0 +1,39 @@
+"""A bandit of which 90% of the arms are illegal is solved without an illegal pull, in every layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.learning.test_cartpole import run_module
+from tests.support.long import long
+
+ARMS = "sfactory_envs.synthetic.masked_arms:MaskedArms"
+STRICT = "tests.unit.env.test_action_masks"  # envs that raise on an illegal action
+MILLION = "--train_for_env_steps=1000000"
+LAYOUTS = {
+    "local": (f"--env={ARMS}", "--inference=local", MILLION),
+    "central": (f"--env={ARMS}", "--inference=central", MILLION),
+    "serial": (f"--env={ARMS}", "--serial_mode=True", MILLION),
+    "masks in infos": (f"--env={ARMS}", '--env_kwargs={"mask": "info"}', MILLION),
+    "two at once": (f"--env={ARMS}", '--env_kwargs={"heads": 2}', MILLION),
+    "GRU": (f"--env={ARMS}", "--use_rnn=True", "--rnn_size=32", MILLION),
+    "vector env": (f"--env={STRICT}:strict_vector", MILLION),
+    "agents": (f"--env={STRICT}:Pair", "--train_for_env_steps=500000"),
+}
+CASES = [long(flags, id=name) for name, flags in LAYOUTS.items()]
+
+
+@pytest.mark.parametrize(
+    "flags", [pytest.param((f"--env={ARMS}", "--train_for_env_steps=20000"), id="short run"), *CASES]
+)
+def test_no_illegal_arm_is_pulled(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    common = ("--device=cpu", "--seed=1", "--max_env_restarts=0")  # one that raises fails the run
+    result: dict[str, Any] = run_module("sfactory.train", tmp_path, *common, *flags)
+
+    assert result["status"] == "done"
+    assert result["episode_extra_stats"]["illegal"] == 0.0
+    if MILLION in flags:
+        assert float(result["best_episode_return_mean"]) >= 9.5  # of 10 steps

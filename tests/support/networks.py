@@ -1,0 +1,201 @@
+"""Networks as a user would write them: copies of built-in ones, one with attention, and broken ones."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import gymnasium.spaces as spaces
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def _initialize(layer: nn.Module) -> None:
+    assert isinstance(layer, nn.Linear | nn.Conv2d)
+    nn.init.orthogonal_(layer.weight, 2.0**0.5)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+
+
+class Mlp(nn.Module):
+    """The default encoder of numbers."""
+
+    def __init__(self, observation_space: spaces.Box, hidden: tuple[int, ...] = (512, 512)) -> None:
+        super().__init__()
+        sizes = [observation_space.shape[0], *hidden]
+        self.layers = nn.ModuleList()
+        for pair in pairwise(sizes):
+            self.layers.append(nn.Linear(*pair))
+            _initialize(self.layers[-1])
+        self.out_size = sizes[-1]
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        x = obs["obs"]
+        for layer in self.layers:
+            x = F.elu(layer(x))
+        return x
+
+
+class NatureCnn(nn.Module):
+    """The convolutions of convnet_atari with one hidden layer, over images [C, H, W] of bytes."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__()
+        shape = observation_space.shape
+        sizes = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+        convs, channels = [], shape[0]
+        for out_channels, kernel, stride in sizes:
+            convs.append(nn.Conv2d(channels, out_channels, kernel, stride))
+            _initialize(convs[-1])
+            channels = out_channels
+        self.stack = nn.ModuleList(convs)
+        size = self._convolved(torch.zeros(1, *shape)).flatten(1).shape[1]
+        self.layers = nn.ModuleList([nn.Linear(size, 512)])
+        _initialize(self.layers[0])
+        self.out_size = 512
+
+    def _convolved(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            x = x.contiguous(memory_format=torch.channels_last)
+        for conv in self.stack:
+            x = F.elu(conv(x))
+        return x
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        return F.elu(self.layers[0](self._convolved(obs["obs"].float()).flatten(1)))
+
+
+class Attention(nn.Module):
+    """One head of attention over the numbers of a vector, each embedded with its place."""
+
+    def __init__(self, observation_space: spaces.Box, size: int = 16) -> None:
+        super().__init__()
+        count = observation_space.shape[0]
+        self.place = nn.Parameter(torch.randn(count, size))
+        self.value, self.mix = nn.Linear(1, size), nn.Linear(size, 3 * size)
+        self.out_size = size
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        tokens = self.value(obs["obs"].unsqueeze(-1)) + self.place
+        query, key, value = self.mix(tokens).chunk(3, dim=-1)
+        return F.scaled_dot_product_attention(query, key, value).mean(1)
+
+
+class LeakyCore(nn.Module):
+    """A memory that decays: s' = a s + W x."""
+
+    def __init__(self, in_size: int, size: int = 8) -> None:
+        super().__init__()
+        self.out_size = self.state_size = size
+        self.linear = nn.Linear(in_size, size)
+        self.decay = nn.Parameter(torch.zeros(size))
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        state = state * torch.sigmoid(self.decay) + self.linear(x)
+        return torch.tanh(state), state
+
+    def sequence(self, x: Tensor, state: Tensor, is_first: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        outputs = []
+        for t, inputs in enumerate(x):
+            state = torch.where(is_first[t].unsqueeze(-1), 0.0, state)
+            output, after = self.step(inputs, state)
+            state = after if held is None else torch.where(held[t].unsqueeze(-1), state, after)
+            outputs.append(output)
+        return torch.stack(outputs), state
+
+
+class Forgetful(LeakyCore):
+    """Does not know resets when it sees all steps at once."""
+
+    def sequence(self, x: Tensor, state: Tensor, is_first: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return super().sequence(x, state, torch.zeros_like(is_first), held)
+
+
+class Halves(nn.Module):
+    """A decoder."""
+
+    def __init__(self, in_size: int) -> None:
+        super().__init__()
+        self.out_size = in_size // 2
+        self.linear = nn.Linear(in_size, self.out_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.linear(x))
+
+
+class Whole(nn.Module):
+    """A whole actor-critic, with a memory if ``size`` is not 0."""
+
+    def __init__(self, observation_space: spaces.Box, num_outputs: int, size: int = 0) -> None:
+        super().__init__()
+        self.state_size = size
+        self.body = nn.Linear(observation_space.shape[0], 32)
+        self.core = LeakyCore(32, size) if size else None
+        features = size or 32
+        self.policy, self.value = nn.Linear(features, num_outputs), nn.Linear(features, 1)
+
+    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.policy(x), self.value(x).squeeze(-1)
+
+    def forward(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = torch.tanh(self.body(obs["obs"]))
+        if self.core is not None:
+            x, state = self.core.step(x, state)
+        return *self._heads(x), state
+
+    def unroll(
+        self, obs: dict[str, Tensor], state: Tensor, is_first: Tensor, held: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        assert self.core is not None
+        x, state = self.core.sequence(torch.tanh(self.body(obs["obs"])), state, is_first, held)
+        return *self._heads(x), state
+
+
+class WrongSize(Mlp):
+    """Says another size than it has."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(observation_space)
+        self.out_size = 7
+
+
+class Noisy(Mlp):
+    """Drops features at random."""
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        return F.dropout(super().forward(obs), 0.5, training=True)
+
+
+class OverRows(Mlp):
+    """Normalizes over the rows of a batch."""
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        x = super().forward(obs)
+        return x - x.mean(0)
+
+
+class Detached(Mlp):
+    """Passes no gradients."""
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        return super().forward(obs).detach().requires_grad_()
+
+
+class Raising(Mlp):
+    """Reads an observation that there is not."""
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        return obs["camera"]
+
+
+class Sizeless(nn.Module):
+    """Does not say its size."""
+
+    def __init__(self, observation_space: Any) -> None:
+        super().__init__()
+
+
+def no_module(observation_space: Any) -> str:
+    """Returns text."""
+    return "encoder"

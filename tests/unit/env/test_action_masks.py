@@ -1,0 +1,141 @@
+"""Action masks in observations and in infos: how they are found, joined and kept to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import gymnasium.spaces as spaces
+import numpy as np
+import pytest
+
+from sfactory.config.schema import ModelConfig
+from sfactory.env.conversion import BadObservation
+from sfactory.env.factory import EnvFactory
+from sfactory.env.info_masks import MaskJoiner
+from sfactory.env.legal_actions import LegalActions, legal_rows
+from sfactory.errors import EnvError
+from sfactory.planning.env_probe import examine
+from sfactory.spec import EnvSpec
+from sfactory_envs.synthetic.masked_arms import MaskedArms
+
+ARMS = "sfactory_envs.synthetic.masked_arms:MaskedArms"
+
+
+class Strict(MaskedArms):  # type: ignore[misc]
+    """Raises on an illegal action."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if reward < 0:
+            raise ValueError(f"{action} is illegal")
+        return obs, reward, terminated, truncated, info
+
+
+def strict(**how: Any) -> gymnasium.Env[Any, Any]:
+    return Strict(**how)
+
+
+def strict_vector(num_envs: int, **how: Any) -> gymnasium.vector.SyncVectorEnv:
+    return gymnasium.vector.SyncVectorEnv([lambda: Strict(**how)] * num_envs)
+
+
+class StuckArms(MaskedArms):  # type: ignore[misc]
+    """Allows nothing from the first step on."""
+
+    def _draw(self) -> None:
+        self._mask[:] = 0
+
+
+class Pair:
+    """Two agents with PettingZoo's parallel interface, who get masks in their infos, and raise on an illegal action."""
+
+    def __init__(self) -> None:
+        self.possible_agents, self.agents = ["a", "b"], ["a", "b"]
+        self._arms = {agent: Strict(mask="info") for agent in self.possible_agents}
+
+    def observation_space(self, agent: str) -> Any:
+        return self._arms[agent].observation_space
+
+    def action_space(self, agent: str) -> Any:
+        return self._arms[agent].action_space
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.agents = list(self.possible_agents)
+        shown = {agent: self._arms[agent].reset(seed=seed) for agent in self.agents}
+        return {agent: obs for agent, (obs, _) in shown.items()}, {agent: info for agent, (_, info) in shown.items()}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        steps = {agent: self._arms[agent].step(actions[agent]) for agent in self.agents}
+        self.agents = [agent for agent, step in steps.items() if not step[2]]
+        parts = [{agent: step[part] for agent, step in steps.items()} for part in range(5)]
+        return tuple(parts)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [("strict", "obs"), ("strict", "info"), ("strict_vector", "obs"), ("strict_vector", "info"), ("Pair", "info")],
+)
+def test_env_that_refuses_illegal_actions_passes_the_probe(name: str, mask: str) -> None:
+    kwargs = {} if name == "Pair" else {"mask": mask}
+    factory = EnvFactory(f"tests.unit.env.test_action_masks:{name}", kwargs, info_action_mask="auto")
+
+    probed = examine(factory, timed=name != "strict_vector")
+
+    assert probed.info_action_mask == (mask == "info")
+    assert [leaf.heads for _, leaf in probed.spec.masks] == [(50,)]
+
+
+def test_masks_in_infos_are_left_out_if_the_flag_says_so() -> None:
+    assert not examine(EnvFactory(ARMS, {"mask": "info"}, info_action_mask="off")).spec.masks
+
+
+def test_env_that_allows_nothing_is_refused() -> None:
+    factory = EnvFactory("tests.unit.env.test_action_masks:StuckArms")
+    with pytest.raises(EnvError, match=r"reset\(\): observation 'action_mask' allows no action"):
+        examine(factory)
+
+
+def test_masks_of_infos_are_joined_with_observations() -> None:
+    plain, two = spaces.Box(0, 1, (2,)), spaces.Tuple([spaces.Discrete(3), spaces.MultiDiscrete([2, 2])])
+    joiner = MaskJoiner(plain, two)
+    masks = {"action_mask": (np.array([1, 0, 1]), (np.array([True, False]), np.array([0, 1])))}
+
+    joined = joiner.join(np.zeros(2), masks)
+
+    assert joined["action_mask"].tolist() == [1, 0, 1, 1, 0, 0, 1]
+    assert joiner.space["obs"] == plain
+    assert joiner.join(np.zeros(2), {})["action_mask"].tolist() == [0] * 7
+    nested = MaskJoiner(spaces.Dict(a=plain), spaces.Discrete(2))
+    assert set(nested.join({"a": np.zeros(2)}, {"action_mask": [True, False]})) == {"a", "action_mask"}
+    with pytest.raises(BadObservation, match="does not fit the 7 choices"):
+        joiner.join(np.zeros(2), {"action_mask": np.ones(6)})
+    with pytest.raises(EnvError, match="has none"):
+        MaskJoiner(plain, spaces.Box(-1, 1, (2,)))
+
+
+def test_masks_of_a_vector_env_are_joined_env_by_env() -> None:
+    env = EnvFactory("tests.unit.env.test_action_masks:strict_vector", {"mask": "info"}, info_action_mask="on").vector(
+        3, seed=0
+    )
+    obs, infos = env.reset(seed=1)
+    assert obs["action_mask"].shape == (3, 50)
+    assert (obs["action_mask"] == infos["action_mask"]).all()
+    assert obs["action_mask"].sum() == 3 * 5
+
+
+def test_legal_actions_are_drawn_from_all_that_are_legal() -> None:
+    env = MaskedArms(heads=2)
+    spec = EnvSpec.of_spaces(env.observation_space, env.action_space).for_model(ModelConfig())
+    obs, _ = env.reset(seed=0)
+    legal = LegalActions(spec, env, np.random.default_rng(0))
+
+    drawn = np.array([legal.of([obs])[0] for _ in range(200)])
+
+    for head in range(2):
+        assert set(drawn[:, head]) == set(np.flatnonzero(obs["action_mask"].reshape(2, 50)[head]))
+    first = legal_rows(spec, {"action_mask": obs["action_mask"][None], "context": np.zeros(1)})
+    assert first["action/0"].tolist() == [np.flatnonzero(obs["action_mask"])[0]]

@@ -1,0 +1,106 @@
+"""A new run begins with the weights of another, whole or by parts; frozen parts stay as they are."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sfactory.checkpoint import CheckpointDir
+from sfactory.config.schema import CheckpointConfig, Config, OptimConfig, RunConfig
+from sfactory.errors import ConfigError
+from sfactory.learner.checkpointing import Progress, payload_of
+from sfactory.learner.initial_weights import begin_with_weights, initial_weights
+from sfactory.learner.trainer import Trainer
+from sfactory.spec import DiscreteHead, EnvSpec
+from tests.support.equality import changed, copied
+from tests.support.parts import VECTOR, model_of, random_batch, trainer_for
+
+THREE = EnvSpec(VECTOR.obs, (DiscreteHead("action", 3),))
+NORMALIZED: dict[str, Any] = {"normalize_input": True, "normalize_returns": True}
+
+
+def trainer_of(spec: EnvSpec = VECTOR, seed: int = 0, **optim: Any) -> Trainer:
+    return trainer_for(model_of(spec, seed=seed, **NORMALIZED), optim=OptimConfig(learning_rate=0.01, **optim))
+
+
+def shapes_of(trainer: Trainer) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in trainer.model.state_dict().items()}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Trainer:
+    """A trained policy, saved as policy 1 of the run "old"."""
+    trainer = trainer_of(seed=7)
+    trainer.train(random_batch(trainer.model))
+    CheckpointDir(tmp_path / "old" / "checkpoint_p1", 1).save(payload_of(trainer, Progress(env_steps=90)), 4, 90)
+    return trainer
+
+
+def config_of(folder: Path, init_from: str, *parts: str) -> Config:
+    checkpoint = CheckpointConfig(init_from=init_from, init_parts=parts)
+    return dataclasses.replace(Config(), run=RunConfig(train_dir=str(folder)), checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("by_path", [False, True])
+def test_all_weights_and_statistics_are_taken_and_counts_start_at_zero(
+    source: Trainer, tmp_path: Path, by_path: bool
+) -> None:
+    trainer = trainer_of()
+
+    begin_with_weights(trainer, config_of(tmp_path, f"{tmp_path / 'old' if by_path else 'old'}:1:latest"), 0)
+
+    assert not changed(trainer.model, dict(source.model.state_dict()))
+    assert trainer.train_step == 0
+    assert source.train_step > 0
+
+
+def test_chosen_parts_go_to_another_action_space(source: Trainer, tmp_path: Path) -> None:
+    trainer = trainer_of(THREE)
+    before = copied(trainer.model)
+
+    begin_with_weights(trainer, config_of(tmp_path, "old:1", "encoder", "value"), 0)
+
+    taken = changed(trainer.model, before)
+    assert {name.partition(".")[0] for name in taken} == {"tower", "value_head"}
+    assert all(torch.equal(trainer.model.state_dict()[name], source.model.state_dict()[name]) for name in taken)
+
+
+def test_weights_that_do_not_fit_are_refused_by_name_with_the_parts_that_do(source: Trainer, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"--init_from=old:1: policy_head.linear.weight has the shape \[2, 8\] there and the shape \[3, 8\] here; "
+        "use --init_parts normalizer encoder value$",
+    ):
+        initial_weights(config_of(tmp_path, "old:1"), shapes_of(trainer_of(THREE)))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("odl:1", "there is no such run.*did you mean.*old"),
+        ("old", "checkpoint_p0 holds no latest"),
+        ("old:1:best", "no best"),
+    ],
+)
+def test_run_or_checkpoint_that_there_is_not_is_refused(source: Trainer, tmp_path: Path, name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        initial_weights(config_of(tmp_path, name), shapes_of(source))
+
+
+def test_frozen_parts_stay_until_their_step(tmp_path: Path) -> None:
+    trainer = trainer_of(freeze=("encoder", "normalizer"), freeze_until=100)
+    batch, before = random_batch(trainer.model), copied(trainer.model)
+
+    trainer.freezer.at(99)
+    trainer.train(batch)
+
+    moved = changed(trainer.model, before)
+    assert moved
+    assert not any(name.startswith(("tower.encoder", "obs_normalizer")) for name in moved)
+    trainer.freezer.at(100)
+    trainer.train(batch)
+    assert {"tower.encoder.layers.0.weight", "obs_normalizer.normalizers.0.mean"} <= changed(trainer.model, before)

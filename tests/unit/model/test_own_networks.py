@@ -1,0 +1,147 @@
+"""Networks of the user's own are computed as built-in ones are, and refused with their form if they do not fit."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sfactory.config.schema import ModelConfig
+from sfactory.config.trust import NETWORKS
+from sfactory.errors import ConfigError
+from sfactory.model.actor_critic import ActorCritic
+from sfactory.model.custom import space_of
+from sfactory.planning.network_check import checked_model
+from sfactory.spec import BoxHead, DiscreteHead, EnvSpec, TensorSpec
+
+NUMBERS = EnvSpec((("obs", TensorSpec((6,), "float32")),), (DiscreteHead("action", 3),))
+REALS = EnvSpec(NUMBERS.obs, (BoxHead("action", (2,), "float32", (-1.0,) * 2, (1.0,) * 2),))
+PAIR = EnvSpec(NUMBERS.obs, NUMBERS.actions, agents=("a", "b"))
+MEMORY = {"use_rnn": True, "rnn_size": 8}
+
+
+def config_of(**flags: Any) -> ModelConfig:
+    named = {part: f"tests.support.networks:{flags[part]}" for part in NETWORKS if part in flags}
+    return ModelConfig(**{**flags, **named})
+
+
+GOOD = {
+    "encoder": config_of(encoder="Attention", model_kwargs={"size": 8}),
+    "encoder before a built-in core": config_of(encoder="Mlp", **MEMORY),
+    "core": config_of(core="LeakyCore", **MEMORY),
+    "decoder": config_of(decoder="Halves"),
+    "all three, and the critic's": config_of(
+        encoder="Attention",
+        core="LeakyCore",
+        decoder="Halves",
+        model_kwargs={"encoder": {"size": 4}, "core": {"size": 6}},
+        actor_critic_share_weights=False,
+        **MEMORY,
+    ),
+    "model": config_of(model="Whole"),
+    "model with memory": config_of(model="Whole", use_rnn=True, model_kwargs={"size": 8}),
+}
+
+
+@pytest.mark.parametrize("spec", [NUMBERS, REALS, PAIR])
+@pytest.mark.parametrize("name", GOOD)
+def test_unrolled_network_equals_single_steps_and_learns(name: str, spec: EnvSpec) -> None:
+    model = checked_model(spec, GOOD[name])
+    steps, rows, recurrence = 8, 3, 4
+    torch.manual_seed(1)
+    obs = torch.randn(steps + 1, rows, 6)
+    is_first = torch.zeros(steps + 1, rows, dtype=torch.bool)
+    is_first[5, 1] = True
+    state, states, params, values = model.fresh_state(rows), [], [], []
+    for t in range(steps + 1):
+        state = torch.where(is_first[t].unsqueeze(-1), 0.0, state)
+        if t in (0, recurrence):
+            states.append(state)
+        output = model({"obs": obs[t]}, state)
+        state = output.state
+        params.append(output.dist_params)
+        values.append(output.value)
+
+    unrolled = model.unroll({"obs": obs}, torch.stack(states).detach(), is_first, recurrence)
+
+    torch.testing.assert_close(unrolled.dist_params, torch.cat(params[:-1]), rtol=1e-4, atol=1e-4)
+    found = model.value_head.denormalize(unrolled.values)
+    torch.testing.assert_close(found, torch.stack(values), rtol=1e-4, atol=1e-4)
+    (unrolled.dist_params.square().sum() + unrolled.values.square().sum()).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_copy_of_the_default_network_is_bit_equal(share: bool) -> None:
+    models = []
+    for encoder in ("", "tests.support.networks:Mlp"):
+        torch.manual_seed(3)
+        models.append(ActorCritic(NUMBERS, ModelConfig(actor_critic_share_weights=share, encoder=encoder)))
+    ours, theirs = (model.state_dict() for model in models)
+    assert list(ours) == list(theirs)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"encoder": "WrongSize"}, r"its output has the shape \(3, 512\), and must have \(3, 7\)"),
+        ({"encoder": "Noisy"}, "must be deterministic"),
+        ({"encoder": "OverRows"}, "rows must not influence one another"),
+        ({"encoder": "Detached"}, "passes no gradient"),
+        ({"encoder": "Raising"}, r"raised KeyError: 'camera' .*networks.py"),
+        ({"encoder": "Sizeless"}, "has no attribute out_size, which must be an int"),
+        ({"encoder": "no_module"}, "returned a str, which is no torch.nn.Module"),
+        ({"encoder": "Mlp", "model_kwargs": {"wide": 3}}, r"raised TypeError: .*'wide'.* when it was made"),
+        ({"core": "Forgetful", **MEMORY}, r"gives other outputs for all steps at once .* \(in step 2"),
+    ],
+)
+def test_network_that_does_not_fit_is_refused_with_its_form(flags: dict[str, Any], words: str) -> None:
+    config = config_of(**flags)
+    (part,) = (part for part in NETWORKS if getattr(config, part))
+    with pytest.raises(ConfigError) as refused:
+        checked_model(NUMBERS, config)
+    text = str(refused.value)
+    assert text.startswith(f"--{part}=tests.support.networks:")
+    assert re.search(words, text)
+    assert f"class My{part.title()}(nn.Module)" in text
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (config_of(encoder="Nothing"), "has no 'Nothing'"),
+        (
+            ModelConfig(encoder="attention"),
+            "must be module:Class, or a name of the entry-point group 'sfactory.models'",
+        ),
+        (ModelConfig(encoder="os:system"), "standard library"),
+        (config_of(model="Whole", model_kwargs={"size": 8}), r"has a memory \(state_size 8\): add --use_rnn=True"),
+        (
+            config_of(encoder="Mlp", decoder="Halves", model_kwargs={"hidden": [4]}),
+            r'write one object for each part: \{"encoder": \{\.\.\.\}, "decoder": \{\.\.\.\}\}',
+        ),
+    ],
+)
+def test_flags_that_name_no_network_are_refused(config: ModelConfig, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        checked_model(NUMBERS, config)
+
+
+def test_network_is_given_the_space_that_it_will_see() -> None:
+    obs = (
+        ("action_mask", TensorSpec((3,), "int8", layout="mask", heads=(3,))),
+        ("camera", TensorSpec((8, 8, 3), "uint8", (256,), (0,))),
+        ("flag", TensorSpec((2,), "bool")),
+        ("place", TensorSpec((), "int64", (5,), (2,), True, "choices")),
+        ("speed", TensorSpec((2,), "float64")),
+    )
+    space = space_of(obs, {"speed"})
+    assert set(space) == {"camera", "flag", "place", "speed"}  # type: ignore[call-overload]
+    assert space["camera"].high.max() == 255  # type: ignore[index]
+    assert space["place"].start == 2  # type: ignore[index]
+    assert space["speed"].dtype == np.float32  # type: ignore[index]
+    assert space_of(NUMBERS.obs, ()).shape == (6,)
