@@ -81,10 +81,12 @@ def page(found: dict[str, Any]) -> str:
             if not runs:
                 continue
             returns = [each["return"] for each in runs if each["return"] is not None]
-            steps, seconds = f"{task.steps:,}", f"{statistics.mean(each['seconds'] for each in runs):.0f}"
+            timed = [each["seconds"] for each in runs if not each.get("note")]
+            steps, seconds = f"{task.steps:,}", f"{statistics.mean(timed):.0f}" if timed else "-"
             mean = f"{statistics.mean(returns):.4g}" if returns else "none"
             each_seed = ", ".join(f"{value:.4g}" for value in returns)
             rows.append([name, task.kind, defaults, mean, each_seed, task.best or "-", steps, seconds])
+    notes = [f"- {each['task']}, seed {each['seed']}: {each['note']}." for each in found["runs"] if each.get("note")]
     facts = ", ".join(f"{key} {value}" for key, value in found["machine"].items())
     head = ["task", "kind", "defaults", "mean return", "each seed", "best", "env steps", "seconds"]
     return "\n".join([
@@ -105,6 +107,8 @@ def page(found: dict[str, Any]) -> str:
         "",
         table(head, rows),
         "",
+        *notes,
+        *([""] if notes else []),
         facts,
         "",
     ])  # fmt: skip
