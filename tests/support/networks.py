@@ -33,7 +33,7 @@ class Mlp(nn.Module):
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         x = obs["obs"]
         for layer in self.layers:
-            x = F.elu(layer(x))
+            x = F.elu(layer(x), inplace=True)
         return x
 
 
@@ -59,11 +59,11 @@ class NatureCnn(nn.Module):
         if torch.is_grad_enabled():
             x = x.contiguous(memory_format=torch.channels_last)
         for conv in self.stack:
-            x = F.elu(conv(x))
+            x = F.elu(conv(x), inplace=True)
         return x
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        return F.elu(self.layers[0](self._convolved(obs["obs"].float()).flatten(1)))
+        return F.elu(self.layers[0](self._convolved(obs["obs"].float()).flatten(1)), inplace=True)
 
 
 class Attention(nn.Module):
