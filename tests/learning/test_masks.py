@@ -27,7 +27,7 @@ CASES = [long(flags, id=name) for name, flags in LAYOUTS.items()]
 
 
 @pytest.mark.parametrize(
-    "flags", [pytest.param((f"--env={ARMS}", "--train_for_env_steps=20000"), id="short run"), *CASES]
+    "flags", [pytest.param((f"--env={ARMS}", "--train_for_env_steps=6000"), id="short run"), *CASES]
 )
 def test_no_illegal_arm_is_pulled(tmp_path: Path, flags: tuple[str, ...]) -> None:
     common = ("--device=cpu", "--seed=1", "--max_env_restarts=0")  # one that raises fails the run
