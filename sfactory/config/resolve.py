@@ -8,7 +8,6 @@ that the user has not set are fitted to those that are.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -130,7 +129,7 @@ def fitted_to_agents(resolved: Resolved, agents: int) -> Resolved:
     """``resolved`` with sizes that fit an env of so many agents, which is known only once it was made."""
     values = values_of(resolved.config)
     config = config_of(values | fitted(values, _free(resolved.sources), agents))
-    return dataclasses.replace(resolved, config=config)
+    return replace(resolved, config=config)
 
 
 def _free(sources: Mapping[str, str]) -> set[str]:

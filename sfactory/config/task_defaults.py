@@ -6,7 +6,6 @@ only where no family makes the env, and only for flags that were not set.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -76,16 +75,12 @@ def with_task_defaults(resolved: Resolved, kind: Kind, step_us: float | None, on
         chosen["batch_size"] = _batch_size(before | chosen)
     chosen |= fitted(before | chosen, {name for name, source in sources.items() if source == DEFAULT})
     while chosen:
-        config = config_of(before | chosen)
-        clashing = chosen.keys() & {
-            name for problem in find_problems(config, chosen=resolved.given) for name in problem.flags
-        }
+        problems = find_problems(config_of(before | chosen), chosen=resolved.given)
+        clashing = chosen.keys() & {name for problem in problems for name in problem.flags}
         if not clashing:
             break
         chosen = {name: value for name, value in chosen.items() if name not in clashing}
-    else:
-        config = resolved.config
-    return dataclasses.replace(resolved, config=config, sources={**sources, **dict.fromkeys(chosen, f"task: {kind}")})
+    return resolved.replaced(chosen, f"task: {kind}")
 
 
 def _batch_size(values: Mapping[str, Any]) -> int:

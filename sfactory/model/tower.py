@@ -62,6 +62,7 @@ class Tower(nn.Module):
         if self._has_own_decoder:
             self.decoder = make_part("decoder", config, self.memory_size)
             self.out_size = cast(int, self.decoder.out_size)
+        self._decodes = self._has_own_decoder or bool(self._decoders)
         # Looking up a module by its attribute costs as much as a small operation, so acting reads this tuple.
         self._stages = self.encoder, self.core
 
@@ -74,7 +75,7 @@ class Tower(nn.Module):
         features = encoder.forward(obs)
         if core is not None:
             features, state = core.step(features.to(self._wide), state)
-        return self._decode(features).to(self._wide), state
+        return (self._decode(features) if self._decodes else features).to(self._wide), state
 
     def unroll(
         self, obs: dict[str, Tensor], states: Tensor, is_first: Tensor, recurrence: int, held: Tensor | None = None
