@@ -21,6 +21,7 @@ from sfactory.env.conversion import (
     Flaw,
     ObsWriter,
     Rows,
+    first_choices,
     has_legal_action,
 )
 from sfactory.errors import SFactoryError
@@ -50,7 +51,7 @@ class DataValidator:
             (key, np.empty((size, *tensor.shape), bool)) for key, tensor in spec.obs if tensor.dtype.startswith("float")
         ]
         self._choices = [(key, *limits) for key, tensor in spec.obs if (limits := tensor.limits) is not None]
-        self._masks = [] if spec.agents else [(key, mask) for key, mask in spec.masks if mask.heads]
+        self._masks = [] if spec.agents else [(key, first_choices(mask)) for key, mask in spec.masks if mask.heads]
         self._real_actions = [head.key for head in spec.actions if isinstance(head, BoxHead)]
 
     def record(self, batch: BaseBatch, reward: Array, rows: Rows) -> npt.NDArray[np.float64]:
@@ -112,8 +113,8 @@ class DataValidator:
         for key, least, largest in self._choices:
             row = rows[key]
             valid &= bool(((row >= least) & (row <= largest)).all())
-        for key, spec in self._masks:
-            legal = has_legal_action(rows[key], spec)
+        for key, firsts in self._masks:
+            legal = has_legal_action(rows[key], firsts)
             valid &= all_true(legal) or set(np.flatnonzero(~legal).tolist()) <= set(batch.unplayed)
         return valid
 

@@ -165,7 +165,7 @@ class BlockWriter(ObsWriter):
 def value_flaw(leaf: Any, spec: TensorSpec) -> str:
     """What is wrong with the values of one observation of the right shape and dtype; '' if nothing is."""
     if spec.heads:
-        return "" if has_legal_action(np.asarray(leaf)[None], spec)[0] else NO_LEGAL_ACTION
+        return "" if has_legal_action(np.asarray(leaf)[None], first_choices(spec))[0] else NO_LEGAL_ACTION
     if limits := spec.limits:
         values = np.asarray(leaf)
         return "" if bool(((values >= limits[0]) & (values <= limits[1])).all()) else OUT_OF_RANGE
@@ -175,8 +175,12 @@ def value_flaw(leaf: Any, spec: TensorSpec) -> str:
         return "" if np.isfinite(np.asarray(leaf).astype(spec.dtype)).all() else NOT_FINITE
 
 
-def has_legal_action(masks: Array, spec: TensorSpec) -> npt.NDArray[np.bool_]:
-    """[N] - whether each of N action masks [N, *shape] allows a choice for each of its heads."""
-    firsts = np.cumsum((0, *spec.heads[:-1]))
+def first_choices(spec: TensorSpec) -> npt.NDArray[np.int64]:
+    """[H] - where the choices of each head begin in an action mask."""
+    return np.cumsum((0, *spec.heads[:-1]))
+
+
+def has_legal_action(masks: Array, firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """[N] - whether each of N action masks [N, *shape] allows a choice for each head; see ``first_choices``."""
     legal = np.logical_or.reduceat(masks.reshape(len(masks), -1), firsts, axis=1)
     return np.asarray(legal.all(axis=1))
