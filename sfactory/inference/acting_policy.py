@@ -39,6 +39,8 @@ class ActingPolicy:
         self._act = FixedShapes(self._model.act).act if graphs else self._model.act
         self._weights = weights
         on_cpu = device.type == "cpu"
+        if on_cpu:  # an env may live in this process
+            self._model.draw_privately()
         # On the CPU, published bytes are copied straight into the model; on a GPU, through pinned memory.
         self._host = self._flat.block if on_cpu else torch.empty_like(self._flat.block, device="cpu").pin_memory()
         self._host_view = self._host.numpy()

@@ -194,6 +194,7 @@ class ActorCritic(nn.Module):
         numbers = tuple((path, leaf) for path, leaf in spec.obs if not (leaf.is_choice or leaf.is_mask))
         self.obs_normalizer = ObsNormalizer(numbers, keys) if config.normalize_input else None
         normalized = frozenset(() if self.obs_normalizer is None else self.obs_normalizer.keys)
+        self.noise: torch.Generator | None = None  # draws actions in ``act``; None: torch's global one
         self.critic_tower: Tower | None = None
         if config.model:  # it has the methods of a tower, and its features are the outputs of heads
             outputs = num_params(spec.actions)
@@ -210,6 +211,10 @@ class ActorCritic(nn.Module):
         self.state_size = self.tower.state_size * (1 if self.critic_tower is None else 2)
         self._trunk = self.tower, self.policy_head, self.value_head  # a plain attribute, as in Tower
         self._spectral = tuple(module for module in self.modules() if isinstance(module, SpectralLinear))
+
+    def draw_privately(self) -> None:
+        """Draw actions by an own generator on the CPU, seeded by torch's global one, which an env may seed again."""
+        self.noise = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
 
     def normalizes(self, path: str) -> bool:
         """Whether the observation of that path is normalized."""
@@ -264,7 +269,7 @@ class ActorCritic(nn.Module):
         if deterministic:
             actions = distribution.mode()
             return Acted(actions, distribution.log_prob(actions), value, state)
-        actions, log_prob = distribution.sample_with_log_prob()
+        actions, log_prob = distribution.sample_with_log_prob(self.noise)
         return Acted(actions, log_prob, value, state)
 
     def unroll(

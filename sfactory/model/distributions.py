@@ -50,7 +50,7 @@ class Categorical:
     def __init__(self, logits: Tensor) -> None:
         self.log_probs = _log_softmax(logits)  # [B, n]
 
-    def sample_with_log_prob(self) -> tuple[Tensor, Tensor]:
+    def sample_with_log_prob(self, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """[B] int64 and [B] float - a sample and its log-probability.
 
         Inverts the cumulative distribution: one random number per row for any n.
@@ -59,7 +59,8 @@ class Categorical:
         total = cumulative[:, -1:]
         # total x (1 - u) with u in [0, 1), and a strict comparison: neither rounding of the total nor a choice of
         # probability 0 at either end can yield an index that is out of range or impossible.
-        threshold = torch.addcmul(total, total, torch.rand_like(total), value=-1)
+        uniform = torch.rand(total.shape, generator=generator, dtype=total.dtype, device=total.device)
+        threshold = torch.addcmul(total, total, uniform, value=-1)
         action = (cumulative < threshold).sum(-1, keepdim=True)
         return action.squeeze(-1), self.log_probs.gather(-1, action).squeeze(-1)
 
@@ -94,10 +95,11 @@ class DiagonalGaussian:
         self.mean, log_std = params.chunk(2, dim=-1)
         self.log_std = log_std.clamp(math.log(MIN_STDDEV), math.log(MAX_STDDEV))
 
-    def sample_with_log_prob(self) -> tuple[Tensor, Tensor]:
+    def sample_with_log_prob(self, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """[B, size] float and [B] float - a sample, without gradient, and its log-probability."""
         mean = self.mean.detach()
-        action = torch.addcmul(mean, self.log_std.detach().exp(), torch.randn_like(mean))
+        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        action = torch.addcmul(mean, self.log_std.detach().exp(), noise)
         return action, self.log_prob(action)
 
     def mode(self) -> Tensor:
@@ -195,11 +197,11 @@ class ActionDistribution:
         """[B] float - joint log-probability (density, for Box heads) of ``actions``."""
         return _total([part.log_prob(actions[head.key]) for head, part in zip(self.heads, self._parts, strict=True)])
 
-    def sample_with_log_prob(self) -> tuple[Actions, Tensor]:
-        """One random action per row, without gradient, and its log-probability [B]; by torch's global generator."""
+    def sample_with_log_prob(self, generator: torch.Generator | None = None) -> tuple[Actions, Tensor]:
+        """One random action per row, without gradient, and its log-probability [B]. None: torch's global generator."""
         actions, terms = {}, []
         for head, part in zip(self.heads, self._parts, strict=True):
-            actions[head.key], term = part.sample_with_log_prob()
+            actions[head.key], term = part.sample_with_log_prob(generator)
             terms.append(term)
         return actions, _total(terms)
 

@@ -70,3 +70,17 @@ def test_a_stop_ends_the_wait_for_weights() -> None:
     control.order_stop(Stop.SAVE)
 
     assert not learner.policy.wait_for_weights(control)
+
+
+def test_an_env_that_seeds_torch_in_every_reset_does_not_repeat_the_policy_s_choices() -> None:
+    learner = Learner()
+    learner.publish(0)
+    learner.policy.refresh()
+    obs, no_memory = {"obs": torch.zeros(64, 3)}, torch.zeros(64, 0)
+
+    choices = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        choices.append(learner.policy.act(obs, no_memory).actions["action"].clone())
+
+    assert not torch.equal(*choices)

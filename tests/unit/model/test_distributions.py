@@ -95,7 +95,7 @@ def test_choices_are_drawn_with_their_probabilities(head: DiscreteHead, shift: i
 def test_extreme_random_numbers_draw_possible_choices(
     uniform: float, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch, "rand_like", lambda like: torch.full_like(like, uniform))
+    monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.full(shape, uniform))
     # Choices 0 and 4 are impossible, and the probabilities of 1 to 3 do not add up to 1 exactly.
     logits = torch.tensor([[-200.0, 0.1, 0.3, 0.7, -200.0]])
 
