@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.learning.test_cartpole import run_module
+from tests.learning.test_cartpole import LIMIT_S, run_module
 
 BANDIT = "sfactory_envs.synthetic.box_bandit:BoxBandit"
 BANDIT_STEPS = 80_000
@@ -25,9 +25,9 @@ BOXES: dict[str, dict[str, Any]] = {
 }
 
 
-def train(folder: Path, *flags: str) -> float:
+def train(folder: Path, *flags: str, within_s: float = LIMIT_S) -> float:
     """The best mean return over 100 episodes of a training with default flags."""
-    result = run_module("sfactory.train", folder, "--device=cpu", "--seed=1", *flags)
+    result = run_module("sfactory.train", folder, "--device=cpu", "--seed=1", *flags, within_s=within_s)
     assert result["status"] == "done"
     return float(str(result["best_episode_return_mean"]))
 
@@ -50,4 +50,4 @@ def test_frozen_lake_is_solved_by_its_id(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_taxi_is_solved_by_its_id(tmp_path: Path) -> None:
-    assert train(tmp_path, "--env=Taxi-v4", "--train_for_env_steps=2000000") >= 7.0  # the optimum is 7.9 on average
+    assert train(tmp_path, "--env=Taxi-v4", "--train_for_env_steps=2000000", within_s=3000.0) >= 7.0  # 7.9 is best
