@@ -49,5 +49,6 @@ def test_frozen_lake_is_solved_by_its_id(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3300)
 def test_taxi_is_solved_by_its_id(tmp_path: Path) -> None:
     assert train(tmp_path, "--env=Taxi-v4", "--train_for_env_steps=2000000", within_s=3000.0) >= 7.0  # 7.9 is best
