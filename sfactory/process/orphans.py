@@ -7,6 +7,9 @@ a child of ours. So the kernel's rule for orphans is used: each child of ours ad
 child of the watcher (sfactory/process/watcher.py), the parent of the fork server. Every other child of the watcher has
 therefore outlived its actor. It is sent SIGTERM, and SIGKILL if that does not help within TERM_S. The same holds for
 the probe and evaluators. An adopted process that ends before its actor stays as a zombie until then.
+
+A program that is ended so may leave named shared memory, which only its env would have removed: ViZDoom's is 11 MB an
+env. Such files are removed if they are new in this run and no process maps them any more.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ _log = logging.getLogger(__name__)
 TERM_S = 1.0  # seconds from SIGTERM to SIGKILL
 END_S = 10.0  # a process that does not end within it, though it was sent SIGKILL, is left to the kernel
 _POOLS_S = 5.0
+_SHM = "/dev/shm/"
 OFTEN_S = 0.02  # between two looks while there are orphans
 
 PR_SET_PDEATHSIG = 1
@@ -58,14 +62,52 @@ def children_of(pid: int) -> set[int]:
     return found
 
 
+def _mapped(pid: str | int) -> set[str]:
+    """Names of the files in /dev/shm that a process maps; none if this user may not know."""
+    try:
+        paths = [line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    except OSError:
+        return set()
+    return {path.removeprefix(_SHM) for path in paths if path.startswith(_SHM)}
+
+
+class NamedMemory:
+    """Files in /dev/shm that ended processes have left. Those that are there now are never touched."""
+
+    def __init__(self) -> None:
+        self._before = _names()
+        self._seen: set[str] = set()
+
+    def look(self, pids: Collection[int]) -> None:
+        """Remember what processes map that are about to end."""
+        for pid in pids:
+            self._seen |= _mapped(pid) - self._before
+
+    def remove(self) -> None:
+        """Remove what was seen, is still there, and is mapped by no process."""
+        if self._seen & _names():
+            used = set[str]().union(*map(_mapped, filter(str.isdigit, os.listdir("/proc"))))
+            for name in self._seen - used:
+                with contextlib.suppress(OSError):
+                    os.unlink(_SHM + name)
+        self._seen.clear()
+
+
+def _names() -> set[str]:
+    with contextlib.suppress(OSError):
+        return set(os.listdir(_SHM))
+    return set()
+
+
 class Orphans:
     """The children of this process other than ``kept``, which are to end.
 
     new: those that the last look has found. asked: all that are to end and have not yet.
     """
 
-    def __init__(self, kept: Collection[int] = ()) -> None:
+    def __init__(self, kept: Collection[int] = (), memory: NamedMemory | None = None) -> None:
         self._kept, self.asked, self._grace = frozenset(kept), frozenset[int](), Deadline(0)
+        self._memory = memory or NamedMemory()
         self.new: frozenset[int] = frozenset()
 
     def look(self, at_once: bool = False) -> bool:
@@ -74,10 +116,13 @@ class Orphans:
         if not self.asked:
             self._grace = Deadline(TERM_S)
         self.new = left - self.asked
+        self._memory.look(self.new)
         kill = at_once or self._grace.passed
         for pid in left if kill else self.new:
             send(pid, signal.SIGKILL if kill else signal.SIGTERM)
         self.asked = left
+        if not left:
+            self._memory.remove()
         return bool(left)
 
     def message(self) -> str:

@@ -30,6 +30,7 @@ from sfactory.process.orphans import (
     END_S,
     OFTEN_S,
     PR_SET_PDEATHSIG,
+    NamedMemory,
     Orphans,
     adopt_orphans,
     children_of,
@@ -89,15 +90,16 @@ def _watch(main: int, server: int) -> None:
     """End orphans until main has ended, or the server and its children have, and then all that is left."""
     if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
         _say("this kernel does not list children (CONFIG_PROC_CHILDREN): what envs leave behind is not ended")
-    kept, of_main = {server}, _OfMain(main)
-    orphans = Orphans(kept)
+    memory = NamedMemory()
+    kept, of_main = {server}, _OfMain(main, memory)
+    orphans = Orphans(kept, memory)
     bound: Deadline | None = None
     while True:
         served = server in kept
         kept = {pid for pid in kept if not has_ended(pid)}
         if served and server not in kept and bound is None:  # its children have become those of the watcher
             kept = children_of(os.getpid()) - orphans.asked
-            orphans = Orphans(kept)
+            orphans = Orphans(kept, memory)
         left = orphans.look()
         if bound is not None:
             if not (left or kept) or bound.passed:
@@ -107,7 +109,7 @@ def _watch(main: int, server: int) -> None:
                 send(pid, signal.SIGKILL)
             if os.getppid() != main:
                 of_main.kill()
-            orphans, bound = Orphans(), Deadline(END_S)
+            orphans, bound = Orphans(memory=memory), Deadline(END_S)
             continue
         elif orphans.new:
             _say(orphans.message())
@@ -124,8 +126,9 @@ def _watch(main: int, server: int) -> None:
 class _OfMain:
     """The processes that main has started since the watcher began, as long as envs live in main."""
 
-    def __init__(self, main: int) -> None:
+    def __init__(self, main: int, memory: NamedMemory) -> None:
         self.on = False
+        self._memory = memory
         self._main, self._before = main, children_of(main)
         self._found: dict[int, str] = {}  # when each was started, by pid
 
@@ -139,7 +142,9 @@ class _OfMain:
         """Kill those that were found last, and what they have started since."""
         for pid, started in self._found.items() if self.on else ():
             if started and _started(pid) == started:  # no other process has its number now
-                for one in _tree(pid):
+                tree = _tree(pid)
+                self._memory.look(tree)
+                for one in tree:
                     send(one, signal.SIGKILL)
 
 

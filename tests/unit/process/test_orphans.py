@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from sfactory.process.orphans import NamedMemory
 from tests.support.long import long
 
 POOL = """
@@ -20,6 +23,44 @@ with new_children_end():
         os.kill(worker.pid, signal.SIGKILL)
 assert not children_of(os.getpid())
 """
+
+MAPPING = """
+import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    mapped = mmap.mmap(file.fileno(), 0)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_named_memory_of_an_ended_process_is_removed_unless_it_is_older_or_another_process_maps_it() -> None:
+    names = [f"sfactory-test-{os.getpid()}-{kind}" for kind in ("older", "left", "shared")]
+    older, left, shared = (Path("/dev/shm") / name for name in names)
+
+    def start(path: Path) -> subprocess.Popen[str]:
+        program = [sys.executable, "-c", MAPPING, str(path)]
+        started = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert started.stdout is not None
+        assert started.stdout.readline()
+        return started
+
+    try:
+        older.write_bytes(b"older")
+        memory = NamedMemory()
+        for path in (left, shared):
+            path.write_bytes(b"new")
+        ending, living = [start(path) for path in (older, left, shared)], start(shared)
+
+        memory.look([process.pid for process in ending])
+        for process in ending:
+            process.communicate()
+        memory.remove()
+
+        assert [path.exists() for path in (older, left, shared)] == [True, False, True]
+        living.communicate()
+    finally:
+        for path in (older, left, shared):
+            path.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("killed", [False, long(True)])
